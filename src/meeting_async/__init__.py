@@ -1,0 +1,76 @@
+"""Async client for a web-meeting server's signed HTTP API.
+
+Every document reaches its room once, or you are told exactly what is known.
+
+    async with MeetingClient("https://meet.example.com", api_key=..., api_secret=...) as client:
+        receipt = await client.upload_whiteboard_file("room01", "deck.pdf")
+
+Errors are in :mod:`meeting_async.errors`; a server for development and tests is in
+:mod:`meeting_async.testing`.
+"""
+
+from meeting_async import errors
+from meeting_async._client import MeetingClient
+from meeting_async._documents import Document
+from meeting_async._events import (
+    AttemptStarted,
+    BytesSent,
+    Event,
+    Finished,
+    Queued,
+    RetryScheduled,
+    WaitingForRoom,
+)
+from meeting_async._policies import LockPolicy, RetryPolicy, Timeouts
+from meeting_async._records import (
+    ActiveRoom,
+    Attempt,
+    Body,
+    Participant,
+    Reply,
+    Request,
+    SignedHeaders,
+    UploadReceipt,
+)
+from meeting_async._signing import HmacSigner, Signer
+from meeting_async._transport import HttpxTransport, Transport
+from meeting_async._verdicts import Verdict
+
+__all__ = [
+    "ActiveRoom",
+    "Attempt",
+    "AttemptStarted",
+    "Body",
+    "BytesSent",
+    "Document",
+    "Event",
+    "Finished",
+    "HmacSigner",
+    "HttpxTransport",
+    "LockPolicy",
+    "MeetingClient",
+    "Participant",
+    "Queued",
+    "Reply",
+    "Request",
+    "RetryPolicy",
+    "RetryScheduled",
+    "SignedHeaders",
+    "Signer",
+    "Timeouts",
+    "Transport",
+    "UploadReceipt",
+    "Verdict",
+    "WaitingForRoom",
+    "__version__",
+    "errors",
+]
+
+
+def __getattr__(name: str) -> str:
+    """Look the version up when asked: reading the package's metadata costs milliseconds."""
+    if name == "__version__":
+        import importlib.metadata  # noqa: PLC0415 - as above
+
+        return importlib.metadata.version("meeting-async")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

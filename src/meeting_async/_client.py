@@ -1,0 +1,394 @@
+"""The client: one short method per endpoint."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+import random
+import re
+import warnings
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import anyio
+import attrs
+
+from meeting_async import _wire, errors
+from meeting_async._delivery import Delivery
+from meeting_async._documents import Document
+from meeting_async._environment import settings_from
+from meeting_async._events import OnEvent
+from meeting_async._limits import parse_size, shown
+from meeting_async._observer import Observer, logger
+from meeting_async._operations import JsonOperation, Operation, UploadOperation
+from meeting_async._policies import Delivery as DeliveryMode
+from meeting_async._policies import LockPolicy, Options, RetryPolicy, Timeouts
+from meeting_async._records import ActiveRoom, UploadReceipt
+from meeting_async._rooms import Turnstile
+from meeting_async._signing import HmacSigner, Signer
+from meeting_async._transport import HttpxTransport, Transport
+from meeting_async._verdicts import Repeatability
+
+ACTIVE_POLL_SECONDS = 2.0
+"""Between two looks of ``wait_until_active``: a person who starts a session will not notice."""
+
+
+@attrs.define(eq=False)
+class _Shared:
+    """What a client and those made of it by ``with_options`` have in common."""
+
+    base: str
+    signer: Signer
+    transport: Transport
+    turnstile: Turnstile = attrs.field(factory=Turnstile)
+    used: bool = False
+    closed: bool = False
+
+    def __del__(self) -> None:
+        if self.used and not self.closed:
+            warnings.warn(
+                f"unclosed MeetingClient for {self.base}; use `async with` or call aclose()",
+                ResourceWarning,
+                stacklevel=2,
+            )
+
+
+class MeetingClient:
+    """An async client for the signed HTTP API of a web-meeting server.
+
+    Use it as an async context manager, or call :meth:`aclose`. One client serves any number of
+    concurrent calls within one event loop (asyncio or trio).
+
+    Args:
+        base_url: Address of the server; ``/auth`` is added. Plain ``http`` is for loopback only,
+            unless ``allow_plaintext``: the signature of an upload is a lasting credential.
+        api_key: The server's API key.
+        api_secret: Its secret; never sent. Key and secret make an :class:`HmacSigner`.
+        signer: A signer of yours, instead of key and secret.
+        transport: A transport of yours; the client closes it.
+        max_size_whiteboard_file: The server's setting of that name: bytes, or text such as
+            ``"30MiB"``. Larger documents are refused before anything is sent. ``None``: unchecked.
+        allow_images: Do not refuse images (interface section 4.2 rule 5 says servers do).
+        allow_plaintext: Allow plain ``http`` to hosts other than this machine.
+        delivery: ``"at_most_once"``: an upload of unknown outcome raises
+            :class:`~meeting_async.errors.UploadOutcomeUnknown`. ``"at_least_once"``: it is sent
+            again when the room's lock must be free; the room may see the document twice.
+        lock: How to wait for a room that another upload holds.
+        retry: How often to repeat what may be repeated.
+        timeouts: Limits on a single attempt.
+        on_event: Called with every :class:`~meeting_async.Event`; a function or a coroutine
+            function. What it raises is logged and changes nothing; a coroutine is cut off after
+            1 s.
+
+    Raises:
+        ConfigurationError: A setting cannot be used; it is named.
+
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        api_key: str | None = None,
+        api_secret: str | bytes | None = None,
+        signer: Signer | None = None,
+        transport: Transport | None = None,
+        max_size_whiteboard_file: int | str | None = None,
+        allow_images: bool = False,
+        allow_plaintext: bool = False,
+        delivery: DeliveryMode = "at_most_once",
+        lock: LockPolicy | None = None,
+        retry: RetryPolicy | None = None,
+        timeouts: Timeouts | None = None,
+        on_event: OnEvent | None = None,
+    ) -> None:
+        base = _wire.auth_base(base_url, allow_plaintext=allow_plaintext)
+        self._options = Options(
+            max_size_whiteboard_file=_size(max_size_whiteboard_file),
+            allow_images=allow_images,
+            delivery=delivery,
+            lock=lock or LockPolicy(),
+            retry=retry or RetryPolicy(),
+            timeouts=timeouts or Timeouts(),
+            on_event=on_event,
+        )
+        signer = _signer(api_key, api_secret, signer)
+        self._shared = _Shared(base, signer, transport or HttpxTransport())
+        self._is_derived = False
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None, **settings: Any) -> Self:
+        """Make a client from ``MEETING_*`` variables; ``settings`` are the constructor's and win.
+
+        ``MEETING_BASE_URL``, ``MEETING_API_KEY``, ``MEETING_API_SECRET`` or
+        ``MEETING_API_SECRET_FILE``, ``MEETING_MAX_SIZE_WHITEBOARD_FILE`` (bytes or ``30MiB``),
+        ``MEETING_ALLOW_PLAINTEXT`` (``1`` or ``0``).
+
+        Raises:
+            ConfigurationError: A variable is missing or unusable; it is named.
+
+        """
+        merged = {**settings_from(os.environ if environ is None else environ), **settings}
+        if "signer" in settings:
+            merged = {k: v for k, v in merged.items() if k not in {"api_key", "api_secret"}}
+        needed = ("base_url",) if "signer" in settings else ("base_url", "api_key", "api_secret")
+        for name in needed:
+            if merged.get(name) is None:
+                variable = f"MEETING_{name.upper()}"
+                raise errors.ConfigurationError(variable, "nothing", "is not set", "export it")
+        return cls(**merged)
+
+    def with_options(self, **changes: Any) -> Self:
+        """Return a client with other options that shares connections and the queue per room.
+
+        ``changes`` are any of ``max_size_whiteboard_file``, ``allow_images``, ``delivery``,
+        ``lock``, ``retry``, ``timeouts`` and ``on_event``. Close the original, not the result.
+        """
+        if "max_size_whiteboard_file" in changes:
+            changes["max_size_whiteboard_file"] = _size(changes["max_size_whiteboard_file"])
+        derived = copy.copy(self)
+        derived._options = attrs.evolve(self._options, **changes)  # noqa: SLF001 - our own kind
+        derived._is_derived = True  # noqa: SLF001 - our own kind
+        return derived
+
+    # --- endpoints -------------------------------------------------------------------------------
+
+    async def get_active_room_info(
+        self, room_id: str, *, deadline: float | None = None
+    ) -> ActiveRoom:
+        """Ask for a room that is active (interface section 4.1). Repeated freely on trouble.
+
+        Args:
+            room_id: The room.
+            deadline: Seconds for everything, retries included.
+
+        Raises:
+            InvalidInput: The room id cannot be sent.
+            RoomNotFound, RoomNotActive, AuthenticationFailed: As the server says.
+            TransportError, Throttled, UnexpectedReply: Every attempt failed.
+            DeadlineExceeded: The deadline struck.
+
+        """
+        _wire.room_id_bytes(room_id)
+        payload = {"room_id": room_id}
+        operation = self._json(_wire.ACTIVE_ROOM_INFO, payload, Repeatability.IDEMPOTENT)
+        answer = await self._delivery(operation, deadline).run()
+        return ActiveRoom.from_reply(room_id, answer.payload or {})
+
+    async def wait_until_active(
+        self,
+        room_id: str,
+        timeout: float,  # noqa: ASYNC109 - the established name; it works like any deadline here
+    ) -> ActiveRoom:
+        """Ask every 2 s until the room is active, for at most ``timeout`` seconds.
+
+        Raises:
+            DeadlineExceeded: It did not become active in time.
+            MeetingError: As :meth:`get_active_room_info`, but for a room that is not there yet.
+
+        """
+        seconds = _deadline(timeout, "timeout")
+        with anyio.move_on_after(seconds):
+            while True:
+                with contextlib.suppress(errors.RoomNotFound, errors.RoomNotActive):
+                    return await self.get_active_room_info(room_id)
+                await anyio.sleep(ACTIVE_POLL_SECONDS)
+        phase = f"waiting for room {room_id!r} to become active"
+        raise errors.DeadlineExceeded(_wire.ACTIVE_ROOM_INFO, seconds or 0.0, phase)
+
+    async def upload_whiteboard_file(
+        self,
+        room_id: str,
+        document: Document | str | os.PathLike[str] | bytes | bytearray | memoryview,
+        *,
+        filename: str | None = None,
+        content_type: str | None = None,
+        max_wait: float | None = None,
+        deadline: float | None = None,
+    ) -> UploadReceipt:
+        """Put a document into the whiteboard files of an active room (interface section 4.2).
+
+        Waits its turn behind other uploads of this client to the room, and while somebody else's
+        upload holds the room's lock. Success means accepted: the server may still be converting.
+
+        Args:
+            room_id: An active room with a presenter in it.
+            document: A path, bytes (then ``filename`` is needed), or a :class:`Document`; a link
+                is ``Document.from_link(url)``.
+            filename: What the room sees instead of the document's own name.
+            content_type: Media type, instead of the one guessed from the name.
+            max_wait: Seconds to wait for the room's lock from the first refusal, instead of
+                ``LockPolicy.max_wait``; 0 raises :class:`RoomBusy` at once. The queue behind this
+                client's own uploads does not count, except that 0 does not queue either.
+            deadline: Seconds for everything: queue, waits, attempts.
+
+        Raises:
+            InvalidInput, DocumentError, TypeError: Found before anything was sent (or, for a
+                document that changes meanwhile, before it was complete).
+            RequestRefused, ProcessingFailed: The server's answer.
+            RoomBusy: The lock outlasted ``max_wait``.
+            TransportError, Throttled: It never went out completely.
+            DeadlineExceeded: The deadline struck before it was out.
+            UploadOutcomeUnknown: It went out and no valid answer came back.
+
+        """
+        room = _wire.room_id_bytes(room_id)
+        _note_unusual(room_id)
+        given = Document.of(document, filename=filename, content_type=content_type)
+        seconds = _deadline(deadline)
+        lock = self._options.lock
+        lock = lock if max_wait is None else attrs.evolve(lock, max_wait=max_wait)
+        operation = await self._upload(room_id, room, given)
+        delivery = self._delivery(operation, seconds, lock)
+        answer = await delivery.run()
+        return UploadReceipt(
+            room_id=room_id,
+            document=given.filename,
+            size=None if given.link else operation.size,
+            msg=answer.msg,
+            status_code=answer.status_code or "",
+            seconds=delivery.elapsed,
+            attempts=tuple(delivery.attempts),
+            raw=answer.payload or {},
+        )
+
+    async def call(
+        self,
+        path: str,
+        payload: Mapping[str, Any] | None = None,
+        *,
+        idempotent: bool = False,
+        deadline: float | None = None,
+    ) -> dict[str, Any]:
+        """Make any other signed JSON call and return the reply's object.
+
+        Args:
+            path: Method path below ``{base_url}/auth``, such as ``"room/create"``.
+            payload: Body, of JSON's types.
+            idempotent: The call may be repeated when its outcome is unknown. Otherwise only calls
+                that were never sent or were throttled are.
+            deadline: Seconds for everything, retries included.
+
+        Raises:
+            MeetingError: As :meth:`get_active_room_info`; ``status: false`` always raises.
+
+        """
+        kind = Repeatability.IDEMPOTENT if idempotent else Repeatability.ONCE
+        operation = self._json(_wire.method_path(path), payload or {}, kind)
+        answer = await self._delivery(operation, deadline).run()
+        return dict(answer.payload or {})
+
+    # --- lifetime --------------------------------------------------------------------------------
+
+    async def aclose(self) -> None:
+        """Close the connections; a client made by :meth:`with_options` leaves it to its origin."""
+        if not self._is_derived and not self._shared.closed:
+            self._shared.closed = True
+            await self._shared.transport.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc_value: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None:
+        await self.aclose()
+
+    def __repr__(self) -> str:
+        state = ", closed" if self._shared.closed else ""
+        return f"<MeetingClient for {self._shared.base}{state}>"
+
+    # --- assembly --------------------------------------------------------------------------------
+
+    def _json(
+        self, path: str, payload: Mapping[str, Any], repeatability: Repeatability
+    ) -> JsonOperation:
+        body = _wire.json_bytes(payload)
+        room_id = payload.get("room_id")
+        return JsonOperation(
+            path=path,
+            url=f"{self._shared.base}/{path}",
+            body=body,
+            room_id=room_id if isinstance(room_id, str) else None,
+            repeatability=repeatability,
+            signer=self._shared.signer,
+            timeouts=self._options.timeouts,
+        )
+
+    async def _upload(self, room_id: str, room: bytes, document: Document) -> UploadOperation:
+        options = self._options
+        measure = await document.measure(
+            max_size=options.max_size_whiteboard_file, allow_images=options.allow_images
+        )
+        return UploadOperation(
+            path=_wire.UPLOAD_WHITEBOARD_FILE,
+            url=f"{self._shared.base}/{_wire.UPLOAD_WHITEBOARD_FILE}",
+            room_id=room_id,
+            room=room,
+            document=document,
+            measure=measure,
+            repeatability=Repeatability(options.delivery),
+            signer=self._shared.signer,
+            timeouts=options.timeouts,
+        )
+
+    def _delivery(
+        self, operation: Operation, deadline: float | None, lock: LockPolicy | None = None
+    ) -> Delivery:
+        if self._shared.closed:
+            raise RuntimeError("this MeetingClient is closed; make a new one")
+        self._shared.used = True
+        return Delivery(
+            operation=operation,
+            transport=self._shared.transport,
+            turnstile=self._shared.turnstile,
+            retry=self._options.retry,
+            lock=lock or self._options.lock,
+            observer=Observer(self._options.on_event),
+            random=random.random,
+            deadline=_deadline(deadline),
+        )
+
+
+def _signer(api_key: str | None, api_secret: str | bytes | None, signer: Signer | None) -> Signer:
+    if signer is not None:
+        if api_key is not None or api_secret is not None:
+            raise errors.ConfigurationError(
+                "signer", "(hidden)", "is given beside api_key or api_secret", "give one of them"
+            )
+        return signer
+    if api_key is None or api_secret is None:
+        missing = "api_key" if api_key is None else "api_secret"
+        raise errors.ConfigurationError(
+            missing, "None", "is missing", "give api_key and api_secret, or a signer"
+        )
+    return HmacSigner(api_key, api_secret)
+
+
+def _size(value: int | str | None) -> int | None:
+    return None if value is None else parse_size(value, field="max_size_whiteboard_file")
+
+
+def _deadline(value: float | None, field: str = "deadline") -> float | None:
+    if value is None:
+        return None
+    if type(value) not in {int, float} or not value > 0:
+        raise errors.InvalidInput(
+            field, shown(value), "is not a positive number of seconds", "give seconds, or None"
+        )
+    return value
+
+
+def _note_unusual(room_id: str) -> None:
+    """Known servers use room ids as message subjects; others are legal on the wire."""
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", room_id):
+        logger.warning(
+            "room id %r has characters other than letters, digits, - and _, "
+            "which known servers do not support",
+            room_id,
+        )

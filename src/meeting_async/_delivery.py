@@ -1,0 +1,337 @@
+"""One call until its verdict is final: attempt, verdict, wait, again.
+
+The one retry loop of the library. Decisions are made by the pure functions of ``_verdicts`` and
+``_policies``; this file acts on them. While it waits it holds no connection, no file and no bytes.
+All timing is the event loop's, so that hours pass in an instant under a virtual clock.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Any
+
+import anyio
+import attrs
+from tenacity import AsyncRetrying, RetryCallState, retry_if_result
+
+from meeting_async import _events, errors
+from meeting_async._multipart import MultipartBody
+from meeting_async._observer import Observer
+from meeting_async._operations import Operation
+from meeting_async._policies import LockPolicy, RetryPolicy
+from meeting_async._records import Attempt
+from meeting_async._rooms import Turnstile
+from meeting_async._transport import Transport
+from meeting_async._verdicts import Sent, Step, Verdict, hint, judge, next_step, reply_error
+from meeting_async._wire import Answer, decipher
+
+_call_numbers = itertools.count(1)
+
+
+@attrs.frozen
+class _Wait:
+    """A decision: not over yet, try again after so many seconds."""
+
+    seconds: float
+
+
+def _is_wait(result: object) -> bool:
+    return isinstance(result, _Wait)
+
+
+def _seconds(state: RetryCallState) -> float:
+    return state.outcome.result().seconds if state.outcome else 0.0
+
+
+@attrs.frozen
+class _Seen:
+    """What an attempt showed: an answer, or the error in its place."""
+
+    answer: Answer | None = None
+    error: BaseException | None = None
+
+    @property
+    def reason(self) -> str:
+        if self.answer is not None:
+            return f"HTTP {self.answer.status} ({self.answer.msg})"
+        return str(self.error) or type(self.error).__name__
+
+    @property
+    def hint(self) -> float | None:
+        return self.answer.retry_after if self.answer else None
+
+
+@attrs.define
+class Delivery:
+    """A call on its way. Make one for each call and await :meth:`run`."""
+
+    operation: Operation
+    transport: Transport
+    turnstile: Turnstile
+    retry: RetryPolicy
+    lock: LockPolicy
+    observer: Observer
+    random: Callable[[], float]
+    deadline: float | None = None
+    """Seconds for everything: queue, waits, attempts."""
+
+    attempts: list[Attempt] = attrs.field(factory=list, init=False)
+    _number: int = attrs.field(factory=lambda: next(_call_numbers), init=False)
+    _began: float = attrs.field(factory=anyio.current_time, init=False)
+    _attempt_began: float = attrs.field(default=0.0, init=False)
+    _body: MultipartBody | None = attrs.field(default=None, init=False)
+    _phase: str = attrs.field(default="starting", init=False)
+    _busy_since: float | None = attrs.field(default=None, init=False)
+    _failures: int = attrs.field(default=0, init=False)
+    _interruptions: int = attrs.field(default=0, init=False)
+    _maybe_delivered: bool = attrs.field(default=False, init=False)
+    """Whether some attempt may have reached the room without our knowing."""
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the call began."""
+        return anyio.current_time() - self._began
+
+    async def run(self) -> Answer:
+        """Return the answer that accepts the call, or raise what ended it."""
+        try:
+            answer = await self._within_deadline()
+        except BaseException as error:
+            await self._finish(error)
+            raise
+        await self._finish(None)
+        return answer
+
+    # --- around the attempts: deadline, turn, end ------------------------------------------------
+
+    async def _within_deadline(self) -> Answer:
+        if self.deadline is None:
+            return await self._in_turn()
+        with anyio.move_on_after(self.deadline):
+            return await self._in_turn()
+        if self._maybe_delivered:
+            raise self._unknown(f"the deadline of {self.deadline:g} s struck while {self._phase}")
+        raise errors.DeadlineExceeded(self.operation.path, self.deadline, self._phase)
+
+    async def _in_turn(self) -> Answer:
+        async with await self._turn():
+            try:
+                retrying = AsyncRetrying(
+                    sleep=anyio.sleep, retry=retry_if_result(_is_wait), wait=_seconds
+                )
+                answer: Answer = await retrying(self._attempt)
+            except BaseException as error:
+                if self._maybe_delivered:
+                    self._shut_room(error)
+                raise
+            return answer
+
+    def _shut_room(self, error: BaseException) -> None:
+        """Keep siblings off a lock that may be our own, and never call a maybe a no."""
+        self.turnstile.shut(self.operation.room_id or "", self.lock.window)
+        if isinstance(error, Exception) and not isinstance(error, errors.UploadOutcomeUnknown):
+            raise self._unknown(f"an earlier attempt was lost, then: {error}") from error
+
+    async def _turn(self) -> AbstractAsyncContextManager[Any]:
+        room_id = self.operation.room_id
+        if not self.operation.upload or room_id is None:
+            return nullcontext()
+        if self.turnstile.must_wait(room_id):
+            if self.lock.max_wait == 0:
+                reason = "another upload of this client is in progress or of unknown outcome"
+                raise errors.RoomBusy(room_id, 0.0, reason)
+            self._phase = "waiting for its turn behind another upload of this client"
+            await self._tell(_events.Queued, shut_for=self.turnstile.shut_for(room_id))
+        return self.turnstile.turn(room_id)
+
+    async def _finish(self, error: BaseException | None) -> None:
+        ours = error if isinstance(error, errors.MeetingError) else None
+        if ours is not None:
+            ours.attempts = tuple(self.attempts)
+        with anyio.CancelScope(shield=True):  # an observer has a time limit of its own
+            await self._tell(
+                _events.Finished,
+                verdict=self._final_verdict(error),
+                attempts=len(self.attempts),
+                seconds=self.elapsed,
+                error=ours,
+            )
+
+    def _final_verdict(self, error: BaseException | None) -> str:
+        if error is None:
+            return Verdict.ACCEPTED.value
+        if self._maybe_delivered:
+            return Verdict.UNKNOWN.value
+        if not isinstance(error, Exception):
+            return "cancelled"
+        if isinstance(error, errors.RoomBusy):
+            return Verdict.BUSY.value
+        return self.attempts[-1].verdict if self.attempts else Verdict.NEVER_SENT.value
+
+    # --- one attempt -----------------------------------------------------------------------------
+
+    async def _attempt(self) -> Answer | _Wait:
+        self._body, self._phase = None, "sending"
+        await self._tell(_events.AttemptStarted, attempt=len(self.attempts) + 1)
+        self._attempt_began = anyio.current_time()
+        try:
+            seen = await self._exchange()
+        except BaseException as error:
+            self._judge(_Seen(error=error))
+            raise
+        verdict = self._judge(seen)
+        return await self._act(verdict, seen)
+
+    async def _exchange(self) -> _Seen:
+        async with self.operation.prepared(self._progress) as request:
+            self._body = request.body if isinstance(request.body, MultipartBody) else None
+            try:
+                reply = await self.transport.send(request)
+            except errors.TransportError as error:
+                return _Seen(error=error)
+        return _Seen(decipher(reply, now=time.time()))
+
+    async def _progress(self, sent: int) -> None:
+        total = self.operation.size
+        if sent == total:
+            self._phase = "waiting for the reply"
+        attempt = len(self.attempts) + 1
+        if self.observer.wants_progress(done=sent == total):
+            await self._tell(_events.BytesSent, attempt=attempt, sent=sent, total=total)
+
+    def _judge(self, seen: _Seen) -> Verdict:
+        verdict = judge(seen.answer, self._sent(seen), upload=self.operation.upload)
+        if verdict is Verdict.UNKNOWN and self.operation.upload:
+            self._maybe_delivered = True
+        self.attempts.append(
+            Attempt(
+                number=len(self.attempts) + 1,
+                started=self._attempt_began - self._began,
+                seconds=anyio.current_time() - self._attempt_began,
+                verdict=verdict.value,
+                status=seen.answer.status if seen.answer else None,
+                reason=seen.reason,
+                bytes_sent=self._body.document_sent if self._body else 0,
+            )
+        )
+        return verdict
+
+    def _sent(self, seen: _Seen) -> Sent:
+        if isinstance(seen.error, errors.ConnectFailed):
+            return Sent.NOTHING
+        if not self.operation.upload or (self._body and self._body.complete):
+            return Sent.ALL
+        return Sent.PART if self._body and self._body.handed_over else Sent.NOTHING
+
+    # --- what follows ----------------------------------------------------------------------------
+
+    async def _act(self, verdict: Verdict, seen: _Seen) -> Answer | _Wait:
+        if verdict is not Verdict.PARTIAL:
+            self._interruptions = 0
+        step = next_step(verdict, self.operation.repeatability)
+        if step is Step.DONE and seen.answer is not None:
+            return seen.answer
+        if step is Step.WAIT_FOR_ROOM:
+            return await self._wait_for_room(seen)
+        if step is Step.STOP or self._exhausted(verdict):
+            raise self._error(verdict, seen)
+        if step is Step.WAIT_OUT_LOCK:
+            return await self._wait(verdict, seen, self.lock.window)
+        seconds = self.retry.backoff(failures=self._failures, hint=seen.hint, random=self.random())
+        return await self._wait(verdict, seen, seconds)
+
+    def _exhausted(self, verdict: Verdict) -> bool:
+        self._failures += 1
+        self._interruptions += verdict is Verdict.PARTIAL
+        at_most_once = self.operation.repeatability.value == "at_most_once"
+        return self._failures >= self.retry.max_attempts or (
+            at_most_once and self._interruptions > self.retry.max_interruptions
+        )
+
+    async def _wait_for_room(self, seen: _Seen) -> _Wait:
+        now = anyio.current_time()
+        self._busy_since = now if self._busy_since is None else self._busy_since
+        waited = now - self._busy_since
+        seconds = self.lock.delay(
+            waited=waited,
+            send_seconds=now - self._attempt_began,
+            hint=seen.hint,
+            random=self.random(),
+        )
+        if seconds is None:
+            raise errors.RoomBusy(self.operation.room_id or "", waited, seen.reason)
+        self._phase = "waiting for the room's lock"
+        await self._tell(
+            _events.WaitingForRoom,
+            attempt=len(self.attempts),
+            retry_in=seconds,
+            waited=waited,
+            max_wait=self.lock.max_wait,
+        )
+        return _Wait(seconds)
+
+    async def _wait(self, verdict: Verdict, seen: _Seen, seconds: float) -> _Wait:
+        self._phase = f"waiting to try again after {seen.reason}"
+        await self._tell(
+            _events.RetryScheduled,
+            attempt=len(self.attempts),
+            retry_in=seconds,
+            verdict=verdict.value,
+            reason=seen.reason,
+        )
+        return _Wait(seconds)
+
+    def _error(self, verdict: Verdict, seen: _Seen) -> errors.MeetingError:
+        error = self._error_for(verdict, seen)
+        if error is not seen.error:
+            error.__cause__ = seen.error
+        return error
+
+    def _error_for(self, verdict: Verdict, seen: _Seen) -> errors.MeetingError:
+        operation = self.operation
+        if operation.upload and verdict is Verdict.UNKNOWN:
+            return self._unknown(seen.reason)
+        if operation.upload and verdict is Verdict.PARTIAL:
+            sent = self.attempts[-1].bytes_sent
+            return errors.UploadInterrupted(
+                seen.reason, operation.room_id or "", operation.label or "", sent
+            )
+        if isinstance(seen.error, errors.MeetingError):
+            return seen.error
+        error = reply_error(
+            verdict,
+            seen.answer or Answer(0),
+            operation=operation.path,
+            room_id=operation.room_id,
+            upload=operation.upload,
+        )
+        note = hint(error)
+        if note:
+            error.add_note(note)
+        return error
+
+    def _unknown(self, reason: str) -> errors.UploadOutcomeUnknown:
+        operation = self.operation
+        return errors.UploadOutcomeUnknown(
+            room_id=operation.room_id or "",
+            document=operation.label or "",
+            size=operation.size,
+            bytes_sent=max((attempt.bytes_sent for attempt in self.attempts), default=0),
+            reason=reason,
+            lock_free_in=self.lock.window,
+        )
+
+    async def _tell(self, kind: type[_events.Event], **facts: Any) -> None:
+        operation = self.operation
+        await self.observer.tell(
+            kind(
+                call=self._number,
+                operation=operation.path,
+                room_id=operation.room_id,
+                document=operation.label,
+                **facts,
+            )
+        )

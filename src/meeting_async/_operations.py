@@ -1,0 +1,142 @@
+"""The two kinds of call, each of which can be prepared afresh for every attempt."""
+
+from __future__ import annotations
+
+import inspect
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from typing import Protocol
+
+import attrs
+
+from meeting_async import _wire
+from meeting_async._documents import Document
+from meeting_async._multipart import MultipartBody, MultipartPlan, plan_document, plan_link
+from meeting_async._policies import Timeouts
+from meeting_async._records import Request, SignedHeaders
+from meeting_async._signing import Signer
+from meeting_async._sources import Measure
+from meeting_async._verdicts import Repeatability
+
+Progress = Callable[[int], Awaitable[None]]
+"""Called with the bytes of the document that the transport has taken so far."""
+
+
+class Operation(Protocol):
+    """A call, without its attempts."""
+
+    @property
+    def path(self) -> str:
+        """The method path."""
+        ...
+
+    @property
+    def room_id(self) -> str | None:
+        """The room it is about."""
+        ...
+
+    @property
+    def label(self) -> str | None:
+        """Name of the document."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Bytes of the document."""
+        ...
+
+    @property
+    def repeatability(self) -> Repeatability:
+        """What may be repeated."""
+        ...
+
+    @property
+    def upload(self) -> bool:
+        """Whether a document goes to a room."""
+        ...
+
+    def prepared(self, progress: Progress) -> AbstractAsyncContextManager[Request]:
+        """Sign and open for one attempt; nothing stays open when the block ends."""
+        ...
+
+
+@attrs.frozen
+class JsonOperation:
+    """A JSON call: the body's bytes are made once, and are what is signed."""
+
+    path: str
+    url: str
+    body: bytes = attrs.field(repr=False)
+    room_id: str | None
+    repeatability: Repeatability
+    signer: Signer
+    timeouts: Timeouts
+    label: None = None
+    size: int = 0
+    upload: bool = False
+
+    @asynccontextmanager
+    async def prepared(self, progress: Progress) -> AsyncIterator[Request]:
+        """Sign the body."""
+        signed = await _signed(self.signer, self.body)
+        headers = _wire.json_headers(signed, self.body)
+        yield Request("POST", self.url, headers, self.body, self.timeouts, self.timeouts.reply)
+
+
+@attrs.frozen
+class UploadOperation:
+    """An upload: the room's bytes are made once, and are what is signed and sent."""
+
+    path: str
+    url: str
+    room_id: str
+    room: bytes = attrs.field(repr=False)
+    document: Document
+    measure: Measure = attrs.field(repr=False)
+    repeatability: Repeatability
+    signer: Signer
+    timeouts: Timeouts
+    upload: bool = True
+
+    @property
+    def label(self) -> str:
+        """Name of the document."""
+        return self.document.filename
+
+    @property
+    def size(self) -> int:
+        """Bytes of the document, or of the link."""
+        return self.measure.size
+
+    @asynccontextmanager
+    async def prepared(self, progress: Progress) -> AsyncIterator[Request]:
+        """Sign the room, open the document and plan the form around it."""
+        signed = await _signed(self.signer, self.room)
+        async with self.document.open(self.measure) as reader:
+            plan = self._plan()
+            body = MultipartBody(plan, reader, progress)
+            headers = _wire.upload_headers(
+                signed, self.room, content_type=plan.content_type, length=plan.length
+            )
+            async with aclosing(body):
+                reply_timeout = self.timeouts.upload_reply
+                yield Request("POST", self.url, headers, body, self.timeouts, reply_timeout)
+
+    def _plan(self) -> MultipartPlan:
+        # Fresh and unguessable for each attempt, so no document can be made to contain it.
+        boundary = secrets.token_hex(16)
+        document = self.document
+        if document.link is not None:
+            return plan_link(document.link, boundary=boundary)
+        kind = document.content_type or "application/octet-stream"
+        return plan_document(document.filename, kind, self.measure.size, boundary=boundary)
+
+
+async def _signed(signer: Signer, message: bytes) -> SignedHeaders:
+    signed = signer.sign(message)
+    if inspect.isawaitable(signed):
+        signed = await signed
+    if not isinstance(signed, SignedHeaders):
+        raise TypeError(f"a signer must return SignedHeaders, not {type(signed).__name__}")
+    return signed

@@ -1,0 +1,146 @@
+"""How long to wait, how often to try: frozen settings and the arithmetic that follows from them.
+
+Pure: time spans and random numbers are passed in. All times are seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal
+
+import attrs
+from attrs.validators import in_, instance_of, is_callable, optional
+
+from meeting_async._events import OnEvent
+from meeting_async.errors import ConfigurationError
+
+Delivery = Literal["at_most_once", "at_least_once"]
+"""What to do when it is unknown whether a document arrived: stop, or send it again."""
+
+
+def _number(
+    kind: type[int | float], low: float, high: float = math.inf, *, above: bool = False
+) -> Callable[[object, attrs.Attribute[Any], Any], None]:
+    """Make a validator for a number from ``low`` (or ``above`` it) to ``high``."""
+    word = "an integer" if kind is int else "a number"
+    limits = f"{word} {'above' if above else 'of at least'} {low:g}"
+    limits += f" and at most {high:g}" if high < math.inf else ""
+
+    def validate(_instance: object, field: attrs.Attribute[Any], value: Any) -> None:
+        types = int if kind is int else (int, float)
+        number = isinstance(value, types) and not isinstance(value, bool)
+        if not number or not low <= value <= high or (above and value == low):
+            raise ConfigurationError(field.name, repr(value), f"is not {limits}", "mend the value")
+
+    return validate
+
+
+_seconds = _number(float, 0)
+_positive = _number(float, 0, above=True)
+
+
+def jittered(seconds: float, random: float, *, spread: float) -> float:
+    """Move ``seconds`` by up to ±``spread`` (a share), for a ``random`` in [0, 1)."""
+    return seconds * (1 + spread * (2 * random - 1))
+
+
+@attrs.frozen(kw_only=True)
+class LockPolicy:
+    """How to wait for a room in which somebody else's upload is in progress (HTTP 409).
+
+    Nothing is known about the holder, so the delay grows with the time already waited: a fixed
+    share of it, within bounds. That is scale-free: short holds are noticed soon, long ones cost
+    few attempts, each of which may carry the whole document.
+    """
+
+    max_wait: float = attrs.field(default=330.0, validator=_seconds)
+    """Budget in seconds from the first 409 of an upload; 0 raises ``RoomBusy`` at once."""
+    window: float = attrs.field(default=300.0, validator=_seconds)
+    """Longest time a server holds a room's lock (interface section 8: 5 minutes)."""
+    share: float = attrs.field(default=0.2, validator=_positive)
+    """Delay as a share of the time already waited."""
+    min_delay: float = attrs.field(default=0.5, validator=_positive)
+    """Shortest delay; a lock may be released a moment after the holder's 200."""
+    max_delay: float = attrs.field(default=20.0, validator=_positive)
+    """Longest delay that the share may grow to; a Retry-After may ask for more."""
+    max_retry_after: float = attrs.field(default=60.0, validator=_seconds)
+    """Longest Retry-After that is obeyed; a longer one is cut to this."""
+    jitter: float = attrs.field(default=0.1, validator=_number(float, 0, 1))
+    """Share by which a delay is moved at random, so that waiters do not march in step."""
+
+    def delay(
+        self, *, waited: float, send_seconds: float, hint: float | None, random: float
+    ) -> float | None:
+        """Seconds until the next attempt, or ``None`` when the budget is spent.
+
+        The last attempt falls on the end of the budget. ``send_seconds`` is how long the refused
+        body took: on a slow line waiting at least that long keeps the line half free. ``hint`` is
+        the server's Retry-After, which wins.
+        """
+        remaining = self.max_wait - waited
+        if remaining < _ROUNDING:
+            return None
+        if hint is not None:
+            return min(max(hint, self.min_delay), self.max_retry_after, remaining)
+        share = min(max(waited * self.share, self.min_delay), self.max_delay)
+        return min(jittered(max(share, send_seconds), random, spread=self.jitter), remaining)
+
+
+_ROUNDING = 0.001
+"""Seconds: sleeping until the end of the budget may end a float's rounding short of it."""
+
+
+@attrs.frozen(kw_only=True)
+class RetryPolicy:
+    """How often to repeat what may be repeated without harm (see the verdict table)."""
+
+    max_attempts: int = attrs.field(default=5, validator=_number(int, 1))
+    """Attempts of one call; waiting for a room's lock does not count."""
+    max_interruptions: int = attrs.field(default=2, validator=_number(int, 0))
+    """Repetitions in a row of an upload that was cut off before its end with bytes sent."""
+    initial_delay: float = attrs.field(default=0.5, validator=_positive)
+    """Seconds before the first repetition; doubles with each further one."""
+    max_delay: float = attrs.field(default=20.0, validator=_positive)
+    """Longest delay in seconds that doubling may reach."""
+    max_retry_after: float = attrs.field(default=60.0, validator=_seconds)
+    """Longest Retry-After that is obeyed; a longer one is cut to this."""
+
+    def backoff(self, *, failures: int, hint: float | None, random: float) -> float:
+        """Seconds before the next attempt after ``failures`` (≥ 1) of them; a hint wins.
+
+        Between half and all of the doubled delay, at random ("equal jitter").
+        """
+        if hint is not None:
+            return min(hint, self.max_retry_after)
+        ceiling = min(self.initial_delay * 2.0 ** min(failures - 1, 32), self.max_delay)
+        return ceiling * (0.5 + 0.5 * random)
+
+
+@attrs.frozen(kw_only=True)
+class Timeouts:
+    """Limits on one attempt, in seconds. ``deadline=`` of a call limits all of them together."""
+
+    connect: float = attrs.field(default=10.0, validator=_positive)
+    """Name lookup, TCP and TLS together."""
+    send_stall: float = attrs.field(default=30.0, validator=_positive)
+    """Longest time without progress while a body goes out: a stall, not a total."""
+    reply: float = attrs.field(default=15.0, validator=_positive)
+    """From the end of a JSON request to the end of its reply."""
+    upload_reply: float = attrs.field(default=330.0, validator=_positive)
+    """From the end of an upload to the end of its reply; the server answers after converting."""
+
+
+@attrs.frozen(kw_only=True)
+class Options:
+    """All that ``MeetingClient.with_options`` can change."""
+
+    max_size_whiteboard_file: int | None = None
+    allow_images: bool = attrs.field(default=False, validator=instance_of(bool))
+    delivery: Delivery = attrs.field(
+        default="at_most_once", validator=in_(("at_most_once", "at_least_once"))
+    )
+    lock: LockPolicy = attrs.field(factory=LockPolicy, validator=instance_of(LockPolicy))
+    retry: RetryPolicy = attrs.field(factory=RetryPolicy, validator=instance_of(RetryPolicy))
+    timeouts: Timeouts = attrs.field(factory=Timeouts, validator=instance_of(Timeouts))
+    on_event: OnEvent | None = attrs.field(default=None, validator=optional(is_callable()))
