@@ -10,6 +10,7 @@ Errors are in :mod:`meeting_async.errors`; a server for development and tests is
 """
 
 from meeting_async import errors
+from meeting_async._attempts import Attempt
 from meeting_async._client import MeetingClient
 from meeting_async._documents import Document
 from meeting_async._events import (
@@ -24,7 +25,6 @@ from meeting_async._events import (
 from meeting_async._policies import LockPolicy, RetryPolicy, Timeouts
 from meeting_async._records import (
     ActiveRoom,
-    Attempt,
     Body,
     Participant,
     Reply,
@@ -65,6 +65,10 @@ __all__ = [
     "__version__",
     "errors",
 ]
+
+
+__version__: str
+"""Looked up when asked for; see ``__getattr__``."""
 
 
 def __getattr__(name: str) -> str:

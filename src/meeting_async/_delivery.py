@@ -18,11 +18,11 @@ import attrs
 from tenacity import AsyncRetrying, RetryCallState, retry_if_result
 
 from meeting_async import _events, errors
+from meeting_async._attempts import Attempt
 from meeting_async._multipart import MultipartBody
 from meeting_async._observer import Observer
 from meeting_async._operations import Operation
 from meeting_async._policies import LockPolicy, RetryPolicy
-from meeting_async._records import Attempt
 from meeting_async._rooms import Turnstile
 from meeting_async._transport import Transport
 from meeting_async._verdicts import Sent, Step, Verdict, hint, judge, next_step, reply_error

@@ -19,6 +19,7 @@ OBSERVER_LIMIT = 1.0
 """Seconds an asynchronous observer gets for one event before it is cut off."""
 
 logger = logging.getLogger("meeting_async")
+logger.addHandler(logging.NullHandler())  # whoever embeds the library decides where its log goes
 
 _MESSAGES: dict[type[Event], tuple[int, str]] = {
     _events.Queued: (logging.DEBUG, "call %(call)d: queued for room %(room_id)r"),
@@ -32,7 +33,7 @@ _MESSAGES: dict[type[Event], tuple[int, str]] = {
     ),
     _events.RetryScheduled: (
         logging.WARNING,
-        "call %(call)d: %(operation)s attempt %(attempt)d: %(verdict)s, again in %(retry_in).1f s",
+        "call %(call)d: attempt %(attempt)d: %(verdict)s (%(reason)s), again in %(retry_in).1f s",
     ),
     _events.Finished: (
         logging.DEBUG,

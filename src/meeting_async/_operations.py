@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from typing import Protocol
 
@@ -77,7 +77,7 @@ class JsonOperation:
     upload: bool = False
 
     @asynccontextmanager
-    async def prepared(self, progress: Progress) -> AsyncIterator[Request]:
+    async def prepared(self, progress: Progress) -> AsyncGenerator[Request, None]:
         """Sign the body."""
         signed = await _signed(self.signer, self.body)
         headers = _wire.json_headers(signed, self.body)
@@ -110,7 +110,7 @@ class UploadOperation:
         return self.measure.size
 
     @asynccontextmanager
-    async def prepared(self, progress: Progress) -> AsyncIterator[Request]:
+    async def prepared(self, progress: Progress) -> AsyncGenerator[Request, None]:
         """Sign the room, open the document and plan the form around it."""
         signed = await _signed(self.signer, self.room)
         async with self.document.open(self.measure) as reader:

@@ -12,6 +12,7 @@ from typing import Any, Protocol, Self, runtime_checkable
 
 import attrs
 
+from meeting_async._attempts import Attempt
 from meeting_async._policies import Timeouts
 
 HeaderPairs = tuple[tuple[bytes, bytes], ...]
@@ -69,26 +70,6 @@ class SignedHeaders:
     """Value of ``API-KEY``."""
     signature: str = attrs.field(repr=_masked)
     """Value of ``HASH-SIGNATURE``: for an upload a lasting credential for its room."""
-
-
-@attrs.frozen
-class Attempt:
-    """One attempt of a call, as it is remembered."""
-
-    number: int
-    """1 for the first."""
-    started: float
-    """Seconds after the call began."""
-    seconds: float
-    """How long the attempt took."""
-    verdict: str
-    """A row of the verdict table, for example ``"busy"``."""
-    status: int | None
-    """HTTP status, when there was a reply."""
-    reason: str
-    """What was seen, in a few words."""
-    bytes_sent: int = 0
-    """Bytes of the document that were handed to the network."""
 
 
 @attrs.frozen

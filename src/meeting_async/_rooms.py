@@ -6,7 +6,7 @@ burn a body on a lock that is their own.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import anyio
@@ -41,7 +41,7 @@ class Turnstile:
         return (gate is not None and gate.lock.locked()) or self.shut_for(room_id) > 0
 
     @asynccontextmanager
-    async def turn(self, room_id: str) -> AsyncIterator[None]:
+    async def turn(self, room_id: str) -> AsyncGenerator[None, None]:
         """Wait for the room's turn, and until the room is no longer shut."""
         self._forget_opened()
         gate = self._gates.setdefault(room_id, _Gate())

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol, TypeVar
 
@@ -79,7 +79,7 @@ class BytesSource:
         return Measure(len(self.data), self.data[:HEAD_BYTES])
 
     @asynccontextmanager
-    async def open(self, measure: Measure) -> AsyncIterator[Reader]:
+    async def open(self, measure: Measure) -> AsyncGenerator[Reader, None]:
         """Read from the start."""
         yield _BytesReader(self.data)
 
@@ -112,7 +112,7 @@ class PathSource:
         return await _in_thread(self._measure)
 
     @asynccontextmanager
-    async def open(self, measure: Measure) -> AsyncIterator[Reader]:
+    async def open(self, measure: Measure) -> AsyncGenerator[Reader, None]:
         """Open the file, unless it is no longer the one that was measured."""
         fd = await _in_thread(lambda: self._open(measure))
         try:

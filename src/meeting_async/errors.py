@@ -39,12 +39,9 @@ secret, and carries in :attr:`MeetingError.attempts` what was tried.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import attrs
 
-if TYPE_CHECKING:
-    from meeting_async._records import Attempt
+from meeting_async._attempts import Attempt
 
 
 class MeetingError(Exception):
