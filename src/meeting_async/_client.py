@@ -25,9 +25,9 @@ from meeting_async._observer import Observer, logger
 from meeting_async._operations import JsonOperation, Operation, UploadOperation
 from meeting_async._policies import Delivery as DeliveryMode
 from meeting_async._policies import LockPolicy, Options, RetryPolicy, Timeouts
-from meeting_async._records import ActiveRoom, UploadReceipt
+from meeting_async._records import ActiveRoom, Reply, Request, UploadReceipt
 from meeting_async._rooms import Turnstile
-from meeting_async._signing import HmacSigner, Signer
+from meeting_async._signing import HmacSigner, Signer, hidden
 from meeting_async._transport import HttpxTransport, Transport
 from meeting_async._verdicts import Repeatability
 
@@ -45,6 +45,23 @@ class _Shared:
     turnstile: Turnstile = attrs.field(factory=Turnstile)
     used: bool = False
     closed: bool = False
+
+    def check_open(self) -> None:
+        """Refuse to work once closed, be it in the middle of a call that waits for its room."""
+        if self.closed:
+            raise RuntimeError("this MeetingClient is closed; make a new one")
+        self.used = True
+
+    async def send(self, request: Request, /) -> Reply:
+        """Send through the transport, as long as the client is open."""
+        self.check_open()
+        return await self.transport.send(request)
+
+    async def aclose(self) -> None:
+        """Close the transport, once."""
+        if not self.closed:
+            self.closed = True
+            await self.transport.aclose()
 
     def __del__(self) -> None:
         if self.used and not self.closed:
@@ -104,18 +121,20 @@ class MeetingClient:
         timeouts: Timeouts | None = None,
         on_event: OnEvent | None = None,
     ) -> None:
+        api_secret = hidden(api_secret)  # also from tracebacks with locals
+        signer = _signer(api_key, api_secret, signer)
         base = _wire.auth_base(base_url, allow_plaintext=allow_plaintext)
         self._options = Options(
             max_size_whiteboard_file=_size(max_size_whiteboard_file),
             allow_images=allow_images,
             delivery=delivery,
-            lock=lock or LockPolicy(),
-            retry=retry or RetryPolicy(),
-            timeouts=timeouts or Timeouts(),
+            lock=LockPolicy() if lock is None else lock,
+            retry=RetryPolicy() if retry is None else retry,
+            timeouts=Timeouts() if timeouts is None else timeouts,
             on_event=on_event,
         )
-        signer = _signer(api_key, api_secret, signer)
-        self._shared = _Shared(base, signer, transport or HttpxTransport())
+        transport = HttpxTransport() if transport is None else transport
+        self._shared = _Shared(base, signer, transport)
         self._is_derived = False
 
     @classmethod
@@ -131,9 +150,10 @@ class MeetingClient:
 
         """
         merged = {**settings_from(os.environ if environ is None else environ), **settings}
-        if "signer" in settings:
-            merged = {k: v for k, v in merged.items() if k not in {"api_key", "api_secret"}}
-        needed = ("base_url",) if "signer" in settings else ("base_url", "api_key", "api_secret")
+        needed = ["base_url", "api_key", "api_secret"]
+        if settings.get("signer") is not None:
+            for name in (needed.pop(), needed.pop()):
+                merged[name] = settings.get(name)
         for name in needed:
             if merged.get(name) is None:
                 variable = f"MEETING_{name.upper()}"
@@ -276,7 +296,7 @@ class MeetingClient:
 
         """
         kind = Repeatability.IDEMPOTENT if idempotent else Repeatability.ONCE
-        operation = self._json(_wire.method_path(path), payload or {}, kind)
+        operation = self._json(_wire.method_path(path), {} if payload is None else payload, kind)
         answer = await self._delivery(operation, deadline).run()
         return dict(answer.payload or {})
 
@@ -284,9 +304,8 @@ class MeetingClient:
 
     async def aclose(self) -> None:
         """Close the connections; a client made by :meth:`with_options` leaves it to its origin."""
-        if not self._is_derived and not self._shared.closed:
-            self._shared.closed = True
-            await self._shared.transport.aclose()
+        if not self._is_derived:
+            await self._shared.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -300,8 +319,10 @@ class MeetingClient:
         await self.aclose()
 
     def __repr__(self) -> str:
-        state = ", closed" if self._shared.closed else ""
-        return f"<MeetingClient for {self._shared.base}{state}>"
+        shared = getattr(self, "_shared", None)  # not there yet while a setting is refused
+        if shared is None:
+            return "<MeetingClient, not made>"
+        return f"<MeetingClient for {shared.base}{', closed' if shared.closed else ''}>"
 
     # --- assembly --------------------------------------------------------------------------------
 
@@ -340,12 +361,10 @@ class MeetingClient:
     def _delivery(
         self, operation: Operation, deadline: float | None, lock: LockPolicy | None = None
     ) -> Delivery:
-        if self._shared.closed:
-            raise RuntimeError("this MeetingClient is closed; make a new one")
-        self._shared.used = True
+        self._shared.check_open()
         return Delivery(
             operation=operation,
-            transport=self._shared.transport,
+            transport=self._shared,
             turnstile=self._shared.turnstile,
             retry=self._options.retry,
             lock=lock or self._options.lock,
@@ -391,4 +410,5 @@ def _note_unusual(room_id: str) -> None:
             "room id %r has characters other than letters, digits, - and _, "
             "which known servers do not support",
             room_id,
+            extra={"action": "UnusualRoom"},
         )

@@ -87,8 +87,10 @@ class Delivery:
     _busy_since: float | None = attrs.field(default=None, init=False)
     _failures: int = attrs.field(default=0, init=False)
     _interruptions: int = attrs.field(default=0, init=False)
-    _maybe_delivered: bool = attrs.field(default=False, init=False)
-    """Whether some attempt may have reached the room without our knowing."""
+    _body_took: float | None = attrs.field(default=None, init=False)
+    """Seconds until the document of the current attempt was out."""
+    _lost_at: float | None = attrs.field(default=None, init=False)
+    """When an attempt ended that may have reached the room without our knowing."""
 
     @property
     def elapsed(self) -> float:
@@ -112,40 +114,48 @@ class Delivery:
             return await self._in_turn()
         with anyio.move_on_after(self.deadline):
             return await self._in_turn()
-        if self._maybe_delivered:
+        if self._lost_at is not None:
             raise self._unknown(f"the deadline of {self.deadline:g} s struck while {self._phase}")
         raise errors.DeadlineExceeded(self.operation.path, self.deadline, self._phase)
 
     async def _in_turn(self) -> Answer:
-        async with await self._turn():
+        async with self._turn():
             try:
                 retrying = AsyncRetrying(
                     sleep=anyio.sleep, retry=retry_if_result(_is_wait), wait=_seconds
                 )
                 answer: Answer = await retrying(self._attempt)
             except BaseException as error:
-                if self._maybe_delivered:
+                if self._lost_at is not None:
                     self._shut_room(error)
                 raise
             return answer
 
     def _shut_room(self, error: BaseException) -> None:
         """Keep siblings off a lock that may be our own, and never call a maybe a no."""
-        self.turnstile.shut(self.operation.room_id or "", self.lock.window)
+        self.turnstile.shut(self.operation.room_id or "", self._lock_free_in())
         if isinstance(error, Exception) and not isinstance(error, errors.UploadOutcomeUnknown):
-            raise self._unknown(f"an earlier attempt was lost, then: {error}") from error
+            just_now = self.attempts[-1].verdict == Verdict.UNKNOWN.value
+            reason = str(error) if just_now else f"an earlier attempt was lost, then: {error}"
+            raise self._unknown(reason) from error
 
-    async def _turn(self) -> AbstractAsyncContextManager[Any]:
+    def _lock_free_in(self) -> float:
+        elapsed = anyio.current_time() - (self._lost_at or 0.0)
+        return max(0.0, self.lock.window - elapsed)
+
+    def _turn(self) -> AbstractAsyncContextManager[Any]:
         room_id = self.operation.room_id
         if not self.operation.upload or room_id is None:
             return nullcontext()
-        if self.turnstile.must_wait(room_id):
-            if self.lock.max_wait == 0:
-                reason = "another upload of this client is in progress or of unknown outcome"
-                raise errors.RoomBusy(room_id, 0.0, reason)
-            self._phase = "waiting for its turn behind another upload of this client"
-            await self._tell(_events.Queued, shut_for=self.turnstile.shut_for(room_id))
-        return self.turnstile.turn(room_id)
+        if self.lock.max_wait == 0 and self.turnstile.must_wait(room_id):
+            reason = "another upload of this client is in progress or of unknown outcome"
+            raise errors.RoomBusy(room_id, 0.0, reason)
+        return self.turnstile.turn(room_id, self._queued)
+
+    async def _queued(self) -> None:
+        self._phase = "waiting for its turn behind another upload of this client"
+        shut_for = self.turnstile.shut_for(self.operation.room_id or "")
+        await self._tell(_events.Queued, shut_for=shut_for)
 
     async def _finish(self, error: BaseException | None) -> None:
         ours = error if isinstance(error, errors.MeetingError) else None
@@ -163,7 +173,7 @@ class Delivery:
     def _final_verdict(self, error: BaseException | None) -> str:
         if error is None:
             return Verdict.ACCEPTED.value
-        if self._maybe_delivered:
+        if self._lost_at is not None:
             return Verdict.UNKNOWN.value
         if not isinstance(error, Exception):
             return "cancelled"
@@ -174,7 +184,8 @@ class Delivery:
     # --- one attempt -----------------------------------------------------------------------------
 
     async def _attempt(self) -> Answer | _Wait:
-        self._body, self._phase = None, "sending"
+        self._body, self._body_took = None, None
+        self._phase = "sending" if self.operation.upload else "waiting for the reply"
         await self._tell(_events.AttemptStarted, attempt=len(self.attempts) + 1)
         self._attempt_began = anyio.current_time()
         try:
@@ -198,6 +209,7 @@ class Delivery:
         total = self.operation.size
         if sent == total:
             self._phase = "waiting for the reply"
+            self._body_took = anyio.current_time() - self._attempt_began
         attempt = len(self.attempts) + 1
         if self.observer.wants_progress(done=sent == total):
             await self._tell(_events.BytesSent, attempt=attempt, sent=sent, total=total)
@@ -205,7 +217,7 @@ class Delivery:
     def _judge(self, seen: _Seen) -> Verdict:
         verdict = judge(seen.answer, self._sent(seen), upload=self.operation.upload)
         if verdict is Verdict.UNKNOWN and self.operation.upload:
-            self._maybe_delivered = True
+            self._lost_at = anyio.current_time()
         self.attempts.append(
             Attempt(
                 number=len(self.attempts) + 1,
@@ -220,9 +232,12 @@ class Delivery:
         return verdict
 
     def _sent(self, seen: _Seen) -> Sent:
+        """Say how much was out; the boundary counts more than what a transport calls its error."""
+        if self._body and self._body.complete:
+            return Sent.ALL
         if isinstance(seen.error, errors.ConnectFailed):
             return Sent.NOTHING
-        if not self.operation.upload or (self._body and self._body.complete):
+        if not self.operation.upload:
             return Sent.ALL
         return Sent.PART if self._body and self._body.handed_over else Sent.NOTHING
 
@@ -257,7 +272,7 @@ class Delivery:
         waited = now - self._busy_since
         seconds = self.lock.delay(
             waited=waited,
-            send_seconds=now - self._attempt_began,
+            send_seconds=self._body_took or 0.0,
             hint=seen.hint,
             random=self.random(),
         )
@@ -321,7 +336,7 @@ class Delivery:
             size=operation.size,
             bytes_sent=max((attempt.bytes_sent for attempt in self.attempts), default=0),
             reason=reason,
-            lock_free_in=self.lock.window,
+            lock_free_in=self._lock_free_in(),
         )
 
     async def _tell(self, kind: type[_events.Event], **facts: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Self
 
 import attrs
 
-from meeting_async._limits import check_link, check_size, check_type, link_label
+from meeting_async._limits import check_link, check_size, check_type, link_label, shown
 from meeting_async._multipart import Reader, file_name, media_type
 from meeting_async._sources import BytesSource, Measure, PathSource, Source
 from meeting_async.errors import InvalidInput
@@ -111,9 +111,11 @@ class Document:
         if filename is None and content_type is None:
             return self
         if self.link is not None:
-            raise InvalidInput(
-                "filename", repr(filename), "cannot be given for a link", "the server names it"
-            )
+            field, value = "filename", filename
+            if filename is None:
+                field, value = "content_type", content_type
+            fix = "leave it out: the server finds it out"
+            raise InvalidInput(field, shown(value), "cannot be given for a link", fix)
         name = self.filename if filename is None else file_name(filename)
         kind = self.content_type if content_type is None else media_type(content_type)
         return attrs.evolve(self, filename=name, content_type=kind)
@@ -135,18 +137,18 @@ class Document:
 
 
 _MEDIA_TYPES = {
-    "doc": "application/msword",
-    "docx": "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
-    "odp": "application/vnd.oasis.opendocument.presentation",
-    "ods": "application/vnd.oasis.opendocument.spreadsheet",
-    "odt": "application/vnd.oasis.opendocument.text",
-    "pdf": "application/pdf",
-    "ppt": "application/vnd.ms-powerpoint",
-    "pptx": "application/vnd.openxmlformats-officedocument.presentationml.presentation",
-    "rtf": "application/rtf",
-    "txt": "text/plain",
-    "xls": "application/vnd.ms-excel",
-    "xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+    ".doc": "application/msword",
+    ".docx": "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
+    ".odp": "application/vnd.oasis.opendocument.presentation",
+    ".ods": "application/vnd.oasis.opendocument.spreadsheet",
+    ".odt": "application/vnd.oasis.opendocument.text",
+    ".pdf": "application/pdf",
+    ".ppt": "application/vnd.ms-powerpoint",
+    ".pptx": "application/vnd.openxmlformats-officedocument.presentationml.presentation",
+    ".rtf": "application/rtf",
+    ".txt": "text/plain",
+    ".xls": "application/vnd.ms-excel",
+    ".xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
 }
 
 
@@ -154,4 +156,5 @@ def _media_type(name: str, given: str | None) -> str:
     """Guess from a table of our own: the standard library's differs from machine to machine."""
     if given is not None:
         return media_type(given)
-    return _MEDIA_TYPES.get(name.rpartition(".")[2].lower(), "application/octet-stream")
+    _, dot, suffix = name.rpartition(".")
+    return _MEDIA_TYPES.get(dot + suffix.lower(), "application/octet-stream")

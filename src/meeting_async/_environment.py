@@ -6,12 +6,26 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import attrs
+
 from meeting_async._limits import parse_size, shown
+from meeting_async._signing import Secret
 from meeting_async.errors import ConfigurationError
 
 _BOOLEANS = {"1": True, "true": True, "yes": True, "on": True} | {
     "0": False, "false": False, "no": False, "off": False, "": False
 }  # fmt: skip
+
+
+@attrs.frozen
+class _Environment:
+    """Variables that do not show in tracebacks with locals."""
+
+    variables: Mapping[str, str] = attrs.field(repr=False)
+
+    def get(self, name: str) -> str:
+        """Return the variable's value, ``""`` when it is not set."""
+        return self.variables.get(name, "")
 
 
 def settings_from(environ: Mapping[str, str]) -> dict[str, Any]:
@@ -21,39 +35,41 @@ def settings_from(environ: Mapping[str, str]) -> dict[str, Any]:
         ConfigurationError: A variable is set to something unusable; it is named.
 
     """
+    variables = _Environment(environ)
+    del environ
     settings: dict[str, Any] = {}
     for name in ("base_url", "api_key"):
-        if value := environ.get(f"MEETING_{name.upper()}"):
+        if value := variables.get(f"MEETING_{name.upper()}"):
             settings[name] = value
-    if (secret := _secret(environ)) is not None:
+    if secret := _secret(variables):
         settings["api_secret"] = secret
-    if size := environ.get("MEETING_MAX_SIZE_WHITEBOARD_FILE"):
-        field = "MEETING_MAX_SIZE_WHITEBOARD_FILE"
+    field = "MEETING_MAX_SIZE_WHITEBOARD_FILE"
+    if size := variables.get(field):
         settings["max_size_whiteboard_file"] = parse_size(size, field=field)
-    settings["allow_plaintext"] = _boolean(environ, "MEETING_ALLOW_PLAINTEXT")
+    settings["allow_plaintext"] = _boolean(variables, "MEETING_ALLOW_PLAINTEXT")
     return settings
 
 
-def _secret(environ: Mapping[str, str]) -> str | bytes | None:
-    value, path = environ.get("MEETING_API_SECRET"), environ.get("MEETING_API_SECRET_FILE")
-    if value and path:
+def _secret(environ: _Environment) -> Secret:
+    path = environ.get("MEETING_API_SECRET_FILE")
+    if not path:
+        return Secret(environ.get("MEETING_API_SECRET").encode("utf-8", "surrogatepass"))
+    if environ.get("MEETING_API_SECRET"):
         raise ConfigurationError(
             "MEETING_API_SECRET", "(hidden)", "is set beside MEETING_API_SECRET_FILE", "unset one"
         )
-    if not path:
-        return value or None
     try:
         content = Path(path).read_bytes()
-    except OSError as error:
-        problem = f"names a file that cannot be read: {error.strerror}"
-        fix = "mend path or permissions"
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        reason = getattr(error, "strerror", None) or error
+        problem, fix = f"names a file that cannot be read: {reason}", "mend path or permissions"
         raise ConfigurationError("MEETING_API_SECRET_FILE", shown(path), problem, fix) from error
     # The one line break that editors and `echo` put at the end of a file is no accident.
-    return content.removesuffix(b"\n").removesuffix(b"\r")
+    return Secret(content.removesuffix(b"\n").removesuffix(b"\r"))
 
 
-def _boolean(environ: Mapping[str, str], name: str) -> bool:
-    text = environ.get(name, "")
+def _boolean(environ: _Environment, name: str) -> bool:
+    text = environ.get(name)
     value = _BOOLEANS.get(text.strip().lower())
     if value is None:
         raise ConfigurationError(name, shown(text), "is neither yes nor no", "set it to 1 or 0")

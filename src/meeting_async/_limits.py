@@ -6,6 +6,7 @@ import re
 from urllib.parse import urlsplit
 
 from meeting_async.errors import (
+    ConfigurationError,
     DocumentEmpty,
     DocumentTooLarge,
     DocumentTypeRefused,
@@ -28,7 +29,7 @@ _IMAGE_MAGIC: tuple[tuple[bytes, str], ...] = (
     (rb"BM.{4}\0{4}", "BMP image"),
     (rb"II\*\0|MM\0\*", "TIFF image"),
     (rb".{4}ftyp(?:avif|avis|heic|heix|mif1|msf1)", "HEIF image"),
-    (rb"\0\0\1\0", "icon"),
+    (rb"\x00\x00\x01\x00", "icon"),
 )
 _IMAGE = re.compile(b"|".join(b"(%b)" % magic for magic, _ in _IMAGE_MAGIC), re.DOTALL)
 
@@ -56,8 +57,8 @@ def parse_size(text: str | int, *, field: str) -> int:
     return size
 
 
-def _bad_size(field: str, value: object) -> InvalidInput:
-    return InvalidInput(
+def _bad_size(field: str, value: object) -> ConfigurationError:
+    return ConfigurationError(
         field, shown(value), "is not a size", "give bytes above 0, or a unit as in 30MiB"
     )
 
@@ -129,7 +130,17 @@ def _link_problem(link: str) -> str | None:
 
 
 def link_label(link: str) -> str:
-    """Name a link without what may be a credential: user, password and query."""
-    public = re.sub(r"//[^/?#]*@", "//(hidden)@", link, count=1)
-    head, mark, _ = public.partition("?")
-    return f"{head}?…" if mark else head.partition("#")[0]
+    """Name a link without what may be a credential: user, password, query and fragment.
+
+    A link with a typing error is still a secret; where it is unclear what is a password, more is
+    hidden.
+    """
+    head, *rest = re.split(r"[?#]", link, maxsplit=1)
+    if not _PLAIN_AUTHORITY.match(link) and "@" in link:
+        scheme = re.match(r"[A-Za-z][A-Za-z0-9+.-]*://|", link)
+        public = "" if "@" in "".join(rest) else "@" + head.rpartition("@")[2]
+        head = f"{scheme[0] if scheme else ''}(hidden){public}"
+    return f"{head}?…" if "?" in link else head
+
+
+_PLAIN_AUTHORITY = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://([\w.-]+|\[[\w:.]+\])(:\d*)?([/?#]|$)")

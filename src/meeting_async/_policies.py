@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import attrs
-from attrs.validators import in_, instance_of, is_callable, optional
+from attrs.validators import is_callable, optional
 
 from meeting_async._events import OnEvent
 from meeting_async.errors import ConfigurationError
@@ -32,6 +32,15 @@ def _number(
         number = isinstance(value, types) and not isinstance(value, bool)
         if not number or not low <= value <= high or (above and value == low):
             raise ConfigurationError(field.name, repr(value), f"is not {limits}", "mend the value")
+
+    return validate
+
+
+def _instance(kind: type) -> Callable[[object, attrs.Attribute[Any], Any], None]:
+    def validate(_instance: object, field: attrs.Attribute[Any], value: Any) -> None:
+        if not isinstance(value, kind):
+            problem, fix = "is of a wrong type", f"give a {kind.__name__}"
+            raise ConfigurationError(field.name, repr(value)[:80], problem, fix)
 
     return validate
 
@@ -82,7 +91,7 @@ class LockPolicy:
         if remaining < _ROUNDING:
             return None
         if hint is not None:
-            return min(max(hint, self.min_delay), self.max_retry_after, remaining)
+            return min(max(min(hint, self.max_retry_after), self.min_delay), remaining)
         share = min(max(waited * self.share, self.min_delay), self.max_delay)
         return min(jittered(max(share, send_seconds), random, spread=self.jitter), remaining)
 
@@ -136,11 +145,16 @@ class Options:
     """All that ``MeetingClient.with_options`` can change."""
 
     max_size_whiteboard_file: int | None = None
-    allow_images: bool = attrs.field(default=False, validator=instance_of(bool))
-    delivery: Delivery = attrs.field(
-        default="at_most_once", validator=in_(("at_most_once", "at_least_once"))
-    )
-    lock: LockPolicy = attrs.field(factory=LockPolicy, validator=instance_of(LockPolicy))
-    retry: RetryPolicy = attrs.field(factory=RetryPolicy, validator=instance_of(RetryPolicy))
-    timeouts: Timeouts = attrs.field(factory=Timeouts, validator=instance_of(Timeouts))
+    allow_images: bool = attrs.field(default=False, validator=_instance(bool))
+    delivery: Delivery = attrs.field(default="at_most_once")
+    lock: LockPolicy = attrs.field(factory=LockPolicy, validator=_instance(LockPolicy))
+    retry: RetryPolicy = attrs.field(factory=RetryPolicy, validator=_instance(RetryPolicy))
+    timeouts: Timeouts = attrs.field(factory=Timeouts, validator=_instance(Timeouts))
     on_event: OnEvent | None = attrs.field(default=None, validator=optional(is_callable()))
+
+    @delivery.validator
+    def _known_delivery(self, _field: attrs.Attribute[Any], value: object) -> None:
+        modes = get_args(Delivery)
+        if value not in modes:
+            fix = f"choose {' or '.join(map(repr, modes))}"
+            raise ConfigurationError("delivery", repr(value), "is not a way of delivery", fix)

@@ -58,8 +58,8 @@ class Reply:
     """One HTTP reply: status, headers and the whole content."""
 
     status: int
-    headers: HeaderPairs = ()
-    content: bytes = b""
+    headers: HeaderPairs = attrs.field(default=(), repr=lambda pairs: f"({len(pairs)} hidden)")
+    content: bytes = attrs.field(default=b"", repr=lambda content: f"({len(content)} bytes)")
 
 
 @attrs.frozen
@@ -186,7 +186,7 @@ def _integer(value: object) -> int | None:
     """64-bit integers arrive as JSON strings from servers that follow the protobuf mapping."""
     if isinstance(value, str):
         digits = value.removeprefix("-")
-        return int(value) if digits.isascii() and digits.isdigit() and len(digits) < 20 else None
+        return int(value) if digits.isascii() and digits.isdigit() and len(digits) <= 20 else None
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 

@@ -6,7 +6,8 @@ burn a body on a lock that is their own.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import anyio
@@ -14,16 +15,11 @@ import attrs
 
 
 @attrs.define(eq=False)
-class _Gate:
-    lock: anyio.Lock = attrs.field(factory=anyio.Lock)
-    users: int = 0
-
-
-@attrs.define(eq=False)
 class Turnstile:
     """Admits one upload per room, first come, first served. A room that idles costs nothing."""
 
-    _gates: dict[str, _Gate] = attrs.field(factory=dict)
+    _lines: dict[str, deque[anyio.Event]] = attrs.field(factory=dict)
+    """Per room the uploads in order of arrival; the first of them has its turn."""
     _shut_until: dict[str, float] = attrs.field(factory=dict)
 
     def shut(self, room_id: str, seconds: float) -> None:
@@ -37,23 +33,37 @@ class Turnstile:
 
     def must_wait(self, room_id: str) -> bool:
         """Tell whether an upload to this room would have to wait here."""
-        gate = self._gates.get(room_id)
-        return (gate is not None and gate.lock.locked()) or self.shut_for(room_id) > 0
+        return room_id in self._lines or self.shut_for(room_id) > 0
 
     @asynccontextmanager
-    async def turn(self, room_id: str) -> AsyncGenerator[None, None]:
-        """Wait for the room's turn, and until the room is no longer shut."""
+    async def turn(
+        self, room_id: str, on_wait: Callable[[], Awaitable[None]] | None = None
+    ) -> AsyncGenerator[None, None]:
+        """Wait for the room's turn, and until the room is no longer shut.
+
+        The place in the line is taken at once; ``on_wait`` is awaited only if there is a wait.
+        """
         self._forget_opened()
-        gate = self._gates.setdefault(room_id, _Gate())
-        gate.users += 1
+        must_wait = self.must_wait(room_id)
+        line = self._lines.setdefault(room_id, deque())
+        place = anyio.Event()
+        line.append(place)
         try:
-            async with gate.lock:
-                await anyio.sleep(self.shut_for(room_id))
-                yield
+            if must_wait and on_wait is not None:
+                await on_wait()
+            if line[0] is not place:
+                await place.wait()
+            await anyio.sleep(self.shut_for(room_id))
+            yield
         finally:
-            gate.users -= 1
-            if not gate.users:
-                del self._gates[room_id]
+            self._leave(room_id, line, place)
+
+    def _leave(self, room_id: str, line: deque[anyio.Event], place: anyio.Event) -> None:
+        line.remove(place)
+        if line:
+            line[0].set()
+        else:
+            del self._lines[room_id]
 
     def _forget_opened(self) -> None:
         """Drop rooms that have opened again; the longest shut stand first."""

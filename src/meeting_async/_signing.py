@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hmac
+import re
 import warnings
 from collections.abc import Awaitable
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 from meeting_async._records import SignedHeaders
 from meeting_async.errors import ConfigurationError
@@ -28,15 +29,41 @@ class Signer(Protocol):
         ...
 
 
+T = TypeVar("T")
+
+
+class Secret(bytes):
+    """Bytes that do not show in the ``repr`` of what holds them, nor in tracebacks with locals."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "(hidden)"
+
+    __str__ = __repr__
+
+
 class HmacSigner:
     """Signs with HMAC-SHA256 in lowercase hexadecimal, the scheme of interface section 5.
 
-    ``api_key`` is sent with each call; ``api_secret`` (text or bytes) never leaves the process.
+    ``api_key`` is sent with each call; ``api_secret`` (text or bytes) never leaves the process. A
+    line break at the end of the secret is stripped with a warning.
     """
 
     def __init__(self, api_key: str, api_secret: str | bytes) -> None:
-        self._api_key = _checked_key(api_key)
-        self._secret = _checked_secret(api_secret)
+        self._api_key, self._secret = _text(api_key), _bytes(api_secret)
+        del api_key, api_secret  # so that no frame of what is raised below shows them
+        if not re.fullmatch(r"[\x21-\x7e]+", self._api_key):
+            fix = "give the key as printable ASCII without blanks"
+            raise _unusable("api_key", self._api_key, "cannot stand in a header", fix)
+        if self._secret.endswith((b"\n", b"\r")):
+            self._secret = Secret(self._secret.rstrip(b"\r\n"))
+            warnings.warn(_LINE_BREAK, stacklevel=2)
+        if not self._secret or self._secret.count(0) or _SURROGATE.search(self._secret):
+            problem = "is empty, contains NUL or is no Unicode text"
+            raise _unusable(
+                "api_secret", self._secret, problem, "give the API secret of the server"
+            )
 
     def __repr__(self) -> str:
         return f"HmacSigner({self._api_key!r}, (hidden))"
@@ -50,41 +77,40 @@ class HmacSigner:
 
     def verify(self, message: bytes, signature: str) -> bool:
         """Tell, in constant time, whether ``signature`` is the one for ``message``."""
-        return hmac.compare_digest(self._hexdigest(message).encode(), signature.encode())
+        given = signature.encode("utf-8", "surrogatepass")
+        return hmac.compare_digest(self._hexdigest(message).encode(), given)
 
     def _hexdigest(self, message: bytes) -> str:
         return hmac.digest(self._secret, message, "sha256").hex()
 
 
-def _checked_key(api_key: object) -> str:
+_LINE_BREAK = (
+    "api_secret ends with a line break, which was stripped; it usually comes from reading a file"
+)
+
+_SURROGATE = re.compile(rb"\xed[\xa0-\xbf]")
+"""Half of a character, as ``surrogatepass`` writes it; no UTF-8 text contains it."""
+
+
+def _text(api_key: object) -> str:
     if not isinstance(api_key, str):
         raise TypeError(f"api_key must be a str, not {type(api_key).__name__}")
-    if not api_key or not api_key.isascii() or not api_key.isprintable() or " " in api_key:
-        raise ConfigurationError(
-            "api_key",
-            "(hidden)" if api_key else "nothing",
-            "cannot stand in a header",
-            "give the key as printable ASCII without blanks",
-        )
     return api_key
 
 
-def _checked_secret(api_secret: object) -> bytes:
-    if not isinstance(api_secret, str | bytes):
-        raise TypeError(f"api_secret must be str or bytes, not {type(api_secret).__name__}")
-    secret = api_secret.encode() if isinstance(api_secret, str) else api_secret
-    if secret.endswith((b"\n", b"\r")):
-        warnings.warn(
-            "api_secret ends with a line break, which was stripped; "
-            "it usually comes from reading a file",
-            stacklevel=3,
-        )
-        secret = secret.rstrip(b"\r\n")
-    if not secret or b"\0" in secret:
-        raise ConfigurationError(
-            "api_secret",
-            "(hidden)" if secret else "nothing",
-            "is empty or contains NUL",
-            "give the API secret of the server",
-        )
+def hidden(api_secret: T) -> T | Secret:
+    """Turn a secret into one that does not show; leave alone what is none."""
+    if isinstance(api_secret, str):
+        return Secret(api_secret.encode("utf-8", "surrogatepass"))
+    return Secret(api_secret) if isinstance(api_secret, bytes) else api_secret
+
+
+def _bytes(api_secret: object) -> Secret:
+    secret = hidden(api_secret)
+    if not isinstance(secret, Secret):
+        raise TypeError(f"api_secret must be str or bytes, not {type(secret).__name__}")
     return secret
+
+
+def _unusable(field: str, value: str | bytes, problem: str, fix: str) -> ConfigurationError:
+    return ConfigurationError(field, "(hidden)" if value else "nothing", problem, fix)

@@ -8,10 +8,12 @@ threads do not hold each other up.
 
 from __future__ import annotations
 
+import functools
 import os
 import stat
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+import threading
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Protocol, TypeVar
 
 import anyio
@@ -114,48 +116,27 @@ class PathSource:
     @asynccontextmanager
     async def open(self, measure: Measure) -> AsyncGenerator[Reader, None]:
         """Open the file, unless it is no longer the one that was measured."""
-        fd = await _in_thread(lambda: self._open(measure))
+        file = _File(self.path)
         try:
-            yield _FileReader(self.path, fd, measure)
+            await _in_thread(lambda: file.open(measure))
+            yield _FileReader(file, measure)
         finally:
-            os.close(fd)
+            file.close()
 
     def _measure(self) -> Measure:
         try:
-            status = os.stat(self.path)
-            if not stat.S_ISREG(status.st_mode):
-                raise DocumentUnreadable(self.path, "it is not a regular file")
-            fd = os.open(self.path, _OPEN_FLAGS)
-            try:
-                return Measure(status.st_size, os.read(fd, HEAD_BYTES), _stamp(os.fstat(fd)))
-            finally:
-                os.close(fd)
+            _check_regular(self.path)
+            with open(self.path, "rb", buffering=0) as file:
+                status = os.fstat(file.fileno())
+                return Measure(status.st_size, file.read(HEAD_BYTES), _stamp(status))
         except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-            if isinstance(error, DocumentUnreadable):
-                raise
             raise _unreadable(self.path, error) from error
 
-    def _open(self, measure: Measure) -> int:
-        try:
-            fd = os.open(self.path, _OPEN_FLAGS)
-        except FileNotFoundError as error:
-            raise DocumentChanged(self.path, "it is gone") from error
-        except OSError as error:
-            raise _unreadable(self.path, error) from error
-        try:
-            _check_unchanged(self.path, measure, os.fstat(fd))
-        except BaseException:
-            os.close(fd)
-            raise
-        return fd
 
-
-_OPEN_FLAGS = (
-    os.O_RDONLY
-    | getattr(os, "O_CLOEXEC", 0)
-    | getattr(os, "O_BINARY", 0)
-    | getattr(os, "O_NONBLOCK", 0)  # a FIFO put in the file's place must not hold the thread
-)
+def _check_regular(path: str) -> None:
+    """Look before opening: to open a FIFO would wait for its other end."""
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise OSError("it is not a regular file")
 
 
 def _unreadable(path: str, error: OSError | ValueError) -> DocumentUnreadable:
@@ -163,7 +144,9 @@ def _unreadable(path: str, error: OSError | ValueError) -> DocumentUnreadable:
 
 
 def _stamp(status: os.stat_result) -> tuple[int, ...]:
-    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    """Tell files and their states apart; the change time catches a restored modification time."""
+    times = status.st_mtime_ns, status.st_ctime_ns
+    return (status.st_dev, status.st_ino, status.st_size, *times)
 
 
 def _check_unchanged(path: str, measure: Measure, status: os.stat_result) -> None:
@@ -178,33 +161,95 @@ def _check_unchanged(path: str, measure: Measure, status: os.stat_result) -> Non
     raise DocumentChanged(path, change)
 
 
+class _File:
+    """A descriptor that is closed when nobody uses it any more.
+
+    A thread may outlive the task that waits for it: asyncio's own cancellation does not wait for
+    threads. Whoever is last, closes.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._descriptor: int | None = None
+        self._in_use = threading.Lock()
+        self._unwanted = False
+
+    def open(self, measure: Measure) -> None:
+        """Open the file in a thread, and see that it is the one that was measured."""
+        with self._used():
+            try:
+                _check_regular(self.path)
+                self._descriptor = os.open(self.path, _OPEN_FLAGS)
+            except FileNotFoundError as error:
+                raise DocumentChanged(self.path, "it is gone") from error
+            except OSError as error:
+                raise _unreadable(self.path, error) from error
+            _check_unchanged(self.path, measure, os.fstat(self._open_descriptor()))
+
+    def read(self, limit: int, offset: int, how: Callable[[int, int, int], T]) -> T:
+        """Read with ``how``, in a thread or where it is sure not to block."""
+        with self._used():
+            try:
+                return how(self._open_descriptor(), limit, offset)
+            except OSError as error:
+                raise _unreadable(self.path, error) from error
+
+    def check(self, measure: Measure) -> None:
+        """See that the open file, and what stands at its path, are what was measured."""
+        with self._used():
+            _check_unchanged(self.path, measure, os.fstat(self._open_descriptor()))
+            try:
+                status = os.stat(self.path)
+            except OSError as error:
+                raise DocumentChanged(self.path, "it is gone") from error
+            _check_unchanged(self.path, measure, status)
+
+    def close(self) -> None:
+        """Close the file, now or when the thread that uses it is done."""
+        self._unwanted = True
+        self._close_if_idle()
+
+    def _open_descriptor(self) -> int:
+        if self._descriptor is None:
+            raise DocumentUnreadable(self.path, "it was closed meanwhile")
+        return self._descriptor
+
+    @contextmanager
+    def _used(self) -> Generator[None, None, None]:
+        try:
+            with self._in_use:
+                yield
+        finally:
+            if self._unwanted:
+                self._close_if_idle()
+
+    def _close_if_idle(self) -> None:
+        if self._in_use.acquire(blocking=False):
+            descriptor, self._descriptor = self._descriptor, None
+            self._in_use.release()
+            if descriptor is not None:
+                os.close(descriptor)
+
+
+_OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+
+
 @attrs.define
 class _FileReader:
-    _path: str
-    _fd: int
+    _file: _File
     _measure: Measure
     _offset: int = 0
 
     async def read(self, limit: int, /) -> bytes:
-        try:
-            chunk = _read_at_hand(self._fd, limit, self._offset)
-            if chunk is None:
-                chunk = await _in_thread(lambda: _read_blocking(self._fd, limit, self._offset))
-        except OSError as error:
-            raise _unreadable(self._path, error) from error
+        chunk = self._file.read(limit, self._offset, _read_at_hand)
+        if chunk is None:
+            read = functools.partial(self._file.read, limit, self._offset, _read_blocking)
+            chunk = await _in_thread(read)
         self._offset += len(chunk)
         return chunk
 
     async def finish(self) -> None:
-        await _in_thread(self._check)
-
-    def _check(self) -> None:
-        _check_unchanged(self._path, self._measure, os.fstat(self._fd))
-        try:
-            status = os.stat(self._path)
-        except OSError as error:
-            raise DocumentChanged(self._path, "it is gone") from error
-        _check_unchanged(self._path, self._measure, status)
+        await _in_thread(lambda: self._file.check(self._measure))
 
 
 def _read_at_hand(fd: int, limit: int, offset: int) -> bytes | None:

@@ -80,7 +80,7 @@ def judge(answer: Answer | None, sent: Sent, *, upload: bool) -> Verdict:
         return Verdict.REFUSED
     if status >= 500 and answer.is_record:
         return Verdict.FAILED
-    if 200 <= status < 300:
+    if 200 < status < 300 and answer.accepted:
         return Verdict.UNKNOWN
     return _WITHOUT_ANSWER[sent]
 
@@ -96,15 +96,16 @@ def _judge_200(answer: Answer, sent: Sent, *, upload: bool) -> Verdict:
     """With status 200 the record's own ``status`` decides; without one, 200 says nothing.
 
     The replies of JSON calls are specified loosely ("not shown"), so an object that has no
-    ``status`` at all will do there. A success that precedes the end of the form proves nothing.
+    ``status`` at all will do there. A success that precedes the end of the form contradicts
+    itself, and nothing can be built on it.
     """
     if answer.accepted is False:
         return Verdict.REFUSED
-    if upload:
-        good = answer.accepted is True and sent is Sent.ALL
-    else:
-        good = answer.payload is not None and (answer.accepted or not answer.claims_status)
-    return Verdict.ACCEPTED if good else Verdict.UNKNOWN
+    if answer.accepted:
+        return Verdict.UNKNOWN if upload and sent is not Sent.ALL else Verdict.ACCEPTED
+    if not upload and answer.payload is not None and not answer.claims_status:
+        return Verdict.ACCEPTED
+    return _WITHOUT_ANSWER[sent]
 
 
 _STEPS: dict[Verdict, tuple[Step, Step, Step, Step]] = {
@@ -132,10 +133,6 @@ _BY_CODE: dict[str, type[errors.RequestRefused]] = {
     "ROOM_NOT_FOUND": errors.RoomNotFound,
     "ROOM_NOT_ACTIVE": errors.RoomNotActive,
 }
-_BY_STATUS: dict[int, type[errors.RequestRefused]] = {
-    401: errors.AuthenticationFailed,
-    413: errors.DocumentRefused,
-}
 
 _HINTS = {
     "INVALID_API_KEY": "The server does not know the API key.",
@@ -155,17 +152,17 @@ def reply_error(
     if verdict is Verdict.FAILED:
         return errors.ProcessingFailed(*facts) if upload else errors.ServerFailed(*facts)
     if verdict is Verdict.REFUSED:
-        return _refusal(answer)(*facts)
+        return _refusal(answer, upload=upload)(*facts)
     return errors.UnexpectedReply(*facts)
 
 
-def _refusal(answer: Answer) -> type[errors.RequestRefused]:
+def _refusal(answer: Answer, *, upload: bool) -> type[errors.RequestRefused]:
     """By HTTP status where that is plain, else by the server's own code."""
-    return (
-        _BY_STATUS.get(answer.status)
-        or _BY_CODE.get(answer.status_code or "")
-        or errors.RequestRefused
-    )
+    if answer.status == 401:
+        return errors.AuthenticationFailed
+    if answer.status == 413 and upload:
+        return errors.DocumentRefused
+    return _BY_CODE.get(answer.status_code or "", errors.RequestRefused)
 
 
 def hint(error: errors.ReplyError) -> str | None:

@@ -49,7 +49,7 @@ def auth_base(base_url: object, *, allow_plaintext: bool = False) -> str:
 
 def _base_url_problem(base_url: str, *, allow_plaintext: bool) -> tuple[str, str] | None:
     example = "give one such as https://meet.example.com"
-    if re.search(r"[\x00-\x20\x7f\\]", base_url):
+    if not base_url.isprintable() or re.search(r"[\s\\]", base_url):
         return "contains blanks, backslashes or control characters", example
     try:
         parts = urlsplit(base_url)
@@ -74,7 +74,7 @@ def _base_url_problem(base_url: str, *, allow_plaintext: bool) -> tuple[str, str
 def is_loopback(host: str) -> bool:
     """Tell whether ``host`` names this machine without asking a name server (RFC 6761 6.3)."""
     try:
-        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+        return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host.lower().rstrip(".") == "localhost" or host.lower().endswith(".localhost")
 
@@ -131,10 +131,17 @@ def json_bytes(payload: object) -> bytes:
         raise TypeError(f"payload must be a mapping, not {type(payload).__name__}")
     try:
         text = json.dumps(dict(payload), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        return text.encode("utf-8")
+        body = text.encode("utf-8")
     except (TypeError, ValueError, RecursionError) as error:
-        problem = f"cannot be written as JSON: {error}"
-        raise InvalidInput("payload", shown(payload), problem, "use JSON's types") from None
+        raise _no_json(payload, f"cannot be written as JSON: {shown(str(error))}") from None
+    if json_object(body) is None:  # {1: …, "1": …}, or nested too deep to be read again
+        raise _no_json(payload, "makes JSON that cannot be read back")
+    return body
+
+
+def _no_json(payload: Mapping[Any, Any], problem: str) -> InvalidInput:
+    given = f"a {type(payload).__name__} of {len(payload)} items"
+    return InvalidInput("payload", given, problem, "use JSON's types, and text for names")
 
 
 def json_headers(signed: SignedHeaders, body: bytes) -> HeaderPairs:
@@ -164,18 +171,19 @@ _COMMON_HEADERS: HeaderPairs = ((b"Accept", b"application/json"), (b"Accept-Enco
 
 
 def _auth_headers(signed: SignedHeaders) -> HeaderPairs:
+    for field in ("api_key", "signature"):
+        if not _sendable(getattr(signed, field)):
+            fix = "mend the signer that returned it"
+            raise InvalidInput(field, "(hidden)", "cannot stand in a header", fix)
     return (
-        (b"API-KEY", _header_value("api_key", signed.api_key)),
-        (b"HASH-SIGNATURE", _header_value("signature", signed.signature)),
+        (b"API-KEY", signed.api_key.encode("ascii")),
+        (b"HASH-SIGNATURE", signed.signature.encode("ascii")),
     )
 
 
-def _header_value(field: str, value: str) -> bytes:
-    if not re.fullmatch(r"[\x21-\x7e]+", value):
-        raise InvalidInput(
-            field, "(hidden)", "cannot stand in a header", "mend the signer that returned it"
-        )
-    return value.encode("ascii")
+def _sendable(value: object) -> bool:
+    """Tell whether a header can hold it; no text of it gets into a frame of what is raised."""
+    return isinstance(value, str) and re.fullmatch(r"[\x21-\x7e]+", value) is not None
 
 
 # --- replies -------------------------------------------------------------------------------------
@@ -235,7 +243,7 @@ def decipher(reply: Reply, *, now: float = 0.0) -> Answer:
         status=reply.status,
         payload=json_object(reply.content),
         retry_after=retry_after(_header(reply, b"retry-after"), now=now),
-        description=f"{len(reply.content):,} bytes of {shown(kind)[1:-1]}",
+        description=f"{len(reply.content):,} bytes of {repr(kind[:80])[1:-1]}",
     )
 
 

@@ -50,6 +50,13 @@ class MeetingError(Exception):
     attempts: tuple[Attempt, ...] = ()
     """What was tried before this was raised, oldest first."""
 
+    def __str__(self) -> str:
+        """One line, whatever a server or an operating system put into a fact."""
+        return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in self._text())
+
+    def _text(self) -> str:
+        return super().__str__()
+
 
 # --- the caller's move ---------------------------------------------------------------------------
 
@@ -67,7 +74,7 @@ class InvalidInput(MeetingError, ValueError):
     fix: str
     """What to do."""
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         return f"{self.field} {self.problem} (got {self.value}): {self.fix}"
 
 
@@ -86,7 +93,7 @@ class DocumentEmpty(DocumentError, ValueError):
     document: str
     """Name of the document."""
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         return f"{self.document!r} is empty: there is nothing to show in a room"
 
 
@@ -101,7 +108,7 @@ class DocumentTooLarge(DocumentError, ValueError):
     limit: int
     """The configured ``max_size_whiteboard_file`` in bytes; a document of just this size fits."""
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         over = self.size - self.limit
         return (
             f"{self.document!r} has {self.size:,} bytes, {over:,} more than "
@@ -118,7 +125,7 @@ class DocumentTypeRefused(DocumentError, ValueError):
     kind: str
     """What it was recognised as, for example ``"PNG image"``."""
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         return (
             f"{self.document!r} is a {self.kind}: whiteboard files are office documents and "
             "presentations; put it into a PDF, or pass allow_images=True if your server takes it"
@@ -134,7 +141,7 @@ class DocumentUnreadable(DocumentError, OSError):
     reason: str
     """What the operating system or the source said."""
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         return f"{self.document!r} cannot be read: {self.reason}"
 
 
@@ -150,7 +157,7 @@ class DocumentChanged(DocumentError):
     change: str
     """What differs."""
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         return f"{self.document!r} changed during the upload: {self.change}"
 
 
@@ -172,7 +179,7 @@ class ReplyError(MeetingError):
     msg: str
     """The server's own message, or a description of the reply when it brought none."""
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         where = f" for room {self.room_id!r}" if self.room_id is not None else ""
         code = f" {self.status_code}" if self.status_code else ""
         return f"{self.operation}{where}: {self._what()} (HTTP {self.status}{code}: {self.msg})"
@@ -262,7 +269,7 @@ class RoomBusy(MeetingError, TimeoutError):
     reason: str
     """Who holds it, as far as is known."""
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         return f"room {self.room_id!r} is busy after {self.waited:.1f} s of waiting: {self.reason}"
 
 
@@ -277,7 +284,7 @@ class DeadlineExceeded(MeetingError, TimeoutError):
     phase: str
     """What was going on when it struck."""
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         return f"{self.operation}: the deadline of {self.seconds:g} s struck while {self.phase}"
 
 
@@ -291,7 +298,7 @@ class TransportError(MeetingError, ConnectionError):
     reason: str
     """What happened, in one line."""
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         return self.reason
 
 
@@ -318,7 +325,7 @@ class UploadInterrupted(TransportError):
     bytes_sent: int
     """Bytes of the document that the last attempt handed to the network."""
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         return (
             f"upload of {self.document!r} to room {self.room_id!r} was cut off "
             f"after {self.bytes_sent:,} bytes: {self.reason}"
@@ -346,7 +353,7 @@ class UploadOutcomeUnknown(MeetingError):
     lock_free_in: float
     """Seconds from now after which the room's lock must be free (interface section 3)."""
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         return (
             f"{self.document!r} was sent to room {self.room_id!r}, but whether it arrived is "
             f"unknown: {self.reason}; look into the room before sending it again"
