@@ -57,26 +57,36 @@ def prepared_streams(*, debug: bool) -> Iterator[None]:
     for stream in (sys.stdout, sys.stderr):
         # Only a real stream can be told; a test's stand-in takes any character.
         getattr(stream, "reconfigure", lambda **_: None)(errors="backslashreplace")
-    handler = _LogLines(debug=debug)
+    handler, root = _LogLines(debug=debug), logging.getLogger()
     before = _LOGGER.level
-    _LOGGER.addHandler(handler)
+    root.addHandler(handler)
     _LOGGER.setLevel(logging.DEBUG if debug else logging.WARNING)
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = lambda message, *_args, **_kwargs: complain(f"warning: {message}")
+            warnings.showwarning = lambda message, *_args, **_kwargs: complain(
+                f"warning: {message}"
+            )
             yield
     finally:
         _LOGGER.setLevel(before)
-        _LOGGER.removeHandler(handler)
+        root.removeHandler(handler)
 
 
 class _LogLines(logging.Handler):
-    """Shows the library's log on stderr, except for what the progress display tells already."""
+    """Shows logs on stderr: the library's, except for what the progress display tells already.
+
+    Of the packages below it only errors are shown, as nobody here can do much about the rest.
+    """
 
     def __init__(self, *, debug: bool) -> None:
         super().__init__()
         self._debug = debug
 
     def emit(self, record: logging.LogRecord) -> None:
-        if self._debug or not hasattr(record, "action"):
+        """Print the record's message if it is of interest."""
+        if record.name.partition(".")[0] == _LOGGER.name:
+            is_news = self._debug or not hasattr(record, "action")
+        else:
+            is_news = record.levelno >= logging.ERROR
+        if is_news:
             complain(f"{record.levelname.lower()}: {record.getMessage()}")

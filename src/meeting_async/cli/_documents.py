@@ -67,10 +67,10 @@ def _cross_references(offsets: Sequence[int], at: int) -> bytes:
     """Make the end of the file: entries of just 20 bytes (ISO 32000-1 section 7.5.4), trailer."""
     entries = b"".join(b"%010d 00000 n \n" % offset for offset in offsets)
     count = len(offsets) + 1
-    return (
-        b"xref\n0 %d\n0000000000 65535 f \n%b" % (count, entries)
-        + b"trailer\n<< /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF\n" % (count, at)
-    )
+    return b"xref\n0 %d\n0000000000 65535 f \n%b" % (
+        count,
+        entries,
+    ) + b"trailer\n<< /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF\n" % (count, at)
 
 
 _CONTENT_TYPES = """<?xml version="1.0" encoding="UTF-8" standalone="yes"?>

@@ -23,8 +23,8 @@ class ExitCode(enum.IntEnum):
     """A document was sent and may or may not have arrived."""
     BUSY = 75
     """A room stayed busy: try later (EX_TEMPFAIL of ``sysexits.h``)."""
-    INTERRUPTED = 130
-    """Ctrl-C (128 + SIGINT, the shells' convention)."""
+    UNREAD = 141
+    """Whoever read the output went away (128 + SIGPIPE)."""
 
 
 _BY_ERROR: tuple[tuple[type[errors.MeetingError], str, ExitCode], ...] = (
@@ -69,14 +69,11 @@ class Outcome:
     error: errors.MeetingError | None = None
     exit_code: ExitCode = ExitCode.OK
 
-    @classmethod
-    def of_receipt(cls, receipt: UploadReceipt, *, size: int | None) -> Self:
-        """Tell that the server accepted the document."""
-        return cls(
-            room_id=receipt.room_id,
-            document=receipt.document,
+    def accepted(self, receipt: UploadReceipt) -> Self:
+        """Return what it is after the server accepted the document."""
+        return attrs.evolve(
+            self,
             outcome="accepted",
-            size=size,
             seconds=receipt.seconds,
             attempts=len(receipt.attempts),
             msg=receipt.msg,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -16,16 +17,13 @@ from rich.text import Text
 
 from meeting_async import AttemptStarted, BytesSent, Event, Finished
 from meeting_async.cli._console import has_bars, printable
-from meeting_async.cli._status import Status, status_after
+from meeting_async.cli._status import GOOD, Status, status_after
 
 FRAMES_PER_SECOND = 8
 """Enough for a countdown in tenths of seconds to look alive without flicker."""
 
-BAR_WIDTH = 20
+BAR_WIDTH = 16
 """Columns; with names of usual length a row fits a terminal of 80."""
-
-LABEL_WIDTH = 24
-"""Columns for a document's name."""
 
 LINE_INTERVAL = 10.0
 """Seconds between two plain lines that tell how much of a document is out."""
@@ -69,7 +67,7 @@ class _Row:
     document: str
     label: str
     call: int | None = None
-    status: Status = Status("", "dim")
+    status: Status = attrs.field(factory=Status)
 
 
 @attrs.define
@@ -77,6 +75,11 @@ class _Rows:
     """The uploads in the order in which they were announced or first heard of."""
 
     rows: list[_Row] = attrs.field(factory=list)
+
+    @property
+    def label_width(self) -> int:
+        """Columns that the labels so far need."""
+        return max((len(row.label) for row in self.rows), default=0)
 
     def add(self, room_id: str, document: str, label: str) -> _Row:
         row = _Row(printable(room_id), document, printable(label))
@@ -139,17 +142,21 @@ class Bars:
 
     def _table(self) -> Table:
         table = Table.grid(padding=(0, 2, 0, 0))
-        table.add_column(no_wrap=True)
-        table.add_column(no_wrap=True, overflow="ellipsis", max_width=LABEL_WIDTH)
+        table.add_column()  # where columns are short, names are shortened first,
+        table.add_column()
         table.add_column(width=BAR_WIDTH)
-        table.add_column(no_wrap=True, overflow="ellipsis")
+        table.add_column(no_wrap=True, overflow="ellipsis")  # and what goes on last
         now = time.monotonic()
         for row in tuple(self._rows.rows):
-            status = row.status
-            bar = ProgressBar(1.0, status.share, BAR_WIDTH, finished_style="green")
-            words = Text(printable(status.text(now)), status.style)
-            table.add_row(Text(row.room_id, "bold"), Text(row.label), bar, words)
+            table.add_row(*self._cells(row, row.status, now))
         return table
+
+    def _cells(self, row: _Row, status: Status, now: float) -> Iterator[Text | ProgressBar]:
+        yield Text(row.room_id, "bold", no_wrap=True, overflow="ellipsis")
+        yield Text(row.label, no_wrap=True, overflow="ellipsis")
+        end = status.style if status.style == GOOD else "cyan"
+        yield ProgressBar(1.0, status.share, BAR_WIDTH, complete_style="cyan", finished_style=end)
+        yield Text(printable(status.text(now)), status.style)
 
 
 @attrs.define
@@ -172,7 +179,9 @@ class Lines:
             return
         self._told[event.call] = now
         row = self._rows.of(event)
-        line = f"{row.room_id}  {row.label}  {printable(status_after(event, now).text(now))}"
+        label = row.label.ljust(self._rows.label_width)
+        words = printable(status_after(event, now).text(now))
+        line = "  ".join(part for part in (row.room_id, label, words) if part)
         self._console.print(line, soft_wrap=True)
 
     def __enter__(self) -> Self:
@@ -189,7 +198,7 @@ class Lines:
     def _is_news(self, event: Event, now: float) -> bool:
         match event:
             case AttemptStarted():  # further ones were announced by what they waited for
-                return event.attempt == 1
+                return event.attempt == 1 and event.document is not None
             case BytesSent():
                 is_first_end = event.sent == event.total and event.attempt == 1
                 return is_first_end or now - self._told.get(event.call, now) >= LINE_INTERVAL

@@ -49,7 +49,7 @@ def _facts(found: ActiveRoom) -> Iterator[tuple[str, str]]:
         yield "session", found.sid
 
 
-def _yes_or_no(flag: bool | None) -> str:  # noqa: FBT001 - the flag is the subject
+def _yes_or_no(flag: bool | None) -> str:
     return "not told" if flag is None else "yes" if flag else "no"
 
 

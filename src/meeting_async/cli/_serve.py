@@ -8,7 +8,6 @@ import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING
 
 import attrs
 
@@ -16,30 +15,14 @@ from meeting_async import _wire
 from meeting_async._environment import settings_from
 from meeting_async._limits import parse_size
 from meeting_async.cli._console import complain, say
+from meeting_async.cli._extras import meeting_server
 from meeting_async.cli._outcomes import ExitCode, readable_size
 from meeting_async.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from meeting_async.testing import MeetingServer
 
 DEFAULT_ROOMS = ("room01", "room02", "room03")
 
 FORM_BYTES = 20 * 1024**2
 """Room for all of a request but the document; servers of this kind allow 50 MB for a 30 MB file."""
-
-
-class MissingExtra(Exception):
-    """A command needs packages that are not installed."""
-
-
-def meeting_server() -> type[MeetingServer]:
-    """Import the server, which belongs to an extra of its own."""
-    try:
-        from meeting_async.testing import MeetingServer
-    except ImportError as error:
-        hint = 'pip install "meeting-async[cli,testing]"'
-        raise MissingExtra(f"the meeting server is not installed: {hint}") from error
-    return MeetingServer
 
 
 @attrs.frozen(kw_only=True)
@@ -103,11 +86,16 @@ def serve(options: Options) -> ExitCode:
     except KeyboardInterrupt:
         pass  # before the server had begun to listen for it
     except (OSError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        complain(f"error: cannot listen on {options.host}:{options.port}: {reason}")
+        complain(f"error: cannot listen on {options.host}:{options.port}: {_reason(error)}")
         return ExitCode.FAILED
     complain("stopped")
     return ExitCode.OK
+
+
+def _reason(error: OSError | UnicodeError) -> str:
+    """Say what the system says, without the sentence in which :mod:`asyncio` may wrap it."""
+    number = getattr(error, "errno", None) or 0  # of a name look-up it is below 0
+    return os.strerror(number) if number > 0 else getattr(error, "strerror", None) or str(error)
 
 
 @contextmanager
@@ -128,7 +116,7 @@ def _welcome(
     url: str, rooms: Sequence[str], credentials: _Credentials, options: Options
 ) -> Iterator[str]:
     size = readable_size(parse_size(options.max_size, field="--max-size"))
-    yield f"Meeting server on {url}, stopped by Ctrl-C."
+    yield f"Meeting server on {url} (Ctrl-C stops it)"
     yield f"Active rooms, each with a presenter: {', '.join(rooms)}. Documents up to {size}."
     yield ""
     yield "For the shell that uploads:"

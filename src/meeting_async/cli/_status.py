@@ -40,19 +40,19 @@ def status_after(event: Event, now: float) -> Status:
     """Say what an upload is doing after ``event``, which came at ``now`` (seconds)."""
     match event:
         case Queued(shut_for=0):
-            return Status("waiting for its turn behind another upload", WAITING)
+            return Status("waiting for its turn", WAITING)
         case Queued():
-            words = "the room is shut after an unknown outcome, goes on"
+            words = "shut after an unknown outcome, goes on"
             return Status(words, WAITING, due=now + event.shut_for)
         case AttemptStarted():
             return Status(f"sending{_numbered(event.attempt)}")
         case BytesSent():
             return _sending(event)
         case WaitingForRoom():
-            words = f"waiting for the room: attempt {event.attempt + 1}"
+            words = f"room is busy: attempt {event.attempt + 1}"
             return Status(words, WAITING, due=now + event.retry_in)
         case RetryScheduled():
-            words = f"{event.verdict} ({event.reason}): attempt {event.attempt + 1}"
+            words = f"{event.reason}: attempt {event.attempt + 1}"
             return Status(words, WAITING, due=now + event.retry_in)
         case Finished():
             return _finished(event)
@@ -63,8 +63,7 @@ def _sending(event: BytesSent) -> Status:
     share = event.sent / event.total
     if share < 1:
         return Status(f"sending {share:.0%}{_numbered(event.attempt)}", share=share)
-    words = f"sent, waiting for the answer{_numbered(event.attempt)}"
-    return Status(words, share=1.0)
+    return Status("sent, waiting for the answer", share=1.0)
 
 
 def _finished(event: Finished) -> Status:

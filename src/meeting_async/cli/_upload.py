@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import sys
@@ -16,7 +17,7 @@ from meeting_async.cli._outcomes import ExitCode, Outcome, combined, explained
 from meeting_async.cli._progress import Display, display_on
 
 _HOPELESS = (errors.AuthenticationFailed, errors.RoomNotFound, errors.RoomNotActive)
-"""Refusals that are not about the document: the next one would get the same, after all its bytes."""
+"""Refusals that are not about the document: the next would get the same, after all its bytes."""
 
 
 @attrs.frozen(kw_only=True)
@@ -59,20 +60,19 @@ class _Run:
     outcomes: list[Outcome] = attrs.field(factory=list, init=False)
     interrupted: tuple[str, ...] = attrs.field(default=(), init=False)
     """What became of the upload that a Ctrl-C ended."""
-    _display: Display | None = attrs.field(default=None, init=False)
     _finished: Finished | None = attrs.field(default=None, init=False)
 
     async def all(self, targets: Sequence[str]) -> None:
         """Upload everything, unless some of it cannot even be read."""
-        async with MeetingClient.from_env(on_event=self._hear) as client:
+        async with MeetingClient.from_env() as client:
             pending = [
                 await self._looked_at(*pair) for pair in zip(targets, self.documents, strict=True)
             ]
             if self.outcomes:
                 return
             for before, document in zip(pending, self.documents, strict=True):
-                if self._is_hopeless():
-                    self._tell(attrs.evolve(before, outcome="skipped", exit_code=ExitCode.FAILED))
+                if any(map(self._is_hopeless, self.outcomes)):
+                    self._tell(attrs.evolve(before, outcome="skipped"))
                 else:
                     self._tell(await self._one(client, before, document))
 
@@ -92,8 +92,9 @@ class _Run:
     async def _one(self, client: MeetingClient, before: Outcome, document: Document) -> Outcome:
         self._finished, started = None, anyio.current_time()
         try:
-            with display_on(console_on(sys.stderr), stays=False) as self._display:
-                receipt = await client.upload_whiteboard_file(
+            with display_on(console_on(sys.stderr), stays=False) as display:
+                shown = client.with_options(on_event=functools.partial(self._hear, display))
+                receipt = await shown.upload_whiteboard_file(
                     self.room_id,
                     document,
                     max_wait=self.options.max_wait,
@@ -106,11 +107,10 @@ class _Run:
             raise
         return before.accepted(receipt)
 
-    def _hear(self, event: Event) -> None:
+    def _hear(self, display: Display, event: Event) -> None:
+        display(event)
         if isinstance(event, Finished):
             self._finished = event
-        if self._display is not None:
-            self._display(event)
 
     def _note_interruption(self, before: Outcome, seconds: float) -> None:
         fate, verdict = f"{before.document} did not reach {self.room_id}", "cancelled"
@@ -120,8 +120,9 @@ class _Run:
         if self.options.as_json:
             self._tell(attrs.evolve(before, outcome=verdict, seconds=seconds))
 
-    def _is_hopeless(self) -> bool:
-        return any(isinstance(outcome.error, _HOPELESS) for outcome in self.outcomes)
+    def _is_hopeless(self, outcome: Outcome) -> bool:
+        unwaited = isinstance(outcome.error, errors.RoomBusy) and self.options.max_wait == 0
+        return unwaited or isinstance(outcome.error, _HOPELESS)
 
     def _tell(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)

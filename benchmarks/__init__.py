@@ -1,0 +1,1 @@
+"""Benchmarks that anybody can run: ``python -m benchmarks.upload``, from the repository's root."""

@@ -1,0 +1,377 @@
+"""A scriptable HTTP peer made of raw sockets, for what no well-behaved server would do.
+
+A script is a function that drives one connection in a thread of its own: it reads as much of the
+request as it likes, answers with any bytes at any pace, resets, or falls silent. What arrived is
+recorded. ``python tests/_peer.py`` is a sink in a process of its own, which keeps nothing.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import itertools
+import re
+import select
+import shutil
+import socket
+import ssl
+import struct
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+RECORD = b'{"status":true,"msg":"file uploaded successfully","status_code":"SUCCESS"}'
+"""A success as interface section 2 describes it."""
+
+PATIENCE = 10.0
+"""Seconds a script waits for the other side before it gives up, so that no test hangs."""
+
+WHOLE = 1 << 60
+"""More bytes than any body has."""
+
+Script = Callable[["Connection"], None]
+
+
+class Received:
+    """One request, as far as it came."""
+
+    def __init__(self, head: bytes) -> None:
+        self.head = head
+        self.body = bytearray()
+
+    def values(self, name: bytes) -> list[bytes]:
+        """Return the values of a header, exactly as they stood on the wire after ``name: ``."""
+        return re.findall(rb"(?im)^%b: (.*?)\r$" % re.escape(name), self.head)
+
+    @property
+    def length(self) -> int:
+        """The declared Content-Length."""
+        return int((self.values(b"Content-Length") or [b"0"])[0])
+
+
+class Connection:
+    """The peer's end of one connection."""
+
+    def __init__(self, sock: socket.socket, peer: Peer) -> None:
+        self.sock = sock
+        self.peer = peer
+        self.request = Received(b"")
+        self._ahead = b""
+
+    def read_head(self) -> bool:
+        """Read up to the blank line; ``False`` if the other side closed instead."""
+        while b"\r\n\r\n" not in self._ahead:
+            data = self.sock.recv(65536)
+            if not data:
+                return False
+            self._ahead += data
+        head, _, self._ahead = self._ahead.partition(b"\r\n\r\n")
+        self.request = Received(head + b"\r\n\r\n")
+        self.peer.requests.append(self.request)
+        return True
+
+    def read_body(self, count: int | None = None, *, keep: bool = True) -> None:
+        """Read ``count`` more bytes of the body, by default all that were declared."""
+        left = self.request.length - len(self.request.body) if count is None else count
+        while left > 0:
+            data = self._ahead or self.sock.recv(min(left, 256 * 1024))
+            if not data:
+                raise ConnectionError("the other side closed")
+            self._ahead, data = data[left:], data[:left]
+            left -= len(data)
+            if keep:
+                self.request.body += data
+
+    def send(self, data: bytes) -> None:
+        """Send all of ``data``."""
+        self.sock.sendall(data)
+
+    def drip(self, pieces: Iterable[bytes], every: float) -> None:
+        """Send one piece every so many seconds, until the other side closes."""
+        for piece in pieces:
+            self.sock.sendall(piece)
+            if self.closed_within(every):
+                return
+
+    def closed_within(self, seconds: float) -> bool:
+        """Wait without reading; tell whether the other side, or the test, closed meanwhile."""
+        poll = select.poll()
+        poll.register(self.sock, select.POLLRDHUP)
+        until = time.monotonic() + seconds
+        while not self.peer.stopping.is_set() and (left := until - time.monotonic()) > 0:
+            if poll.poll(min(left, 0.01) * 1000):
+                return True
+        return self.peer.stopping.is_set()
+
+    def drain(self) -> None:
+        """Read until the other side closes."""
+        while self.sock.recv(65536):
+            pass
+
+    def reset(self) -> None:
+        """Close with RST instead of FIN."""
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.sock.close()
+
+
+class Peer:
+    """Listens on loopback. The n-th connection runs the n-th script; the last serves the rest."""
+
+    def __init__(
+        self, *scripts: Script, tls: ssl.SSLContext | None = None, receive_buffer: int = 0
+    ) -> None:
+        self.requests: list[Received] = []
+        self.stopping = threading.Event()
+        self.connected = 0
+        self._scripts = scripts
+        self._tls = tls
+        self._threads: list[threading.Thread] = []
+        self._open: set[socket.socket] = set()
+        self._errors: list[BaseException] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        if receive_buffer:
+            self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        self.port: int = self._listener.getsockname()[1]
+        self._acceptor = threading.Thread(target=self._accept, name="peer")
+
+    @property
+    def url(self) -> str:
+        """Base URL."""
+        return f"{'https' if self._tls else 'http'}://127.0.0.1:{self.port}"
+
+    def descriptors(self) -> set[int]:
+        """Descriptors of this process that are the peer's, not the client's."""
+        return {sock.fileno() for sock in [self._listener, *self._open]}
+
+    @property
+    def open(self) -> int:
+        """Connections that have not ended."""
+        return len(self._open)
+
+    def idle(self) -> bool:
+        """Tell whether every connection so far has ended."""
+        return not self._open
+
+    def __enter__(self) -> Self:
+        self._acceptor.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self.stopping.set()
+        for sock in [self._listener, *self._open]:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+        for thread in [self._acceptor, *self._threads]:
+            thread.join(PATIENCE)
+        self._listener.close()
+        if error is None and self._errors:
+            raise self._errors[0]
+
+    def _accept(self) -> None:
+        for number in itertools.count():
+            try:
+                sock, _ = self._listener.accept()
+            except OSError:
+                return
+            self._open.add(sock)
+            self.connected += 1
+            script = self._scripts[min(number, len(self._scripts) - 1)]
+            thread = threading.Thread(target=self._serve, args=(sock, script), name="peer")
+            self._threads.append(thread)
+            thread.start()
+
+    def _serve(self, raw: socket.socket, script: Script) -> None:
+        sock = raw
+        try:
+            raw.settimeout(PATIENCE)
+            if self._tls:
+                sock = self._tls.wrap_socket(raw, server_side=True, do_handshake_on_connect=False)
+                self._open = self._open - {raw} | {sock}
+                sock.do_handshake()
+            script(Connection(sock, self))
+        except OSError:  # the other side went away, which is what many scripts are about
+            pass
+        except BaseException as error:  # noqa: BLE001 - reported by the test's thread
+            self._errors.append(error)
+        finally:
+            sock.close()
+            raw.close()
+            self._open -= {sock, raw}
+
+
+# --- what to answer ------------------------------------------------------------------------------
+
+
+def reply(
+    status: int = 200,
+    content: bytes = RECORD,
+    headers: Iterable[bytes] = (),
+    *,
+    version: bytes = b"1.1",
+    length: bool = True,
+) -> bytes:
+    """Make the bytes of a reply; without ``length`` its end is the end of the connection."""
+    lines = [b"HTTP/%b %d Whatever" % (version, status), b"Content-Type: application/json"]
+    if length:
+        lines.append(b"Content-Length: %d" % len(content))
+    return b"\r\n".join([*lines, *headers, b"", content])
+
+
+# --- scripts -------------------------------------------------------------------------------------
+
+
+def answering(*replies: bytes) -> Script:
+    """Read each request completely and answer it; the last reply serves all further requests."""
+
+    def script(connection: Connection) -> None:
+        for data in itertools.chain(replies, itertools.repeat(replies[-1])):
+            if not connection.read_head():
+                return
+            connection.read_body()
+            connection.send(data)
+
+    return script
+
+
+def answering_once(data: bytes) -> Script:
+    """Answer one request and close."""
+
+    def script(connection: Connection) -> None:
+        connection.read_head()
+        connection.read_body()
+        connection.send(data)
+
+    return script
+
+
+def resetting(after: int) -> Script:
+    """Reset after so many bytes of the body; a negative number counts from its end."""
+
+    def script(connection: Connection) -> None:
+        connection.read_head()
+        length = connection.request.length
+        connection.read_body(min(after if after >= 0 else length + after, length))
+        connection.reset()
+
+    return script
+
+
+def resetting_at_once(connection: Connection) -> None:
+    """Reset instead of reading anything."""
+    connection.reset()
+
+
+def silent(connection: Connection) -> None:
+    """Read everything and never answer."""
+    connection.read_head()
+    connection.drain()
+
+
+def deaf(connection: Connection) -> None:
+    """Neither read nor answer."""
+    connection.closed_within(PATIENCE)
+
+
+def early(data: bytes, then: Callable[[Connection], None]) -> Script:
+    """Answer when the head has been read, and go on with ``then``."""
+
+    def script(connection: Connection) -> None:
+        connection.read_head()
+        connection.send(data)
+        then(connection)
+
+    return script
+
+
+def dripping(pieces: Callable[[], Iterable[bytes]], every: float = 0.05) -> Script:
+    """Read the request, then answer in pieces, one every so many seconds."""
+
+    def script(connection: Connection) -> None:
+        connection.read_head()
+        connection.read_body()
+        connection.drip(pieces(), every)
+
+    return script
+
+
+def discarding(connection: Connection) -> None:
+    """Accept uploads for ever and keep nothing."""
+    while connection.read_head():
+        connection.read_body(connection.request.length, keep=False)
+        connection.send(reply())
+
+
+# --- around it -----------------------------------------------------------------------------------
+
+
+def server_context(directory: Path) -> tuple[ssl.SSLContext, Path]:
+    """Make a self-signed certificate for 127.0.0.1; return the server's side and its file."""
+    path = directory / "peer.pem"
+    if not path.exists():
+        openssl = shutil.which("openssl")
+        assert openssl, "the TLS tests need the openssl command"
+        command = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
+        names = ["-subj", "/CN=peer", "-addext", "subjectAltName=IP:127.0.0.1"]
+        files = ["-keyout", str(path), "-out", str(directory / "cert.pem")]
+        subprocess.run([openssl, *command.split(), *names, *files], check=True, capture_output=True)
+        with path.open("ab") as file:
+            file.write((directory / "cert.pem").read_bytes())
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(path)
+    return context, path
+
+
+def descriptors(*peers: Peer) -> collections.Counter[str]:
+    """Say what this process has open, but for what its peers have."""
+    theirs = set().union(*(peer.descriptors() for peer in peers))
+    found: collections.Counter[str] = collections.Counter()
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # the descriptor of the listing itself
+            if int(entry.name) not in theirs:
+                found[str(entry.readlink())] += 1
+    return found
+
+
+def shown_elsewhere(error: BaseException) -> str:
+    """Show an error with the locals of every frame, as some reporters do, but for the tests'."""
+    report = traceback.TracebackException.from_exception(error, capture_locals=True)
+    link: traceback.TracebackException | None = report
+    while link is not None:
+        frames = [frame for frame in link.stack if not frame.filename.startswith(_TESTS)]
+        link.stack = traceback.StackSummary.from_list(frames)
+        link = link.__cause__ or link.__context__
+    return "".join(report.format())
+
+
+_TESTS = str(Path(__file__).parent)
+
+
+@contextlib.contextmanager
+def sink() -> Iterator[str]:
+    """Run a discarding peer in another process and yield its URL."""
+    command = [sys.executable, __file__]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin
+        assert process.stdout
+        try:
+            yield process.stdout.readline().decode().strip()
+        finally:
+            process.stdin.close()
+            process.wait(PATIENCE)
+
+
+if __name__ == "__main__":
+    with Peer(discarding) as _peer:
+        print(_peer.url, flush=True)  # noqa: T201 - how the other process learns it
+        sys.stdin.read()

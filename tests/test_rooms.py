@@ -1,0 +1,488 @@
+"""The turnstile: one upload per room at a time, in order, and shut while a lock may be our own."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import anyio
+import anyio.abc
+import anyio.lowlevel
+import attrs
+import httpx
+import pytest
+
+from _fakes import (
+    Act,
+    EventRecorder,
+    FakeTransport,
+    Take,
+    accepted,
+    busy,
+    failing,
+    hanging,
+    record,
+    reply,
+)
+from meeting_async import Event, HttpxTransport, LockPolicy, MeetingClient, Queued, RetryPolicy
+from meeting_async._rooms import Turnstile
+from meeting_async.errors import (
+    ConnectFailed,
+    ConnectionLost,
+    DeadlineExceeded,
+    ProcessingFailed,
+    RequestRefused,
+    RoomBusy,
+    UploadInterrupted,
+    UploadOutcomeUnknown,
+)
+from meeting_async.testing import MeetingServer
+
+pytestmark = pytest.mark.anyio
+
+PDF = b"%PDF-1.7\nslides\n%%EOF\n"
+InVirtualTime = Callable[..., Any]
+
+
+async def settle() -> None:
+    """Let every other task run until it waits."""
+    for _ in range(10):
+        await anyio.lowlevel.checkpoint()
+
+
+class Visitors:
+    """Tasks that pass a turnstile, one open at a time, and say so."""
+
+    def __init__(self, turnstile: Turnstile) -> None:
+        self.turnstile = turnstile
+        self.inside: list[str] = []
+        self.order: list[str] = []
+        self.leave: dict[str, anyio.Event] = {}
+        self.scopes: dict[str, anyio.CancelScope] = {}
+
+    async def visit(self, name: str, room_id: str = "room01") -> None:
+        """Go in and stay until told to leave."""
+        self.leave[name] = anyio.Event()
+        with anyio.CancelScope() as self.scopes[name]:
+            async with self.turnstile.turn(room_id):
+                self.inside.append(name)
+                self.order.append(name)
+                try:
+                    await self.leave[name].wait()
+                finally:
+                    self.inside.remove(name)
+
+
+def remembers_nothing(turnstile: Turnstile) -> bool:
+    """Whether every collection in a turnstile is empty."""
+    return not any(attrs.asdict(turnstile, recurse=False).values())
+
+
+# --- the turnstile by itself ---------------------------------------------------------------------
+
+
+async def test_a_room_is_entered_in_order_of_arrival_and_alone() -> None:
+    """Twenty visitors of one room go through one by one, first come, first served."""
+    visitors = Visitors(Turnstile())
+    names = [f"v{number}" for number in range(20)]
+    async with anyio.create_task_group() as group:
+        for name in names:
+            group.start_soon(visitors.visit, name)
+            await settle()
+        for name in names:
+            assert visitors.inside == [name]
+            visitors.leave[name].set()
+            await settle()
+    assert visitors.order == names
+
+
+async def test_rooms_do_not_know_each_other() -> None:
+    """A room that is taken stops nobody on the way to another one."""
+    visitors = Visitors(Turnstile())
+    async with anyio.create_task_group() as group:
+        group.start_soon(visitors.visit, "a", "room01")
+        group.start_soon(visitors.visit, "b", "room02")
+        await settle()
+        assert sorted(visitors.inside) == ["a", "b"]
+        assert visitors.turnstile.must_wait("room01")
+        assert not visitors.turnstile.must_wait("room03")
+        group.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("cancelled", ["first", "second", "third"])
+async def test_a_cancelled_visitor_leaves_no_hole(cancelled: str) -> None:
+    """Inside, next in line or behind: whoever goes away, the others go through in order."""
+    visitors = Visitors(Turnstile())
+    names = ["first", "second", "third", "fourth"]
+    async with anyio.create_task_group() as group:
+        for name in names:
+            group.start_soon(visitors.visit, name)
+            await settle()
+        visitors.scopes[cancelled].cancel()
+        await settle()
+        for name in names:
+            visitors.leave[name].set()
+            await settle()
+    assert [name for name in visitors.order if name != cancelled] == [
+        name for name in names if name != cancelled
+    ]
+    assert not visitors.turnstile.must_wait("room01")
+    assert remembers_nothing(visitors.turnstile)
+
+
+async def test_an_error_inside_lets_the_next_one_in() -> None:
+    """What is raised inside comes out as it is, and the room is free."""
+    turnstile = Turnstile()
+    with pytest.raises(ZeroDivisionError):
+        async with turnstile.turn("room01"):
+            raise ZeroDivisionError
+    assert not turnstile.must_wait("room01")
+    async with turnstile.turn("room01"):
+        assert turnstile.must_wait("room01")
+
+
+def test_a_shut_room_opens_to_the_second(in_virtual_time: InVirtualTime) -> None:
+    """A shut room lets the next one in when its time is over, and not before; others are open."""
+
+    async def main() -> None:
+        turnstile = Turnstile()
+        turnstile.shut("room01", 300)
+        assert turnstile.shut_for("room01") == 300
+        assert turnstile.must_wait("room01")
+        assert turnstile.shut_for("room02") == 0
+        async with turnstile.turn("room02"):
+            assert anyio.current_time() == 0
+        await anyio.sleep(100)
+        assert turnstile.shut_for("room01") == 200
+        async with turnstile.turn("room01"):
+            assert anyio.current_time() == 300
+        assert turnstile.shut_for("room01") == 0
+        assert not turnstile.must_wait("room01")
+
+    in_virtual_time(main)
+
+
+def test_who_gives_up_before_a_shut_room_leaves_it_shut(in_virtual_time: InVirtualTime) -> None:
+    """Cancelled while the room is shut: the next in line still waits for the same moment."""
+
+    async def main() -> None:
+        turnstile = Turnstile()
+        turnstile.shut("room01", 300)
+        with anyio.move_on_after(100) as scope:
+            async with turnstile.turn("room01"):
+                pytest.fail("the room is shut")
+        assert scope.cancelled_caught
+        assert anyio.current_time() == 100
+        async with turnstile.turn("room01"):
+            assert anyio.current_time() == 300
+
+    in_virtual_time(main)
+
+
+def test_shutting_again_counts_from_then(in_virtual_time: InVirtualTime) -> None:
+    """The latest word on a room counts; rooms shut for different times open one by one."""
+
+    async def main() -> None:
+        turnstile = Turnstile()
+        turnstile.shut("long", 500)
+        turnstile.shut("room01", 100)
+        await anyio.sleep(50)
+        turnstile.shut("room01", 300)
+        async with turnstile.turn("room01"):
+            assert anyio.current_time() == 350
+        async with turnstile.turn("long"):
+            assert anyio.current_time() == 500
+
+    in_virtual_time(main)
+
+
+def test_ten_thousand_rooms_leave_nothing_behind(in_virtual_time: InVirtualTime) -> None:
+    """Rooms that were used, waited for, given up or shut are forgotten when they idle."""
+
+    async def visit(turnstile: Turnstile, room_id: str) -> None:
+        with anyio.move_on_after(2):
+            async with turnstile.turn(room_id):
+                await anyio.sleep(3 if room_id.endswith("7") else 1)
+
+    async def main() -> None:
+        turnstile = Turnstile()
+        async with anyio.create_task_group() as group:
+            for number in range(10_000):
+                group.start_soon(visit, turnstile, f"room{number}")
+                if number % 100 == 0:
+                    group.start_soon(visit, turnstile, f"room{number}")
+        for number in range(1_000):
+            turnstile.shut(f"room{number}", 300)
+        await anyio.sleep(301)
+        async with turnstile.turn("another"):
+            pass
+        assert remembers_nothing(turnstile)
+
+    in_virtual_time(main)
+
+
+# --- through the client --------------------------------------------------------------------------
+
+
+def connected(transport: FakeTransport, **settings: Any) -> MeetingClient:
+    """Make a client of the scripted transport whose lock waits are exact."""
+    settings = {"lock": LockPolicy(jitter=0), **settings}
+    return MeetingClient(
+        "https://meet.test", api_key="key", api_secret="secret", transport=transport, **settings
+    )
+
+
+async def upload(client: MeetingClient, name: str = "deck.pdf", **how: Any) -> float:
+    """Upload to room01 and return the loop's time when it was accepted."""
+    await client.upload_whiteboard_file("room01", PDF, filename=name, **how)
+    return anyio.current_time()
+
+
+def names(transport: FakeTransport) -> list[str]:
+    """List the names of the documents in the order sent."""
+    heads = [bytes(exchange.sent).partition(b"\r\n\r\n")[0] for exchange in transport.exchanges]
+    return [head.partition(b'filename="')[2].partition(b'"')[0].decode() for head in heads]
+
+
+async def lost_after_the_boundary(client: MeetingClient) -> None:
+    """Make an upload of unknown outcome."""
+    with pytest.raises(UploadOutcomeUnknown):
+        await upload(client, "lost.pdf")
+
+
+def lost() -> Act:
+    """Lose the reply to a complete upload."""
+    return failing(ConnectionLost("reset"), take=Take.EVERYTHING)
+
+
+def test_a_later_job_waits_until_the_window_ends(in_virtual_time: InVirtualTime) -> None:
+    """After an unknown outcome the next job's body goes out 300 s later, not into our own lock."""
+
+    async def main() -> None:
+        transport, recorder = FakeTransport(lost(), accepted()), EventRecorder()
+        async with connected(transport, on_event=recorder) as client:
+            await lost_after_the_boundary(client)
+            await anyio.sleep(40)
+            assert await upload(client) == 300
+        assert [exchange.began for exchange in transport.exchanges] == [0, 300]
+        assert [event.shut_for for event in recorder.of(Queued)] == [260]
+
+    in_virtual_time(main)
+
+
+def test_a_job_that_was_queued_before_waits_as_well(in_virtual_time: InVirtualTime) -> None:
+    """A sibling that stood in line when the outcome became unknown is held back, too."""
+
+    async def main() -> None:
+        transport = FakeTransport(
+            failing(ConnectionLost("reset"), take=Take.EVERYTHING, replying=10), accepted()
+        )
+        async with connected(transport) as client, anyio.create_task_group() as group:
+            group.start_soon(lost_after_the_boundary, client)
+            await anyio.sleep(1)
+            assert await upload(client) == 310
+        assert not transport.collisions
+
+    in_virtual_time(main)
+
+
+def test_the_window_follows_the_lock_policy(in_virtual_time: InVirtualTime) -> None:
+    """``LockPolicy.window`` says for how long our own lock may live."""
+
+    async def main() -> None:
+        transport = FakeTransport(lost(), accepted())
+        async with connected(transport, lock=LockPolicy(window=60)) as client:
+            await lost_after_the_boundary(client)
+            assert await upload(client) == 60
+
+    in_virtual_time(main)
+
+
+async def test_who_does_not_wait_is_told() -> None:
+    """With ``max_wait=0`` a room that is shut, or taken by a sibling, is ``RoomBusy`` at once."""
+    transport = FakeTransport(lost(), hanging())
+    async with connected(transport) as client, anyio.create_task_group() as group:
+        await lost_after_the_boundary(client)
+        with anyio.fail_after(5), pytest.raises(RoomBusy) as caught:
+            await upload(client, max_wait=0)
+        assert (caught.value.room_id, caught.value.waited) == ("room01", 0)
+        assert "this client" in caught.value.reason
+        assert caught.value.attempts == ()
+
+        group.start_soon(
+            partial(client.upload_whiteboard_file, "room02", PDF, filename="deck.pdf", max_wait=0)
+        )
+        await settle()
+        with anyio.fail_after(5), pytest.raises(RoomBusy):
+            await client.upload_whiteboard_file("room02", PDF, filename="deck.pdf", max_wait=0)
+        group.cancel_scope.cancel()
+    assert len(transport.exchanges) == 2
+
+
+@pytest.mark.parametrize(
+    ("ending", "error"),
+    [
+        (failing(ConnectionLost("reset"), take=Take.DOCUMENT), UploadInterrupted),
+        (failing(ConnectFailed("refused"), take=Take.NOTHING), ConnectFailed),
+        (failing(RuntimeError("foreign"), take=Take.DOCUMENT), RuntimeError),
+        (reply(400, b"no"), RequestRefused),
+        (reply(500, record("INTERNAL_SERVER_ERROR")), ProcessingFailed),
+        (busy(), RoomBusy),
+    ],
+    ids=["partial", "never sent", "foreign", "refused", "failed", "busy"],
+)
+async def test_a_known_outcome_leaves_the_room_open(ending: Act, error: type[Exception]) -> None:
+    """Only what may have reached the room shuts it."""
+    transport = FakeTransport(ending, accepted())
+    async with connected(transport, retry=RetryPolicy(max_attempts=1)) as client:
+        with pytest.raises(error):
+            await upload(client, max_wait=0)
+        await upload(client, max_wait=0)
+
+
+def test_the_window_counts_from_the_unknown_attempt(in_virtual_time: InVirtualTime) -> None:
+    """What comes after the lost attempt does not prolong the lock that it may have left."""
+
+    async def main() -> None:
+        transport = FakeTransport(lost(), accepted())
+        async with connected(transport, delivery="at_least_once") as client:
+            with pytest.raises(UploadOutcomeUnknown) as caught:
+                await upload(client, deadline=100)
+            assert anyio.current_time() == 100
+            assert caught.value.lock_free_in == pytest.approx(200)
+            assert await upload(client) == 300
+
+    in_virtual_time(main)
+
+
+def test_a_refusal_after_the_window_leaves_the_room_open(in_virtual_time: InVirtualTime) -> None:
+    """A lock of ours that has ended by now does not hold the next job."""
+
+    async def main() -> None:
+        transport = FakeTransport(lost(), reply(400, b"no"), accepted())
+        async with connected(transport, delivery="at_least_once") as client:
+            with pytest.raises(UploadOutcomeUnknown) as caught:
+                await upload(client)
+            assert anyio.current_time() == 300
+            assert caught.value.lock_free_in == 0
+            assert await upload(client) == 300
+
+    in_virtual_time(main)
+
+
+def test_a_derived_client_stands_in_the_same_line(in_virtual_time: InVirtualTime) -> None:
+    """``with_options`` shares the turnstile: an unknown outcome of one holds back the other."""
+
+    async def main() -> None:
+        transport = FakeTransport(lost(), accepted())
+        async with connected(transport) as client:
+            await lost_after_the_boundary(client.with_options(delivery="at_most_once"))
+            assert await upload(client.with_options(allow_images=True)) == 300
+
+    in_virtual_time(main)
+
+
+def test_a_deadline_in_the_queue_gives_the_place_up(in_virtual_time: InVirtualTime) -> None:
+    """Who runs out of time in line sends nothing, and the one behind moves up."""
+
+    async def main() -> None:
+        transport = FakeTransport(accepted(replying=60), accepted())
+        async with connected(transport) as client, anyio.create_task_group() as group:
+            group.start_soon(upload, client, "first.pdf")
+            await anyio.sleep(1)
+            group.start_soon(partial(expire, client, "second.pdf", deadline=10))
+            await anyio.sleep(1)
+            group.start_soon(upload, client, "third.pdf")
+        assert names(transport) == ["first.pdf", "third.pdf"]
+        assert transport.exchanges[1].began == 60
+
+    in_virtual_time(main)
+
+
+async def expire(client: MeetingClient, name: str, deadline: float) -> None:
+    """Run into the deadline."""
+    with pytest.raises(DeadlineExceeded, match="its turn"):
+        await upload(client, name, deadline=deadline)
+    assert anyio.current_time() == 11
+
+
+@pytest.mark.parametrize("patience", [0.9, 0.0], ids=["slow observer", "quick observer"])
+def test_an_observer_does_not_change_the_order(
+    in_virtual_time: InVirtualTime, patience: float
+) -> None:
+    """First come, first served, also when an observer dawdles over the first one's events."""
+
+    async def on_event(event: Event) -> None:
+        slow = isinstance(event, Queued) and event.document == "second.pdf"
+        await anyio.sleep(patience if slow else 0)
+
+    async def main() -> None:
+        transport = FakeTransport(accepted(replying=0.5), accepted(), accepted())
+        client = connected(transport, on_event=on_event)
+        async with client, anyio.create_task_group() as group:
+            for name in ("first.pdf", "second.pdf", "third.pdf"):
+                group.start_soon(upload, client, name)
+                await anyio.sleep(0.1)
+        assert names(transport) == ["first.pdf", "second.pdf", "third.pdf"]
+
+    in_virtual_time(main)
+
+
+def test_200_jobs_on_20_rooms_never_meet_a_409(in_virtual_time: InVirtualTime) -> None:
+    """Siblings never collide on the real server's lock, and each room gets its files in order."""
+
+    async def main(server: MeetingServer) -> float:
+        async with in_process(server) as client:
+            async with anyio.create_task_group() as group:
+                for number in range(200):
+                    data, name = PDF + b"%d" % number, f"{number:03}.pdf"
+                    await line_up(group, client, f"room{number % 20:02}", data, name)
+            return anyio.current_time()
+
+    server = MeetingServer(processing_seconds=7)
+    for number in range(20):
+        server.add_room(f"room{number:02}")
+    seconds = in_virtual_time(main, server)
+    assert [request.status for request in server.requests] == [200] * 200
+    for number, room in enumerate(server.rooms.values()):
+        expected = [f"{job:03}.pdf" for job in range(number, 200, 20)]
+        assert [file.name for file in room.received] == expected
+    assert seconds == pytest.approx(70)  # ten turns of 7 s: all rooms at work at the same time
+
+
+def test_jobs_of_a_locked_room_wait_while_others_go_on(in_virtual_time: InVirtualTime) -> None:
+    """A room that somebody else has locked holds up its own jobs only, in order."""
+
+    async def main(server: MeetingServer) -> None:
+        server.rooms["locked"].lock(100)
+        async with in_process(server) as client, anyio.create_task_group() as group:
+            for number in range(3):
+                for room_id in ("locked", "free"):
+                    await line_up(group, client, room_id, PDF, f"{number}.pdf")
+            await anyio.sleep(50)
+            assert len(server.rooms["free"].received) == 3
+            assert not server.rooms["locked"].received
+
+    server = MeetingServer()
+    for room_id in ("locked", "free"):
+        server.add_room(room_id)
+    in_virtual_time(main, server)
+    assert [file.name for file in server.rooms["locked"].received] == ["0.pdf", "1.pdf", "2.pdf"]
+
+
+def in_process(server: MeetingServer) -> MeetingClient:
+    """Make a client of the server that runs in the same loop."""
+    transport = HttpxTransport(httpx.AsyncClient(transport=httpx.ASGITransport(app=server)))
+    return MeetingClient(
+        "https://meet.test",
+        api_key=server.api_key,
+        api_secret=server.api_secret,
+        transport=transport,
+    )
+
+
+async def line_up(
+    group: anyio.abc.TaskGroup, client: MeetingClient, room_id: str, data: bytes, name: str
+) -> None:
+    """Start an upload and let it take its place in line."""
+    group.start_soon(partial(client.upload_whiteboard_file, room_id, data, filename=name))
+    await settle()
