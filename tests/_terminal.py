@@ -16,7 +16,7 @@ class Terminal:
         termios.tcsetwinsize(slave, (24, 80))
         self.stream = os.fdopen(slave, "w")
         self._shown = b""
-        self._reader = threading.Thread(target=self._read)
+        self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def _read(self) -> None:

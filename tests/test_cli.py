@@ -10,18 +10,17 @@ import re
 import runpy
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
+from _cli import PDF, PROGRAM, SECONDS, heeding_ctrl_c, interrupt_when, run, until
 from _terminal import Terminal, lines_of
 from meeting_async import ActiveRoom, Event, WaitingForRoom
 from meeting_async.cli import _room, main
@@ -29,20 +28,15 @@ from meeting_async.cli._console import prepared_streams
 from meeting_async.cli._progress import Lines
 from meeting_async.testing import MeetingServer, Room
 
-PDF = b"%PDF-1.7\nslides\n%%EOF\n"
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(32)
 UPLOAD = "/room/uploadWhiteboardFile"
-PROGRAM = (sys.executable, "-m", "meeting_async")
-SECONDS = 20.0
-"""Longest wait for anything here; nothing takes near as long."""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _ctrl_c_works() -> Iterator[None]:
-    """Heed SIGINT, which is ignored where the tests run in the background of a shell."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
+    """Heed Ctrl-C wherever the tests run."""
+    with heeding_ctrl_c():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -84,36 +78,6 @@ def picture(tmp_path: Path) -> Path:
     path = tmp_path / "scan.png"
     path.write_bytes(PNG)
     return path
-
-
-def run(*arguments: object, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Run the command line in a process of its own."""
-    return subprocess.run(
-        [*PROGRAM, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-        env={**os.environ, **environ},
-    )
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Wait for another thread or process."""
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def interrupt_when(condition: Callable[[], object], number: int = signal.SIGINT) -> None:
-    """Send this process a signal as soon as something has come true."""
-
-    def watch() -> None:
-        until(condition)
-        os.kill(os.getpid(), number)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 # --- processes -----------------------------------------------------------------------------------
@@ -247,219 +211,6 @@ def test_nobody_reading_is_no_error(room: Room) -> None:
     finally:
         os.close(writer)
     assert (done.returncode, done.stderr) == (141, b"")
-
-
-class Serving:
-    """A `meeting-async serve` in a process of its own, and what it printed."""
-
-    def __init__(self, *arguments: str) -> None:
-        self.process = subprocess.Popen(
-            [*PROGRAM, "serve", "--port=0", *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={name: text for name, text in os.environ.items() if "MEETING" not in name},
-        )
-        assert self.process.stdout
-        self.lines: list[str] = []
-        while not self.lines or "HASH-SIGNATURE" not in self.lines[-1]:
-            self.lines.append(self.process.stdout.readline())
-            assert self.lines[-1], "it ended"
-        self.exports = dict(re.findall(r"^export (\w+)=(\S+)$", "".join(self.lines), re.MULTILINE))
-
-    def end(self, number: int) -> tuple[int, str]:
-        """Send a signal; return the exit code and what was said at the end."""
-        self.process.send_signal(number)
-        _, said = self.process.communicate(timeout=SECONDS)
-        return self.process.returncode, said
-
-
-@pytest.fixture(scope="module")
-def serving() -> Iterator[Serving]:
-    """Run `meeting-async serve`, and in the end press Ctrl-C."""
-    served = Serving("--room=algebra", "--room=history", "--room=algebra", "--max-size=1MiB")
-    yield served
-    assert served.end(signal.SIGINT) == (0, "meeting-async: stopped\n")
-
-
-def test_upload_to_serve_by_path_and_by_link(
-    serving: Serving, server: MeetingServer, deck: Path
-) -> None:
-    """Two processes that know of each other only what was printed."""
-    link = server.host_file("linked.pdf", PDF)
-    done = run("upload", "algebra", deck, link, **serving.exports)
-    assert done.returncode == 0
-    assert done.stdout.splitlines()[1].startswith(f"{link}: accepted by algebra (a link, ")
-    assert done.stdout.splitlines()[0].startswith(f"{deck}: accepted by algebra (22 bytes, ")
-
-
-@pytest.mark.parametrize(
-    ("secret", "status"), [("devsecret", "200"), ("another", "401")], ids=["right", "wrong"]
-)
-def test_printed_curl_lines_do_what_they_say(
-    serving: Serving, deck: Path, secret: str, status: str
-) -> None:
-    """Curl and openssl, pasted: an independent client is accepted, a wrong signature refused."""
-    if not shutil.which("curl") or not shutil.which("openssl"):
-        pytest.skip("needs curl and openssl")
-    start = next(i for i, line in enumerate(serving.lines) if line.startswith("signature="))
-    script = "".join(serving.lines[start:]).replace("curl -sS", "curl -sS -w '\\n%{http_code}'")
-    done = subprocess.run(
-        ["sh", "-c", script],
-        cwd=deck.parent,
-        env={**os.environ, **serving.exports, "MEETING_API_SECRET": secret},
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=True,
-    )
-    record, _, code = done.stdout.rpartition("\n")
-    assert code == status
-    assert json.loads(record)["status"] is (status == "200")
-
-
-def test_serve_obeys_its_options(
-    serving: Serving,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Its rooms are those of ``--room``, its size limit that of ``--max-size``."""
-    for name, text in serving.exports.items():
-        monkeypatch.setenv(name, text)
-    large = tmp_path / "large.pdf"
-    large.write_bytes(PDF + bytes(1024**2))
-    assert main(["upload", "history", str(large)]) == 1
-    assert "HTTP 413" in capsys.readouterr().err
-    assert main(["room", "room01"]) == 1
-    assert "ROOM_NOT_FOUND" in capsys.readouterr().err
-
-
-# --- serve, in process ---------------------------------------------------------------------------
-
-
-def free_port() -> int:
-    """Find a port that nobody uses now."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
-
-
-def answers(port: int) -> Callable[[], bool]:
-    """Tell whether a server has begun to answer on the port."""
-
-    def asked() -> bool:
-        try:
-            return httpx.get(f"http://127.0.0.1:{port}/", trust_env=False).status_code > 0
-        except httpx.TransportError:
-            return False
-
-    return asked
-
-
-def test_serve_ends_cleanly_on_sigterm(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The defaults: three rooms and development credentials; SIGTERM is no failure."""
-    monkeypatch.delenv("MEETING_API_KEY")
-    monkeypatch.delenv("MEETING_API_SECRET")
-    port, before = free_port(), signal.getsignal(signal.SIGTERM)
-    interrupt_when(answers(port), signal.SIGTERM)
-    assert main(["serve", f"--port={port}"]) == 0
-    assert signal.getsignal(signal.SIGTERM) == before
-    shown = capsys.readouterr()
-    assert "room01, room02, room03" in shown.out
-    exports = re.findall(r"^export .*", shown.out, re.MULTILINE)
-    assert exports == [
-        f"export MEETING_BASE_URL=http://127.0.0.1:{port}",
-        "export MEETING_API_KEY=devkey",
-        "export MEETING_API_SECRET=devsecret",
-    ]
-    assert shown.err == "meeting-async: stopped\n"
-
-
-def test_serve_never_shows_a_secret_that_it_was_given(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Terminals and logs remember; on other interfaces the missing TLS is mentioned."""
-    (tmp_path / "secret").write_text("hush\n")
-    monkeypatch.delenv("MEETING_API_SECRET")
-    monkeypatch.setenv("MEETING_API_SECRET_FILE", str(tmp_path / "secret"))
-    monkeypatch.setenv("MEETING_API_KEY", "it's mine")
-    port = free_port()
-    interrupt_when(answers(port))
-    assert main(["serve", f"--port={port}", "--host=0.0.0.0", "--room=a b"]) == 0
-    shown = capsys.readouterr()
-    assert "hush" not in shown.out + shown.err
-    assert 'export MEETING_API_SECRET="${MEETING_API_SECRET:?' in shown.out
-    assert """export MEETING_API_KEY='it'"'"'s mine'\n""" in shown.out
-    assert "export MEETING_ALLOW_PLAINTEXT=1" in shown.out
-    assert "meeting-async upload 'a b' deck.pdf" in shown.out
-
-
-def test_serve_stops_when_interrupted_before_it_listens(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A Ctrl-C while the welcome is printed is as good as a later one."""
-
-    def interrupted(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(MeetingServer, "serve_forever", interrupted)
-    assert main(["serve"]) == 0
-    assert capsys.readouterr().err == "meeting-async: stopped\n"
-
-
-def test_port_in_use_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """And exit code 1."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        assert main(["serve", f"--port={port}"]) == 1
-    assert capsys.readouterr().err == (
-        f"meeting-async: error: cannot listen on 127.0.0.1:{port}: Address already in use\n"
-    )
-
-
-@pytest.mark.parametrize("host", ["nobody.invalid", "a..b"])
-def test_host_that_is_none_is_one_line(capsys: pytest.CaptureFixture[str], host: str) -> None:
-    """Names that do not exist, and names that cannot."""
-    assert main(["serve", f"--host={host}", "--port=0"]) == 1
-    assert capsys.readouterr().err.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--max-size=30MB"],
-        ["--max-size=0"],
-        ["--port=70000"],
-        ["--port=-1"],
-        ["--lock-seconds=0"],
-        ["--processing-seconds=-1"],
-        ["--room="],
-        ["stray"],
-    ],
-    ids=str,
-)
-def test_serve_refuses_bad_arguments(
-    capsys: pytest.CaptureFixture[str], arguments: list[str]
-) -> None:
-    """With exit code 2, before it listens."""
-    assert main(["serve", "--port=0", *arguments]) == 2
-    assert capsys.readouterr().err.startswith("meeting-async: error: ")
-
-
-def test_serve_refuses_a_secret_that_is_no_text(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """The variable is named, the content is not shown."""
-    (tmp_path / "secret").write_bytes(b"\xff\xfehush")
-    monkeypatch.delenv("MEETING_API_SECRET")
-    monkeypatch.setenv("MEETING_API_SECRET_FILE", str(tmp_path / "secret"))
-    assert main(["serve"]) == 2
-    shown = capsys.readouterr().err
-    assert "MEETING_API_SECRET_FILE holds what is not UTF-8 text" in shown
-    assert "hush" not in shown
 
 
 # --- room ----------------------------------------------------------------------------------------
@@ -753,20 +504,26 @@ def test_warnings_of_the_library_are_lines(
 
 
 @pytest.mark.parametrize(
-    ("name", "level", "is_shown"),
+    ("name", "level", "action", "is_shown"),
     [
-        ("meeting_async", logging.WARNING, True),
-        ("meeting_async.any", logging.INFO, False),
-        ("another", logging.ERROR, True),
-        ("another", logging.WARNING, False),
+        ("meeting_async", logging.WARNING, "UnusualRoom", True),
+        ("meeting_async", logging.WARNING, "RetryScheduled", False),
+        ("meeting_async.any", logging.INFO, None, False),
+        ("another", logging.ERROR, None, True),
+        ("another", logging.WARNING, None, False),
     ],
 )
-def test_logs_of_others_are_shown_from_errors_on(
-    capsys: pytest.CaptureFixture[str], name: str, level: int, is_shown: bool
+def test_logs_are_shown_where_they_are_news(
+    *,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    level: int,
+    action: str | None,
+    is_shown: bool,
 ) -> None:
-    """The packages below warn of what nobody at a command line can mend."""
+    """What progress tells is not said twice; packages below warn of what nobody here can mend."""
     with prepared_streams(debug=False):
-        logging.getLogger(name).log(level, "a message")
+        logging.getLogger(name).log(level, "a message", extra={"action": action})
     said = f"meeting-async: {logging.getLevelName(level).lower()}: a message\n"
     assert capsys.readouterr().err == (said if is_shown else "")
 

@@ -24,6 +24,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from _cli import heeding_ctrl_c
 from _terminal import Terminal, lines_of
 from meeting_async import Document, errors
 from meeting_async.cli import _demo, main
@@ -38,10 +39,9 @@ SECONDS = 30.0
 
 @pytest.fixture(scope="module", autouse=True)
 def _ctrl_c_works() -> Iterator[None]:
-    """Heed SIGINT, which is ignored where the tests run in the background of a shell."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
+    """Heed Ctrl-C wherever the tests run."""
+    with heeding_ctrl_c():
+        yield
 
 
 @pytest.fixture(autouse=True)

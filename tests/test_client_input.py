@@ -182,6 +182,7 @@ async def test_an_unusual_room_id_is_only_warned_of(caplog: pytest.LogCaptureFix
     (entry,) = caplog.records
     assert (entry.name, entry.levelname) == ("meeting_async", "WARNING")
     assert "room.01/ä" in entry.getMessage()
+    assert hasattr(entry, "action")
     assert transport.exchanges[1].headers["room-id"] == "room.01/ä"
 
 

@@ -68,12 +68,13 @@ def upload(client: MeetingClient, room_id: Any = "room01", document: Any = PDF, 
 )
 async def test_use_after_close(use: Callable[[MeetingClient], Any]) -> None:
     """Every method says that the client is closed; nothing is sent."""
-    transport = FakeTransport()
-    client = connected(transport)
+    transport, recorder = FakeTransport(), EventRecorder()
+    client = connected(transport, on_event=recorder)
     await client.aclose()
     with pytest.raises(RuntimeError, match="closed"):
         await use(client)
     assert not transport.exchanges
+    assert not recorder.events
     assert repr(client) == "<MeetingClient for https://meet.test/auth, closed>"
 
 

@@ -284,15 +284,22 @@ def test_max_interruptions_is_the_policys() -> None:
         reply(408, b"<h1>", take=Take.HEAD),
         reply(200, b"<h1>", take=Take.DOCUMENT),
         reply(204, take=Take.HEAD),
-        accepted(take=Take.DOCUMENT),
     ],
-    ids=["500", "502", "408", "200 foreign", "204", "200 true"],
+    ids=["500", "502", "408", "200 foreign", "204"],
 )
 def test_an_early_reply_that_refuses_nothing_is_partial(act: Act) -> None:
     """Before the boundary no server can have parsed the form, whatever it says."""
     course = virtually(act, accepted())
     assert course.accepted
     assert course.verdicts == ["partial", "accepted"]
+
+
+@pytest.mark.parametrize("take", [Take.HEAD, Take.DOCUMENT])
+def test_an_early_success_contradicts_itself(take: Take) -> None:
+    """Said to be accepted before it was complete: no receipt, and nothing is sent again."""
+    course = virtually(accepted(take=take))
+    assert type(course.error) is UploadOutcomeUnknown
+    assert (course.sends, course.verdicts) == (1, ["unknown"])
 
 
 async def test_an_early_409_is_busy() -> None:
@@ -398,6 +405,7 @@ def test_unknown_stays_unknown(script: Sequence[Act], cause: type[Exception]) ->
     assert type(error) is UploadOutcomeUnknown
     assert type(error.__cause__) is cause
     assert error.bytes_sent == len(PDF)
+    assert error.reason.startswith("an earlier attempt was lost, then: ")
     assert error.attempts[0].verdict == "unknown"
     assert len(error.attempts) == course.sends
     assert course.verdict == "unknown"

@@ -134,6 +134,7 @@ def test_the_deadline_while_waiting_out_our_own_lock() -> None:
     course = virtually(lost(), deadline=100, delivery="at_least_once")
     assert type(course.error) is UploadOutcomeUnknown
     assert "deadline" in course.error.reason
+    assert course.error.lock_free_in == 200
     assert (course.sends, course.seconds, course.verdict) == (1, 100, "unknown")
 
 

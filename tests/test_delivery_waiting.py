@@ -147,6 +147,14 @@ def test_a_slow_line_is_left_half_free() -> None:
     assert course.waits == [pytest.approx(40, rel=0.01)]
 
 
+def test_a_slow_line_counts_when_refused_early() -> None:
+    """A 409 that comes in the middle of the body does not make the line any faster."""
+    course = virtually(busy(take=600_000, sending=40), accepted(), document=MIB)
+    first = course.transport.exchanges[0]
+    assert first.ended is not None
+    assert course.waits[0] >= first.ended - first.began > 20
+
+
 def test_a_slow_reply_is_no_slow_line() -> None:
     """What counts is how long the body took, not how long the server thought about the 409."""
     course = virtually(busy(sending=3, replying=60), accepted(), document=MIB)

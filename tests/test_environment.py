@@ -9,6 +9,7 @@ import pytest
 
 from meeting_async import errors
 from meeting_async._environment import settings_from
+from meeting_async._signing import HmacSigner
 
 PLAIN = {"allow_plaintext": False}
 
@@ -20,22 +21,37 @@ def test_an_empty_environment_sets_nothing() -> None:
 
 
 def test_all_variables() -> None:
-    """Each has its argument."""
-    assert settings_from(
+    """Each has its argument; the secret counts as its UTF-8 bytes, as in the constructor."""
+    settings = settings_from(
         {
             "MEETING_BASE_URL": "https://meet.example.com",
             "MEETING_API_KEY": "devkey",
-            "MEETING_API_SECRET": "hush",
+            "MEETING_API_SECRET": "geheim-ü",
             "MEETING_MAX_SIZE_WHITEBOARD_FILE": "30MiB",
             "MEETING_ALLOW_PLAINTEXT": "1",
         }
-    ) == {
+    )
+    secret = settings.pop("api_secret")
+    assert settings == {
         "base_url": "https://meet.example.com",
         "api_key": "devkey",
-        "api_secret": "hush",
         "max_size_whiteboard_file": 31_457_280,
         "allow_plaintext": True,
     }
+    expected = HmacSigner("devkey", "geheim-ü").sign(b"room01")
+    assert HmacSigner("devkey", secret).sign(b"room01") == expected
+
+
+def test_settings_do_not_show_the_secret(tmp_path: Path) -> None:
+    """They stand in the frames of whoever makes a client of them."""
+    path = tmp_path / "secret"
+    path.write_bytes(b"hush")
+    for settings in (
+        settings_from({"MEETING_API_SECRET": "hush"}),
+        settings_from({"MEETING_API_SECRET_FILE": str(path)}),
+    ):
+        assert settings["api_secret"] == b"hush"
+        assert "hush" not in repr(settings) + str(settings["api_secret"])
 
 
 def test_variables_set_to_nothing_count_as_unset() -> None:
@@ -76,6 +92,16 @@ def test_secret_and_file_together(tmp_path: Path) -> None:
     assert caught.value.field == "MEETING_API_SECRET"
     assert "MEETING_API_SECRET_FILE" in str(caught.value)
     assert "hush" not in str(caught.value) + repr(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"\r\n"])
+def test_secret_file_without_a_secret(tmp_path: Path, content: bytes) -> None:
+    """It is set to something unusable, which is another mistake than not being set."""
+    path = tmp_path / "secret"
+    path.write_bytes(content)
+    with pytest.raises(errors.ConfigurationError) as caught:
+        settings_from({"MEETING_API_SECRET_FILE": str(path)})
+    assert caught.value.field == "MEETING_API_SECRET_FILE"
 
 
 @pytest.mark.parametrize("path", [".", "missing", "missing/secret", "nul\0"])

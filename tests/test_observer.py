@@ -476,6 +476,20 @@ async def test_the_end_of_the_program_is_no_misbehaviour(error: type[BaseExcepti
         await Observer(raising(error())).tell(event)
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_the_end_of_the_program_comes_without_a_group(
+    in_virtual_time: InVirtualTime, error: type[BaseException]
+) -> None:
+    """From an asynchronous observer as well: no exception group reaches the user."""
+
+    async def main() -> None:
+        async with connected(FakeTransport(accepted()), on_event=raising_later(error())) as client:
+            await upload(client)
+
+    with pytest.raises(error):
+        in_virtual_time(main)
+
+
 def test_a_cancelled_call_still_tells_a_slow_observer(in_virtual_time: InVirtualTime) -> None:
     """``Finished`` reaches an asynchronous observer of a call that was cancelled, or cut off."""
     ended = []

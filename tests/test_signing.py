@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import traceback
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -16,7 +16,7 @@ from meeting_async.errors import ConfigurationError
 SECRET = "s3cret-key"
 
 # Each computed once with: printf '%s' MESSAGE | openssl dgst -sha256 -hmac SECRET
-# (OpenSSL 3.0; the key that is no text with -mac HMAC -macopt hexkey:ff80fe01).
+# (OpenSSL 3.0; keys that are no text with -mac HMAC -macopt hexkey:ff80fe01 and hexkey:eda080).
 OPENSSL_VECTORS: list[tuple[str | bytes, bytes, str]] = [
     (SECRET, b"room01", "971f33ad0b2630662929c978c3935e4079d20bf6cefcf11ab014bbfdd0510cbb"),
     (
@@ -50,6 +50,12 @@ OPENSSL_VECTORS: list[tuple[str | bytes, bytes, str]] = [
         b"\xff\x80\xfe\x01",
         b"room01",
         "889bec62920670bc6e3bced0251f99dd31778a2aef8413739563ecfb2ddd6b25",
+    ),
+    # Bytes that look like half of a character are bytes all the same.
+    (
+        b"\xed\xa0\x80",
+        b"room01",
+        "5fdd8f9b314eeeee1ff2fa6d55f3bd9a576c37e26457a1a3ceb05f0cbc242960",
     ),
     ("k" * 100, b"room01", "c439fd7348a3ac062c363a4e14d1208578bacb73f34dcef975746038e9d1379d"),
     # Also test case 2 of RFC 4231.
@@ -212,6 +218,13 @@ def test_locals_of_a_refusal_show_no_secret(secret: str | bytes) -> None:
     """Error reporters send the local variables of each frame along."""
     with pytest.raises(ConfigurationError) as caught:
         HmacSigner("devkey", secret)
+    assert "hush" not in library_locals(caught.value)
+
+
+def test_locals_of_a_wrong_type_show_no_secret() -> None:
+    """A ``bytearray`` holds a real secret, too."""
+    with pytest.raises(TypeError) as caught:
+        HmacSigner("devkey", cast("Any", bytearray(b"hush")))
     assert "hush" not in library_locals(caught.value)
 
 

@@ -6,11 +6,14 @@ does the I/O, reading the reply included.
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
+import math
 import socket
 import ssl
-from collections.abc import AsyncIterator
-from typing import Protocol, runtime_checkable
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from typing import Any, Protocol, runtime_checkable
 
 import anyio
 import anyio.to_thread
@@ -18,7 +21,7 @@ import h11
 import httpx
 
 from meeting_async import errors
-from meeting_async._records import Body, Reply, Request
+from meeting_async._records import Reply, Request
 
 MAX_REPLY_BYTES = 16 * 1024**2
 """Longest reply that is read; the largest regular one lists rooms and is far below."""
@@ -47,7 +50,8 @@ class HttpxTransport:
 
     Without arguments it keeps connections of its own: JSON calls share a pool; every upload opens
     a connection and closes it, because an idle one that the server has just dropped would make
-    the outcome of a small upload unknown. Environment proxies and ``.netrc`` are not looked at.
+    the outcome of a small upload unknown. Environment proxies, ``.netrc`` and cookies are not
+    looked at.
 
     Args:
         client: An ``httpx.AsyncClient`` of yours, used as it is and never closed. Its event hooks
@@ -67,62 +71,58 @@ class HttpxTransport:
     ) -> None:
         self._borrowed = client
         self._verify = verify
-        self._proxy = proxy
-        self._own: dict[tuple[str, bool], httpx.AsyncClient] = {}
+        self._proxy = None if proxy is None else httpx.Proxy(proxy)
+        self._own: dict[tuple[str, bool], httpx.AsyncHTTPTransport] = {}
         self._contexts: dict[str, ssl.SSLContext] = {}
-        self._opening = anyio.Lock()
+        self._opening: anyio.Lock | None = None
 
     def __repr__(self) -> str:
-        kind = "a borrowed client" if self._borrowed else f"{len(self._own)} clients of its own"
+        kind = "a borrowed client" if self._borrowed else f"{len(self._own)} pools of its own"
         return f"<HttpxTransport with {kind}>"
 
     async def send(self, request: Request, /) -> Reply:
         """Send ``request``; see :class:`Transport`."""
-        client = self._borrowed or await self._client_for(request)
-        with anyio.CancelScope() as reply_limit:
-            try:
-                return await _exchange(client, request, reply_limit)
-            except errors.MeetingError:  # from the body; several of ours are OSErrors, too
-                raise
-            except _FOREIGN as error:
-                # Their frames hold the signed headers: type and text are kept, frames are not.
-                raise _mapped(error) from _without_frames(error)
-        raise errors.TransferTimeout(f"no complete reply within {request.reply_timeout:g} s")
+        tunnel = self._proxy is not None and request.url.startswith("https:")
+        exchange = _Exchange(request, tunnel=tunnel)
+        if self._borrowed is not None:
+            send = functools.partial(self._borrowed.send, stream=True, follow_redirects=False)
+            return await exchange.run(self._borrowed.build_request, send)
+        pool = await self._pool_for(request)
+        return await exchange.run(_plain_request, pool.handle_async_request)
 
     async def aclose(self) -> None:
         """Close the connections that are its own."""
-        clients, self._own = list(self._own.values()), {}
-        for client in clients:
-            await client.aclose()
+        pools, self._own, self._opening = list(self._own.values()), {}, None
+        for pool in pools:
+            await pool.aclose()
 
-    async def _client_for(self, request: Request) -> httpx.AsyncClient:
+    async def _pool_for(self, request: Request) -> httpx.AsyncHTTPTransport:
         scheme = "https" if request.url.startswith("https:") else "http"
         key = scheme, isinstance(request.body, bytes)
         if key not in self._own:
+            self._opening = self._opening or anyio.Lock()  # of the loop that runs now
             async with self._opening:
                 if key not in self._own:
                     self._own[key] = await anyio.to_thread.run_sync(self._open, *key)
         return self._own[key]
 
-    def _open(self, scheme: str, keep_alive: bool) -> httpx.AsyncClient:
+    def _open(self, scheme: str, keep_alive: bool) -> httpx.AsyncHTTPTransport:
+        _user_agent()  # reads a file, once
         if scheme not in self._contexts:
             self._contexts[scheme] = self._context(scheme)
-        context = self._contexts[scheme]
         idle = _IDLE_CONNECTIONS if keep_alive else 0
-        transport = httpx.AsyncHTTPTransport(
-            verify=context,
+        return httpx.AsyncHTTPTransport(
+            verify=self._contexts[scheme],
             trust_env=False,
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=idle),
-            proxy=httpx.Proxy(self._proxy, ssl_context=context) if self._proxy else None,
+            proxy=self._proxy,
             socket_options=_SOCKET_OPTIONS,
         )
-        headers = {"User-Agent": _user_agent()}
-        return httpx.AsyncClient(transport=transport, trust_env=False, headers=headers)
 
     def _context(self, scheme: str) -> ssl.SSLContext:
         if isinstance(self._verify, ssl.SSLContext):
             return self._verify
-        if scheme == "http" and not self._proxy:
+        if scheme == "http":
             return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # never used, so nothing to load
         return httpx.create_ssl_context(verify=self._verify, trust_env=False)
 
@@ -141,83 +141,223 @@ _SOCKET_OPTIONS = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)] + [
 """A conversion is minutes of silence, and address translators forget silent connections."""
 
 
-def _user_agent() -> str:
+@functools.cache
+def _user_agent() -> bytes:
     try:
-        return f"meeting-async/{importlib.metadata.version('meeting-async')}"
+        return b"meeting-async/" + importlib.metadata.version("meeting-async").encode()
     except importlib.metadata.PackageNotFoundError:
-        return "meeting-async"
+        return b"meeting-async"
 
 
-class _Stream(httpx.AsyncByteStream):
-    """Our body as httpx wants it; when its end was taken, the time for the reply starts.
-
-    No generator: one that is abandoned half-way would be finalised by the loop, some time later.
-    """
-
-    def __init__(self, body: Body, request: Request, reply_limit: anyio.CancelScope) -> None:
-        self._chunks = aiter(body)
-        self._reply_timeout = request.reply_timeout
-        self._reply_limit = reply_limit
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self
-
-    async def __anext__(self) -> bytes:
-        try:
-            return await anext(self._chunks)
-        except StopAsyncIteration:
-            self._reply_limit.deadline = anyio.current_time() + self._reply_timeout
-            raise
+def _plain_request(
+    method: str, url: str, *, headers: list[tuple[bytes, bytes]], extensions: dict[str, Any]
+) -> httpx.Request:
+    own = [(b"Host", httpx.URL(url).netloc), (b"User-Agent", _user_agent())]
+    return httpx.Request(method, url, headers=own + headers, extensions=extensions)
 
 
-async def _exchange(
-    client: httpx.AsyncClient, request: Request, reply_limit: anyio.CancelScope
-) -> Reply:
-    outgoing = client.build_request(
-        request.method,
-        request.url,
-        headers=list(request.headers),
-        content=request.body if isinstance(request.body, bytes) else None,
-        extensions={"timeout": _timeouts(request)},
-    )
-    if isinstance(request.body, bytes):
-        reply_limit.deadline = anyio.current_time() + _total_seconds(request)
-    else:
-        outgoing.stream = _Stream(request.body, request, reply_limit)
-    incoming = await client.send(outgoing, stream=True, follow_redirects=False)
-    try:
-        content = await _content(incoming)
-    finally:
-        with anyio.CancelScope(shield=True):
-            await incoming.aclose()
-    return Reply(incoming.status_code, tuple(incoming.headers.raw), content)
-
-
-def _timeouts(request: Request) -> dict[str, float]:
+def _outgoing(request: Request, build: _Build) -> httpx.Request:
+    """Make the request in a frame of its own, which is gone when anything can fail."""
     limits = request.timeouts
-    return {
+    timeout = {
         "connect": limits.connect,
         "pool": limits.connect,
         "write": limits.send_stall,
         "read": request.reply_timeout,
     }
+    return build(
+        request.method,
+        request.url,
+        headers=list(request.headers),
+        extensions={"timeout": timeout},
+    )
 
 
-def _total_seconds(request: Request) -> float:
-    """Limit a whole JSON call: its body is small and goes out at once, so one limit will do."""
-    limits = request.timeouts
-    return limits.connect + limits.send_stall + request.reply_timeout
+class _Exchange:
+    """One request and its reply, with limits of time that follow its phases.
+
+    Connecting as a whole, then none while the body makes progress, then the reply as a whole.
+    """
+
+    def __init__(self, request: Request, *, tunnel: bool = False) -> None:
+        self._request = request
+        self._tunnel = tunnel
+        self._limit = anyio.CancelScope()
+        self._phase = "connecting"
+        self._body = _Stream(request, self._begin_body, self._begin_reply)
+        self._orphan: Any = None
+        self._caller_handles = sys.exception()
+
+    async def run(self, build: _Build, send: _Send) -> Reply:
+        """Return the reply, or raise what came instead."""
+        mapped: errors.TransportError | None = None
+        self._limit.deadline = anyio.current_time() + self._request.timeouts.connect
+        try:
+            with self._limit:
+                return await self._converse(build, send)
+        except _FOREIGN as error:
+            if self._body.failure is None:
+                mapped = self._mapped(error)
+        if self._body.failure is not None:
+            self._body.failure.__cause__ = self._body.cause  # httpcore raises it "from None"
+        raise self._body.failure or mapped or self._struck()
+
+    async def _converse(self, build: _Build, send: _Send) -> Reply:
+        outgoing = _outgoing(self._request, build)
+        outgoing.stream = self._body
+        outgoing.extensions["trace"] = self._trace
+        try:
+            incoming = await send(outgoing)
+        except BaseException:
+            await self._close_orphan()
+            raise
+        try:
+            content = bytearray()
+            # As it is, without decoding: a small reply cannot become a large one.
+            async for chunk in incoming.aiter_raw():
+                content += chunk
+                if len(content) > MAX_REPLY_BYTES:
+                    # Not by leaving the loop: generators left half-way are finalised at random.
+                    self._phase = "too long"
+                    self._limit.cancel()
+                    content.clear()
+            if self._phase == "too long":
+                raise self._struck()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await incoming.aclose()
+        return Reply(incoming.status_code, tuple(incoming.headers.raw), bytes(content))
+
+    async def _trace(self, event: str, info: Mapping[str, Any]) -> None:
+        """Keep the connection in sight until httpcore looks after it."""
+        if event.endswith(("connect_tcp.complete", "start_tls.complete")):
+            self._orphan = info["return_value"]
+        elif event.endswith("send_request_headers.started"):
+            self._orphan = None
+
+    async def _close_orphan(self) -> None:
+        """Close what httpcore 1.0 leaves open when it is cancelled during or after a handshake."""
+        if self._orphan is not None:
+            with anyio.CancelScope(shield=True):
+                await self._orphan.aclose()
+
+    def _begin_body(self) -> None:
+        self._phase = "sending"
+        self._limit.deadline = math.inf
+
+    def _begin_reply(self) -> None:
+        self._phase = "replying"
+        self._limit.deadline = anyio.current_time() + self._request.reply_timeout
+
+    def _struck(self) -> errors.TransportError:
+        if self._phase == "connecting":
+            seconds = self._request.timeouts.connect
+            return errors.ConnectFailed(f"no connection in time ({seconds:g} s)")
+        if self._phase == "too long":
+            return errors.ConnectionLost(f"the reply is longer than {MAX_REPLY_BYTES:,} bytes")
+        return errors.TransferTimeout(f"no complete reply within {self._request.reply_timeout:g} s")
+
+    def _mapped(self, error: Exception) -> errors.TransportError:
+        ours, words = next((row[1], row[2]) for row in _TABLE if isinstance(error, row[0]))
+        if self._tunnel and self._phase == "connecting":
+            ours = errors.ConnectFailed  # what broke is the way to the server
+        chain = list(self._chain(error))
+        for link in chain:
+            link.__traceback__ = None  # their frames hold the signed headers
+        if isinstance(error, _OUR_FAULT):  # their text quotes headers
+            return ours(f"{words} ({type(error).__name__})")
+        detail = next((text for link in chain if (text := str(link).strip())), "")
+        mapped = ours(f"{words} ({detail or type(error).__name__})")
+        mapped.__cause__ = error
+        return mapped
+
+    def _chain(self, error: Exception) -> Iterator[BaseException]:
+        """Yield the exception and those behind it, short of what the caller is handling."""
+        link: BaseException | None = error
+        while link is not None and link is not self._caller_handles:
+            yield link
+            link = link.__cause__ or link.__context__
 
 
-async def _content(incoming: httpx.Response) -> bytes:
-    """Read the reply as it is: no decoding, so that a small reply cannot become a large one."""
-    content = bytearray()
-    async for chunk in incoming.aiter_raw():
-        content += chunk
-        if len(content) > MAX_REPLY_BYTES:
-            raise errors.ConnectionLost(f"the reply is longer than {MAX_REPLY_BYTES:,} bytes")
-    return bytes(content)
+_Build = Callable[..., httpx.Request]
+_Send = Callable[[httpx.Request], Awaitable[httpx.Response]]
 
+
+class _Stream(httpx.AsyncByteStream):
+    """Our body as httpx wants it, in pieces that suit the line.
+
+    The limit for a write holds for a whole piece. So that a slow line is not taken for a stalled
+    one, pieces start small, grow while they pass quickly, and shrink when they do not.
+
+    No generator: one that is abandoned half-way would be finalised by the loop, some time later.
+    """
+
+    def __init__(
+        self, request: Request, on_begin: Callable[[], None], on_end: Callable[[], None]
+    ) -> None:
+        self.failure: Exception | None = None
+        """What the body raised: never to be taken for the network's."""
+        self.cause: BaseException | None = None
+        self._chunks = _once(request.body) if isinstance(request.body, bytes) else request.body
+        self._iterator: AsyncIterator[bytes] | None = None
+        self._rest = memoryview(b"")
+        self._piece = _SMALLEST_PIECE
+        self._handed_at = 0.0
+        self._quickly = request.timeouts.send_stall / 20
+        self._on_begin, self._on_end = on_begin, on_end
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        self._on_begin()
+        self._iterator = aiter(self._chunks)
+        return self
+
+    async def __anext__(self) -> bytes:
+        self._adapt()
+        if not self._rest:
+            self._rest = memoryview(await self._next_chunk())
+        piece, self._rest = self._rest[: self._piece], self._rest[self._piece :]
+        self._handed_at = anyio.current_time()
+        return bytes(piece)
+
+    def _adapt(self) -> None:
+        if not self._handed_at:
+            return
+        quick = anyio.current_time() - self._handed_at < self._quickly
+        larger = self._piece * 2 if quick else self._piece // 2
+        self._piece = min(max(larger, _SMALLEST_PIECE), _LARGEST_PIECE)
+
+    async def _next_chunk(self) -> bytes:
+        try:
+            return await anext(self._iterator or aiter(self._chunks))
+        except StopAsyncIteration:
+            self._on_end()
+            raise
+        except Exception as error:
+            self.failure, self.cause = error, error.__cause__
+            raise
+
+
+_SMALLEST_PIECE = 8 * 1024
+_LARGEST_PIECE = 1024 * 1024
+"""Bytes per write; above the size of a chunk, so that on a fast line chunks go out as they are."""
+
+
+class _once:  # noqa: N801 - reads as the function it stands for
+    """Iterate over one chunk."""
+
+    def __init__(self, chunk: bytes) -> None:
+        self._left = [chunk] if chunk else []
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if not self._left:
+            raise StopAsyncIteration
+        return self._left.pop()
+
+
+_OUR_FAULT = (httpx.LocalProtocolError, h11.LocalProtocolError)
 
 _TABLE: tuple[tuple[tuple[type[Exception], ...], type[errors.TransportError], str], ...] = (
     (
@@ -226,7 +366,13 @@ _TABLE: tuple[tuple[tuple[type[Exception], ...], type[errors.TransportError], st
         "no connection in time",
     ),
     (
-        (httpx.ConnectError, httpx.ProxyError, httpx.UnsupportedProtocol, httpx.InvalidURL),
+        (
+            httpx.ConnectError,
+            httpx.ProxyError,
+            httpx.UnsupportedProtocol,
+            httpx.InvalidURL,
+            UnicodeError,  # a host name that no name server can be asked for
+        ),
         errors.ConnectFailed,
         "no connection",
     ),
@@ -252,18 +398,3 @@ _TABLE: tuple[tuple[tuple[type[Exception], ...], type[errors.TransportError], st
 """What others raise, what it is here, and in which words. The first match counts."""
 
 _FOREIGN = tuple(kind for kinds, _, _ in _TABLE for kind in kinds)
-
-
-def _mapped(error: Exception) -> errors.TransportError:
-    ours, words = next((row[1], row[2]) for row in _TABLE if isinstance(error, row[0]))
-    detail = str(error).strip() or type(error).__name__
-    return ours(f"{words} ({detail})")
-
-
-def _without_frames(error: Exception) -> BaseException:
-    """Drop the frames of an exception and of those behind it."""
-    link: BaseException | None = error
-    while link is not None:
-        link.__traceback__ = None
-        link = link.__cause__ or link.__context__
-    return error

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
+from meeting_async import RetryScheduled
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -85,7 +87,7 @@ class _LogLines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Print the record's message if it is of interest."""
         if record.name.partition(".")[0] == _LOGGER.name:
-            is_news = self._debug or not hasattr(record, "action")
+            is_news = self._debug or getattr(record, "action", None) != RetryScheduled.__name__
         else:
             is_news = record.levelno >= logging.ERROR
         if is_news:
