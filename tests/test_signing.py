@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pickle
 import traceback
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 import meeting_async._signing as signing
 from meeting_async._records import SignedHeaders
-from meeting_async._signing import HmacSigner, Signer
+from meeting_async._signing import HmacSigner, Signer, hidden
 from meeting_async.errors import ConfigurationError
 
 SECRET = "s3cret-key"
@@ -197,6 +197,16 @@ def test_repr_reveals_no_secret() -> None:
     assert str(HmacSigner("devkey", b"hush")) == "HmacSigner('devkey', (hidden))"
 
 
+def test_a_hidden_secret_is_a_secret_that_does_not_show() -> None:
+    """Bytes in all but the look of them; what is no secret stays what it is."""
+    secret = hidden("geheim-ü")
+    assert secret == hidden("geheim-ü".encode()) == "geheim-ü".encode()
+    assert {repr(secret), str(secret), f"{secret}", f"{secret!r}"} == {"(hidden)"}
+    assert repr({"api_secret": [secret]}) == "{'api_secret': [(hidden)]}"
+    assert HmacSigner("k", secret).sign(b"m") == HmacSigner("k", "geheim-ü").sign(b"m")
+    assert hidden(None) is None
+
+
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_signers_do_not_pickle(protocol: int) -> None:
     """A pickle on a disk or a queue would carry the secret."""
@@ -221,10 +231,13 @@ def test_locals_of_a_refusal_show_no_secret(secret: str | bytes) -> None:
     assert "hush" not in library_locals(caught.value)
 
 
-def test_locals_of_a_wrong_type_show_no_secret() -> None:
-    """A ``bytearray`` holds a real secret, too."""
+@pytest.mark.parametrize(
+    ("key", "secret"), [("devkey", bytearray(b"hush")), (b"devkey", "hush"), (None, b"hush")]
+)
+def test_locals_of_a_wrong_type_show_no_secret(key: Any, secret: Any) -> None:
+    """A ``bytearray`` holds a real secret, too, as does what stands beside a wrong key."""
     with pytest.raises(TypeError) as caught:
-        HmacSigner("devkey", cast("Any", bytearray(b"hush")))
+        HmacSigner(key, secret)
     assert "hush" not in library_locals(caught.value)
 
 

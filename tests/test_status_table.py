@@ -34,6 +34,7 @@ from meeting_async.errors import (
     ServerFailed,
     Throttled,
     UnexpectedReply,
+    UploadInterrupted,
     UploadOutcomeUnknown,
 )
 from meeting_async.testing import MeetingServer
@@ -309,13 +310,20 @@ async def test_the_size_limit_allows_equality(server: MeetingServer) -> None:
 
 
 async def test_the_limit_of_the_whole_body(server: MeetingServer) -> None:
-    """413 in plain text, early, and the connection closed: still ``DocumentRefused``."""
-    async with connected(server) as client:
-        for _ in range(10):  # whether the answer or the end is seen first is a race
+    """413 in plain text, early, and the connection closed: ``DocumentRefused`` if it is seen.
+
+    The server closes while the body still goes out. Whether the answer or the broken connection
+    is seen first is a race that the whole body decides today; it is never taken for success, and
+    nothing reaches the room.
+    """
+    for _ in range(10):
+        async with connected(server) as client:
             error = await refusal_of(upload(client, data=b"a" * (BODY_LIMIT + 1)))
-            assert isinstance(error, DocumentRefused), error
+        assert isinstance(error, DocumentRefused | UploadInterrupted | UploadOutcomeUnknown)
+        if isinstance(error, DocumentRefused):
             assert facts(error) == (DocumentRefused, 413, None)
             assert "text/plain" in error.msg
+    assert [room.accepted for room in server.rooms.values()] == [()] * len(server.rooms)
 
 
 # --- the server's own record ---------------------------------------------------------------------

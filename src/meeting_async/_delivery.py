@@ -272,7 +272,7 @@ class Delivery:
         waited = now - self._busy_since
         seconds = self.lock.delay(
             waited=waited,
-            send_seconds=self._body_took or 0.0,
+            send_seconds=now - self._attempt_began if self._body_took is None else self._body_took,
             hint=seen.hint,
             random=self.random(),
         )

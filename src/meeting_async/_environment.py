@@ -65,7 +65,11 @@ def _secret(environ: _Environment) -> Secret:
         problem, fix = f"names a file that cannot be read: {reason}", "mend path or permissions"
         raise ConfigurationError("MEETING_API_SECRET_FILE", shown(path), problem, fix) from error
     # The one line break that editors and `echo` put at the end of a file is no accident.
-    return Secret(content.removesuffix(b"\n").removesuffix(b"\r"))
+    secret = Secret(content.removesuffix(b"\n").removesuffix(b"\r"))
+    if not secret:
+        problem, fix = "names a file that is empty", "put the API secret into it"
+        raise ConfigurationError("MEETING_API_SECRET_FILE", shown(path), problem, fix)
+    return secret
 
 
 def _boolean(environ: _Environment, name: str) -> bool:

@@ -77,9 +77,12 @@ class Observer:
 
 async def _within_limit(result: Awaitable[object]) -> None:
     # In a task of its own: a CancelledError that it raises itself is then no cancellation of ours.
-    with anyio.move_on_after(OBSERVER_LIMIT) as scope:
-        async with anyio.create_task_group() as group:
-            group.start_soon(_awaited, result)
+    try:
+        with anyio.move_on_after(OBSERVER_LIMIT) as scope:
+            async with anyio.create_task_group() as group:
+                group.start_soon(_awaited, result)
+    except BaseExceptionGroup as stops:  # what ends the program: KeyboardInterrupt, SystemExit
+        raise stops.exceptions[0] from None
     if scope.cancelled_caught:
         logger.warning("on_event took over %g s and was cut off", OBSERVER_LIMIT, extra=_OBSERVER)
 
