@@ -38,7 +38,7 @@ EXAMPLE_VALUES: dict[str, Any] = {
     "str | None": "NAME",
     "float | None": 7.5,
 }
-HOSTILE = "1\n2\r3\u20284\x855\x1b[31m6\ud800 end"
+HOSTILE = "1\n2\r3\u20284\x855\x1b[31m6\ud800 ende für alle"
 """Line breaks of four kinds, a terminal's escape, and a character no file can hold."""
 
 
@@ -125,8 +125,13 @@ def test_text_is_one_line_whatever_others_say(kind: type[MeetingError], fact: st
     """Texts of the server and the operating system can forge no line and spoil no log file."""
     error = make(kind, **{fact: HOSTILE})
     assert getattr(error, fact) == HOSTILE
-    assert "end" in str(error)
+    assert "ende für alle" in str(error)
     assert str(error).isprintable()
+
+
+def test_what_does_not_print_is_escaped() -> None:
+    """As Python writes it, and nothing else is touched."""
+    assert str(errors.ConnectionLost("a\n\x1b[0m \ud800 ü\\'")) == r"a\n\x1b[0m \ud800 ü\'"
 
 
 def test_texts() -> None:

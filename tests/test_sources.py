@@ -378,6 +378,13 @@ def _parent_gone(path: Path) -> None:
     path.parent.rename(path.parent.with_name("elsewhere"))
 
 
+def _parent_swapped(path: Path) -> None:
+    """Nothing of the file itself changes; another one has its path."""
+    path.parent.rename(path.parent.with_name("elsewhere"))
+    path.parent.mkdir()
+    path.write_bytes(DATA)
+
+
 def _parent_to_file(path: Path) -> None:
     path.parent.rename(path.parent.with_name("elsewhere"))
     path.parent.write_bytes(b"")
@@ -403,6 +410,7 @@ CHANGES = [
     _to_zeros,
     _to_link,
     _parent_gone,
+    _parent_swapped,
     _parent_to_file,
 ]
 change_them = pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)

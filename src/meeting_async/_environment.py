@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from meeting_async._limits import parse_size, shown
-from meeting_async._signing import Secret
+from meeting_async._signing import Secret, hidden_text
 from meeting_async.errors import ConfigurationError
 
 _BOOLEANS = {"1": True, "true": True, "yes": True, "on": True} | {
@@ -53,7 +53,7 @@ def settings_from(environ: Mapping[str, str]) -> dict[str, Any]:
 def _secret(environ: _Environment) -> Secret:
     path = environ.get("MEETING_API_SECRET_FILE")
     if not path:
-        return Secret(environ.get("MEETING_API_SECRET").encode("utf-8", "surrogatepass"))
+        return hidden_text(environ.get("MEETING_API_SECRET"))
     if environ.get("MEETING_API_SECRET"):
         raise ConfigurationError(
             "MEETING_API_SECRET", "(hidden)", "is set beside MEETING_API_SECRET_FILE", "unset one"

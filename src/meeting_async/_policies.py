@@ -70,9 +70,9 @@ class LockPolicy:
     share: float = attrs.field(default=0.2, validator=_positive)
     """Delay as a share of the time already waited."""
     min_delay: float = attrs.field(default=0.5, validator=_positive)
-    """Shortest delay; a lock may be released a moment after the holder's 200."""
+    """Shortest delay, before jitter; a lock may be released a moment after the holder's 200."""
     max_delay: float = attrs.field(default=20.0, validator=_positive)
-    """Longest delay that the share may grow to; a Retry-After may ask for more."""
+    """Longest delay that the share may grow to, before jitter; a Retry-After may ask for more."""
     max_retry_after: float = attrs.field(default=60.0, validator=_seconds)
     """Longest Retry-After that is obeyed; a longer one is cut to this."""
     jitter: float = attrs.field(default=0.1, validator=_number(float, 0, 1))

@@ -71,6 +71,9 @@ class SignedHeaders:
     signature: str = attrs.field(repr=_masked)
     """Value of ``HASH-SIGNATURE``: for an upload a lasting credential for its room."""
 
+    def __reduce__(self) -> tuple[object, ...]:
+        raise TypeError("SignedHeaders hold a signature and do not pickle")
+
 
 @attrs.frozen
 class UploadReceipt:

@@ -50,16 +50,23 @@ class HmacSigner:
     line break at the end of the secret is stripped with a warning.
     """
 
+    _api_key = ""  # a repr works from the start: error reporters ask for it amid __init__
+
     def __init__(self, api_key: str, api_secret: str | bytes) -> None:
-        self._api_key, self._secret = _text(api_key), _bytes(api_secret)
-        del api_key, api_secret  # so that no frame of what is raised below shows them
+        secret, kind = hidden(api_secret), type(api_secret).__name__
+        del api_secret  # so that no frame of what is raised below shows it
+        if not isinstance(secret, Secret):
+            del secret
+            raise TypeError(f"api_secret must be str or bytes, not {kind}")
+        self._api_key, self._secret = _text(api_key), secret
+        del api_key
         if not re.fullmatch(r"[\x21-\x7e]+", self._api_key):
             fix = "give the key as printable ASCII without blanks"
             raise _unusable("api_key", self._api_key, "cannot stand in a header", fix)
         if self._secret.endswith((b"\n", b"\r")):
             self._secret = Secret(self._secret.rstrip(b"\r\n"))
             warnings.warn(_LINE_BREAK, stacklevel=2)
-        if not self._secret or self._secret.count(0) or _SURROGATE.search(self._secret):
+        if not self._secret or self._secret.count(0):
             problem = "is empty, contains NUL or is no Unicode text"
             raise _unusable(
                 "api_secret", self._secret, problem, "give the API secret of the server"
@@ -88,9 +95,6 @@ _LINE_BREAK = (
     "api_secret ends with a line break, which was stripped; it usually comes from reading a file"
 )
 
-_SURROGATE = re.compile(rb"\xed[\xa0-\xbf]")
-"""Half of a character, as ``surrogatepass`` writes it; no UTF-8 text contains it."""
-
 
 def _text(api_key: object) -> str:
     if not isinstance(api_key, str):
@@ -101,15 +105,13 @@ def _text(api_key: object) -> str:
 def hidden(api_secret: T) -> T | Secret:
     """Turn a secret into one that does not show; leave alone what is none."""
     if isinstance(api_secret, str):
-        return Secret(api_secret.encode("utf-8", "surrogatepass"))
+        return hidden_text(api_secret)
     return Secret(api_secret) if isinstance(api_secret, bytes) else api_secret
 
 
-def _bytes(api_secret: object) -> Secret:
-    secret = hidden(api_secret)
-    if not isinstance(secret, Secret):
-        raise TypeError(f"api_secret must be str or bytes, not {type(secret).__name__}")
-    return secret
+def hidden_text(api_secret: str) -> Secret:
+    """Encode a secret; halves of characters become NUL, which no signer takes."""
+    return Secret(re.sub("[\ud800-\udfff]", "\0", api_secret).encode())
 
 
 def _unusable(field: str, value: str | bytes, problem: str, fix: str) -> ConfigurationError:
