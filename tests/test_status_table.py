@@ -309,17 +309,20 @@ async def test_the_size_limit_allows_equality(server: MeetingServer) -> None:
     assert facts(error)[:2] == (DocumentRefused, 413)
 
 
-async def test_the_limit_of_the_whole_body(server: MeetingServer) -> None:
-    """413 in plain text, early, and the connection closed: ``DocumentRefused`` if it is seen.
+async def test_the_limit_of_the_whole_body(server: MeetingServer, anyio_backend_name: str) -> None:
+    """413 in plain text, early, and the connection closed: ``DocumentRefused`` where it is seen.
 
-    The server closes while the body still goes out. Whether the answer or the broken connection
-    is seen first is a race that the whole body decides today; it is never taken for success, and
-    nothing reaches the room.
+    The server closes while the body still goes out. On asyncio a failed write discards what was
+    received, so there the broken connection may be all that is seen. It is never taken for
+    success, and nothing reaches the room.
     """
+    seen: tuple[type[MeetingError], ...] = (DocumentRefused,)
+    if anyio_backend_name == "asyncio":
+        seen += (UploadInterrupted, UploadOutcomeUnknown)
     for _ in range(10):
         async with connected(server) as client:
             error = await refusal_of(upload(client, data=b"a" * (BODY_LIMIT + 1)))
-        assert isinstance(error, DocumentRefused | UploadInterrupted | UploadOutcomeUnknown)
+        assert isinstance(error, seen)
         if isinstance(error, DocumentRefused):
             assert facts(error) == (DocumentRefused, 413, None)
             assert "text/plain" in error.msg

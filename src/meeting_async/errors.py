@@ -275,7 +275,11 @@ class RoomBusy(MeetingError, TimeoutError):
 
 @attrs.define(slots=False)
 class DeadlineExceeded(MeetingError, TimeoutError):
-    """The caller's deadline struck before the document, or the request, was out."""
+    """The caller's deadline struck.
+
+    A document had not been sent completely (else it is :class:`UploadOutcomeUnknown`). A JSON call
+    may have reached the server; repeat it only if it is idempotent.
+    """
 
     operation: str
     """The method path."""
