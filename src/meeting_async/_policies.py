@@ -45,6 +45,13 @@ def _instance(kind: type) -> Callable[[object, attrs.Attribute[Any], Any], None]
     return validate
 
 
+def _delivery(_instance: object, field: attrs.Attribute[Any], value: object) -> None:
+    modes = get_args(Delivery)
+    if value not in modes:
+        fix = f"choose {' or '.join(map(repr, modes))}"
+        raise ConfigurationError(field.name, repr(value), "is not a way of delivery", fix)
+
+
 _seconds = _number(float, 0)
 _positive = _number(float, 0, above=True)
 
@@ -146,15 +153,8 @@ class Options:
 
     max_size_whiteboard_file: int | None = None
     allow_images: bool = attrs.field(default=False, validator=_instance(bool))
-    delivery: Delivery = attrs.field(default="at_most_once")
+    delivery: Delivery = attrs.field(default="at_most_once", validator=_delivery)
     lock: LockPolicy = attrs.field(factory=LockPolicy, validator=_instance(LockPolicy))
     retry: RetryPolicy = attrs.field(factory=RetryPolicy, validator=_instance(RetryPolicy))
     timeouts: Timeouts = attrs.field(factory=Timeouts, validator=_instance(Timeouts))
     on_event: OnEvent | None = attrs.field(default=None, validator=optional(is_callable()))
-
-    @delivery.validator
-    def _known_delivery(self, _field: attrs.Attribute[Any], value: object) -> None:
-        modes = get_args(Delivery)
-        if value not in modes:
-            fix = f"choose {' or '.join(map(repr, modes))}"
-            raise ConfigurationError("delivery", repr(value), "is not a way of delivery", fix)

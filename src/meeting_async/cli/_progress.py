@@ -106,7 +106,7 @@ class Bars:
     """One bar for each upload, redrawn in place."""
 
     _console: Console
-    _stays: bool = attrs.field(kw_only=True)
+    _stays: bool = attrs.field(kw_only=True, alias="stays")
     _rows: _Rows = attrs.field(factory=_Rows, init=False)
     _live: Live = attrs.field(init=False)
 
@@ -164,7 +164,7 @@ class Lines:
     """A line for each thing worth telling; a lock that is waited for is told at each attempt."""
 
     _console: Console
-    _stays: bool = attrs.field(kw_only=True)
+    _stays: bool = attrs.field(kw_only=True, alias="stays")
     _rows: _Rows = attrs.field(factory=_Rows, init=False)
     _told: dict[int, float] = attrs.field(factory=dict, init=False)
 
