@@ -139,13 +139,16 @@ def test_demo_fails_if_a_room_receives_something_else(
         add_room(server, room_id).fail_conversion = room_id == "room01"
 
     monkeypatch.setattr(MeetingServer, "add_room", with_failing_room01)
+    monkeypatch.setattr("meeting_async._documents.check_type", lambda *_: None)
     assert _demo.demo(lock_seconds=0.001, processing_seconds=0.0) == 1
     shown = capsys.readouterr()
-    failed, unlocked, missing = shown.err.splitlines()
+    failed, unlocked, missing, sent = shown.err.splitlines()
     prefix = "meeting-async: not as expected: handout.pdf"
     assert failed.startswith(f"{prefix} to room01: room/uploadWhiteboardFile for room 'room01'")
     assert unlocked == f"{prefix} to room04: the room was not locked"
     assert missing == f"{prefix} in room01: missing"
+    assert sent.startswith("meeting-async: not as expected: diagram.png: ")
+    assert sent.endswith("(1 requests)")
     assert "Everything" not in shown.out
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import contextlib
 import errno
 import os
@@ -496,26 +497,73 @@ def _is_document(path: Path, form: bytearray) -> bool:
     return path.is_file() and path.read_bytes() + b"\r\n--" in form
 
 
-@pytest.mark.parametrize("change", [_grow, _shrink, _replace, _to_zeros])
-async def test_a_change_amid_the_measuring_is_noticed(
-    path: Path, change: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+def before_the_next_opening(
+    monkeypatch: pytest.MonkeyPatch, happening: Callable[[], object]
 ) -> None:
-    """A file that changes between the looks of one measuring is never delivered cut or mixed."""
-    opened = os.open
+    """Let something happen between a look at a file and its opening, whichever way it is opened."""
 
-    def changing(*args: Any, **kwargs: Any) -> int:
-        monkeypatch.setattr(os, "open", opened)
-        change(path)
-        return opened(*args, **kwargs)
+    def patched(opened: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            monkeypatch.undo()
+            happening()
+            return opened(*args, **kwargs)
 
-    monkeypatch.setattr(os, "open", changing)
+        return call
+
+    monkeypatch.setattr(os, "open", patched(os.open))
+    monkeypatch.setattr(builtins, "open", patched(builtins.open))
+
+
+@pytest.mark.parametrize("stage", ["measuring", "opening"])
+@pytest.mark.parametrize("change", [_grow, _shrink, _replace, _to_zeros, _to_directory])
+async def test_a_change_between_look_and_opening_is_noticed(
+    path: Path, change: Callable[[Path], None], stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that changes between two looks at it is never delivered cut or mixed."""
     source = PathSource(str(path))
+    if stage == "measuring":
+        before_the_next_opening(monkeypatch, lambda: change(path))
     try:
         form = Form(source, await source.measure())
+        if stage == "opening":
+            before_the_next_opening(monkeypatch, lambda: change(path))
         await form.send(lambda: None, at=-1)
     except (DocumentChanged, DocumentUnreadable):
         return
-    assert _is_document(path, form.sent)
+    assert stage == "measuring"
+    assert not form.sent or _is_document(path, form.sent)
+
+
+@pytest.mark.parametrize("stage", ["measuring", "opening"])
+async def test_a_fifo_in_the_files_place_holds_no_thread(
+    path: Path, stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opening it would wait for its other end for ever, and a thread cannot be cancelled."""
+
+    def release() -> None:
+        with contextlib.suppress(OSError):
+            os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+
+    source = PathSource(str(path))
+    if stage == "measuring":
+        before_the_next_opening(monkeypatch, lambda: _to_fifo(path))
+    timer = threading.Timer(0.5, release)  # or this test would hang, too
+    timer.start()
+    started = time.perf_counter()
+    with pytest.raises((DocumentChanged, DocumentUnreadable)):
+        await _read_after(source, monkeypatch, path if stage == "opening" else None)
+    seconds = time.perf_counter() - started
+    timer.cancel()
+    assert seconds < 0.4
+
+
+async def _read_after(
+    source: PathSource, monkeypatch: pytest.MonkeyPatch, path: Path | None
+) -> None:
+    measure = await source.measure()
+    if path is not None:
+        before_the_next_opening(monkeypatch, lambda: _to_fifo(path))
+    await read_all(source, measure)
 
 
 async def test_an_error_midway_is_mapped(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

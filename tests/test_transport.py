@@ -27,6 +27,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import attrs
+import httpcore
 import httpx
 import pytest
 import respx
@@ -159,10 +160,15 @@ bodies: list[MultipartBody] = []
 async def finish(transport: HttpxTransport) -> None:
     """Close everything; what is unclosed then shows while the loop still runs."""
     await transport.aclose()
-    while bodies:
-        await bodies.pop().aclose()
+    await close_bodies()
     gc.collect()
     await anyio.lowlevel.checkpoint()
+
+
+async def close_bodies() -> None:
+    """Close the bodies of the test."""
+    while bodies:
+        await bodies.pop().aclose()
 
 
 def either(kind: str, url: str, timeouts: Timeouts = PATIENT) -> Request:
@@ -980,6 +986,43 @@ async def test_a_proxy_that_is_silent(
         await transport.aclose()
 
 
+def mute_tunnel(connection: Connection) -> None:
+    """Connect, and pass nothing on."""
+    connection.read_head()
+    connection.send(b"HTTP/1.1 200 OK\r\n\r\n")
+    connection.drain()
+
+
+@pytest.mark.parametrize("how", ["timeout", "cancellation"])
+async def test_a_tunnel_that_leads_nowhere(
+    tls: tuple[ssl.SSLContext, ssl.SSLContext], how: str
+) -> None:
+    """Given up in the handshake behind the proxy, by us or by the caller: nothing stays open."""
+    with Peer(mute_tunnel) as proxy:
+        transport = HttpxTransport(proxy=proxy.url, verify=tls[1])
+        await never_connects(transport, "https://meet.invalid", connect=0.1)
+        before = descriptors(proxy)
+        for _ in range(5):
+            if how == "timeout":
+                await never_connects(transport, "https://meet.invalid", connect=0.05)
+            else:
+                await cancelled(transport, call("https://meet.invalid"), 0.05)
+        try:
+            await until(lambda: descriptors(proxy) == before and proxy.idle(), 1)
+        finally:
+            await finish(transport)
+
+
+async def test_a_proxy_behind_tls(tls: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
+    """The way to the proxy is checked with the caller's certificates, too."""
+    with Peer(answering(reply()), tls=tls[0]) as proxy:
+        transport = HttpxTransport(proxy=proxy.url, verify=tls[1])
+        try:
+            assert (await transport.send(call("http://meet.invalid"))).status == 200
+        finally:
+            await finish(transport)
+
+
 async def test_a_proxy_that_is_not_there(tls: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
     """Refused, in clear and encrypted."""
     transport = HttpxTransport(proxy=f"http://127.0.0.1:{closed_port()}", verify=tls[1])
@@ -1346,6 +1389,58 @@ async def test_what_a_clients_transport_raises_is_mapped(
         assert caught.value.__cause__ is raised
 
 
+@pytest.mark.parametrize(
+    "raised",
+    [
+        httpx.ConnectError("x"),
+        httpx.ConnectTimeout("x"),
+        httpx.PoolTimeout("x"),
+        httpx.ProxyError("x"),
+        httpx.UnsupportedProtocol("x"),
+        httpx.InvalidURL("x"),
+        UnicodeError("x"),
+    ],
+    ids=lambda raised: type(raised).__name__,
+)
+@pytest.mark.parametrize("taken", ["call", "upload", "part of an upload"])
+async def test_what_was_taken_was_not_never_sent(raised: Exception, taken: str) -> None:
+    """``ConnectFailed`` means that no byte was taken; it would all be sent a second time."""
+
+    class Retrying(httpx.AsyncBaseTransport):
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            assert isinstance(request.stream, httpx.AsyncByteStream)
+            async for _ in request.stream:
+                if taken == "part of an upload":
+                    break
+            raise raised  # as a transport does that tries a second address, or a second time
+
+    request = either("json" if taken == "call" else "upload", "http://meet.invalid")
+    async with httpx.AsyncClient(transport=Retrying()) as client:
+        with pytest.raises(TransportError) as caught:
+            await HttpxTransport(client).send(request)
+    assert not isinstance(caught.value, ConnectFailed)
+    await close_bodies()
+
+
+async def test_a_borrowed_client_may_ask_twice() -> None:
+    """An authentication of two steps sends a JSON body twice, as it would without us."""
+
+    class Stepwise(httpx.Auth):
+        def auth_flow(
+            self, request: httpx.Request
+        ) -> Generator[httpx.Request, httpx.Response, None]:
+            response = yield request
+            if response.status_code == 401:
+                request.headers["Authorization"] = "Digest for-the-proxy"
+                yield request
+
+    with Peer(answering(reply(401), reply())) as peer:
+        async with httpx.AsyncClient(auth=Stepwise(), trust_env=False) as client:
+            answer = await HttpxTransport(client).send(call(peer.url))
+    assert answer.status == 200
+    assert [bytes(received.body) for received in peer.requests] == [JSON_BODY, JSON_BODY]
+
+
 async def test_a_mistake_in_a_clients_transport_is_not_the_network() -> None:
     """What is no failure of the network comes through as it is."""
 
@@ -1488,6 +1583,19 @@ async def test_cancelled_amid_the_handshake(transport: HttpxTransport) -> None:
         await anyio.sleep(0.05)
         assert descriptors(peer) == before
         await transport.aclose()
+
+
+async def test_cancelled_connections_are_forgotten(wire: Wire) -> None:
+    """Wherever uploads are cancelled, no list of connections grows."""
+    async with over(wire, answering(reply())) as (transport, peer):
+        for number in range(1, 30):
+            run = Interrupted(transport.send(upload(peer.url)[0]), number)
+            with run.scope:
+                await run
+        await close_bodies()
+        gc.collect()
+        alive = [one for one in gc.get_objects() if isinstance(one, httpcore.AsyncHTTPConnection)]
+        assert alive == []
 
 
 async def test_cancelled_while_connecting(transport: HttpxTransport, unanswering: str) -> None:
