@@ -125,17 +125,33 @@ class PathSource:
 
     def _measure(self) -> Measure:
         try:
-            _check_regular(self.path)
-            with open(self.path, "rb", buffering=0) as file:
-                status = os.fstat(file.fileno())
-                return Measure(status.st_size, file.read(HEAD_BYTES), _stamp(status))
+            descriptor = _open_regular(self.path)
+            try:
+                status = os.fstat(descriptor)
+                return Measure(status.st_size, os.read(descriptor, HEAD_BYTES), _stamp(status))
+            finally:
+                os.close(descriptor)
         except (OSError, ValueError) as error:  # ValueError: a NUL in the path
             raise _unreadable(self.path, error) from error
 
 
-def _check_regular(path: str) -> None:
-    """Look before opening: to open a FIFO would wait for its other end."""
-    if not stat.S_ISREG(os.stat(path).st_mode):
+def _open_regular(path: str) -> int:
+    """Open a file, but nothing that would wait for its other end or do something by itself."""
+    _check_regular(os.stat(path))
+    try:
+        descriptor = os.open(path, _OPEN_FLAGS | getattr(os, "O_NONBLOCK", 0))
+    except BlockingIOError:  # a file server holds a lease on it, and gives it back shortly
+        descriptor = os.open(path, _OPEN_FLAGS)
+    try:
+        _check_regular(os.fstat(descriptor))  # something else may stand there by now
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _check_regular(status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
         raise OSError("it is not a regular file")
 
 
@@ -178,8 +194,7 @@ class _File:
         """Open the file in a thread, and see that it is the one that was measured."""
         with self._used():
             try:
-                _check_regular(self.path)
-                self._descriptor = os.open(self.path, _OPEN_FLAGS)
+                self._descriptor = _open_regular(self.path)
             except FileNotFoundError as error:
                 raise DocumentChanged(self.path, "it is gone") from error
             except OSError as error:

@@ -69,9 +69,11 @@ class HttpxTransport:
         verify: ssl.SSLContext | bool = True,
         proxy: str | None = None,
     ) -> None:
+        if proxy is not None:
+            httpx.Proxy(proxy)  # refuses what is no proxy's address before anything is sent
         self._borrowed = client
         self._verify = verify
-        self._proxy = None if proxy is None else httpx.Proxy(proxy)
+        self._proxy = proxy
         self._own: dict[tuple[str, bool], httpx.AsyncHTTPTransport] = {}
         self._contexts: dict[str, ssl.SSLContext] = {}
         self._opening: anyio.Lock | None = None
@@ -115,9 +117,16 @@ class HttpxTransport:
             verify=self._contexts[scheme],
             trust_env=False,
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=idle),
-            proxy=self._proxy,
+            proxy=self._proxy_settings(),
             socket_options=_SOCKET_OPTIONS,
         )
+
+    def _proxy_settings(self) -> httpx.Proxy | None:
+        if self._proxy is None:
+            return None
+        behind_tls = self._proxy.startswith("https:")
+        context = self._contexts.setdefault("https", self._context("https")) if behind_tls else None
+        return httpx.Proxy(self._proxy, ssl_context=context)
 
     def _context(self, scheme: str) -> ssl.SSLContext:
         if isinstance(self._verify, ssl.SSLContext):
@@ -185,7 +194,7 @@ class _Exchange:
         self._limit = anyio.CancelScope()
         self._phase = "connecting"
         self._body = _Stream(request, self._begin_body, self._begin_reply)
-        self._orphan: Any = None
+        self._connection: Any = None
         self._caller_handles = sys.exception()
 
     async def run(self, build: _Build, send: _Send) -> Reply:
@@ -229,17 +238,15 @@ class _Exchange:
         return Reply(incoming.status_code, tuple(incoming.headers.raw), bytes(content))
 
     async def _trace(self, event: str, info: Mapping[str, Any]) -> None:
-        """Keep the connection in sight until httpcore looks after it."""
+        """Keep a connection that is being made in sight."""
         if event.endswith(("connect_tcp.complete", "start_tls.complete")):
-            self._orphan = info["return_value"]
-        elif event.endswith("send_request_headers.started"):
-            self._orphan = None
+            self._connection = info["return_value"]
 
     async def _close_orphan(self) -> None:
-        """Close what httpcore 1.0 leaves open when it is cancelled during or after a handshake."""
-        if self._orphan is not None:
+        """Close what httpcore 1.0 leaves open when it is cancelled around a handshake."""
+        if self._phase == "connecting" and self._connection is not None:
             with anyio.CancelScope(shield=True):
-                await self._orphan.aclose()
+                await self._connection.aclose()
 
     def _begin_body(self) -> None:
         self._phase = "sending"
@@ -261,6 +268,8 @@ class _Exchange:
         ours, words = next((row[1], row[2]) for row in _TABLE if isinstance(error, row[0]))
         if self._tunnel and self._phase == "connecting":
             ours = errors.ConnectFailed  # what broke is the way to the server
+        if self._phase != "connecting" and ours is errors.ConnectFailed:
+            ours = errors.ConnectionLost  # some of the body was taken, whatever it is called
         chain = list(self._chain(error))
         for link in chain:
             link.__traceback__ = None  # their frames hold the signed headers
@@ -298,7 +307,7 @@ class _Stream(httpx.AsyncByteStream):
         self.failure: Exception | None = None
         """What the body raised: never to be taken for the network's."""
         self.cause: BaseException | None = None
-        self._chunks = _once(request.body) if isinstance(request.body, bytes) else request.body
+        self._body = request.body
         self._iterator: AsyncIterator[bytes] | None = None
         self._rest = memoryview(b"")
         self._piece = _SMALLEST_PIECE
@@ -308,13 +317,13 @@ class _Stream(httpx.AsyncByteStream):
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         self._on_begin()
-        self._iterator = aiter(self._chunks)
+        self._iterator = aiter(_once(self._body) if isinstance(self._body, bytes) else self._body)
         return self
 
     async def __anext__(self) -> bytes:
         self._adapt()
-        if not self._rest:
-            self._rest = memoryview(await self._next_chunk())
+        if not self._rest and self._iterator is not None:
+            self._rest = memoryview(await self._next_chunk(self._iterator))
         piece, self._rest = self._rest[: self._piece], self._rest[self._piece :]
         self._handed_at = anyio.current_time()
         return bytes(piece)
@@ -326,9 +335,9 @@ class _Stream(httpx.AsyncByteStream):
         larger = self._piece * 2 if quick else self._piece // 2
         self._piece = min(max(larger, _SMALLEST_PIECE), _LARGEST_PIECE)
 
-    async def _next_chunk(self) -> bytes:
+    async def _next_chunk(self, chunks: AsyncIterator[bytes]) -> bytes:
         try:
-            return await anext(self._iterator or aiter(self._chunks))
+            return await anext(chunks)
         except StopAsyncIteration:
             self._on_end()
             raise
