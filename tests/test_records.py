@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
 from collections.abc import AsyncIterator
 from types import MappingProxyType
 from typing import Any
@@ -364,3 +365,9 @@ def test_defaults() -> None:
     assert Reply(204) == Reply(204, (), b"")
     assert Attempt(1, 0.0, 0.5, "never sent", None, "refused").bytes_sent == 0
     assert Request("POST", "https://h/auth/x", (), b"").reply_timeout == 15.0
+
+
+def test_signed_headers_do_not_pickle() -> None:
+    """A signature of an upload is a lasting credential; it does not travel by accident."""
+    with pytest.raises(TypeError, match="signature"):
+        pickle.dumps(SignedHeaders("key", "0123abcd"))

@@ -893,8 +893,8 @@ async def test_a_reply_that_never_ends(
 
 
 async def test_a_slow_upload_leaves_all_the_time_for_the_reply(transport: HttpxTransport) -> None:
-    """The time for the reply starts when the body has ended, not before."""
-    timeouts = attrs.evolve(PATIENT, upload_reply=0.4)
+    """The time for the reply starts when the body has ended; that to connect has ended before."""
+    timeouts = attrs.evolve(PATIENT, connect=0.3, upload_reply=0.4)
 
     def script(connection: Connection) -> None:
         connection.read_head()

@@ -16,11 +16,11 @@ try:
     import python_multipart as _python_multipart
     import starlette as _starlette
     import uvicorn as _uvicorn
-except ImportError as error:
+except ImportError as _error:
     raise ImportError(
         "meeting_async.testing needs Starlette, uvicorn and python-multipart: "
         'pip install "meeting-async[testing]"'
-    ) from error
+    ) from _error
 
 from ._files import ReceivedFile
 from ._requests import RecordedRequest
