@@ -323,7 +323,11 @@ class _Stream(httpx.AsyncByteStream):
     async def __anext__(self) -> bytes:
         self._adapt()
         if not self._rest and self._iterator is not None:
-            self._rest = memoryview(await self._next_chunk(self._iterator))
+            chunk = await self._next_chunk(self._iterator)
+            if len(chunk) <= self._piece:
+                self._handed_at = anyio.current_time()
+                return chunk
+            self._rest = memoryview(chunk)
         piece, self._rest = self._rest[: self._piece], self._rest[self._piece :]
         self._handed_at = anyio.current_time()
         return bytes(piece)
