@@ -1,0 +1,123 @@
+"""How to get to a server: certificates and proxy, settled once for each origin, off the loop."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import ssl
+from typing import TypeVar
+
+import anyio
+import anyio.to_thread
+import attrs
+import httpcore
+import httpx
+
+from meeting_async._connections import Route
+from meeting_async._proxies import proxy_from_environment
+from meeting_async.errors import ConfigurationError
+
+Verify = ssl.SSLContext | str | os.PathLike[str] | bool
+Certificate = str | tuple[str, str] | tuple[str, str, str]
+
+T = TypeVar("T")
+
+
+@attrs.frozen
+class RouteSettings:
+    """The arguments of :class:`~meeting_async.HttpxTransport` that say how to get to a server."""
+
+    verify: Verify = True
+    cert: Certificate | None = attrs.field(default=None, repr=False)
+    proxy: str | None = attrs.field(default=None, repr=False)
+    trust_env: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        if self.proxy is not None:
+            _parsed_proxy(self.proxy)
+        if self.cert is not None and isinstance(self.verify, ssl.SSLContext):
+            raise ConfigurationError(
+                "cert",
+                "a certificate beside an SSLContext",
+                "cannot be added to a context of yours",
+                "call verify.load_cert_chain(...) yourself",
+            )
+
+
+class Routes:
+    """All routes of a transport."""
+
+    def __init__(self, settings: RouteSettings) -> None:
+        self._settings = settings
+        self._context: ssl.SSLContext | None = None
+        self._known: dict[tuple[str, bytes, int | None], Route] = {}
+        self._making: anyio.Lock | None = None
+
+    async def to(self, url: httpx.URL) -> Route:
+        """Return the way to a URL's origin, always the same one."""
+        key = url.scheme, url.raw_host, url.port
+        if key not in self._known:
+            self._making = self._making or anyio.Lock()  # of the loop that runs now
+            async with self._making:
+                if key not in self._known:
+                    self._known[key] = await anyio.to_thread.run_sync(self._make, url)
+        return self._known[key]
+
+    def forget_loop(self) -> None:
+        """Let another event loop use what is known."""
+        self._making = None
+
+    def _make(self, url: httpx.URL) -> Route:
+        origin = httpcore.URL(
+            scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=b"/"
+        ).origin
+        proxy = self._proxy(origin)
+        encrypted = origin.scheme == b"https"
+        return Route(origin, self._ssl_context() if encrypted else None, proxy)
+
+    def _proxy(self, origin: httpcore.Origin) -> httpcore.Proxy | None:
+        address = self._settings.proxy
+        if address is None and self._settings.trust_env:
+            host = origin.host.decode("ascii")
+            address = proxy_from_environment(origin.scheme.decode("ascii"), host, origin.port)
+        if address is None:
+            return None
+        proxy = _parsed_proxy(address)
+        context = self._ssl_context() if proxy.url.scheme == "https" else None
+        url = httpcore.URL(
+            scheme=proxy.url.raw_scheme, host=proxy.url.raw_host, port=proxy.url.port, target=b"/"
+        )
+        return httpcore.Proxy(
+            url, auth=proxy.raw_auth, headers=proxy.headers.raw, ssl_context=context
+        )
+
+    def _ssl_context(self) -> ssl.SSLContext:
+        if self._context is None:
+            self._context = _ssl_context(self._settings)
+        return self._context
+
+
+def _parsed_proxy(address: str) -> httpx.Proxy:
+    proxy = httpx.Proxy(address)
+    if proxy.url.scheme.startswith("socks") and importlib.util.find_spec("socksio") is None:
+        raise ConfigurationError(
+            "proxy",
+            f"a {proxy.url.scheme} address",
+            "needs another package",
+            "pip install 'meeting-async[socks]'",
+        )
+    return proxy
+
+
+def _ssl_context(settings: RouteSettings) -> ssl.SSLContext:
+    verify = settings.verify
+    if isinstance(verify, ssl.SSLContext):
+        return verify
+    if isinstance(verify, bool):
+        context = httpx.create_ssl_context(verify=verify, trust_env=settings.trust_env)
+    else:
+        context = ssl.create_default_context(cafile=os.fspath(verify))
+    if settings.cert is not None:
+        files = (settings.cert,) if isinstance(settings.cert, str) else settings.cert
+        context.load_cert_chain(*files)
+    return context

@@ -1,0 +1,260 @@
+"""Byte streams on raw non-blocking sockets, as httpcore wants them: no answer is ever lost.
+
+A server or proxy may answer, refusing, while the body is still going out, and then close. The
+streams of asyncio stop reading while they write, and drop what they hold when a write fails, so
+that the caller sees a broken connection instead of the refusal; and httpcore looks for an answer
+only when the whole body is out. Here every write first takes in what has arrived. When that is an
+answer that makes the rest of the body pointless, or when the line breaks, the write fails with
+``WriteError``, and httpcore, by design, goes on to read: first what was taken in, which a reset
+cannot take away any more.
+
+No task, no transport and no buffer stands between the body and the socket.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import ssl
+import struct
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import httpcore
+
+from meeting_async._dialing import dial
+from meeting_async._nested_tls import NestedTLS
+
+_BLOCKED = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+_RECEIVE_BYTES = 64 * 1024
+_OPENING_BYTES = 64 * 1024
+
+_FAIRNESS_BYTES = 64 * 1024
+"""A write at least so long lets other tasks run first, even if the socket takes it at once."""
+
+_FIRST_GLANCE_SECONDS = 0.05
+"""How long a write waits for the socket before it looks whether the peer said why it does not
+read; each further glance after twice the time."""
+
+_ABORT = struct.pack("ii", 1, 0)
+"""``SO_LINGER`` on, for 0 s: closing resets the connection and drops what was not sent yet."""
+
+_STATUS_LINE = re.compile(rb"HTTP/1\.[01] ([1-9])\d\d")
+
+
+def refuses(received: bytes | bytearray) -> bool:
+    """Tell whether a final answer of status 300 or more has begun; interim ones do not count.
+
+    An early success is no reason to stop: only the end of the body makes it one.
+    """
+    start = 0
+    while match := _STATUS_LINE.match(received, start):
+        if match[1] != b"1":
+            return match[1] >= b"3"
+        end = received.find(b"\r\n\r\n", start)
+        if end < 0:
+            return False
+        start = end + 4
+    return False
+
+
+class SocketStream(httpcore.AsyncNetworkStream):
+    """One connection, in clear or, after :meth:`start_tls`, encrypted."""
+
+    def __init__(self, sock: socket.socket, on_cut: Callable[[], None]) -> None:
+        self.closed = False
+        self.arrived = 0
+        """Bytes that have arrived since the last write."""
+        self.opening = bytearray()
+        """The first of them: at least the head of a reply."""
+        self._socket = sock
+        self._on_cut = on_cut
+        self._inbound = bytearray()
+        self._ended = False
+
+    # --- what httpcore calls ---------------------------------------------------------------------
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        """Return what has arrived, ``b""`` at the end."""
+        try:
+            with anyio.fail_after(timeout):
+                while not (self._inbound or self._ended):
+                    if not self._take_in():
+                        await anyio.wait_readable(self._socket)
+        except TimeoutError as error:
+            raise httpcore.ReadTimeout from error
+        except (OSError, anyio.ClosedResourceError) as error:
+            raise httpcore.ReadError(str(error)) from error
+        data = bytes(self._inbound[:max_bytes])
+        del self._inbound[:max_bytes]
+        return data
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        """Hand everything to the operating system, unless the peer has refused or gone.
+
+        ``timeout`` is for a socket that takes nothing at all, not for the whole of the buffer.
+        """
+        if len(buffer) >= _FAIRNESS_BYTES:
+            await anyio.lowlevel.checkpoint()
+        self.arrived = 0
+        self.opening.clear()
+        try:
+            await self._send(memoryview(buffer), timeout)
+        except (OSError, anyio.ClosedResourceError) as error:
+            self._cut()
+            raise httpcore.WriteError(str(error)) from error
+        except BaseException:
+            self._cut()
+            raise
+
+    async def aclose(self) -> None:
+        """Close the socket; see :meth:`close`."""
+        self.close()
+
+    async def start_tls(
+        self,
+        ssl_context: ssl.SSLContext,
+        server_hostname: str | None = None,
+        timeout: float | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        """Encrypt from here on."""
+        stream: httpcore.AsyncNetworkStream = self
+        try:
+            with anyio.fail_after(timeout):
+                if isinstance(self._socket, ssl.SSLSocket):
+                    stream = nested = NestedTLS(self, ssl_context, server_hostname)
+                    await nested.shake_hands()
+                else:
+                    await self._shake_hands(ssl_context, server_hostname)
+        except TimeoutError as error:
+            raise httpcore.ConnectTimeout from error
+        except (OSError, anyio.ClosedResourceError) as error:  # ssl.SSLError is an OSError
+            raise httpcore.ConnectError(str(error)) from error
+        return stream
+
+    def get_extra_info(self, info: str) -> Any:
+        """Return what httpcore asks for."""
+        if info == "ssl_object":
+            return self._socket if isinstance(self._socket, ssl.SSLSocket) else None
+        if info == "is_readable":
+            return not self.is_quiet()
+        return self._socket if info == "socket" else None
+
+    # --- what our own connections call -----------------------------------------------------------
+
+    def is_quiet(self) -> bool:
+        """Tell whether the connection is open and nothing has come that was not read."""
+        if self.closed:
+            return False
+        try:
+            self._take_in()
+        except OSError:
+            return False
+        return not (self._inbound or self._ended)
+
+    async def hear(self, seconds: float) -> None:
+        """Wait until the peer says something, at most so many seconds."""
+        with anyio.move_on_after(seconds):
+            while not (self._inbound or self._ended or self._take_in()):
+                await anyio.wait_readable(self._socket)
+
+    def close(self) -> None:
+        """Close the socket at once; a task that waits for it gets an error."""
+        if not self.closed:
+            self.closed = True
+            anyio.notify_closing(self._socket)
+            self._socket.close()
+
+    # --- sockets ---------------------------------------------------------------------------------
+
+    def _take_in(self) -> bool:
+        """Read without waiting; tell whether anything came, be it the end."""
+        try:
+            data = self._socket.recv(_RECEIVE_BYTES)
+        except _BLOCKED:
+            return False
+        self._inbound += data
+        if self.arrived < _OPENING_BYTES:
+            self.opening += data
+        self.arrived += len(data)
+        self._ended = not data
+        return True
+
+    async def _send(self, rest: memoryview, patience: float | None) -> None:
+        while rest:
+            self._stop_if_pointless()
+            try:
+                sent = self._socket.send(rest)
+            except _BLOCKED:
+                await self._until_writable(patience)
+            else:
+                rest = rest[sent:]
+
+    def _stop_if_pointless(self) -> None:
+        came = not self._ended and self._take_in()
+        if self._ended or (came and refuses(self._inbound)):
+            raise httpcore.WriteError("the peer answered, or left, before it had the whole request")
+
+    async def _until_writable(self, patience: float | None) -> None:
+        waited, glance = 0.0, _FIRST_GLANCE_SECONDS
+        while patience is None or waited < patience:
+            glance = glance if patience is None else min(glance, patience - waited)
+            with anyio.move_on_after(glance):
+                await anyio.wait_writable(self._socket)
+                return
+            self._stop_if_pointless()
+            waited, glance = waited + glance, glance * 2
+        raise httpcore.WriteTimeout
+
+    def _cut(self) -> None:
+        """The request will stay a fragment: do not burden the line with the rest of it."""
+        if not self.closed:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _ABORT)
+        self._on_cut()
+
+    async def _shake_hands(self, context: ssl.SSLContext, hostname: str | None) -> None:
+        self._socket = encrypted = context.wrap_socket(
+            self._socket, server_hostname=hostname, do_handshake_on_connect=False
+        )
+        while True:
+            try:
+                return encrypted.do_handshake()
+            except ssl.SSLWantReadError:
+                await anyio.wait_readable(encrypted)
+            except ssl.SSLWantWriteError:
+                await anyio.wait_writable(encrypted)
+
+
+class SocketBackend(httpcore.AsyncNetworkBackend):
+    """Opens the socket of one connection and keeps it in sight, whatever becomes of httpcore's."""
+
+    def __init__(self) -> None:
+        self.stream: SocketStream | None = None
+        self.on_cut: Callable[[], None] = _nothing
+        """Called when a request cannot be sent to its end."""
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,  # noqa: ARG002 - httpcore's signature; never given
+        socket_options: Iterable[Any] | None = None,  # noqa: ARG002 - likewise
+    ) -> httpcore.AsyncNetworkStream:
+        """Connect to a host."""
+        try:
+            with anyio.fail_after(timeout):
+                sock = await dial(host, port)
+        except TimeoutError as error:
+            raise httpcore.ConnectTimeout from error
+        except OSError as error:
+            raise httpcore.ConnectError(str(error)) from error
+        self.stream = SocketStream(sock, lambda: self.on_cut())
+        return self.stream
+
+
+def _nothing() -> None:
+    pass
