@@ -22,7 +22,8 @@ FLOORS = {
     **dict.fromkeys(("errors", "_attempts", "_events", "_limits", "_policies", "_records"), 0),
     **dict.fromkeys(("_multipart", "_signing", "_verdicts", "_wire"), 1),
     **dict.fromkeys(("_documents", "_observer", "_operations", "_rooms", "_sources"), 2),
-    **dict.fromkeys(("_delivery", "_transport"), 2),
+    **dict.fromkeys(("_borrowed", "_connections", "_delivery", "_dialing", "_exchange"), 2),
+    **dict.fromkeys(("_nested_tls", "_proxies", "_routes", "_sockets", "_transport"), 2),
     **dict.fromkeys(("_client", "_environment"), 3),
     **dict.fromkeys(("__init__", "__main__", "cli", "testing"), 4),
 }

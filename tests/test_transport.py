@@ -62,7 +62,8 @@ from meeting_async import (
     RetryPolicy,
     Timeouts,
     Transport,
-    _transport,
+    _dialing,
+    _exchange,
 )
 from meeting_async._multipart import MultipartBody, plan_document
 from meeting_async._records import Body
@@ -79,12 +80,6 @@ from meeting_async.errors import (
 )
 
 pytestmark = pytest.mark.anyio
-
-surplus_is_kept = pytest.mark.xfail(
-    reason="h11 in httpcore's pool takes what follows a reply for the next one",
-    raises=(AssertionError, ConnectionLost),
-)
-
 
 KIB, MIB = 1024, 1024**2
 ROOM = "salle-été".encode()
@@ -416,7 +411,6 @@ async def test_replies_of_every_form_are_read(
     assert (answer.status, answer.content) == (200, RECORD)
 
 
-@surplus_is_kept
 async def test_the_rest_of_a_reply_is_not_the_next_reply(transport: HttpxTransport) -> None:
     """What stands behind a reply must never answer the next call on that connection."""
     smuggled = reply(content=b'{"status":true,"room":"somebody else\'s"}')
@@ -426,7 +420,6 @@ async def test_the_rest_of_a_reply_is_not_the_next_reply(transport: HttpxTranspo
             assert answer.content == RECORD
 
 
-@surplus_is_kept
 async def test_garbage_behind_a_reply_does_not_spoil_the_next_call(
     transport: HttpxTransport,
 ) -> None:
@@ -750,7 +743,7 @@ async def test_a_reply_over_the_limit(
     transport: HttpxTransport, kind: str, length: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reply is read up to the limit and no further; a reply of just the limit is read."""
-    monkeypatch.setattr(_transport, "MAX_REPLY_BYTES", 100_000)
+    monkeypatch.setattr(_exchange, "MAX_REPLY_BYTES", 100_000)
     with Peer(answering_once(reply(content=b"y" * 100_000, length=length))) as peer:
         assert len((await transport.send(either(kind, peer.url))).content) == 100_000
     with Peer(answering_once(reply(content=b"y" * 100_001, length=length))) as peer:
@@ -843,7 +836,7 @@ async def test_a_slow_line_is_no_stall(
 ) -> None:
     """``send_stall`` limits the time without progress, not the time of a chunk."""
     small = (socket.SOL_SOCKET, socket.SO_SNDBUF, 32 * KIB)
-    monkeypatch.setattr(_transport, "_SOCKET_OPTIONS", [small])
+    monkeypatch.setattr(_dialing, "SOCKET_OPTIONS", [small])
 
     def slow(connection: Connection) -> None:
         connection.read_head()
@@ -1566,7 +1559,7 @@ async def test_cancelled_at_every_await(wire: Wire, kind: str) -> None:
                 leaks.append(number)
             if not run.scope.cancelled_caught:
                 break
-        assert number > 5
+        assert number > 2
         assert leaks == []
 
 
@@ -1618,7 +1611,7 @@ async def test_an_error_amid_the_reply_leaves_no_generator(
     transport: HttpxTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is left for the garbage collector to close; it would warn."""
-    monkeypatch.setattr(_transport, "MAX_REPLY_BYTES", 10)
+    monkeypatch.setattr(_exchange, "MAX_REPLY_BYTES", 10)
     left: list[Any] = []
     hooks = sys.get_asyncgen_hooks()
 

@@ -14,6 +14,7 @@ import anyio
 import attrs
 import httpcore
 
+from meeting_async._records import HeaderPairs
 from meeting_async._sockets import SocketBackend
 
 IDLE_CONNECTIONS = 20
@@ -28,6 +29,8 @@ class Route:
     """How to get to an origin."""
 
     origin: httpcore.Origin
+    headers: HeaderPairs
+    """What every request to it begins with."""
     context: ssl.SSLContext | None = None
     """For ``https``."""
     proxy: httpcore.Proxy | None = None
@@ -138,6 +141,6 @@ class Connections:
         return None
 
     def _close_expired(self) -> None:
-        """The oldest come first."""
+        """Close what has been idle for long; the oldest come first."""
         while self._idle and self._idle[0].idle_until <= anyio.current_time():
             self._idle.pop(0).close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import itertools
 import os
 import socket
@@ -16,7 +17,7 @@ Address = tuple[int, int, int, str, Any]
 HESITATION_SECONDS = 0.25
 """How long one address may take before the next one is tried, too (RFC 8305 section 5)."""
 
-_OPTIONS = [
+SOCKET_OPTIONS = [
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),  # as every event loop sets it
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
 ] + [
@@ -53,10 +54,12 @@ async def dial(host: str, port: int) -> socket.socket:
 
 
 async def _addresses(host: str, port: int) -> Sequence[Address]:
-    try:  # a literal address needs no thread
-        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
-    except socket.gaierror:
+    try:
+        literal = ipaddress.ip_address(host)
+    except ValueError:
         return await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    family = socket.AF_INET if literal.version == 4 else socket.AF_INET6
+    return [(family, socket.SOCK_STREAM, 0, "", (host, port))]
 
 
 def _interleaved(addresses: Sequence[Address]) -> list[Address]:
@@ -105,7 +108,7 @@ async def _connected(address: Address) -> socket.socket:
     sock = socket.socket(family, kind, protocol)
     try:
         sock.setblocking(False)
-        for option in _OPTIONS:
+        for option in SOCKET_OPTIONS:
             sock.setsockopt(*option)
         try:
             sock.connect(where)

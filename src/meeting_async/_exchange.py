@@ -58,12 +58,12 @@ class Exchange:
     # --- what a conversation calls ---------------------------------------------------------------
 
     def begin_body(self) -> None:
-        """The connection is there."""
+        """Note that the connection is there."""
         self._phase = "sending"
         self._limit.deadline = math.inf
 
     def begin_reply(self) -> None:
-        """The body is out, or will never be."""
+        """Note that the body is out, or will never be."""
         if self._phase == "sending":
             self._phase = "replying"
             self._limit.deadline = anyio.current_time() + self.request.reply_timeout

@@ -6,6 +6,7 @@ rare way to go, so it is kept simple: an early answer is seen when the body is o
 
 from __future__ import annotations
 
+import functools
 import ssl
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -46,7 +47,7 @@ class NestedTLS(httpcore.AsyncNetworkStream):
         while rest:
             piece = rest[:_PIECE_BYTES]
             try:
-                sent = await self._converse(lambda piece=piece: self._tls.write(piece), timeout)
+                sent = await self._converse(functools.partial(self._tls.write, piece), timeout)
             except ssl.SSLError as error:
                 raise httpcore.WriteError(str(error)) from error
             rest = rest[sent:]

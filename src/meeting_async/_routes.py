@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import os
 import ssl
@@ -72,8 +73,9 @@ class Routes:
             scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=b"/"
         ).origin
         proxy = self._proxy(origin)
-        encrypted = origin.scheme == b"https"
-        return Route(origin, self._ssl_context() if encrypted else None, proxy)
+        context = self._ssl_context() if origin.scheme == b"https" else None
+        headers = (b"Host", url.netloc), (b"User-Agent", _user_agent())
+        return Route(origin, headers, context, proxy)
 
     def _proxy(self, origin: httpcore.Origin) -> httpcore.Proxy | None:
         address = self._settings.proxy
@@ -95,6 +97,13 @@ class Routes:
         if self._context is None:
             self._context = _ssl_context(self._settings)
         return self._context
+
+
+def _user_agent() -> bytes:
+    try:
+        return b"meeting-async/" + importlib.metadata.version("meeting-async").encode()
+    except importlib.metadata.PackageNotFoundError:
+        return b"meeting-async"
 
 
 def _parsed_proxy(address: str) -> httpx.Proxy:

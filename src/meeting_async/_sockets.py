@@ -210,7 +210,7 @@ class SocketStream(httpcore.AsyncNetworkStream):
         raise httpcore.WriteTimeout
 
     def _cut(self) -> None:
-        """The request will stay a fragment: do not burden the line with the rest of it."""
+        """Do not burden the line with the rest of a request that will stay a fragment."""
         if not self.closed:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _ABORT)
         self._on_cut()
@@ -241,8 +241,8 @@ class SocketBackend(httpcore.AsyncNetworkBackend):
         host: str,
         port: int,
         timeout: float | None = None,
-        local_address: str | None = None,  # noqa: ARG002 - httpcore's signature; never given
-        socket_options: Iterable[Any] | None = None,  # noqa: ARG002 - likewise
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
     ) -> httpcore.AsyncNetworkStream:
         """Connect to a host."""
         try:
@@ -252,8 +252,11 @@ class SocketBackend(httpcore.AsyncNetworkBackend):
             raise httpcore.ConnectTimeout from error
         except OSError as error:
             raise httpcore.ConnectError(str(error)) from error
-        self.stream = SocketStream(sock, lambda: self.on_cut())
+        self.stream = SocketStream(sock, self._cut)
         return self.stream
+
+    def _cut(self) -> None:
+        self.on_cut()
 
 
 def _nothing() -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import importlib.metadata
-from collections.abc import AsyncIterator
-from typing import Protocol, runtime_checkable
+from collections.abc import AsyncIterable, AsyncIterator
+from typing import Protocol, cast, runtime_checkable
 
 import anyio
 import httpcore
@@ -143,12 +142,7 @@ class HttpxTransport:
             httpcore.URL(
                 scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path
             ),
-            headers=[
-                (b"Host", url.netloc),
-                (b"User-Agent", _user_agent()),
-                *request.headers,
-                *expect,
-            ],
+            headers=[*connection.route.headers, *request.headers, *expect],
             content=BodyStream(exchange, pause),
             extensions={"timeout": limits},
         )
@@ -169,18 +163,10 @@ def _parsed(address: str) -> httpx.URL:
     return url
 
 
-@functools.cache
-def _user_agent() -> bytes:
-    try:
-        return b"meeting-async/" + importlib.metadata.version("meeting-async").encode()
-    except importlib.metadata.PackageNotFoundError:
-        return b"meeting-async"
-
-
 def _chunks(response: httpcore.Response) -> AsyncIterator[bytes]:
-    stream = response.stream
-    assert not isinstance(stream, bytes)
-    return aiter(stream)  # type: ignore[arg-type] # httpcore types sync and async as one
+    return aiter(
+        cast(AsyncIterable[bytes], response.stream)
+    )  # httpcore types sync and async as one
 
 
 class _HttpxStream(PacedStream, httpx.AsyncByteStream):
