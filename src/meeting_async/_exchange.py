@@ -107,7 +107,8 @@ class Exchange:
             link.__traceback__ = None  # their frames hold the signed headers
         if isinstance(error, self._table.our_fault):  # their text quotes headers
             return ours(f"{words} ({type(error).__name__})")
-        detail = next((text for link in chain if (text := str(link).strip())), "")
+        texts = (str(link).strip() for link in chain if isinstance(link, Exception))
+        detail = next(filter(None, texts), "")
         mapped = ours(f"{words} ({detail or type(error).__name__})")
         mapped.__cause__ = error
         return mapped

@@ -8,11 +8,15 @@ answer that makes the rest of the body pointless, or when the line breaks, the w
 ``WriteError``, and httpcore, by design, goes on to read: first what was taken in, which a reset
 cannot take away any more.
 
-No task, no transport and no buffer stands between the body and the socket.
+Short writes wait for what follows, so that a small request leaves as one packet, and wakes the
+server once: the next write takes them along, or reading begins. No task and no transport stands
+between the body and the socket.
 """
 
 from __future__ import annotations
 
+import contextlib
+import math
 import re
 import socket
 import ssl
@@ -32,8 +36,9 @@ _BLOCKED = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWant
 _RECEIVE_BYTES = 64 * 1024
 _OPENING_BYTES = 64 * 1024
 
-_FAIRNESS_BYTES = 64 * 1024
-"""A write at least so long lets other tasks run first, even if the socket takes it at once."""
+_SHORT_BYTES = 16 * 1024
+"""Writes up to so many bytes are gathered. Longer ones go out at once, after a moment for other
+tasks, even if the socket would never make anybody wait."""
 
 _FIRST_GLANCE_SECONDS = 0.05
 """How long a write waits for the socket before it looks whether the peer said why it does not
@@ -73,12 +78,16 @@ class SocketStream(httpcore.AsyncNetworkStream):
         self._socket = sock
         self._on_cut = on_cut
         self._inbound = bytearray()
+        self._outbound = bytearray()
+        self._patience: float | None = None
         self._ended = False
 
     # --- what httpcore calls ---------------------------------------------------------------------
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         """Return what has arrived, ``b""`` at the end."""
+        with contextlib.suppress(httpcore.WriteError):  # the answer may be there all the same
+            await self._flush()
         try:
             with anyio.fail_after(timeout):
                 while not (self._inbound or self._ended):
@@ -97,18 +106,15 @@ class SocketStream(httpcore.AsyncNetworkStream):
 
         ``timeout`` is for a socket that takes nothing at all, not for the whole of the buffer.
         """
-        if len(buffer) >= _FAIRNESS_BYTES:
-            await anyio.lowlevel.checkpoint()
+        self._patience = timeout
         self.arrived = 0
         self.opening.clear()
-        try:
-            await self._send(memoryview(buffer), timeout)
-        except (OSError, anyio.ClosedResourceError) as error:
-            self._cut()
-            raise httpcore.WriteError(str(error)) from error
-        except BaseException:
-            self._cut()
-            raise
+        if len(self._outbound) + len(buffer) <= _SHORT_BYTES:
+            self._outbound += buffer
+            return
+        await self._flush()
+        await anyio.lowlevel.checkpoint()
+        await self._send(buffer)
 
     async def aclose(self) -> None:
         """Close the socket; see :meth:`close`."""
@@ -157,6 +163,7 @@ class SocketStream(httpcore.AsyncNetworkStream):
 
     async def hear(self, seconds: float) -> None:
         """Wait until the peer says something, at most so many seconds."""
+        await self._flush()
         with anyio.move_on_after(seconds):
             while not (self._inbound or self._ended or self._take_in()):
                 await anyio.wait_readable(self._socket)
@@ -183,13 +190,28 @@ class SocketStream(httpcore.AsyncNetworkStream):
         self._ended = not data
         return True
 
-    async def _send(self, rest: memoryview, patience: float | None) -> None:
+    async def _flush(self) -> None:
+        if self._outbound:
+            gathered, self._outbound = self._outbound, bytearray()
+            await self._send(gathered)
+
+    async def _send(self, data: bytes | bytearray) -> None:
+        try:
+            await self._send_all(memoryview(data))
+        except (OSError, anyio.ClosedResourceError) as error:
+            self._cut()
+            raise httpcore.WriteError(str(error)) from error
+        except BaseException:
+            self._cut()
+            raise
+
+    async def _send_all(self, rest: memoryview) -> None:
         while rest:
             self._stop_if_pointless()
             try:
                 sent = self._socket.send(rest)
             except _BLOCKED:
-                await self._until_writable(patience)
+                await self._until_writable()
             else:
                 rest = rest[sent:]
 
@@ -198,10 +220,11 @@ class SocketStream(httpcore.AsyncNetworkStream):
         if self._ended or (came and refuses(self._inbound)):
             raise httpcore.WriteError("the peer answered, or left, before it had the whole request")
 
-    async def _until_writable(self, patience: float | None) -> None:
+    async def _until_writable(self) -> None:
         waited, glance = 0.0, _FIRST_GLANCE_SECONDS
-        while patience is None or waited < patience:
-            glance = glance if patience is None else min(glance, patience - waited)
+        patience = math.inf if self._patience is None else self._patience
+        while waited < patience:
+            glance = min(glance, patience - waited)
             with anyio.move_on_after(glance):
                 await anyio.wait_writable(self._socket)
                 return
