@@ -23,7 +23,8 @@ FLOORS = {
     **dict.fromkeys(("_multipart", "_signing", "_verdicts", "_wire"), 1),
     **dict.fromkeys(("_documents", "_observer", "_operations", "_rooms", "_sources"), 2),
     **dict.fromkeys(("_borrowed", "_connections", "_delivery", "_dialing", "_exchange"), 2),
-    **dict.fromkeys(("_nested_tls", "_proxies", "_routes", "_sockets", "_transport"), 2),
+    **dict.fromkeys(("_failures", "_nested_tls", "_proxies", "_routes", "_sockets", "_stack"), 2),
+    **dict.fromkeys(("_transport", "httpx2"), 2),
     **dict.fromkeys(("_client", "_environment"), 3),
     **dict.fromkeys(("__init__", "__main__", "cli", "testing"), 4),
 }
@@ -182,14 +183,14 @@ def test_every_low_module_is_sans_io() -> None:
 def test_httpx_is_the_transports_business() -> None:
     """Nobody else of the client knows it, nor what it is made of."""
     users = {name for name in FLOORS if foreign(name) & {"httpx", "httpcore", "h11"}}
-    assert users - {"cli", "testing"} == {"_transport"}
+    assert users - {"cli", "testing"} == {"_failures", "_stack", "_transport"}
 
 
 def test_foreign_packages_are_declared() -> None:
     """What the core imports are the standard library and the declared dependencies."""
     declared = {"anyio", "attrs", "httpx", "tenacity"}
-    provided = {"attr", "h11"}  # by attrs, and by httpx through httpcore
-    core = set(FLOORS) - {"cli", "testing"}
+    provided = {"attr", "h11", "httpcore"}  # by attrs and by httpx
+    core = set(FLOORS) - {"cli", "httpx2", "testing"}
     used = {package for name in core for package in foreign(name)}
     assert used - set(sys.stdlib_module_names) <= declared | provided
 

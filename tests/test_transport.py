@@ -1578,13 +1578,8 @@ async def test_cancelled_amid_the_handshake(transport: HttpxTransport) -> None:
         await transport.aclose()
 
 
-async def test_cancelled_connections_are_forgotten(
-    wire: Wire, request: pytest.FixtureRequest
-) -> None:
+async def test_cancelled_connections_are_forgotten(wire: Wire) -> None:
     """Wherever uploads are cancelled, no list of connections grows."""
-    if wire[0] is not None:
-        reason = "httpcore's pool keeps what is cancelled between handshake and request (closed)"
-        request.applymarker(pytest.mark.xfail(reason=reason, strict=False))
     async with over(wire, answering(reply())) as (transport, peer):
         for number in range(1, 30):
             run = Interrupted(transport.send(upload(peer.url)[0]), number)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable
+from typing import Any
 
 import anyio
 import attrs
-import httpcore
 
 from meeting_async._records import HeaderPairs
 from meeting_async._sockets import SocketBackend
+from meeting_async._stack import Core
 
 IDLE_CONNECTIONS = 20
 """Idle connections that are kept, to all origins together; httpx's own default."""
@@ -28,12 +29,15 @@ IDLE_SECONDS = 4.0
 class Route:
     """How to get to an origin."""
 
-    origin: httpcore.Origin
+    core: Core
+    origin: Any
+    """Scheme, host and port, as ``core.Origin``."""
     headers: HeaderPairs
     """What every request to it begins with."""
     context: ssl.SSLContext | None = None
     """For ``https``."""
-    proxy: httpcore.Proxy | None = None
+    proxy: Any = None
+    """A ``core.Proxy``, if there is one."""
 
 
 class Connection:
@@ -43,12 +47,10 @@ class Connection:
         self.route = route
         self.idle_until = 0.0
         """On the clock of the event loop."""
-        self._backend = SocketBackend()
-        self._http = _connection_of_httpcore(route, self._backend)
+        self._backend = SocketBackend(route.core)
+        self._http = _handler(route, self._backend)
 
-    async def handle(
-        self, request: httpcore.Request, on_cut: Callable[[], None]
-    ) -> httpcore.Response:
+    async def handle(self, request: Any, on_cut: Callable[[], None]) -> Any:
         """Send a request, and return the head of its reply; ``on_cut`` if it is not sent whole."""
         self._backend.on_cut = on_cut
         return await self._http.handle_async_request(request)
@@ -63,7 +65,7 @@ class Connection:
         stream = self._backend.stream
         return stream is not None and stream.is_quiet()
 
-    def brought_only(self, response: httpcore.Response, size: int) -> bool:
+    def brought_only(self, response: Any, size: int) -> bool:
         """Tell whether a reply with ``size`` bytes of content is all that came.
 
         What stands behind it would be taken for the reply to the next request. A reply without
@@ -81,14 +83,12 @@ class Connection:
             self._backend.stream.close()
 
 
-def _connection_of_httpcore(
-    route: Route, backend: SocketBackend
-) -> httpcore.AsyncHTTPConnection | httpcore.AsyncConnectionPool:
+def _handler(route: Route, backend: SocketBackend) -> Any:
     if route.proxy is None:
-        return httpcore.AsyncHTTPConnection(
+        return route.core.AsyncHTTPConnection(
             route.origin, ssl_context=route.context, network_backend=backend
         )
-    return httpcore.AsyncConnectionPool(
+    return route.core.AsyncConnectionPool(
         ssl_context=route.context, proxy=route.proxy, max_connections=1, network_backend=backend
     )
 

@@ -1,6 +1,6 @@
 """One request and its reply: limits of time that follow its phases, and what an error means.
 
-Foreign exceptions are mapped here, by one table, reading the reply included.
+Foreign exceptions are mapped at this one place, reading the reply included.
 """
 
 from __future__ import annotations
@@ -8,15 +8,11 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator
-from types import ModuleType
-from typing import Any
 
 import anyio
-import h11
-import httpcore
-import httpx
 
 from meeting_async import errors
+from meeting_async._failures import Failures
 from meeting_async._records import Reply, Request
 
 MAX_REPLY_BYTES = 16 * 1024**2
@@ -29,14 +25,14 @@ class Exchange:
     Connecting as a whole, then none while the body makes progress, then the reply as a whole.
     """
 
-    def __init__(self, request: Request, table: Table) -> None:
+    def __init__(self, request: Request, failures: Failures) -> None:
         self.request = request
         self.failure: Exception | None = None
         """What the body raised: never to be taken for the network's."""
         self.tunnel = False
         """Whether connecting means making a tunnel through a proxy first."""
         self._cause: BaseException | None = None
-        self._table = table
+        self._failures = failures
         self._limit = anyio.CancelScope()
         self._phase = "connecting"
         self._caller_handles = sys.exception()
@@ -48,7 +44,7 @@ class Exchange:
         try:
             with self._limit:
                 return await converse(self)
-        except self._table.foreign as error:
+        except self._failures.foreign as error:
             if self.failure is None:
                 mapped = self._mapped(error)
         if self.failure is not None:
@@ -97,7 +93,7 @@ class Exchange:
         return errors.TransferTimeout(f"no complete reply within {self.request.reply_timeout:g} s")
 
     def _mapped(self, error: Exception) -> errors.TransportError:
-        ours, words = self._table.meaning(error)
+        ours, words = self._failures.meaning(error)
         if self.tunnel and self._phase == "connecting":
             ours = errors.ConnectFailed  # what broke is the way to the server
         if self._phase != "connecting" and ours is errors.ConnectFailed:
@@ -105,7 +101,7 @@ class Exchange:
         chain = list(self._chain(error))
         for link in chain:
             link.__traceback__ = None  # their frames hold the signed headers
-        if isinstance(error, self._table.our_fault):  # their text quotes headers
+        if isinstance(error, self._failures.our_fault):  # their text quotes headers
             return ours(f"{words} ({type(error).__name__})")
         texts = (str(link).strip() for link in chain if isinstance(link, Exception))
         detail = next(filter(None, texts), "")
@@ -173,62 +169,3 @@ class _once:  # noqa: N801 - reads as the function it stands for
         if not self._left:
             raise StopAsyncIteration
         return self._left.pop()
-
-
-# --- what others raise ---------------------------------------------------------------------------
-
-_NAMES: tuple[tuple[tuple[str, ...], type[errors.TransportError], str], ...] = (
-    (("ConnectTimeout", "PoolTimeout"), errors.ConnectFailed, "no connection in time"),
-    (
-        ("ConnectError", "ProxyError", "UnsupportedProtocol", "InvalidURL"),
-        errors.ConnectFailed,
-        "no connection",
-    ),
-    (("WriteTimeout",), errors.TransferTimeout, "the peer stopped reading"),
-    (("ReadTimeout",), errors.TransferTimeout, "no reply in time"),
-    (("ProtocolError", "StreamError"), errors.ConnectionLost, "the HTTP exchange broke"),
-    (
-        ("HTTPError", "NetworkError", "TimeoutException"),
-        errors.ConnectionLost,
-        "the connection broke",
-    ),
-)
-"""What httpx and its relatives raise, by the names they all use, what it is here, and in which
-words. The first match counts."""
-
-_OTHERS: tuple[tuple[tuple[type[Exception], ...], type[errors.TransportError], str], ...] = (
-    # a host name that no name server can be asked for
-    ((UnicodeError,), errors.ConnectFailed, "no connection"),
-    ((h11.ProtocolError,), errors.ConnectionLost, "the HTTP exchange broke"),
-    (
-        (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream),
-        errors.ConnectionLost,
-        "the connection broke",
-    ),
-)
-
-
-class Table:
-    """What the exceptions of some HTTP libraries mean."""
-
-    def __init__(self, *modules: ModuleType) -> None:
-        named = ((_classes(modules, names), ours, words) for names, ours, words in _NAMES)
-        self._rows = (*named, *_OTHERS)
-        self.foreign = tuple(kind for kinds, _, _ in self._rows for kind in kinds)
-        """All of them."""
-        self.our_fault = (*_classes(modules, ("LocalProtocolError",)), h11.LocalProtocolError)
-        """Those that blame the request, and quote it."""
-
-    def meaning(self, error: Exception) -> tuple[type[errors.TransportError], str]:
-        """Return what to raise instead, and in which words."""
-        return next(row[1:] for row in self._rows if isinstance(error, row[0]))
-
-
-def _classes(modules: tuple[ModuleType, ...], names: tuple[str, ...]) -> tuple[type[Any], ...]:
-    return tuple(
-        getattr(module, name) for name in names for module in modules if hasattr(module, name)
-    )
-
-
-TABLE = Table(httpx, httpcore)
-"""For the libraries the core is built on."""

@@ -9,21 +9,42 @@ from __future__ import annotations
 import functools
 import ssl
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-import httpcore
+from meeting_async._stack import Core
 
 T = TypeVar("T")
 
 _PIECE_BYTES = 64 * 1024
 
 
-class NestedTLS(httpcore.AsyncNetworkStream):
-    """An encrypted stream through another stream."""
+class Outer(Protocol):
+    """The stream that carries another one."""
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        """Return what has arrived, ``b""`` at the end."""
+        ...
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        """Send everything."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close it."""
+        ...
+
+    def get_extra_info(self, info: str) -> Any:
+        """Return what httpcore asks for."""
+        ...
+
+
+class NestedTLS:
+    """An encrypted stream through another stream, as httpcore wants it."""
 
     def __init__(
-        self, outer: httpcore.AsyncNetworkStream, context: ssl.SSLContext, hostname: str | None
+        self, core: Core, outer: Outer, context: ssl.SSLContext, hostname: str | None
     ) -> None:
+        self._core = core
         self._outer = outer
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=hostname)
@@ -39,7 +60,7 @@ class NestedTLS(httpcore.AsyncNetworkStream):
         except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
             return b""
         except ssl.SSLError as error:
-            raise httpcore.ReadError(str(error)) from error
+            raise self._core.ReadError(str(error)) from error
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
         """Encrypt and send everything."""
@@ -49,7 +70,7 @@ class NestedTLS(httpcore.AsyncNetworkStream):
             try:
                 sent = await self._converse(functools.partial(self._tls.write, piece), timeout)
             except ssl.SSLError as error:
-                raise httpcore.WriteError(str(error)) from error
+                raise self._core.WriteError(str(error)) from error
             rest = rest[sent:]
 
     async def aclose(self) -> None:

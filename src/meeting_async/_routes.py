@@ -6,28 +6,26 @@ import importlib.metadata
 import importlib.util
 import os
 import ssl
-from typing import TypeVar
+from typing import Any
 
 import anyio
 import anyio.to_thread
 import attrs
-import httpcore
-import httpx
 
 from meeting_async._connections import Route
 from meeting_async._proxies import proxy_from_environment
+from meeting_async._stack import Stack
 from meeting_async.errors import ConfigurationError
 
 Verify = ssl.SSLContext | str | os.PathLike[str] | bool
 Certificate = str | tuple[str, str] | tuple[str, str, str]
-
-T = TypeVar("T")
 
 
 @attrs.frozen
 class RouteSettings:
     """The arguments of :class:`~meeting_async.HttpxTransport` that say how to get to a server."""
 
+    stack: Stack
     verify: Verify = True
     cert: Certificate | None = attrs.field(default=None, repr=False)
     proxy: str | None = attrs.field(default=None, repr=False)
@@ -35,7 +33,7 @@ class RouteSettings:
 
     def __attrs_post_init__(self) -> None:
         if self.proxy is not None:
-            _parsed_proxy(self.proxy)
+            _parsed_proxy(self.stack, self.proxy)
         if self.cert is not None and isinstance(self.verify, ssl.SSLContext):
             raise ConfigurationError(
                 "cert",
@@ -54,7 +52,7 @@ class Routes:
         self._known: dict[tuple[str, bytes, int | None], Route] = {}
         self._making: anyio.Lock | None = None
 
-    async def to(self, url: httpx.URL) -> Route:
+    async def to(self, url: Any) -> Route:
         """Return the way to a URL's origin, always the same one."""
         key = url.scheme, url.raw_host, url.port
         if key not in self._known:
@@ -68,30 +66,30 @@ class Routes:
         """Let another event loop use what is known."""
         self._making = None
 
-    def _make(self, url: httpx.URL) -> Route:
-        origin = httpcore.URL(
+    def _make(self, url: Any) -> Route:
+        core = self._settings.stack.core
+        origin = core.URL(
             scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=b"/"
         ).origin
         proxy = self._proxy(origin)
         context = self._ssl_context() if origin.scheme == b"https" else None
         headers = (b"Host", url.netloc), (b"User-Agent", _user_agent())
-        return Route(origin, headers, context, proxy)
+        return Route(core, origin, headers, context, proxy)
 
-    def _proxy(self, origin: httpcore.Origin) -> httpcore.Proxy | None:
+    def _proxy(self, origin: Any) -> Any:
         address = self._settings.proxy
         if address is None and self._settings.trust_env:
             host = origin.host.decode("ascii")
             address = proxy_from_environment(origin.scheme.decode("ascii"), host, origin.port)
         if address is None:
             return None
-        proxy = _parsed_proxy(address)
+        proxy = _parsed_proxy(self._settings.stack, address)
         context = self._ssl_context() if proxy.url.scheme == "https" else None
-        url = httpcore.URL(
+        core = self._settings.stack.core
+        url = core.URL(
             scheme=proxy.url.raw_scheme, host=proxy.url.raw_host, port=proxy.url.port, target=b"/"
         )
-        return httpcore.Proxy(
-            url, auth=proxy.raw_auth, headers=proxy.headers.raw, ssl_context=context
-        )
+        return core.Proxy(url, auth=proxy.raw_auth, headers=proxy.headers.raw, ssl_context=context)
 
     def _ssl_context(self) -> ssl.SSLContext:
         if self._context is None:
@@ -106,8 +104,8 @@ def _user_agent() -> bytes:
         return b"meeting-async"
 
 
-def _parsed_proxy(address: str) -> httpx.Proxy:
-    proxy = httpx.Proxy(address)
+def _parsed_proxy(stack: Stack, address: str) -> Any:
+    proxy = stack.client.Proxy(address)
     if proxy.url.scheme.startswith("socks") and importlib.util.find_spec("socksio") is None:
         raise ConfigurationError(
             "proxy",
@@ -123,7 +121,9 @@ def _ssl_context(settings: RouteSettings) -> ssl.SSLContext:
     if isinstance(verify, ssl.SSLContext):
         return verify
     if isinstance(verify, bool):
-        context = httpx.create_ssl_context(verify=verify, trust_env=settings.trust_env)
+        context: ssl.SSLContext = settings.stack.client.create_ssl_context(
+            verify=verify, trust_env=settings.trust_env
+        )
     else:
         context = ssl.create_default_context(cafile=os.fspath(verify))
     if settings.cert is not None:

@@ -26,10 +26,10 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
-import httpcore
 
 from meeting_async._dialing import dial
 from meeting_async._nested_tls import NestedTLS
+from meeting_async._stack import Core
 
 _BLOCKED = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -66,15 +66,16 @@ def refuses(received: bytes | bytearray) -> bool:
     return False
 
 
-class SocketStream(httpcore.AsyncNetworkStream):
+class SocketStream:
     """One connection, in clear or, after :meth:`start_tls`, encrypted."""
 
-    def __init__(self, sock: socket.socket, on_cut: Callable[[], None]) -> None:
+    def __init__(self, core: Core, sock: socket.socket, on_cut: Callable[[], None]) -> None:
         self.closed = False
         self.arrived = 0
         """Bytes that have arrived since the last write."""
         self.opening = bytearray()
         """The first of them: at least the head of a reply."""
+        self._core = core
         self._socket = sock
         self._on_cut = on_cut
         self._inbound = bytearray()
@@ -86,7 +87,7 @@ class SocketStream(httpcore.AsyncNetworkStream):
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         """Return what has arrived, ``b""`` at the end."""
-        with contextlib.suppress(httpcore.WriteError):  # the answer may be there all the same
+        with contextlib.suppress(self._core.WriteError):  # the answer may be there all the same
             await self._flush()
         try:
             with anyio.fail_after(timeout):
@@ -94,9 +95,9 @@ class SocketStream(httpcore.AsyncNetworkStream):
                     if not self._take_in():
                         await anyio.wait_readable(self._socket)
         except TimeoutError as error:
-            raise httpcore.ReadTimeout from error
+            raise self._core.ReadTimeout from error
         except (OSError, anyio.ClosedResourceError) as error:
-            raise httpcore.ReadError(str(error)) from error
+            raise self._core.ReadError(str(error)) from error
         data = bytes(self._inbound[:max_bytes])
         del self._inbound[:max_bytes]
         return data
@@ -125,20 +126,20 @@ class SocketStream(httpcore.AsyncNetworkStream):
         ssl_context: ssl.SSLContext,
         server_hostname: str | None = None,
         timeout: float | None = None,
-    ) -> httpcore.AsyncNetworkStream:
+    ) -> SocketStream | NestedTLS:
         """Encrypt from here on."""
-        stream: httpcore.AsyncNetworkStream = self
+        stream: SocketStream | NestedTLS = self
         try:
             with anyio.fail_after(timeout):
                 if isinstance(self._socket, ssl.SSLSocket):
-                    stream = nested = NestedTLS(self, ssl_context, server_hostname)
+                    stream = nested = NestedTLS(self._core, self, ssl_context, server_hostname)
                     await nested.shake_hands()
                 else:
                     await self._shake_hands(ssl_context, server_hostname)
         except TimeoutError as error:
-            raise httpcore.ConnectTimeout from error
+            raise self._core.ConnectTimeout from error
         except (OSError, anyio.ClosedResourceError) as error:  # ssl.SSLError is an OSError
-            raise httpcore.ConnectError(str(error)) from error
+            raise self._core.ConnectError(str(error)) from error
         return stream
 
     def get_extra_info(self, info: str) -> Any:
@@ -200,7 +201,7 @@ class SocketStream(httpcore.AsyncNetworkStream):
             await self._send_all(memoryview(data))
         except (OSError, anyio.ClosedResourceError) as error:
             self._cut()
-            raise httpcore.WriteError(str(error)) from error
+            raise self._core.WriteError(str(error)) from error
         except BaseException:
             self._cut()
             raise
@@ -218,7 +219,9 @@ class SocketStream(httpcore.AsyncNetworkStream):
     def _stop_if_pointless(self) -> None:
         came = not self._ended and self._take_in()
         if self._ended or (came and refuses(self._inbound)):
-            raise httpcore.WriteError("the peer answered, or left, before it had the whole request")
+            raise self._core.WriteError(
+                "the peer answered, or left, before it had the whole request"
+            )
 
     async def _until_writable(self) -> None:
         waited, glance = 0.0, _FIRST_GLANCE_SECONDS
@@ -230,7 +233,7 @@ class SocketStream(httpcore.AsyncNetworkStream):
                 return
             self._stop_if_pointless()
             waited, glance = waited + glance, glance * 2
-        raise httpcore.WriteTimeout
+        raise self._core.WriteTimeout
 
     def _cut(self) -> None:
         """Do not burden the line with the rest of a request that will stay a fragment."""
@@ -251,10 +254,11 @@ class SocketStream(httpcore.AsyncNetworkStream):
                 await anyio.wait_writable(encrypted)
 
 
-class SocketBackend(httpcore.AsyncNetworkBackend):
+class SocketBackend:
     """Opens the socket of one connection and keeps it in sight, whatever becomes of httpcore's."""
 
-    def __init__(self) -> None:
+    def __init__(self, core: Core) -> None:
+        self._core = core
         self.stream: SocketStream | None = None
         self.on_cut: Callable[[], None] = _nothing
         """Called when a request cannot be sent to its end."""
@@ -266,16 +270,16 @@ class SocketBackend(httpcore.AsyncNetworkBackend):
         timeout: float | None = None,
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
-    ) -> httpcore.AsyncNetworkStream:
+    ) -> SocketStream:
         """Connect to a host."""
         try:
             with anyio.fail_after(timeout):
                 sock = await dial(host, port)
         except TimeoutError as error:
-            raise httpcore.ConnectTimeout from error
+            raise self._core.ConnectTimeout from error
         except OSError as error:
-            raise httpcore.ConnectError(str(error)) from error
-        self.stream = SocketStream(sock, self._cut)
+            raise self._core.ConnectError(str(error)) from error
+        self.stream = SocketStream(self._core, sock, self._cut)
         return self.stream
 
     def _cut(self) -> None:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterable, AsyncIterator
-from typing import Protocol, cast, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import anyio
-import httpcore
 import httpx
 
-from meeting_async._borrowed import PacedStream, send_borrowed
+from meeting_async._borrowed import send_borrowed
 from meeting_async._connections import Connection, Connections
-from meeting_async._exchange import TABLE, BodyStream, Exchange
+from meeting_async._exchange import BodyStream, Exchange
 from meeting_async._records import Reply, Request
 from meeting_async._routes import Certificate, Routes, RouteSettings, Verify
+from meeting_async._stack import HTTPX, Stack
 
 
 @runtime_checkable
@@ -64,6 +63,8 @@ class HttpxTransport:
 
     """
 
+    _stack: ClassVar[Stack] = HTTPX
+
     def __init__(
         self,
         client: httpx.AsyncClient | None = None,
@@ -76,7 +77,7 @@ class HttpxTransport:
     ) -> None:
         self._borrowed = client
         self._expect_continue = expect_continue
-        self._routes = Routes(RouteSettings(verify, cert, proxy, trust_env))
+        self._routes = Routes(RouteSettings(self._stack, verify, cert, proxy, trust_env))
         self._connections = Connections()
         self._calls: anyio.Semaphore | None = None
 
@@ -87,7 +88,7 @@ class HttpxTransport:
     async def send(self, request: Request, /) -> Reply:
         """Send ``request``; see :class:`Transport`."""
         if self._borrowed is not None:
-            return await send_borrowed(self._borrowed, request, TABLE, _HttpxStream)
+            return await send_borrowed(self._stack, self._borrowed, request)
         if isinstance(request.body, bytes):
             async with self._call_slots():
                 return await self._send(request)
@@ -105,10 +106,10 @@ class HttpxTransport:
         return self._calls
 
     async def _send(self, request: Request) -> Reply:
-        return await Exchange(request, TABLE).run(self._converse)
+        return await Exchange(request, self._stack.failures).run(self._converse)
 
     async def _converse(self, exchange: Exchange) -> Reply:
-        url = _parsed(exchange.request.url)
+        url = _parsed(self._stack, exchange.request.url)
         route = await self._routes.to(url)
         exchange.tunnel = route.proxy is not None and url.scheme == "https"
         is_upload = not isinstance(exchange.request.body, bytes)
@@ -117,7 +118,7 @@ class HttpxTransport:
             response = await connection.handle(
                 self._outgoing(url, exchange, connection), exchange.begin_reply
             )
-            content = await exchange.content(_chunks(response))
+            content = await exchange.content(response.stream)
             await response.aclose()
         except BaseException:
             self._connections.drop(connection)
@@ -128,20 +129,17 @@ class HttpxTransport:
             self._connections.drop(connection)
         return Reply(response.status, tuple(response.headers), content)
 
-    def _outgoing(
-        self, url: httpx.URL, exchange: Exchange, connection: Connection
-    ) -> httpcore.Request:
+    def _outgoing(self, url: Any, exchange: Exchange, connection: Connection) -> Any:
         """Make the request in a frame of its own, which is gone when anything can fail."""
         request = exchange.request
         asks = self._expect_continue and not isinstance(request.body, bytes)
         expect = [(b"Expect", b"100-continue")] if asks else []
         pause = functools.partial(connection.hear, CONTINUE_SECONDS) if asks else None
         limits = {"write": request.timeouts.send_stall, "read": request.reply_timeout}
-        return httpcore.Request(
+        core = self._stack.core
+        return core.Request(
             request.method,
-            httpcore.URL(
-                scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path
-            ),
+            core.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
             headers=[*connection.route.headers, *request.headers, *expect],
             content=BodyStream(exchange, pause),
             extensions={"timeout": limits},
@@ -156,18 +154,10 @@ CONTINUE_SECONDS = 1.0
 
 
 @functools.lru_cache(maxsize=64)
-def _parsed(address: str) -> httpx.URL:
-    url = httpx.URL(address)
+def _parsed(stack: Stack, address: str) -> Any:
+    """Return a client's own ``URL``."""
+    url = stack.client.URL(address)
     if url.scheme not in {"http", "https"} or not url.host:
-        raise httpx.UnsupportedProtocol("the address is none of http or https with a host")
+        problem = "the address is none of http or https with a host"
+        raise stack.client.UnsupportedProtocol(problem)
     return url
-
-
-def _chunks(response: httpcore.Response) -> AsyncIterator[bytes]:
-    return aiter(
-        cast(AsyncIterable[bytes], response.stream)
-    )  # httpcore types sync and async as one
-
-
-class _HttpxStream(PacedStream, httpx.AsyncByteStream):
-    """A body as httpx wants it."""
