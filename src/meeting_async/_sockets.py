@@ -212,16 +212,17 @@ class SocketStream:
             try:
                 sent = self._socket.send(rest)
             except _BLOCKED:
+                sent = 0
+            if not sent:
                 await self._until_writable()
-            else:
-                rest = rest[sent:]
+            rest = rest[sent:]
 
     def _stop_if_pointless(self) -> None:
-        came = not self._ended and self._take_in()
+        came = False
+        while not self._ended and len(self._inbound) < _RECEIVE_BYTES and self._take_in():
+            came = True
         if self._ended or (came and refuses(self._inbound)):
-            raise self._core.WriteError(
-                "the peer answered, or left, before it had the whole request"
-            )
+            raise self._core.WriteError("the peer answered, or left, amid the request")
 
     async def _until_writable(self) -> None:
         waited, glance = 0.0, _FIRST_GLANCE_SECONDS
@@ -233,6 +234,8 @@ class SocketStream:
                 return
             self._stop_if_pointless()
             waited, glance = waited + glance, glance * 2
+        if self._inbound:
+            raise self._core.WriteError("the peer answered and stopped reading")
         raise self._core.WriteTimeout
 
     def _cut(self) -> None:
