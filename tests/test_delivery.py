@@ -49,6 +49,7 @@ from meeting_async import (
     RetryScheduled,
     UploadReceipt,
 )
+from meeting_async._pace import LARGEST_CHUNK
 from meeting_async.errors import (
     AuthenticationFailed,
     ConnectFailed,
@@ -244,7 +245,7 @@ def test_partial_at_most_once_is_sent_three_times(take: Take | int) -> None:
     assert (course.verdicts, course.verdict) == (["partial"] * 3, "partial")
     handed = [len(exchange.document) for exchange in course.transport.exchanges]
     assert error.bytes_sent == error.attempts[-1].bytes_sent
-    assert handed[-1] - 256 * 1024 <= error.bytes_sent <= handed[-1]
+    assert handed[-1] - LARGEST_CHUNK <= error.bytes_sent <= handed[-1]
 
 
 def test_partial_at_least_once_is_sent_until_the_attempts_are_spent() -> None:

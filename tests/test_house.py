@@ -20,7 +20,7 @@ SOURCE = ROOT / "src" / "meeting_async"
 
 FLOORS = {
     **dict.fromkeys(("errors", "_attempts", "_events", "_limits", "_policies", "_records"), 0),
-    **dict.fromkeys(("_multipart", "_signing", "_verdicts", "_wire"), 1),
+    **dict.fromkeys(("_multipart", "_pace", "_signing", "_verdicts", "_wire"), 1),
     **dict.fromkeys(("_documents", "_observer", "_operations", "_rooms", "_sources"), 2),
     **dict.fromkeys(("_borrowed", "_connections", "_delivery", "_dialing", "_exchange"), 2),
     **dict.fromkeys(("_failures", "_nested_tls", "_proxies", "_routes", "_sockets", "_stack"), 2),
@@ -32,7 +32,7 @@ FLOORS = {
 
 SANS_IO = {
     *("errors", "_attempts", "_events", "_limits", "_policies", "_records"),
-    *("_multipart", "_signing", "_verdicts", "_wire"),
+    *("_multipart", "_pace", "_signing", "_verdicts", "_wire"),
 }
 IO = {
     *("anyio", "asyncio", "concurrent", "h11", "httpcore", "httpx", "multiprocessing", "os"),

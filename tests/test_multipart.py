@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from _parsers import PARSERS, Part
 from _properties import fuzz
 from meeting_async._multipart import (
-    CHUNK_BYTES,
     MultipartBody,
     MultipartPlan,
     escaped,
@@ -27,6 +26,7 @@ from meeting_async._multipart import (
     plan_document,
     plan_link,
 )
+from meeting_async._pace import SMALLEST_CHUNK
 from meeting_async._records import Body
 from meeting_async.errors import DocumentChanged, InvalidInput
 
@@ -41,7 +41,7 @@ class Memory:
     """A reader of bytes that yields at most ``step`` of them at a time."""
 
     data: bytes
-    step: int = CHUNK_BYTES
+    step: int = 1 << 40
     error: BaseException | None = None
     """Raised at the end."""
     asked: list[int] = attrs.field(factory=list)
@@ -130,7 +130,8 @@ def test_content_type_of_the_request() -> None:
 
 
 @pytest.mark.parametrize(
-    "size", [0, 1, 17, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES + 5]
+    "size",
+    [0, 1, 17, SMALLEST_CHUNK - 1, SMALLEST_CHUNK, SMALLEST_CHUNK + 1, 3 * SMALLEST_CHUNK + 5],
 )
 def test_length_is_exact(size: int) -> None:
     """Content-Length is known before the first byte is read."""
@@ -150,16 +151,26 @@ def test_length_of_a_huge_document_needs_no_document() -> None:
 
 def test_chunks() -> None:
     """Head, the document in chunks of bounded size, and the closing boundary by itself."""
-    data = bytes(range(256)) * (CHUNK_BYTES // 256) * 2 + b"rest"
+    small, large = SMALLEST_CHUNK, 2 * SMALLEST_CHUNK
+    data = bytes(range(256)) * ((small + large) // 256) + b"rest"
     reader = Memory(data)
     plan = document(len(data))
     chunks = taken(aiter(MultipartBody(plan, reader)))
     assert chunks[0] == plan.head
-    assert [len(chunk) for chunk in chunks[1:-1]] == [CHUNK_BYTES, CHUNK_BYTES, 4]
+    assert [len(chunk) for chunk in chunks[1:-1]] == [small, large, 4]
     assert b"".join(chunks[1:-1]) == data
     assert chunks[-1] == b"\r\n--5f0ab7c3d19e46b28a4c6e1f90d2b375--\r\n" == plan.tail
-    assert reader.asked == [CHUNK_BYTES, CHUNK_BYTES, 4]
+    assert reader.asked == [small, large, 4]
     assert reader.finished
+
+
+def test_chunks_stay_small_on_a_slow_line() -> None:
+    """The time a chunk takes counts from when it is handed over until the next one is asked for."""
+    times = iter(range(1000))
+    body = MultipartBody(
+        document(5 * SMALLEST_CHUNK), Memory(bytes(5 * SMALLEST_CHUNK)), clock=lambda: next(times)
+    )
+    assert [len(chunk) for chunk in taken(aiter(body))][1:-1] == [SMALLEST_CHUNK] * 5
 
 
 # --- read back by others -------------------------------------------------------------------------
@@ -245,7 +256,7 @@ def test_almost_the_boundary_in_the_data(
 ) -> None:
     """All but the boundary itself, at the start, in the middle and at the end of the document."""
     for data in (near, near + PDF, PDF + near, PDF + near + PDF, near * 50):
-        for step in (1, 7, CHUNK_BYTES):
+        for step in (1, 7, SMALLEST_CHUNK):
             parts = parse(document(1).content_type, form(data, step=step))
             assert parts == [("document", "deck.pdf", "application/pdf", data)]
 

@@ -18,10 +18,8 @@ from typing import Protocol
 import attrs
 
 from meeting_async._limits import link_label, shown
+from meeting_async._pace import Pace
 from meeting_async.errors import DocumentChanged, InvalidInput
-
-CHUNK_BYTES = 256 * 1024
-"""Bytes per read and write: large enough for curl's speed, small enough for many uploads."""
 
 
 class Reader(Protocol):
@@ -135,7 +133,7 @@ async def _no_progress(_sent: int) -> None:
 
 
 class MultipartBody:
-    """The body of one attempt: the plan around what a reader yields.
+    """The body of one attempt: the plan around what a reader yields, in chunks that suit the line.
 
     The document is checked against the plan *before* the closing boundary is handed over: one
     that shrank, grew or was replaced raises :class:`DocumentChanged` and is never delivered.
@@ -146,6 +144,7 @@ class MultipartBody:
         plan: MultipartPlan,
         reader: Reader,
         progress: Callable[[int], Awaitable[None]] = _no_progress,
+        clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.length = plan.length
         self.handed_over = 0
@@ -157,6 +156,7 @@ class MultipartBody:
         self._plan = plan
         self._reader = reader
         self._progress = progress
+        self._pace = Pace(clock)
         self._chunks = self._generate()
 
     def __repr__(self) -> str:
@@ -173,7 +173,9 @@ class MultipartBody:
         yield self._hand_over(self._plan.head)
         while self.document_sent < self._plan.size:
             chunk = await self._read()
+            self._pace.hand_over()
             yield self._hand_over(chunk)
+            self._pace.taken()
             self.document_sent += len(chunk)
             await self._progress(self.document_sent)
         await self._reader.finish()
@@ -181,7 +183,7 @@ class MultipartBody:
         yield self._hand_over(self._plan.tail)
 
     async def _read(self) -> bytes:
-        wanted = min(CHUNK_BYTES, self._plan.size - self.document_sent)
+        wanted = min(self._pace.chunk, self._plan.size - self.document_sent)
         chunk = await self._reader.read(wanted)
         if not chunk or len(chunk) > wanted:
             change = (

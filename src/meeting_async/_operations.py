@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from typing import Protocol
 
+import anyio
 import attrs
 
 from meeting_async import _wire
@@ -115,7 +116,7 @@ class UploadOperation:
         signed = await _signed(self.signer, self.room)
         async with self.document.open(self.measure) as reader:
             plan = self._plan()
-            body = MultipartBody(plan, reader, progress)
+            body = MultipartBody(plan, reader, progress, anyio.current_time)
             headers = _wire.upload_headers(
                 signed, self.room, content_type=plan.content_type, length=plan.length
             )
