@@ -160,9 +160,9 @@ class Secured:
         self._flush()
 
     def is_over(self) -> bool:
-        """Wait; tell whether nothing but a goodbye followed."""
+        """Wait; tell whether nothing but a goodbye followed, after which some wait for ours."""
         follows = bytes(self._buffer)
-        while len(follows) <= _GOODBYE_BYTES and (data := self._connection.recv(1024)):
+        while len(follows) < _GOODBYE_BYTES and (data := self._connection.recv(1024)):
             follows += data
         return len(follows) in {0, _GOODBYE_BYTES}
 
