@@ -11,7 +11,7 @@ import functools
 import os
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from importlib import import_module
 from typing import Any
 
@@ -64,7 +64,7 @@ async def hammer(call: Call, job: CallsJob) -> Sample:
     return with_latencies(meter.sample(), latencies)
 
 
-async def _all(count: int, worker: Callable[[], Awaitable[None]]) -> None:
+async def _all(count: int, worker: Callable[[], Coroutine[Any, Any, None]]) -> None:
     async with anyio.create_task_group() as tasks:
         for _ in range(count):
             tasks.start_soon(worker)

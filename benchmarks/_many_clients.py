@@ -7,7 +7,7 @@ few microseconds and no descriptor, which is the best that can be done by hand f
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ WARM_UP_ROOM = "warm-up"
 PATIENCE_SECONDS = 300
 """Of the others: waiting for a connection counts as well."""
 
-Upload = Callable[[str], Awaitable[object]]
+Upload = Callable[[str], Coroutine[Any, Any, object]]
 
 
 def clients() -> list[Client]:
@@ -78,9 +78,7 @@ async def _wide(httpx: Any, job: ManyJob) -> Sample:
 
 async def _files(httpx: Any, job: ManyJob, **settings: Any) -> Sample:
     """Upload with httpx or its fork."""
-    async with httpx.AsyncClient(
-        timeout=PATIENCE_SECONDS, trust_env=False, **settings
-    ) as client:
+    async with httpx.AsyncClient(timeout=PATIENCE_SECONDS, trust_env=False, **settings) as client:
 
         async def upload(room: str) -> None:
             part = "a.pdf", Path(job.document).read_bytes(), DOCUMENT_TYPE  # noqa: ASYNC240
@@ -92,7 +90,7 @@ async def _files(httpx: Any, job: ManyJob, **settings: Any) -> Sample:
 
 
 async def _aiohttp(job: ManyJob) -> Sample:
-    """aiohttp's default is 100 connections; with as many as there are uploads it is at its best."""
+    """Upload with more connections than the 100 that are aiohttp's default: its best."""
     aiohttp = import_module("aiohttp")
     connector = aiohttp.TCPConnector(limit=job.uploads)
     timeout = aiohttp.ClientTimeout(total=PATIENCE_SECONDS)

@@ -68,7 +68,7 @@ def _installed() -> str | None:
 
 
 def _install() -> None:
-    """The package's own install script only tells which package manager it wants."""
+    """Install without the package's own script, which insists on another package manager."""
     folder().mkdir(parents=True, exist_ok=True)
     options = ["--ignore-scripts", "--no-audit", "--no-fund", "--prefix", str(folder())]
     subprocess.run(

@@ -31,9 +31,7 @@ class Options:
         return [
             client
             for client in clients
-            if client.role is Role.OURS
-            or not self.clients
-            or client.name.startswith(self.clients)
+            if client.role is Role.OURS or not self.clients or client.name.startswith(self.clients)
         ]
 
     @property
@@ -98,5 +96,3 @@ def parsed(
     """Parse a command line; return all of it, and the options in common."""
     found = parser.parse_args(arguments)
     return found, Options(rounds=found.rounds, clients=found.clients, install=found.install)
-
-

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import os
+import re
 import signal
 import sysconfig
 from collections.abc import Iterator
@@ -70,7 +71,8 @@ def library(filename: str) -> str:
     inside = sysconfig.get_path("stdlib")
     if filename.startswith(inside):
         return "stdlib " + Path(filename).relative_to(inside).parts[0].removesuffix(".py")
-    return "generated code" if filename.startswith("<") else path.name
+    generated = re.match(r"<attrs generated \w+ (\w+)", filename)
+    return generated[1] if generated else path.name
 
 
 def report(seconds: float) -> str:

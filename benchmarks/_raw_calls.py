@@ -28,8 +28,10 @@ def raw_calls(job: CallsJob) -> Sample:
         _check(connection.recv(_RECEIVE_BYTES))
     with Meter() as meter:
         until = time.perf_counter() + job.seconds
-        latencies = _alone(*sockets, request, until) if len(sockets) == 1 else None
-        latencies = latencies or _together(sockets, request, until)
+        if len(sockets) == 1:
+            latencies = _alone(sockets[0], request, until)
+        else:
+            latencies = _together(sockets, request, until)
     for connection in sockets:
         connection.close()
     return with_latencies(meter.sample(), latencies)
@@ -70,20 +72,19 @@ def _alone(connection: socket.socket, request: bytes, until: float) -> list[floa
 
 def _together(sockets: list[socket.socket], request: bytes, until: float) -> list[float]:
     latencies = []
+    began = {connection.fileno(): time.perf_counter() for connection in sockets}
+    by_number = {connection.fileno(): connection for connection in sockets}
     with selectors.DefaultSelector() as selector:
-        began = {connection: time.perf_counter() for connection in sockets}
         for connection in sockets:
             selector.register(connection, selectors.EVENT_READ)
             connection.send(request)
         while began:
             for key, _ in selector.select():
-                connection = key.fileobj  # type: ignore[assignment] - only sockets are in it
+                connection = by_number[key.fd]
                 _check(connection.recv(_RECEIVE_BYTES))
                 ended = time.perf_counter()
-                latencies.append(ended - began[connection])
+                latencies.append(ended - began.pop(key.fd))
                 if ended < until:
-                    began[connection] = ended
+                    began[key.fd] = ended
                     connection.send(request)
-                else:
-                    del began[connection]
     return latencies

@@ -19,6 +19,7 @@ from benchmarks._options import Options
 from benchmarks._section import Section
 
 CONCURRENCIES = (1, 10, 100)
+SECONDS = 2.0
 
 _NOTES = f"""\
 Small calls: getActiveRoomInfo, signed anew and decoded each time; {WARM_UP_CALLS} calls of each worker go before.
@@ -86,21 +87,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--concurrency", type=_options.count, action="append", help="repeat it (1, 10, 100)"
     )
-    parser.add_argument(
-        "--seconds", type=float, default=2.0, help="of each client's turn (%(default)s)"
-    )
+    parser.add_argument("--seconds", type=float, help="of each turn (2; of a profile: 20)")
     parser.add_argument("--profile", action="store_true", help="of our calls, one at a time")
     _options.add(parser)
     _options.add_json(parser)
     found, options = _options.parsed(parser, arguments)
     if found.profile:
-        print(_profile.report(found.seconds))
+        print(_profile.report(found.seconds or 20.0))
         return
+    seconds = found.seconds or SECONDS
     concurrencies = tuple(found.concurrency or CONCURRENCIES)
     machine = _machine.facts()
-    result = section(concurrencies, found.seconds, options)
+    result = section(concurrencies, seconds, options)
     asked = "".join(f" --concurrency {count}" for count in concurrencies)
-    command = f"{name}{asked} --seconds {found.seconds:g}{options.command}"
+    command = f"{name}{asked} --seconds {seconds:g}{options.command}"
     _options.report(result, machine, command, as_json=found.json)
 
 
