@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     machine = _machine.facts()
     makers = QUICK if settings.quick else SECTIONS
     sections = tuple(makers[name](settings.options) for name in settings.only)
-    findings = Findings(sections, machine, settings.command)
+    findings = Findings(sections, _machine.at_the_end(machine), settings.command)
     print(_report.text(findings))
     if settings.save:
         _page.save(findings, settings.save)

@@ -15,11 +15,11 @@ _PEERS = ("httpx2", "httpcore2", "aiohttp", "plugnmeet-sdk")
 
 
 def facts() -> dict[str, str]:
-    """Return name and value of each fact; the load is that of the moment."""
+    """Return name and value of each fact, to be asked for before anything is measured."""
     python = f"{platform.python_implementation()} {platform.python_version()}"
     return {
         "cores": f"{_cores()}, {_processor()}",
-        "load": _load(),
+        "load": f"{_load()} (1, 5, 15 minutes) at the start",
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": f"{python}, {ssl.OPENSSL_VERSION}",
         "packages": ", ".join(f"{name} {_version(name)}" for name in _OURS),
@@ -27,6 +27,11 @@ def facts() -> dict[str, str]:
         "curl": _output("curl", "--disable", "--version").split(" (")[0],
         "node": _output("node", "--version"),
     }
+
+
+def at_the_end(facts: dict[str, str]) -> dict[str, str]:
+    """Add the load after all was measured: that of the benchmark itself, and of whoever else."""
+    return {**facts, "load": f"{facts['load']}, {_load()} at the end"}
 
 
 def _cores() -> int | None:
@@ -45,7 +50,7 @@ def _processor() -> str:
 
 
 def _load() -> str:
-    return " ".join(f"{load:.2f}" for load in os.getloadavg()) + " (1, 5, 15 minutes) at the start"
+    return " ".join(f"{load:.2f}" for load in os.getloadavg())
 
 
 def _version(package: str) -> str:

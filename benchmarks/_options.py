@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 import attrs
 
-from benchmarks import _report
+from benchmarks import _machine, _report
 from benchmarks._client import Client, Role
 from benchmarks._section import Findings, Section
 
@@ -86,7 +86,7 @@ def shown(size: int) -> str:
 
 def report(section: Section, machine: dict[str, str], command: str, *, as_json: bool) -> None:
     """Print what a benchmark found."""
-    findings = Findings((section,), machine, command)
+    findings = Findings((section,), _machine.at_the_end(machine), command)
     print(json.dumps(_report.as_json(findings), indent=2) if as_json else _report.text(findings))
 
 
