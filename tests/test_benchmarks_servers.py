@@ -62,6 +62,17 @@ def sink(
         yield sink, context
 
 
+def whole_form(document: bytes, room: str = "Room-Id: a", boundary: str = "b") -> bytes:
+    """Return a request with a document."""
+    body = b'--b\r\nContent-Disposition: form-data; name="document"\r\n\r\n%b\r\n--b--\r\n'
+    body %= document
+    head = (
+        f"POST / HTTP/1.1\r\nAPI-KEY: a\r\nHASH-SIGNATURE: a\r\n{room}\r\n"
+        f"Content-Length: {len(body)}\r\nContent-Type: x/y; boundary={boundary}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
 def upload(
     sink: tuple[Sink, ssl.SSLContext | None],
     document: bytes,
@@ -72,17 +83,12 @@ def upload(
     extra: int = 0,
 ) -> None:
     """Send a form with whatever is wrong with it."""
-    body = b'--b\r\nContent-Disposition: form-data; name="document"\r\n\r\n%b\r\n--b--\r\n'
-    body %= document
-    head = (
-        f"POST / HTTP/1.1\r\nAPI-KEY: a\r\nHASH-SIGNATURE: a\r\n{room}\r\n"
-        f"Content-Length: {len(body)}\r\nContent-Type: x/y; boundary={boundary}\r\n\r\n"
-    )
+    data = whole_form(document, room, boundary)
     with (
         connected(sink[0].base_url, sink[1]) as connection,
         contextlib.suppress(OSError),  # it may hang up on a bad one
     ):
-        connection.sendall(head.encode() + body[: len(body) - cut] + bytes(extra))
+        connection.sendall(data[: len(data) - cut] + bytes(extra))
         if cut:
             connection.shutdown(socket.SHUT_WR)
         connection.recv(1024)
@@ -135,6 +141,22 @@ def test_sink_is_known_by_its_certificate(sink: tuple[Sink, ssl.SSLContext | Non
     with pytest.raises(ssl.SSLCertVerificationError):
         connected(sink[0].base_url, ssl.create_default_context())
     sink[0]._receipts.readline()
+
+
+def test_sink_does_not_keep_those_that_wait_for_its_goodbye(
+    sink: tuple[Sink, ssl.SSLContext | None],
+) -> None:
+    """Some clients close only when the server has; it does as soon as it has their goodbye."""
+    if not sink[1]:
+        pytest.skip("there is none")
+    with connected(sink[0].base_url, sink[1]) as connection:
+        assert isinstance(connection, ssl.SSLSocket)
+        connection.settimeout(2)
+        connection.sendall(whole_form(b"%PDF"))
+        assert connection.recv(1024).startswith(b"HTTP/1.1 200")
+        with contextlib.suppress(ssl.SSLError, ConnectionError):  # but no TimeoutError
+            connection.unwrap()
+    sink[0].check_received(4)
 
 
 # --- the responder -------------------------------------------------------------------------------
