@@ -218,6 +218,21 @@ def test_who_fails_is_left_out_with_the_reason() -> None:
         compare(Task("t", "T", ()), clients, sample, 3)
 
 
+@pytest.mark.parametrize(
+    ("needs", "loop", "missing"),
+    [("no_such", "asyncio", "no_such"), (None, "no_such", "no_such"), ("json", None, None)],
+)
+def test_what_is_not_installed_is_said(
+    needs: str | None, loop: str | None, missing: str | None
+) -> None:
+    """A client without its module or its loop does not take part."""
+    from benchmarks._client import PythonClient, Role
+
+    found = PythonClient("peer", Role.PEER, print, loop, needs).client("module").missing
+    wanted = f"{missing} is not installed; pip install --group bench"
+    assert found == (wanted if missing else None)
+
+
 @pytest.mark.parametrize(("count", "p50", "p99"), [(1, 1, 1), (2, 1, 2), (100, 50, 99)])
 def test_percentiles_are_of_the_nearest_rank(count: int, p50: int, p99: int) -> None:
     """So many percent of the calls took no longer."""
