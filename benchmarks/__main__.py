@@ -1,6 +1,6 @@
 """Run all benchmarks and print one report: ``python -m benchmarks``.
 
-It takes about half an hour; ``--quick`` takes less than a minute and only shows that all works.
+It takes about 20 minutes; ``--quick`` takes less than one and only shows that all works.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def svg(section: Section) -> str:
     for comparison in section.comparisons:
         parts += _panel(comparison, top)
         top += _height(comparison) + _PANEL_GAP
-    foot = "Bars: medians. Lines: the range over the rounds. Dashed: what the server can take."
+    foot = "Bars: medians. Lines: the range over the rounds. Dashed: no client, a bare loop."
     parts.append(_text(8, top, "foot", foot))
     height = top + _FOOT_HEIGHT
     head = (

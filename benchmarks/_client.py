@@ -32,7 +32,7 @@ class Role(enum.Enum):
     """Ours on another event loop; no ratios are taken."""
     PEER = "peer"
     CEILING = "ceiling"
-    """No client, but what server and kernel can take: a loop that does nothing else."""
+    """No client: a bare loop on sockets, which shows what server and kernel can take."""
 
 
 class Failed(Exception):

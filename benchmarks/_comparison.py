@@ -164,6 +164,7 @@ def compare(
 ) -> Comparison:
     """Let the clients take turns, so that whatever else the machine does meets them all.
 
+    Each round begins with another, so that nobody always comes after the same one.
     A client that fails is left out from then on, and its samples are dropped; ours must not fail.
     """
     left_out = {client.name: client.missing for client in clients if client.missing}
@@ -171,7 +172,8 @@ def compare(
     for number in range(1, rounds + 1):
         print(f"{task.title}: round {number} of {rounds}", file=sys.stderr)
         done.append({})
-        for client in clients:
+        first = (number - 1) % len(clients)
+        for client in [*clients[first:], *clients[:first]]:
             if client.name in left_out:
                 continue
             try:

@@ -17,7 +17,7 @@ def save(findings: Findings, folder: Path) -> None:
     """Write the page, its charts and every sample into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / _PAGE).write_text("\n".join(_page(findings)) + "\n", encoding="utf-8")
-    samples = json.dumps(_report.as_json(findings), indent=1)
+    samples = json.dumps(_report.as_json(findings), separators=(",", ":"))
     (folder / _SAMPLES).write_text(samples + "\n", encoding="utf-8")
     for section in findings.sections:
         (folder / _chart_name(section)).write_text(_chart.svg(section), encoding="utf-8")

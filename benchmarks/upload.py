@@ -34,7 +34,8 @@ CPU: user and system time of the client meanwhile, without start-up (curl's exit
 Memory: peak of the resident set minus the one before the upload; below 0.25 MiB is noise and
         counts as 0.25 MiB in ratios.
 Gap: longest delay of a task that sleeps 1 ms, beyond its sleep; an idle loop shows about 1 ms.
-{CEILING}: no client, but what the sink takes from a loop that only reads and sends.
+{CEILING}: no client, but what the sink takes from a loop that only reads and sends. Over TLS
+        it sends record by record, so that a client that encrypts some ahead can be faster.
 Document: a file in the page cache. Over TLS everybody checks the sink's certificate.
 Sink: {_sink.DESCRIPTION}."""
 

@@ -141,13 +141,14 @@ def compared(*rounds: Mapping[str, int], noise: float = 0.0) -> Comparison:
         Column("gap ms", "gap", 1, lambda s: s.gap_seconds, noise=noise),
     )
     targets = Target("speed", 1.5, "a<b"), Target("speed", 1.0, BEST), Target("gap", 1.0)
-    turns = iter([Sample(1.0, 1.0, calls=s) for speeds in rounds for s in speeds.values()])
+    turns = {name: iter([speeds[name] for speeds in rounds]) for name in rounds[0]}
     roles = {OURS: Role.OURS, "ceiling": Role.CEILING}
-    clients = [
-        Client(name, roles.get(name, Role.PEER), lambda _: next(turns)) for name in rounds[0]
-    ]
-    task = Task("task", "A task", columns, targets)
-    return compare(task, clients, lambda client: client.measure(None), len(rounds))
+    clients = [Client(name, roles.get(name, Role.PEER), lambda _: Sample(1, 1)) for name in turns]
+
+    def sample(client: Client) -> Sample:
+        return Sample(1.0, 1.0, calls=next(turns[client.name]))
+
+    return compare(Task("task", "A task", columns, targets), clients, sample, len(rounds))
 
 
 def test_ratios_are_taken_within_rounds() -> None:
@@ -200,11 +201,11 @@ def test_who_fails_is_left_out_with_the_reason() -> None:
     from benchmarks._comparison import Task, compare
     from benchmarks._measure import Sample
 
-    turns = {OURS: 0, "peer": 0}
+    turns: list[str] = []
 
     def sample(client: Client) -> Sample:
-        turns[client.name] += 1
-        if turns[client.name] == failing[client.name]:
+        turns.append(client.name)
+        if turns.count(client.name) == failing[client.name]:
             raise Failed("no more")
         return Sample(1.0, 1.0)
 
@@ -213,6 +214,7 @@ def test_who_fails_is_left_out_with_the_reason() -> None:
     found = compare(Task("t", "T", ()), clients, sample, 3)
     assert found.left_out == {"peer": "it failed: no more"}
     assert [list(samples) for samples in found.rounds] == [[OURS]] * 3
+    assert turns == [OURS, "peer", "peer", OURS, OURS]
     failing[OURS] = 4
     with pytest.raises(Failed):
         compare(Task("t", "T", ()), clients, sample, 3)
