@@ -34,6 +34,10 @@ text{font:13px system-ui,-apple-system,"Segoe UI",sans-serif;fill:#1f2328}
 .variant{fill:#1f6feb}.peer{fill:#656c76}.ceiling{stroke:#656c76}.range{stroke:#f0f6fc}}"""
 
 
+_FAR = 2
+"""A ceiling so many times as high as the best client would leave no room for the clients."""
+
+
 @attrs.frozen
 class _Bar:
     name: str
@@ -48,8 +52,7 @@ def svg(section: Section) -> str:
     for comparison in section.comparisons:
         parts += _panel(comparison, top)
         top += _height(comparison) + _PANEL_GAP
-    foot = "Bars: medians. Lines: the range over the rounds. Dashed: no client, a bare loop."
-    parts.append(_text(8, top, "foot", foot))
+    parts.append(_text(8, top, "foot", _foot(section)))
     height = top + _FOOT_HEIGHT
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" '
@@ -59,16 +62,25 @@ def svg(section: Section) -> str:
 
 
 def _bars(comparison: Comparison) -> list[_Bar]:
-    """Our own first, then the others, the best on top."""
+    """Our own first, then the others, the best on top; no ceiling that is out of sight."""
     column = comparison.task.columns[0]
     bars = [
         _Bar(name, role, figure)
         for name, role in comparison.roles.items()
         if (figure := comparison.figure(column, name))
     ]
+    clients = [bar.figure.median for bar in bars if bar.role is not Role.CEILING]
+    farthest = _FAR * max(clients, default=0.0)
+    bars = [bar for bar in bars if bar.role is not Role.CEILING or bar.figure.median <= farthest]
     sign = -1 if column.more_is_better else 1
     order = [Role.OURS, Role.VARIANT, Role.PEER, Role.CEILING]
     return sorted(bars, key=lambda bar: (order.index(bar.role), sign * bar.figure.median))
+
+
+def _foot(section: Section) -> str:
+    foot = "Bars: medians. Lines: the range over the rounds."
+    drawn = [bar.role for comparison in section.comparisons for bar in _bars(comparison)]
+    return f"{foot} Dashed: no client, a bare loop." if Role.CEILING in drawn else foot
 
 
 def _height(comparison: Comparison) -> int:

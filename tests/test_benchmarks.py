@@ -261,6 +261,9 @@ def test_chart_shows_each_client_and_nothing_else_changes() -> None:
     assert widths[0] / widths[1] == pytest.approx(2)
     assert widths[2] / widths[1] == pytest.approx(4)
     assert "prefers-color-scheme:dark" in one
+    far = _chart.svg(Section("s", "S", "", (compared({OURS: 20, "ceiling": 41}),)))
+    assert ("Dashed" in one, "ceiling<" in one) == (True, True)
+    assert ("Dashed" in far, "ceiling<" in far) == (False, False)
 
 
 # --- the meter -----------------------------------------------------------------------------------
