@@ -11,13 +11,14 @@ import resource
 import subprocess
 import time
 
-from benchmarks._job import DOCUMENT_TYPE, Job, signed_headers
+from benchmarks._client import Failed
+from benchmarks._job import DOCUMENT_TYPE, UploadJob, signed_headers
 from benchmarks._measure import Sample, cpu_seconds, growth, peak_bytes, resident_bytes
 
 _POLL_SECONDS = 0.005
 
 
-def curl(job: Job) -> Sample:
+def curl(job: UploadJob) -> Sample:
     """Upload with a fresh curl; its own clock (``time_total``) takes the time."""
     children_before = _children_cpu_seconds()
     pipe = subprocess.PIPE
@@ -35,18 +36,19 @@ def curl(job: Job) -> Sample:
     return Sample(seconds, cpu, growth(resident, peak))
 
 
-def _settings(job: Job) -> str:
-    uploads = [_upload_settings(job.url, path) for path in (job.warm_up, job.document)]
+def _settings(job: UploadJob) -> str:
+    uploads = [_upload_settings(job, path) for path in (job.warm_up, job.document)]
     return "next\n".join(uploads)
 
 
-def _upload_settings(url: str, path: str) -> str:
+def _upload_settings(job: UploadJob, path: str) -> str:
     """One upload, in curl's configuration format; without the pause of ``Expect: 100-continue``."""
     headers = [f"{name}: {value}" for name, value in signed_headers().items()]
     lines = [f'header = "{header}"' for header in [*headers, "Expect:"]]
     return "\n".join(
         [
-            f'url = "{url}"',
+            f'url = "{job.url}"',
+            *([f'cacert = "{job.ca_file}"'] if job.ca_file else []),
             f'form = "document=@{path};type={DOCUMENT_TYPE}"',
             *lines,
             'noproxy = "*"',
@@ -61,7 +63,7 @@ def _checked_seconds(written: str) -> float:
     """Read the answers' statuses and return the seconds of the second upload."""
     answers = [line.split() for line in written.splitlines()]
     if [status for status, _ in answers] != ["200", "200"]:
-        raise RuntimeError(f"curl failed: {written!r}")
+        raise Failed(f"it printed {written!r}")
     return float(answers[1][1])
 
 

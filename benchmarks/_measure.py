@@ -1,4 +1,4 @@
-"""What is measured of an upload, and how.
+"""What is measured of a client, and how.
 
 CPU is that of the whole process, threads included. Memory comes from ``/proc`` and is ``None``
 where there is none; ``ru_maxrss`` will not do, because a child starts with that of its parent.
@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import math
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Self
 
 import anyio
 import attrs
+
+from benchmarks._descriptors import DescriptorWatch
 
 MEMORY_NOISE_BYTES = 256 * 1024
 """The kernel counts resident pages in batches of 32 for each core; this is for two cores."""
@@ -26,16 +29,24 @@ TICK_SECONDS = 0.001
 
 @attrs.frozen
 class Sample:
-    """One upload, measured."""
+    """One client at its work, measured. ``None``: not measured, or it cannot be known here."""
 
     seconds: float
-    """From the call to its return."""
+    """From the first call to the last return."""
     cpu_seconds: float
     """User and system time of the client meanwhile."""
     memory_growth: int | None = None
     """Bytes: peak of the resident set meanwhile, minus the resident set before."""
     gap_seconds: float | None = None
     """Longest time the event loop kept a task waiting beyond the end of its sleep."""
+    descriptors: int | None = None
+    """Peak of open descriptors meanwhile, minus those before."""
+    calls: int = 1
+    """How many were made and answered."""
+    p50_seconds: float | None = None
+    """Half of the calls took no longer."""
+    p99_seconds: float | None = None
+    """99 of 100 calls took no longer."""
 
 
 class Meter:
@@ -52,14 +63,13 @@ class Meter:
         self._seconds = time.perf_counter() - self._began
         self._cpu = time.process_time() - self._cpu
 
-    def sample(self, gap_seconds: float | None = None) -> Sample:
+    def sample(self) -> Sample:
         """Return what was measured, once the block is over."""
-        grown = growth(self._resident, peak_bytes("self"))
-        return Sample(self._seconds, self._cpu, grown, gap_seconds)
+        return Sample(self._seconds, self._cpu, growth(self._resident, peak_bytes("self")))
 
 
-async def measured(upload: Callable[[], Awaitable[object]]) -> Sample:
-    """Measure one upload of this process, with a ticker beside it."""
+async def measured(work: Callable[[], Awaitable[object]]) -> Sample:
+    """Measure one piece of work of this process, with a ticker beside it."""
     ticker = Ticker()
     gc.collect()
     async with anyio.create_task_group() as tasks:
@@ -67,9 +77,34 @@ async def measured(upload: Callable[[], Awaitable[object]]) -> Sample:
         await anyio.sleep(10 * TICK_SECONDS)
         ticker.largest = 0.0
         with Meter() as meter:
-            await upload()
+            await work()
         tasks.cancel_scope.cancel()
-    return meter.sample(ticker.largest)
+    return attrs.evolve(meter.sample(), gap_seconds=ticker.largest)
+
+
+async def measured_with_descriptors(work: Callable[[], Awaitable[object]]) -> Sample:
+    """Measure the same, and how many descriptors were open at once."""
+    with DescriptorWatch() as watch:
+        sample = await measured(work)
+    return attrs.evolve(sample, descriptors=watch.growth)
+
+
+def with_latencies(sample: Sample, latencies: Sequence[float]) -> Sample:
+    """Add what each of several calls took, in seconds."""
+    if not latencies:
+        raise RuntimeError("not one call was made")
+    ordered = sorted(latencies)
+    return attrs.evolve(
+        sample,
+        calls=len(ordered),
+        p50_seconds=_percentile(ordered, 50),
+        p99_seconds=_percentile(ordered, 99),
+    )
+
+
+def _percentile(ordered: Sequence[float], percent: int) -> float:
+    """Nearest rank: the smallest value that so many percent of the values do not exceed."""
+    return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
 
 
 @attrs.define

@@ -1,9 +1,9 @@
 """The sink: a server process that accepts uploads, counts them and throws them away.
 
-It reads by Content-Length and answers with the record of interface section 2. On Linux the kernel
-drops the document without copying it out (``MSG_TRUNC``, tcp(7)), so that the sink takes as little
-as possible from the machine the clients run on. It serves one connection at a time and closes it
-after the reply, so that every upload opens its own.
+It reads by Content-Length and answers with the record of interface section 2. It takes as little as
+possible from the machine the clients run on: neither is the document copied out of the kernel
+(on Linux), nor is it decrypted. It serves one connection at a time and closes it after the reply,
+so that every upload opens its own.
 
 Run as a module it is the server; :func:`running_sink` starts one.
 """
@@ -13,26 +13,25 @@ from __future__ import annotations
 import json
 import re
 import socket
+import ssl
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import IO
 
 import attrs
 
-ROOT = Path(__file__).parent.parent
-"""Where ``python -m benchmarks.…`` finds the package."""
+from benchmarks._certificate import Certificate
+from benchmarks._client import ROOT, Failed
+from benchmarks._sink_connection import Connection, Plain, Secured
 
-DESCRIPTION = "a separate Python process on loopback, blocking recv_into, " + (
-    "MSG_TRUNC (the kernel drops the document)" if sys.platform == "linux" else "1 MiB buffer"
+DESCRIPTION = (
+    "a separate Python process on loopback, blocking recv_into, over TCP with MSG_TRUNC (on Linux\n"
+    "      the kernel drops the document), over TLS 1.3 by the lengths of records, undecrypted"
 )
 
-# Elsewhere MSG_TRUNC means something else.
-_DISCARD_FLAGS = socket.MSG_TRUNC | socket.MSG_WAITALL if sys.platform == "linux" else 0
-_BUFFER_BYTES = 1024**2
 _END_BYTES = 1024
 """Bytes at the end of each form that are looked at; longer than any closing boundary."""
 
@@ -57,20 +56,21 @@ class Sink:
     _receipts: IO[str] = attrs.field(repr=False)
 
     def check_received(self, *sizes: int) -> None:
-        """Raise ``RuntimeError`` unless the next uploads brought documents of exactly these bytes.
+        """Raise ``Failed`` unless the next uploads brought documents of exactly these bytes.
 
         Call it when the client is done.
         """
         for size in sizes:
             receipt = json.loads(self._receipts.readline() or '{"error": "the sink is gone"}')
             if receipt != {"document_bytes": size}:
-                raise RuntimeError(f"the sink should have got {size:,} bytes, but: {receipt}")
+                raise Failed(f"the sink should have got {size:,} bytes, but: {receipt}")
 
 
 @contextmanager
-def running_sink() -> Iterator[Sink]:
+def running_sink(certificate: Certificate | None = None) -> Iterator[Sink]:
     """Run a sink in a process of its own; it also ends when this process does."""
     command = [sys.executable, "-m", "benchmarks._sink"]
+    command += attrs.astuple(certificate) if certificate else ()
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as process:
         if process.stdin is None or process.stdout is None:
@@ -82,19 +82,20 @@ def running_sink() -> Iterator[Sink]:
 # --- the server ----------------------------------------------------------------------------------
 
 
-def _serve(listener: socket.socket) -> None:
+def _serve(listener: socket.socket, context: ssl.SSLContext | None) -> None:
     while True:
         connection, _ = listener.accept()
+        receipt: dict[str, int | str]
         with connection:
-            receipt: dict[str, int | str]
             try:
-                receipt = {"document_bytes": _receive(connection)}
+                peer = Secured(connection, context) if context else Plain(connection)
+                receipt = {"document_bytes": _receive(peer)}
             except (OSError, ValueError) as error:
                 receipt = {"error": f"{type(error).__name__}: {error}"}
-            print(json.dumps(receipt), flush=True)
+        print(json.dumps(receipt), flush=True)
 
 
-def _receive(connection: socket.socket) -> int:
+def _receive(connection: Connection) -> int:
     """Receive one upload and answer it; return the bytes of its document.
 
     Raises:
@@ -107,14 +108,12 @@ def _receive(connection: socket.socket) -> int:
         _searched(rb"\r\n%b: *(\S+)" % name, headers)
     length = int(_searched(rb"\r\ncontent-length: *(\d+)", headers))
     closing = b"\r\n--" + _searched(rb'boundary="?([^";\r\n]+)', headers) + b"--\r\n"
-    body_starts = len(headers) + 4
-    missing = body_starts + length - len(data)
-    _discard(connection, missing - _END_BYTES)
-    data += _read(connection, min(missing, _END_BYTES))
-    connection.sendall(_REPLY)
-    if not data.endswith(closing):
-        raise ValueError(f"the form ends in {data[-80:]!r}")
-    if connection.recv(1):
+    missing = len(headers) + 4 + length - len(data)
+    end = _read_end(connection, data, missing)
+    connection.send(_REPLY)
+    if end is not None and not end.endswith(closing):
+        raise ValueError(f"the form ends in {end[-80:]!r}")
+    if not connection.is_over():
         raise ValueError("something follows the form")
     return length - (len(part) + 4) - len(closing)
 
@@ -126,44 +125,52 @@ def _searched(pattern: bytes, headers: bytes) -> bytes:
     return match[1]
 
 
-def _read_heads(connection: socket.socket) -> bytes:
+def _read_heads(connection: Connection) -> bytes:
     """Read at least the headers of the request and those of its first part."""
     data = b""
     while data.count(b"\r\n\r\n") < 2:
-        chunk = connection.recv(16 * 1024)
+        chunk = connection.read()
         if not chunk:
             raise ValueError("the connection ended within the headers")
         data += chunk
     return data
 
 
-def _discard(connection: socket.socket, count: int) -> None:
-    buffer = bytearray(_BUFFER_BYTES)
-    while count > 0:
-        received = connection.recv_into(buffer, min(count, _BUFFER_BYTES), _DISCARD_FLAGS)
-        if not received:
-            raise ValueError(f"the connection ended {count + _END_BYTES:,} bytes too early")
-        count -= received
-
-
-def _read(connection: socket.socket, count: int) -> bytes:
-    data = b""
-    while len(data) < count:
-        chunk = connection.recv(count - len(data))
+def _read_end(connection: Connection, data: bytes, missing: int) -> bytes | None:
+    """Drop what is missing after ``data``, but for the end, if that can be seen; return that."""
+    if not connection.sees_the_end and missing > 0:
+        connection.drop(missing)
+        return None
+    connection.drop(max(0, missing - _END_BYTES))
+    missing = min(missing, _END_BYTES)
+    while missing > 0:
+        chunk = connection.read()
         if not chunk:
-            raise ValueError(f"the connection ended {count - len(data):,} bytes too early")
+            raise ValueError(f"the connection ended {missing:,} bytes too early")
         data += chunk
+        missing -= len(chunk)
     return data
 
 
-def main() -> None:
-    """Print the base URL, then a line of JSON for each upload, until standard input ends."""
+def main(*certificate: str) -> None:
+    """Print the base URL, then a line of JSON for each upload, until standard input ends.
+
+    With the paths of a certificate and its key it speaks TLS.
+    """
+    context = _context(*certificate) if certificate else None
     with socket.create_server(("127.0.0.1", 0)) as listener:
         host, port = listener.getsockname()
-        print(f"http://{host}:{port}", flush=True)
-        threading.Thread(target=_serve, args=(listener,), daemon=True).start()
+        print(f"{'https' if context else 'http'}://{host}:{port}", flush=True)
+        threading.Thread(target=_serve, args=(listener, context), daemon=True).start()
         sys.stdin.read()
 
 
+def _context(certificate: str, key: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_cert_chain(certificate, key)
+    return context
+
+
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -1,29 +1,27 @@
-"""Compare our upload with curl's and httpx's: ``python -m benchmarks.upload``.
+"""Compare our upload with those of others: ``python -m benchmarks.upload``.
 
-In each round every client uploads the same file once to the same discarding sink, one after the
-other, so that whatever else the machine does meets them all. Each runs in a process of its own;
-what is measured is the upload, not the process's start.
+In each round every client uploads the same file once to a discarding sink of its own, one after
+the other. What is measured is the upload, not the start of a process.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import attrs
 
-from benchmarks import _machine, _report, _sink
-from benchmarks._job import Job
-from benchmarks._measure import Sample
-from benchmarks._peers import CEILING, available
-from meeting_async._limits import parse_size
-from meeting_async.errors import InvalidInput
-
-_DESCRIPTION = "Compare our upload with those of curl and httpx, against a sink that discards."
+from benchmarks import _certificate, _machine, _options, _sink, _upload_clients
+from benchmarks._client import Client
+from benchmarks._comparison import BEST, Column, Comparison, Target, Task, compare
+from benchmarks._job import UploadJob
+from benchmarks._measure import MEMORY_NOISE_BYTES, Sample
+from benchmarks._options import Options
+from benchmarks._section import Section
+from benchmarks._upload_clients import CEILING, CURL, HTTPX
 
 _WARM_UP_BYTES = 4096
 _BLOCK_BYTES = 1024**2
@@ -36,88 +34,101 @@ CPU: user and system time of the client meanwhile, without start-up (curl's exit
 Memory: peak of the resident set minus the one before the upload; below 0.25 MiB is noise and
         counts as 0.25 MiB in ratios.
 Gap: longest delay of a task that sleeps 1 ms, beyond its sleep; an idle loop shows about 1 ms.
-{CEILING}: no client, but what the sink takes from a loop that only reads and sends."""
+{CEILING}: no client, but what the sink takes from a loop that only reads and sends. Over TLS
+        it sends record by record, so that a client that encrypts some ahead can be faster.
+Document: a file in the page cache. Over TLS everybody checks the sink's certificate.
+Sink: {_sink.DESCRIPTION}."""
+
+_TCP_TARGETS = (
+    Target("megabytes_per_second", 1.0, CURL),
+    Target("megabytes_per_second", 2.0, HTTPX),
+    Target("cpu_seconds_per_gib", 1.1, CURL),
+    Target("memory_growth_mib", 4.0),
+    Target("largest_gap_ms", 5.0),
+)
+_TLS_TARGETS = (
+    Target("megabytes_per_second", 1.0, HTTPX),
+    Target("megabytes_per_second", 0.9, BEST),
+)
+
+
+def task(size: int, *, tls: bool) -> Task:
+    """Return what is compared for a document of ``size`` bytes."""
+    protocol = "TLS" if tls else "TCP"
+    text = _options.shown(size)
+    return Task(
+        f"upload-{text}-{protocol}".lower(),
+        f"{text} over {protocol}",
+        _columns(size),
+        _TLS_TARGETS if tls else _TCP_TARGETS,
+    )
+
+
+def _columns(size: int) -> tuple[Column, ...]:
+    return (
+        Column("MB/s", "megabytes_per_second", 0, lambda s: size / s.seconds / 1e6, True),
+        Column("CPU s/GiB", "cpu_seconds_per_gib", 3, lambda s: s.cpu_seconds / size * 2**30),
+        Column("memory MiB", "memory_growth_mib", 2, memory_mib, noise=MEMORY_NOISE_BYTES / 2**20),
+        Column("gap ms", "largest_gap_ms", 2, gap_ms),
+    )
+
+
+def memory_mib(sample: Sample) -> float | None:
+    """Return how far memory grew, in MiB."""
+    return None if sample.memory_growth is None else sample.memory_growth / 2**20
+
+
+def gap_ms(sample: Sample) -> float | None:
+    """Return the loop's largest gap, in milliseconds."""
+    return None if sample.gap_seconds is None else sample.gap_seconds * 1e3
+
+
+# --- running it ----------------------------------------------------------------------------------
+
+
+def section(sizes: Sequence[int], options: Options, protocols: Sequence[bool]) -> Section:
+    """Compare uploads of all sizes; each over TCP (``False``), over TLS (``True``), or both."""
+    comparisons = [
+        compared(size, tls=tls, options=options)
+        for size in sizes
+        for tls in protocols
+        if not (tls and _certificate.MISSING)
+    ]
+    unsaid = f"\nTLS: left out: {_certificate.MISSING}." if _certificate.MISSING else ""
+    return Section("upload", "One upload", _NOTES + unsaid, tuple(comparisons))
+
+
+def compared(size: int, *, tls: bool, options: Options) -> Comparison:
+    """Compare uploads of one size over one protocol."""
+    clients = options.chosen(_upload_clients.clients())
+    with tempfile.TemporaryDirectory() as directory:
+        bench = _Bench(
+            _made(Path(directory, "warm-up.pdf"), _WARM_UP_BYTES),
+            _made(Path(directory, "document.pdf"), size),
+            _certificate.made(Path(directory)) if tls else None,
+        )
+        return compare(task(size, tls=tls), clients, bench.sample, options.rounds)
 
 
 @attrs.frozen
-class Settings:
-    """What the command line asks for."""
+class _Bench:
+    """What the clients find."""
 
-    size: int
-    """Bytes of the document."""
-    rounds: int
-    backend: str
-    json: bool
+    warm_up: Path
+    document: Path
+    certificate: _certificate.Certificate | None
 
-    @property
-    def command(self) -> str:
-        """The command that reproduces the report."""
-        size = f"{self.size // 2**20}MiB" if self.size % 2**20 == 0 else str(self.size)
-        return (
-            f"python -m benchmarks.upload --size {size} --rounds {self.rounds}"
-            f" --backend {self.backend}" + (" --json" if self.json else "")
-        )
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the benchmark and print its report."""
-    settings = _settings(arguments)
-    machine = _machine.facts()
-    rounds = _run(settings)
-    if settings.json:
-        print(json.dumps(_as_json(settings, machine, rounds), indent=2))
-    else:
-        print(_as_text(settings, machine, rounds))
-
-
-def _settings(arguments: Sequence[str] | None) -> Settings:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.upload", description=_DESCRIPTION)
-    parser.add_argument(
-        "--size", type=_size, default="256MiB", help="of the document (%(default)s)"
-    )
-    parser.add_argument("--rounds", type=_rounds, default=5, help="uploads of each (%(default)s)")
-    parser.add_argument(
-        "--backend",
-        choices=["asyncio", "trio"],
-        default="asyncio",
-        help="event loop of both Python clients (%(default)s)",
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON, every sample included")
-    return Settings(**vars(parser.parse_args(arguments)))
-
-
-def _size(text: str) -> int:
-    try:
-        return parse_size(text, field="--size")
-    except InvalidInput as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-
-
-def _rounds(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1")
-    return int(text)
-
-
-def _run(settings: Settings) -> list[dict[str, Sample]]:
-    peers = available()
-    with tempfile.TemporaryDirectory() as directory, _sink.running_sink() as sink:
-        document = _made(Path(directory, "document.pdf"), settings.size)
-        warm_up = _made(Path(directory, "warm-up.pdf"), _WARM_UP_BYTES)
-        job = Job(sink.base_url, str(warm_up), str(document), settings.backend)
-        return [
-            {name: _sample(peer, job, sink) for name, peer in peers.items()}
-            for _ in range(settings.rounds)
-        ]
-
-
-def _sample(peer: Callable[[Job], Sample], job: Job, sink: _sink.Sink) -> Sample:
-    paths = [Path(path) for path in (job.warm_up, job.document)]
-    for path in paths:
-        _read(path)
-    sample = peer(job)
-    sink.check_received(*[path.stat().st_size for path in paths])
-    return sample
+    def sample(self, client: Client) -> Sample:
+        """Let a client upload to a sink of its own, and check what arrived."""
+        paths = [self.warm_up, self.document]
+        for path in paths:
+            _read(path)
+        with _sink.running_sink(self.certificate) as sink:
+            ca_file = self.certificate.certificate if self.certificate else None
+            job = UploadJob(sink.base_url, str(self.warm_up), str(self.document), ca_file)
+            sample = client.measure(job)
+            sink.check_received(*[path.stat().st_size for path in paths])
+        return sample
 
 
 def _made(path: Path, size: int) -> Path:
@@ -138,28 +149,27 @@ def _read(path: Path) -> None:
             pass
 
 
-def _as_text(settings: Settings, machine: dict[str, str], rounds: list[dict[str, Sample]]) -> str:
-    facts = {
-        "upload": f"{settings.size / 2**20:g} MiB from the page cache; rounds: {settings.rounds}; "
-        f"Python clients on {settings.backend}",
-        "sink": _sink.DESCRIPTION,
-        **machine,
-        "reproduce": settings.command,
-    }
-    lines = [f"{name + ':':<11}{value}" for name, value in facts.items()]
-    return "\n".join([_report.table(rounds, settings.size), "", _NOTES, "", *lines])
+# --- the command line ----------------------------------------------------------------------------
 
 
-def _as_json(
-    settings: Settings, machine: dict[str, str], rounds: list[dict[str, Sample]]
-) -> dict[str, object]:
-    return {
-        "settings": attrs.asdict(settings),
-        "command": settings.command,
-        "sink": _sink.DESCRIPTION,
-        "machine": machine,
-        **_report.as_json(rounds, settings.size),
-    }
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the benchmark and print its report."""
+    name = "python -m benchmarks.upload"
+    parser = argparse.ArgumentParser(prog=name, description=(__doc__ or "").partition(":")[0])
+    parser.add_argument(
+        "--size", type=_options.size, default="256MiB", help="of the document (%(default)s)"
+    )
+    parser.add_argument("--tls", action="store_true", help="over TLS instead of TCP")
+    _options.add(parser)
+    _options.add_json(parser)
+    found, options = _options.parsed(parser, arguments)
+    if found.tls and _certificate.MISSING:
+        parser.error(_certificate.MISSING)
+    machine = _machine.facts()
+    result = section([found.size], options, [found.tls])
+    tls = " --tls" if found.tls else ""
+    command = f"{name} --size {_options.shown(found.size)}{tls}{options.command}"
+    _options.report(result, machine, command, as_json=found.json)
 
 
 if __name__ == "__main__":
