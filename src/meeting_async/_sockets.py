@@ -15,13 +15,13 @@ between the body and the socket.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import re
 import socket
 import ssl
 import struct
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import anyio
@@ -87,10 +87,10 @@ class SocketStream:
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         """Return what has arrived, ``b""`` at the end."""
-        with contextlib.suppress(self._core.WriteError):  # the answer may be there all the same
+        with suppress(self._core.WriteError):  # the answer may be there all the same
             await self._flush()
         try:
-            with anyio.fail_after(timeout):
+            with nullcontext() if timeout is None else anyio.fail_after(timeout):
                 while not (self._inbound or self._ended):
                     if not self._take_in():
                         await anyio.wait_readable(self._socket)

@@ -109,14 +109,14 @@ class HttpxTransport:
         return await Exchange(request, self._stack.failures).run(self._converse)
 
     async def _converse(self, exchange: Exchange) -> Reply:
-        url = _parsed(self._stack, exchange.request.url)
+        url, target = _parsed(self._stack, exchange.request.url)
         route = await self._routes.to(url)
         exchange.tunnel = route.proxy is not None and url.scheme == "https"
         is_upload = not isinstance(exchange.request.body, bytes)
         connection = self._connections.take(route, fresh=is_upload)
         try:
             response = await connection.handle(
-                self._outgoing(url, exchange, connection), exchange.begin_reply
+                self._outgoing(target, exchange, connection), exchange.begin_reply
             )
             content = await exchange.content(response.stream)
             await response.aclose()
@@ -129,17 +129,16 @@ class HttpxTransport:
             self._connections.drop(connection)
         return Reply(response.status, tuple(response.headers), content)
 
-    def _outgoing(self, url: Any, exchange: Exchange, connection: Connection) -> Any:
+    def _outgoing(self, target: Any, exchange: Exchange, connection: Connection) -> Any:
         """Make the request in a frame of its own, which is gone when anything can fail."""
         request = exchange.request
         asks = self._expect_continue and not isinstance(request.body, bytes)
         expect = [(b"Expect", b"100-continue")] if asks else []
         pause = functools.partial(connection.hear, CONTINUE_SECONDS) if asks else None
-        limits = {"write": request.timeouts.send_stall, "read": request.reply_timeout}
-        core = self._stack.core
-        return core.Request(
+        limits = {"write": request.timeouts.send_stall}  # the exchange sees to the others
+        return self._stack.core.Request(
             request.method,
-            core.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
+            target,
             headers=[*connection.route.headers, *request.headers, *expect],
             content=BodyStream(exchange, pause),
             extensions={"timeout": limits},
@@ -154,10 +153,12 @@ CONTINUE_SECONDS = 1.0
 
 
 @functools.lru_cache(maxsize=64)
-def _parsed(stack: Stack, address: str) -> Any:
-    """Return a client's own ``URL``."""
+def _parsed(stack: Stack, address: str) -> tuple[Any, Any]:
+    """Return the ``URL`` of the client's library and that of its core."""
     url = stack.client.URL(address)
     if url.scheme not in {"http", "https"} or not url.host:
         problem = "the address is none of http or https with a host"
         raise stack.client.UnsupportedProtocol(problem)
-    return url
+    return url, stack.core.URL(
+        scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path
+    )
