@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import fcntl
 import itertools
+import os
 import re
 import select
 import shutil
 import socket
 import ssl
+import stat
 import struct
 import subprocess
 import sys
+import termios
 import threading
 import time
 import traceback
@@ -341,6 +345,27 @@ def descriptors(*peers: Peer) -> collections.Counter[str]:
             if int(entry.name) not in theirs:
                 found[str(entry.readlink())] += 1
     return found
+
+
+def in_flight(connection: Connection) -> int:
+    """Count the bytes that the client has sent and a script has not read yet.
+
+    They are in the kernel: in the queue of the client's socket, which is one of this process, and
+    in the one of the peer's. What is on its way from one to the other may count twice.
+    """
+    waiting = _queued(connection.sock.fileno(), termios.FIONREAD)
+    address = connection.sock.getpeername()
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            if stat.S_ISSOCK(entry.stat().st_mode):
+                with socket.socket(fileno=os.dup(int(entry.name))) as sock:
+                    if sock.family == socket.AF_INET and sock.getsockname() == address:
+                        return waiting + _queued(sock.fileno(), termios.TIOCOUTQ)
+    return waiting
+
+
+def _queued(descriptor: int, queue: int) -> int:
+    return int(struct.unpack("i", fcntl.ioctl(descriptor, queue, bytes(4)))[0])
 
 
 def shown_elsewhere(error: BaseException) -> str:
