@@ -364,6 +364,13 @@ def in_flight(connection: Connection) -> int:
     return waiting
 
 
+def delivered(connection: Connection, seconds: float = 1) -> None:
+    """Wait until the client's kernel has acknowledged everything that a script has sent."""
+    until = time.monotonic() + seconds
+    while _queued(connection.sock.fileno(), termios.TIOCOUTQ) and time.monotonic() < until:
+        time.sleep(0.001)
+
+
 def _queued(descriptor: int, queue: int) -> int:
     return int(struct.unpack("i", fcntl.ioctl(descriptor, queue, bytes(4)))[0])
 

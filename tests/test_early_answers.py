@@ -13,7 +13,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,12 @@ from _peer import (
     RECORD,
     Connection,
     Peer,
-    Script,
     answering,
-    descriptors,
+    delivered,
     in_flight,
     reply,
-    server_context,
 )
+from _wires import KIB, MIB, RECEIVE_BUFFER, WIRES, meeting, on_each_wire, tls_contexts, until
 from meeting_async import (
     Document,
     HttpxTransport,
@@ -56,7 +55,6 @@ from meeting_async.errors import (
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(30)]
 
-KIB, MIB = 1024, 1024**2
 LARGE, SMALL = 32 * MIB, 4 * KIB
 CONTENT = b"%PDF-1.7\n" + bytes(range(256)) * (LARGE // 256)
 PROMPTLY = 3.0
@@ -64,9 +62,6 @@ PROMPTLY = 3.0
 
 MOST_BEHIND = MIB
 """Bytes that may be sent after an answer has arrived (issue 3, item 3)."""
-
-RECEIVE_BUFFER = 64 * KIB
-"""Of the peer, so that little is in flight."""
 
 
 # --- what is answered ----------------------------------------------------------------------------
@@ -149,7 +144,7 @@ WHEN: dict[str, Callable[[bytes, int], int]] = {
 class Early:
     """A script that answers amid the body, and what it saw of the client."""
 
-    pieces: Iterable[bytes] = attrs.field(repr=False)
+    pieces: Sequence[bytes] = attrs.field(repr=False)
     when: Callable[[bytes, int], int] = attrs.field(repr=False)
     then: Callable[[Early, Connection], None] = attrs.field(repr=lambda then: then.__name__)
     every: float = 0.0
@@ -175,6 +170,8 @@ class Early:
             if number and self.every:
                 time.sleep(self.every)
             connection.send(piece)
+        if len(self.pieces) > 1:  # a reset would discard what the kernel still holds back
+            delivered(connection)
         self.then(self, connection)
 
     @property
@@ -224,7 +221,6 @@ THEN = {
     "stops reading": stop,
 }
 READING = {"lingers", "reads on"}
-WIRES = ["tcp", "tls"]
 
 
 @attrs.frozen
@@ -274,13 +270,6 @@ def test_each_pair_is_covered() -> None:
 # --- fixtures and helpers ------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def tls(tmp_path_factory: pytest.TempPathFactory) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """Make the server's and the client's side of one certificate."""
-    server, path = server_context(tmp_path_factory.mktemp("tls"))
-    return server, ssl.create_default_context(cafile=path)
-
-
 @pytest.fixture(scope="module", autouse=True)
 def most_behind() -> Iterator[dict[str, int]]:
     """Keep, and print at the end, the most that was sent after an answer had left."""
@@ -288,41 +277,6 @@ def most_behind() -> Iterator[dict[str, int]]:
     yield most
     for case, count in sorted(most.items(), key=lambda item: -item[1])[:3]:
         print(f"\nsent behind an answer: {count:,} bytes ({case})")  # noqa: T201 - a measurement
-
-
-Contexts = tuple[ssl.SSLContext, ssl.SSLContext]
-
-
-@contextlib.asynccontextmanager
-async def meeting(
-    tls: Contexts, wire: str, *scripts: Script, **settings: Any
-) -> AsyncIterator[tuple[MeetingClient, Peer]]:
-    """Open a peer and a client that repeats nothing; at the end nothing of either is left."""
-    encrypted = wire == "tls"
-    usual = {"retry": RetryPolicy(max_attempts=1), "lock": LockPolicy(max_wait=0)}
-    with Peer(
-        *scripts, tls=tls[0] if encrypted else None, receive_buffer=RECEIVE_BUFFER
-    ) as peer:
-        async with MeetingClient(
-            peer.url,
-            api_key="key",
-            api_secret="hunter2",
-            transport=HttpxTransport(verify=tls[1] if encrypted else True),
-            **{**usual, **settings},
-        ) as client:
-            before = descriptors(peer)
-            yield client, peer
-            await until(lambda: not descriptors(peer) - before, "the client keeps descriptors")
-
-
-async def until(condition: Callable[[], object], otherwise: str, seconds: float = 2) -> None:
-    """Wait until another thread has come so far."""
-    try:
-        with anyio.fail_after(seconds):
-            while not condition():  # noqa: ASYNC110 - it happens in another thread
-                await anyio.sleep(0.002)
-    except TimeoutError:
-        pytest.fail(f"{otherwise}, {seconds:g} s later")
 
 
 async def failure(
@@ -338,11 +292,11 @@ async def failure_of(
 ) -> MeetingError:
     """Upload, and return the error that comes in time."""
     started = time.monotonic()
-    with anyio.move_on_after(within * 2) as scope, pytest.raises(MeetingError) as caught:
+    with anyio.move_on_after(within), pytest.raises(MeetingError) as caught:
         await client.upload_whiteboard_file(room, document)
     seconds = time.monotonic() - started
-    assert not scope.cancelled_caught, f"no end within {seconds:.1f} s"
-    assert seconds < within, f"{caught.value!r} took {seconds:.1f} s"
+    if seconds >= within:
+        pytest.fail(f"there was no end within {within:g} s")
     return caught.value
 
 
@@ -371,11 +325,11 @@ def check_amount(error: MeetingError, seen: Early, reading: bool) -> int:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-async def test_an_early_answer(tls: Contexts, case: Case, most_behind: dict[str, int]) -> None:
+async def test_an_early_answer(case: Case, most_behind: dict[str, int]) -> None:
     """Its typed error comes, promptly, with at most 1 MiB more sent; nothing stays open."""
     answer = ANSWERS[case.answer]
     seen = Early([answer.data], WHEN[case.when], THEN[case.then])
-    async with meeting(tls, case.wire, seen) as (client, peer):
+    async with meeting(case.wire, seen) as (client, peer):
         error = await failure(client, case.size)
         check(error, answer, seen)
         if case.then != "stops reading":  # one who does not read does not notice
@@ -384,41 +338,41 @@ async def test_an_early_answer(tls: Contexts, case: Case, most_behind: dict[str,
     assert peer.connected == 1
 
 
-@pytest.mark.parametrize("wire", WIRES)
+@on_each_wire
 @pytest.mark.parametrize("name", RARER)
-async def test_a_rarer_early_answer(tls: Contexts, wire: str, name: str) -> None:
+async def test_a_rarer_early_answer(wire: str, name: str) -> None:
     """Other statuses, and other ways to mark the end of an answer, in front of a linger."""
     seen = Early([RARER[name].data], WHEN["after 4 kB"], linger)
-    async with meeting(tls, wire, seen) as (client, _):
+    async with meeting(wire, seen) as (client, _):
         error = await failure(client, LARGE)
         check(error, RARER[name], seen)
 
 
-@pytest.mark.parametrize("wire", WIRES)
+@on_each_wire
 @pytest.mark.parametrize("then", THEN)
 async def test_an_early_answer_to_a_file(
-    tls: Contexts, wire: str, then: str, tmp_path: Path
+    wire: str, then: str, tmp_path: Path
 ) -> None:
     """A document that is read from disk stops, too, and is closed."""
     path = tmp_path / "deck.pdf"
     path.write_bytes(CONTENT[: 8 * MIB])
     seen = Early([ANSWERS["413 of a proxy"].data], WHEN["after 1 MiB"], THEN[then])
-    async with meeting(tls, wire, seen) as (client, _):
+    async with meeting(wire, seen) as (client, _):
         error = await failure_of(client, Document.from_path(path))
         check(error, ANSWERS["413 of a proxy"], seen)
 
 
-@pytest.mark.parametrize("wire", WIRES)
+@on_each_wire
 @pytest.mark.parametrize("then", ["closes", "resets", "stops reading"])
 @pytest.mark.parametrize("name", ["409", "503 with a hint"])
 async def test_after_an_early_answer_the_upload_goes_on(
-    tls: Contexts, wire: str, then: str, name: str
+    wire: str, then: str, name: str
 ) -> None:
     """A busy room is waited for and a hint is kept, as if the answer had come in time."""
     data = ANSWERS[name].data.replace(b"Retry-After: 7", b"Retry-After: 0")
     scripts = Early([data], WHEN["after 1 MiB"], THEN[then]), answering(reply())
     lock, retry = LockPolicy(min_delay=0.01, max_wait=5), RetryPolicy(max_attempts=2)
-    async with meeting(tls, wire, *scripts, lock=lock, retry=retry) as (client, peer):
+    async with meeting(wire, *scripts, lock=lock, retry=retry) as (client, peer):
         with anyio.fail_after(2 * PROMPTLY):
             receipt = await client.upload_whiteboard_file(
                 "room01", CONTENT[: 3 * MIB], filename="deck.pdf"
@@ -436,25 +390,25 @@ def single_bytes(data: bytes) -> list[bytes]:
     return [data[index : index + 1] for index in range(len(data))]
 
 
-@pytest.mark.parametrize("wire", WIRES)
+@on_each_wire
 @pytest.mark.parametrize("then", THEN)
-async def test_an_answer_that_dribbles(tls: Contexts, wire: str, then: str) -> None:
+async def test_an_answer_that_dribbles(wire: str, then: str) -> None:
     """Byte by byte, while nothing is read: it is the same answer."""
     answer = ANSWERS["413 of a proxy"]
     pieces = single_bytes(answer.data)
     seen = Early(pieces, WHEN["after 4 kB"], THEN[then], every=0.001)
-    async with meeting(tls, wire, seen) as (client, _):
+    async with meeting(wire, seen) as (client, _):
         check(await failure(client, LARGE), answer, seen)
 
 
-@pytest.mark.parametrize("wire", WIRES)
+@on_each_wire
 @pytest.mark.parametrize("cut", [1, 9, 10, 12, 60, -1], ids=lambda cut: f"cut at {cut}")
-async def test_an_answer_in_two_pieces(tls: Contexts, wire: str, cut: int) -> None:
+async def test_an_answer_in_two_pieces(wire: str, cut: int) -> None:
     """Cut in the version, around the status, in a header, in the body; 0.1 s apart, then reset."""
     answer = ANSWERS["409"]
     pieces = [answer.data[:cut], answer.data[cut:]]
     seen = Early(pieces, WHEN["after 4 kB"], reset, every=0.1)
-    async with meeting(tls, wire, seen) as (client, _):
+    async with meeting(wire, seen) as (client, _):
         check(await failure(client, LARGE), answer, seen)
 
 
@@ -468,11 +422,11 @@ INTERIM = {
 }
 
 
-@pytest.mark.parametrize("wire", WIRES)
+@on_each_wire
 @pytest.mark.parametrize("interim", INTERIM)
 @pytest.mark.parametrize("dribbling", [False, True], ids=["at once", "dribbling"])
 async def test_an_interim_reply_changes_nothing(
-    tls: Contexts, wire: str, interim: str, dribbling: bool
+    wire: str, interim: str, dribbling: bool
 ) -> None:
     """Before the body, amid it and at its end: the upload goes on, and all of it arrives."""
 
@@ -485,7 +439,7 @@ async def test_an_interim_reply_changes_nothing(
         connection.read_body()
         connection.send(reply())
 
-    async with meeting(tls, wire, script) as (client, peer):
+    async with meeting(wire, script) as (client, peer):
         with anyio.fail_after(2 * PROMPTLY):
             await client.upload_whiteboard_file(
                 "room01", CONTENT[: 4 * MIB], filename="deck.pdf"
@@ -495,18 +449,18 @@ async def test_an_interim_reply_changes_nothing(
     assert len(request.body) == request.length
 
 
-@pytest.mark.parametrize("wire", WIRES)
+@on_each_wire
 @pytest.mark.parametrize("then", THEN)
 @pytest.mark.parametrize("pieces", ["one", "two", "cut"])
 async def test_an_interim_reply_hides_nothing(
-    tls: Contexts, wire: str, then: str, pieces: str
+    wire: str, then: str, pieces: str
 ) -> None:
     """The final answer behind it counts: in the same piece, in the next one, or cut across."""
     answer, interim = ANSWERS["413 of a proxy"], INTERIM["100"]
     both = interim + answer.data
     cut = {"one": len(both), "two": len(interim), "cut": len(interim) - 3}[pieces]
     seen = Early([both[:cut], both[cut:]], WHEN["after 4 kB"], THEN[then], every=0.02)
-    async with meeting(tls, wire, seen) as (client, _):
+    async with meeting(wire, seen) as (client, _):
         error = await failure(client, LARGE)
         check(error, answer, seen)
 
@@ -559,12 +513,12 @@ class HeldTls:
 
 @pytest.mark.parametrize("size", [LARGE // 4, SMALL], ids=["large", "small"])
 @pytest.mark.parametrize("after", [0, 2 * KIB, MIB])
-async def test_session_tickets_change_nothing(tls: Contexts, size: int, after: int) -> None:
+async def test_session_tickets_change_nothing(size: int, after: int) -> None:
     """They make the socket readable, and are no answer; the upload goes on and is accepted."""
     held = []
 
     def script(connection: Connection) -> None:
-        wrapped = HeldTls(connection.sock, tls[0])
+        wrapped = HeldTls(connection.sock, tls_contexts()[0])
         connection.sock = wrapped  # type: ignore[assignment] - as much of a socket as is needed
         connection.read_head()
         connection.read_body(min(after, size))
@@ -578,7 +532,7 @@ async def test_session_tickets_change_nothing(tls: Contexts, size: int, after: i
             f"https://127.0.0.1:{peer.port}",
             api_key="key",
             api_secret="hunter2",
-            transport=HttpxTransport(verify=tls[1]),
+            transport=HttpxTransport(verify=tls_contexts()[1]),
             retry=RetryPolicy(max_attempts=1),
         ) as client:
             with anyio.fail_after(2 * PROMPTLY):
@@ -599,17 +553,17 @@ RUBBISH = {
 }
 
 
-@pytest.mark.parametrize("wire", WIRES)
+@on_each_wire
 @pytest.mark.parametrize("then", THEN)
 @pytest.mark.parametrize("name", RUBBISH)
-async def test_what_is_no_http(tls: Contexts, wire: str, then: str, name: str) -> None:
+async def test_what_is_no_http(wire: str, then: str, name: str) -> None:
     """No answer; it was cut off, or unknown, and never "cut off" once all of it has arrived."""
     if then == "reads on" and name in {"nothing", "half a head"}:
         pytest.skip("a peer that reads on and may yet say the rest is only slow")
 
     seen = Early([RUBBISH[name]], WHEN["after 4 kB"], THEN[then])
     timeouts = Timeouts(send_stall=0.5, upload_reply=0.5)
-    async with meeting(tls, wire, seen, timeouts=timeouts) as (client, _):
+    async with meeting(wire, seen, timeouts=timeouts) as (client, _):
         error = await failure(client, 4 * MIB)
         await anyio.sleep(0.01)
     what = f"{error!r} caused by {error.__cause__!r}, {seen}"
@@ -619,14 +573,14 @@ async def test_what_is_no_http(tls: Contexts, wire: str, then: str, name: str) -
         assert not seen.whole, what
 
 
-@pytest.mark.parametrize("wire", WIRES)
+@on_each_wire
 @pytest.mark.parametrize("then", THEN)
 @pytest.mark.parametrize("when", ["after the head", "after 4 kB", "after 1 MiB"])
-async def test_an_early_success_is_none(tls: Contexts, wire: str, then: str, when: str) -> None:
+async def test_an_early_success_is_none(wire: str, then: str, when: str) -> None:
     """A form that was not read cannot have been accepted: what became of it is unknown."""
     seen = Early([reply(200, RECORD)], WHEN[when], THEN[then])
     timeouts = Timeouts(send_stall=0.5, upload_reply=0.5)
-    async with meeting(tls, wire, seen, timeouts=timeouts) as (client, _):
+    async with meeting(wire, seen, timeouts=timeouts) as (client, _):
         error = await failure(client, LARGE)
     what = f"{error!r} caused by {error.__cause__!r}, {error.attempts}, {seen}"
     assert isinstance(error, UploadOutcomeUnknown), what
@@ -635,8 +589,8 @@ async def test_an_early_success_is_none(tls: Contexts, wire: str, then: str, whe
 # --- several at once -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("wire", WIRES)
-async def test_one_early_answer_among_many(tls: Contexts, wire: str) -> None:
+@on_each_wire
+async def test_one_early_answer_among_many(wire: str) -> None:
     """Eight uploads at once, each second one refused early: each gets its own answer."""
     numbers = itertools.count()
     lock = threading.Lock()
@@ -665,7 +619,7 @@ async def test_one_early_answer_among_many(tls: Contexts, wire: str) -> None:
         except MeetingError as error:
             ended[room] = error
 
-    async with meeting(tls, wire, script) as (client, peer):
+    async with meeting(wire, script) as (client, peer):
         with anyio.fail_after(15):
             async with anyio.create_task_group() as group:
                 for number in range(8):
