@@ -1,4 +1,4 @@
-"""What tests on real sockets share: clients over TCP and TLS, waiting for threads, interruptions."""
+"""What tests on real sockets share: clients on TCP and TLS, waiting for threads, interruptions."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ async def cancelled_natively(coroutine: Coroutine[Any, Any, object], number: int
         await run
 
     task: asyncio.Task[None]
-    run = Interrupted(coroutine, number, lambda: task.cancel())
+    run = Interrupted(coroutine, number, lambda: task.cancel())  # noqa: PLW0108 - the task comes later
     task = asyncio.create_task(main())
     with contextlib.suppress(asyncio.CancelledError):
         await task

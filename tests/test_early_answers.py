@@ -255,7 +255,7 @@ CASES = list(cases())
 
 def test_each_pair_is_covered() -> None:
     """Answer, moment, behaviour, wire and size: every two values meet in some case."""
-    values = {
+    values: dict[str, list[Any]] = {
         "answer": list(ANSWERS),
         "when": list(WHEN),
         "then": list(THEN),
@@ -350,9 +350,7 @@ async def test_a_rarer_early_answer(wire: str, name: str) -> None:
 
 @on_each_wire
 @pytest.mark.parametrize("then", THEN)
-async def test_an_early_answer_to_a_file(
-    wire: str, then: str, tmp_path: Path
-) -> None:
+async def test_an_early_answer_to_a_file(wire: str, then: str, tmp_path: Path) -> None:
     """A document that is read from disk stops, too, and is closed."""
     path = tmp_path / "deck.pdf"
     path.write_bytes(CONTENT[: 8 * MIB])
@@ -365,9 +363,7 @@ async def test_an_early_answer_to_a_file(
 @on_each_wire
 @pytest.mark.parametrize("then", ["closes", "resets", "stops reading"])
 @pytest.mark.parametrize("name", ["409", "503 with a hint"])
-async def test_after_an_early_answer_the_upload_goes_on(
-    wire: str, then: str, name: str
-) -> None:
+async def test_after_an_early_answer_the_upload_goes_on(wire: str, then: str, name: str) -> None:
     """A busy room is waited for and a hint is kept, as if the answer had come in time."""
     data = ANSWERS[name].data.replace(b"Retry-After: 7", b"Retry-After: 0")
     scripts = Early([data], WHEN["after 1 MiB"], THEN[then]), answering(reply())
@@ -425,9 +421,7 @@ INTERIM = {
 @on_each_wire
 @pytest.mark.parametrize("interim", INTERIM)
 @pytest.mark.parametrize("dribbling", [False, True], ids=["at once", "dribbling"])
-async def test_an_interim_reply_changes_nothing(
-    wire: str, interim: str, dribbling: bool
-) -> None:
+async def test_an_interim_reply_changes_nothing(wire: str, interim: str, dribbling: bool) -> None:
     """Before the body, amid it and at its end: the upload goes on, and all of it arrives."""
 
     def script(connection: Connection) -> None:
@@ -441,9 +435,7 @@ async def test_an_interim_reply_changes_nothing(
 
     async with meeting(wire, script) as (client, peer):
         with anyio.fail_after(2 * PROMPTLY):
-            await client.upload_whiteboard_file(
-                "room01", CONTENT[: 4 * MIB], filename="deck.pdf"
-            )
+            await client.upload_whiteboard_file("room01", CONTENT[: 4 * MIB], filename="deck.pdf")
     (request,) = peer.requests
     assert CONTENT[: 4 * MIB] in request.body
     assert len(request.body) == request.length
@@ -452,9 +444,7 @@ async def test_an_interim_reply_changes_nothing(
 @on_each_wire
 @pytest.mark.parametrize("then", THEN)
 @pytest.mark.parametrize("pieces", ["one", "two", "cut"])
-async def test_an_interim_reply_hides_nothing(
-    wire: str, then: str, pieces: str
-) -> None:
+async def test_an_interim_reply_hides_nothing(wire: str, then: str, pieces: str) -> None:
     """The final answer behind it counts: in the same piece, in the next one, or cut across."""
     answer, interim = ANSWERS["413 of a proxy"], INTERIM["100"]
     both = interim + answer.data
@@ -493,9 +483,11 @@ class HeldTls:
         return True
 
     def getpeername(self) -> Any:
+        """Name the client's end."""
         return self._sock.getpeername()
 
     def recv(self, limit: int) -> bytes:
+        """Receive as a socket does."""
         while True:
             try:
                 return self._tls.read(limit)
@@ -503,6 +495,7 @@ class HeldTls:
                 self._in.write(self._sock.recv(64 * KIB))
 
     def sendall(self, data: bytes) -> None:
+        """Send as a socket does."""
         self._tls.write(data)
         self._sock.sendall(self._out.read())
 
@@ -519,7 +512,7 @@ async def test_session_tickets_change_nothing(size: int, after: int) -> None:
 
     def script(connection: Connection) -> None:
         wrapped = HeldTls(connection.sock, tls_contexts()[0])
-        connection.sock = wrapped  # type: ignore[assignment] - as much of a socket as is needed
+        connection.sock = wrapped  # type: ignore[assignment]  # as much of one as is needed
         connection.read_head()
         connection.read_body(min(after, size))
         held.append(wrapped.held)
