@@ -347,21 +347,35 @@ def descriptors(*peers: Peer) -> collections.Counter[str]:
     return found
 
 
-def in_flight(connection: Connection) -> int:
+def in_flight(connection: Connection, whole: int = 0, seconds: float = 1) -> int:
     """Count the bytes that the client has sent and a script has not read yet.
 
     They are in the kernel: in the queue of the client's socket, which is one of this process, and
-    in the one of the peer's. What is on its way from one to the other may count twice.
+    in the one of the peer's; what is on its way from one to the other may count twice. With
+    ``whole``, wait first until the client's kernel takes no more, or there are as many bytes.
     """
-    waiting = _queued(connection.sock.fileno(), termios.FIONREAD)
+    until, steady, last = time.monotonic() + seconds, 0, -1
+    while True:
+        count, takes_more = _client_queue(connection)
+        full = count == last and (not takes_more or count >= whole)
+        steady, last = steady + 1 if full else 0, count
+        if steady == 3 or not whole or time.monotonic() > until:
+            return count
+        time.sleep(0.001)
+
+
+def _client_queue(connection: Connection) -> tuple[int, bool]:
+    """Count what is in flight, and tell whether the client could send more."""
+    waiting = _queued(connection.sock.fileno(), termios.FIONREAD) + len(connection._ahead)
     address = connection.sock.getpeername()
     for entry in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
             if stat.S_ISSOCK(entry.stat().st_mode):
                 with socket.socket(fileno=os.dup(int(entry.name))) as sock:
                     if sock.family == socket.AF_INET and sock.getsockname() == address:
-                        return waiting + _queued(sock.fileno(), termios.TIOCOUTQ)
-    return waiting
+                        writable = select.select([], [sock], [], 0)[1]
+                        return waiting + _queued(sock.fileno(), termios.TIOCOUTQ), bool(writable)
+    return waiting, False
 
 
 def delivered(connection: Connection, seconds: float = 1) -> None:
