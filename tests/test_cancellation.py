@@ -12,7 +12,7 @@ import random
 import tempfile
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Container, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +82,7 @@ class Rooms:
             if behaviour == b"dripping":
                 connection.drip(itertools.repeat(b"x"), 0.005)
                 return
+            time.sleep(0.002)  # so that the client is seen to wait
             connection.send(reply())
 
     def _take_form(self, connection: Connection, room: str, *, slowly: bool) -> None:
@@ -146,11 +147,11 @@ class Watch:
                 await upload
         self.recorder.events.clear()
 
-    def check_forms(self, followed: bool) -> None:
+    def check_forms(self, followed: Container[str] = ()) -> None:
         """Assert that no form arrived whose upload is said to have been cut off in time."""
         for room, verdict in self.verdicts.items():
             first = {"cancelled": 0, "unknown": 1, "accepted": 1}[verdict]
-            more = followed and verdict != "unknown"
+            more = room in followed and verdict != "unknown"
             forms = self.rooms.forms[room]
             assert forms <= first + more, f"{room} was {verdict}, and got {forms} forms"
 
@@ -217,7 +218,7 @@ async def upload_cancelled_everywhere(
             complete += not struck.waited
             if complete == 3:  # the next may still wait once more than the last
                 break
-        watch.check_forms(followed=True)
+        watch.check_forms(followed=watch.verdicts)
         assert sum(watch.rooms.forms.values()) >= number, "the next uploads did not arrive"
         return dict(watch.verdicts)
 
@@ -250,25 +251,25 @@ async def test_an_upload_whose_task_is_cancelled_at_every_await(
 async def call_cancelled_everywhere(wire: str, canceller: Canceller, *, fresh: bool) -> None:
     """Cancel calls around each of their waits, on new connections or on a kept one."""
     async with watched(wire) as watch:
+        complete = 0
         for number in itertools.count(1):
-            if not fresh:
-                await watch.client.call("room/x", {"number": 0})
-            call = watch.client.call("room/x", {"number": number})
-            struck = await canceller(call, number)
-            end = watch.recorder.events[-1]
-            assert isinstance(end, Finished)
-            assert end.verdict == ("cancelled" if struck.cancelled else "accepted"), (
-                f"await {number}: {end}"
-            )
-            await until(lambda: watch.peer.open <= 1, f"call {number} left a connection behind")
-            with anyio.fail_after(5):
-                await watch.client.call("room/x", {"number": -number})
-            if not struck.waited:
-                break
+            await watch.client.call("room/x", {"number": 0})
             if fresh:
                 await drop_idle(watch)
-        assert number > 2
-        assert living_tasks() == watch.tasks
+            struck = await canceller(watch.client.call("room/x", {"number": number}), number)
+            end = watch.recorder.events[-1]
+            assert isinstance(end, Finished)
+            expected = "cancelled" if struck.cancelled else "accepted"
+            assert end.verdict == expected, f"await {number}: {end}"
+            where = f" by a call that was {expected} (await {number})"
+            await nothing_left(watch.peer, watch.before, watch.tasks, where, kept=1)
+            with anyio.fail_after(5):
+                await watch.client.call("room/x", {"number": -number})
+            await until(lambda: watch.peer.open <= 1, f"connections are left{where}")
+            complete += not struck.waited
+            if complete == 3:
+                break
+        assert number > 3
 
 
 async def drop_idle(watch: Watch) -> None:
@@ -309,7 +310,7 @@ async def test_cancelled_five_hundred_times(wire: str) -> None:
         struck: collections.Counter[str] = collections.Counter()
         for number in range(TIMES):
             room = f"room-{number}"
-            with anyio.move_on_after(delays.uniform(0, 1.3) * typical) as scope:
+            with anyio.move_on_after(1.3 * typical * delays.random() ** 3) as scope:
                 if number % 2:
                     await watch.client.call("room/x")
                 else:
@@ -323,23 +324,19 @@ async def test_cancelled_five_hundred_times(wire: str) -> None:
                 await watch.client.call("room/x")
         where = f" by {TIMES} cancelled calls"
         await nothing_left(watch.peer, watch.before, watch.tasks, where, kept=1)
-    assert struck["cancelled"] > TIMES // 20, struck
-    followed = {f"room-{number}" for number in range(0, TIMES, 50)}
-    for room, verdict in watch.verdicts.items():
-        if verdict == "cancelled" and room not in followed:
-            assert watch.rooms.forms[room] == 0, f"{room} was cancelled, and got a form"
-        assert watch.rooms.forms[room] <= 1, room
+    assert min(struck["cancelled"], struck["unknown"]) >= 5, struck
+    watch.check_forms(followed={f"room-{number}" for number in range(0, TIMES, 50)})
 
 
 async def seconds_of_an_upload(watch: Watch) -> float:
-    """Measure an upload that nobody disturbs; the longest of three."""
-    longest = 0.0
-    for number in range(3):
+    """Measure an upload that nobody disturbs; the middle one of five."""
+    times = []
+    for number in range(5):
         started = time.monotonic()
         await watch.client.upload_whiteboard_file(f"free-{number}", CONTENT, filename="deck.pdf")
-        longest = max(longest, time.monotonic() - started)
+        times.append(time.monotonic() - started)
     watch.recorder.events.clear()
-    return longest
+    return sorted(times)[2]
 
 
 # --- at known moments ----------------------------------------------------------------------------
@@ -370,7 +367,7 @@ async def test_the_event_says_whether_the_form_was_out(
         shut = pytest.raises(RoomBusy) if verdict == "unknown" else contextlib.nullcontext()
         with shut, anyio.move_on_after(0.05):
             await watch.client.upload_whiteboard_file(room, document)
-        watch.check_forms(followed=False)
+        watch.check_forms()
 
 
 @on_each_wire
