@@ -199,6 +199,8 @@ class Peer:
         sock = raw
         try:
             raw.settimeout(PATIENCE)
+            # As servers do; else an answer could still be held back when a reset discards it.
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._tls:
                 sock = self._tls.wrap_socket(raw, server_side=True, do_handshake_on_connect=False)
                 self._open = self._open - {raw} | {sock}
