@@ -578,7 +578,7 @@ def rubbish_cases() -> Iterator[tuple[str, str, str]]:
             yield name, then, "tls"
 
 
-@pytest.mark.parametrize(("name", "then", "wire"), rubbish_cases())
+@pytest.mark.parametrize(("name", "then", "wire"), list(rubbish_cases()))
 async def test_what_is_no_http(name: str, then: str, wire: str) -> None:
     """No answer; it was cut off, or unknown, and never "cut off" once all of it has arrived."""
     seen = Early([RUBBISH[name]], WHEN["after 4 kB"], THEN[then])
