@@ -52,6 +52,8 @@ CONTENT = b"%PDF-1.7\n" + bytes(range(256)) * 1200
 LARGE = CONTENT + bytes(32 * MIB)
 DEAF = 1.0
 """Seconds for which the peer does not read; a close that stands behind unread data is not seen."""
+HELD = 0.02
+"""Seconds for which an answer is held back, so that the client surely waits for it."""
 TIMES = 500
 """Cancellations after random times (issue 3, item 4)."""
 
@@ -75,27 +77,29 @@ class Rooms:
             if behaviour == b"deaf":
                 connection.closed_within(DEAF)
                 return
-            self._take_form(connection, room.decode(), slowly=behaviour == b"slow")
+            start = self._take_form(connection, room.decode(), slowly=behaviour == b"slow")
             if behaviour == b"silent":
                 connection.drain()
                 return
             if behaviour == b"dripping":
                 connection.drip(itertools.repeat(b"x"), 0.005)
                 return
-            time.sleep(0.002)  # so that the client is seen to wait
+            if b"held" in start:
+                connection.closed_within(HELD)
             connection.send(reply())
 
-    def _take_form(self, connection: Connection, room: str, *, slowly: bool) -> None:
+    def _take_form(self, connection: Connection, room: str, *, slowly: bool) -> bytes:
         request = connection.request
         while len(request.body) < request.length:
             if slowly:
                 time.sleep(0.005)
             connection.read_body(min(64 * KIB, request.length - len(request.body)))
-        digest = hashlib.sha256(request.body).hexdigest()
+        start, digest = bytes(request.body[:500]), hashlib.sha256(request.body).hexdigest()
         with self._lock:
             self.forms[room] += 1
             self.digests[room] = digest
         request.body.clear()
+        return start
 
 
 # --- what must hold after each -------------------------------------------------------------------
@@ -192,8 +196,8 @@ def _quick_collections() -> Iterator[None]:
 def document(request: pytest.FixtureRequest, tmp_path: Path) -> Document:
     """Make a document of each kind."""
     if request.param == "bytes":
-        return Document.from_bytes(CONTENT, "deck.pdf")
-    path = tmp_path / "deck.pdf"
+        return Document.from_bytes(CONTENT, "held.pdf")
+    path = tmp_path / "held.pdf"
     path.write_bytes(CONTENT)
     return Document.from_path(path)
 
@@ -256,7 +260,7 @@ async def call_cancelled_everywhere(wire: str, canceller: Canceller, *, fresh: b
             await watch.client.call("room/x", {"number": 0})
             if fresh:
                 await drop_idle(watch)
-            struck = await canceller(watch.client.call("room/x", {"number": number}), number)
+            struck = await canceller(watch.client.call("room/x", {"held": number}), number)
             end = watch.recorder.events[-1]
             assert isinstance(end, Finished)
             expected = "cancelled" if struck.cancelled else "accepted"
@@ -314,7 +318,7 @@ async def test_cancelled_five_hundred_times(wire: str) -> None:
                 if number % 2:
                     await watch.client.call("room/x")
                 else:
-                    await watch.client.upload_whiteboard_file(room, CONTENT, filename="deck.pdf")
+                    await watch.client.upload_whiteboard_file(room, CONTENT, filename="held.pdf")
             if number % 2 == 0:
                 cancelled = scope.cancelled_caught
                 struck[await watch.check(room, cancelled=cancelled, leaks=False)] += 1
@@ -333,7 +337,7 @@ async def seconds_of_an_upload(watch: Watch) -> float:
     times = []
     for number in range(5):
         started = time.monotonic()
-        await watch.client.upload_whiteboard_file(f"free-{number}", CONTENT, filename="deck.pdf")
+        await watch.client.upload_whiteboard_file(f"free-{number}", CONTENT, filename="held.pdf")
         times.append(time.monotonic() - started)
     watch.recorder.events.clear()
     return sorted(times)[2]
