@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import fcntl
 import itertools
+import os
 import re
 import select
 import shutil
 import socket
 import ssl
+import stat
 import struct
 import subprocess
 import sys
+import termios
 import threading
 import time
 import traceback
@@ -195,6 +199,8 @@ class Peer:
         sock = raw
         try:
             raw.settimeout(PATIENCE)
+            # As servers do; else an answer could still be held back when a reset discards it.
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._tls:
                 sock = self._tls.wrap_socket(raw, server_side=True, do_handshake_on_connect=False)
                 self._open = self._open - {raw} | {sock}
@@ -341,6 +347,48 @@ def descriptors(*peers: Peer) -> collections.Counter[str]:
             if int(entry.name) not in theirs:
                 found[str(entry.readlink())] += 1
     return found
+
+
+def in_flight(connection: Connection, whole: int = 0, seconds: float = 1) -> int:
+    """Count the bytes that the client has sent and a script has not read yet.
+
+    They are in the kernel: in the queue of the client's socket, which is one of this process, and
+    in the one of the peer's; what is on its way from one to the other may count twice. With
+    ``whole``, wait first until the client's kernel takes no more, or there are as many bytes.
+    """
+    until, steady, last = time.monotonic() + seconds, 0, -1
+    while True:
+        count, takes_more = _client_queue(connection)
+        full = count == last and (not takes_more or count >= whole)
+        steady, last = steady + 1 if full else 0, count
+        if steady == 3 or not whole or time.monotonic() > until:
+            return count
+        time.sleep(0.001)
+
+
+def _client_queue(connection: Connection) -> tuple[int, bool]:
+    """Count what is in flight, and tell whether the client could send more."""
+    waiting = _queued(connection.sock.fileno(), termios.FIONREAD) + len(connection._ahead)
+    address = connection.sock.getpeername()
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            if stat.S_ISSOCK(entry.stat().st_mode):
+                with socket.socket(fileno=os.dup(int(entry.name))) as sock:
+                    if sock.family == socket.AF_INET and sock.getsockname() == address:
+                        writable = select.select([], [sock], [], 0)[1]
+                        return waiting + _queued(sock.fileno(), termios.TIOCOUTQ), bool(writable)
+    return waiting, False
+
+
+def delivered(connection: Connection, seconds: float = 1) -> None:
+    """Wait until the client's kernel has acknowledged everything that a script has sent."""
+    until = time.monotonic() + seconds
+    while _queued(connection.sock.fileno(), termios.TIOCOUTQ) and time.monotonic() < until:
+        time.sleep(0.001)
+
+
+def _queued(descriptor: int, queue: int) -> int:
+    return int(struct.unpack("i", fcntl.ioctl(descriptor, queue, bytes(4)))[0])
 
 
 def shown_elsewhere(error: BaseException) -> str:
