@@ -55,7 +55,7 @@ DEAF = 1.0
 HELD = 0.02
 """Seconds for which an answer is held back, so that the client surely waits for it."""
 TIMES = 500
-"""Cancellations after random times (issue 3, item 4)."""
+"""Cancellations after random times."""
 
 
 # --- the peer ------------------------------------------------------------------------------------
