@@ -21,7 +21,9 @@ SOURCE = ROOT / "src" / "meeting_async"
 FLOORS = {
     **dict.fromkeys(("errors", "_attempts", "_events", "_limits", "_policies", "_records"), 0),
     **dict.fromkeys(("_multipart", "_signing", "_verdicts", "_wire"), 1),
-    **dict.fromkeys(("_documents", "_observer", "_operations", "_rooms", "_sources"), 2),
+    **dict.fromkeys(("_threads", "_sources", "_ahead", "_descriptors", "_files", "_handles"), 2),
+    **dict.fromkeys(("_spool", "_streams", "_recognition", "_factories", "_documents"), 2),
+    **dict.fromkeys(("_observer", "_operations", "_rooms"), 2),
     **dict.fromkeys(("_delivery", "_transport"), 2),
     **dict.fromkeys(("_client", "_environment"), 3),
     **dict.fromkeys(("__init__", "__main__", "cli", "testing"), 4),

@@ -18,7 +18,7 @@ from typing import Protocol
 import attrs
 
 from meeting_async._limits import link_label, shown
-from meeting_async.errors import DocumentChanged, InvalidInput
+from meeting_async.errors import DocumentChanged, DocumentUnreadable, InvalidInput
 
 CHUNK_BYTES = 256 * 1024
 """Bytes per read and write: large enough for curl's speed, small enough for many uploads."""
@@ -182,7 +182,7 @@ class MultipartBody:
 
     async def _read(self) -> bytes:
         wanted = min(CHUNK_BYTES, self._plan.size - self.document_sent)
-        chunk = await self._reader.read(wanted)
+        chunk = _checked(self._plan.name, await self._reader.read(wanted))
         if not chunk or len(chunk) > wanted:
             change = (
                 f"a read at byte {self.document_sent:,} of {self._plan.size:,} "
@@ -194,3 +194,9 @@ class MultipartBody:
     def _hand_over(self, chunk: bytes) -> bytes:
         self.handed_over += len(chunk)
         return chunk
+
+
+def _checked(name: str, chunk: object) -> bytes:
+    if not isinstance(chunk, bytes):  # a source may be anybody's
+        raise DocumentUnreadable(name, f"a read brought {shown(chunk, 40)} instead of bytes")
+    return chunk
