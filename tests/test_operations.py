@@ -288,7 +288,9 @@ def saved(tmp_path: Path) -> Path:
 
 async def test_the_file_is_open_for_the_attempt_only(tmp_path: Path) -> None:
     """However the attempt ends: whole, abandoned half-way, failed, never read."""
-    operation = await upload_operation(Document.from_path(saved(tmp_path)))
+    path = saved(tmp_path)
+    path.write_bytes(PDF * 20_000)  # more than a chunk: small ones are read in one go
+    operation = await upload_operation(Document.from_path(path))
     before = descriptors()
     async with operation.prepared(no_progress) as request:
         assert str(tmp_path / "deck.pdf") in descriptors()

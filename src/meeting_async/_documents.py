@@ -78,7 +78,7 @@ class Document:
         content_type: str | None = None,
     ) -> Self:
         """Upload bytes that are in memory already, under the name ``filename``."""
-        return cls._found(Found(BytesSource(bytes(data))), filename, content_type)
+        return cls._found(Found(BytesSource(bytes(data))), file_name(filename), content_type)
 
     @classmethod
     def from_file(
@@ -96,7 +96,8 @@ class Document:
         :meth:`from_stream`.
 
         Raises:
-            InvalidInput: It is a text file, closed, or not open for reading; or it has no name.
+            InvalidInput: It is closed, or open for writing only; or it has no name.
+            TypeError: It is a text file, or none.
 
         """
         if not is_file(file):
@@ -130,7 +131,7 @@ class Document:
             fix = "declare how many bytes will come, or leave replayable=True"
             raise InvalidInput("size", "None", "is needed with replayable=False", fix)
         source = StreamSource(stream_in(stream), _checked_size(size), replayable)
-        return cls._found(Found(source), filename, content_type)
+        return cls._found(Found(source), file_name(filename), content_type)
 
     @classmethod
     def from_factory(
@@ -151,7 +152,7 @@ class Document:
         if not callable(factory):
             raise TypeError(f"factory must be callable, not {type(factory).__name__}")
         source = FactorySource(factory, _checked_size(size))
-        return cls._found(Found(source), filename, content_type)
+        return cls._found(Found(source), file_name(filename), content_type)
 
     @classmethod
     def from_link(cls, url: str) -> Self:

@@ -144,7 +144,8 @@ def _is_shell(value: Any) -> bool:
 
 def _check(value: Any, file: Any) -> None:
     if isinstance(file, io.TextIOBase) or getattr(file, "encoding", None) is not None:
-        raise _refused(value, "is a text file", "open it in binary mode, as with open(path, 'rb')")
+        fix = "open it in binary mode, as with open(path, 'rb')"
+        raise TypeError(f"document is a text file (got {shown(value)}): {fix}")
     if getattr(file, "closed", False) is True:
         if file is not value and hasattr(value, "filename"):
             raise _refused(
