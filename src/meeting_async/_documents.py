@@ -26,7 +26,7 @@ from meeting_async._recognition import (
 )
 from meeting_async._sources import BytesSource, Content, Measure, Source
 from meeting_async._streams import OnceContent, StreamSource
-from meeting_async.errors import InvalidInput
+from meeting_async.errors import DocumentEmpty, InvalidInput
 
 
 @attrs.frozen
@@ -220,6 +220,8 @@ class Document:
             return
         async with self.source.held(self.filename, max_size) as content:
             measure = await content.measure()
+            if measure.size == 0 and measure.start:
+                raise _nothing_left(self.filename, measure.start)
             check_size(self.filename, measure.size, max_size)
             if not allow_images:
                 check_type(self.filename, measure.head)
@@ -272,3 +274,9 @@ def _checked_size(size: int | None) -> int | None:
     if size is None or (type(size) is int and size > 0):
         return size
     raise InvalidInput("size", shown(size), "is not a positive number of bytes", "give an int")
+
+
+def _nothing_left(name: str, start: int) -> DocumentEmpty:
+    error = DocumentEmpty(name)
+    error.add_note(f"The file stands at byte {start:,}, its end: seek(0) to upload all of it.")
+    return error
