@@ -9,6 +9,7 @@ import errno
 import os
 import socket
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -22,10 +23,10 @@ import pytest
 
 from _peer import descriptors
 from meeting_async import _threads
-from meeting_async._files import PathSource
+from meeting_async._files import OpenFileSource, PathSource
 from meeting_async._limits import HEAD_BYTES
-from meeting_async._multipart import MultipartBody, plan_document
-from meeting_async._sources import Measure
+from meeting_async._multipart import CHUNK_BYTES, MultipartBody, plan_document
+from meeting_async._sources import Content, Measure
 from meeting_async.errors import DocumentChanged, DocumentUnreadable
 
 pytestmark = pytest.mark.anyio
@@ -81,7 +82,7 @@ async def largest_gap() -> AsyncIterator[list[float]]:
         group.cancel_scope.cancel()
 
 
-async def read_all(source: PathSource, measure: Measure, limit: int = 100_000) -> bytes:
+async def read_all(source: Content, measure: Measure, limit: int = 100_000) -> bytes:
     """Read a source to its end and let it say that it is unchanged."""
     content = bytearray()
     async with source.open(measure) as reader:
@@ -95,7 +96,7 @@ async def read_all(source: PathSource, measure: Measure, limit: int = 100_000) -
 class Form:
     """A form made of a source, as an upload sends it, with something happening on the way."""
 
-    def __init__(self, source: PathSource, measure: Measure) -> None:
+    def __init__(self, source: Content, measure: Measure) -> None:
         self.source = source
         self.measure = measure
         self.sent = bytearray()
@@ -712,4 +713,215 @@ async def test_a_cancelled_read_is_not_taken_for_a_change(
             group.start_soon(cancel, scope)
             await read_all(source, measure)
     assert scope.cancelled_caught
+    assert descriptors() == before
+
+
+# Files that the caller has open
+
+
+OFFSET = 100
+SMALL = 5000
+
+
+@pytest.fixture(params=[len(DATA), SMALL], ids=["large", "small"])
+def whole(request: pytest.FixtureRequest, path: Path) -> bytes:
+    """Cut the document to more than a chunk, or less, and return it."""
+    os.truncate(path, request.param)
+    return DATA[: request.param]
+
+
+def source_of(file: Any) -> OpenFileSource:
+    """Make the source of an open file."""
+    return OpenFileSource(file, file, "deck.pdf")
+
+
+@pytest.mark.parametrize("mode", ["rb", "r+b"])
+@pytest.mark.parametrize("buffering", [0, -1])
+async def test_the_rest_of_an_open_file_is_read(
+    path: Path, whole: bytes, mode: str, buffering: int
+) -> None:
+    """From its position, the same at every attempt (isola#176); it stays there, and open."""
+    with path.open(mode, buffering=buffering) as file:  # noqa: ASYNC230 - a test of open files
+        file.read(OFFSET)
+        before, source = descriptors(), source_of(file)
+        measure = await source.measure()
+        assert (measure.size, measure.start) == (len(whole) - OFFSET, OFFSET)
+        assert measure.head == whole[OFFSET:][:HEAD_BYTES]
+        for _ in range(2):
+            assert await read_all(source, measure) == whole[OFFSET:]
+            assert file.tell() == OFFSET
+        assert descriptors() == before
+        assert file.read(5) == whole[OFFSET : OFFSET + 5]
+
+
+async def test_a_position_behind_the_end_leaves_nothing(path: Path) -> None:
+    """Not less than nothing."""
+    with path.open("rb") as file:  # noqa: ASYNC230 - a test of open files
+        file.seek(len(DATA) + 10)
+        measure = await source_of(file).measure()
+    assert (measure.size, measure.head) == (0, b"")
+
+
+async def test_what_was_written_is_read() -> None:
+    """Even what is still in the buffer of a temporary file."""
+    with tempfile.TemporaryFile() as file:
+        file.write(DATA)
+        file.seek(OFFSET)
+        file.write(b"new")
+        file.seek(OFFSET)
+        source = source_of(file)
+        assert await read_all(source, await source.measure()) == b"new" + DATA[OFFSET + 3 :]
+
+
+async def test_an_open_file_may_be_renamed_and_deleted(path: Path, whole: bytes) -> None:
+    """Its bytes stay where they are."""
+    with path.open("rb") as file:  # noqa: ASYNC230 - a test of open files
+        source = source_of(file)
+        measure = await source.measure()
+        async with source.open(measure) as reader:
+            path.rename(path.with_name("other"))
+            path.with_name("other").unlink()
+            content = bytearray()
+            while chunk := await reader.read(SIZE):
+                content += chunk
+            await reader.finish()
+        assert content == whole
+        assert await read_all(source, measure) == whole
+
+
+@pytest.mark.parametrize("change", [_grow, _shrink_by_one, _rewrite, _empty])
+@pytest.mark.parametrize("at", [-1, 1, 3], ids=["before", "midway", "at the end"])
+async def test_a_change_of_an_open_file_is_noticed(
+    path: Path, change: Callable[[Path], None], at: int
+) -> None:
+    """Before the attempt and during it, the closing boundary never goes out."""
+    with path.open("rb") as file:  # noqa: ASYNC230 - a test of open files
+        source = source_of(file)
+        form = Form(source, await source.measure())
+        if at < 0:
+            change(path)
+        with pytest.raises(DocumentChanged, match="deck.pdf"):
+            await form.send(lambda: change(path), at=at)
+    assert not form.complete
+
+
+async def test_an_open_file_that_is_closed_midway_is_still_read(path: Path) -> None:
+    """Even when another file gets the number of its descriptor; the next attempt is told."""
+    before = descriptors()
+    file = path.open("rb")  # noqa: ASYNC230, SIM115 - a test of open files
+    source = source_of(file)
+    measure = await source.measure()
+    other = path.with_name("other")
+    other.write_bytes(b"X" * len(DATA))
+    content = bytearray()
+    async with source.open(measure) as reader:
+        content += await reader.read(1000)
+        number = file.fileno()
+        file.close()
+        with other.open("rb") as taking_its_number:  # noqa: ASYNC230 - a test of open files
+            assert taking_its_number.fileno() == number
+            while chunk := await reader.read(SIZE):
+                content += chunk
+        await reader.finish()
+    assert content == DATA
+    with pytest.raises(DocumentUnreadable, match="closed"):
+        await read_all(source, measure)
+    assert descriptors() == before
+
+
+async def test_an_open_file_that_is_no_regular_one_is_refused() -> None:
+    """It has no size, and no end."""
+    with open("/dev/zero", "rb") as file:  # noqa: ASYNC230, PTH123 - a test of open files
+        with anyio.fail_after(2), pytest.raises(DocumentUnreadable, match="not a regular file"):
+            await source_of(file).measure()
+
+
+async def test_an_open_file_is_known_by_its_name(path: Path) -> None:
+    """In errors it is what the room would see."""
+    with path.open("rb") as file:  # noqa: ASYNC230 - a test of open files
+        async with OpenFileSource(file, file).held("slides.pdf", None) as content:
+            measure = await content.measure()
+            _grow(path)
+            with pytest.raises(DocumentChanged) as caught:
+                await read_all(content, measure)
+    assert caught.value.document == "slides.pdf"
+
+
+# Small files
+
+
+@pytest.mark.parametrize("kind", ["path", "open file"])
+async def test_a_small_attempt_is_one_hop(
+    path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opened, read, checked and closed in one go, as measuring is; nothing stays open."""
+    os.truncate(path, CHUNK_BYTES)
+    hops = []
+    run_sync = anyio.to_thread.run_sync
+
+    async def counting(*args: Any, **kwargs: Any) -> Any:
+        hops.append(1)
+        return await run_sync(*args, **kwargs)
+
+    monkeypatch.setattr(anyio.to_thread, "run_sync", counting)
+    with path.open("rb") as file:  # noqa: ASYNC230 - a test of open files
+        source = PathSource(str(path)) if kind == "path" else source_of(file)
+        before = descriptors()
+        measure = await source.measure()
+        assert len(hops) == 1
+        async with source.open(measure) as reader:
+            assert descriptors() == before
+            assert await reader.read(CHUNK_BYTES) == DATA[:CHUNK_BYTES]
+            await reader.finish()
+        assert len(hops) == 2
+
+
+@change_them
+async def test_a_change_of_a_small_file_is_noticed(
+    path: Path, change: Callable[[Path], None]
+) -> None:
+    """Between measuring and the attempt; while it is sent it is in memory."""
+    os.truncate(path, SMALL)
+    source = PathSource(str(path))
+    measure = await source.measure()
+    change(path)
+    with anyio.fail_after(2), pytest.raises((DocumentChanged, DocumentUnreadable)):
+        await read_all(source, measure)
+
+
+async def test_a_small_file_that_changes_while_it_is_read_is_noticed(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut, or written to, between the reading and the check."""
+    os.truncate(path, SMALL)
+    source = PathSource(str(path))
+    measure = await source.measure()
+    pread = os.pread
+
+    def changing(fd: int, limit: int, offset: int) -> bytes:
+        os.truncate(path, SMALL - 1)
+        return pread(fd, limit, offset)
+
+    monkeypatch.setattr(os, "pread", changing)
+    with pytest.raises(DocumentChanged, match="4,999 bytes"):
+        await read_all(source, measure)
+
+
+async def test_short_reads_of_a_small_file_are_put_together(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a disk that fails makes it unreadable."""
+    os.truncate(path, SMALL)
+    source, pread = PathSource(str(path)), os.pread
+    measure = await source.measure()
+    monkeypatch.setattr(os, "pread", lambda fd, limit, offset: pread(fd, min(limit, 7), offset))
+    assert await read_all(source, measure) == DATA[:SMALL]
+
+    def failing(*_: Any) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "pread", failing)
+    before = descriptors()
+    with pytest.raises(DocumentUnreadable, match="Input/output error"):
+        await read_all(source, measure)
     assert descriptors() == before

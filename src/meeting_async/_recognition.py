@@ -96,7 +96,7 @@ def is_file(value: object) -> bool:
 
 def _is_werkzeug(value: object) -> bool:
     stream = getattr(value, "stream", None)
-    return hasattr(value, "filename") and callable(getattr(stream, "read", None))
+    return callable(getattr(stream, "read", None)) and hasattr(value, "filename")
 
 
 def stream_in(value: Any) -> Any:
@@ -139,7 +139,7 @@ def _is_shell(value: Any) -> bool:
         return True
     if kind.__module__ == "django.core.files.uploadedfile":
         return True
-    return hasattr(value, "filename") and inspect.iscoroutinefunction(value.read)
+    return inspect.iscoroutinefunction(value.read) and hasattr(value, "filename")
 
 
 def _check(value: Any, file: Any) -> None:
@@ -196,8 +196,12 @@ def _is_plain(file: Any) -> bool:
 
 
 def _name(value: Any) -> str | None:
-    """Return a usable name: not the number of a descriptor, nor ``<fdopen>``."""
-    name = getattr(value, "filename", None) or getattr(value, "name", None)
+    """Return a usable name: not the number of a descriptor, nor ``<fdopen>``.
+
+    An upload's ``filename`` comes first, as its ``name`` may be that of the form's field.
+    """
+    name = None if isinstance(value, io.IOBase) else getattr(value, "filename", None)
+    name = name or getattr(value, "name", None)
     if not isinstance(name, str) or not name or re.fullmatch(r"<.*>", name):
         return None
     return name

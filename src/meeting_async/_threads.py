@@ -31,4 +31,8 @@ async def in_thread(function: Callable[[], T], *, abandon: bool = False) -> T:
     if limiter is None:
         limiter = anyio.CapacityLimiter(READ_THREADS)
         _limiters.set(limiter)
-    return await anyio.to_thread.run_sync(function, abandon_on_cancel=abandon, limiter=limiter)
+    # In a tuple, as trio refuses a result that is a coroutine, which is nothing wrong here.
+    (result,) = await anyio.to_thread.run_sync(
+        lambda: (function(),), abandon_on_cancel=abandon, limiter=limiter
+    )
+    return result
