@@ -726,8 +726,14 @@ SMALL = 5000
 @pytest.fixture(params=[len(DATA), SMALL], ids=["large", "small"])
 def whole(request: pytest.FixtureRequest, path: Path) -> bytes:
     """Cut the document to more than a chunk, or less, and return it."""
-    os.truncate(path, request.param)
+    cut(path, request.param)
     return DATA[: request.param]
+
+
+def cut(path: Path, size: int) -> None:
+    """Cut the document; its time stamp stays old, so that any later write shows."""
+    os.truncate(path, size)
+    os.utime(path, (1_600_000_000, 1_600_000_000))
 
 
 def source_of(file: Any) -> OpenFileSource:
@@ -855,7 +861,7 @@ async def test_a_small_attempt_is_one_hop(
     path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Opened, read, checked and closed in one go, as measuring is; nothing stays open."""
-    os.truncate(path, CHUNK_BYTES)
+    cut(path, CHUNK_BYTES)
     hops = []
     run_sync = anyio.to_thread.run_sync
 
@@ -881,7 +887,7 @@ async def test_a_change_of_a_small_file_is_noticed(
     path: Path, change: Callable[[Path], None]
 ) -> None:
     """Between measuring and the attempt; while it is sent it is in memory."""
-    os.truncate(path, SMALL)
+    cut(path, SMALL)
     source = PathSource(str(path))
     measure = await source.measure()
     change(path)
@@ -893,7 +899,7 @@ async def test_a_small_file_that_changes_while_it_is_read_is_noticed(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Cut, or written to, between the reading and the check."""
-    os.truncate(path, SMALL)
+    cut(path, SMALL)
     source = PathSource(str(path))
     measure = await source.measure()
     pread = os.pread
@@ -911,7 +917,7 @@ async def test_short_reads_of_a_small_file_are_put_together(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And a disk that fails makes it unreadable."""
-    os.truncate(path, SMALL)
+    cut(path, SMALL)
     source, pread = PathSource(str(path)), os.pread
     measure = await source.measure()
     monkeypatch.setattr(os, "pread", lambda fd, limit, offset: pread(fd, min(limit, 7), offset))
