@@ -10,7 +10,7 @@ import types
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from django.conf import settings as django_settings
+from django.conf import settings as django_settings  # type: ignore[import-untyped]
 
 Deliver = Callable[[Any], Awaitable[object]]
 Application = Callable[..., Awaitable[None]]
@@ -102,11 +102,11 @@ def django(deliver: Deliver) -> Any:
     """Take the form's file from the request, in an asynchronous view."""
     if not django_settings.configured:
         django_settings.configure(DEFAULT_CHARSET="utf-8")
-    from django.apps import apps
-    from django.core.handlers.asgi import ASGIHandler
-    from django.http import HttpRequest, HttpResponse
-    from django.test.utils import override_settings
-    from django.urls import path
+    from django.apps import apps  # type: ignore[import-untyped]
+    from django.core.handlers.asgi import ASGIHandler  # type: ignore[import-untyped]
+    from django.http import HttpRequest, HttpResponse  # type: ignore[import-untyped]
+    from django.test.utils import override_settings  # type: ignore[import-untyped]
+    from django.urls import path  # type: ignore[import-untyped]
 
     apps.populate([])
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from pathlib import Path
@@ -84,10 +83,3 @@ async def largest_gap() -> AsyncIterator[list[float]]:
         group.start_soon(tick)
         yield gaps
         group.cancel_scope.cancel()
-
-
-async def threads_settle(before: int) -> None:
-    """Wait until no more threads run than before."""
-    with anyio.fail_after(5):
-        while threading.active_count() > before:
-            await anyio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Uploads of every kind of source: retried, waiting, too large, cancelled; never half a document."""
+"""Uploads of every kind of source: retried, waiting, too large, cancelled; never by halves."""
 
 from __future__ import annotations
 

@@ -10,8 +10,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-import aiofiles
+import aiofiles  # type: ignore[import-untyped]
 import anyio
+import anyio.lowlevel
 import pytest
 
 from _streams import DATA, content_of, largest_gap
@@ -63,7 +64,7 @@ async def test_the_rest_of_it_is_read_each_time(kind: type, data: bytes) -> None
 async def test_a_spooled_temporary_file_is_read(tmp_path: Path) -> None:
     """In memory and on disk; it is not rolled over by our looking at it."""
     for limit in (0, 100):
-        with tempfile.SpooledTemporaryFile(limit, dir=tmp_path) as file:
+        with tempfile.SpooledTemporaryFile(limit, dir=str(tmp_path)) as file:
             file.write(DATA)
             file.seek(START)
             content = await held(HandleSource(file, file))
@@ -171,7 +172,7 @@ async def test_what_a_file_raises_is_the_cause(error: Exception) -> None:
             while True:
                 await reader.read(CHUNK_BYTES)
 
-    with pytest.raises(DocumentUnreadable, match="Input|torn") as caught:
+    with pytest.raises(DocumentUnreadable, match=r"Input|torn") as caught:
         await read()
     assert caught.value.__cause__ is error
 
@@ -245,17 +246,17 @@ class Asynchronous:
 
     async def read(self, size: int = -1) -> Any:
         """Read."""
-        await anyio.sleep(0)
+        await anyio.lowlevel.checkpoint()
         return self.file.read(size)
 
     async def seek(self, offset: int, whence: int = 0) -> int:
         """Go somewhere."""
-        await anyio.sleep(0)
+        await anyio.lowlevel.checkpoint()
         return int(self.file.seek(offset, whence))
 
     async def tell(self) -> int:
         """Say where it is."""
-        await anyio.sleep(0)
+        await anyio.lowlevel.checkpoint()
         return int(self.file.tell())
 
 
@@ -312,7 +313,7 @@ async def test_an_asynchronous_file_that_changes_or_fails() -> None:
         await read(lambda: file.file.truncate(1000))
     file.file = handle()
     with pytest.raises(DocumentUnreadable, match="closed"):
-        await read(lambda: file.file.close())
+        await read(file.file.close)
 
 
 async def test_a_file_closed_after_its_last_byte_undoes_nothing() -> None:

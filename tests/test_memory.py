@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import aiofiles
+import aiofiles  # type: ignore[import-untyped]
 import anyio
 import attrs
 import pytest
@@ -82,23 +82,23 @@ async def produced(path: str, size: int) -> AsyncIterator[bytes]:
             yield item
 
 
-async def hundred_megabytes_each(size: int) -> AsyncIterator[bytes]:
+async def hundred_megabytes_each(size: int) -> AsyncIterator[memoryview]:
     """Yield the same item over and over."""
     item = bytes(100_000_000)
     while size > 0:
-        yield memoryview(item)[:size]  # type: ignore[misc]
+        yield memoryview(item)[:size]
         size -= len(item)
 
 
 async def document(kind: str, path: str) -> Any:
     """Make a document of one kind from a file."""
-    size = os.stat(path).st_size  # noqa: ASYNC240, PTH116 - before anything is measured
+    size = os.stat(path).st_size  # noqa: PTH116 - before anything is measured
     name = "large.pdf"
     makers: dict[str, Callable[[], Any]] = {
         "path": lambda: path,
         "open file": lambda: open(path, "rb"),  # noqa: PTH123, SIM115 - closed with the process
         "opaque file": lambda: Opaque(path, "rb"),
-        "upload": lambda: UploadFile(Opaque(path, "rb"), filename=name),  # type: ignore[arg-type]
+        "upload": lambda: UploadFile(Opaque(path, "rb"), filename=name),
         "stream": lambda: Document.from_stream(produced(path, 1_000_000), name),
         "stream as it comes": lambda: Document.from_stream(
             produced(path, 1_000_000), name, size=size, replayable=False

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import aiofiles
+import aiofiles  # type: ignore[import-untyped]
 import anyio
 import pytest
 from litestar.datastructures import UploadFile as LitestarUpload
@@ -102,7 +102,7 @@ async def test_a_generator_is_a_stream() -> None:
     generator = produce()
     assert type(source_of(generator)) is StreamSource
     await generator.aclose()  # type: ignore[attr-defined]
-    assert type(source_of(SimpleNamespace())) is type(None)
+    assert source_of(SimpleNamespace()) is None
 
 
 @pytest.mark.parametrize("mode", ["rb", "r+b"])
@@ -238,7 +238,7 @@ def test_a_file_says_its_name(path: Path) -> None:
 def test_an_unusable_name_must_be_given(name: Any) -> None:
     """The number of a descriptor is none."""
     file = io.BytesIO(PDF)
-    file.name = name  # type: ignore[attr-defined]
+    file.name = name
     with pytest.raises(InvalidInput, match="filename is needed") as caught:
         Document.of(file)
     assert (caught.value.field, "deck.pdf" in caught.value.fix) == ("filename", True)
@@ -259,7 +259,7 @@ def test_an_upload_without_a_name_needs_one() -> None:
     [
         lambda path: io.StringIO("text"),
         lambda path: path.open(encoding="utf-8"),
-        lambda path: tempfile.SpooledTemporaryFile(mode="w+"),
+        lambda path: tempfile.SpooledTemporaryFile(mode="w+"),  # noqa: SIM115 - closed by the test
         lambda path: io.TextIOWrapper(io.BytesIO()),
     ],
 )
@@ -312,7 +312,7 @@ def test_closed_files_are_refused(path: Path, make: Any) -> None:
 def test_closed_uploads_are_refused(make: Any) -> None:
     """With what has probably happened (fastapi#10857)."""
     upload = make()
-    getattr(upload, "file", getattr(upload, "stream", None)).close()
+    (upload.stream if isinstance(upload, FileStorage) else upload.file).close()
     with pytest.raises(InvalidInput, match="request is over") as caught:
         Document.of(upload)
     assert "handler" in caught.value.fix
@@ -321,9 +321,11 @@ def test_closed_uploads_are_refused(make: Any) -> None:
 @pytest.mark.parametrize("buffering", [0, -1])
 def test_files_for_writing_are_refused(path: Path, buffering: int) -> None:
     """With the mode that is needed."""
-    with path.open("ab", buffering=buffering) as file:
-        with pytest.raises(InvalidInput, match="writing only"):
-            Document.of(file)
+    with (
+        path.open("ab", buffering=buffering) as file,
+        pytest.raises(InvalidInput, match="writing only"),
+    ):
+        Document.of(file)
     assert path.read_bytes() == PDF
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import anyio
 import anyio.abc
+import anyio.lowlevel
 import pytest
 
 from _peer import descriptors
@@ -84,7 +85,7 @@ class AsyncReads(Reads):
 
     async def read(self, size: int) -> Any:
         """Bring bytes."""
-        await anyio.sleep(0)
+        await anyio.lowlevel.checkpoint()
         return super().read(size)
 
     def __aiter__(self) -> AsyncIterator[bytes]:
@@ -169,7 +170,7 @@ async def test_large_items_are_cut_without_copies() -> None:
 async def test_items_that_are_no_bytes_are_named(how: Any, item: Any) -> None:
     """One clear error, and the generator is closed."""
     producer = Producer([b"good", item])
-    with pytest.raises(DocumentUnreadable, match="None|instead of bytes") as caught:
+    with pytest.raises(DocumentUnreadable, match=r"None|instead of bytes") as caught:
         await how(producer())
     assert caught.value.document == NAME
     assert producer.closed
@@ -181,7 +182,7 @@ async def test_reads_that_bring_no_bytes_are_named(kind: str, bad: Any) -> None:
     """A ``read`` of text, or of a file that does not wait."""
     stream = opened(kind, Producer([b"good"]))
     stream.file.read = lambda _size: bad
-    with pytest.raises(DocumentUnreadable, match="None|instead of bytes"):
+    with pytest.raises(DocumentUnreadable, match=r"None|instead of bytes"):
         await spooled(stream)
 
 
@@ -217,7 +218,7 @@ async def test_an_error_half_way_through_reads_is_the_cause(how: Any) -> None:
 async def test_another_size_than_declared_is_a_change(how: Any, difference: int) -> None:
     """More or fewer bytes than declared never become a whole form."""
     producer = Producer(pieces())
-    with pytest.raises(DocumentChanged, match=f"declared {len(DATA) + difference:,} bytes"):
+    with pytest.raises(DocumentChanged, match=rf"declared {len(DATA) + difference:,} bytes"):
         await how(producer(), size=len(DATA) + difference)
     assert producer.closed
 
@@ -228,7 +229,7 @@ async def test_a_stream_is_good_for_one_upload(replayable: bool) -> None:
     source = StreamSource(Producer([b"data"])(), 4, replayable)
     async with source.held(NAME, None) as content:
         assert await content_of(content) == b"data"
-    with pytest.raises(DocumentUnreadable, match="once; use Document.from_factory"):
+    with pytest.raises(DocumentUnreadable, match=r"once; use Document\.from_factory"):
         async with source.held(NAME, None):
             pass
 
@@ -278,10 +279,14 @@ async def test_a_spool_is_gone_when_the_upload_is() -> None:
 
 async def test_a_spool_is_gone_when_the_upload_fails() -> None:
     """Whatever the error."""
-    with pytest.raises(ZeroDivisionError):
+
+    async def fail() -> None:
         async with StreamSource(Producer(pieces())()).held(NAME, None):
             assert len(temporary_files()) == 1
             raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fail()
 
 
 async def test_the_generator_is_closed_before_the_spool_is_sent() -> None:

@@ -63,10 +63,15 @@ async def test_no_more_than_so_many_run_at_once() -> None:
 async def test_a_cancelled_function_is_waited_for() -> None:
     """Unless it may never end."""
     done = threading.Event()
+
+    def work() -> None:
+        time.sleep(0.1)
+        done.set()
+
     for abandon in (False, True):
         done.clear()
         with anyio.move_on_after(0.02):
-            await in_thread(lambda: (time.sleep(0.1), done.set()), abandon=abandon)
+            await in_thread(work, abandon=abandon)
         assert done.is_set() is not abandon
     await anyio.sleep(0.15)
     assert done.is_set()
