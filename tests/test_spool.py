@@ -148,6 +148,30 @@ async def test_a_spool_that_cannot_be_deleted_is_logged(
     path.unlink()
 
 
+@pytest.mark.parametrize("calls", [1, 2])
+def test_whoever_is_last_deletes(calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that outlives its task, as asyncio's cancellation does not wait for threads."""
+    file, started, go_on = _spool._TemporaryFile(), threading.Event(), threading.Event()
+    mkstemp = tempfile.mkstemp
+
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        started.set()
+        assert go_on.wait(5)
+        return mkstemp(*args, **kwargs)
+
+    monkeypatch.setattr(tempfile, "mkstemp", slow)
+    thread = threading.Thread(target=file.append, args=(bytearray(CHUNK),))
+    thread.start()
+    assert started.wait(5)
+    for _ in range(calls):
+        file.delete()
+    go_on.set()
+    thread.join(5)
+    assert temporary_files() == []
+    file.append(bytearray(CHUNK))  # nor does one that comes later bring it back
+    assert temporary_files() == []
+
+
 async def test_closing_is_shielded() -> None:
     """A cancelled upload deletes its spool, too."""
     spool = await filled(5)

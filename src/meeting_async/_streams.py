@@ -70,7 +70,6 @@ class StreamSource:
             await spool.add(piece)
         if self.size is not None and spool.size < self.size:
             raise _shorter(name, spool.size, self.size)
-        await pieces.aclose()
 
 
 def _longer(name: str, size: int) -> DocumentChanged:
