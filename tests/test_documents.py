@@ -11,7 +11,8 @@ import anyio
 import pytest
 
 from meeting_async import Document
-from meeting_async._sources import BytesSource, PathSource
+from meeting_async._files import PathSource
+from meeting_async._sources import BytesSource, Measure
 from meeting_async.errors import (
     DocumentEmpty,
     DocumentTooLarge,
@@ -49,13 +50,18 @@ OFFICE = {
 
 async def content(document: Document) -> bytes:
     """Read a document as an upload does."""
-    measure = await document.measure(max_size=None, allow_images=True)
     parts = bytearray()
-    async with document.open(measure) as reader:
+    async with document.held(max_size=None, allow_images=True) as held, held.open() as reader:
         while part := await reader.read(7):
             parts += part
         await reader.finish()
     return bytes(parts)
+
+
+async def measured(document: Document, max_size: int | None, *, allow_images: bool) -> Measure:
+    """Measure and check a document as an upload does."""
+    async with document.held(max_size=max_size, allow_images=allow_images) as held:
+        return held.measure
 
 
 def saved(path: Path, data: bytes) -> Path:
@@ -103,7 +109,7 @@ async def test_bytes_that_change_later_do_not_change_the_document() -> None:
 async def test_a_view_of_larger_items_counts_in_bytes() -> None:
     """The size of a document is in bytes, whatever the items of the buffer are."""
     document = Document.from_bytes(memoryview(array.array("I", [1, 2, 3])), "deck.pdf")
-    measure = await document.measure(max_size=None, allow_images=False)
+    measure = await measured(document, None, allow_images=False)
     assert measure.size == 3 * array.array("I").itemsize
     assert len(await content(document)) == measure.size
 
@@ -121,7 +127,7 @@ async def test_a_link_becomes_a_document() -> None:
     document = Document.from_link(url)
     assert (document.source, document.link) == (None, url)
     assert await content(document) == url.encode()
-    measure = await document.measure(max_size=1, allow_images=False)
+    measure = await measured(document, 1, allow_images=False)
     assert measure.size == len(url)
 
 
@@ -321,17 +327,17 @@ def test_a_link_cannot_be_renamed(change: dict[str, Any]) -> None:
 async def test_up_to_the_limit_it_fits(tmp_path: Path, size: int) -> None:
     """Equality is allowed, as on the server."""
     for document in documents(tmp_path, b"x" * size):
-        assert (await document.measure(max_size=LIMIT, allow_images=False)).size == size
+        assert (await measured(document, LIMIT, allow_images=False)).size == size
 
 
 async def test_one_byte_more_is_too_large(tmp_path: Path) -> None:
     """The error tells size and limit."""
     for document in documents(tmp_path, b"x" * (LIMIT + 1)):
         with pytest.raises(DocumentTooLarge) as caught:
-            await document.measure(max_size=LIMIT, allow_images=False)
+            await measured(document, LIMIT, allow_images=False)
         error = caught.value
         assert (error.document, error.size, error.limit) == ("deck.pdf", LIMIT + 1, LIMIT)
-        assert (await document.measure(max_size=None, allow_images=False)).size == LIMIT + 1
+        assert (await measured(document, None, allow_images=False)).size == LIMIT + 1
 
 
 async def test_a_huge_file_is_refused_without_being_read(tmp_path: Path) -> None:
@@ -339,7 +345,7 @@ async def test_a_huge_file_is_refused_without_being_read(tmp_path: Path) -> None
     path = saved(tmp_path / "deck.pdf", b"")
     os.truncate(path, 1 << 40)
     with anyio.fail_after(1), pytest.raises(DocumentTooLarge):
-        await Document.from_path(path).measure(max_size=30 * 1024**2, allow_images=False)
+        await measured(Document.from_path(path), 30 * 1024**2, allow_images=False)
 
 
 @pytest.mark.parametrize("allow_images", [True, False])
@@ -348,7 +354,7 @@ async def test_an_empty_document_is_refused(tmp_path: Path, allow_images: bool) 
     for document in documents(tmp_path, b""):
         for limit in (None, LIMIT):
             with pytest.raises(DocumentEmpty):
-                await document.measure(max_size=limit, allow_images=allow_images)
+                await measured(document, limit, allow_images=allow_images)
 
 
 # Images
@@ -359,25 +365,25 @@ async def test_images_are_refused_by_their_bytes(tmp_path: Path, data: bytes) ->
     """Whatever they are called (interface section 4.2 rule 5); allow_images lets them pass."""
     for document in documents(tmp_path, data):
         with pytest.raises(DocumentTypeRefused, match="allow_images"):
-            await document.measure(max_size=None, allow_images=False)
-        assert (await document.measure(max_size=None, allow_images=True)).size == len(data)
+            await measured(document, None, allow_images=False)
+        assert (await measured(document, None, allow_images=True)).size == len(data)
 
 
 @pytest.mark.parametrize("data", OFFICE.values(), ids=OFFICE.keys())
 async def test_documents_are_not_taken_for_images(tmp_path: Path, data: bytes) -> None:
     """Office documents and text pass."""
     for document in documents(tmp_path, data):
-        assert (await document.measure(max_size=None, allow_images=False)).size == len(data)
+        assert (await measured(document, None, allow_images=False)).size == len(data)
 
 
 async def test_a_name_counts_where_the_bytes_say_nothing() -> None:
     """An unknown content called .jpg is refused; a PDF called .png is a PDF."""
     with pytest.raises(DocumentTypeRefused, match="JPG"):
-        await Document.from_bytes(b"????", "a.JPG").measure(max_size=None, allow_images=False)
-    await Document.from_bytes(PDF, "a.png").measure(max_size=None, allow_images=False)
+        await measured(Document.from_bytes(b"????", "a.JPG"), None, allow_images=False)
+    await measured(Document.from_bytes(PDF, "a.png"), None, allow_images=False)
 
 
 async def test_a_link_is_not_looked_into() -> None:
     """What a link leads to is the server's to judge; its length is no document's size."""
     document = Document.from_link("https://files.example.com/photo.png")
-    assert (await document.measure(max_size=5, allow_images=False)).size == len(document.link or "")
+    assert (await measured(document, 5, allow_images=False)).size == len(document.link or "")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import anyio
 import anyio.lowlevel
@@ -96,17 +96,17 @@ async def upload_operation(
 ) -> UploadOperation:
     """Make an upload."""
     document = document or Document.from_bytes(PDF, "deck.pdf")
-    return UploadOperation(
-        path="room/uploadWhiteboardFile",
-        url="https://meet.example.com/auth/room/uploadWhiteboardFile",
-        room_id=ROOM,
-        room=ROOM.encode(),
-        document=document,
-        measure=await document.measure(max_size=None, allow_images=False),
-        repeatability=Repeatability.AT_MOST_ONCE,
-        signer=signer or HmacSigner("devkey", "devsecret"),
-        timeouts=TIMEOUTS,
-    )
+    async with document.held(max_size=None, allow_images=False) as held:
+        return UploadOperation(
+            path="room/uploadWhiteboardFile",
+            url="https://meet.example.com/auth/room/uploadWhiteboardFile",
+            room_id=ROOM,
+            room=ROOM.encode(),
+            held=held,
+            repeatability=Repeatability.AT_MOST_ONCE,
+            signer=signer or HmacSigner("devkey", "devsecret"),
+            timeouts=TIMEOUTS,
+        )
 
 
 def header(request: Request, name: bytes) -> bytes:
@@ -288,7 +288,9 @@ def saved(tmp_path: Path) -> Path:
 
 async def test_the_file_is_open_for_the_attempt_only(tmp_path: Path) -> None:
     """However the attempt ends: whole, abandoned half-way, failed, never read."""
-    operation = await upload_operation(Document.from_path(saved(tmp_path)))
+    path = saved(tmp_path)
+    path.write_bytes(PDF * 20_000)  # more than a chunk: small ones are read in one go
+    operation = await upload_operation(Document.from_path(path))
     before = descriptors()
     async with operation.prepared(no_progress) as request:
         assert str(tmp_path / "deck.pdf") in descriptors()
@@ -344,6 +346,10 @@ async def test_a_document_that_is_gone_is_not_sent(tmp_path: Path) -> None:
 @attrs.frozen
 class Torn:
     """A source that fails half-way, with a cause."""
+
+    def held(self, name: str, max_size: int | None) -> AbstractAsyncContextManager[Self]:
+        """Keep nothing."""
+        return nullcontext(self)
 
     async def measure(self) -> Measure:
         """Claim two parts."""

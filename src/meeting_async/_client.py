@@ -9,6 +9,7 @@ import random
 import re
 import warnings
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,7 +18,7 @@ import attrs
 
 from meeting_async import _wire, errors
 from meeting_async._delivery import Delivery
-from meeting_async._documents import Document
+from meeting_async._documents import Document, HeldDocument
 from meeting_async._environment import settings_from
 from meeting_async._events import OnEvent
 from meeting_async._limits import parse_size, shown
@@ -25,6 +26,7 @@ from meeting_async._observer import Observer, logger
 from meeting_async._operations import JsonOperation, Operation, UploadOperation
 from meeting_async._policies import Delivery as DeliveryMode
 from meeting_async._policies import LockPolicy, Options, RetryPolicy, Timeouts
+from meeting_async._recognition import Uploadable
 from meeting_async._records import ActiveRoom, Reply, Request, UploadReceipt
 from meeting_async._rooms import Turnstile
 from meeting_async._signing import HmacSigner, Signer, hidden
@@ -221,7 +223,7 @@ class MeetingClient:
     async def upload_whiteboard_file(
         self,
         room_id: str,
-        document: Document | str | os.PathLike[str] | bytes | bytearray | memoryview,
+        document: Document | Uploadable,
         *,
         filename: str | None = None,
         content_type: str | None = None,
@@ -235,10 +237,11 @@ class MeetingClient:
 
         Args:
             room_id: An active room with a presenter in it.
-            document: A path, bytes (then ``filename`` is needed), or a :class:`Document`; a link
-                is ``Document.from_link(url)``.
-            filename: What the room sees instead of the document's own name.
-            content_type: Media type, instead of the one guessed from the name.
+            document: A path, bytes, an open binary file, an upload of a web framework, an async
+                iterable of bytes, or a :class:`Document`; a link is ``Document.from_link(url)``.
+            filename: What the room sees instead of the document's own name; needed for what has
+                none.
+            content_type: Media type, instead of its own or the one guessed from the name.
             max_wait: Seconds to wait for the room's lock from the first refusal, instead of
                 ``LockPolicy.max_wait``; 0 raises :class:`RoomBusy` at once. The queue behind this
                 client's own uploads does not count, except that 0 does not queue either.
@@ -260,9 +263,12 @@ class MeetingClient:
         seconds = _deadline(deadline)
         lock = self._options.lock
         lock = lock if max_wait is None else attrs.evolve(lock, max_wait=max_wait)
-        operation = await self._upload(room_id, room, given)
-        delivery = self._delivery(operation, seconds, lock)
-        answer = await delivery.run()
+        began = anyio.current_time()
+        async with AsyncExitStack() as stack:
+            held = await self._held(stack, given, seconds)
+            operation = self._upload(room_id, room, held)
+            delivery = self._delivery(operation, seconds, lock, began)
+            answer = await delivery.run()
         return UploadReceipt(
             room_id=room_id,
             document=given.filename,
@@ -341,25 +347,38 @@ class MeetingClient:
             timeouts=self._options.timeouts,
         )
 
-    async def _upload(self, room_id: str, room: bytes, document: Document) -> UploadOperation:
+    async def _held(
+        self, stack: AsyncExitStack, document: Document, deadline: float | None
+    ) -> HeldDocument:
+        """Get the document ready, which takes as long as a stream takes to arrive."""
         options = self._options
-        measure = await document.measure(
+        held = document.held(
             max_size=options.max_size_whiteboard_file, allow_images=options.allow_images
         )
+        with anyio.move_on_after(deadline):
+            return await stack.enter_async_context(held)
+        raise errors.DeadlineExceeded(
+            _wire.UPLOAD_WHITEBOARD_FILE, deadline or 0.0, "reading the document"
+        )
+
+    def _upload(self, room_id: str, room: bytes, held: HeldDocument) -> UploadOperation:
         return UploadOperation(
             path=_wire.UPLOAD_WHITEBOARD_FILE,
             url=f"{self._shared.base}/{_wire.UPLOAD_WHITEBOARD_FILE}",
             room_id=room_id,
             room=room,
-            document=document,
-            measure=measure,
-            repeatability=Repeatability(options.delivery),
+            held=held,
+            repeatability=Repeatability(self._options.delivery),
             signer=self._shared.signer,
-            timeouts=options.timeouts,
+            timeouts=self._options.timeouts,
         )
 
     def _delivery(
-        self, operation: Operation, deadline: float | None, lock: LockPolicy | None = None
+        self,
+        operation: Operation,
+        deadline: float | None,
+        lock: LockPolicy | None = None,
+        began: float | None = None,
     ) -> Delivery:
         self._shared.check_open()
         return Delivery(
@@ -371,6 +390,7 @@ class MeetingClient:
             observer=Observer(self._options.on_event),
             random=random.random,
             deadline=_deadline(deadline),
+            began=anyio.current_time() if began is None else began,
         )
 
 

@@ -77,10 +77,11 @@ class Delivery:
     random: Callable[[], float]
     deadline: float | None = None
     """Seconds for everything: queue, waits, attempts."""
+    began: float = attrs.field(factory=anyio.current_time)
+    """When the call began, on the event loop's clock."""
 
     attempts: list[Attempt] = attrs.field(factory=list, init=False)
     _number: int = attrs.field(factory=lambda: next(_call_numbers), init=False)
-    _began: float = attrs.field(factory=anyio.current_time, init=False)
     _attempt_began: float = attrs.field(default=0.0, init=False)
     _body: MultipartBody | None = attrs.field(default=None, init=False)
     _phase: str = attrs.field(default="starting", init=False)
@@ -95,7 +96,7 @@ class Delivery:
     @property
     def elapsed(self) -> float:
         """Seconds since the call began."""
-        return anyio.current_time() - self._began
+        return anyio.current_time() - self.began
 
     async def run(self) -> Answer:
         """Return the answer that accepts the call, or raise what ended it."""
@@ -112,7 +113,7 @@ class Delivery:
     async def _within_deadline(self) -> Answer:
         if self.deadline is None:
             return await self._in_turn()
-        with anyio.move_on_after(self.deadline):
+        with anyio.move_on_after(self.deadline - self.elapsed):
             return await self._in_turn()
         if self._lost_at is not None:
             raise self._unknown(f"the deadline of {self.deadline:g} s struck while {self._phase}")
@@ -221,7 +222,7 @@ class Delivery:
         self.attempts.append(
             Attempt(
                 number=len(self.attempts) + 1,
-                started=self._attempt_began - self._began,
+                started=self._attempt_began - self.began,
                 seconds=anyio.current_time() - self._attempt_began,
                 verdict=verdict.value,
                 status=seen.answer.status if seen.answer else None,
@@ -249,6 +250,8 @@ class Delivery:
         step = next_step(verdict, self.operation.repeatability)
         if step is Step.DONE and seen.answer is not None:
             return seen.answer
+        if self.operation.is_spent and step is not Step.STOP:
+            raise self._spent(verdict, seen)
         if step is Step.WAIT_FOR_ROOM:
             return await self._wait_for_room(seen)
         if step is Step.STOP or self._exhausted(verdict):
@@ -299,6 +302,11 @@ class Delivery:
         )
         return _Wait(seconds)
 
+    def _spent(self, verdict: Verdict, seen: _Seen) -> errors.MeetingError:
+        error = self._error(verdict, seen)
+        error.add_note("It was not tried again: the stream could not be read a second time.")
+        return error
+
     def _error(self, verdict: Verdict, seen: _Seen) -> errors.MeetingError:
         error = self._error_for(verdict, seen)
         if error is not seen.error:
@@ -316,6 +324,8 @@ class Delivery:
             )
         if isinstance(seen.error, errors.MeetingError):
             return seen.error
+        if operation.upload and verdict is Verdict.BUSY:
+            return errors.RoomBusy(operation.room_id or "", 0.0, seen.reason)
         error = reply_error(
             verdict,
             seen.answer or Answer(0),

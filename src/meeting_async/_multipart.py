@@ -19,7 +19,7 @@ import attrs
 
 from meeting_async._limits import link_label, shown
 from meeting_async._pace import Pace
-from meeting_async.errors import DocumentChanged, InvalidInput
+from meeting_async.errors import DocumentChanged, DocumentUnreadable, InvalidInput
 
 
 class Reader(Protocol):
@@ -184,7 +184,7 @@ class MultipartBody:
 
     async def _read(self) -> bytes:
         wanted = min(self._pace.chunk, self._plan.size - self.document_sent)
-        chunk = await self._reader.read(wanted)
+        chunk = _checked(self._plan.name, await self._reader.read(wanted))
         if not chunk or len(chunk) > wanted:
             change = (
                 f"a read at byte {self.document_sent:,} of {self._plan.size:,} "
@@ -196,3 +196,9 @@ class MultipartBody:
     def _hand_over(self, chunk: bytes) -> bytes:
         self.handed_over += len(chunk)
         return chunk
+
+
+def _checked(name: str, chunk: object) -> bytes:
+    if not isinstance(chunk, bytes):  # a source may be anybody's
+        raise DocumentUnreadable(name, f"a read brought {shown(chunk, 40)} instead of bytes")
+    return chunk

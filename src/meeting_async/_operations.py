@@ -12,12 +12,11 @@ import anyio
 import attrs
 
 from meeting_async import _wire
-from meeting_async._documents import Document
+from meeting_async._documents import HeldDocument
 from meeting_async._multipart import MultipartBody, MultipartPlan, plan_document, plan_link
 from meeting_async._policies import Timeouts
 from meeting_async._records import Request, SignedHeaders
 from meeting_async._signing import Signer
-from meeting_async._sources import Measure
 from meeting_async._verdicts import Repeatability
 
 Progress = Callable[[int], Awaitable[None]]
@@ -57,6 +56,11 @@ class Operation(Protocol):
         """Whether a document goes to a room."""
         ...
 
+    @property
+    def is_spent(self) -> bool:
+        """Whether there can be no other attempt, as the document came once and is gone."""
+        ...
+
     def prepared(self, progress: Progress) -> AbstractAsyncContextManager[Request]:
         """Sign and open for one attempt; nothing stays open when the block ends."""
         ...
@@ -76,6 +80,7 @@ class JsonOperation:
     label: None = None
     size: int = 0
     upload: bool = False
+    is_spent: bool = False
 
     @asynccontextmanager
     async def prepared(self, progress: Progress) -> AsyncGenerator[Request, None]:
@@ -93,8 +98,7 @@ class UploadOperation:
     url: str
     room_id: str
     room: bytes = attrs.field(repr=False)
-    document: Document
-    measure: Measure = attrs.field(repr=False)
+    held: HeldDocument
     repeatability: Repeatability
     signer: Signer
     timeouts: Timeouts
@@ -103,18 +107,23 @@ class UploadOperation:
     @property
     def label(self) -> str:
         """Name of the document."""
-        return self.document.filename
+        return self.held.document.filename
 
     @property
     def size(self) -> int:
         """Bytes of the document, or of the link."""
-        return self.measure.size
+        return self.held.measure.size
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether the document was a stream that is sent as it comes, and has begun to."""
+        return self.held.is_spent
 
     @asynccontextmanager
     async def prepared(self, progress: Progress) -> AsyncGenerator[Request, None]:
         """Sign the room, open the document and plan the form around it."""
         signed = await _signed(self.signer, self.room)
-        async with self.document.open(self.measure) as reader:
+        async with self.held.open() as reader:
             plan = self._plan()
             body = MultipartBody(plan, reader, progress, anyio.current_time)
             headers = _wire.upload_headers(
@@ -127,11 +136,11 @@ class UploadOperation:
     def _plan(self) -> MultipartPlan:
         # Fresh and unguessable for each attempt, so no document can be made to contain it.
         boundary = secrets.token_hex(16)
-        document = self.document
+        document = self.held.document
         if document.link is not None:
             return plan_link(document.link, boundary=boundary)
         kind = document.content_type or "application/octet-stream"
-        return plan_document(document.filename, kind, self.measure.size, boundary=boundary)
+        return plan_document(document.filename, kind, self.size, boundary=boundary)
 
 
 async def _signed(signer: Signer, message: bytes) -> SignedHeaders:

@@ -83,7 +83,8 @@ class _Run:
         if document.source is None:
             return outcome
         try:
-            size = (await document.source.measure()).size
+            async with document.source.held(document.filename, None) as content:
+                size = (await content.measure()).size
         except errors.DocumentUnreadable as error:
             self._tell(outcome.failed(error, seconds=0.0))
             return outcome
