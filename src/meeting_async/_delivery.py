@@ -84,6 +84,8 @@ class Delivery:
     _number: int = attrs.field(factory=lambda: next(_call_numbers), init=False)
     _attempt_began: float = attrs.field(default=0.0, init=False)
     _body: MultipartBody | None = attrs.field(default=None, init=False)
+    _is_prepared: bool = attrs.field(default=False, init=False)
+    """Whether the current attempt got as far as a signed request."""
     _phase: str = attrs.field(default="starting", init=False)
     _busy_since: float | None = attrs.field(default=None, init=False)
     _failures: int = attrs.field(default=0, init=False)
@@ -122,15 +124,24 @@ class Delivery:
     async def _in_turn(self) -> Answer:
         async with self._turn():
             try:
-                retrying = AsyncRetrying(
-                    sleep=anyio.sleep, retry=retry_if_result(_is_wait), wait=_seconds
-                )
-                answer: Answer = await retrying(self._attempt)
+                answer = await self._repeated()
             except BaseException as error:
                 if self._lost_at is not None:
                     self._shut_room(error)
                 raise
             return answer
+
+    async def _repeated(self) -> Answer:
+        """Attempt until there is an answer. Most calls need no loop, and it costs to set it up."""
+        outcome = await self._attempt()
+        if isinstance(outcome, _Wait):
+            await anyio.sleep(outcome.seconds)
+            retrying = AsyncRetrying(
+                sleep=anyio.sleep, retry=retry_if_result(_is_wait), wait=_seconds
+            )
+            answer: Answer = await retrying(self._attempt)
+            return answer
+        return outcome
 
     def _shut_room(self, error: BaseException) -> None:
         """Keep siblings off a lock that may be our own, and never call a maybe a no."""
@@ -185,7 +196,7 @@ class Delivery:
     # --- one attempt -----------------------------------------------------------------------------
 
     async def _attempt(self) -> Answer | _Wait:
-        self._body, self._body_took = None, None
+        self._body, self._body_took, self._is_prepared = None, None, False
         self._phase = "sending" if self.operation.upload else "waiting for the reply"
         await self._tell(_events.AttemptStarted, attempt=len(self.attempts) + 1)
         self._attempt_began = anyio.current_time()
@@ -199,6 +210,7 @@ class Delivery:
 
     async def _exchange(self) -> _Seen:
         async with self.operation.prepared(self._progress) as request:
+            self._is_prepared = True
             self._body = request.body if isinstance(request.body, MultipartBody) else None
             try:
                 reply = await self.transport.send(request)
@@ -239,7 +251,7 @@ class Delivery:
         if isinstance(seen.error, errors.ConnectFailed):
             return Sent.NOTHING
         if not self.operation.upload:
-            return Sent.ALL
+            return Sent.ALL if self._is_prepared else Sent.NOTHING
         return Sent.PART if self._body and self._body.handed_over else Sent.NOTHING
 
     # --- what follows ----------------------------------------------------------------------------
@@ -350,6 +362,8 @@ class Delivery:
         )
 
     async def _tell(self, kind: type[_events.Event], **facts: Any) -> None:
+        if self.observer.ignores(kind):
+            return
         operation = self.operation
         await self.observer.tell(
             kind(

@@ -49,6 +49,10 @@ class Observer:
     callback: OnEvent | None = None
     _next_progress: float = 0.0
 
+    def ignores(self, kind: type[Event]) -> bool:
+        """Tell whether nobody would notice such an event; then it need not even be made."""
+        return self.callback is None and not logger.isEnabledFor(_message(kind)[0])
+
     async def tell(self, event: Event) -> None:
         """Log the event and hand it to the caller's callback."""
         _log(event)
@@ -98,8 +102,12 @@ _RAISED = "on_event raised; the call goes on"
 _OBSERVER = {"action": "observer"}
 
 
+def _message(kind: type[Event]) -> tuple[int, str]:
+    return _MESSAGES.get(kind, (logging.DEBUG, ""))
+
+
 def _log(event: Event) -> None:
-    level, message = _MESSAGES.get(type(event), (logging.DEBUG, ""))
+    level, message = _message(type(event))
     if message and logger.isEnabledFor(level):
         facts = attrs.asdict(event, recurse=False)
         logger.log(level, message, facts, extra={"action": type(event).__name__})

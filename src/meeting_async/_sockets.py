@@ -37,8 +37,8 @@ _RECEIVE_BYTES = 64 * 1024
 _OPENING_BYTES = 64 * 1024
 
 _SHORT_BYTES = 16 * 1024
-"""Writes up to so many bytes are gathered. Longer ones go out at once, after a moment for other
-tasks, even if the socket would never make anybody wait."""
+"""Writes up to so many bytes are gathered. A longer one goes out at once with what was gathered,
+after a moment for other tasks, even if the socket would never make anybody wait."""
 
 _FIRST_GLANCE_SECONDS = 0.05
 """How long a write waits for the socket before it looks whether the peer said why it does not
@@ -113,9 +113,8 @@ class SocketStream:
         if len(self._outbound) + len(buffer) <= _SHORT_BYTES:
             self._outbound += buffer
             return
-        await self._flush()
         await anyio.lowlevel.checkpoint()
-        await self._send(buffer)
+        await self._send(self._gathered() + buffer if self._outbound else buffer)
 
     async def aclose(self) -> None:
         """Close the socket; see :meth:`close`."""
@@ -193,8 +192,11 @@ class SocketStream:
 
     async def _flush(self) -> None:
         if self._outbound:
-            gathered, self._outbound = self._outbound, bytearray()
-            await self._send(gathered)
+            await self._send(self._gathered())
+
+    def _gathered(self) -> bytearray:
+        gathered, self._outbound = self._outbound, bytearray()
+        return gathered
 
     async def _send(self, data: bytes | bytearray) -> None:
         try:
