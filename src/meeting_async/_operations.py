@@ -129,7 +129,7 @@ class UploadOperation:
                 yield self._request(signed, plan, body)
 
     def _request(self, signed: SignedHeaders, plan: MultipartPlan, body: MultipartBody) -> Request:
-        """Make the request in a frame of its own, which no cancelled attempt shows the locals of."""
+        """Make the request in a frame of its own, whose locals no cancelled attempt shows."""
         headers = _wire.upload_headers(
             signed, self.room, content_type=plan.content_type, length=plan.length
         )
