@@ -47,7 +47,7 @@ def test_bytes_at_hand_are_fresh(path: Path) -> None:
 
 
 def test_one_buffer_serves_all_reads(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new one for each costs as much as the reading."""
+    """A new one for each would cost its zeros."""
     buffers = []
     preadv = os.preadv
 

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ import anyio.to_thread
 import pytest
 
 from _peer import descriptors
+from _streams import largest_gap
 from meeting_async import _threads
 from meeting_async._files import OpenFileSource, PathSource
 from meeting_async._limits import HEAD_BYTES
@@ -62,25 +63,6 @@ def unprivileged() -> Iterator[None]:
         yield
     finally:
         os.seteuid(0)
-
-
-@contextlib.asynccontextmanager
-async def largest_gap() -> AsyncIterator[list[float]]:
-    """Measure for how long the loop stands still while the block runs."""
-    gaps = [0.0]
-
-    async def tick() -> None:
-        last = time.perf_counter()
-        while True:
-            await anyio.sleep(0.001)
-            now = time.perf_counter()
-            gaps[0] = max(gaps[0], now - last)
-            last = now
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(tick)
-        yield gaps
-        group.cancel_scope.cancel()
 
 
 async def read_all(source: Content, measure: Measure, limit: int = 100_000) -> bytes:

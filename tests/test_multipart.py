@@ -28,7 +28,7 @@ from meeting_async._multipart import (
 )
 from meeting_async._pace import SMALLEST_CHUNK
 from meeting_async._records import Body
-from meeting_async.errors import DocumentChanged, InvalidInput
+from meeting_async.errors import DocumentChanged, DocumentUnreadable, InvalidInput
 
 T = TypeVar("T")
 
@@ -368,6 +368,24 @@ class TooMuch(Memory):
     async def read(self, limit: int, /) -> bytes:
         """Return one byte too many."""
         return b"x" * (limit + 1)
+
+
+@pytest.mark.parametrize("what", [None, "text", 7, bytearray(b"x"), [b"x"]])
+def test_a_read_that_brings_no_bytes(what: Any) -> None:
+    """One clear error, and the form is not completed."""
+
+    class Wrong(Memory):
+        async def read(self, limit: int, /) -> bytes:
+            result: bytes = what
+            return result
+
+    body = MultipartBody(document(10), Wrong(b""))
+    chunks = aiter(body)
+    now(anext(chunks))
+    with pytest.raises(DocumentUnreadable, match="instead of bytes") as caught:
+        now(anext(chunks))
+    assert caught.value.document == "deck.pdf"
+    assert not body.complete
 
 
 def test_a_read_that_brings_too_much() -> None:

@@ -126,12 +126,16 @@ class UploadOperation:
         async with self.held.open() as reader:
             plan = self._plan()
             body = MultipartBody(plan, reader, progress, anyio.current_time)
-            headers = _wire.upload_headers(
-                signed, self.room, content_type=plan.content_type, length=plan.length
-            )
             async with aclosing(body):
-                reply_timeout = self.timeouts.upload_reply
-                yield Request("POST", self.url, headers, body, self.timeouts, reply_timeout)
+                yield self._request(signed, plan, body)
+
+    def _request(self, signed: SignedHeaders, plan: MultipartPlan, body: MultipartBody) -> Request:
+        """Make the request in a frame of its own, whose locals no cancelled attempt shows."""
+        headers = _wire.upload_headers(
+            signed, self.room, content_type=plan.content_type, length=plan.length
+        )
+        reply_timeout = self.timeouts.upload_reply
+        return Request("POST", self.url, headers, body, self.timeouts, reply_timeout)
 
     def _plan(self) -> MultipartPlan:
         # Fresh and unguessable for each attempt, so no document can be made to contain it.
