@@ -217,8 +217,9 @@ class SocketStream:
                 rest = rest[sent:]
 
     def _stop_if_pointless(self) -> None:
-        came = not self._ended and self._take_in()
-        if self._ended or (came and refuses(self._inbound)):
+        if not self._ended:
+            self._take_in()
+        if self._ended or refuses(self._inbound):  # be it that it came earlier, and was heard
             raise self._core.WriteError(
                 "the peer answered, or left, before it had the whole request"
             )
@@ -242,6 +243,8 @@ class SocketStream:
         self._on_cut()
 
     async def _shake_hands(self, context: ssl.SSLContext, hostname: str | None) -> None:
+        if self._inbound:  # in clear, from whoever sits on the way: never to be read as encrypted
+            raise self._core.ConnectError("the peer spoke before the handshake")
         self._socket = encrypted = context.wrap_socket(
             self._socket, server_hostname=hostname, do_handshake_on_connect=False
         )
