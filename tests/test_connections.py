@@ -6,7 +6,7 @@ import contextlib
 import gc
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import anyio
@@ -375,6 +375,36 @@ async def test_nothing_to_hear_before_there_is_a_line() -> None:
     assert not connection.is_quiet()
     assert not connection.brought_only(httpcore.Response(200), 0)
     connection.close()
+
+
+@pytest.mark.parametrize(("data", "heard"), [(b"HTTP/1.1 100 x\r\n\r\n", True), (b"", False)])
+async def test_hearing_ends_with_the_first_word(data: bytes, heard: bool) -> None:
+    """Or after so many seconds."""
+
+    def script(connection: Peers) -> None:
+        connection.read_head()
+        connection.send(data)
+        connection.drain()
+
+    waited: list[float] = []
+
+    class Body:
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            started = anyio.current_time()
+            await connection.hear(0.15)
+            waited.append(anyio.current_time() - started)
+            yield b"{}"
+
+    with Peer(script) as peer:
+        connection = Connection(route_to(peer.url))
+        request = httpcore.Request(
+            "POST", f"{peer.url}/", headers={"Host": "x", "Content-Length": "2"}, content=Body()
+        )
+        with anyio.move_on_after(0.3):
+            await connection.handle(request, lambda: None)
+        connection.close()
+    assert (waited[0] < 0.1) is heard
+    assert waited[0] < 0.3
 
 
 async def test_a_proxy_in_clear_shares_connections(
