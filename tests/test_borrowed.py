@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Generator
 from typing import Any
 
 import httpx
 import pytest
-import respx
 
 from _peer import (
     RECORD,
@@ -86,22 +84,6 @@ async def test_a_borrowed_client_in_process(kind: str) -> None:
     assert answer == Reply(200, ((b"x-a", b"b"),), RECORD)
     expected = dict(request.headers)[b"Content-Length"]
     assert len(got) == int(expected)
-
-
-@both_kinds
-async def test_respx_mocks_our_own_clients(transport: HttpxTransport, kind: str) -> None:
-    """The usual way to fake httpx works with either kind of request."""
-    url = "https://meet.invalid"
-    request = either(kind, url)
-    with respx.mock(base_url=url) as router:
-        route = router.post(path__startswith="/auth/room/").respond(json=json.loads(RECORD))
-        answer = await transport.send(request)
-    assert answer.status == 200
-    assert json.loads(answer.content) == json.loads(RECORD)
-    sent = route.calls.last.request
-    assert len(sent.content) == int(sent.headers["Content-Length"])
-    if kind == "upload":
-        assert sent.content.endswith(b"--\r\n")
 
 
 async def test_a_borrowed_client_may_ask_twice() -> None:

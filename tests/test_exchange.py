@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import select
 import sys
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -12,10 +13,12 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import attrs
+import httpcore
 import httpx
 import pytest
 
 from _peer import (
+    RECORD,
     Connection,
     Peer,
     Script,
@@ -23,12 +26,15 @@ from _peer import (
     answering_once,
     dripping,
     reply,
+    resetting,
     shown_elsewhere,
     silent,
 )
 from _transports import (
     API_KEY,
     FAILURES,
+    JSON_BODY,
+    KIB,
     MIB,
     PATIENT,
     REPLIES,
@@ -41,6 +47,7 @@ from _transports import (
     endless_content,
     endless_headers,
     endless_hints,
+    finish,
     headers,
     over,
     until,
@@ -49,11 +56,16 @@ from _transports import (
 )
 from meeting_async import (
     HttpxTransport,
+    Reply,
     Request,
+    Timeouts,
     _exchange,
 )
+from meeting_async._exchange import BodyStream, Exchange
 from meeting_async._records import Body
+from meeting_async._stack import HTTPX
 from meeting_async.errors import (
+    ConnectFailed,
     ConnectionLost,
     DocumentUnreadable,
     MeetingError,
@@ -322,3 +334,227 @@ async def test_an_error_amid_the_reply_leaves_no_generator(
     finally:
         sys.set_asyncgen_hooks(*hooks)
     assert [generator.ag_code for generator in left] == []
+
+
+# --- Expect: 100-continue ------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def asking(wire: Wire, script: Script) -> AsyncIterator[tuple[HttpxTransport, Peer]]:
+    """Open a transport that asks before it sends a body, and a peer."""
+    transport = HttpxTransport(verify=wire[1], expect_continue=True)
+    with Peer(script, tls=wire[0]) as peer:
+        try:
+            yield transport, peer
+        finally:
+            await finish(transport)
+
+
+async def test_a_body_that_is_asked_for(wire: Wire) -> None:
+    """It waits for the 100, and goes out then."""
+    ahead: list[bool] = []
+
+    def script(connection: Connection) -> None:
+        connection.read_head()
+        ahead.append(readable(connection, 0.15))
+        connection.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+        connection.read_body()
+        connection.send(reply())
+
+    async with asking(wire, script) as (transport, peer):
+        with within(0.9):
+            answer = await transport.send(upload(peer.url, Supply(MIB))[0])
+    assert (answer.status, answer.content) == (200, RECORD)
+    assert peer.requests[0].values(b"Expect") == [b"100-continue"]
+    assert len(peer.requests[0].body) == peer.requests[0].length
+    assert ahead == [False]
+
+
+def readable(connection: Connection, seconds: float) -> bool:
+    """Tell whether something arrives within so many seconds."""
+    return bool(select.select([connection.sock], [], [], seconds)[0])
+
+
+@pytest.mark.parametrize("status", [401, 409, 413, 417, 503])
+@pytest.mark.parametrize("interim", [b"", b"HTTP/1.1 103 Early Hints\r\n\r\n"])
+async def test_a_body_that_is_refused(wire: Wire, status: int, interim: bytes) -> None:
+    """A final answer at once costs not a byte of the body."""
+    received = bytearray()
+
+    def script(connection: Connection) -> None:
+        connection.read_head()
+        connection.send(interim + reply(status))
+        with contextlib.suppress(ConnectionError):
+            while data := connection.sock.recv(65536):
+                received.extend(data)
+
+    async with asking(wire, script) as (transport, peer):
+        request, body = upload(peer.url, Supply(4 * MIB))
+        with within(0.9):
+            answer = await transport.send(request)
+        await until(peer.idle)
+    assert (answer.status, answer.content) == (status, RECORD)
+    assert received == b""
+    assert not body.complete
+
+
+@pytest.mark.parametrize("size", [100, MIB])
+async def test_a_server_that_does_not_know_the_question(size: int) -> None:
+    """After a second the body goes out all the same."""
+    async with asking((None, True), answering(reply())) as (transport, peer):
+        started = anyio.current_time()
+        request, body = upload(peer.url, Supply(size))
+        assert (await transport.send(request)).status == 200
+        assert 0.98 <= anyio.current_time() - started < 1.6
+    assert body.complete
+    assert len(peer.requests[0].body) == body.length
+
+
+async def test_a_call_is_not_asked_for() -> None:
+    """It is so small that the question would cost more."""
+    async with asking((None, True), answering(reply())) as (transport, peer):
+        with within(0.5):
+            assert (await transport.send(call(peer.url))).status == 200
+    assert peer.requests[0].values(b"Expect") == []
+
+
+def leaving(connection: Connection) -> None:
+    """Close when the head has been read."""
+    connection.read_head()
+
+
+@pytest.mark.parametrize("script", [resetting(0), leaving])
+async def test_a_server_that_leaves_when_asked(wire: Wire, script: Script) -> None:
+    """The connection is lost, and the body was not sent."""
+    async with asking(wire, script) as (transport, peer):
+        request, body = upload(peer.url, Supply(4 * MIB))
+        with within(0.9), pytest.raises(ConnectionLost):
+            await transport.send(request)
+    assert not body.complete
+
+
+async def test_an_interim_reply_is_not_the_last_word(wire: Wire) -> None:
+    """After the 100 the server may still refuse."""
+
+    def script(connection: Connection) -> None:
+        connection.read_head()
+        connection.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+        connection.read_body(64 * KIB)
+        connection.send(reply(413))
+        connection.closed_within(5)
+
+    async with asking(wire, script) as (transport, peer):
+        request, body = upload(peer.url, Supply(64 * MIB))
+        with within(2):
+            assert (await transport.send(request)).status == 413
+    assert not body.complete
+
+
+# --- by themselves -------------------------------------------------------------------------------
+
+
+def exchange_of(body: Body | bytes = JSON_BODY, **limits: float) -> Exchange:
+    """Make an exchange that nobody sends."""
+    request = attrs.evolve(call("http://meet.invalid", Timeouts(**limits)), body=body)
+    return Exchange(request, HTTPX.failures)
+
+
+@pytest.mark.parametrize(
+    ("phase", "expected", "match"),
+    [
+        ("connecting", ConnectFailed, r"no connection in time \(3 s\)"),
+        ("sending", None, ""),
+        ("replying", TransferTimeout, "no complete reply within 7 s"),
+    ],
+)
+def test_each_phase_has_its_limit(
+    in_virtual_time: Callable[..., Any], phase: str, expected: type[Exception] | None, match: str
+) -> None:
+    """Connecting as a whole, none for the body, then the reply as a whole."""
+
+    async def converse(exchange: Exchange) -> Reply:
+        if phase != "connecting":
+            await anyio.sleep(2.9)
+            exchange.begin_body()
+            await anyio.sleep(10_000)
+        if phase == "replying":
+            exchange.begin_reply()
+            exchange.begin_reply()
+            await anyio.sleep(6.9)
+            started.append(anyio.current_time())
+        await anyio.sleep(100 if expected else 0)
+        return Reply(200, (), b"")
+
+    async def run() -> None:
+        exchange = exchange_of(connect=3, reply=7)
+        with contextlib.nullcontext() if expected is None else pytest.raises(expected, match=match):
+            await exchange.run(converse)
+        if phase == "replying":
+            assert anyio.current_time() - started[0] == pytest.approx(0.1)
+
+    started: list[float] = []
+    in_virtual_time(run)
+
+
+def test_a_reply_begins_only_after_a_body(in_virtual_time: Callable[..., Any]) -> None:
+    """A cut while connecting does not give the time of a reply to it."""
+
+    async def converse(exchange: Exchange) -> Reply:
+        exchange.begin_reply()
+        await anyio.sleep(5)
+        raise AssertionError
+
+    async def run() -> None:
+        started = anyio.current_time()
+        with pytest.raises(ConnectFailed):
+            await exchange_of(connect=3, reply=7).run(converse)
+        assert anyio.current_time() - started == pytest.approx(3)
+
+    in_virtual_time(run)
+
+
+async def test_a_body_before_it_is_iterated_over() -> None:
+    """It is at its end, and stays there."""
+    stream = BodyStream(exchange_of())
+    with pytest.raises(StopAsyncIteration):
+        await anext(stream)
+    assert [chunk async for chunk in stream] == [JSON_BODY]
+    assert [chunk async for chunk in stream] == [JSON_BODY]
+    assert [chunk async for chunk in BodyStream(exchange_of(b""))] == []
+
+
+async def test_a_pause_comes_once_before_the_first_chunk() -> None:
+    """When the head is on its way."""
+    paused: list[str] = []
+
+    async def pause() -> None:
+        paused.append("paused")
+
+    stream = aiter(BodyStream(exchange_of(), pause))
+    assert paused == []
+    paused += [chunk.decode() async for chunk in stream]
+    assert paused == ["paused", JSON_BODY.decode()]
+
+
+@pytest.mark.parametrize("tunnel", [True, False])
+@pytest.mark.parametrize("phase", ["connecting", "sending", "replying"])
+@pytest.mark.parametrize("raised", [httpcore.ReadError("x"), httpcore.ConnectError("x")])
+async def test_what_an_error_means_depends_on_the_phase(
+    tunnel: bool, phase: str, raised: Exception
+) -> None:
+    """``ConnectFailed`` only while connecting; in a tunnel everything there is."""
+
+    async def converse(exchange: Exchange) -> Reply:
+        exchange.tunnel = tunnel
+        if phase != "connecting":
+            exchange.begin_body()
+        if phase == "replying":
+            exchange.begin_reply()
+        raise raised
+
+    with pytest.raises(TransportError) as caught:
+        await exchange_of().run(converse)
+    connecting = phase == "connecting" and (tunnel or isinstance(raised, httpcore.ConnectError))
+    assert type(caught.value) is (ConnectFailed if connecting else ConnectionLost)
+    assert "(x)" in caught.value.reason
+    assert caught.value.__cause__ is raised

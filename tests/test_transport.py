@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import hmac
 import itertools
+import json
 import logging
 import ssl
 import threading
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import respx
 import trio
 
 from _peer import (
@@ -74,8 +76,19 @@ from meeting_async.errors import (
     TransportError,
     UploadOutcomeUnknown,
 )
+from meeting_async.httpx2 import Httpx2Transport
 
 pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=[HttpxTransport, Httpx2Transport])
+def transport_class(request: pytest.FixtureRequest) -> type[HttpxTransport]:
+    """Run what uses ``transport`` on both libraries."""
+    chosen: type[HttpxTransport] = request.param
+    return chosen
+
+
+# What goes out
 
 
 @both_kinds
@@ -403,3 +416,20 @@ async def test_a_path_is_uploaded_through_the_whole_client(tmp_path: Path) -> No
     assert [attempt.verdict for attempt in receipt.attempts] == ["busy", "accepted"]
     assert b"%PDF-" + bytes(MIB) + b"\r\n--" in peer.requests[0].body
     assert b"%PDF-" + bytes(MIB) + b"\r\n--" in peer.requests[1].body
+
+
+@both_kinds
+async def test_respx_mocks_our_own_clients(kind: str) -> None:
+    """The usual way to fake httpx works with either kind of request."""
+    url = "https://meet.invalid"
+    request = either(kind, url)
+    transport = HttpxTransport()
+    with respx.mock(base_url=url) as router:
+        route = router.post(path__startswith="/auth/room/").respond(json=json.loads(RECORD))
+        answer = await transport.send(request)
+    assert answer.status == 200
+    assert json.loads(answer.content) == json.loads(RECORD)
+    sent = route.calls.last.request
+    assert len(sent.content) == int(sent.headers["Content-Length"])
+    if kind == "upload":
+        assert sent.content.endswith(b"--\r\n")
