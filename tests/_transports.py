@@ -175,7 +175,7 @@ REPLIES = {
 
 
 async def never_connects(
-    transport: HttpxTransport, url: str, *, seconds: float = 1.5, connect: float = 0.2
+    transport: HttpxTransport, url: str, *, seconds: float = 1.5, connect: float = 0.1
 ) -> ConnectFailed:
     """Fail with ``ConnectFailed`` for either kind of request, with no body touched."""
     timeouts = attrs.evolve(PATIENT, connect=connect)

@@ -122,7 +122,7 @@ async def test_a_reset_behind_a_complete_reply_changes_nothing(wire: Wire) -> No
 async def test_cancelled_connections_are_forgotten(wire: Wire) -> None:
     """Wherever uploads are cancelled, no list of connections grows."""
     async with over(wire, answering(reply())) as (transport, peer):
-        for number in range(1, 30):
+        for number in range(1, 20):
             run = Interrupted(transport.send(upload(peer.url)[0]), number)
             with run.scope:
                 await run

@@ -67,7 +67,14 @@ def test_every_setting_is_handed_on(settings: dict[str, Any]) -> None:
 
 async def test_it_trusts_the_environment_when_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """And asks before a body when told."""
-    with Peer(answering(reply())) as proxy:
+
+    def script(connection: Connection) -> None:
+        connection.read_head()
+        connection.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+        connection.read_body()
+        connection.send(reply())
+
+    with Peer(script) as proxy:
         monkeypatch.setenv("HTTP_PROXY", proxy.url)
         monkeypatch.delenv("REQUEST_METHOD", raising=False)
         monkeypatch.setenv("NO_PROXY", "other.invalid")

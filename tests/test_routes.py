@@ -222,7 +222,7 @@ async def test_a_proxy_behind_tls(tls: tuple[ssl.SSLContext, ssl.SSLContext]) ->
 async def test_a_proxy_that_is_not_there(tls: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
     """Refused, in clear and encrypted."""
     transport = HttpxTransport(proxy=f"http://127.0.0.1:{closed_port()}", verify=tls[1])
-    await never_connects(transport, "http://meet.invalid")
+    await never_connects(transport, "http://meet.invalid", connect=5)
     await never_connects(transport, "https://meet.invalid")
     await transport.aclose()
 
@@ -499,7 +499,7 @@ async def test_a_socks_proxy_with_a_password(tls: Contexts, user: str) -> None:
         if user == "me":
             assert (await transport.send(call("http://meet.invalid"))).status == 200
         else:
-            error = await never_connects(transport, "http://meet.invalid")
+            error = await never_connects(transport, "http://meet.invalid", connect=5)
             assert SECRET not in str(error) + shown_elsewhere(error)
         await finish(transport)
     assert set(socks.users) == {(user.encode(), SECRET.encode())}
@@ -509,7 +509,7 @@ async def test_a_socks_proxy_that_wants_a_password(tls: Contexts) -> None:
     """None was given: no connection."""
     with Peer(Socks(answering(reply()), user=b"me")) as proxy:
         transport = HttpxTransport(proxy=f"socks5://127.0.0.1:{proxy.port}", verify=tls[1])
-        await never_connects(transport, "http://meet.invalid")
+        await never_connects(transport, "http://meet.invalid", connect=5)
         await finish(transport)
 
 
@@ -520,7 +520,7 @@ async def test_a_socks_proxy_that_cannot_connect(tls: Contexts, code: int) -> No
     socks.code = code
     with Peer(socks) as proxy:
         transport = HttpxTransport(proxy=f"socks5://127.0.0.1:{proxy.port}", verify=tls[1])
-        error = await never_connects(transport, "http://meet.invalid")
+        error = await never_connects(transport, "http://meet.invalid", connect=5)
         await finish(transport)
     assert ("refused" in error.reason) is (code == 5)
 
