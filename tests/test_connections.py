@@ -391,7 +391,7 @@ async def test_hearing_ends_with_the_first_word(data: bytes, heard: bool) -> Non
     class Body:
         async def __aiter__(self) -> AsyncIterator[bytes]:
             started = anyio.current_time()
-            await connection.hear(0.15)
+            await connection.hear(0.3)
             waited.append(anyio.current_time() - started)
             yield b"{}"
 
@@ -400,11 +400,10 @@ async def test_hearing_ends_with_the_first_word(data: bytes, heard: bool) -> Non
         request = httpcore.Request(
             "POST", f"{peer.url}/", headers={"Host": "x", "Content-Length": "2"}, content=Body()
         )
-        with anyio.move_on_after(0.3):
+        with anyio.move_on_after(0.5):
             await connection.handle(request, lambda: None)
         connection.close()
-    assert (waited[0] < 0.1) is heard
-    assert waited[0] < 0.3
+    assert (waited[0] < 0.29) is heard
 
 
 async def test_a_proxy_in_clear_shares_connections(

@@ -374,7 +374,7 @@ async def test_reading_in_pieces(tcp: Pair) -> None:
 
 async def test_nothing_comes_in_time(tcp: Pair) -> None:
     """What comes later is read later."""
-    with within(0.3), pytest.raises(httpcore.ReadTimeout):
+    with within(1), pytest.raises(httpcore.ReadTimeout):
         await tcp.stream.read(10, 0.05)
     tcp.peer.send(b"late")
     assert await tcp.stream.read(10, 0.05) == b"late"
@@ -440,7 +440,7 @@ async def test_a_stall_is_given_up_in_time(tcp: Pair, limit: float) -> None:
     with pytest.raises(httpcore.WriteTimeout):
         await tcp.blocked(limit)
     assert limit <= anyio.current_time() - started + 0.005
-    assert anyio.current_time() - started < limit + 0.2
+    assert anyio.current_time() - started < limit + 0.5
     assert tcp.cuts == ["cut"]
 
 
@@ -458,7 +458,7 @@ async def test_the_limit_of_a_gathered_write_is_its_own(tcp: Pair) -> None:
         while True:
             tcp.stream.get_extra_info("socket").send(bytes(64 * KIB))
     await tcp.stream.write(b"x" * 100, 0.1)
-    with within(0.5), pytest.raises(httpcore.WriteTimeout):
+    with within(1), pytest.raises(httpcore.WriteTimeout):
         await tcp.stream.read(100, 5)
 
 
@@ -478,7 +478,7 @@ async def test_an_answer_to_a_blocked_write(tcp: Pair, then: str) -> None:
 
     async with anyio.create_task_group() as group:
         group.start_soon(answer)
-        with within(0.6), pytest.raises(httpcore.WriteError):
+        with within(2), pytest.raises(httpcore.WriteError):
             await tcp.blocked()
     assert tcp.cuts == ["cut"]
     assert await tcp.stream.read(1000, 1) == REFUSAL
@@ -515,6 +515,16 @@ async def test_a_peer_that_left_gets_nothing(tcp: Pair) -> None:
         await tcp.stream.write(bytes(20 * KIB), 1)
     assert tcp.received() == []
     assert await tcp.stream.read(10, 1) == b""
+
+
+async def test_a_peer_whose_end_was_read_gets_nothing(tcp: Pair) -> None:
+    """It is not forgotten that it left."""
+    tcp.peer.shutdown(socket.SHUT_WR)
+    assert await tcp.stream.read(10, 1) == b""
+    assert not tcp.stream.is_quiet()
+    with pytest.raises(httpcore.WriteError, match="left"):
+        await tcp.stream.write(bytes(20 * KIB), 1)
+    assert tcp.received() == []
 
 
 async def test_a_write_that_the_line_breaks(tcp: Pair) -> None:
@@ -579,7 +589,7 @@ async def test_closing_wakes_who_waits(tcp: Pair, what: str) -> None:
         with pytest.raises(expected):
             await (tcp.stream.read(10, 5) if what == "read" else tcp.blocked())
 
-    with within(0.5):
+    with within(1):
         async with anyio.create_task_group() as group:
             group.start_soon(wait)
             await anyio.sleep(0.05)
@@ -614,12 +624,12 @@ async def test_hearing(tcp: Pair) -> None:
     assert 0.09 <= anyio.current_time() - started < 0.3
     assert tcp.received() == [b"head"]
     tcp.peer.send(b"HTTP/1.1 100 Continue\r\n\r\n")
-    with within(0.1):
+    with within(1):
         await tcp.stream.hear(5)
         await tcp.stream.hear(5)  # it is still unread
     assert await tcp.stream.read(100, 1) == b"HTTP/1.1 100 Continue\r\n\r\n"
     tcp.peer.close()
-    with within(0.1):
+    with within(1):
         await tcp.stream.hear(5)
 
 
@@ -779,6 +789,24 @@ async def test_what_is_no_record_of_tls(tls: Contexts) -> None:
         assert not stream.is_quiet()
 
 
+async def test_tls_within_tls(tls: Contexts) -> None:
+    """The second handshake goes through the first; its failures have the same names."""
+    seen: list[bytes] = []
+
+    def script(connection: Connection) -> None:
+        seen.append(connection.sock.recv(1))
+        connection.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        deaf(connection)
+
+    async with encrypted(tls, script) as (stream, _):
+        with pytest.raises(httpcore.ConnectError):
+            await stream.start_tls(tls[1], "127.0.0.1", 5)
+    assert seen == [b"\x16"]  # a handshake (RFC 8446 section 5.1)
+    async with encrypted(tls, deaf) as (stream, _):
+        with pytest.raises(httpcore.ConnectTimeout):
+            await stream.start_tls(tls[1], "127.0.0.1", 0.05)
+
+
 async def test_closing_wakes_a_handshake(tls: Contexts) -> None:
     """As it wakes who reads and who writes."""
     with Peer(deaf) as peer:
@@ -788,7 +816,7 @@ async def test_closing_wakes_a_handshake(tls: Contexts) -> None:
             with pytest.raises(httpcore.ConnectError):
                 await stream.start_tls(tls[1], "127.0.0.1", 5)
 
-        with within(0.5):
+        with within(1):
             async with anyio.create_task_group() as group:
                 group.start_soon(shake)
                 await anyio.sleep(0.05)
@@ -799,7 +827,7 @@ async def test_a_handshake_is_limited(tls: Contexts) -> None:
     """By its own time."""
     with Peer(deaf) as peer:
         stream = await SocketBackend(httpcore).connect_tcp("127.0.0.1", peer.port, 1)
-        with within(0.3), pytest.raises(httpcore.ConnectTimeout):
+        with within(1), pytest.raises(httpcore.ConnectTimeout):
             await stream.start_tls(tls[1], "127.0.0.1", 0.05)
         stream.close()
 
@@ -862,7 +890,7 @@ async def test_the_backend_fails_in_httpcores_words(unanswering: str) -> None:
     backend = SocketBackend(httpcore)
     with pytest.raises(httpcore.ConnectError, match="refused"):
         await backend.connect_tcp("127.0.0.1", closed_port(), 1)
-    with within(0.3), pytest.raises(httpcore.ConnectTimeout):
+    with within(1), pytest.raises(httpcore.ConnectTimeout):
         await backend.connect_tcp("127.0.0.1", int(unanswering.rpartition(":")[2]), 0.05)
     with pytest.raises(httpcore.ConnectError):
         await backend.connect_tcp("no-such-host.invalid", 1, 5)
