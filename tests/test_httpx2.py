@@ -51,6 +51,7 @@ def test_it_has_the_same_settings() -> None:
         assert parameter.default == ours.parameters[name].default
         assert parameter.kind == ours.parameters[name].kind
     assert isinstance(Httpx2Transport(), Transport)
+    assert repr(Httpx2Transport()).startswith("<Httpx2Transport with 0 connections")
     assert _module.__all__ == ["Httpx2Transport"]
 
 
