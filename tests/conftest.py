@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+import contextlib
+import gc
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
 import pytest
 import trio
 import trio.testing
 from blockbuster import blockbuster_ctx
+
+from _peer import server_context
+from _transports import finish
+from meeting_async import HttpxTransport
 
 T = TypeVar("T")
 
@@ -38,3 +46,59 @@ def in_virtual_time() -> Callable[..., Any]:
         return trio.run(function, *args, clock=trio.testing.MockClock(autojump_threshold=0))
 
     return run
+
+
+# --- for the tests of the transport and of what it is made of ------------------------------------
+
+
+@pytest.fixture(scope="module")
+def quick_collections() -> Iterator[None]:
+    """Keep what the imports made out of the many garbage collections of a module."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture
+def transport_class() -> type[HttpxTransport]:
+    """Say which transport is tested."""
+    return HttpxTransport
+
+
+@pytest.fixture
+async def transport(
+    transport_class: type[HttpxTransport], quick_collections: None
+) -> AsyncIterator[HttpxTransport]:
+    """Provide a transport."""
+    transport = transport_class()
+    yield transport
+    await finish(transport)
+
+
+@pytest.fixture(scope="session")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """Make the server's and the client's side of one certificate."""
+    server, path = server_context(tmp_path_factory.mktemp("tls"))
+    return server, ssl.create_default_context(cafile=path)
+
+
+@pytest.fixture(params=["tcp", "tls"])
+def wire(request: pytest.FixtureRequest) -> tuple[ssl.SSLContext | None, ssl.SSLContext | bool]:
+    """Run a test in clear and encrypted: what ``Peer`` and ``HttpxTransport`` need for it."""
+    if request.param == "tcp":
+        return None, True
+    server, client = request.getfixturevalue("tls")
+    return server, client
+
+
+@pytest.fixture
+def unanswering() -> Iterator[str]:
+    """Provide an address whose queue of connections is full, so that no attempt is answered."""
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(4):
+            sock = stack.enter_context(socket.socket())
+            sock.setblocking(False)
+            sock.connect_ex(listener.getsockname())
+        yield f"127.0.0.1:{listener.getsockname()[1]}"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import importlib.util
 import os
 import ssl
+from collections.abc import Iterator
 from typing import Any
 
 import anyio
@@ -120,13 +122,26 @@ def _ssl_context(settings: RouteSettings) -> ssl.SSLContext:
     verify = settings.verify
     if isinstance(verify, ssl.SSLContext):
         return verify
-    if isinstance(verify, bool):
-        context: ssl.SSLContext = settings.stack.client.create_ssl_context(
-            verify=verify, trust_env=settings.trust_env
-        )
-    else:
-        context = ssl.create_default_context(cafile=os.fspath(verify))
+    with _loading("verify"):
+        if isinstance(verify, bool):
+            context: ssl.SSLContext = settings.stack.client.create_ssl_context(
+                verify=verify, trust_env=settings.trust_env
+            )
+        else:
+            context = ssl.create_default_context(cafile=os.fspath(verify))
     if settings.cert is not None:
         files = (settings.cert,) if isinstance(settings.cert, str) else settings.cert
-        context.load_cert_chain(*files)
+        with _loading("cert"):
+            context.load_cert_chain(*files)
     return context
+
+
+@contextlib.contextmanager
+def _loading(field: str) -> Iterator[None]:
+    """Tell a file that cannot be used from a network that breaks; both are ``OSError``."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigurationError(
+            field, "a file of certificates", f"cannot be loaded ({error})", "give PEM files"
+        ) from error

@@ -220,10 +220,9 @@ class SocketStream:
             rest = rest[sent:]
 
     def _stop_if_pointless(self) -> None:
-        came = False
         while not self._ended and len(self._inbound) < _RECEIVE_BYTES and self._take_in():
-            came = True
-        if self._ended or (came and refuses(self._inbound)):
+            pass  # it may come in dribbles
+        if self._ended or refuses(self._inbound):  # be it that it came earlier, and was heard
             raise self._core.WriteError("the peer answered, or left, amid the request")
 
     async def _until_writable(self) -> None:
@@ -247,6 +246,8 @@ class SocketStream:
         self._on_cut()
 
     async def _shake_hands(self, context: ssl.SSLContext, hostname: str | None) -> None:
+        if self._inbound:  # in clear, from whoever sits on the way: never to be read as encrypted
+            raise self._core.ConnectError("the peer spoke before the handshake")
         self._socket = encrypted = context.wrap_socket(
             self._socket, server_hostname=hostname, do_handshake_on_connect=False
         )

@@ -83,7 +83,7 @@ class HttpxTransport:
 
     def __repr__(self) -> str:
         own = f"{len(self._connections)} connections of its own"
-        return f"<HttpxTransport with {'a borrowed client' if self._borrowed else own}>"
+        return f"<{type(self).__name__} with {'a borrowed client' if self._borrowed else own}>"
 
     async def send(self, request: Request, /) -> Reply:
         """Send ``request``; see :class:`Transport`."""
