@@ -51,19 +51,24 @@ _STATUS_LINE = re.compile(rb"HTTP/1\.[01] ([1-9])\d\d")
 
 
 def refuses(received: bytes | bytearray) -> bool:
-    """Tell whether a final answer of status 300 or more has begun; interim ones do not count.
+    """Tell whether a final answer of status 300 or more has begun.
 
     An early success is no reason to stop: only the end of the body makes it one.
     """
+    return _answer_class(received) >= 3
+
+
+def _answer_class(received: bytes | bytearray) -> int:
+    """Return the first digit of the status of the final answer; interim ones do not count."""
     start = 0
     while match := _STATUS_LINE.match(received, start):
         if match[1] != b"1":
-            return match[1] >= b"3"
+            return int(match[1])
         end = received.find(b"\r\n\r\n", start)
         if end < 0:
-            return False
+            break
         start = end + 4
-    return False
+    return 0
 
 
 class SocketStream:
@@ -235,7 +240,7 @@ class SocketStream:
                 return
             self._stop_if_pointless()
             waited, glance = waited + glance, glance * 2
-        if self._inbound:
+        if _answer_class(self._inbound):
             raise self._core.WriteError("the peer answered and stopped reading")
         raise self._core.WriteTimeout
 
