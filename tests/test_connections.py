@@ -20,10 +20,13 @@ from _peer import (
     Peer,
     answering,
     answering_once,
+    early,
     reply,
 )
 from _peer import Connection as Peers
 from _transports import (
+    KIB,
+    MIB,
     REPLIES,
     Interrupted,
     Wire,
@@ -404,6 +407,36 @@ async def test_hearing_ends_with_the_first_word(data: bytes, heard: bool) -> Non
             await connection.handle(request, lambda: None)
         connection.close()
     assert (waited[0] < 0.29) is heard
+
+
+async def test_who_sends_is_told_of_a_cut() -> None:
+    """The time of the reply begins then, not with the end of the body that never comes."""
+    told: list[str] = []
+    with (
+        Peer(early(reply(413), lambda connection: connection.drain())) as peer,
+        contextlib.closing(Connection(route_to(peer.url))) as connection,
+    ):
+        request = httpcore.Request(
+            "POST",
+            f"{peer.url}/",
+            headers={"Host": "x", "Content-Length": str(8 * MIB)},
+            content=endless_chunks(),
+        )
+        response = await connection.handle(request, lambda: told.append("cut"))
+        assert response.status == 413
+        await response.aclose()
+    assert told == ["cut"]
+
+
+class endless_chunks:  # noqa: N801 - reads as the function it stands for
+    """Supply a body that ends only when nobody wants it."""
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        await anyio.sleep(0.005)
+        return bytes(64 * KIB)
 
 
 async def test_a_proxy_in_clear_shares_connections(

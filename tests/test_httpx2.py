@@ -15,7 +15,7 @@ import httpx
 import httpx2
 import pytest
 
-from _peer import RECORD, Connection, Peer, Script, answering, early, reply, resetting_at_once
+from _peer import RECORD, Connection, Peer, Script, answering, early, reply
 from _transports import (
     FAILURES,
     MIB,
@@ -116,7 +116,11 @@ async def test_over_tls(tls: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
         await finish(transport)
 
 
-@pytest.mark.parametrize("script", FAILURES.values(), ids=FAILURES.keys())
+CERTAIN = {name: script for name, script in FAILURES.items() if name != "reset at once"}
+"""A reset at once strikes sometimes while connecting, and sometimes a moment later."""
+
+
+@pytest.mark.parametrize("script", CERTAIN.values(), ids=CERTAIN.keys())
 async def test_failures_are_told_in_the_same_words(
     transport: HttpxTransport, script: Script
 ) -> None:
@@ -130,9 +134,7 @@ async def test_failures_are_told_in_the_same_words(
                 await one.send(call(peer.url, timeouts))
             told.append((type(caught.value), caught.value.reason.partition(" (")[0]))
     await finish(other)
-    if script is not resetting_at_once:  # which of two errors comes is a matter of luck
-        assert told[0] == told[1]
-    assert told[0][0] is told[1][0] is caught.type
+    assert told[0] == told[1]
 
 
 async def test_an_early_answer(transport: HttpxTransport) -> None:
