@@ -25,7 +25,7 @@ FLOORS = {
     **dict.fromkeys(("_spool", "_streams", "_recognition", "_factories", "_documents"), 2),
     **dict.fromkeys(("_observer", "_operations", "_rooms", "_delivery"), 2),
     **dict.fromkeys(("_borrowed", "_connections", "_dialing", "_exchange", "_failures"), 2),
-    **dict.fromkeys(("_nested_tls", "_proxies", "_routes", "_sockets", "_stack"), 2),
+    **dict.fromkeys(("_proxies", "_routes", "_sockets", "_stack", "_tls"), 2),
     **dict.fromkeys(("_transport", "httpx2"), 2),
     **dict.fromkeys(("_client", "_environment"), 3),
     **dict.fromkeys(("__init__", "__main__", "cli", "testing"), 4),

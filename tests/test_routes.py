@@ -613,3 +613,20 @@ async def test_authorities_of_the_environment(
             error = await never_connects(transport, peer.url, connect=5)
             assert "certificate" in error.reason.lower()
     await finish(transport)
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.parametrize("answer", [b"", b"\x05", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x04\x00"])
+async def test_a_socks_proxy_that_speaks_nonsense(
+    tls: Contexts, scheme: str, answer: bytes
+) -> None:
+    """Nothing was sent, whatever comes in place of an answer."""
+
+    def nonsense(connection: Connection) -> None:
+        connection.sock.recv(100)
+        connection.send(answer)
+
+    with Peer(nonsense) as proxy:
+        transport = HttpxTransport(proxy=f"socks5://127.0.0.1:{proxy.port}", verify=tls[1])
+        await never_connects(transport, f"{scheme}://meet.invalid", connect=2)
+        await finish(transport)

@@ -39,6 +39,13 @@ class Route:
     proxy: Any = None
     """A ``core.Proxy``, if there is one."""
 
+    @property
+    def has_tunnel(self) -> bool:
+        """Whether the proxy must make a way to the server before a request can be sent."""
+        if self.proxy is None:
+            return False
+        return bool(self.origin.scheme == b"https" or self.proxy.url.scheme.startswith(b"socks"))
+
 
 class Connection:
     """One connection to an origin, for one request at a time."""
@@ -66,14 +73,14 @@ class Connection:
         return stream is not None and stream.is_quiet()
 
     def brought_only(self, response: Any, size: int) -> bool:
-        """Tell whether a reply with ``size`` bytes of content is all that came.
+        """Tell whether it is open, and a reply with ``size`` bytes of content is all that came.
 
         What stands behind it would be taken for the reply to the next request. A reply without
         ``Content-Length`` has no end that could be told from what follows.
         """
         stream = self._backend.stream
         lengths = [value for name, value in response.headers if name.lower() == b"content-length"]
-        if stream is None or lengths != [b"%d" % size]:
+        if stream is None or stream.closed or lengths != [b"%d" % size]:
             return False
         return stream.arrived == stream.opening.find(b"\r\n\r\n") + 4 + size
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
 import anyio
@@ -44,7 +43,7 @@ _OTHERS: tuple[tuple[tuple[type[Exception], ...], type[errors.TransportError], s
 class Failures:
     """What the exceptions of some HTTP libraries mean."""
 
-    def __init__(self, *modules: ModuleType) -> None:
+    def __init__(self, *modules: object) -> None:
         named = ((_classes(modules, names), ours, words) for names, ours, words in _NAMES)
         self._rows = (*named, *_OTHERS)
         self.foreign = tuple(kind for kinds, _, _ in self._rows for kind in kinds)
@@ -57,7 +56,7 @@ class Failures:
         return next(row[1:] for row in self._rows if isinstance(error, row[0]))
 
 
-def _classes(modules: tuple[ModuleType, ...], names: tuple[str, ...]) -> tuple[type[Any], ...]:
+def _classes(modules: tuple[object, ...], names: tuple[str, ...]) -> tuple[type[Any], ...]:
     return tuple(
         getattr(module, name) for name in names for module in modules if hasattr(module, name)
     )

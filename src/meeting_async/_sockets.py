@@ -20,7 +20,7 @@ import re
 import socket
 import ssl
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext, suppress
 from typing import Any
 
@@ -28,10 +28,10 @@ import anyio
 import anyio.lowlevel
 
 from meeting_async._dialing import dial
-from meeting_async._nested_tls import NestedTLS
 from meeting_async._stack import Core
+from meeting_async._tls import PIECE_BYTES, TLSLayer
 
-_BLOCKED = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+_BLOCKED = (BlockingIOError, InterruptedError)
 
 _RECEIVE_BYTES = 64 * 1024
 _OPENING_BYTES = 64 * 1024
@@ -86,6 +86,8 @@ class SocketStream:
         self._inbound = bytearray()
         self._outbound = bytearray()
         self._patience: float | None = None
+        self._layers: list[TLSLayer] = []
+        """From the outermost, which the socket carries, to the one that carries the data."""
         self._ended = False
 
     # --- what httpcore calls ---------------------------------------------------------------------
@@ -96,9 +98,7 @@ class SocketStream:
             await self._flush()
         try:
             with nullcontext() if timeout is None else anyio.fail_after(timeout):
-                while not (self._inbound or self._ended):
-                    if not self._take_in():
-                        await anyio.wait_readable(self._socket)
+                await self._until_inbound()
         except TimeoutError as error:
             raise self._core.ReadTimeout from error
         except (OSError, anyio.ClosedResourceError) as error:
@@ -113,8 +113,7 @@ class SocketStream:
         ``timeout`` is for a socket that takes nothing at all, not for the whole of the buffer.
         """
         self._patience = timeout
-        self.arrived = 0
-        self.opening.clear()
+        self._expect_reply()
         if len(self._outbound) + len(buffer) <= _SHORT_BYTES:
             self._outbound += buffer
             return
@@ -130,26 +129,21 @@ class SocketStream:
         ssl_context: ssl.SSLContext,
         server_hostname: str | None = None,
         timeout: float | None = None,
-    ) -> SocketStream | NestedTLS:
-        """Encrypt from here on."""
-        stream: SocketStream | NestedTLS = self
+    ) -> SocketStream:
+        """Encrypt from here on, within what is encrypted already."""
         try:
-            with anyio.fail_after(timeout):
-                if isinstance(self._socket, ssl.SSLSocket):
-                    stream = nested = NestedTLS(self._core, self, ssl_context, server_hostname)
-                    await nested.shake_hands()
-                else:
-                    await self._shake_hands(ssl_context, server_hostname)
+            with nullcontext() if timeout is None else anyio.fail_after(timeout):
+                await self._shake_hands(TLSLayer(ssl_context, server_hostname))
         except TimeoutError as error:
             raise self._core.ConnectTimeout from error
-        except (OSError, anyio.ClosedResourceError) as error:  # ssl.SSLError is an OSError
-            raise self._core.ConnectError(str(error)) from error
-        return stream
+        except (OSError, self._core.WriteError, anyio.ClosedResourceError) as error:
+            raise self._core.ConnectError(str(error)) from error  # ssl.SSLError is an OSError
+        return self
 
     def get_extra_info(self, info: str) -> Any:
         """Return what httpcore asks for."""
         if info == "ssl_object":
-            return self._socket if isinstance(self._socket, ssl.SSLSocket) else None
+            return self._layers[-1].ssl_object if self._layers else None
         if info == "is_readable":
             return not self.is_quiet()
         return self._socket if info == "socket" else None
@@ -170,8 +164,7 @@ class SocketStream:
         """Wait until the peer says something, at most so many seconds."""
         await self._flush()
         with anyio.move_on_after(seconds):
-            while not (self._inbound or self._ended or self._take_in()):
-                await anyio.wait_readable(self._socket)
+            await self._until_inbound()
 
     def close(self) -> None:
         """Close the socket at once; a task that waits for it gets an error."""
@@ -188,12 +181,28 @@ class SocketStream:
             data = self._socket.recv(_RECEIVE_BYTES)
         except _BLOCKED:
             return False
+        self._ended = not data
+        for layer in self._layers:
+            data = layer.decrypt(data)
+            self._ended = self._ended or layer.has_ended
+        self._deliver(data)
+        return True
+
+    async def _until_inbound(self) -> None:
+        """Wait for data, or for the end of it."""
+        while not (self._inbound or self._ended):
+            if not self._take_in():
+                await anyio.wait_readable(self._socket)
+
+    def _expect_reply(self) -> None:
+        self.arrived = 0
+        self.opening.clear()
+
+    def _deliver(self, data: bytes) -> None:
         self._inbound += data
         if self.arrived < _OPENING_BYTES:
             self.opening += data
         self.arrived += len(data)
-        self._ended = not data
-        return True
 
     async def _flush(self) -> None:
         if self._outbound:
@@ -205,13 +214,24 @@ class SocketStream:
 
     async def _send(self, data: bytes | bytearray) -> None:
         try:
-            await self._send_all(memoryview(data))
+            for piece in self._encrypted(memoryview(data)):
+                await self._send_all(piece)
         except (OSError, anyio.ClosedResourceError) as error:
             self._cut()
             raise self._core.WriteError(str(error)) from error
         except BaseException:
             self._cut()
             raise
+
+    def _encrypted(self, data: memoryview) -> Iterator[memoryview]:
+        if not self._layers:
+            yield data
+            return
+        for start in range(0, len(data), PIECE_BYTES):
+            piece = data[start : start + PIECE_BYTES]
+            for layer in reversed(self._layers):
+                piece = memoryview(layer.encrypt(piece))
+            yield piece
 
     async def _send_all(self, rest: memoryview) -> None:
         while rest:
@@ -246,23 +266,35 @@ class SocketStream:
 
     def _cut(self) -> None:
         """Do not burden the line with the rest of a request that will stay a fragment."""
-        if not self.closed:
+        with suppress(OSError):  # it may be closed, or reset by the peer
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _ABORT)
         self._on_cut()
 
-    async def _shake_hands(self, context: ssl.SSLContext, hostname: str | None) -> None:
+    async def _shake_hands(self, layer: TLSLayer) -> None:
         if self._inbound:  # in clear, from whoever sits on the way: never to be read as encrypted
             raise self._core.ConnectError("the peer spoke before the handshake")
-        self._socket = encrypted = context.wrap_socket(
-            self._socket, server_hostname=hostname, do_handshake_on_connect=False
-        )
-        while True:
-            try:
-                return encrypted.do_handshake()
-            except ssl.SSLWantReadError:
-                await anyio.wait_readable(encrypted)
-            except ssl.SSLWantWriteError:
-                await anyio.wait_writable(encrypted)
+        received = b""
+        try:
+            while not layer.shake_hands(received):
+                await self._send(layer.to_send())
+                received = await self._received()
+        except ssl.SSLError:
+            with suppress(OSError):
+                self._socket.send(layer.to_send())  # the server's log should say why, too
+            raise
+        await self._send(layer.to_send())
+        self._layers.append(layer)
+        self._expect_reply()
+        self._deliver(layer.decrypt(b""))
+
+    async def _received(self) -> bytes:
+        """Return what comes during a handshake."""
+        await self._until_inbound()
+        if self._ended and not self._inbound:
+            raise ssl.SSLEOFError(ssl.SSL_ERROR_EOF, "the peer hung up during the handshake")
+        received = bytes(self._inbound)
+        self._inbound.clear()
+        return received
 
 
 class SocketBackend:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -41,4 +43,13 @@ class Stack:
     """What their exceptions mean."""
 
 
-HTTPX = Stack(httpx, httpcore, Failures(httpx, httpcore))
+def stack(client: ModuleType, core: Core) -> Stack:
+    """Put two modules together; a SOCKS proxy brings exceptions of a third."""
+    modules: list[object] = [client, core]
+    if importlib.util.find_spec("socksio"):
+        modules.append(importlib.import_module("socksio"))
+    return Stack(client, core, Failures(*modules))
+
+
+HTTPX = stack(httpx, httpcore)
+"""What the core is built on."""

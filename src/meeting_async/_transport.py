@@ -111,7 +111,7 @@ class HttpxTransport:
     async def _converse(self, exchange: Exchange) -> Reply:
         url, target = _parsed(self._stack, exchange.request.url)
         route = await self._routes.to(url)
-        exchange.tunnel = route.proxy is not None and url.scheme == "https"
+        exchange.tunnel = route.has_tunnel
         is_upload = not isinstance(exchange.request.body, bytes)
         connection = self._connections.take(route, fresh=is_upload)
         try:

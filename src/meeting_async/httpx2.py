@@ -7,9 +7,8 @@ from typing import Any, ClassVar, cast
 import httpcore2
 import httpx2
 
-from meeting_async._failures import Failures
 from meeting_async._routes import Certificate, Verify
-from meeting_async._stack import Stack
+from meeting_async._stack import Stack, stack
 from meeting_async._transport import HttpxTransport
 
 __all__ = ["Httpx2Transport"]
@@ -22,7 +21,7 @@ class Httpx2Transport(HttpxTransport):
     which on macOS and Windows are the system's.
     """
 
-    _stack: ClassVar[Stack] = Stack(httpx2, httpcore2, Failures(httpx2, httpcore2))
+    _stack: ClassVar[Stack] = stack(httpx2, httpcore2)
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""An ``https`` server behind a proxy that is itself reached by ``https``."""
+"""Layers of TLS: by themselves, and one within another behind an ``https`` proxy."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ import ssl
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import attrs
-import httpcore
 import pytest
 
 from _peer import (
@@ -41,7 +39,7 @@ from _transports import (
     within,
 )
 from meeting_async import HttpxTransport
-from meeting_async._nested_tls import NestedTLS
+from meeting_async._tls import PIECE_BYTES, TLSLayer
 from meeting_async.errors import ConnectionLost, TransferTimeout
 
 pytestmark = pytest.mark.anyio
@@ -160,116 +158,122 @@ async def test_a_line_that_breaks_in_the_handshake(tls: Contexts, keep: int) -> 
 
 
 async def test_an_early_answer(tls: Contexts) -> None:
-    """It is seen when the body is out."""
+    """It is seen through two layers as through none: the rest is not sent."""
     async with through(tls, early(reply(409), Connection.drain)) as (transport, server, _):
-        assert (await transport.send(upload(server.url, Supply(MIB))[0])).status == 409
+        request, body = upload(server.url, Supply(64 * MIB))
+        assert (await transport.send(request)).status == 409
+    assert not body.complete
 
 
 # By itself
 
 
-class Lines:
-    """An outer stream in memory, whose other end is a TLS server in memory."""
+class Server:
+    """The other end of a layer, in memory."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
-        self.to_server, self.to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self.server = context.wrap_bio(self.to_server, self.to_client, server_side=True)
-        self.timeouts: list[float | None] = []
-        self.closed = False
+        self.received, self.to_send = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.tls = context.wrap_bio(self.received, self.to_send, server_side=True)
 
-    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109
-        """Let the server go on as far as it can."""
-        self.timeouts.append(timeout)
+    def greet(self, data: bytes) -> bytes:
+        """Go on with the handshake, as far as it can."""
+        self.received.write(data)
         with contextlib.suppress(ssl.SSLWantReadError):
-            self.server.do_handshake()
-        return self.to_client.read(max_bytes)
+            self.tls.do_handshake()
+        return self.to_send.read()
 
-    async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109
-        """Hand bytes to the server."""
-        self.timeouts.append(timeout)
-        self.to_server.write(buffer)
+    def finish(self, data: bytes) -> None:
+        """End the handshake; the session tickets wait for what is said first."""
+        self.received.write(data)
+        self.tls.do_handshake()
 
-    async def aclose(self) -> None:
-        """Note it."""
-        self.closed = True
+    def say(self, data: bytes) -> bytes:
+        """Encrypt."""
+        self.tls.write(data)
+        return self.to_send.read()
 
-    def get_extra_info(self, info: str) -> Any:
-        """Answer anything."""
-        return f"the outer {info}"
-
-
-async def nested(tls: Contexts) -> tuple[NestedTLS, Lines]:
-    """Make a stream whose handshake is done."""
-    lines = Lines(tls[0])
-    stream = NestedTLS(httpcore, lines, tls[1], "127.0.0.1")
-    await stream.shake_hands()
-    return stream, lines
+    def hear(self, data: bytes) -> bytes:
+        """Decrypt."""
+        self.received.write(data)
+        heard = bytearray()
+        with contextlib.suppress(ssl.SSLWantReadError):
+            while piece := self.tls.read(1 << 20):
+                heard += piece
+        return bytes(heard)
 
 
-async def test_the_limits_are_handed_on(tls: Contexts) -> None:
-    """Those of each call go to the outer stream; a handshake is limited from outside."""
-    stream, lines = await nested(tls)
-    assert set(lines.timeouts) == {None}
-    lines.timeouts.clear()
-    await stream.write(b"request", 2.5)
+def connected(tls: Contexts) -> tuple[TLSLayer, Server]:
+    """Make a layer whose handshake is done, session tickets not yet delivered."""
+    layer, server = TLSLayer(tls[1], "127.0.0.1"), Server(tls[0])
+    received = b""
+    while not layer.shake_hands(received):
+        received = server.greet(layer.to_send())
+    server.finish(layer.to_send())
+    return layer, server
+
+
+def test_to_and_fro(tls: Contexts) -> None:
+    """Each understands the other; nothing goes out in clear."""
+    layer, server = connected(tls)
+    sent = layer.encrypt(memoryview(b"request"))
+    assert b"request" not in sent
+    assert server.hear(sent) == b"request"
+    assert layer.decrypt(server.say(b"reply")) == b"reply"
+    assert not layer.has_ended
+
+
+def test_a_long_piece(tls: Contexts) -> None:
+    """As large as they come; what it wants to send by itself is sent along."""
+    layer, server = connected(tls)
+    data = bytes(range(256)) * (PIECE_BYTES // 256)
+    assert server.hear(layer.encrypt(memoryview(data))) == data
+    long = data * 3
+    assert layer.decrypt(server.say(long)) == long
+
+
+def test_session_tickets_are_no_data(tls: Contexts) -> None:
+    """They come unasked behind the handshake."""
+    layer, server = connected(tls)
+    tickets = server.to_send.read()
+    assert tickets
+    assert layer.decrypt(tickets) == b""
+    assert not layer.has_ended
+
+
+def test_dribbles(tls: Contexts) -> None:
+    """A record says nothing until its last byte is there."""
+    layer, server = connected(tls)
+    record = server.say(b"reply")
+    assert [layer.decrypt(bytes([byte])) for byte in record] == [b""] * (len(record) - 1) + [
+        b"reply"
+    ]
+
+
+def test_a_farewell(tls: Contexts) -> None:
+    """What came before it counts; then it has ended, as often as it is asked."""
+    layer, server = connected(tls)
+    last = server.say(b"reply")
     with contextlib.suppress(ssl.SSLWantReadError):
-        lines.server.do_handshake()
-    assert lines.server.read(100) == b"request"
-    lines.server.write(b"reply")
-    assert await stream.read(100, 7) == b"reply"
-    assert set(lines.timeouts) == {2.5, 7}
+        server.tls.unwrap()
+    assert layer.decrypt(last + server.to_send.read()) == b"reply"
+    assert layer.has_ended
+    assert layer.decrypt(b"") == b""
 
 
-async def test_long_writes_go_out_in_pieces(tls: Contexts) -> None:
-    """So that they need not be held twice in memory."""
-    stream, lines = await nested(tls)
-    lines.timeouts.clear()
-    data = bytes(range(256)) * KIB
-    await stream.write(data)
-    assert len(lines.timeouts) == 4
-    got = b""
-    while len(got) < len(data):
-        got += lines.server.read(1 << 20)
-    assert got == data
+def test_what_is_no_record(tls: Contexts) -> None:
+    """An error, before the handshake and behind it; there is an alert for the other end."""
+    layer, _ = connected(tls)
+    with pytest.raises(ssl.SSLError):
+        layer.decrypt(b"HTTP/1.1 200 OK\r\n\r\n")
+    assert layer.to_send()
+    with pytest.raises(ssl.SSLError):
+        TLSLayer(tls[1], "127.0.0.1").shake_hands(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
 
-async def test_reading_no_more_than_asked(tls: Contexts) -> None:
-    """The rest is read without the outer stream."""
-    stream, lines = await nested(tls)
-    lines.server.do_handshake()
-    lines.server.write(b"abcdef")
-    assert await stream.read(4) == b"abcd"
-    lines.timeouts.clear()
-    assert await stream.read(4) == b"ef"
-    assert lines.timeouts == []
-
-
-@pytest.mark.parametrize("farewell", [True, False])
-async def test_the_end(tls: Contexts, farewell: bool) -> None:
-    """With or without a farewell of TLS, as often as it is asked for."""
-    stream, lines = await nested(tls)
-    lines.server.do_handshake()
-    if farewell:
-        with contextlib.suppress(ssl.SSLWantReadError):
-            lines.server.unwrap()
-    assert [await stream.read(10), await stream.read(10)] == [b"", b""]
-
-
-async def test_what_is_no_record(tls: Contexts) -> None:
-    """An error of httpcore's kind, in both directions."""
-    stream, lines = await nested(tls)
-    lines.server.do_handshake()
-    lines.to_client.write(b"HTTP/1.1 200 OK\r\n\r\n")
-    with pytest.raises(httpcore.ReadError):
-        await stream.read(10)
-    with pytest.raises(httpcore.WriteError):
-        await stream.write(b"request")
-
-
-async def test_what_it_passes_on(tls: Contexts) -> None:
-    """Closing, and what is asked of the socket; the TLS object is the inner one."""
-    stream, lines = await nested(tls)
-    assert stream.get_extra_info("socket") == "the outer socket"
-    assert isinstance(stream.get_extra_info("ssl_object"), ssl.SSLObject)
-    await stream.aclose()
-    assert lines.closed
+def test_another_name(tls: Contexts) -> None:
+    """A certificate is for a name; the server is told why."""
+    layer, server = TLSLayer(tls[1], "other.example.com"), Server(tls[0])
+    layer.shake_hands(b"")
+    with pytest.raises(ssl.SSLCertVerificationError, match=r"other\.example\.com"):
+        layer.shake_hands(server.greet(layer.to_send()))
+    assert layer.to_send()
