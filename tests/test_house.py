@@ -19,11 +19,12 @@ ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "meeting_async"
 
 FLOORS = {
-    **dict.fromkeys(("errors", "_attempts", "_events", "_limits", "_policies", "_records"), 0),
+    **dict.fromkeys(("errors", "_attempts", "_budget", "_events", "_limits"), 0),
+    **dict.fromkeys(("_policies", "_records"), 0),
     **dict.fromkeys(("_multipart", "_pace", "_signing", "_verdicts", "_wire"), 1),
     **dict.fromkeys(("_threads", "_sources", "_ahead", "_descriptors", "_files", "_handles"), 2),
     **dict.fromkeys(("_spool", "_streams", "_recognition", "_factories", "_documents"), 2),
-    **dict.fromkeys(("_observer", "_operations", "_rooms", "_delivery"), 2),
+    **dict.fromkeys(("_observer", "_operations", "_outage", "_rooms", "_delivery"), 2),
     **dict.fromkeys(("_borrowed", "_connections", "_dialing", "_exchange", "_failures"), 2),
     **dict.fromkeys(("_proxies", "_routes", "_sockets", "_stack", "_tls"), 2),
     **dict.fromkeys(("_transport", "httpx2"), 2),
@@ -33,7 +34,7 @@ FLOORS = {
 """A module may import from its own floor and from those below it."""
 
 SANS_IO = {
-    *("errors", "_attempts", "_events", "_limits", "_policies", "_records"),
+    *("errors", "_attempts", "_budget", "_events", "_limits", "_policies", "_records"),
     *("_multipart", "_pace", "_signing", "_verdicts", "_wire"),
 }
 IO = {
