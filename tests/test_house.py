@@ -21,7 +21,7 @@ SOURCE = ROOT / "src" / "meeting_async"
 FLOORS = {
     **dict.fromkeys(("errors", "_attempts", "_budget", "_events", "_limits"), 0),
     **dict.fromkeys(("_policies", "_records"), 0),
-    **dict.fromkeys(("_multipart", "_pace", "_signing", "_verdicts", "_wire"), 1),
+    **dict.fromkeys(("_early", "_multipart", "_pace", "_signing", "_verdicts", "_wire"), 1),
     **dict.fromkeys(("_threads", "_sources", "_ahead", "_descriptors", "_files", "_handles"), 2),
     **dict.fromkeys(("_spool", "_streams", "_recognition", "_factories", "_documents"), 2),
     **dict.fromkeys(("_observer", "_operations", "_outage", "_rooms", "_delivery"), 2),
@@ -35,7 +35,7 @@ FLOORS = {
 
 SANS_IO = {
     *("errors", "_attempts", "_budget", "_events", "_limits", "_policies", "_records"),
-    *("_multipart", "_pace", "_signing", "_verdicts", "_wire"),
+    *("_early", "_multipart", "_pace", "_signing", "_verdicts", "_wire"),
 }
 IO = {
     *("anyio", "asyncio", "concurrent", "h11", "httpcore", "httpx", "multiprocessing", "os"),

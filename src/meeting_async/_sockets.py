@@ -16,7 +16,6 @@ between the body and the socket.
 from __future__ import annotations
 
 import math
-import re
 import socket
 import ssl
 import struct
@@ -28,6 +27,7 @@ import anyio
 import anyio.lowlevel
 
 from meeting_async._dialing import dial
+from meeting_async._early import answer_class, refuses
 from meeting_async._stack import Core
 from meeting_async._tls import PIECE_BYTES, TLSLayer
 
@@ -46,29 +46,6 @@ read; each further glance after twice the time."""
 
 _ABORT = struct.pack("ii", 1, 0)
 """``SO_LINGER`` on, for 0 s: closing resets the connection and drops what was not sent yet."""
-
-_STATUS_LINE = re.compile(rb"HTTP/1\.[01] ([1-9])\d\d")
-
-
-def refuses(received: bytes | bytearray) -> bool:
-    """Tell whether a final answer of status 300 or more has begun.
-
-    An early success is no reason to stop: only the end of the body makes it one.
-    """
-    return _answer_class(received) >= 3
-
-
-def _answer_class(received: bytes | bytearray) -> int:
-    """Return the first digit of the status of the final answer; interim ones do not count."""
-    start = 0
-    while match := _STATUS_LINE.match(received, start):
-        if match[1] != b"1":
-            return int(match[1])
-        end = received.find(b"\r\n\r\n", start)
-        if end < 0:
-            break
-        start = end + 4
-    return 0
 
 
 class SocketStream:
@@ -260,7 +237,7 @@ class SocketStream:
                 return
             self._stop_if_pointless()
             waited, glance = waited + glance, glance * 2
-        if _answer_class(self._inbound):
+        if answer_class(self._inbound):
             raise self._core.WriteError("the peer answered and stopped reading")
         raise self._core.WriteTimeout
 
