@@ -1,4 +1,4 @@
-"""Has an answer begun, and does it refuse?"""
+"""Whether an answer has begun, and whether it refuses."""
 
 from __future__ import annotations
 
