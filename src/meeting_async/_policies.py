@@ -54,6 +54,7 @@ def _delivery(_instance: object, field: attrs.Attribute[Any], value: object) -> 
 
 _seconds = _number(float, 0)
 _positive = _number(float, 0, above=True)
+_share = _number(float, 0, 1, above=True)
 
 
 def jittered(seconds: float, random: float, *, spread: float) -> float:
@@ -65,42 +66,70 @@ def jittered(seconds: float, random: float, *, spread: float) -> float:
 class LockPolicy:
     """How to wait for a room in which somebody else's upload is in progress (HTTP 409).
 
-    Nothing is known about the holder, so the delay grows with the time already waited: a fixed
-    share of it, within bounds. That is scale-free: short holds are noticed soon, long ones cost
-    few attempts, each of which may carry the whole document.
+    The delays grow with the time already waited, from half a second to a few seconds. On a slow
+    line they grow with the time that a body takes instead, so that most of the line stays free.
+    And no body ends later than the lock that refused it must have ended. ``docs/waiting.md`` says
+    why, and ``python -m benchmarks.waiting`` compares it with what others do.
     """
 
     max_wait: float = attrs.field(default=330.0, validator=_seconds)
     """Budget in seconds from the first 409 of an upload; 0 raises ``RoomBusy`` at once."""
     window: float = attrs.field(default=300.0, validator=_seconds)
     """Longest time a server holds a room's lock (interface section 8: 5 minutes)."""
-    share: float = attrs.field(default=0.2, validator=_positive)
-    """Delay as a share of the time already waited."""
+    growth: float = attrs.field(default=4.0, validator=_positive)
+    """Delay as a multiple of the time already waited, while it grows."""
     min_delay: float = attrs.field(default=0.5, validator=_positive)
     """Shortest delay, before jitter; a lock may be released a moment after the holder's 200."""
-    max_delay: float = attrs.field(default=20.0, validator=_positive)
-    """Longest delay that the share may grow to, before jitter; a Retry-After may ask for more."""
+    max_delay: float = attrs.field(default=7.5, validator=_positive)
+    """Longest delay on a fast line, before jitter; a Retry-After may ask for more."""
+    line_share: float = attrs.field(default=0.4, validator=_share)
+    """Largest share of the time that re-sending may keep a slow line busy, once delays have grown.
+
+    A body that takes 10 s is then followed by a delay of 15 s, and the first one by half of that.
+    """
+    probe: bool = attrs.field(default=False, validator=_instance(bool))
+    """Ask with an empty form whether the room is locked, and send the document when it is not."""
+    probe_interval: float = attrs.field(default=2.0, validator=_positive)
+    """Longest delay between two probes, before jitter."""
     max_retry_after: float = attrs.field(default=60.0, validator=_seconds)
     """Longest Retry-After that is obeyed; a longer one is cut to this."""
     jitter: float = attrs.field(default=0.1, validator=_number(float, 0, 1))
     """Share by which a delay is moved at random, so that waiters do not march in step."""
 
     def delay(
-        self, *, waited: float, send_seconds: float, hint: float | None, random: float
+        self,
+        *,
+        waited: float,
+        send_seconds: float,
+        hint: float | None,
+        random: float,
+        probing: bool = False,
     ) -> float | None:
         """Seconds until the next attempt, or ``None`` when the budget is spent.
 
         The last attempt falls on the end of the budget. ``send_seconds`` is how long the refused
-        body took: on a slow line waiting at least that long keeps the line half free. ``hint`` is
-        the server's Retry-After, which wins.
+        body took. ``hint`` is the server's Retry-After, which wins. ``probing`` says that the next
+        attempt is a probe, whose cost does not depend on the body.
         """
         remaining = self.max_wait - waited
         if remaining < _ROUNDING:
             return None
         if hint is not None:
             return min(max(min(hint, self.max_retry_after), self.min_delay), remaining)
-        share = min(max(waited * self.share, self.min_delay), self.max_delay)
-        return min(jittered(max(share, send_seconds), random, spread=self.jitter), remaining)
+        if probing:
+            seconds = min(max(waited * self.growth, self.min_delay), self.probe_interval)
+            longest = math.inf
+        else:
+            seconds, longest = self._between_bodies(waited, send_seconds)
+        return min(jittered(seconds, random, spread=self.jitter), longest, remaining)
+
+    def _between_bodies(self, waited: float, send_seconds: float) -> tuple[float, float]:
+        """Return the delay before jitter, and its limit that jitter must not exceed."""
+        slow = send_seconds * (1 - self.line_share) / self.line_share
+        grown = min(waited * self.growth, max(self.max_delay, slow))
+        seconds = max(grown, slow / 2, self.min_delay)
+        left = self.window - waited - send_seconds
+        return seconds, max(left, self.min_delay) if waited < self.window else math.inf
 
 
 _ROUNDING = 0.001
