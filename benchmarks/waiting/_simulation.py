@@ -60,11 +60,15 @@ class Scenario:
 CROWD_SECONDS = 10.0
 """Span within which a crowd arrives."""
 
-STEADY_UPLOADS = 4
-"""Documents of each contender, one after another, in a steady crowd; the first is not counted."""
+STEADY_UPLOADS = 12
+"""Documents of each contender, one after another, in a steady crowd."""
+
+STEADY_COUNTED = range(2, 7)
+"""Those of them whose waits count: the crowd has formed, and nobody leaves before they are over."""
 
 VAIN_BODIES = 2
-"""Bodies refused right after a probe said "free" that turn probing off (DESIGN section 5)."""
+"""Bodies refused right after a probe said "free", with no probe refused between them, that turn
+probing off: this server does not answer a probe as it answers an upload."""
 
 
 @attrs.define
@@ -78,12 +82,15 @@ class _Contender:
     refusals: int = 0
     previous: float | None = None
     vain: int = 0
+    """Bodies refused although the probe before said that the room is free."""
 
 
 class Round:
     """A room from the moment at which somebody else takes its lock, until all are served."""
 
-    def __init__(self, scenario: Scenario, strategy: Strategy, tally: Tally, seed: str) -> None:
+    def __init__(
+        self, scenario: Scenario, strategy: Strategy, tally: Tally, *, seed: str, part: float
+    ) -> None:
         self._scenario = scenario
         self._strategy = strategy
         self._tally = tally
@@ -93,7 +100,7 @@ class Round:
         self._heap: list[tuple[float, int, Process]] = []
         self._order = itertools.count()
         self._waiting = 0
-        self._locked_until = self._hold()
+        self._locked_until = scenario.holds.quantile(part)
 
     def run(self) -> None:
         """Serve everybody."""
@@ -125,22 +132,17 @@ class Round:
         body = scenario.probe_seconds if self._strategy.probes else scenario.send_seconds
         return body + scenario.round_trip / 2
 
-    def _hold(self) -> float:
-        seconds = self._scenario.holds.draw(self._holds)
-        self._tally.holds.append(seconds)
-        return seconds
-
     # --- a contender -----------------------------------------------------------------------------
 
     def _contender(self, arrived: float) -> Process:
         steady = self._scenario.meeting == "steady"
         for number in range(STEADY_UPLOADS if steady else 1):
-            counts = not steady or number > 0
+            counts = not steady or number in STEADY_COUNTED
             me = _Contender(arrived, self._strategy.probes, counts)
             upload = self._foreseen if self._strategy.is_clairvoyant else self._upload
             yield from upload(me)
             if steady:
-                pause = self._dice.expovariate(1 / self._tally.mean_hold)
+                pause = self._dice.expovariate(1 / self._scenario.holds.mean)
                 yield max(0.0, self._locked_until - self._now) + pause
                 arrived = self._now
 
@@ -153,6 +155,7 @@ class Round:
                 free = self._now >= self._locked_until
                 yield self._scenario.round_trip / 2
                 if not free:
+                    me.vain = 0
                     yield self._refused(me, probe=True)
                     continue
             began = self._now
@@ -186,26 +189,32 @@ class Round:
         if self._waiting:  # whoever waits was refused before the release
             self._tally.found_free(released=self._locked_until, began=began, taken=self._now)
         self._waiting -= me.busy_since is not None
-        self._tally.delivered(self._scenario.size)
-        if me.counts:
-            self._tally.waits.append(self._now - me.arrived)
-        self._locked_until = self._now + self._hold()
+        self._delivered(me, self._now)
+        self._locked_until = self._now + self._scenario.holds.draw(self._holds)
+
+    def _delivered(self, me: _Contender, when: float) -> None:
+        waited = when - me.arrived
+        self._tally.delivered(self._scenario.size, waited=waited, counts=me.counts)
 
     def _foreseen(self, me: _Contender) -> Process:
         """Let the body end just at the release; those who came first are served first."""
         ends = max(self._locked_until, me.arrived + self._first_cost)
         began = ends - self._scenario.send_seconds - self._scenario.round_trip / 2
         self._tally.found_free(released=self._locked_until, began=began, taken=ends)
-        self._tally.delivered(self._scenario.size)
-        if me.counts:
-            self._tally.waits.append(ends - me.arrived)
-        self._locked_until = ends + self._hold()
+        self._delivered(me, ends)
+        self._locked_until = ends + self._scenario.holds.draw(self._holds)
         yield ends - self._now
 
 
 def simulate(scenario: Scenario, strategy: Strategy, *, rounds: int, seed: int = 1) -> Tally:
-    """Play so many rounds. The same seed gives the same figures, and every strategy its holds."""
-    tally = Tally()
+    """Play so many rounds. The same seed gives the same figures, and every strategy its holds.
+
+    The first holds are drawn one from each of equal parts of their distribution ("stratified"), so
+    that a few hundred rounds tell as much as many thousand.
+    """
+    tally = Tally(mean_hold=scenario.holds.mean)
+    parts = Random(f"parts {seed}")
     for number in range(rounds):
-        Round(scenario, strategy, tally, f"{seed} {number}").run()
+        part = (number + parts.random()) / rounds
+        Round(scenario, strategy, tally, seed=f"{seed} {number}", part=part).run()
     return tally

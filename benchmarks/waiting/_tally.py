@@ -19,8 +19,8 @@ def percentile(values: Sequence[float], share: float) -> float:
 class Tally:
     """Sums over all rounds. Times are seconds, sizes are bytes."""
 
-    holds: list[float] = attrs.field(factory=list)
-    """Holding times drawn."""
+    mean_hold: float
+    """Of the distribution of holding times."""
     idles: list[float] = attrs.field(factory=list)
     """From each release to the next taking of the lock, if anybody was waiting."""
     lags: list[float] = attrs.field(factory=list)
@@ -32,6 +32,8 @@ class Tally:
     """Of documents: sent in vain, and so sent again."""
     bytes_probed: int = 0
     bytes_delivered: int = 0
+    seconds_waited: float = 0.0
+    """Sum of all waits, also of those that are not listed."""
     seconds_refused: float = 0.0
     """Spent on sending bodies that were refused."""
     refusals: int = 0
@@ -45,10 +47,13 @@ class Tally:
         self.seconds_refused += seconds
         self.refusals += 1
 
-    def delivered(self, size: int) -> None:
+    def delivered(self, size: int, *, waited: float, counts: bool) -> None:
         """Count a body that was accepted."""
         self.bytes_sent += size
         self.bytes_delivered += size
+        self.seconds_waited += waited
+        if counts:
+            self.waits.append(waited)
 
     def probed(self, size: int) -> None:
         """Count a probe."""
@@ -59,11 +64,6 @@ class Tally:
         """Count the end of a wait for a release."""
         self.idles.append(max(0.0, taken - released))
         self.lags.append(max(0.0, began - released))
-
-    @property
-    def mean_hold(self) -> float:
-        """Seconds."""
-        return statistics.fmean(self.holds)
 
     @property
     def idle(self) -> float:
@@ -93,7 +93,7 @@ class Tally:
     @property
     def resending(self) -> float:
         """Share of the time from first attempt to lock that is spent on bodies sent in vain."""
-        return self.seconds_refused / sum(self.waits)
+        return self.seconds_refused / self.seconds_waited
 
     def wait(self, share: float) -> float:
         """Return a percentile of the waiting times, in seconds."""

@@ -54,7 +54,6 @@ def _delivery(_instance: object, field: attrs.Attribute[Any], value: object) -> 
 
 _seconds = _number(float, 0)
 _positive = _number(float, 0, above=True)
-_share = _number(float, 0, 1, above=True)
 
 
 def jittered(seconds: float, random: float, *, spread: float) -> float:
@@ -67,9 +66,9 @@ class LockPolicy:
     """How to wait for a room in which somebody else's upload is in progress (HTTP 409).
 
     The delays grow with the time already waited, from half a second to a few seconds. On a slow
-    line they grow with the time that a body takes instead, so that most of the line stays free.
-    And no body ends later than the lock that refused it must have ended. ``docs/waiting.md`` says
-    why, and ``python -m benchmarks.waiting`` compares it with what others do.
+    line the time that a body takes sets them instead, so that most of the line stays free. Nobody
+    waits longer than the lock can live, and who has waited long tries more often than newcomers.
+    ``docs/waiting.md`` says why; ``python -m benchmarks.waiting`` compares it with what others do.
     """
 
     max_wait: float = attrs.field(default=330.0, validator=_seconds)
@@ -77,18 +76,20 @@ class LockPolicy:
     window: float = attrs.field(default=300.0, validator=_seconds)
     """Longest time a server holds a room's lock (interface section 8: 5 minutes)."""
     growth: float = attrs.field(default=4.0, validator=_positive)
-    """Delay as a multiple of the time already waited, while it grows."""
+    """Delay as a multiple of the time already waited, until it reaches its longest."""
     min_delay: float = attrs.field(default=0.5, validator=_positive)
     """Shortest delay, before jitter; a lock may be released a moment after the holder's 200."""
     max_delay: float = attrs.field(default=7.5, validator=_positive)
     """Longest delay on a fast line, before jitter; a Retry-After may ask for more."""
-    line_share: float = attrs.field(default=0.4, validator=_share)
-    """Largest share of the time that re-sending may keep a slow line busy, once delays have grown.
+    line_share: float = attrs.field(default=0.4, validator=_number(float, 0, 1, above=True))
+    """Share of the time for which attempts may keep a slow line busy, once the delays have grown.
 
-    A body that takes 10 s is then followed by a delay of 15 s, and the first one by half of that.
+    A body of 10 s is then followed by a delay of 15 s; the first delay is half as long.
     """
+    patience: float = attrs.field(default=120.0, validator=_positive)
+    """Seconds of waiting after which ``max_delay`` shrinks in proportion, down to a quarter."""
     probe: bool = attrs.field(default=False, validator=_instance(bool))
-    """Ask with an empty form whether the room is locked, and send the document when it is not."""
+    """Ask with an empty form whether the room is locked before the document is sent."""
     probe_interval: float = attrs.field(default=2.0, validator=_positive)
     """Longest delay between two probes, before jitter."""
     max_retry_after: float = attrs.field(default=60.0, validator=_seconds)
@@ -108,8 +109,8 @@ class LockPolicy:
         """Seconds until the next attempt, or ``None`` when the budget is spent.
 
         The last attempt falls on the end of the budget. ``send_seconds`` is how long the refused
-        body took. ``hint`` is the server's Retry-After, which wins. ``probing`` says that the next
-        attempt is a probe, whose cost does not depend on the body.
+        body took. ``hint`` is the server's Retry-After, which wins. ``probing`` says that a probe
+        comes next, which costs the same on every line.
         """
         remaining = self.max_wait - waited
         if remaining < _ROUNDING:
@@ -118,19 +119,28 @@ class LockPolicy:
             return min(max(min(hint, self.max_retry_after), self.min_delay), remaining)
         if probing:
             seconds = min(max(waited * self.growth, self.min_delay), self.probe_interval)
-            longest = math.inf
-        else:
-            seconds, longest = self._between_bodies(waited, send_seconds)
-        return min(jittered(seconds, random, spread=self.jitter), longest, remaining)
+            return min(jittered(seconds, random, spread=self.jitter), remaining)
+        seconds = jittered(self._grown(waited, send_seconds), random, spread=self.jitter)
+        return min(seconds, self._until_expiry(waited, send_seconds), remaining)
 
-    def _between_bodies(self, waited: float, send_seconds: float) -> tuple[float, float]:
-        """Return the delay before jitter, and its limit that jitter must not exceed."""
+    def _grown(self, waited: float, send_seconds: float) -> float:
+        """Delay before jitter."""
         slow = send_seconds * (1 - self.line_share) / self.line_share
-        grown = min(waited * self.growth, max(self.max_delay, slow))
-        seconds = max(grown, slow / 2, self.min_delay)
-        left = self.window - waited - send_seconds
-        return seconds, max(left, self.min_delay) if waited < self.window else math.inf
+        longest = max(self.max_delay * self._fading(waited), slow)
+        return max(min(waited * self.growth, longest), slow / 2, self.min_delay)
 
+    def _fading(self, waited: float) -> float:
+        return 1.0 if waited <= self.patience else max(self.patience / waited, _OLDEST)
+
+    def _until_expiry(self, waited: float, send_seconds: float) -> float:
+        """Delay after which the body ends just when the lock of the first 409 must have ended."""
+        if waited >= self.window:
+            return math.inf
+        return max(self.window - waited - send_seconds, self.min_delay)
+
+
+_OLDEST = 0.25
+"""Part of ``max_delay`` that is left to who has waited longest: it must not end in hammering."""
 
 _ROUNDING = 0.001
 """Seconds: sleeping until the end of the budget may end a float's rounding short of it."""
