@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Generator
+import math
+from collections.abc import Generator, Iterator
 from random import Random
 from typing import Literal
 
@@ -71,6 +72,19 @@ VAIN_BODIES = 2
 probing off: this server does not answer a probe as it answers an upload."""
 
 
+@attrs.frozen
+class Point:
+    """How a round begins; both from 0 to below 1."""
+
+    hold: float
+    """Part of the distribution that falls short of the first hold."""
+    moment: float
+    """Part of the first hold that is over when it is met."""
+
+
+_GOLDEN = (math.sqrt(5) - 1) / 2
+
+
 @attrs.define
 class _Contender:
     """An upload on its way."""
@@ -89,7 +103,7 @@ class Round:
     """A room from the moment at which somebody else takes its lock, until all are served."""
 
     def __init__(
-        self, scenario: Scenario, strategy: Strategy, tally: Tally, *, seed: str, part: float
+        self, scenario: Scenario, strategy: Strategy, tally: Tally, *, seed: str, first: Point
     ) -> None:
         self._scenario = scenario
         self._strategy = strategy
@@ -100,7 +114,8 @@ class Round:
         self._heap: list[tuple[float, int, Process]] = []
         self._order = itertools.count()
         self._waiting = 0
-        self._locked_until = scenario.holds.quantile(part)
+        self._first = first
+        self._locked_until = scenario.holds.quantile(first.hold)
 
     def run(self) -> None:
         """Serve everybody."""
@@ -122,8 +137,9 @@ class Round:
         scenario = self._scenario
         if scenario.meeting == "race":
             return [0.0] * scenario.contenders
-        span = self._locked_until if scenario.meeting == "any" else CROWD_SECONDS
-        return sorted(self._holds.uniform(0, span) for _ in range(scenario.contenders))
+        if scenario.meeting == "any":
+            return [self._first.moment * self._locked_until] * scenario.contenders
+        return [self._holds.uniform(0, CROWD_SECONDS) for _ in range(scenario.contenders)]
 
     @property
     def _first_cost(self) -> float:
@@ -206,15 +222,21 @@ class Round:
         yield ends - self._now
 
 
-def simulate(scenario: Scenario, strategy: Strategy, *, rounds: int, seed: int = 1) -> Tally:
-    """Play so many rounds. The same seed gives the same figures, and every strategy its holds.
+def points(rounds: int, seed: int) -> Iterator[Point]:
+    """Spread first holds and the moments at which they are met evenly, with a random start.
 
-    The first holds are drawn one from each of equal parts of their distribution ("stratified"), so
-    that a few hundred rounds tell as much as many thousand.
+    The one in steps of equal parts, the other in steps of the golden ratio: a few hundred rounds
+    then tell as much as many thousand that are drawn independently.
     """
-    tally = Tally(mean_hold=scenario.holds.mean)
-    parts = Random(f"parts {seed}")
+    random = Random(f"points {seed}")
+    start = random.random()
     for number in range(rounds):
-        part = (number + parts.random()) / rounds
-        Round(scenario, strategy, tally, seed=f"{seed} {number}", part=part).run()
+        yield Point((number + random.random()) / rounds, (start + number * _GOLDEN) % 1)
+
+
+def simulate(scenario: Scenario, strategy: Strategy, *, rounds: int, seed: int = 1) -> Tally:
+    """Play so many rounds. The same seed gives the same figures, and every strategy its holds."""
+    tally = Tally(mean_hold=scenario.holds.mean)
+    for number, first in enumerate(points(rounds, seed)):
+        Round(scenario, strategy, tally, seed=f"{seed} {number}", first=first).run()
     return tally

@@ -182,7 +182,7 @@ def _each(scenario: Scenario, strategies: Sequence[Strategy], rounds: int, seed:
 def study(effort: Effort) -> Study:
     """Simulate everything."""
     intervals = [_strategies.fixed(seconds) for seconds in INTERVALS]
-    steady = attrs.evolve(effort, crowds=max(1, effort.crowds // 4))
+    steady = attrs.evolve(effort, crowds=max(1, effort.crowds // 2))
     return Study(
         effort,
         typical=single(TYPICAL, effort),
