@@ -90,9 +90,39 @@ def _plane(single: Single, curve: Single, top: float) -> Iterator[str]:
     inside = [p for p in line if across.low <= p[0] <= across.high and up.low <= p[1] <= up.high]
     path = " ".join(f"{across(x)},{up(y)}" for x, y in inside)
     yield f'<polyline class="curve" points="{path}"/>'
-    for x, y, name, role in points:
-        yield f'<circle class="{role.value}" cx="{across(x)}" cy="{up(y)}" r="5"/>'
-        yield _text(across(x) + 8, up(y) - 6, "point", name)
+    dots = [(across(x), up(y)) for x, y, *_ in points]
+    for (x, y), (*_, role) in zip(dots, points, strict=True):
+        yield f'<circle class="{role.value}" cx="{x}" cy="{y}" r="5"/>'
+    yield from _labels(dots, [name for _, _, name, _ in points])
+
+
+Box = tuple[float, float, float, float]
+"""Left, top, right, bottom."""
+
+_PLACES = tuple((dx, dy) for dy in (4, -10, 20, -24, 34, -38, 48) for dx in (9, -9))
+"""Where a label may stand beside its dot, best first."""
+
+
+def _labels(dots: Sequence[tuple[float, float]], names: Sequence[str]) -> Iterator[str]:
+    """Write each name where it covers neither a dot nor another name."""
+    taken: list[Box] = [(x - 5, y - 5, x + 5, y + 5) for x, y in dots]
+    for (x, y), name in zip(dots, names, strict=True):
+        boxes = [_box(x + dx, y + dy, name, left=dx < 0) for dx, dy in _PLACES]
+        free = [box for box in boxes if not any(_overlap(box, other) for other in taken)]
+        box = (free or boxes)[0]
+        taken.append(box)
+        yield _text(box[0], box[3] - 3, "point", name)
+
+
+def _box(x: float, y: float, name: str, *, left: bool) -> Box:
+    width = 7.4 * len(name)
+    start = x - width if left else x
+    return (start, y - 10, start + width, y + 3)
+
+
+def _overlap(one: Box, other: Box) -> bool:
+    apart = one[2] <= other[0] or other[2] <= one[0] or one[3] <= other[1] or other[3] <= one[1]
+    return not apart or one[0] < 60 or one[2] > WIDTH
 
 
 def _axes(across: Scale, up: Scale, top: float) -> Iterator[str]:

@@ -49,6 +49,15 @@ Tallies = Mapping[str, Tally]
 """By the name of the strategy."""
 
 
+def better(tallies: Tallies) -> Iterator[str]:
+    """Yield the peers that beat us on both idle time and re-sent bytes."""
+    ours = tallies[_strategies.OURS.name]
+    for peer in _strategies.PEERS:
+        theirs = tallies[peer.name]
+        if theirs.idle < ours.idle and theirs.resent < ours.resent:
+            yield peer.name
+
+
 @attrs.frozen
 class Single:
     """One waiter on one line, by shape of the holding times and strategy."""
@@ -65,13 +74,9 @@ class Single:
         return max(figure(tallies[name]) for tallies in self.shapes.values())
 
     def better(self) -> Iterator[tuple[str, str]]:
-        """Yield the shapes and peers that beat us on idle time and on re-sent bytes, both."""
+        """Yield shapes, each with a peer that beats us on both idle time and re-sent bytes."""
         for shape, tallies in self.shapes.items():
-            ours = tallies[_strategies.OURS.name]
-            for peer in _strategies.PEERS:
-                theirs = tallies[peer.name]
-                if theirs.idle < ours.idle and theirs.resent < ours.resent:
-                    yield shape, peer.name
+            yield from ((shape, peer) for peer in better(tallies))
 
 
 @attrs.frozen
@@ -120,11 +125,16 @@ class Study:
         return (self.typical, self.slow, *self.grid)
 
     @property
+    def comparisons(self) -> Sequence[Tallies]:
+        """Every line and shape, and every crowd."""
+        alone = [tallies for single in self.singles for tallies in single.shapes.values()]
+        return alone + [tallies for crowd in self.crowds for tallies in crowd.sizes.values()]
+
+    @property
     def hours(self) -> float:
         """Simulated hours, all together."""
-        tables = [tallies for single in self.singles for tallies in single.shapes.values()]
-        tables += [t for single in self.curves.values() for t in single.shapes.values()]
-        tables += [tallies for crowd in self.crowds for tallies in crowd.sizes.values()]
+        curves = [t for single in self.curves.values() for t in single.shapes.values()]
+        tables = [*self.comparisons, *curves]
         return sum(tally.simulated for table in tables for tally in table.values()) / 3600
 
 
@@ -194,7 +204,7 @@ def study(effort: Effort) -> Study:
         grid=[single(line, effort) for line in GRID],
         crowds=[
             crowd(TYPICAL, "crowd", effort),
-            crowd(SLOW, "crowd", effort, contenders=(50,)),
+            crowd(SLOW, "crowd", effort),
             crowd(TYPICAL, "steady", steady, contenders=(50,)),
             crowd(SLOW, "steady", steady, contenders=(50,)),
         ],

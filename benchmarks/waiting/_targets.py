@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import attrs
 
-from benchmarks.waiting import _strategies
+from benchmarks.waiting import _strategies, _study
 from benchmarks.waiting._study import Crowd, Single, Study
 from benchmarks.waiting._tally import Tally
 
@@ -44,9 +44,10 @@ def targets(study: Study) -> Iterator[Target]:
 
 def domination(study: Study) -> Target:
     """Count the peers that are better on both idle time and re-sent bytes."""
-    found = sum(len(list(single.better())) for single in study.singles)
-    cells = sum(len(single.shapes) for single in study.singles) * len(_strategies.PEERS)
-    return Target(f"better on idle time and on re-sent bytes, of {cells} comparisons", 0, found)
+    tables = study.comparisons
+    found = sum(len(list(_study.better(tallies))) for tallies in tables)
+    label = "policies better on both idle time and re-sent bytes, alone and in crowds, of {}"
+    return Target(label.format(len(tables) * len(_strategies.PEERS)), 0, found)
 
 
 def waiting(single: Single, label: str, *, idle: float, resending: float) -> Iterator[Target]:

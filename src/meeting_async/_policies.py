@@ -94,7 +94,7 @@ class LockPolicy:
     """Longest delay between two probes, before jitter."""
     max_retry_after: float = attrs.field(default=60.0, validator=_seconds)
     """Longest Retry-After that is obeyed; a longer one is cut to this."""
-    jitter: float = attrs.field(default=0.1, validator=_number(float, 0, 1))
+    jitter: float = attrs.field(default=0.25, validator=_number(float, 0, 1))
     """Share by which a delay is moved at random, so that waiters do not march in step."""
 
     def delay(
