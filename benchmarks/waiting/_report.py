@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from benchmarks.waiting import _holds, _strategies
 from benchmarks.waiting._simulation import Meeting
-from benchmarks.waiting._study import Crowd, Single, Study
+from benchmarks.waiting._study import Crowd, Single, Study, better
 from benchmarks.waiting._tally import percentile
 from benchmarks.waiting._targets import OURS, PROBING, targets
 
@@ -35,7 +35,8 @@ def _sections(study: Study) -> Iterator[str]:
     for crowd in study.crowds:
         if len(crowd.sizes) > 1:
             title = f"1 to 50 contenders, one document each, body of {crowd.line.seconds:g} s"
-            yield f"\n## {title}: 99 % wait in fair shares\n"
+            yield f"\n## {title}\n"
+            yield "99 % wait in fair shares / idle s / bytes re-sent for each delivered.\n"
             yield from _table(_sizes(crowd))
 
 
@@ -72,11 +73,11 @@ def _grid(study: Study) -> Iterator[Row]:
         *("better on both", "probe: begins after s", "probe: bytes / delivered"),
     )
     for single in study.grid:
-        better = {f"{peer} ({shape})" for shape, peer in single.better()}
+        found = {f"{peer} ({shape})" for shape, peer in single.better()}
         yield (
             *(f"{single.line.size / 1e6:g} MB", f"{single.line.megabits_per_second:g}"),
             *(f"{single.line.seconds:.3g}", f"{single.mean(OURS, lambda t: t.idle):.1f}"),
-            *(f"{single.mean(OURS, lambda t: t.resent):.2f}", ", ".join(sorted(better)) or "none"),
+            *(f"{single.mean(OURS, lambda t: t.resent):.2f}", ", ".join(sorted(found)) or "none"),
             f"{single.mean(PROBING, lambda t: t.lag):.2f}",
             f"{single.mean(PROBING, lambda t: t.resent + t.probed_share):.2%}",
         )
@@ -100,8 +101,14 @@ def _shared(crowd: Crowd, name: str) -> Iterator[str]:
 def _sizes(crowd: Crowd) -> Iterator[Row]:
     yield ("", *(str(number) for number in crowd.sizes))
     for strategy in _strategies.ALL:
-        waits = [crowd.unfairness(number, strategy.name) for number in crowd.sizes]
-        yield (strategy.name, *(f"{wait:.2f}" for wait in waits))
+        yield (strategy.name, *(_size(crowd, number, strategy.name) for number in crowd.sizes))
+    found = [", ".join(better(tallies)) or "none" for tallies in crowd.sizes.values()]
+    yield ("better on both", *found)
+
+
+def _size(crowd: Crowd, number: int, name: str) -> str:
+    tally = crowd.sizes[number][name]
+    return f"{crowd.unfairness(number, name):.2f} / {tally.idle:.1f} / {tally.resent:.3g}"
 
 
 def _table(rows: Iterator[Row]) -> Iterator[str]:

@@ -125,16 +125,11 @@ class Study:
         return (self.typical, self.slow, *self.grid)
 
     @property
-    def comparisons(self) -> Sequence[Tallies]:
-        """Every line and shape, and every crowd."""
-        alone = [tallies for single in self.singles for tallies in single.shapes.values()]
-        return alone + [tallies for crowd in self.crowds for tallies in crowd.sizes.values()]
-
-    @property
     def hours(self) -> float:
         """Simulated hours, all together."""
-        curves = [t for single in self.curves.values() for t in single.shapes.values()]
-        tables = [*self.comparisons, *curves]
+        singles = [*self.singles, *self.curves.values()]
+        tables = [tallies for single in singles for tallies in single.shapes.values()]
+        tables += [tallies for crowd in self.crowds for tallies in crowd.sizes.values()]
         return sum(tally.simulated for table in tables for tally in table.values()) / 3600
 
 

@@ -86,8 +86,8 @@ class LockPolicy:
 
     A body of 10 s is then followed by a delay of 15 s; the first delay is half as long.
     """
-    patience: float = attrs.field(default=100.0, validator=_positive)
-    """Seconds of waiting after which ``max_delay`` shrinks in proportion, to 15 % at last."""
+    patience: float = attrs.field(default=120.0, validator=_positive)
+    """Seconds of waiting after which ``max_delay`` shrinks in proportion, to a quarter at last."""
     probe: bool = attrs.field(default=False, validator=_instance(bool))
     """Ask with an empty form whether the room is locked before the document is sent."""
     probe_interval: float = attrs.field(default=2.0, validator=_positive)
@@ -139,7 +139,7 @@ class LockPolicy:
         return max(self.window - waited - send_seconds, self.min_delay)
 
 
-_OLDEST = 0.15
+_OLDEST = 0.25
 """Part of ``max_delay`` that is left to who has waited longest: it must not end in hammering."""
 
 _ROUNDING = 0.001
