@@ -214,9 +214,10 @@ class Round:
 
     def _foreseen(self, me: _Contender) -> Process:
         """Let the body end just at the release; those who came first are served first."""
-        ends = max(self._locked_until, me.arrived + self._first_cost)
-        began = ends - self._scenario.send_seconds - self._scenario.round_trip / 2
-        self._tally.found_free(released=self._locked_until, began=began, taken=ends)
+        earliest = me.arrived + self._first_cost
+        ends = max(self._locked_until, earliest)
+        if earliest <= self._locked_until:
+            self._tally.found_free(released=self._locked_until, began=me.arrived, taken=ends)
         self._delivered(me, ends)
         self._locked_until = ends + self._scenario.holds.draw(self._holds)
         yield ends - self._now
