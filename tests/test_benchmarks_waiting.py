@@ -19,7 +19,14 @@ sys.path.append(str(ROOT))  # it is not installed
 from benchmarks.waiting import __main__ as command  # noqa: E402
 from benchmarks.waiting import _holds, _strategies, _study, _targets  # noqa: E402
 from benchmarks.waiting._holds import Holds  # noqa: E402
-from benchmarks.waiting._simulation import Meeting, Scenario, simulate  # noqa: E402
+from benchmarks.waiting._simulation import (  # noqa: E402
+    Contender,
+    Meeting,
+    Point,
+    Round,
+    Scenario,
+    simulate,
+)
 from benchmarks.waiting._strategies import ORACLE, OURS, PEERS, PROBING, Refusal  # noqa: E402
 from benchmarks.waiting._study import Effort, Line  # noqa: E402
 from benchmarks.waiting._tally import Tally, percentile  # noqa: E402
@@ -131,6 +138,33 @@ def test_a_probe_costs_its_bytes_and_a_round_trip() -> None:
     assert (tally.refusals, tally.bytes_sent) == (0, MB + 4 * 300)
     assert tally.idle == pytest.approx(4.8009 + 0.05 + 1 + 0.05 - 3.2, abs=1e-6)
     assert tally.lag == pytest.approx(4.8009 + 0.05 - 3.2, abs=1e-6)
+
+
+@pytest.mark.parametrize("strategy", [OURS, ORACLE, *PEERS], ids=lambda strategy: strategy.name)
+def test_a_free_room_is_nobodys_fault(strategy: _strategies.Strategy) -> None:
+    """Who finds it free sends once and has waited for its own body only; that is no idle time."""
+    tally = simulate(scenario(_holds.fixed(0.001), 10.0, "crowd"), strategy, rounds=5)
+    assert tally.waits == pytest.approx([10.0] * 5)
+    assert (tally.refusals, tally.idles) == (0, [])
+
+
+def test_probing_gives_up_on_a_server_that_lies() -> None:
+    """Two bodies refused right after "free" end it, unless a probe was refused between them."""
+
+    def found(*probes: bool) -> bool:
+        round_ = Round(
+            Scenario(_holds.fixed()), PROBING, Tally(mean_hold=1), seed="", first=Point(0, 0)
+        )
+        me = Contender(arrived=0.0, probing=True)
+        for probe in probes:
+            round_.refuse(me, probe=probe)
+        return me.probing
+
+    body, probe = False, True
+    assert found(probe, probe, body, probe, body)
+    assert found(probe, body)
+    assert not found(probe, body, body)
+    assert not found(body, body, probe)
 
 
 @pytest.mark.parametrize("strategy", _strategies.ALL, ids=lambda strategy: strategy.name)

@@ -86,7 +86,7 @@ _GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 @attrs.define
-class _Contender:
+class Contender:
     """An upload on its way."""
 
     arrived: float
@@ -154,7 +154,7 @@ class Round:
         steady = self._scenario.meeting == "steady"
         for number in range(STEADY_UPLOADS if steady else 1):
             counts = not steady or number in STEADY_COUNTED
-            me = _Contender(arrived, self._strategy.probes, counts)
+            me = Contender(arrived, self._strategy.probes, counts)
             upload = self._foreseen if self._strategy.is_clairvoyant else self._upload
             yield from upload(me)
             if steady:
@@ -162,7 +162,7 @@ class Round:
                 yield max(0.0, self._locked_until - self._now) + pause
                 arrived = self._now
 
-    def _upload(self, me: _Contender) -> Process:
+    def _upload(self, me: Contender) -> Process:
         """Attempt and wait until the room is taken."""
         while True:
             if me.probing:
@@ -171,8 +171,7 @@ class Round:
                 free = self._now >= self._locked_until
                 yield self._scenario.round_trip / 2
                 if not free:
-                    me.vain = 0
-                    yield self._refused(me, probe=True)
+                    yield self.refuse(me, probe=True)
                     continue
             began = self._now
             yield self._scenario.send_seconds + self._scenario.round_trip / 2
@@ -180,16 +179,16 @@ class Round:
                 return self._take(me, began)
             self._tally.refused(self._scenario.size, self._scenario.send_seconds)
             yield self._scenario.round_trip / 2
-            yield self._refused(me, probe=False)
+            yield self.refuse(me, probe=False)
 
-    def _refused(self, me: _Contender, *, probe: bool) -> float:
-        """Return the delay after a 409."""
+    def refuse(self, me: Contender, *, probe: bool) -> float:
+        """Return the delay after a 409 to a probe, or to a body."""
         if me.busy_since is None:
             me.busy_since = self._now
             self._waiting += 1
-        if me.probing and not probe:
-            me.vain += 1
-            me.probing = me.vain < VAIN_BODIES
+        me.vain = 0 if probe else me.vain + 1
+        if me.vain == VAIN_BODIES:
+            me.probing = False
         refusal = Refusal(
             waited=self._now - me.busy_since,
             send_seconds=self._scenario.send_seconds,
@@ -201,18 +200,18 @@ class Round:
         me.previous = self._strategy.delay(refusal, self._dice)
         return me.previous
 
-    def _take(self, me: _Contender, began: float) -> None:
+    def _take(self, me: Contender, began: float) -> None:
         if self._waiting:  # whoever waits was refused before the release
             self._tally.found_free(released=self._locked_until, began=began, taken=self._now)
         self._waiting -= me.busy_since is not None
         self._delivered(me, self._now)
         self._locked_until = self._now + self._scenario.holds.draw(self._holds)
 
-    def _delivered(self, me: _Contender, when: float) -> None:
+    def _delivered(self, me: Contender, when: float) -> None:
         waited = when - me.arrived
         self._tally.delivered(self._scenario.size, waited=waited, counts=me.counts)
 
-    def _foreseen(self, me: _Contender) -> Process:
+    def _foreseen(self, me: Contender) -> Process:
         """Let the body end just at the release; those who came first are served first."""
         earliest = me.arrived + self._first_cost
         ends = max(self._locked_until, earliest)
