@@ -148,6 +148,31 @@ def test_a_free_room_is_nobodys_fault(strategy: _strategies.Strategy) -> None:
     assert (tally.refusals, tally.idles) == (0, [])
 
 
+def test_only_the_wait_for_a_release_is_idle_time() -> None:
+    """Of twelve uploads, one after another, the first alone meets somebody else's hold."""
+    place = scenario(_holds.fixed(20.0), 0.5, "steady")
+    tally = simulate(place, _strategies.fixed(4.0), rounds=1)
+    assert (len(tally.waits), len(tally.idles)) == (5, 1)
+    assert 0 <= tally.idle < 4.5
+
+
+def test_what_a_waiter_knows() -> None:
+    """The time since its first 409, its own delays and how long its body took; no more."""
+    seen: list[Refusal] = []
+
+    def spy(refusal: Refusal, _random: Random) -> float:
+        seen.append(refusal)
+        return 4.0
+
+    strategy = _strategies.Strategy("spy", _strategies.Role.PEER, spy)
+    simulate(scenario(_holds.fixed(10.5), 1.0), strategy, rounds=1)
+    assert seen == [
+        Refusal(waited=0.0, send_seconds=1.0, number=0, previous=None),
+        Refusal(waited=5.0, send_seconds=1.0, number=1, previous=4.0),
+        Refusal(waited=10.0, send_seconds=1.0, number=2, previous=4.0),
+    ]
+
+
 def test_probing_gives_up_on_a_server_that_lies() -> None:
     """Two bodies refused right after "free" end it, unless a probe was refused between them."""
 
