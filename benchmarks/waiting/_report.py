@@ -32,9 +32,10 @@ def _sections(study: Study) -> Iterator[str]:
     for meeting, title in meetings.items():
         yield f"\n## 50 contenders, {title}, each holding the room for 5 s on average\n"
         yield from _table(_crowded(study, meeting))
-    for crowd in study.crowds:
+    for crowd in (*study.crowds, *study.long_crowds):
         if len(crowd.sizes) > 1:
             title = f"1 to 50 contenders, one document each, body of {crowd.line.seconds:g} s"
+            title += f", holds of {crowd.hold:.0f} s"
             yield f"\n## {title}\n"
             yield "99 % wait in fair shares / idle s / bytes re-sent for each delivered.\n"
             yield from _table(_sizes(crowd))

@@ -85,6 +85,8 @@ class Crowd:
 
     line: Line
     meeting: Meeting
+    hold: float
+    """Mean holding time in seconds."""
     sizes: Mapping[int, Tallies]
 
     def unfairness(self, contenders: int, name: str, share: float = 0.99) -> float:
@@ -118,6 +120,9 @@ class Study:
     """Fixed delays on the typical and on the slow line."""
     grid: Sequence[Single]
     crowds: Sequence[Crowd]
+    """With short holds."""
+    long_crowds: Sequence[Crowd]
+    """With holds as long as those that one waiter meets."""
 
     @property
     def singles(self) -> Sequence[Single]:
@@ -129,7 +134,11 @@ class Study:
         """Simulated hours, all together."""
         singles = [*self.singles, *self.curves.values()]
         tables = [tallies for single in singles for tallies in single.shapes.values()]
-        tables += [tallies for crowd in self.crowds for tallies in crowd.sizes.values()]
+        tables += [
+            tallies
+            for crowd in (*self.crowds, *self.long_crowds)
+            for tallies in crowd.sizes.values()
+        ]
         return sum(tally.simulated for table in tables for tally in table.values()) / 3600
 
 
@@ -164,12 +173,14 @@ def crowd(
     effort: Effort,
     contenders: Sequence[int] = CONTENDERS,
     strategies: Sequence[Strategy] = _strategies.ALL,
+    *,
+    hold: float = CROWD_HOLD,
 ) -> Crowd:
     """Simulate crowds of several sizes; the same number of uploads for each size."""
     results: dict[int, Tallies] = {}
     for number in contenders:
         scenario = Scenario(
-            _holds.exponential(CROWD_HOLD),
+            _holds.exponential(hold),
             size=line.size,
             bits_per_second=line.megabits_per_second * 1e6,
             contenders=number,
@@ -177,7 +188,7 @@ def crowd(
         )
         rounds = max(1, effort.crowds * max(contenders) // number)
         results[number] = _each(scenario, strategies, rounds, effort.seed)
-    return Crowd(line, meeting, results)
+    return Crowd(line, meeting, hold, results)
 
 
 def _each(scenario: Scenario, strategies: Sequence[Strategy], rounds: int, seed: int) -> Tallies:
@@ -188,6 +199,7 @@ def study(effort: Effort) -> Study:
     """Simulate everything."""
     intervals = [_strategies.fixed(seconds) for seconds in INTERVALS]
     steady = attrs.evolve(effort, crowds=max(1, effort.crowds // 2))
+    few = attrs.evolve(effort, crowds=max(1, effort.crowds // 5))
     return Study(
         effort,
         typical=single(TYPICAL, effort),
@@ -203,4 +215,5 @@ def study(effort: Effort) -> Study:
             crowd(TYPICAL, "steady", steady, contenders=(50,)),
             crowd(SLOW, "steady", steady, contenders=(50,)),
         ],
+        long_crowds=[crowd(line, "crowd", few, hold=_holds.MEAN) for line in (TYPICAL, SLOW)],
     )

@@ -36,8 +36,9 @@ def targets(study: Study) -> Iterator[Target]:
     """Compare everything; for each figure the worst of the shapes counts."""
     alone = [tallies for single in study.singles for tallies in single.shapes.values()]
     yield domination(alone, "one waiter")
-    crowded = [tallies for crowd in study.crowds for tallies in crowd.sizes.values()]
-    yield domination(crowded, "crowds, holds of 5 s")
+    for crowds in (study.long_crowds, study.crowds):
+        crowded = [tallies for crowd in crowds for tallies in crowd.sizes.values()]
+        yield domination(crowded, f"crowds, holds of {crowds[0].hold:.0f} s")
     yield from waiting(study.typical, "body of 0.5 s", idle=0.08, resending=0.10)
     yield from waiting(study.slow, "body of 10 s", idle=0.25, resending=0.40)
     yield from probing(study)
