@@ -31,22 +31,68 @@ def delay(policy: LockPolicy, waited: float, **facts: Any) -> float | None:
     ("waited", "expected"),
     [
         (0.0, 0.5),
-        (2.5, 0.5),
-        (5.0, 1.0),
-        (50.0, 10.0),
-        (100.0, 20.0),
-        (200.0, 20.0),
-        (310.0, 20.0),
-        (320.0, 10.0),
-        (329.0, 1.0),
+        (0.125, 0.5),
+        (0.5, 2.0),
+        (1.0, 4.0),
+        (1.875, 7.5),
+        (10.0, 7.5),
+        (120.0, 7.5),
+        (150.0, 6.0),
+        (240.0, 3.75),
+        (298.0, 2.0),
+        (299.8, 0.5),
+        (300.0, 3.0),
+        (327.0, 7.5 * 120 / 327),
+        (328.0, 2.0),
         (329.9, 330.0 - 329.9),
         (330.0, None),
         (331.0, None),
     ],
 )
-def test_delay_is_a_share_of_the_time_waited(waited: float, expected: float | None) -> None:
-    """A fifth, at least 0.5 s, at most 20 s; the last attempt falls on the end of the budget."""
+def test_delay_grows_with_the_time_waited(waited: float, expected: float | None) -> None:
+    """Four times that, from 0.5 s to 7.5 s; after 120 s it shrinks; the last is on the edge."""
     assert delay(LockPolicy(), waited) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("waited", "expected"), [(300.0, 3.0), (479.0, 7.5 * 120 / 479), (480.0, 1.875), (1e6, 1.875)]
+)
+def test_old_waiters_do_not_hammer(waited: float, expected: float) -> None:
+    """A quarter of the longest delay is left to whoever waits on and on."""
+    assert delay(LockPolicy(max_wait=math.inf), waited) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("waited", "send_seconds", "expected"),
+    [
+        (250.0, 0.0, 3.6),
+        (297.0, 0.0, 3.0),
+        (297.0, 1.0, 2.0),
+        (297.0, 2.4, 0.6),
+        (297.0, 2.6, 0.5),
+        (297.0, 9.0, 0.5),
+        (300.0, 9.0, 13.5),
+        (0.0, 299.0, 1.0),
+        (0.0, 800.0, 0.5),
+        (1.0, 800.0, 0.5),
+    ],
+)
+def test_no_body_ends_after_the_lock_must_have_ended(
+    waited: float, send_seconds: float, expected: float
+) -> None:
+    """The lock of the first 409 lives for 300 s at most; jitter does not matter then."""
+    policy = LockPolicy(max_wait=math.inf)
+    assert delay(policy, waited, send_seconds=send_seconds) == pytest.approx(expected)
+    late = delay(policy, waited, send_seconds=send_seconds, random=0.999)
+    assert late is not None
+    if waited < 300 and expected < 3.6:
+        assert late == pytest.approx(expected)
+
+
+def test_window_of_another_server() -> None:
+    """A lock that lives for a minute is not waited for as if it lived for five."""
+    assert delay(LockPolicy(window=60), 57.0, send_seconds=1.0) == pytest.approx(2.0)
+    assert delay(LockPolicy(window=60), 60.0) == 7.5
 
 
 def test_budget_and_window_of_the_interface() -> None:
@@ -55,14 +101,15 @@ def test_budget_and_window_of_the_interface() -> None:
     assert (policy.max_wait, policy.window) == (330.0, 300.0)
 
 
-def test_waiting_out_the_budget_ends() -> None:
+@pytest.mark.parametrize(("send_seconds", "attempts"), [(0.0, 71), (10.0, 15)])
+def test_waiting_out_the_budget_ends(send_seconds: float, attempts: int) -> None:
     """Sleeping exactly as told reaches the end of the budget and then stops."""
     policy, waited, delays = LockPolicy(), 0.0, []
-    while (seconds := delay(policy, waited)) is not None:
+    while (seconds := delay(policy, waited, send_seconds=send_seconds)) is not None:
         delays.append(seconds)
-        waited += seconds
-    assert waited == pytest.approx(policy.max_wait)
-    assert len(delays) < 50
+        waited += seconds + send_seconds
+    assert waited == pytest.approx(policy.max_wait + send_seconds)
+    assert len(delays) == attempts
     assert min(delays[:-1]) >= 0.5
 
 
@@ -101,28 +148,96 @@ def test_obeying_no_hint_is_no_hammering() -> None:
     assert seconds >= LockPolicy().min_delay
 
 
-def test_slow_line_stays_half_free() -> None:
-    """The delay is at least the time that the refused body took, above ``max_delay``, too."""
-    assert delay(LockPolicy(), 0.0, send_seconds=12.0) == 12.0
-    assert delay(LockPolicy(), 0.0, send_seconds=25.0) == 25.0
-    assert delay(LockPolicy(), 50.0, send_seconds=9.0) == 10.0
+@pytest.mark.parametrize(
+    ("waited", "send_seconds", "expected"),
+    [
+        (0.0, 0.4, 0.5),
+        (0.0, 1.0, 0.75),
+        (0.0, 10.0, 7.5),
+        (1.0, 10.0, 7.5),
+        (3.0, 10.0, 12.0),
+        (17.5, 10.0, 15.0),
+        (200.0, 10.0, 15.0),
+        (50.0, 4.0, 7.5),
+        (50.0, 6.0, 9.0),
+        (0.0, 40.0, 30.0),
+        (70.0, 40.0, 60.0),
+    ],
+)
+def test_slow_line_stays_mostly_free(waited: float, send_seconds: float, expected: float) -> None:
+    """Delays grow to 1.5 times what the body took, so that it takes 40 % of the time."""
+    seconds = delay(LockPolicy(), waited, send_seconds=send_seconds)
+    assert seconds == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
-    ("random", "expected"), [(0.0, 9.0), (0.25, 9.5), (0.5, 10.0), (1.0, 11.0)]
+    ("line_share", "first", "grown"), [(0.5, 5.0, 10.0), (0.2, 20.0, 40.0), (1, 0.5, 7.5)]
 )
-def test_jitter_is_a_tenth_each_way(random: float, expected: float) -> None:
+def test_share_of_a_slow_line(line_share: float, first: float, grown: float) -> None:
+    """With half of the line a body of 10 s is followed by 10 s; with all of it speed is no matter.
+
+    The first delay is half of the later ones, or the shortest there is.
+    """
+    policy = LockPolicy(line_share=line_share)
+    assert delay(policy, 0.0, send_seconds=10.0) == pytest.approx(first)
+    assert delay(policy, 50.0, send_seconds=10.0) == pytest.approx(grown)
+
+
+@pytest.mark.parametrize(
+    ("waited", "expected"), [(0.0, 0.5), (0.25, 1.0), (0.5, 2.0), (50.0, 2.0), (299.5, 2.0)]
+)
+def test_probes_come_every_two_seconds(waited: float, expected: float) -> None:
+    """However slow the line is and however long one has waited: a probe costs next to nothing."""
+    for send_seconds in (0.0, 10.0, 800.0):
+        seconds = delay(LockPolicy(probe=True), waited, send_seconds=send_seconds, probing=True)
+        assert seconds == pytest.approx(expected)
+
+
+def test_probing_has_its_own_interval_and_the_same_budget() -> None:
+    """Jitter, hint and budget are as ever; ``probe`` by itself says nothing about a delay."""
+    policy = LockPolicy(probe=True, probe_interval=4.0)
+    assert delay(policy, 50.0, probing=True) == 4.0
+    assert delay(policy, 50.0, probing=True, random=0.0) == 3.0
+    assert delay(policy, 50.0, probing=True, hint=30.0) == 30.0
+    assert delay(policy, 329.0, probing=True) == pytest.approx(1.0)
+    assert delay(policy, 330.0, probing=True) is None
+    assert delay(policy, 50.0) == delay(LockPolicy(), 50.0) == 7.5
+    assert delay(LockPolicy(probe_interval=0.1), 50.0, probing=True) == pytest.approx(0.1)
+
+
+def test_probing_is_off_unless_asked_for() -> None:
+    """How a server answers an empty form is not specified."""
+    assert LockPolicy().probe is False
+
+
+@pytest.mark.parametrize("value", [1, 0, None, "yes"])
+def test_probe_is_a_switch(value: Any) -> None:
+    """A number of seconds belongs elsewhere."""
+    with pytest.raises(ConfigurationError) as caught:
+        LockPolicy(probe=value)
+    assert caught.value.field == "probe"
+
+
+@pytest.mark.parametrize(
+    ("random", "expected"), [(0.0, 5.625), (0.25, 6.5625), (0.5, 7.5), (1.0, 9.375)]
+)
+def test_jitter_is_a_quarter_each_way(random: float, expected: float) -> None:
     """Waiters of one moment do not march in step."""
     assert delay(LockPolicy(), 50.0, random=random) == pytest.approx(expected)
-    assert jittered(10.0, random, spread=0.1) == pytest.approx(expected)
-    assert delay(LockPolicy(jitter=0), 50.0, random=random) == 10.0
+    assert jittered(7.5, random, spread=0.25) == pytest.approx(expected)
+    assert delay(LockPolicy(jitter=0), 50.0, random=random) == 7.5
 
 
 def test_settings_change_the_delay() -> None:
     """Each setting means what it says."""
-    policy = LockPolicy(share=0.5, min_delay=2.0, max_delay=8.0, max_retry_after=3.0)
-    assert [delay(policy, waited) for waited in (0.0, 10.0, 100.0)] == [2.0, 5.0, 8.0]
+    policy = LockPolicy(
+        growth=0.5, min_delay=2.0, max_delay=8.0, patience=160.0, max_retry_after=3.0
+    )
+    found = [delay(policy, waited) for waited in (0.0, 10.0, 100.0, 160.0, 200.0)]
+    assert found == pytest.approx([2.0, 5.0, 8.0, 8.0, 6.4])
     assert delay(policy, 10.0, hint=30.0) == 3.0
+    assert delay(LockPolicy(patience=math.inf), 250.0) == 7.5
+    assert delay(LockPolicy(min_delay=30.0), 50.0) == 30.0
 
 
 seconds_of_a_day = st.floats(0, 86_400)
@@ -130,33 +245,41 @@ positive = st.floats(0.001, 86_400)
 policies = st.builds(
     LockPolicy,
     max_wait=seconds_of_a_day,
-    share=st.floats(0.001, 10),
+    window=seconds_of_a_day,
+    growth=st.floats(0.001, 10),
     min_delay=positive,
     max_delay=positive,
+    line_share=st.floats(0.001, 1),
+    patience=positive | st.just(math.inf),
+    probe_interval=positive,
     max_retry_after=seconds_of_a_day,
     jitter=st.floats(0, 1),
 )
 
 
-@fuzz
-@given(
-    policies,
-    seconds_of_a_day,
-    seconds_of_a_day,
-    st.none() | st.floats(0, 1e12),
-    st.floats(0, 1, exclude_max=True),
+facts = st.fixed_dictionaries(
+    {
+        "send_seconds": seconds_of_a_day,
+        "hint": st.none() | st.floats(0, 1e12),
+        "random": st.floats(0, 1, exclude_max=True),
+        "probing": st.booleans(),
+    }
 )
+
+
+@fuzz
+@given(policies, seconds_of_a_day, facts)
 def test_no_delay_is_negative_or_leaves_the_budget(
-    policy: LockPolicy, waited: float, send_seconds: float, hint: float | None, random: float
+    policy: LockPolicy, waited: float, facts: dict[str, Any]
 ) -> None:
     """Whatever the settings and the server say."""
-    seconds = policy.delay(waited=waited, send_seconds=send_seconds, hint=hint, random=random)
+    seconds = policy.delay(waited=waited, **facts)
     if seconds is None:
         assert policy.max_wait - waited < 0.001
         return
     assert seconds >= 0
     assert waited + seconds <= math.nextafter(policy.max_wait, math.inf)
-    if hint is not None:
+    if facts["hint"] is not None:
         assert seconds <= max(policy.max_retry_after, policy.min_delay)
 
 
@@ -164,8 +287,9 @@ def test_no_delay_is_negative_or_leaves_the_budget(
 @given(policies, seconds_of_a_day, st.floats(0, 1, exclude_max=True))
 def test_jitter_stays_within_its_bounds(policy: LockPolicy, waited: float, random: float) -> None:
     """A delay is off the undisturbed one by at most the share that ``jitter`` says."""
-    calm = delay(attrs.evolve(policy, jitter=0.0, max_wait=math.inf), waited)
-    moved = delay(attrs.evolve(policy, max_wait=math.inf), waited, random=random)
+    policy = attrs.evolve(policy, max_wait=math.inf, window=0.0)
+    calm = delay(attrs.evolve(policy, jitter=0.0), waited)
+    moved = delay(policy, waited, random=random)
     assert calm is not None
     assert moved is not None
     spread = policy.jitter + 1e-9
@@ -238,7 +362,7 @@ def test_backoff_stays_within_its_bounds(
 NOT_SECONDS: list[Any] = [-0.001, -1, math.nan, "5", None, True, [], 1j]
 SECONDS = {LockPolicy: ("max_wait", "window", "max_retry_after"), RetryPolicy: ("max_retry_after",)}
 ABOVE_0 = {
-    LockPolicy: ("share", "min_delay", "max_delay"),
+    LockPolicy: (*("growth", "min_delay", "max_delay", "patience", "probe_interval"),),
     RetryPolicy: ("initial_delay", "max_delay"),
     Timeouts: ("connect", "send_stall", "reply", "upload_reply"),
 }
@@ -262,6 +386,7 @@ COUNTS: dict[Any, tuple[str, ...]] = {RetryPolicy: ("max_attempts", "max_interru
     rows(SECONDS, NOT_SECONDS)
     + rows(ABOVE_0, [0, *NOT_SECONDS])
     + rows({LockPolicy: ("jitter",)}, [1.001, math.inf, *NOT_SECONDS])
+    + rows({LockPolicy: ("line_share",)}, [0, 1.001, math.inf, *NOT_SECONDS])
     + rows(COUNTS, [-1, 1.0, 1.5, math.inf, *NOT_SECONDS])
     + rows({RetryPolicy: ("max_attempts",)}, [0]),
 )
@@ -280,6 +405,7 @@ def test_unusable_settings_are_named(kind: Any, field: str, value: Any) -> None:
     rows(SECONDS, [0, 0.0, 5, 1.5, math.inf])
     + rows(ABOVE_0, [0.001, 5, math.inf])
     + rows({LockPolicy: ("jitter",)}, [0, 0.5, 1])
+    + rows({LockPolicy: ("line_share",)}, [0.001, 0.5, 1])
     + rows({RetryPolicy: ("max_attempts",)}, [1, 100])
     + rows({RetryPolicy: ("max_interruptions",)}, [0, 100]),
 )
@@ -292,7 +418,8 @@ def test_edges_of_settings_are_usable(kind: Any, field: str, value: Any) -> None
     ("kind", "field", "problem"),
     [
         (LockPolicy, "max_wait", "is not a number of at least 0"),
-        (LockPolicy, "share", "is not a number above 0"),
+        (LockPolicy, "growth", "is not a number above 0"),
+        (LockPolicy, "line_share", "is not a number above 0 and at most 1"),
         (LockPolicy, "jitter", "is not a number of at least 0 and at most 1"),
         (RetryPolicy, "max_attempts", "is not an integer of at least 1"),
         (RetryPolicy, "max_interruptions", "is not an integer of at least 0"),

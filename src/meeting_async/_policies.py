@@ -65,43 +65,82 @@ def jittered(seconds: float, random: float, *, spread: float) -> float:
 class LockPolicy:
     """How to wait for a room in which somebody else's upload is in progress (HTTP 409).
 
-    Nothing is known about the holder, so the delay grows with the time already waited: a fixed
-    share of it, within bounds. That is scale-free: short holds are noticed soon, long ones cost
-    few attempts, each of which may carry the whole document.
+    The delays grow with the time already waited, from half a second to a few seconds. On a slow
+    line the time that a body takes sets them instead, so that most of the line stays free. Nobody
+    waits longer than the lock can live, and who has waited long tries more often than newcomers.
+    ``docs/waiting.md`` says why; ``python -m benchmarks.waiting`` compares it with what others do.
     """
 
     max_wait: float = attrs.field(default=330.0, validator=_seconds)
     """Budget in seconds from the first 409 of an upload; 0 raises ``RoomBusy`` at once."""
     window: float = attrs.field(default=300.0, validator=_seconds)
     """Longest time a server holds a room's lock (interface section 8: 5 minutes)."""
-    share: float = attrs.field(default=0.2, validator=_positive)
-    """Delay as a share of the time already waited."""
+    growth: float = attrs.field(default=4.0, validator=_positive)
+    """Delay as a multiple of the time already waited, until it reaches its longest."""
     min_delay: float = attrs.field(default=0.5, validator=_positive)
     """Shortest delay, before jitter; a lock may be released a moment after the holder's 200."""
-    max_delay: float = attrs.field(default=20.0, validator=_positive)
-    """Longest delay that the share may grow to, before jitter; a Retry-After may ask for more."""
+    max_delay: float = attrs.field(default=7.5, validator=_positive)
+    """Longest delay on a fast line, before jitter; a Retry-After may ask for more."""
+    line_share: float = attrs.field(default=0.4, validator=_number(float, 0, 1, above=True))
+    """Share of the time for which attempts may keep a slow line busy, once the delays have grown.
+
+    A body of 10 s is then followed by a delay of 15 s; the first delay is half as long.
+    """
+    patience: float = attrs.field(default=120.0, validator=_positive)
+    """Seconds of waiting after which ``max_delay`` shrinks in proportion, to a quarter at last."""
+    probe: bool = attrs.field(default=False, validator=_instance(bool))
+    """Ask with an empty form whether the room is locked before the document is sent."""
+    probe_interval: float = attrs.field(default=2.0, validator=_positive)
+    """Longest delay between two probes, before jitter."""
     max_retry_after: float = attrs.field(default=60.0, validator=_seconds)
     """Longest Retry-After that is obeyed; a longer one is cut to this."""
-    jitter: float = attrs.field(default=0.1, validator=_number(float, 0, 1))
+    jitter: float = attrs.field(default=0.25, validator=_number(float, 0, 1))
     """Share by which a delay is moved at random, so that waiters do not march in step."""
 
     def delay(
-        self, *, waited: float, send_seconds: float, hint: float | None, random: float
+        self,
+        *,
+        waited: float,
+        send_seconds: float,
+        hint: float | None,
+        random: float,
+        probing: bool = False,
     ) -> float | None:
         """Seconds until the next attempt, or ``None`` when the budget is spent.
 
         The last attempt falls on the end of the budget. ``send_seconds`` is how long the refused
-        body took: on a slow line waiting at least that long keeps the line half free. ``hint`` is
-        the server's Retry-After, which wins.
+        body took. ``hint`` is the server's Retry-After, which wins. ``probing`` says that a probe
+        comes next, which costs the same on every line.
         """
         remaining = self.max_wait - waited
         if remaining < _ROUNDING:
             return None
         if hint is not None:
             return min(max(min(hint, self.max_retry_after), self.min_delay), remaining)
-        share = min(max(waited * self.share, self.min_delay), self.max_delay)
-        return min(jittered(max(share, send_seconds), random, spread=self.jitter), remaining)
+        if probing:
+            seconds = min(max(waited * self.growth, self.min_delay), self.probe_interval)
+            return min(jittered(seconds, random, spread=self.jitter), remaining)
+        seconds = jittered(self._grown(waited, send_seconds), random, spread=self.jitter)
+        return min(seconds, self._until_expiry(waited, send_seconds), remaining)
 
+    def _grown(self, waited: float, send_seconds: float) -> float:
+        """Delay before jitter."""
+        slow = send_seconds * (1 - self.line_share) / self.line_share
+        longest = max(self.max_delay * self._fading(waited), slow)
+        return max(min(waited * self.growth, longest), slow / 2, self.min_delay)
+
+    def _fading(self, waited: float) -> float:
+        return 1.0 if waited <= self.patience else max(self.patience / waited, _OLDEST)
+
+    def _until_expiry(self, waited: float, send_seconds: float) -> float:
+        """Delay after which the body ends just when the lock of the first 409 must have ended."""
+        if waited >= self.window:
+            return math.inf
+        return max(self.window - waited - send_seconds, self.min_delay)
+
+
+_OLDEST = 0.25
+"""Part of ``max_delay`` that is left to who has waited longest: it must not end in hammering."""
 
 _ROUNDING = 0.001
 """Seconds: sleeping until the end of the budget may end a float's rounding short of it."""

@@ -1,0 +1,1 @@
+"""Policies of waiting for a room, simulated: ``python -m benchmarks.waiting``."""
