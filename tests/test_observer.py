@@ -153,9 +153,9 @@ def test_a_wait_says_how_long(in_virtual_time: InVirtualTime) -> None:
     script = [busy(), busy(), busy(retry_after="7"), accepted()]
     recorder = in_virtual_time(partial(told, *script, lock=LockPolicy(jitter=0)))
     waits = [(e.attempt, e.retry_in, e.waited, e.max_wait) for e in recorder.of(WaitingForRoom)]
-    assert waits == [(1, 0.5, 0, 330), (2, 0.5, 0.5, 330), (3, 7, 1, 330)]
-    assert recorder.times[-1] == 8
-    assert recorder.of(Finished)[0].seconds == 8
+    assert waits == [(1, 0.5, 0, 330), (2, 2, 0.5, 330), (3, 7, 2.5, 330)]
+    assert recorder.times[-1] == 9.5
+    assert recorder.of(Finished)[0].seconds == 9.5
 
 
 async def test_a_retry_says_why() -> None:
