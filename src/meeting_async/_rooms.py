@@ -7,6 +7,7 @@ for several is a :class:`RoomGate` as well.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -17,13 +18,13 @@ import anyio
 import anyio.lowlevel
 import attrs
 
-from meeting_async._observer import logger
+logger = logging.getLogger("meeting_async")
 
 OnWait = Callable[[float], Awaitable[None]]
 """Called with the seconds for which the room stays shut, as far as is known; 0 when it is taken."""
 
 SHUT_LIMIT = 10.0
-"""Seconds that a gate gets to shut a room after an unknown outcome, be the call cancelled or not."""
+"""Seconds that a gate gets to shut a room, even if the call is being cancelled."""
 
 
 class RoomGate(Protocol):
@@ -34,9 +35,7 @@ class RoomGate(Protocol):
     raised on the way out is logged: it cannot change the outcome of an upload.
     """
 
-    def turn(
-        self, room: str, on_wait: OnWait | None = None
-    ) -> AbstractAsyncContextManager[object]:
+    def turn(self, room: str, on_wait: OnWait | None = None) -> AbstractAsyncContextManager[object]:
         """Wait for the room's turn; the turn ends with the block, however it ends.
 
         ``on_wait`` is awaited once if there is a wait, and not otherwise. If it raises, the place
