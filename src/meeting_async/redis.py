@@ -4,71 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import uuid
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from urllib.parse import quote
 
-import anyio
-import attrs
 from redis.asyncio import Redis
-from redis.asyncio.lock import Lock
-from redis.commands.core import AsyncScript
-from redis.exceptions import LockNotOwnedError, RedisError
 
-from meeting_async._observer import logger
+from meeting_async._redis import LEAVE, LOOK, RENEWALS, Commands, Place, warn
 from meeting_async._rooms import OnWait, common_turnstile
 from meeting_async.errors import ConfigurationError, RoomGateUnavailable
 
 __all__ = ["RedisRoomGate"]
-
-COMMAND_SECONDS = 5.0
-"""Limit on one exchange with Redis, redis-py's own repetitions included; usually a millisecond."""
-
-COMMANDS_AT_ONCE = 16
-"""Of one gate: thousands of waiting rooms need no more connections than that."""
-
-GRACE_SECONDS = 5.0
-"""A place in the line that nobody asked for during that time belongs to a dead process."""
-
-NEXT_LOOK, LAST_LOOK = 0.1, 1.0
-"""Seconds between two looks of whoever is next, and the most for those far behind."""
-
-RENEWALS = 6
-"""Renewals per lifetime: a lock outlives its killed holder by at least 5/6 of the lifetime."""
-
-_LOOK = """
-local line, seen, lock, shut = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local me, grace = ARGV[1], tonumber(ARGV[2])
-local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
-local holder = redis.call('GET', lock)
-local gone = redis.call('ZRANGEBYSCORE', seen, '-inf', now - grace * 1000)
-if holder then table.insert(gone, holder) end
-for _, token in ipairs(gone) do
-    redis.call('ZREM', line, token)
-    redis.call('ZREM', seen, token)
-end
-redis.call('ZADD', line, 'NX', now, me)
-redis.call('ZADD', seen, now, me)
-redis.call('PEXPIRE', line, grace)
-redis.call('PEXPIRE', seen, grace)
-local ahead = redis.call('ZRANK', line, me)
-if holder == me then ahead = -1 elseif holder then ahead = ahead + 1 end
-return {ahead, math.max(redis.call('PTTL', shut), 0)}
-"""
-"""Take a place in the line of the room, or confirm it; say how many are ahead, and the shut time.
-
-Who holds the lock is out of the line, and so is who was silent for longer than the grace. All by
-the clock of the Redis server. -1: the lock is mine already; the reply that said so was lost.
-"""
-
-_LEAVE = """
-redis.call('ZREM', KEYS[1], ARGV[1])
-redis.call('ZREM', KEYS[2], ARGV[1])
-if KEYS[3] and redis.call('GET', KEYS[3]) == ARGV[1] then redis.call('DEL', KEYS[3]) end
-"""
-"""Leave the line; with a third key, also the lock, if it was taken without our getting to know."""
 
 
 class RedisRoomGate:
@@ -104,9 +50,9 @@ class RedisRoomGate:
         self._client = client
         self._prefix = prefix
         self._lifetime = lifetime
-        self._look = client.register_script(_LOOK)
-        self._leave = client.register_script(_LEAVE)
-        self._slots = anyio.Semaphore(COMMANDS_AT_ONCE)
+        self._look = client.register_script(LOOK)
+        self._leave = client.register_script(LEAVE)
+        self._commands = Commands()
 
     def __repr__(self) -> str:
         return f"<RedisRoomGate with keys {self._prefix}*>"  # the client's repr has the password
@@ -129,13 +75,13 @@ class RedisRoomGate:
     async def shut(self, room: str, seconds: float) -> None:
         """Shut the room for every process; without Redis, for this event loop."""
         await common_turnstile().shut(room, seconds)
-        milliseconds = max(1, round(seconds * 1000))
+        key, milliseconds = self._keys(room)[3], max(1, round(seconds * 1000))
         try:
-            async with self._slots:
-                with anyio.fail_after(COMMAND_SECONDS, shield=True):
-                    await self._client.set(self._keys(room)[3], "unknown", px=milliseconds)
-        except (RedisError, OSError) as error:
-            _warn("room %r is shut for this process only: %s", room, _reason(error))
+            await self._commands.run(
+                room, lambda: self._client.set(key, "unknown", px=milliseconds)
+            )
+        except RoomGateUnavailable as error:
+            warn("room %r is shut for this process only: %s", room, error.reason)
 
     def _keys(self, room: str) -> tuple[str, str, str, str]:
         # Braces keep the keys of a room on one node of a cluster; none can be left in the name.
@@ -143,117 +89,17 @@ class RedisRoomGate:
         line, seen, lock, shut = (f"{self._prefix}{{{quote(room)}}}:{name}" for name in names)
         return line, seen, lock, shut
 
-    def _place(self, room: str) -> _Place:
+    def _place(self, room: str) -> Place:
         keys = self._keys(room)
-        return _Place(
+        return Place(
             room=room,
             keys=keys,
             lock=self._client.lock(keys[2], timeout=self._lifetime, thread_local=False),
             every=self._lifetime / RENEWALS,
-            slots=self._slots,
+            commands=self._commands,
             look=self._look,
             leave_line=self._leave,
         )
-
-
-@attrs.define(eq=False)
-class _Place:
-    """One upload's place in the line of all processes, and then its lock."""
-
-    room: str
-    keys: tuple[str, str, str, str]
-    lock: Lock
-    """One object for each acquisition: it keeps the token."""
-    every: float
-    """Seconds between two renewals."""
-    slots: anyio.Semaphore
-    look: AsyncScript
-    leave_line: AsyncScript
-    token: str = attrs.field(factory=lambda: uuid.uuid4().hex)
-    known: bool = False
-    """Whether Redis may know of this place."""
-    held: bool = False
-
-    async def wait(self, on_wait: OnWait) -> None:
-        """Wait until nobody is ahead, the room is open and its lock is ours."""
-        while True:
-            ahead, shut_for = await self._ask()
-            if ahead == 0 and shut_for == 0 and await self._take():
-                return
-            if ahead == -1:
-                await self._give_up()
-                continue
-            await on_wait(shut_for)
-            await anyio.sleep(min(max(NEXT_LOOK * ahead, NEXT_LOOK, shut_for), LAST_LOOK))
-
-    async def _ask(self) -> tuple[int, float]:
-        async with self._answering():
-            grace = round(GRACE_SECONDS * 1000)
-            ahead, shut_ms = await self.look(keys=list(self.keys), args=[self.token, grace])
-        self.known = True
-        return ahead, shut_ms / 1000
-
-    async def _take(self) -> bool:
-        async with self._answering():
-            self.held = bool(await self.lock.acquire(blocking=False, token=self.token))
-            if self.held:
-                await self.leave_line(keys=list(self.keys[:2]), args=[self.token])
-        return self.held
-
-    async def _give_up(self) -> None:
-        async with self._answering():
-            await self.leave_line(keys=list(self.keys[:3]), args=[self.token])
-
-    @asynccontextmanager
-    async def _answering(self) -> AsyncGenerator[None, None]:
-        """Let a command that has begun come to its end: half of one would leave the lock taken."""
-        async with self.slots:
-            try:
-                with anyio.fail_after(COMMAND_SECONDS, shield=True):
-                    yield
-            except (RedisError, OSError) as error:
-                raise RoomGateUnavailable(self.room, f"Redis: {_reason(error)}") from error
-
-    @asynccontextmanager
-    async def renewed(self) -> AsyncGenerator[None, None]:
-        """Renew the lock meanwhile, in a task that can neither disturb the block nor outlive it."""
-        renewals = asyncio.create_task(self._renew())
-        try:
-            yield
-        finally:
-            renewals.cancel()
-            with anyio.CancelScope(shield=True):
-                result, *_ = await asyncio.gather(renewals, return_exceptions=True)
-            if isinstance(result, Exception):
-                _warn("renewing the lock of room %r raised %r", self.room, result)
-
-    async def _renew(self) -> None:
-        while True:
-            await asyncio.sleep(self.every)
-            try:
-                async with self._answering():
-                    await self.lock.reacquire()
-            except RoomGateUnavailable as error:
-                if isinstance(error.__cause__, LockNotOwnedError):
-                    return _warn(_LOST, self.room)
-                _warn("the lock of room %r is not renewed: %s", self.room, error.reason)
-
-    async def leave(self) -> None:
-        """Release the lock or give the place up. Whatever that meets, the upload is over."""
-        with anyio.CancelScope(shield=True):
-            try:
-                await (self._release() if self.held else self._give_up())
-            except RoomGateUnavailable as error:
-                if isinstance(error.__cause__, LockNotOwnedError):
-                    return _warn(_LOST, self.room)
-                _warn("room %r is not released, its lock expires: %s", self.room, error.reason)
-
-    async def _release(self) -> None:
-        async with self._answering():
-            await self.lock.release()
-
-
-_LOST = "the lock of room %r expired or was lost during an upload: others may have been let in"
 
 
 def _check_loop() -> None:
@@ -275,13 +121,3 @@ def _once(on_wait: OnWait | None) -> OnWait:
             await on_wait(shut_for)
 
     return tell
-
-
-def _reason(error: BaseException) -> str:
-    if isinstance(error, TimeoutError) and not str(error):
-        return f"no answer within {COMMAND_SECONDS:g} s"
-    return str(error) or type(error).__name__
-
-
-def _warn(message: str, *args: object) -> None:
-    logger.warning(message, *args, extra={"action": "room_gate"})
