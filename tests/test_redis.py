@@ -321,13 +321,15 @@ async def test_a_lock_whose_reply_was_lost_is_found_again(
     """With redis-py's repetitions the turn begins, without them it fails; no lock is left."""
     from redis.asyncio.retry import Retry
     from redis.backoff import NoBackoff
+    from redis.exceptions import ConnectionError  # noqa: A004 - redis-py has its own
 
     proxy = LossyProxy(server.port)
     async with anyio.create_task_group() as group:
         listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
         group.start_soon(listener.serve, proxy)
-        port = listener.extra(anyio.abc.SocketAttribute.local_port)
-        async with Redis(port=port, retry=Retry(NoBackoff(), retries)) as client:
+        how: Any = {"port": listener.extra(anyio.abc.SocketAttribute.local_port)}
+        how |= {"retry": Retry(NoBackoff(), retries), "retry_on_error": [ConnectionError]}
+        async with Redis(**how) as client:
             gate = RedisRoomGate(client)
             with anyio.fail_after(5):
                 if retries:

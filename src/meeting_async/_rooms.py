@@ -8,7 +8,7 @@ for several is a :class:`RoomGate` as well.
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol
@@ -57,12 +57,12 @@ class Turnstile:
 
     _lines: dict[str, deque[anyio.Event]] = attrs.field(factory=dict, init=False, repr=False)
     """Per room the uploads in order of arrival; the first of them has its turn."""
-    _shut_until: dict[str, float] = attrs.field(factory=dict, init=False, repr=False)
+    _shut_until: OrderedDict[str, float] = attrs.field(factory=OrderedDict, init=False, repr=False)
 
     async def shut(self, room: str, seconds: float) -> None:
         """Admit nobody for so long: our own upload of unknown outcome may hold the room's lock."""
-        self._shut_until.pop(room, None)
         self._shut_until[room] = anyio.current_time() + seconds
+        self._shut_until.move_to_end(room)
 
     def shut_for(self, room: str) -> float:
         """Seconds for which the room stays shut; 0 when it is open."""
@@ -102,10 +102,8 @@ class Turnstile:
 
     def _forget_opened(self) -> None:
         """Drop rooms that have opened again; the longest shut stand first."""
-        for room in list(self._shut_until):
-            if self.shut_for(room) > 0:
-                return
-            del self._shut_until[room]
+        while self._shut_until and self.shut_for(next(iter(self._shut_until))) == 0:
+            self._shut_until.popitem(last=False)
 
 
 _turnstiles = anyio.lowlevel.RunVar[Turnstile]("meeting_async.turnstile")
