@@ -564,7 +564,7 @@ async def test_a_killed_waiter_loses_its_place(
 
 
 async def test_processes_are_served_in_order(redis: Redis, server: RedisServer) -> None:
-    """Who asked first goes in first."""
+    """Who asked first goes in first, even if it does not look for a while."""
     await redis.set(f"{KEY}lock", "somebody")
     with workers(1, "hold", server.port, 60) as [ahead]:
         ahead.start()
@@ -573,7 +573,11 @@ async def test_processes_are_served_in_order(redis: Redis, server: RedisServer) 
             entered = anyio.Event()
             group.start_soon(partial(enter, RedisRoomGate(redis), entered))
             await anyio.sleep(0.3)
+            ahead.process.send_signal(signal.SIGSTOP)
             await redis.delete(f"{KEY}lock")
+            await anyio.sleep(1.5)
+            assert not entered.is_set()
+            ahead.process.send_signal(signal.SIGCONT)
             assert await anyio.to_thread.run_sync(ahead.says) == "inside"
             await anyio.sleep(0.5)
             assert not entered.is_set()

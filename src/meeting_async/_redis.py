@@ -41,9 +41,7 @@ local me, grace = ARGV[1], tonumber(ARGV[2])
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local holder = redis.call('GET', lock)
-local gone = redis.call('ZRANGEBYSCORE', seen, '-inf', now - grace * 1000)
-if holder then table.insert(gone, holder) end
-for _, token in ipairs(gone) do
+for _, token in ipairs(redis.call('ZRANGEBYSCORE', seen, '-inf', now - grace * 1000)) do
     redis.call('ZREM', line, token)
     redis.call('ZREM', seen, token)
 end
@@ -57,8 +55,8 @@ return {ahead, math.max(redis.call('PTTL', shut), 0)}
 """
 """Take a place in the line of the room, or confirm it; say how many are ahead, and the shut time.
 
-Who holds the lock is out of the line, and so is who was silent for longer than the grace. All by
-the clock of the Redis server. -1: the lock is mine already; the reply that said so was lost.
+Who was silent for longer than the grace is out of the line, by the clock of the Redis server; who
+holds the lock has left it. -1: the lock is mine already; the reply that said so was lost.
 """
 
 LEAVE = """
