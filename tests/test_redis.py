@@ -509,15 +509,16 @@ def leads(names: list[str]) -> list[int]:
 
 
 @pytest.mark.timeout(120)
-def test_eight_processes_share_a_room_without_one_409(redis_of_module: RedisServer) -> None:
+def test_eight_processes_share_a_room_without_one_409() -> None:
     """Each document once, in each process's order, and no process is left behind."""
     meeting = MeetingServer(processing_seconds=0.05)
     room = meeting.add_room("room01")
-    port = redis_of_module.port
-    with meeting.run() as url, workers(8, "upload", port, 360, url, "w{}", 5) as processes:
-        for worker in processes:
-            worker.start()
-        assert [worker.end() for worker in processes] == [0] * 8
+    with redis_running() as redis, meeting.run() as url:
+        args = ("upload", redis.port, 360, url, "w{}", 5)
+        with workers(8, *args) as processes:
+            for worker in processes:
+                worker.start()
+            assert [worker.end() for worker in processes] == [0] * 8
     assert [request.status for request in meeting.requests] == [200] * 40
     names = [file.name for file in room.received]
     assert sorted(names) == [f"w{one}-{number}.pdf" for one in range(8) for number in range(5)]
