@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from _redis import BINARY, redis_running
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs").glob("**/*.md"))
@@ -63,6 +68,18 @@ def anchors(page: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+@contextlib.contextmanager
+def redis_if_needed(code: str) -> Iterator[dict[str, str]]:
+    """Yield the environment, with a Redis server for an example that names ``REDIS_URL``."""
+    if "REDIS_URL" not in code:
+        yield dict(os.environ)
+        return
+    if BINARY is None:
+        pytest.skip("there is no redis-server (Debian: redis-server)")
+    with redis_running() as redis:
+        yield {**os.environ, "REDIS_URL": f"redis://127.0.0.1:{redis.port}"}
+
+
 def every_example() -> list[object]:
     """Return all examples as parameters, named after their pages."""
     return [
@@ -85,7 +102,10 @@ def test_example(code: str, output: str, tmp_path: Path) -> None:
     for name, content in FILES.items():
         (tmp_path / name).write_bytes(content)
     command = [sys.executable, "-W", "error", "-c", code]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    with redis_if_needed(code) as environment:
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
     assert (done.stdout, done.stderr) == (output, "")
 
 
@@ -97,7 +117,7 @@ def test_links_lead_somewhere(path: Path) -> None:
 
 def test_there_are_examples() -> None:
     """The checks above have something to check."""
-    assert {"signers", "transports"} <= {path.stem for path in PAGES}
+    assert {"rooms", "signers", "transports"} <= {path.stem for path in PAGES}
     assert len(every_example()) >= 2
 
 

@@ -150,6 +150,7 @@ def test_texts() -> None:
             errors.RequestRefused("room/create", None, 400, None, "no"),
             errors.RoomBusy("room01", 330.04, "HTTP 409 (busy)"),
             errors.DeadlineExceeded("room/create", 30.0, "sending"),
+            errors.RoomGateUnavailable("https://meet.test:443/auth room01", "no answer"),
             errors.ConnectionLost("the connection broke"),
             errors.UploadInterrupted("reset", "room01", "a.pdf", 4096),
             errors.UploadOutcomeUnknown("room01", "a.pdf", 9, 9, "silence", 300.0),
@@ -168,6 +169,10 @@ def test_texts() -> None:
         "room/create: refused (HTTP 400: no)",
         "room 'room01' is busy after 330.0 s of waiting: HTTP 409 (busy)",
         "room/create: the deadline of 30 s struck while sending",
+        (
+            "the gate of room 'https://meet.test:443/auth room01' cannot be asked, "
+            "nothing was sent: no answer"
+        ),
         "the connection broke",
         "upload of 'a.pdf' to room 'room01' was cut off after 4,096 bytes: reset",
         (
@@ -206,6 +211,7 @@ BUILTINS: dict[str, tuple[type[BaseException], ...]] = {
     "DocumentUnreadable": (OSError,),
     "RoomBusy": (TimeoutError,),
     "DeadlineExceeded": (TimeoutError,),
+    "RoomGateUnavailable": (ConnectionError,),
     "TransportError": (ConnectionError,),
     "ConnectFailed": (ConnectionError,),
     "ConnectionLost": (ConnectionError,),

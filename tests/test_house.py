@@ -27,7 +27,7 @@ FLOORS = {
     **dict.fromkeys(("_observer", "_operations", "_outage", "_rooms", "_delivery"), 2),
     **dict.fromkeys(("_borrowed", "_connections", "_dialing", "_exchange", "_failures"), 2),
     **dict.fromkeys(("_proxies", "_routes", "_sockets", "_stack", "_tls"), 2),
-    **dict.fromkeys(("_transport", "httpx2"), 2),
+    **dict.fromkeys(("_redis", "_transport", "httpx2", "redis"), 2),
     **dict.fromkeys(("_client", "_environment"), 3),
     **dict.fromkeys(("__init__", "__main__", "cli", "testing"), 4),
 }
@@ -193,7 +193,7 @@ def test_foreign_packages_are_declared() -> None:
     """What the core imports are the standard library and the declared dependencies."""
     declared = {"anyio", "attrs", "httpx", "tenacity"}
     provided = {"attr", "h11", "httpcore"}  # by attrs and by httpx
-    core = set(FLOORS) - {"cli", "httpx2", "testing"}
+    core = set(FLOORS) - {"_redis", "cli", "httpx2", "redis", "testing"}
     used = {package for name in core for package in foreign(name)}
     assert used - set(sys.stdlib_module_names) <= declared | provided
 

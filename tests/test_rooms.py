@@ -1,6 +1,12 @@
 """The turnstile: one upload per room at a time, in order, and shut while a lock may be our own."""
 
-from collections.abc import Callable
+import gc
+import logging
+import time
+import tracemalloc
+import weakref
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -23,8 +29,17 @@ from _fakes import (
     record,
     reply,
 )
-from meeting_async import Event, HttpxTransport, LockPolicy, MeetingClient, Queued, RetryPolicy
-from meeting_async._rooms import Turnstile
+from meeting_async import (
+    Event,
+    HttpxTransport,
+    LockPolicy,
+    MeetingClient,
+    Queued,
+    RetryPolicy,
+    RoomGate,
+    Turnstile,
+)
+from meeting_async._rooms import OnWait, common_turnstile, room_name
 from meeting_async.errors import (
     ConnectFailed,
     ConnectionLost,
@@ -145,7 +160,7 @@ def test_a_shut_room_opens_to_the_second(in_virtual_time: InVirtualTime) -> None
 
     async def main() -> None:
         turnstile = Turnstile()
-        turnstile.shut("room01", 300)
+        await turnstile.shut("room01", 300)
         assert turnstile.shut_for("room01") == 300
         assert turnstile.must_wait("room01")
         assert turnstile.shut_for("room02") == 0
@@ -166,7 +181,7 @@ def test_who_gives_up_before_a_shut_room_leaves_it_shut(in_virtual_time: InVirtu
 
     async def main() -> None:
         turnstile = Turnstile()
-        turnstile.shut("room01", 300)
+        await turnstile.shut("room01", 300)
         with anyio.move_on_after(100) as scope:
             async with turnstile.turn("room01"):
                 pytest.fail("the room is shut")
@@ -183,10 +198,10 @@ def test_shutting_again_counts_from_then(in_virtual_time: InVirtualTime) -> None
 
     async def main() -> None:
         turnstile = Turnstile()
-        turnstile.shut("long", 500)
-        turnstile.shut("room01", 100)
+        await turnstile.shut("long", 500)
+        await turnstile.shut("room01", 100)
         await anyio.sleep(50)
-        turnstile.shut("room01", 300)
+        await turnstile.shut("room01", 300)
         async with turnstile.turn("room01"):
             assert anyio.current_time() == 350
         async with turnstile.turn("long"):
@@ -211,7 +226,7 @@ def test_ten_thousand_rooms_leave_nothing_behind(in_virtual_time: InVirtualTime)
                 if number % 100 == 0:
                     group.start_soon(visit, turnstile, f"room{number}")
         for number in range(1_000):
-            turnstile.shut(f"room{number}", 300)
+            await turnstile.shut(f"room{number}", 300)
         await anyio.sleep(301)
         async with turnstile.turn("another"):
             pass
@@ -220,15 +235,255 @@ def test_ten_thousand_rooms_leave_nothing_behind(in_virtual_time: InVirtualTime)
     in_virtual_time(main)
 
 
+async def test_a_refusal_to_wait_gives_the_place_up() -> None:
+    """What ``on_wait`` raises comes out as it is, and those behind move up."""
+    visitors = Visitors(Turnstile())
+    order: list[str] = []
+
+    async def refuse(_shut_for: float) -> None:
+        raise ZeroDivisionError
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(visitors.visit, "first")
+        await settle()
+        with pytest.raises(ZeroDivisionError):
+            async with visitors.turnstile.turn("room01", refuse):
+                order.append("never")
+        visitors.leave["first"].set()
+    assert not order
+    assert remembers_nothing(visitors.turnstile)
+
+
+async def test_ten_thousand_idle_rooms_take_no_memory() -> None:
+    """Less than a byte for each room that was used."""
+    turnstile = common_turnstile()
+
+    async def use(rooms: int) -> None:
+        for number in range(rooms):
+            async with turnstile.turn(f"https://meet.test:443/auth room{number}"):
+                pass
+
+    await use(100)
+    tracemalloc.start()
+    try:
+        gc.collect()
+        before, _ = tracemalloc.get_traced_memory()
+        await use(10_000)
+        gc.collect()
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 10_000
+
+
+async def test_ten_thousand_shut_rooms_slow_no_turn() -> None:
+    """A turn takes about as long as with none, by the fastest of several rounds."""
+
+    async def seconds(turnstile: Turnstile) -> float:
+        rounds = []
+        for _ in range(7):
+            began = time.perf_counter()
+            for _ in range(200):
+                async with turnstile.turn("room01"):
+                    pass
+            rounds.append(time.perf_counter() - began)
+        return min(rounds)
+
+    crowded = Turnstile()
+    for number in range(10_000):
+        await crowded.shut(f"room{number + 2}", 300)
+    assert await seconds(crowded) < 3 * await seconds(Turnstile())
+
+
+# --- all clients of one event loop ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("base", "room"),
+    [
+        ("https://meet.test/auth", "https://meet.test:443/auth r"),
+        ("HTTPS://MEET.test:443/auth", "https://meet.test:443/auth r"),
+        ("http://127.0.0.1:8080/auth", "http://127.0.0.1:8080/auth r"),
+        ("http://localhost/auth", "http://localhost:80/auth r"),
+        ("https://meet.test/b/auth", "https://meet.test:443/b/auth r"),
+        ("https://[::1]/auth", "https://::1:443/auth r"),
+    ],
+)
+def test_a_room_has_one_name(base: str, room: str) -> None:
+    """Capitals and the default port make no other server; paths and ports do."""
+    assert room_name(base, "r") == room
+
+
+def test_clients_of_one_server_take_turns(in_virtual_time: InVirtualTime) -> None:
+    """In order of arrival, however each writes the server's address."""
+
+    async def main() -> None:
+        transport = FakeTransport(then=lambda _: accepted(replying=5))
+        urls = ["https://meet.test", "https://MEET.test:443/auth/"]
+        clients = [connected(transport, base_url=url) for url in urls]
+        async with clients[0], clients[1], anyio.create_task_group() as group:
+            for number in range(6):
+                group.start_soon(upload, clients[number % 2], f"{number}.pdf")
+                await anyio.sleep(0.1)
+        assert anyio.current_time() == 30
+        assert names(transport) == [f"{number}.pdf" for number in range(6)]
+        assert not transport.collisions
+
+    in_virtual_time(main)
+
+
+def test_an_unknown_outcome_holds_other_clients_back(in_virtual_time: InVirtualTime) -> None:
+    """Of the same server, even when the one that saw it is gone; other servers are open."""
+
+    async def main() -> None:
+        async with connected(FakeTransport(lost())) as first:
+            await lost_after_the_boundary(first)
+        del first
+        gc.collect()
+        transport = FakeTransport(accepted(), accepted())
+        async with connected(transport, base_url="https://other.test") as other:
+            assert await upload(other) == 0
+        async with connected(transport) as second:
+            assert await upload(second) == 300
+
+    in_virtual_time(main)
+
+
+def test_a_turnstile_of_ones_own(in_virtual_time: InVirtualTime) -> None:
+    """``room_gate=Turnstile()`` stands beside the common line."""
+
+    async def main() -> None:
+        async with connected(FakeTransport(lost())) as first:
+            await lost_after_the_boundary(first)
+        async with connected(FakeTransport(accepted()), room_gate=Turnstile()) as second:
+            assert await upload(second) == 0
+
+    in_virtual_time(main)
+
+
+def test_a_client_in_a_second_loop_gets_its_turnstile(in_virtual_time: InVirtualTime) -> None:
+    """What the first loop knew was of its own time; the second one starts anew, and works."""
+    client = connected(FakeTransport(lost(), accepted(replying=5), accepted()))
+
+    async def first() -> Turnstile:
+        await lost_after_the_boundary(client)
+        return common_turnstile()
+
+    async def second() -> Turnstile:
+        async with client, anyio.create_task_group() as group:
+            group.start_soon(upload, client)
+            await settle()
+            assert await upload(client) == 5
+        return common_turnstile()
+
+    assert in_virtual_time(first) is not in_virtual_time(second)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_turnstile_goes_with_its_loop(backend: str) -> None:
+    """Even one that still remembers a shut room."""
+
+    async def main() -> weakref.ref[Turnstile]:
+        assert common_turnstile() is common_turnstile()
+        await common_turnstile().shut("room01", 300)
+        return weakref.ref(common_turnstile())
+
+    turnstile = anyio.run(main, backend=backend)
+    gc.collect()
+    assert turnstile() is None
+
+
+# --- gates that misbehave ------------------------------------------------------------------------
+
+
+class Misbehaving:
+    """A gate that raises, wraps, swallows or hangs where it should not."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+
+    @asynccontextmanager
+    async def turn(self, room: str, on_wait: OnWait | None = None) -> AsyncGenerator[None, None]:
+        """Let everybody in, and spoil the way out."""
+        if self.how == "raises on the way in":
+            raise OSError("no way in")
+        try:
+            yield
+        except BaseException as error:
+            if self.how == "swallows":
+                return
+            if self.how == "wraps" and isinstance(error, Exception):
+                raise ExceptionGroup("of a task group", [error]) from None
+            raise
+        finally:
+            if self.how == "raises on the way out":
+                raise OSError("no way out")
+
+    async def shut(self, room: str, seconds: float) -> None:
+        """Fail to shut."""
+        if self.how == "raises when it shuts":
+            raise OSError("cannot shut")
+        if self.how == "hangs when it shuts":
+            await anyio.sleep_forever()
+
+
+ON_THE_WAY_OUT = ["raises on the way out", "wraps", "swallows"]
+ANYWHERE = [*ON_THE_WAY_OUT, "raises when it shuts", "hangs when it shuts"]
+
+
+@pytest.mark.parametrize("how", ANYWHERE)
+def test_no_gate_changes_an_unknown_outcome(
+    in_virtual_time: InVirtualTime, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The caller gets to see just that, and the log tells of the gate, unless it swallowed."""
+
+    async def main() -> None:
+        gate: RoomGate = Misbehaving(how)
+        async with connected(FakeTransport(lost()), room_gate=gate) as client:
+            await lost_after_the_boundary(client)
+        assert anyio.current_time() == (10 if how == "hangs when it shuts" else 0)
+
+    in_virtual_time(main)
+    warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert [vars(record)["action"] for record in warnings] == ["room_gate"] * (how != "swallows")
+
+
+@pytest.mark.parametrize("how", ANYWHERE)
+async def test_no_gate_changes_an_acceptance(how: str) -> None:
+    """An accepted upload is one, so that nobody sends it again."""
+    transport = FakeTransport(accepted())
+    async with connected(transport, room_gate=Misbehaving(how)) as client:
+        await upload(client)
+    assert len(transport.exchanges) == 1
+
+
+@pytest.mark.parametrize("how", ON_THE_WAY_OUT)
+async def test_no_gate_changes_a_cancellation(how: str) -> None:
+    """A cancelled upload is cancelled."""
+    transport = FakeTransport(hanging(take=Take.NOTHING))
+    async with connected(transport, room_gate=Misbehaving(how)) as client:
+        with anyio.move_on_after(0.05) as scope:
+            await upload(client)
+            pytest.fail("the upload was cancelled")
+    assert scope.cancelled_caught
+
+
+async def test_what_is_raised_on_the_way_in_reaches_the_caller() -> None:
+    """As it is, and nothing is sent."""
+    transport = FakeTransport()
+    async with connected(transport, room_gate=Misbehaving("raises on the way in")) as client:
+        with pytest.raises(OSError, match="no way in"):
+            await upload(client)
+    assert transport.exchanges == []
+
+
 # --- through the client --------------------------------------------------------------------------
 
 
 def connected(transport: FakeTransport, **settings: Any) -> MeetingClient:
     """Make a client of the scripted transport whose lock waits are exact."""
-    settings = {"lock": LockPolicy(jitter=0), **settings}
-    return MeetingClient(
-        "https://meet.test", api_key="key", api_secret="secret", transport=transport, **settings
-    )
+    settings = {"base_url": "https://meet.test", "lock": LockPolicy(jitter=0), **settings}
+    return MeetingClient(api_key="key", api_secret="secret", transport=transport, **settings)
 
 
 async def upload(client: MeetingClient, name: str = "deck.pdf", **how: Any) -> float:
@@ -305,7 +560,7 @@ async def test_who_does_not_wait_is_told() -> None:
         with anyio.fail_after(5), pytest.raises(RoomBusy) as caught:
             await upload(client, max_wait=0)
         assert (caught.value.room_id, caught.value.waited) == ("room01", 0)
-        assert "this client" in caught.value.reason
+        assert "from here" in caught.value.reason
         assert caught.value.attempts == ()
 
         group.start_soon(

@@ -32,6 +32,7 @@ from meeting_async._records import (
     SignedHeaders,
     UploadReceipt,
 )
+from meeting_async._rooms import RoomGate, Turnstile
 from meeting_async._signing import HmacSigner, Signer
 from meeting_async._transport import HttpxTransport, Transport
 from meeting_async._verdicts import Verdict
@@ -55,10 +56,12 @@ __all__ = [
     "Request",
     "RetryPolicy",
     "RetryScheduled",
+    "RoomGate",
     "SignedHeaders",
     "Signer",
     "Timeouts",
     "Transport",
+    "Turnstile",
     "UploadReceipt",
     "Verdict",
     "WaitingForRoom",

@@ -28,7 +28,7 @@ from meeting_async._policies import Delivery as DeliveryMode
 from meeting_async._policies import LockPolicy, Options, RetryPolicy, Timeouts
 from meeting_async._recognition import Uploadable
 from meeting_async._records import ActiveRoom, Reply, Request, UploadReceipt
-from meeting_async._rooms import Turnstile
+from meeting_async._rooms import Door, RoomGate, common_turnstile, room_name
 from meeting_async._signing import HmacSigner, Signer, hidden
 from meeting_async._transport import HttpxTransport, Transport
 from meeting_async._verdicts import Repeatability
@@ -44,7 +44,7 @@ class _Shared:
     base: str
     signer: Signer
     transport: Transport
-    turnstile: Turnstile = attrs.field(factory=Turnstile)
+    gate: RoomGate | None = None
     used: bool = False
     closed: bool = False
 
@@ -58,6 +58,12 @@ class _Shared:
         """Send through the transport, as long as the client is open."""
         self.check_open()
         return await self.transport.send(request)
+
+    def door(self, operation: Operation) -> Door | None:
+        """Return the way into an upload's room; other calls need no turn."""
+        if not operation.upload or operation.room_id is None:
+            return None
+        return Door(self.gate or common_turnstile(), room_name(self.base, operation.room_id))
 
     async def aclose(self) -> None:
         """Close the transport, once."""
@@ -100,6 +106,9 @@ class MeetingClient:
         on_event: Called with every :class:`~meeting_async.Event`; a function or a coroutine
             function. What it raises is logged and changes nothing; a coroutine is cut off after
             1 s.
+        room_gate: What lets uploads to one room take turns. By default one :class:`Turnstile` for
+            all clients of this event loop; to coordinate processes, a
+            :class:`~meeting_async.redis.RedisRoomGate` or one of yours.
 
     Raises:
         ConfigurationError: A setting cannot be used; it is named.
@@ -122,6 +131,7 @@ class MeetingClient:
         retry: RetryPolicy | None = None,
         timeouts: Timeouts | None = None,
         on_event: OnEvent | None = None,
+        room_gate: RoomGate | None = None,
     ) -> None:
         api_secret = hidden(api_secret)  # also from tracebacks with locals
         signer = _signer(api_key, api_secret, signer)
@@ -136,7 +146,7 @@ class MeetingClient:
             on_event=on_event,
         )
         transport = HttpxTransport() if transport is None else transport
-        self._shared = _Shared(base, signer, transport)
+        self._shared = _Shared(base, signer, transport, room_gate)
         self._is_derived = False
 
     @classmethod
@@ -232,8 +242,8 @@ class MeetingClient:
     ) -> UploadReceipt:
         """Put a document into the whiteboard files of an active room (interface section 4.2).
 
-        Waits its turn behind other uploads of this client to the room, and while somebody else's
-        upload holds the room's lock. Success means accepted: the server may still be converting.
+        Waits its turn behind other uploads from here to the room, and while somebody else's upload
+        holds the room's lock. Success means accepted: the server may still be converting.
 
         Args:
             room_id: An active room with a presenter in it.
@@ -243,8 +253,8 @@ class MeetingClient:
                 none.
             content_type: Media type, instead of its own or the one guessed from the name.
             max_wait: Seconds to wait for the room's lock from the first refusal, instead of
-                ``LockPolicy.max_wait``; 0 raises :class:`RoomBusy` at once. The queue behind this
-                client's own uploads does not count, except that 0 does not queue either.
+                ``LockPolicy.max_wait``; 0 raises :class:`RoomBusy` at once. The queue at the room's
+                gate does not count, except that 0 does not queue either.
             deadline: Seconds for everything: queue, waits, attempts.
 
         Raises:
@@ -384,7 +394,7 @@ class MeetingClient:
         return Delivery(
             operation=operation,
             transport=self._shared,
-            turnstile=self._shared.turnstile,
+            door=self._shared.door(operation),
             retry=self._options.retry,
             lock=lock or self._options.lock,
             observer=Observer(self._options.on_event),

@@ -23,7 +23,7 @@ from meeting_async._multipart import MultipartBody
 from meeting_async._observer import Observer
 from meeting_async._operations import Operation
 from meeting_async._policies import LockPolicy, RetryPolicy
-from meeting_async._rooms import Turnstile
+from meeting_async._rooms import Door
 from meeting_async._transport import Transport
 from meeting_async._verdicts import Sent, Step, Verdict, hint, judge, next_step, reply_error
 from meeting_async._wire import Answer, decipher
@@ -70,7 +70,8 @@ class Delivery:
 
     operation: Operation
     transport: Transport
-    turnstile: Turnstile
+    door: Door | None
+    """The gate of the room; ``None`` for what needs no turn."""
     retry: RetryPolicy
     lock: LockPolicy
     observer: Observer
@@ -127,7 +128,7 @@ class Delivery:
                 answer = await self._repeated()
             except BaseException as error:
                 if self._lost_at is not None:
-                    self._shut_room(error)
+                    await self._shut_room(error)
                 raise
             return answer
 
@@ -143,9 +144,10 @@ class Delivery:
             return answer
         return outcome
 
-    def _shut_room(self, error: BaseException) -> None:
+    async def _shut_room(self, error: BaseException) -> None:
         """Keep siblings off a lock that may be our own, and never call a maybe a no."""
-        self.turnstile.shut(self.operation.room_id or "", self._lock_free_in())
+        if self.door is not None:
+            await self.door.shut(self._lock_free_in())
         if isinstance(error, Exception) and not isinstance(error, errors.UploadOutcomeUnknown):
             just_now = self.attempts[-1].verdict == Verdict.UNKNOWN.value
             reason = str(error) if just_now else f"an earlier attempt was lost, then: {error}"
@@ -156,17 +158,13 @@ class Delivery:
         return max(0.0, self.lock.window - elapsed)
 
     def _turn(self) -> AbstractAsyncContextManager[Any]:
-        room_id = self.operation.room_id
-        if not self.operation.upload or room_id is None:
-            return nullcontext()
-        if self.lock.max_wait == 0 and self.turnstile.must_wait(room_id):
-            reason = "another upload of this client is in progress or of unknown outcome"
-            raise errors.RoomBusy(room_id, 0.0, reason)
-        return self.turnstile.turn(room_id, self._queued)
+        return nullcontext() if self.door is None else self.door.turn(self._queued)
 
-    async def _queued(self) -> None:
-        self._phase = "waiting for its turn behind another upload of this client"
-        shut_for = self.turnstile.shut_for(self.operation.room_id or "")
+    async def _queued(self, shut_for: float) -> None:
+        if self.lock.max_wait == 0:
+            reason = "another upload from here is in progress or of unknown outcome"
+            raise errors.RoomBusy(self.operation.room_id or "", 0.0, reason)
+        self._phase = "waiting for its turn behind another upload from here"
         await self._tell(_events.Queued, shut_for=shut_for)
 
     async def _finish(self, error: BaseException | None) -> None:

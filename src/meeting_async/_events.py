@@ -25,7 +25,7 @@ class Event:
 
 @attrs.frozen(kw_only=True)
 class Queued(Event):
-    """The upload waits for its turn behind another upload of this client to the same room."""
+    """The upload waits for its turn at the gate of its room, behind another one from here."""
 
     shut_for: float
     """Seconds the room stays shut after an unknown outcome; 0 when a sibling is uploading."""

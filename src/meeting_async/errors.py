@@ -23,6 +23,7 @@ Branches tell whose move it is: the caller's, the server's, or the network's::
     │   └── UnexpectedReply                     not an answer of this server
     ├── RoomBusy (TimeoutError)                 the room's lock outlasted the waiting budget
     ├── DeadlineExceeded (TimeoutError)         your deadline struck; nothing reached the room
+    ├── RoomGateUnavailable (ConnectionError)   yours: the gate of the room; nothing was sent
     ├── TransportError (ConnectionError)        the network's; nothing reached the room
     │   ├── ConnectFailed                       nothing was sent
     │   ├── ConnectionLost
@@ -290,6 +291,22 @@ class DeadlineExceeded(MeetingError, TimeoutError):
 
     def _text(self) -> str:
         return f"{self.operation}: the deadline of {self.seconds:g} s struck while {self.phase}"
+
+
+# --- the gate of a room --------------------------------------------------------------------------
+
+
+@attrs.define(slots=False)
+class RoomGateUnavailable(MeetingError, ConnectionError):
+    """What lets the uploads of several processes take turns does not answer; nothing was sent."""
+
+    room: str
+    """The server and the room, as the gate knows them."""
+    reason: str
+    """What happened, in one line."""
+
+    def _text(self) -> str:
+        return f"the gate of room {self.room!r} cannot be asked, nothing was sent: {self.reason}"
 
 
 # --- the network ---------------------------------------------------------------------------------
