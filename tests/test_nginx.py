@@ -138,9 +138,10 @@ async def upload(client: MeetingClient, content: bytes = SMALL) -> list[str]:
 
 
 async def lost(client: MeetingClient, content: bytes = SMALL) -> UploadOutcomeUnknown:
-    """Upload and return the error that says that nobody knows."""
+    """Upload, once, and return the error that says that nobody knows."""
     with pytest.raises(UploadOutcomeUnknown) as caught:
         await upload(client, content)
+    assert [attempt.verdict for attempt in caught.value.attempts] == ["unknown"]
     return caught.value
 
 
@@ -158,7 +159,6 @@ async def test_504_while_the_server_goes_on_is_unknown(site: Site) -> None:
     async with client_of(site.front("proxy_read_timeout 1s;")) as client:
         error = await lost(client)
     assert error.reason.startswith("HTTP 504")
-    assert [attempt.verdict for attempt in error.attempts] == ["unknown"]
     assert error.bytes_sent == error.size == len(SMALL)
     assert 290 < error.lock_free_in <= 300
     assert site.room.received == ()
@@ -392,15 +392,15 @@ async def test_calls_that_race_with_the_closing_of_idle_connections(site: Site) 
     answered = []
     async with client_of(nginx) as client:
         for number, name in enumerate(names):
+            await client.get_active_room_info("room01")
+            await anyio.sleep(0.008 + number % 25 * 0.0002)
             with contextlib.suppress(TransportError):
                 await client.call("room/create", {"room_id": name})
                 answered.append(name)
-            await anyio.sleep(0.008 + number % 25 * 0.0002)
-            await client.get_active_room_info("room01")
     seen = site.requests("create")
     assert len(seen) == len(set(seen))
     assert set(answered) <= set(seen) <= set(names)
-    assert len(answered) > len(names) / 2
+    assert len(answered) > len(names) * 0.8
 
 
 async def test_nginx_that_ends_connections_after_some_requests(site: Site) -> None:
