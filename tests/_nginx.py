@@ -7,6 +7,7 @@ somebody else meanwhile, and there is no moment of refused connections to wait f
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -14,9 +15,12 @@ import socket
 import subprocess
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
+import attrs
 import pytest
+
+from meeting_async.testing import MeetingServer, Room
 
 PROGRAM = shutil.which("nginx", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
 """Debian keeps it where an ordinary user's PATH does not lead."""
@@ -106,3 +110,57 @@ class Nginx:
         names = ["nginx.conf", "error.log", "access.log"]
         files = [self.directory / name for name in names]
         return "\n".join(f"--- {file.name}\n{file.read_text()}" for file in files if file.exists())
+
+
+@attrs.define
+class Site:
+    """A meeting server that can be stopped and started again, and nginx in front of it."""
+
+    directory: Path
+    server: MeetingServer = attrs.field(factory=MeetingServer)
+    nginx: Nginx | None = None
+    _nginx: contextlib.ExitStack = attrs.field(factory=contextlib.ExitStack, init=False)
+    _running: contextlib.ExitStack = attrs.field(factory=contextlib.ExitStack, init=False)
+    port: int = 0
+
+    def start(self) -> None:
+        """Start the server, each time on the same port."""
+        url = self._running.enter_context(self.server.run(port=self.port))
+        self.port = int(url.rpartition(":")[2])
+
+    def stop(self) -> None:
+        """Stop the server; the requests inside are sent home."""
+        self._running.close()
+
+    def front(
+        self,
+        settings: str = "",
+        *,
+        location: str = "/",
+        to: str = "",
+        beside: str = "",
+        **more: Any,
+    ) -> Nginx:
+        """Put nginx in front: ``settings`` of the location that leads to the server.
+
+        ``beside`` it stand further lines; the rest is for :class:`Nginx`.
+        """
+        upstream = to or f"http://127.0.0.1:{self.port}"
+        block = f"location {location} {{ proxy_pass {upstream}; {settings} }}"
+        server = f"client_max_body_size 100m; {block} {beside}"
+        self.nginx = self._nginx.enter_context(Nginx(self.directory, server, **more))
+        return self.nginx
+
+    def stop_nginx(self) -> None:
+        """Stop nginx."""
+        self._nginx.close()
+
+    @property
+    def room(self) -> Room:
+        """The room that everything goes to."""
+        return self.server.rooms["room01"]
+
+    def requests(self, method: str = "uploadWhiteboardFile") -> list[str | None]:
+        """Return the rooms of the requests that the server has seen, by method."""
+        path = f"/auth/room/{method}"
+        return [request.room_id for request in self.server.requests if request.path == path]
