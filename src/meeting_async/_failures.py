@@ -46,7 +46,9 @@ class Failures:
     def __init__(self, *modules: object) -> None:
         named = ((_classes(modules, names), ours, words) for names, ours, words in _NAMES)
         self._rows = (*named, *_OTHERS)
-        self.foreign = tuple(kind for kinds, _, _ in self._rows for kind in kinds)
+        self.foreign: tuple[type[Exception], ...] = tuple(
+            kind for kinds, _, _ in self._rows for kind in kinds
+        )
         """All of them."""
         self.our_fault = (*_classes(modules, ("LocalProtocolError",)), h11.LocalProtocolError)
         """Those that blame the request, and quote it."""
