@@ -17,6 +17,7 @@ import anyio
 import attrs
 
 from meeting_async import _wire, errors
+from meeting_async._budget import RetryBudget
 from meeting_async._delivery import Delivery
 from meeting_async._documents import Document, HeldDocument
 from meeting_async._environment import settings_from
@@ -24,6 +25,7 @@ from meeting_async._events import OnEvent
 from meeting_async._limits import parse_size, shown
 from meeting_async._observer import Observer, logger
 from meeting_async._operations import JsonOperation, Operation, UploadOperation
+from meeting_async._outage import Outage
 from meeting_async._policies import Delivery as DeliveryMode
 from meeting_async._policies import LockPolicy, Options, RetryPolicy, Timeouts
 from meeting_async._recognition import Uploadable
@@ -45,6 +47,8 @@ class _Shared:
     signer: Signer
     transport: Transport
     gate: RoomGate | None = None
+    budget: RetryBudget = attrs.field(factory=RetryBudget)
+    outage: Outage = attrs.field(factory=Outage)
     used: bool = False
     closed: bool = False
 
@@ -400,6 +404,8 @@ class MeetingClient:
             observer=Observer(self._options.on_event),
             random=random.random,
             deadline=_deadline(deadline),
+            budget=self._shared.budget,
+            outage=self._shared.outage,
             began=anyio.current_time() if began is None else began,
         )
 

@@ -19,9 +19,11 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_result
 
 from meeting_async import _events, errors
 from meeting_async._attempts import Attempt
+from meeting_async._budget import RetryBudget
 from meeting_async._multipart import MultipartBody
 from meeting_async._observer import Observer
 from meeting_async._operations import Operation
+from meeting_async._outage import Outage
 from meeting_async._policies import LockPolicy, RetryPolicy
 from meeting_async._rooms import Door
 from meeting_async._transport import Transport
@@ -64,6 +66,10 @@ class _Seen:
         return self.answer.retry_after if self.answer else None
 
 
+MOST_VAIN_BODIES = 2
+"""After so many in a row that a probe had called welcome, a server is believed no more."""
+
+
 @attrs.define
 class Delivery:
     """A call on its way. Make one for each call and await :meth:`run`."""
@@ -78,6 +84,8 @@ class Delivery:
     random: Callable[[], float]
     deadline: float | None = None
     """Seconds for everything: queue, waits, attempts."""
+    budget: RetryBudget = attrs.field(factory=RetryBudget)
+    outage: Outage = attrs.field(factory=Outage)
     began: float = attrs.field(factory=anyio.current_time)
     """When the call began, on the event loop's clock."""
 
@@ -93,6 +101,11 @@ class Delivery:
     _interruptions: int = attrs.field(default=0, init=False)
     _body_took: float | None = attrs.field(default=None, init=False)
     """Seconds until the document of the current attempt was out."""
+    _send_seconds: float = attrs.field(default=0.0, init=False)
+    """How long the last refused body took; 0 if none went out yet."""
+    _vain_bodies: int = attrs.field(default=0, init=False)
+    """Bodies in a row that were refused although a probe had found the room free."""
+    _outage_since: float | None = attrs.field(default=None, init=False)
     _lost_at: float | None = attrs.field(default=None, init=False)
     """When an attempt ended that may have reached the room without our knowing."""
 
@@ -136,9 +149,9 @@ class Delivery:
         """Attempt until there is an answer. Most calls need no loop, and it costs to set it up."""
         outcome = await self._attempt()
         if isinstance(outcome, _Wait):
-            await anyio.sleep(outcome.seconds)
+            await self._pause(outcome.seconds)
             retrying = AsyncRetrying(
-                sleep=anyio.sleep, retry=retry_if_result(_is_wait), wait=_seconds
+                sleep=self._pause, retry=retry_if_result(_is_wait), wait=_seconds
             )
             answer: Answer = await retrying(self._attempt)
             return answer
@@ -191,9 +204,17 @@ class Delivery:
             return Verdict.BUSY.value
         return self.attempts[-1].verdict if self.attempts else Verdict.NEVER_SENT.value
 
+    async def _pause(self, seconds: float) -> None:
+        if self._outage_since is None:
+            await anyio.sleep(seconds)
+        else:
+            await self.outage.wait(seconds)
+
     # --- one attempt -----------------------------------------------------------------------------
 
     async def _attempt(self) -> Answer | _Wait:
+        if self._is_probing and (refusal := await self._probe()):
+            return await self._wait_for_room(refusal)
         self._body, self._body_took, self._is_prepared = None, None, False
         self._phase = "sending" if self.operation.upload else "waiting for the reply"
         await self._tell(_events.AttemptStarted, attempt=len(self.attempts) + 1)
@@ -205,6 +226,27 @@ class Delivery:
             raise
         verdict = self._judge(seen)
         return await self._act(verdict, seen)
+
+    @property
+    def _is_probing(self) -> bool:
+        return self.operation.upload and self.lock.probe and self._vain_bodies < MOST_VAIN_BODIES
+
+    async def _probe(self) -> _Seen | None:
+        """Ask with a form that carries nothing; return the refusal if the room is locked.
+
+        The interface leaves open what a free room answers, so anything else means: try it.
+        """
+        self._phase = "waiting for the room's lock"
+        try:
+            reply = await self.transport.send(await self.operation.probe())
+        except errors.TransportError:
+            return None  # the upload itself finds out what is wrong
+        self._note_way(reached=True)
+        seen = _Seen(decipher(reply, now=time.time()))
+        if judge(seen.answer, Sent.ALL, upload=True) is not Verdict.BUSY:
+            return None
+        self._vain_bodies = 0
+        return seen
 
     async def _exchange(self) -> _Seen:
         async with self.operation.prepared(self._progress) as request:
@@ -226,6 +268,8 @@ class Delivery:
             await self._tell(_events.BytesSent, attempt=attempt, sent=sent, total=total)
 
     def _judge(self, seen: _Seen) -> Verdict:
+        if seen.answer is not None or isinstance(seen.error, errors.TransportError):
+            self._note_way(reached=not isinstance(seen.error, errors.ConnectFailed))
         verdict = judge(seen.answer, self._sent(seen), upload=self.operation.upload)
         if verdict is Verdict.UNKNOWN and self.operation.upload:
             self._lost_at = anyio.current_time()
@@ -241,6 +285,12 @@ class Delivery:
             )
         )
         return verdict
+
+    def _note_way(self, *, reached: bool) -> None:
+        """Tell all calls of the client whether there is a way to the server."""
+        self.outage.note(reached=reached)
+        if reached:
+            self._outage_since = None
 
     def _sent(self, seen: _Seen) -> Sent:
         """Say how much was out; the boundary counts more than what a transport calls its error."""
@@ -259,17 +309,41 @@ class Delivery:
             self._interruptions = 0
         step = next_step(verdict, self.operation.repeatability)
         if step is Step.DONE and seen.answer is not None:
+            self.budget.refund(repeated=self._failures > 0)
             return seen.answer
         if self.operation.is_spent and step is not Step.STOP:
             raise self._spent(verdict, seen)
         if step is Step.WAIT_FOR_ROOM:
-            return await self._wait_for_room(seen)
+            return await self._body_refused(seen)
+        if step is Step.RETRY and self._sits_out(verdict):
+            return await self._wait(verdict, seen, self.outage.patience(self.random()))
         if step is Step.STOP or self._exhausted(verdict):
             raise self._error(verdict, seen)
         if step is Step.WAIT_OUT_LOCK:
             return await self._wait(verdict, seen, self.lock.window)
+        if not self.budget.take():
+            raise self._overdrawn(verdict, seen)
         seconds = self.retry.backoff(failures=self._failures, hint=seen.hint, random=self.random())
         return await self._wait(verdict, seen, seconds)
+
+    def _sits_out(self, verdict: Verdict) -> bool:
+        """Tell whether to wait with all others until somebody gets through to the server."""
+        if not (verdict is Verdict.NEVER_SENT and self.operation.upload and self.outage.is_on):
+            return False
+        now = anyio.current_time()
+        self._outage_since = now if self._outage_since is None else self._outage_since
+        return now - self._outage_since < self.retry.max_outage
+
+    def _overdrawn(self, verdict: Verdict, seen: _Seen) -> errors.MeetingError:
+        error = self._error(verdict, seen)
+        error.add_note("Not tried again: too many calls of this client had to be, of late.")
+        return error
+
+    async def _body_refused(self, seen: _Seen) -> _Wait:
+        took = anyio.current_time() - self._attempt_began
+        self._send_seconds = took if self._body_took is None else self._body_took
+        self._vain_bodies += self._is_probing
+        return await self._wait_for_room(seen)
 
     def _exhausted(self, verdict: Verdict) -> bool:
         self._failures += 1
@@ -285,9 +359,10 @@ class Delivery:
         waited = now - self._busy_since
         seconds = self.lock.delay(
             waited=waited,
-            send_seconds=now - self._attempt_began if self._body_took is None else self._body_took,
+            send_seconds=self._send_seconds,
             hint=seen.hint,
             random=self.random(),
+            probing=self._is_probing,
         )
         if seconds is None:
             raise errors.RoomBusy(self.operation.room_id or "", waited, seen.reason)

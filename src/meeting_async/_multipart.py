@@ -70,6 +70,12 @@ def plan_link(link: str, *, boundary: str) -> MultipartPlan:
     return _plan(link_label(link), len(link), boundary, disposition, None)
 
 
+def probe_form(*, boundary: str) -> tuple[bytes, bytes]:
+    """Return content type and body of a form with neither field; some servers want one at least."""
+    plan = _plan("probe", 1, boundary, 'form-data; name="probe"', None)
+    return plan.content_type, plan.head + b"1" + plan.tail
+
+
 def _plan(
     name: str, size: int, boundary: str, disposition: str, content_type: str | None
 ) -> MultipartPlan:

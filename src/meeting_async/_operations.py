@@ -13,7 +13,13 @@ import attrs
 
 from meeting_async import _wire
 from meeting_async._documents import HeldDocument
-from meeting_async._multipart import MultipartBody, MultipartPlan, plan_document, plan_link
+from meeting_async._multipart import (
+    MultipartBody,
+    MultipartPlan,
+    plan_document,
+    plan_link,
+    probe_form,
+)
 from meeting_async._policies import Timeouts
 from meeting_async._records import Request, SignedHeaders
 from meeting_async._signing import Signer
@@ -65,6 +71,10 @@ class Operation(Protocol):
         """Sign and open for one attempt; nothing stays open when the block ends."""
         ...
 
+    async def probe(self) -> Request:
+        """Return a small request that a locked room refuses like a large one."""
+        ...
+
 
 @attrs.frozen
 class JsonOperation:
@@ -88,6 +98,10 @@ class JsonOperation:
         signed = await _signed(self.signer, self.body)
         headers = _wire.json_headers(signed, self.body)
         yield Request("POST", self.url, headers, self.body, self.timeouts, self.timeouts.reply)
+
+    async def probe(self) -> Request:
+        """There are no rooms to wait for."""
+        raise NotImplementedError
 
 
 @attrs.frozen
@@ -128,6 +142,18 @@ class UploadOperation:
             body = MultipartBody(plan, reader, progress, anyio.current_time)
             async with aclosing(body):
                 yield self._request(signed, plan, body)
+
+    async def probe(self) -> Request:
+        """Make an upload of neither document nor link: some 300 bytes that put nothing anywhere.
+
+        Interface section 4.2 rule 2 leaves the answer open; a locked room's is 409 (section 3).
+        """
+        signed = await _signed(self.signer, self.room)
+        content_type, body = probe_form(boundary=secrets.token_hex(16))
+        headers = _wire.upload_headers(
+            signed, self.room, content_type=content_type, length=len(body)
+        )
+        return Request("POST", self.url, headers, body, self.timeouts, self.timeouts.reply)
 
     def _request(self, signed: SignedHeaders, plan: MultipartPlan, body: MultipartBody) -> Request:
         """Make the request in a frame of its own, whose locals no cancelled attempt shows."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 import anyio
 import attrs
 
-THRESHOLD = 5
-"""Failed connections in a row, of any calls of the client, that make an outage."""
+THRESHOLD = 10
+"""Failed connections in a row that make an outage: more than one call makes by default."""
 
 SCOUT_SECONDS = 2.0
 """Between two attempts, of all that wait together."""

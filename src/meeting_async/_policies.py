@@ -161,6 +161,10 @@ class RetryPolicy:
     max_retry_after: float = attrs.field(default=60.0, validator=_seconds)
     """Longest Retry-After that is obeyed; a longer one is cut to this."""
 
+    max_outage: float = attrs.field(default=60.0, validator=_seconds)
+    """Seconds for which an upload goes on trying, whatever ``max_attempts``, while no call of the
+    client gets a connection; 0: it does not."""
+
     def backoff(self, *, failures: int, hint: float | None, random: float) -> float:
         """Seconds before the next attempt after ``failures`` (≥ 1) of them; a hint wins.
 
