@@ -1,0 +1,321 @@
+"""What must hold after any schedule: the promises of the library, checked against the model's log.
+
+Each promise is a function that takes a :class:`Run` and raises ``AssertionError``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import pairwise
+
+import anyio
+import attrs
+import trio
+import trio.testing
+
+from _fakes import EventRecorder
+from _model import KEY, SECRET, WINDOW, Contact, ModelServer, calling
+from _schedules import ROOMS, Job, Schedule
+from meeting_async import Finished, LockPolicy, MeetingClient, UploadReceipt, WaitingForRoom
+from meeting_async.errors import (
+    DeadlineExceeded,
+    MeetingError,
+    RoomBusy,
+    UploadOutcomeUnknown,
+)
+
+ROUNDING = 1e-6
+"""Seconds: sums of floats."""
+LAST = 0.001
+"""Seconds: an attempt this close to the end of a budget is the last one."""
+LOCK = LockPolicy()
+
+
+@attrs.define(eq=False)
+class Call:
+    """One upload, what the caller got, and what the server knows of it."""
+
+    number: int
+    job: Job
+    contacts: list[Contact]
+    recorder: EventRecorder = attrs.field(factory=EventRecorder)
+    outcome: UploadReceipt | MeetingError | None = None
+    """``None`` when it was cancelled."""
+    began: float = 0.0
+    ended: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """Name of the document, of which there is one per call."""
+        return f"deck{self.number}.pdf"
+
+    @property
+    def content(self) -> bytes:
+        """The document: full of what might be taken for a boundary."""
+        return (b"%%PDF-%d\r\n--\r\n\r\n" % self.number * self.job.size)[: self.job.size]
+
+    @property
+    def max_wait(self) -> float:
+        """Seconds to wait for the room's lock."""
+        return LOCK.max_wait if self.job.max_wait is None else self.job.max_wait
+
+    @property
+    def accepted(self) -> list[Contact]:
+        """The attempts that put the document into the room."""
+        return [contact for contact in self.contacts if contact.form]
+
+    @property
+    def unsettled(self) -> list[Contact]:
+        """The attempts of which the client cannot know whether they did."""
+        return [contact for contact in self.contacts if not contact.settled]
+
+    @property
+    def verdict(self) -> str:
+        """The verdict of the last event, which comes once, if the call came to life."""
+        finished = self.recorder.of(Finished)
+        assert [event.call for event in finished] == [event.call for event in finished[:1]]
+        return finished[0].verdict if finished else "cancelled"
+
+
+@attrs.define(eq=False)
+class Run:
+    """A schedule that was played."""
+
+    schedule: Schedule
+    server: ModelServer
+    calls: list[Call] = attrs.field(factory=list)
+
+    def check(self) -> None:
+        """Check every promise."""
+        for promise in OF_THE_CLIENT:
+            promise(self)
+        for call in self.calls:
+            for one in OF_A_CALL:
+                one(call)
+
+
+def played(schedule: Schedule) -> Run:
+    """Play a schedule in virtual time, then upload to every room once more."""
+    run = Run(schedule, ModelServer([job.faults for job in schedule.jobs], _holds(schedule)))
+    trio.run(partial(_play, run), clock=trio.testing.MockClock(autojump_threshold=0))
+    return run
+
+
+def _holds(schedule: Schedule) -> dict[str, list]:  # type: ignore[type-arg]
+    return {room: list(rest) for room, rest in zip(ROOMS, schedule.holds, strict=True)}
+
+
+async def _play(run: Run) -> None:
+    client = MeetingClient(
+        "https://meet.test",
+        api_key=KEY,
+        api_secret=SECRET,
+        transport=run.server,
+        lock=LOCK,
+        retry=run.schedule.retry,
+    )
+    async with client:
+        await _together(run, client, run.schedule.jobs)
+        await anyio.sleep(3 * WINDOW)  # by then everybody's lock is gone, and our own
+        await _together(run, client, [Job(room=room) for room in ROOMS])
+
+
+async def _together(run: Run, client: MeetingClient, jobs: tuple[Job, ...] | list[Job]) -> None:
+    async with anyio.create_task_group() as group:
+        for job in jobs:
+            call = Call(len(run.calls), job, [])
+            run.calls.append(call)
+            group.start_soon(_upload, run, client, call)
+    for call in run.calls:
+        call.contacts = run.server.of(call.number)
+
+
+async def _upload(run: Run, client: MeetingClient, call: Call) -> None:
+    job = call.job
+    await anyio.sleep(job.delay)
+    calling.set(call.number)
+    call.began = anyio.current_time()
+    own = client.with_options(delivery=job.delivery, on_event=call.recorder)
+    with anyio.move_on_after(job.cancelled_after):
+        try:
+            call.outcome = await own.upload_whiteboard_file(
+                job.room,
+                call.content,
+                filename=call.name,
+                max_wait=job.max_wait,
+                deadline=job.deadline,
+            )
+        except MeetingError as error:
+            call.outcome = error
+    call.ended = anyio.current_time()
+
+
+# --- the promises of a client --------------------------------------------------------------------
+
+
+def siblings_never_meet(run: Run) -> None:
+    """No two uploads to one room at the same time."""
+    for earlier, later in _neighbours(run):
+        assert earlier.ended is not None
+        assert later.began >= earlier.ended, (earlier, later)
+
+
+def no_attempt_on_our_own_lock(run: Run) -> None:
+    """After an unknown outcome nobody tries before the lock must be free, whoever asks."""
+    for room in ROOMS:
+        shut = 0.0
+        for contact in run.server.contacts:
+            if contact.room == room:
+                assert contact.began >= shut - ROUNDING, (contact, shut)
+                if not contact.settled:
+                    shut = (contact.ended or 0.0) + WINDOW
+
+
+def rooms_open_again(run: Run) -> None:
+    """However the uploads ended, the next one to each room is delivered at its first attempt."""
+    for call in run.calls[-len(ROOMS) :]:
+        assert isinstance(call.outcome, UploadReceipt), call.outcome
+        assert len(call.contacts) == 1
+
+
+def _neighbours(run: Run) -> Iterator[tuple[Contact, Contact]]:
+    for room in ROOMS:
+        yield from pairwise(contact for contact in run.server.contacts if contact.room == room)
+
+
+# --- the promises of a call ----------------------------------------------------------------------
+
+
+def at_most_once(call: Call) -> None:
+    """At most one document per call gets into the room, unless the caller asked otherwise."""
+    if call.job.delivery == "at_most_once":
+        assert len(call.accepted) <= 1, call.accepted
+
+
+def accepted_means_accepted(call: Call) -> None:
+    """A receipt is for a document that is in the room, by the attempt that was last."""
+    if isinstance(call.outcome, UploadReceipt):
+        assert call.contacts[-1].form is not None
+        assert call.outcome.document == call.name
+        assert call.outcome.size == call.job.size
+        assert call.outcome.room_id == call.job.room
+        assert call.verdict == "accepted"
+
+
+def no_maybe_is_called_a_no(call: Call) -> None:
+    """Any error but one says that nothing got into the room, and that is so."""
+    if isinstance(call.outcome, MeetingError) and not _is_unknown(call):
+        assert call.accepted == []
+        assert call.unsettled == []
+    if call.outcome is None and call.accepted:
+        assert call.verdict == "unknown"
+
+
+def no_no_is_called_a_maybe(call: Call) -> None:
+    """An unknown outcome has an attempt of which nobody can know."""
+    if _is_unknown(call) or call.verdict == "unknown":
+        assert call.unsettled
+    assert (call.outcome is None) <= (call.job.cancelled_after is not None)
+
+
+def documents_arrive_as_given(call: Call) -> None:
+    """Byte for byte, under their name."""
+    for contact in call.accepted:
+        assert contact.form is not None
+        assert contact.form.field == "document"
+        assert contact.form.filename == call.name
+        assert contact.form.content == call.content
+
+
+def unknown_says_all_that_is_known(call: Call) -> None:
+    """Which document, which room, how much was sent, what was seen, when the lock is free."""
+    error = call.outcome
+    if not isinstance(error, UploadOutcomeUnknown):
+        return
+    assert (error.room_id, error.document, error.size) == (
+        call.job.room,
+        call.name,
+        call.job.size,
+    )
+    lost_at = call.unsettled[-1].ended
+    assert lost_at is not None
+    assert abs(error.lock_free_in - max(0.0, lost_at + WINDOW - call.ended)) <= ROUNDING
+    assert error.bytes_sent == max(attempt.bytes_sent for attempt in error.attempts)
+    assert error.reason
+    if call.contacts[-1].settled:
+        assert "an earlier attempt was lost" in error.reason or "deadline" in error.reason
+
+
+def attempts_are_told_as_they_were(call: Call) -> None:
+    """Number, time, duration, status and bytes of every attempt."""
+    if call.outcome is None:
+        return
+    attempts = call.outcome.attempts
+    assert [attempt.number for attempt in attempts] == [one.number for one in call.contacts]
+    for attempt, contact in zip(attempts, call.contacts, strict=True):
+        assert abs(call.began + attempt.started - contact.began) <= ROUNDING
+        assert abs(call.began + attempt.started + attempt.seconds - (contact.ended or 0)) < ROUNDING
+        assert attempt.status == (contact.reply.status if contact.reply else None)
+        assert attempt.bytes_sent <= min(contact.taken, call.job.size)
+        assert attempt.bytes_sent == call.job.size or not contact.complete
+        assert (attempt.verdict == "unknown") == (not contact.settled)
+
+
+def no_wait_exceeds_its_budget(call: Call) -> None:
+    """``max_wait`` counts from the first 409; the deadline, for everything."""
+    if call.job.deadline is not None:
+        assert call.ended <= call.began + call.job.deadline + ROUNDING
+    busy = [one for one in call.contacts if one.reply is not None and one.reply.status == 409]
+    for earlier, later in pairwise(call.contacts):
+        if earlier in busy:
+            latest = (busy[0].ended or 0.0) + call.max_wait
+            assert later.began <= latest + ROUNDING
+    for event in call.recorder.of(WaitingForRoom):
+        assert event.max_wait == call.max_wait
+        assert event.waited + event.retry_in <= call.max_wait + ROUNDING
+
+
+def nobody_gives_up_early(call: Call) -> None:
+    """Each error about time has had all of it; each wait for a room is a real one."""
+    error = call.outcome
+    if isinstance(error, RoomBusy) and call.contacts:
+        assert error.waited >= call.max_wait - LAST
+    elif isinstance(error, RoomBusy):
+        assert call.max_wait == 0
+        assert "unknown outcome" in error.reason
+    if isinstance(error, DeadlineExceeded):
+        assert call.ended >= call.began + (call.job.deadline or 0.0) - ROUNDING
+    for event in call.recorder.of(WaitingForRoom):
+        left = event.max_wait - event.waited
+        assert event.retry_in >= min(LOCK.min_delay * (1 - LOCK.jitter), left) - ROUNDING
+
+
+def attempts_are_limited(call: Call, limit: int | None = None) -> None:
+    """What may be repeated is repeated as often as allowed; waiting for a room is not counted."""
+    limit = limit or 5
+    failed = [one for one in call.contacts if one.reply is None or one.reply.status != 409]
+    assert len(failed) <= limit
+
+
+def _is_unknown(call: Call) -> bool:
+    return isinstance(call.outcome, UploadOutcomeUnknown)
+
+
+OF_THE_CLIENT: list[Callable[[Run], None]] = [
+    siblings_never_meet,
+    no_attempt_on_our_own_lock,
+    rooms_open_again,
+]
+OF_A_CALL: list[Callable[[Call], None]] = [
+    at_most_once,
+    accepted_means_accepted,
+    no_maybe_is_called_a_no,
+    no_no_is_called_a_maybe,
+    documents_arrive_as_given,
+    unknown_says_all_that_is_known,
+    attempts_are_told_as_they_were,
+    no_wait_exceeds_its_budget,
+    nobody_gives_up_early,
+    attempts_are_limited,
+]
