@@ -5,9 +5,9 @@ Each promise is a function that takes a :class:`Run` and raises ``AssertionError
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import anyio
 import attrs
@@ -17,7 +17,15 @@ import trio.testing
 from _fakes import EventRecorder
 from _model import KEY, SECRET, WINDOW, Contact, ModelServer, calling
 from _schedules import ROOMS, Job, Schedule
-from meeting_async import Finished, LockPolicy, MeetingClient, UploadReceipt, WaitingForRoom
+from meeting_async import (
+    Finished,
+    LockPolicy,
+    MeetingClient,
+    RetryPolicy,
+    RetryScheduled,
+    UploadReceipt,
+    WaitingForRoom,
+)
 from meeting_async.errors import (
     DeadlineExceeded,
     MeetingError,
@@ -29,6 +37,8 @@ ROUNDING = 1e-6
 """Seconds: sums of floats."""
 LAST = 0.001
 """Seconds: an attempt this close to the end of a budget is the last one."""
+LONG_ENOUGH = 24 * 3600.0
+"""Seconds for a schedule; one that takes longer is stuck."""
 LOCK = LockPolicy()
 
 
@@ -38,7 +48,8 @@ class Call:
 
     number: int
     job: Job
-    contacts: list[Contact]
+    retry: RetryPolicy
+    contacts: list[Contact] = attrs.field(factory=list)
     recorder: EventRecorder = attrs.field(factory=EventRecorder)
     outcome: UploadReceipt | MeetingError | None = None
     """``None`` when it was cancelled."""
@@ -86,24 +97,26 @@ class Run:
     server: ModelServer
     calls: list[Call] = attrs.field(factory=list)
 
-    def check(self) -> None:
-        """Check every promise."""
+    def check(self, promises: Collection[Promise] = ()) -> None:
+        """Check every promise, or only these."""
         for promise in OF_THE_CLIENT:
-            promise(self)
+            if not promises or promise in promises:
+                promise(self)
         for call in self.calls:
             for one in OF_A_CALL:
-                one(call)
+                if not promises or one in promises:
+                    one(call)
+
+
+Promise = Callable[[Run], None] | Callable[[Call], None]
 
 
 def played(schedule: Schedule) -> Run:
     """Play a schedule in virtual time, then upload to every room once more."""
-    run = Run(schedule, ModelServer([job.faults for job in schedule.jobs], _holds(schedule)))
+    holds = dict(zip(ROOMS, schedule.holds, strict=True))
+    run = Run(schedule, ModelServer([job.faults for job in schedule.jobs], holds))
     trio.run(partial(_play, run), clock=trio.testing.MockClock(autojump_threshold=0))
     return run
-
-
-def _holds(schedule: Schedule) -> dict[str, list]:  # type: ignore[type-arg]
-    return {room: list(rest) for room, rest in zip(ROOMS, schedule.holds, strict=True)}
 
 
 async def _play(run: Run) -> None:
@@ -116,15 +129,16 @@ async def _play(run: Run) -> None:
         retry=run.schedule.retry,
     )
     async with client:
-        await _together(run, client, run.schedule.jobs)
-        await anyio.sleep(3 * WINDOW)  # by then everybody's lock is gone, and our own
-        await _together(run, client, [Job(room=room) for room in ROOMS])
+        with anyio.fail_after(LONG_ENOUGH):
+            await _together(run, client, run.schedule.jobs)
+            await anyio.sleep(3 * WINDOW)  # by then everybody's lock is gone, and our own
+            await _together(run, client, [Job(room=room) for room in ROOMS])
 
 
 async def _together(run: Run, client: MeetingClient, jobs: tuple[Job, ...] | list[Job]) -> None:
     async with anyio.create_task_group() as group:
         for job in jobs:
-            call = Call(len(run.calls), job, [])
+            call = Call(len(run.calls), job, run.schedule.retry)
             run.calls.append(call)
             group.start_soon(_upload, run, client, call)
     for call in run.calls:
@@ -169,14 +183,15 @@ def no_attempt_on_our_own_lock(run: Run) -> None:
             if contact.room == room:
                 assert contact.began >= shut - ROUNDING, (contact, shut)
                 if not contact.settled:
-                    shut = (contact.ended or 0.0) + WINDOW
+                    shut = max(shut, (contact.ended or 0.0) + WINDOW)
 
 
 def rooms_open_again(run: Run) -> None:
-    """However the uploads ended, the next one to each room is delivered at its first attempt."""
+    """However the uploads ended, the next one to each room is delivered at once."""
     for call in run.calls[-len(ROOMS) :]:
         assert isinstance(call.outcome, UploadReceipt), call.outcome
         assert len(call.contacts) == 1
+        assert call.outcome.seconds <= ROUNDING
 
 
 def _neighbours(run: Run) -> Iterator[tuple[Contact, Contact]]:
@@ -194,7 +209,7 @@ def at_most_once(call: Call) -> None:
 
 
 def accepted_means_accepted(call: Call) -> None:
-    """A receipt is for a document that is in the room, by the attempt that was last."""
+    """Give receipts for a document that is in the room, by the attempt that was last."""
     if isinstance(call.outcome, UploadReceipt):
         assert call.contacts[-1].form is not None
         assert call.outcome.document == call.name
@@ -213,7 +228,7 @@ def no_maybe_is_called_a_no(call: Call) -> None:
 
 
 def no_no_is_called_a_maybe(call: Call) -> None:
-    """An unknown outcome has an attempt of which nobody can know."""
+    """Call unknown only what had an attempt of which nobody can know."""
     if _is_unknown(call) or call.verdict == "unknown":
         assert call.unsettled
     assert (call.outcome is None) <= (call.job.cancelled_after is not None)
@@ -248,7 +263,7 @@ def unknown_says_all_that_is_known(call: Call) -> None:
 
 
 def attempts_are_told_as_they_were(call: Call) -> None:
-    """Number, time, duration, status and bytes of every attempt."""
+    """Tell number, time, duration, status and bytes of every attempt."""
     if call.outcome is None:
         return
     attempts = call.outcome.attempts
@@ -291,11 +306,17 @@ def nobody_gives_up_early(call: Call) -> None:
         assert event.retry_in >= min(LOCK.min_delay * (1 - LOCK.jitter), left) - ROUNDING
 
 
-def attempts_are_limited(call: Call, limit: int | None = None) -> None:
-    """What may be repeated is repeated as often as allowed; waiting for a room is not counted."""
-    limit = limit or 5
-    failed = [one for one in call.contacts if one.reply is None or one.reply.status != 409]
-    assert len(failed) <= limit
+def repetitions_are_limited(call: Call) -> None:
+    """Bound attempts (no busy room counts), interruptions in a row, and every backoff."""
+    others = [one for one in call.contacts if one.reply is None or one.reply.status != 409]
+    assert len(others) <= call.retry.max_attempts
+    if call.job.delivery == "at_most_once" and call.outcome is not None:
+        verdicts = [attempt.verdict for attempt in call.outcome.attempts]
+        rows = [len(list(row)) for kind, row in groupby(verdicts) if kind == "partial"]
+        assert max(rows, default=0) <= 1 + call.retry.max_interruptions
+    for event in call.recorder.of(RetryScheduled):
+        longest = max(call.retry.max_delay, call.retry.max_retry_after)
+        assert event.retry_in <= (WINDOW if event.verdict == "unknown" else longest)
 
 
 def _is_unknown(call: Call) -> bool:
@@ -317,5 +338,5 @@ OF_A_CALL: list[Callable[[Call], None]] = [
     attempts_are_told_as_they_were,
     no_wait_exceeds_its_budget,
     nobody_gives_up_early,
-    attempts_are_limited,
+    repetitions_are_limited,
 ]

@@ -142,10 +142,10 @@ class Contact:
             return not self.complete
         if is_refusal(self.reply.status, self.reply.content, _hint(self.reply)):
             return True
-        success = _record(self.reply.content).get("status") is True
-        if self.reply.status == 200 and success:
-            return self.complete
-        return not self.complete and not success
+        claims = self.reply.status < 300 and _record(self.reply.content).get("status") is True
+        if claims and self.reply.status == 200:
+            return self.complete  # before the end of the form it contradicts itself
+        return not self.complete and not claims
 
 
 def is_refusal(status: int, content: bytes, retry_after: str | None) -> bool:
