@@ -20,10 +20,11 @@ from typing import Any
 
 import pytest
 import trio
-from hypothesis import HealthCheck, Phase, given, register_random, settings
+from hypothesis import HealthCheck, Phase, example, given, register_random, settings
 
 from _invariants import OF_A_CALL, OF_THE_CLIENT, Run, played
-from _schedules import Schedule, schedules
+from _model import Fault, Point, Seen
+from _schedules import Job, Schedule, schedules
 from meeting_async import LockPolicy, _delivery, _verdicts
 from meeting_async._attempts import Attempt
 from meeting_async._delivery import Delivery
@@ -58,8 +59,17 @@ def _same_each_time() -> Iterator[None]:
         yield
 
 
+LOST = Fault(seen=Seen.RESET, processing=300.0)
+"""The form was out, the server works on it for as long as it may, and the reply never comes."""
+
+
 @profile
 @given(schedules)
+@example(Schedule(jobs=(Job(faults=(LOST,)), Job(delay=1), Job(delay=2, max_wait=0))))
+@example(Schedule(jobs=(Job(delivery="at_least_once", faults=(LOST, LOST)), Job(delay=1))))
+@example(Schedule(jobs=(Job(faults=(Fault(seen=Seen.RESET, point=Point(1)),)), Job(delay=1))))
+@example(Schedule(jobs=(Job(faults=(LOST,), deadline=200), Job(delay=1, deadline=300.5))))
+@example(Schedule(jobs=(Job(faults=(Fault(processing=60),), cancelled_after=5), Job(delay=1))))
 def test_every_promise_holds_under_every_schedule(schedule: Schedule) -> None:
     """The promises are the functions in ``_invariants``."""
     played(schedule).check()
