@@ -5,7 +5,7 @@ Each promise is a function that takes a :class:`Run` and raises ``AssertionError
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from functools import partial
 from itertools import groupby, pairwise
 
@@ -18,6 +18,7 @@ from _fakes import EventRecorder
 from _model import KEY, SECRET, WINDOW, Contact, ModelServer, calling
 from _schedules import ROOMS, Job, Schedule
 from meeting_async import (
+    Document,
     Finished,
     LockPolicy,
     MeetingClient,
@@ -65,6 +66,13 @@ class Call:
     def content(self) -> bytes:
         """The document: full of what might be taken for a boundary."""
         return (b"%%PDF-%d\r\n--\r\n\r\n" % self.number * self.job.size)[: self.job.size]
+
+    def document(self) -> Document:
+        """Return the document as it is given."""
+        if not self.job.comes_once:
+            return Document.from_bytes(self.content, self.name)
+        stream, size = _stream(self.content), self.job.size
+        return Document.from_stream(stream, self.name, size=size, replayable=False)
 
     @property
     def max_wait(self) -> float:
@@ -119,6 +127,13 @@ def played(schedule: Schedule) -> Run:
     return run
 
 
+async def _stream(content: bytes) -> AsyncIterator[bytes]:
+    half = len(content) // 2
+    for part in (content[:half], b"", content[half:]):
+        yield part
+        await anyio.sleep(0.01)
+
+
 async def _play(run: Run) -> None:
     client = MeetingClient(
         "https://meet.test",
@@ -155,8 +170,7 @@ async def _upload(run: Run, client: MeetingClient, call: Call) -> None:
         try:
             call.outcome = await own.upload_whiteboard_file(
                 job.room,
-                call.content,
-                filename=call.name,
+                call.document(),
                 max_wait=job.max_wait,
                 deadline=job.deadline,
             )
@@ -294,7 +308,9 @@ def no_wait_exceeds_its_budget(call: Call) -> None:
 def nobody_gives_up_early(call: Call) -> None:
     """Each error about time has had all of it; each wait for a room is a real one."""
     error = call.outcome
-    if isinstance(error, RoomBusy) and call.contacts:
+    if isinstance(error, RoomBusy) and call.job.comes_once and call.contacts:
+        assert "could not be read a second time" in error.__notes__[0]
+    elif isinstance(error, RoomBusy) and call.contacts:
         assert error.waited >= call.max_wait - LAST
     elif isinstance(error, RoomBusy):
         assert call.max_wait == 0
@@ -308,6 +324,8 @@ def nobody_gives_up_early(call: Call) -> None:
 
 def repetitions_are_limited(call: Call) -> None:
     """Bound attempts (no busy room counts), interruptions in a row, and every backoff."""
+    if call.job.comes_once:
+        assert sum(one.reached_document(call.job.size) for one in call.contacts) <= 1
     others = [one for one in call.contacts if one.reply is None or one.reply.status != 409]
     assert len(others) <= call.retry.max_attempts
     if call.job.delivery == "at_most_once" and call.outcome is not None:

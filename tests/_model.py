@@ -30,6 +30,8 @@ from meeting_async.errors import ConnectFailed, ConnectionLost, TransferTimeout
 
 WINDOW = 300.0
 """Seconds for which the server locks a room at most; never renewed."""
+CLOSING = 40
+"""Bytes of a form after its document: the closing boundary."""
 KEY, SECRET = "key", "secret"
 
 calling: ContextVar[int] = ContextVar("calling")
@@ -134,6 +136,11 @@ class Contact:
     """What the client saw; ``None`` for anything but a whole reply."""
     form: Form | None = attrs.field(default=None, repr=False)
     """What the server accepted; it will appear in the room."""
+
+    def reached_document(self, size: int) -> bool:
+        """Tell whether any byte of a document of so many bytes was taken."""
+        assert not isinstance(self.request.body, bytes)
+        return self.taken > self.request.body.length - size - CLOSING
 
     @property
     def settled(self) -> bool:

@@ -27,6 +27,8 @@ class Job:
     """Seconds until it is asked for."""
     delivery: Delivery = "at_most_once"
     size: int = 30
+    comes_once: bool = False
+    """The document is a stream that is sent as it comes, so there is no second attempt."""
     max_wait: float | None = None
     deadline: float | None = None
     cancelled_after: float | None = None
@@ -127,6 +129,7 @@ jobs = st.builds(
     delay=_one_of(0.0, 0.0, 0.5, 10.0, 299.0, 301.0),
     delivery=_one_of("at_most_once", "at_least_once"),
     size=_one_of(30, 1, 30, 140_000),
+    comes_once=_one_of(False, False, False, True),
     max_wait=_one_of(None, None, 0.0, 5.0, 60.0),
     deadline=_one_of(*[None] * 6, 0.25, 10.0, 299.5, 300.5, 700.0),
     cancelled_after=_one_of(*[None] * 12, 0.0, 0.25, 5.0, 100.0, 310.0),
