@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 from hypothesis import strategies as st
 
-from _model import Content, Fault, Hold, Point, Seen
+from _faults import Content, Fault, Hold, Point, Seen
 from meeting_async import RetryPolicy
 from meeting_async._policies import Delivery
 
