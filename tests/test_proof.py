@@ -68,16 +68,41 @@ LOST = Fault(seen=Seen.RESET, processing=300.0)
 """The form was out, the server works on it for as long as it may, and the reply never comes."""
 
 
-@profile
-@given(schedules)
-@example(Schedule(jobs=(Job(faults=(LOST,)), Job(delay=1), Job(delay=2, max_wait=0))))
-@example(Schedule(jobs=(Job(delivery="at_least_once", faults=(LOST, LOST)), Job(delay=1))))
-@example(Schedule(jobs=(Job(faults=(Fault(seen=Seen.RESET, point=Point(1)),)), Job(delay=1))))
-@example(Schedule(jobs=(Job(faults=(LOST,), deadline=200), Job(delay=1, deadline=300.5))))
-@example(Schedule(jobs=(Job(faults=(Fault(processing=60),), cancelled_after=5), Job(delay=1))))
-def test_every_promise_holds_under_every_schedule(schedule: Schedule) -> None:
-    """The promises are the functions in ``_promises``."""
-    check(played(schedule))
+REACHED = {
+    *(verdict.value for verdict in Verdict),
+    *("UploadReceipt", "UploadOutcomeUnknown", "RoomBusy", "DeadlineExceeded", "NoneType"),
+    *("ConnectFailed", "UploadInterrupted", "ProcessingFailed", "Throttled"),
+    *("at_most_once: 0", "at_most_once: 1"),
+    *("at_least_once: 0", "at_least_once: 1", "at_least_once: 2"),
+}
+"""What the schedules come to, at least: verdicts, ends of calls, how often documents arrived."""
+
+
+def test_every_promise_holds_under_every_schedule() -> None:
+    """The promises are the functions in ``_promises``; and the schedules reach everything."""
+    seen: Counter[str] = Counter()
+
+    @profile
+    @given(schedules)
+    @example(Schedule(jobs=(Job(faults=(LOST,)), Job(delay=1), Job(delay=2, max_wait=0))))
+    @example(Schedule(jobs=(Job(delivery="at_least_once", faults=(LOST, LOST)), Job(delay=1))))
+    @example(Schedule(jobs=(Job(faults=(Fault(seen=Seen.RESET, point=Point(1)),)), Job(delay=1))))
+    @example(Schedule(jobs=(Job(faults=(LOST,), deadline=200), Job(delay=1, deadline=300.5))))
+    @example(Schedule(jobs=(Job(faults=(Fault(processing=60),), cancelled_after=5), Job(delay=1))))
+    def holds(schedule: Schedule) -> None:
+        run = played(schedule)
+        seen.update(_ends(run))
+        check(run)
+
+    holds()
+    assert set(seen) >= REACHED
+
+
+def _ends(run: Run) -> Iterator[str]:
+    for call in run.calls[: len(run.schedule.jobs)]:
+        yield type(call.outcome).__name__
+        yield f"{call.job.delivery}: {min(len(call.accepted), 2)}"
+        yield from (attempt.verdict for attempt in getattr(call.outcome, "attempts", ()))
 
 
 # --- that this can fail --------------------------------------------------------------------------
@@ -215,25 +240,6 @@ def test_every_promise_is_put_to_the_test() -> None:
     """None is a promise that cannot be broken."""
     promises = {promise.__name__ for promise in [*OF_THE_CLIENT, *OF_A_CALL]}
     assert promises - {promise for _, promise in SABOTAGE.values()} == set()
-
-
-def test_the_schedules_reach_everything() -> None:
-    """Each verdict, each kind of end, documents that came twice, attempts behind others' locks."""
-    seen: Counter[str] = Counter()
-
-    def count(run: Run) -> None:
-        for call in run.calls[: len(run.schedule.jobs)]:
-            seen[type(call.outcome).__name__] += 1
-            seen[f"{call.job.delivery}: {min(len(call.accepted), 2)}"] += 1
-            seen.update(attempt.verdict for attempt in getattr(call.outcome, "attempts", ()))
-
-    assert found(count) == "no promise was broken"
-    wanted = {verdict.value for verdict in Verdict}
-    wanted |= {"UploadReceipt", "NoneType", "UploadOutcomeUnknown", "RoomBusy", "DeadlineExceeded"}
-    wanted |= {"ConnectFailed", "UploadInterrupted", "ProcessingFailed"}
-    wanted |= {"at_most_once: 0", "at_most_once: 1", "at_least_once: 0", "at_least_once: 1"}
-    assert wanted | {"at_least_once: 2"} <= set(seen)
-    assert "at_most_once: 2" not in seen
 
 
 # --- promises that are not kept yet --------------------------------------------------------------
