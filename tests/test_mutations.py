@@ -33,11 +33,17 @@ SHARE = {"_verdicts": 1, "_policies": 1} if IS_NIGHTLY else {"_verdicts": 17, "_
 TESTS = {"_verdicts": "test_verdicts.py", "_policies": "test_policies.py"}
 
 EQUIVALENT = {
+    "200 < status < 300 -> 200 <= status < 300": "status 200 was judged before",
+    "200 < status < 300 -> 200 < status <= 300": "status 300 was judged before",
+}
+"""Mutants that no test can notice, and why."""
+
+LEFT_TO_CHANCE = {
     "remaining < _ROUNDING -> remaining <= _ROUNDING": (
-        "differs at one number only, the very edge of what counts as rounding"
+        "differs at one number only, and a property test may or may not come upon it"
     ),
 }
-"""Mutants that no test needs to notice, and why."""
+"""Mutants that a test notices sometimes, and why."""
 
 pytestmark = pytest.mark.timeout(1800 if IS_NIGHTLY else 120)
 
@@ -82,6 +88,7 @@ def survivors(folder: Path, module: str, candidates: Sequence[Mutant]) -> set[st
         capture_output=True,
         text=True,
         env=environ,
+        cwd=folder,  # so that nothing is learnt from the mutants of another run
         check=False,
     )
     *noticed, control = map(json.loads, done.stdout.splitlines())
@@ -117,7 +124,7 @@ def test_some_test_notices_every_change(tmp_path: Path) -> None:
 
     with ThreadPoolExecutor() as threads:
         found = set().union(*threads.map(survive, everything))
-    assert found == set(EQUIVALENT)
+    assert found - set(LEFT_TO_CHANCE) == set(EQUIVALENT)
 
 
 def test_the_mutants_are_those_meant() -> None:
