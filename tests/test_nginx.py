@@ -29,6 +29,7 @@ from meeting_async import (
     MeetingClient,
     RetryPolicy,
     RetryScheduled,
+    Turnstile,
     WaitingForRoom,
 )
 from meeting_async.errors import (
@@ -97,6 +98,7 @@ def client_of(nginx: Nginx, prefix: str = "", **settings: Any) -> MeetingClient:
         "api_secret": "devsecret",
         "retry": RetryPolicy(initial_delay=0.1),
         "lock": LockPolicy(min_delay=0.1),
+        "room_gate": Turnstile(),  # what one client loses shall not keep the next one waiting
     }
     return MeetingClient(nginx.url + prefix, **{**usual, **settings})
 

@@ -35,9 +35,14 @@ _call_numbers = itertools.count(1)
 
 @attrs.frozen
 class _Wait:
-    """A decision: not over yet, try again after so many seconds."""
+    """A decision: not over yet, try again at a moment; what an observer takes is part of it."""
 
-    seconds: float
+    until: float
+    """On the event loop's clock."""
+
+    @property
+    def seconds(self) -> float:
+        return max(0.0, self.until - anyio.current_time())
 
 
 def _is_wait(result: object) -> bool:
@@ -132,7 +137,8 @@ class Delivery:
         with anyio.move_on_after(self.deadline - self.elapsed):
             return await self._in_turn()
         if self._lost_at is not None:
-            raise self._unknown(f"the deadline of {self.deadline:g} s struck while {self._phase}")
+            reason = f"the deadline of {self.deadline:g} s struck while {self._phase}"
+            raise self._unknown(self._after_loss(reason))
         raise errors.DeadlineExceeded(self.operation.path, self.deadline, self._phase)
 
     async def _in_turn(self) -> Answer:
@@ -162,9 +168,12 @@ class Delivery:
         if self.door is not None:
             await self.door.shut(self._lock_free_in())
         if isinstance(error, Exception) and not isinstance(error, errors.UploadOutcomeUnknown):
-            just_now = self.attempts[-1].verdict == Verdict.UNKNOWN.value
-            reason = str(error) if just_now else f"an earlier attempt was lost, then: {error}"
-            raise self._unknown(reason) from error
+            raise self._unknown(self._after_loss(str(error))) from error
+
+    def _after_loss(self, reason: str) -> str:
+        """Say that it was an earlier attempt that may have reached the room."""
+        just_now = self.attempts[-1].verdict == Verdict.UNKNOWN.value
+        return reason if just_now else f"an earlier attempt was lost, then: {reason}"
 
     def _lock_free_in(self) -> float:
         elapsed = anyio.current_time() - (self._lost_at or 0.0)
@@ -273,6 +282,7 @@ class Delivery:
         verdict = judge(seen.answer, self._sent(seen), upload=self.operation.upload)
         if verdict is Verdict.UNKNOWN and self.operation.upload:
             self._lost_at = anyio.current_time()
+            self._busy_since = None  # what follows is our own lock, not somebody else's
         self.attempts.append(
             Attempt(
                 number=len(self.attempts) + 1,
@@ -374,9 +384,12 @@ class Delivery:
             waited=waited,
             max_wait=self.lock.max_wait,
         )
-        return _Wait(seconds)
+        return _Wait(now + seconds)
 
     async def _wait(self, verdict: Verdict, seen: _Seen, seconds: float) -> _Wait:
+        now = anyio.current_time()
+        if self._busy_since is not None:  # the budget of the wait for the room holds on
+            seconds = min(seconds, max(0.0, self._busy_since + self.lock.max_wait - now))
         self._phase = f"waiting to try again after {seen.reason}"
         await self._tell(
             _events.RetryScheduled,
@@ -385,7 +398,7 @@ class Delivery:
             verdict=verdict.value,
             reason=seen.reason,
         )
-        return _Wait(seconds)
+        return _Wait(now + seconds)
 
     def _spent(self, verdict: Verdict, seen: _Seen) -> errors.MeetingError:
         error = self._error(verdict, seen)
