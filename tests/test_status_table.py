@@ -20,6 +20,7 @@ from meeting_async import (
     Reply,
     Request,
     RetryPolicy,
+    Turnstile,
 )
 from meeting_async.errors import (
     AuthenticationFailed,
@@ -75,6 +76,7 @@ def connected(server: MeetingServer, **settings: Any) -> MeetingClient:
         "api_secret": server.api_secret,
         "retry": RetryPolicy(max_attempts=1),
         "lock": LockPolicy(jitter=0, min_delay=0.05),
+        "room_gate": Turnstile(),  # what one client loses shall not keep the next one waiting
     }
     return MeetingClient(server.url, **{**usual, **settings})
 
