@@ -234,7 +234,9 @@ def check_course(verdicts: dict[str, str]) -> None:
     """
     first, *_, last = verdicts.values()
     assert (first, last) == ("cancelled", "accepted"), verdicts
-    assert set(verdicts.values()) == {"cancelled", "unknown", "accepted"}, verdicts
+    seen = set(verdicts.values())
+    # An answer that is there at once leaves no moment between boundary and answer to cancel in.
+    assert {"cancelled", "accepted"} <= seen <= {"cancelled", "unknown", "accepted"}, verdicts
 
 
 @on_each_wire

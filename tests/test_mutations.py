@@ -15,6 +15,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -72,6 +73,10 @@ def arithmetic() -> list[Mutant]:
     return mutants(_source("_policies"), places, comparisons)
 
 
+PARSING = threading.Lock()
+"""CPython 3.11 may raise SystemError when two threads parse at once (its issue 106905)."""
+
+
 def _source(module: str) -> str:
     return (PACKAGE / f"{module}.py").read_text("utf-8")
 
@@ -80,7 +85,8 @@ def survivors(folder: Path, module: str, candidates: Sequence[Mutant]) -> set[st
     """Run the module's tests on each mutant and, at last, on the module as it is."""
     _copy(folder, module)
     program = [sys.executable, str(HERE / "_mutants.py"), str(folder), module, TESTS[module]]
-    sources = [*(mutant.source for mutant in candidates), _source(module)]
+    with PARSING:
+        sources = [*(mutant.source for mutant in candidates), _source(module)]
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
         program,
