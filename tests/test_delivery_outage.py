@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import anyio
@@ -128,6 +129,43 @@ def test_an_answer_of_whatever_kind_ends_an_outage(in_virtual_time: InVirtualTim
             return await uploads(client, 12)
 
     assert all(isinstance(end, UploadReceipt) for end in in_virtual_time(main))
+
+
+def test_behind_an_outage_backoff_is_as_ever(in_virtual_time: InVirtualTime) -> None:
+    """One room's calls still fail while all others get through: their news does not hurry it."""
+
+    async def main() -> list[float]:
+        began: list[float] = []
+
+        def then(request: Request) -> Act:
+            if dict(request.headers).get(b"Room-Id") != b"room0":
+                return accepted() if anyio.current_time() - start >= 5 else refused()
+            began.append(anyio.current_time())
+            return refused()
+
+        start = anyio.current_time()
+        async with (
+            connected(FakeTransport(then=then)) as client,
+            anyio.create_task_group() as group,
+        ):
+
+            async def others() -> None:
+                while True:
+                    await anyio.sleep(0.01)
+                    await upload(client, 1)
+
+            for room in range(12):
+                group.start_soon(upload, client, room + 100)
+            group.start_soon(others)
+            await upload(client, 0)
+            group.cancel_scope.cancel()
+        return began
+
+    began = in_virtual_time(main)
+    behind = [moment for moment in began if moment - began[0] > 5]
+    waits = [later - earlier for earlier, later in pairwise(behind)]
+    assert len(waits) >= 2
+    assert min(waits) >= 0.25
 
 
 def test_repetitions_have_a_budget(in_virtual_time: InVirtualTime) -> None:

@@ -339,6 +339,7 @@ class Delivery:
     def _sits_out(self, verdict: Verdict) -> bool:
         """Tell whether to wait with all others until somebody gets through to the server."""
         if not (verdict is Verdict.NEVER_SENT and self.operation.upload and self.outage.is_on):
+            self._outage_since = None  # or news of others would cut the backoff short
             return False
         now = anyio.current_time()
         self._outage_since = now if self._outage_since is None else self._outage_since

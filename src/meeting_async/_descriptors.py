@@ -46,7 +46,7 @@ class Descriptor:
     def at_hand(self, limit: int, offset: int) -> bytes | None:
         """Read what needs no waiting; ``None`` when the disk would have to be asked.
 
-        All reads go into one buffer: a new one each time takes 3 to 8 % more CPU. What is handed
+        All reads go into one buffer: a new one each time takes a little more CPU. What is handed
         on is a copy, as a transport may still hold the last chunk.
         """
         if not hasattr(os, "RWF_NOWAIT"):
