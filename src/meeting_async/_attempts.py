@@ -23,3 +23,5 @@ class Attempt:
     """What was seen, in a few words."""
     bytes_sent: int = 0
     """Bytes of the document that were handed to the network."""
+    body_seconds: float | None = None
+    """How long it took until the whole document was out; ``None`` if it never was."""

@@ -292,6 +292,7 @@ class Delivery:
                 status=seen.answer.status if seen.answer else None,
                 reason=seen.reason,
                 bytes_sent=self._body.document_sent if self._body else 0,
+                body_seconds=self._body_took,
             )
         )
         return verdict

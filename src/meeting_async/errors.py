@@ -29,7 +29,10 @@ Branches tell whose move it is: the caller's, the server's, or the network's::
     │   ├── ConnectionLost
     │   ├── TransferTimeout (TimeoutError)
     │   └── UploadInterrupted                   cut off before the closing boundary, repeatedly
-    └── UploadOutcomeUnknown                    the document may or may not reach the room
+    ├── UploadOutcomeUnknown                    the document may or may not reach the room
+    ├── JournalError (OSError)                  yours: the journal of a batch cannot be used
+    │   └── JournalInUse                        another batch is writing it
+    └── BatchFailed                             some documents of a batch are not in their rooms
 
 :class:`UploadOutcomeUnknown` is deliberately no ``TransportError``: a generic ``except
 TransportError: retry()`` must not show a class the same document twice.
@@ -379,3 +382,54 @@ class UploadOutcomeUnknown(MeetingError):
             f"{self.document!r} was sent to room {self.room_id!r}, but whether it arrived is "
             f"unknown: {self.reason}; look into the room before sending it again"
         )
+
+
+# --- batches -------------------------------------------------------------------------------------
+
+
+@attrs.define(slots=False)
+class JournalError(MeetingError, OSError):
+    """The journal of a batch cannot be read or written; nothing is sent without it."""
+
+    journal: str
+    """Path of the journal."""
+    reason: str
+    """What is wrong, and what to do."""
+
+    def _text(self) -> str:
+        return f"the journal {self.journal!r} {self.reason}"
+
+
+class JournalInUse(JournalError):
+    """Another batch is writing this journal."""
+
+
+@attrs.define(slots=False)
+class BatchFailed(MeetingError):
+    """Not every document of a batch is in its room, as far as is known."""
+
+    total: int
+    """Jobs that were accounted for."""
+    refused: int
+    """Refused by the server or a check; would be again."""
+    failed: int
+    """Did not reach the room."""
+    unknown: int
+    """May or may not have reached the room."""
+    skipped: int
+    """Were not tried, as an earlier failure dooms them too."""
+    first: str
+    """The first of them, with its reason."""
+
+    def _text(self) -> str:
+        counts = {
+            "refused": self.refused,
+            "failed": self.failed,
+            "of unknown outcome": self.unknown,
+            "skipped": self.skipped,
+        }
+        listed = ", ".join(f"{count:,} {word}" for word, count in counts.items() if count)
+        first = f"; first: {self.first}" if self.first else ""
+        bad = sum(counts.values())
+        documents = f"{bad:,} of {self.total:,} documents"
+        return f"{documents} are not known to be in their rooms: {listed}{first}"
