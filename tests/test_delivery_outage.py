@@ -211,6 +211,6 @@ def test_waiting_for_a_room_costs_no_budget(in_virtual_time: InVirtualTime) -> N
         async with connected(transport, delivery="at_least_once") as client:
             receipt = await upload(client, 1)
             assert isinstance(receipt, UploadReceipt)
-            return client._shared.budget.tokens
+            return client._calls.shared.budget.tokens
 
     assert in_virtual_time(main) == 500

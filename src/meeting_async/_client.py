@@ -5,11 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
-import random
-import re
-import warnings
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,71 +13,22 @@ import anyio
 import attrs
 
 from meeting_async import _wire, errors
-from meeting_async._budget import RetryBudget
-from meeting_async._delivery import Delivery
-from meeting_async._documents import Document, HeldDocument
+from meeting_async._calls import Calls, Shared, checked_seconds
+from meeting_async._documents import Document
 from meeting_async._environment import settings_from
 from meeting_async._events import OnEvent
-from meeting_async._limits import parse_size, shown
-from meeting_async._observer import Observer, logger
-from meeting_async._operations import JsonOperation, Operation, UploadOperation
-from meeting_async._outage import Outage
+from meeting_async._limits import parse_size
 from meeting_async._policies import Delivery as DeliveryMode
 from meeting_async._policies import LockPolicy, Options, RetryPolicy, Timeouts
 from meeting_async._recognition import Uploadable
-from meeting_async._records import ActiveRoom, Reply, Request, UploadReceipt
-from meeting_async._rooms import Door, RoomGate, common_turnstile, room_name
+from meeting_async._records import ActiveRoom, UploadReceipt
+from meeting_async._rooms import RoomGate
 from meeting_async._signing import HmacSigner, Signer, hidden
 from meeting_async._transport import HttpxTransport, Transport
 from meeting_async._verdicts import Repeatability
 
 ACTIVE_POLL_SECONDS = 2.0
 """Between two looks of ``wait_until_active``: a person who starts a session will not notice."""
-
-
-@attrs.define(eq=False)
-class _Shared:
-    """What a client and those made of it by ``with_options`` have in common."""
-
-    base: str
-    signer: Signer
-    transport: Transport
-    gate: RoomGate | None = None
-    budget: RetryBudget = attrs.field(factory=RetryBudget)
-    outage: Outage = attrs.field(factory=Outage)
-    used: bool = False
-    closed: bool = False
-
-    def check_open(self) -> None:
-        """Refuse to work once closed, be it in the middle of a call that waits for its room."""
-        if self.closed:
-            raise RuntimeError("this MeetingClient is closed; make a new one")
-        self.used = True
-
-    async def send(self, request: Request, /) -> Reply:
-        """Send through the transport, as long as the client is open."""
-        self.check_open()
-        return await self.transport.send(request)
-
-    def door(self, operation: Operation) -> Door | None:
-        """Return the way into an upload's room; other calls need no turn."""
-        if not operation.upload or operation.room_id is None:
-            return None
-        return Door(self.gate or common_turnstile(), room_name(self.base, operation.room_id))
-
-    async def aclose(self) -> None:
-        """Close the transport, once."""
-        if not self.closed:
-            self.closed = True
-            await self.transport.aclose()
-
-    def __del__(self) -> None:
-        if self.used and not self.closed:
-            warnings.warn(
-                f"unclosed MeetingClient for {self.base}; use `async with` or call aclose()",
-                ResourceWarning,
-                stacklevel=2,
-            )
 
 
 class MeetingClient:
@@ -140,7 +87,7 @@ class MeetingClient:
         api_secret = hidden(api_secret)  # also from tracebacks with locals
         signer = _signer(api_key, api_secret, signer)
         base = _wire.auth_base(base_url, allow_plaintext=allow_plaintext)
-        self._options = Options(
+        options = Options(
             max_size_whiteboard_file=_size(max_size_whiteboard_file),
             allow_images=allow_images,
             delivery=delivery,
@@ -150,7 +97,7 @@ class MeetingClient:
             on_event=on_event,
         )
         transport = HttpxTransport() if transport is None else transport
-        self._shared = _Shared(base, signer, transport, room_gate)
+        self._calls = Calls(Shared(base, signer, transport, room_gate), options)
         self._is_derived = False
 
     @classmethod
@@ -185,7 +132,8 @@ class MeetingClient:
         if "max_size_whiteboard_file" in changes:
             changes["max_size_whiteboard_file"] = _size(changes["max_size_whiteboard_file"])
         derived = copy.copy(self)
-        derived._options = attrs.evolve(self._options, **changes)  # noqa: SLF001 - our own kind
+        options = attrs.evolve(self._calls.options, **changes)
+        derived._calls = Calls(self._calls.shared, options)  # noqa: SLF001 - our own kind
         derived._is_derived = True  # noqa: SLF001 - our own kind
         return derived
 
@@ -207,11 +155,7 @@ class MeetingClient:
             DeadlineExceeded: The deadline struck.
 
         """
-        _wire.room_id_bytes(room_id)
-        payload = {"room_id": room_id}
-        operation = self._json(_wire.ACTIVE_ROOM_INFO, payload, Repeatability.IDEMPOTENT)
-        answer = await self._delivery(operation, deadline).run()
-        return ActiveRoom.from_reply(room_id, answer.payload or {})
+        return await self._calls.active_room(room_id, deadline)
 
     async def wait_until_active(
         self,
@@ -225,7 +169,7 @@ class MeetingClient:
             MeetingError: As :meth:`get_active_room_info`, but for a room that is not there yet.
 
         """
-        seconds = _deadline(timeout, "timeout")
+        seconds = checked_seconds(timeout, "timeout")
         with anyio.move_on_after(seconds):
             while True:
                 with contextlib.suppress(errors.RoomNotFound, errors.RoomNotActive):
@@ -271,28 +215,9 @@ class MeetingClient:
             UploadOutcomeUnknown: It went out and no valid answer came back.
 
         """
-        room = _wire.room_id_bytes(room_id)
-        _note_unusual(room_id)
-        given = Document.of(document, filename=filename, content_type=content_type)
-        seconds = _deadline(deadline)
-        lock = self._options.lock
-        lock = lock if max_wait is None else attrs.evolve(lock, max_wait=max_wait)
-        began = anyio.current_time()
-        async with AsyncExitStack() as stack:
-            held = await self._held(stack, given, seconds)
-            operation = self._upload(room_id, room, held)
-            delivery = self._delivery(operation, seconds, lock, began)
-            answer = await delivery.run()
-        return UploadReceipt(
-            room_id=room_id,
-            document=given.filename,
-            size=None if given.link else operation.size,
-            msg=answer.msg,
-            status_code=answer.status_code or "",
-            seconds=delivery.elapsed,
-            attempts=tuple(delivery.attempts),
-            raw=answer.payload or {},
-        )
+        document = Document.of(document, filename=filename, content_type=content_type)
+        upload = self._calls.upload(room_id, document, max_wait=max_wait, deadline=deadline)
+        return await upload.run()
 
     async def call(
         self,
@@ -316,8 +241,8 @@ class MeetingClient:
 
         """
         kind = Repeatability.IDEMPOTENT if idempotent else Repeatability.ONCE
-        operation = self._json(_wire.method_path(path), {} if payload is None else payload, kind)
-        answer = await self._delivery(operation, deadline).run()
+        path, payload = _wire.method_path(path), {} if payload is None else payload
+        answer = await self._calls.ask(path, payload, kind, deadline)
         return dict(answer.payload or {})
 
     # --- lifetime --------------------------------------------------------------------------------
@@ -325,7 +250,7 @@ class MeetingClient:
     async def aclose(self) -> None:
         """Close the connections; a client made by :meth:`with_options` leaves it to its origin."""
         if not self._is_derived:
-            await self._shared.aclose()
+            await self._calls.shared.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -339,75 +264,11 @@ class MeetingClient:
         await self.aclose()
 
     def __repr__(self) -> str:
-        shared = getattr(self, "_shared", None)  # not there yet while a setting is refused
-        if shared is None:
+        calls = getattr(self, "_calls", None)  # not there yet while a setting is refused
+        if calls is None:
             return "<MeetingClient, not made>"
+        shared = calls.shared
         return f"<MeetingClient for {shared.base}{', closed' if shared.closed else ''}>"
-
-    # --- assembly --------------------------------------------------------------------------------
-
-    def _json(
-        self, path: str, payload: Mapping[str, Any], repeatability: Repeatability
-    ) -> JsonOperation:
-        body = _wire.json_bytes(payload)
-        room_id = payload.get("room_id")
-        return JsonOperation(
-            path=path,
-            url=f"{self._shared.base}/{path}",
-            body=body,
-            room_id=room_id if isinstance(room_id, str) else None,
-            repeatability=repeatability,
-            signer=self._shared.signer,
-            timeouts=self._options.timeouts,
-        )
-
-    async def _held(
-        self, stack: AsyncExitStack, document: Document, deadline: float | None
-    ) -> HeldDocument:
-        """Get the document ready, which takes as long as a stream takes to arrive."""
-        options = self._options
-        held = document.held(
-            max_size=options.max_size_whiteboard_file, allow_images=options.allow_images
-        )
-        with anyio.move_on_after(deadline):
-            return await stack.enter_async_context(held)
-        raise errors.DeadlineExceeded(
-            _wire.UPLOAD_WHITEBOARD_FILE, deadline or 0.0, "reading the document"
-        )
-
-    def _upload(self, room_id: str, room: bytes, held: HeldDocument) -> UploadOperation:
-        return UploadOperation(
-            path=_wire.UPLOAD_WHITEBOARD_FILE,
-            url=f"{self._shared.base}/{_wire.UPLOAD_WHITEBOARD_FILE}",
-            room_id=room_id,
-            room=room,
-            held=held,
-            repeatability=Repeatability(self._options.delivery),
-            signer=self._shared.signer,
-            timeouts=self._options.timeouts,
-        )
-
-    def _delivery(
-        self,
-        operation: Operation,
-        deadline: float | None,
-        lock: LockPolicy | None = None,
-        began: float | None = None,
-    ) -> Delivery:
-        self._shared.check_open()
-        return Delivery(
-            operation=operation,
-            transport=self._shared,
-            door=self._shared.door(operation),
-            retry=self._options.retry,
-            lock=lock or self._options.lock,
-            observer=Observer(self._options.on_event),
-            random=random.random,
-            deadline=_deadline(deadline),
-            budget=self._shared.budget,
-            outage=self._shared.outage,
-            began=anyio.current_time() if began is None else began,
-        )
 
 
 def _signer(api_key: str | None, api_secret: str | bytes | None, signer: Signer | None) -> Signer:
@@ -427,24 +288,3 @@ def _signer(api_key: str | None, api_secret: str | bytes | None, signer: Signer 
 
 def _size(value: int | str | None) -> int | None:
     return None if value is None else parse_size(value, field="max_size_whiteboard_file")
-
-
-def _deadline(value: float | None, field: str = "deadline") -> float | None:
-    if value is None:
-        return None
-    if type(value) not in {int, float} or not value > 0:
-        raise errors.InvalidInput(
-            field, shown(value), "is not a positive number of seconds", "give seconds, or None"
-        )
-    return value
-
-
-def _note_unusual(room_id: str) -> None:
-    """Known servers use room ids as message subjects; others are legal on the wire."""
-    if not re.fullmatch(r"[A-Za-z0-9_-]+", room_id):
-        logger.warning(
-            "room id %r has characters other than letters, digits, - and _, "
-            "which known servers do not support",
-            room_id,
-            extra={"action": "UnusualRoom"},
-        )

@@ -11,7 +11,7 @@ import itertools
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 import attrs
@@ -71,6 +71,22 @@ class _Seen:
         return self.answer.retry_after if self.answer else None
 
 
+class Companion(Protocol):
+    """Who goes along with an upload, such as a batch. What it raises ends the upload."""
+
+    async def before_attempt(self) -> None:
+        """Let it connect, read and send."""
+        ...
+
+    async def before_end(self) -> None:
+        """Let the closing boundary follow the document, which is out."""
+        ...
+
+    async def before_wait(self, *, may_have_arrived: bool) -> None:
+        """Hear that it waits, for its turn or its next attempt, and holds nothing meanwhile."""
+        ...
+
+
 MOST_VAIN_BODIES = 2
 """After so many in a row that a probe had called welcome, a server is believed no more."""
 
@@ -93,6 +109,7 @@ class Delivery:
     outage: Outage = attrs.field(factory=Outage)
     began: float = attrs.field(factory=anyio.current_time)
     """When the call began, on the event loop's clock."""
+    companion: Companion | None = None
 
     attempts: list[Attempt] = attrs.field(factory=list, init=False)
     _number: int = attrs.field(factory=lambda: next(_call_numbers), init=False)
@@ -138,7 +155,7 @@ class Delivery:
             return await self._in_turn()
         if self._lost_at is not None:
             reason = f"the deadline of {self.deadline:g} s struck while {self._phase}"
-            raise self._unknown(self._after_loss(reason))
+            raise self.unknown(self._after_loss(reason))
         raise errors.DeadlineExceeded(self.operation.path, self.deadline, self._phase)
 
     async def _in_turn(self) -> Answer:
@@ -168,7 +185,7 @@ class Delivery:
         if self.door is not None:
             await self.door.shut(self._lock_free_in())
         if isinstance(error, Exception) and not isinstance(error, errors.UploadOutcomeUnknown):
-            raise self._unknown(self._after_loss(str(error))) from error
+            raise self.unknown(self._after_loss(str(error))) from error
 
     def _after_loss(self, reason: str) -> str:
         """Say that it was an earlier attempt that may have reached the room."""
@@ -186,6 +203,7 @@ class Delivery:
         if self.lock.max_wait == 0:
             reason = "another upload from here is in progress or of unknown outcome"
             raise errors.RoomBusy(self.operation.room_id or "", 0.0, reason)
+        await self._let_go()
         self._phase = "waiting for its turn behind another upload from here"
         await self._tell(_events.Queued, shut_for=shut_for)
 
@@ -213,6 +231,10 @@ class Delivery:
             return Verdict.BUSY.value
         return self.attempts[-1].verdict if self.attempts else Verdict.NEVER_SENT.value
 
+    async def _let_go(self) -> None:
+        if self.companion is not None:
+            await self.companion.before_wait(may_have_arrived=self._lost_at is not None)
+
     async def _pause(self, seconds: float) -> None:
         if self._outage_since is None:
             await anyio.sleep(seconds)
@@ -222,6 +244,14 @@ class Delivery:
     # --- one attempt -----------------------------------------------------------------------------
 
     async def _attempt(self) -> Answer | _Wait:
+        if self.companion is not None:
+            await self.companion.before_attempt()
+        outcome = await self._attempted()
+        if isinstance(outcome, _Wait):
+            await self._let_go()
+        return outcome
+
+    async def _attempted(self) -> Answer | _Wait:
         if self._is_probing and (refusal := await self._probe()):
             return await self._wait_for_room(refusal)
         self._body, self._body_took, self._is_prepared = None, None, False
@@ -407,6 +437,15 @@ class Delivery:
         error.add_note("It was not tried again: the stream could not be read a second time.")
         return error
 
+    def cut_off(self) -> errors.UploadOutcomeUnknown | None:
+        """Say what a cancellation left behind, if the document may have arrived."""
+        if self._lost_at is None:
+            return None
+        reason = self._after_loss(f"it was cut off while {self._phase}")
+        error = self.unknown(reason)
+        error.attempts = tuple(self.attempts)
+        return error
+
     def _error(self, verdict: Verdict, seen: _Seen) -> errors.MeetingError:
         error = self._error_for(verdict, seen)
         if error is not seen.error:
@@ -416,7 +455,7 @@ class Delivery:
     def _error_for(self, verdict: Verdict, seen: _Seen) -> errors.MeetingError:
         operation = self.operation
         if operation.upload and verdict is Verdict.UNKNOWN:
-            return self._unknown(seen.reason)
+            return self.unknown(seen.reason)
         if operation.upload and verdict is Verdict.PARTIAL:
             sent = self.attempts[-1].bytes_sent
             return errors.UploadInterrupted(
@@ -438,7 +477,7 @@ class Delivery:
             error.add_note(note)
         return error
 
-    def _unknown(self, reason: str) -> errors.UploadOutcomeUnknown:
+    def unknown(self, reason: str) -> errors.UploadOutcomeUnknown:
         operation = self.operation
         return errors.UploadOutcomeUnknown(
             room_id=operation.room_id or "",

@@ -151,6 +151,7 @@ class MultipartBody:
         reader: Reader,
         progress: Callable[[int], Awaitable[None]] = _no_progress,
         clock: Callable[[], float] = lambda: 0.0,
+        before_end: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.length = plan.length
         self.handed_over = 0
@@ -162,6 +163,7 @@ class MultipartBody:
         self._plan = plan
         self._reader = reader
         self._progress = progress
+        self._before_end = before_end
         self._pace = Pace(clock)
         self._chunks = self._generate()
 
@@ -185,6 +187,8 @@ class MultipartBody:
             self.document_sent += len(chunk)
             await self._progress(self.document_sent)
         await self._reader.finish()
+        if self._before_end is not None:
+            await self._before_end()
         self.complete = True
         yield self._hand_over(self._plan.tail)
 

@@ -28,6 +28,9 @@ from meeting_async._verdicts import Repeatability
 Progress = Callable[[int], Awaitable[None]]
 """Called with the bytes of the document that the transport has taken so far."""
 
+BeforeEnd = Callable[[], Awaitable[None]]
+"""Called when the document is out and its closing boundary is not."""
+
 
 class Operation(Protocol):
     """A call, without its attempts."""
@@ -116,6 +119,7 @@ class UploadOperation:
     repeatability: Repeatability
     signer: Signer
     timeouts: Timeouts
+    before_end: BeforeEnd | None = None
     upload: bool = True
 
     @property
@@ -139,7 +143,7 @@ class UploadOperation:
         signed = await _signed(self.signer, self.room)
         async with self.held.open() as reader:
             plan = self._plan()
-            body = MultipartBody(plan, reader, progress, anyio.current_time)
+            body = MultipartBody(plan, reader, progress, anyio.current_time, self.before_end)
             async with aclosing(body):
                 yield self._request(signed, plan, body)
 
