@@ -185,12 +185,6 @@ BAD_ROOM_IDS = [
 BAD_SECONDS = [0, -1, float("nan"), True, "5"]
 
 
-def upload(client: MeetingClient, room_id: Any = "room01", document: Any = PDF, **how: Any) -> Any:
-    """Upload with arguments that need not make sense."""
-    name = {"filename": "deck.pdf"} if isinstance(document, bytes) else {}
-    return client.upload_whiteboard_file(room_id, document, **{**name, **how})
-
-
 def call(client: MeetingClient, path: Any = "x", payload: Any = None) -> Any:
     """Call with arguments that need not make sense."""
     return client.call(path, payload)
