@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -31,6 +33,13 @@ PDF = b"%PDF-1.7\nslides\n%%EOF\n"
 LARGE = PDF.ljust(32 * 1024**2)
 """More than the kernel buffers between two sockets."""
 INFO = "/room/getActiveRoomInfo"
+
+
+GUIDE = Path(__file__).parent.parent / "docs" / "testing.md"
+ROWS = re.findall(
+    r"^\| `((?:room|meeting_server)\..*?)` \| (.*) \|$", GUIDE.read_text("utf-8"), re.MULTILINE
+)
+"""The guide's table: what is written in a test, and what the client makes of an upload."""
 
 
 @pytest.fixture(params=["socket", "in process"])
@@ -249,3 +258,31 @@ def test_impossible_faults_are_refused(script: Callable[[MeetingServer], None]) 
     """Where they are scripted, not where they would happen."""
     with pytest.raises(ValueError, match="must be"):
         script(MeetingServer())
+
+
+@pytest.mark.parametrize(("line", "meaning"), [row for row in ROWS if "stall" not in row[0]])
+def test_the_guide_says_what_happens(
+    in_virtual_time: Callable[..., Any], line: str, meaning: str
+) -> None:
+    """Each line of its table means what stands beside it; a stall needs a socket, see above."""
+    server = MeetingServer()
+    room = server.add_room("room01")
+
+    async def main() -> str:
+        exec(line, {"room": room, "meeting_server": server})
+        async with connect(server) as client:
+            deadline = 50 if "delay" in line else None
+            try:
+                receipt = await client.upload_whiteboard_file(
+                    "room01", PDF.ljust(2**18), filename="deck.pdf", deadline=deadline
+                )
+            except MeetingError as error:
+                return f"`{type(error).__name__}`"
+        return {"partial": "cut off"}.get(receipt.attempts[0].verdict, receipt.attempts[0].verdict)
+
+    assert in_virtual_time(main) in meaning
+
+
+def test_the_guide_has_a_table() -> None:
+    """The test above has something to check."""
+    assert len(ROWS) >= 13
