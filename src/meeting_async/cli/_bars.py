@@ -131,7 +131,7 @@ def _bar(kind: Kind, label: str, start: float, end: float) -> Bar:
 def rows_of(outcomes: Iterable[UploadOutcome]) -> list[Row]:
     """Sort rooms by interest: the one that ended last, those with trouble, the others from the end.
 
-    A room in which nothing was tried and nobody waited has no row.
+    A room whose documents were all skipped at once has no row: there is nothing to see.
     """
     rooms: dict[str, list[UploadOutcome]] = {}
     for outcome in outcomes:
@@ -139,7 +139,7 @@ def rows_of(outcomes: Iterable[UploadOutcome]) -> list[Row]:
     rows = [
         Row(room_id, mine)
         for room_id, mine in rooms.items()
-        if any(outcome.attempts or outcome.seconds >= LEAST_WAIT for outcome in mine)
+        if any(outcome.status != "skipped" or outcome.seconds >= LEAST_WAIT for outcome in mine)
     ]
     last = max((row.end for row in rows), default=0.0)
     return sorted(rows, key=lambda row: (row.end < last, not row.has_trouble, -row.end))

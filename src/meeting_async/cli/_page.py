@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 
+from meeting_async._jobs import UploadOutcome
 from meeting_async._report import BatchReport
 from meeting_async.cli._amounts import counted, duration, size
 from meeting_async.cli._markup import isolated, plain
@@ -35,7 +36,7 @@ def page(report: BatchReport, *, title: str, server: str, began: datetime, total
         attention(report, outcomes),
         f'<section id="timeline">\n<h2>Rooms over time</h2>\n{drawn}\n</section>' if drawn else "",
         table(outcomes),
-        *_missing(report),
+        *_missing(report, outcomes),
         "</main>",
         f"<script>{SCRIPT}</script>",
         "</body>",
@@ -48,13 +49,25 @@ def headline(report: BatchReport, total: int) -> str:
     """Say in one sentence how it went."""
     if not total:
         return "There was nothing to send."
+    if total == 1:
+        return _only(report)
     rest = [words for number, words in _shortfall(report, total) if number]
     return f"{_success(report.accepted + report.resumed, total)}{_listed(rest)}."
 
 
+def _only(report: BatchReport) -> str:
+    ends = {
+        "is in its room": report.accepted + report.resumed,
+        "may or may not have arrived in its room": report.unknown,
+        "was refused": report.refused,
+        "did not reach its room": report.failed,
+        "was not tried": report.skipped - report.resumed,
+        "was not begun": 1,
+    }
+    return f"The document {next(end for end, number in ends.items() if number)}."
+
+
 def _success(there: int, total: int) -> str:
-    if total == 1:
-        return "The document is in its room" if there else "The document is not in its room"
     if there == total:
         return f"All {total:,} documents are in their rooms"
     if not there:
@@ -156,8 +169,8 @@ def _tiles(name: str, tiles: Iterator[Tile]) -> str:
     return f'<dl class="{name}">{items}</dl>'
 
 
-def _missing(report: BatchReport) -> Iterator[str]:
-    if report.total and not report.outcomes:
+def _missing(report: BatchReport, outcomes: Sequence[UploadOutcome]) -> Iterator[str]:
+    if report.total and not outcomes:
         yield (
             '<p class="note">This batch kept its totals only, so there is neither a timeline '
             "nor a table of its documents.</p>"

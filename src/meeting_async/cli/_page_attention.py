@@ -53,7 +53,8 @@ def attention(report: BatchReport, outcomes: Iterable[UploadOutcome]) -> str:
 
 def _stop(error: Exception | None) -> Iterator[str]:
     if error is not None:
-        yield f'<section class="stop"><h3>The batch was stopped</h3><p>{plain(str(error))}</p>'
+        what = str(error) or type(error).__name__
+        yield f'<section class="stop"><h3>The batch was stopped</h3><p>{plain(what)}</p>'
         yield _hints(error)
         yield "</section>"
 

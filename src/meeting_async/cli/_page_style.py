@@ -14,7 +14,8 @@ STYLE = """
 *{box-sizing:border-box}
 html{color-scheme:light dark;-webkit-text-size-adjust:100%}
 body{margin:0;background:var(--page);color:var(--text);
-font:15px/1.5 system-ui,-apple-system,"Segoe UI",sans-serif;font-variant-numeric:tabular-nums}
+font:15px/1.5 system-ui,-apple-system,"Segoe UI",sans-serif;font-variant-numeric:tabular-nums;
+overflow-wrap:anywhere}
 main{max-width:72rem;margin:0 auto;padding:2.5rem 1.5rem 4rem}
 h1{margin:.25rem 0 0;max-width:46rem;font-size:1.75rem;line-height:1.25;font-weight:600;
 letter-spacing:-.01em;text-wrap:balance}
@@ -24,7 +25,6 @@ p{margin:.25rem 0;max-width:46rem}
 a{color:var(--send)}
 @media screen and (prefers-color-scheme:dark){a{color:var(--work)}}
 small,.about,.note,dt,caption{color:var(--soft);font-size:.8125rem}
-bdi,td,tbody th,.stop p,summary{overflow-wrap:anywhere}
 .unseen{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)}
 #numbers{margin-top:2rem;border-top:1px solid var(--line)}
 dl{display:grid;grid-template-columns:repeat(6,1fr);margin:0;border-bottom:1px solid var(--line)}

@@ -22,6 +22,9 @@ MOST_BARS = 50_000
 ROW_HEIGHT = 22
 """Pixels."""
 
+LEAST_SPAN = 0.001
+"""Seconds of the shortest axis: with a stopped clock nothing would have a place on it."""
+
 LEAST_WIDTH = 0.1
 """Per cent of the axis: about a pixel, as what is narrower could not be seen."""
 
@@ -68,7 +71,7 @@ def timeline(outcomes: Iterable[UploadOutcome], seconds: float) -> str:
     rows = rows_of(outcomes)
     if not rows:
         return ""
-    span = max(seconds, rows[0].end)
+    span = max(seconds, rows[0].end, LEAST_SPAN)
     drawn, kinds = _drawn(rows, span)
     parts = [_legend(kinds), _order(len(rows), len(drawn)), '<div class="rooms">', _axis(span)]
     return "\n".join([*parts, "<ol>", *drawn, "</ol>", "</div>"])
@@ -111,8 +114,9 @@ def _percent(seconds: float, span: float) -> str:
 def _rect(bar: Bar, span: float) -> str:
     top, height = _BOXES[bar.kind]
     width = max(100 * (bar.end - bar.start) / span, LEAST_WIDTH)
+    start = min(bar.start, span * (1 - LEAST_WIDTH / 100))
     return (
-        f'<rect class="{bar.kind}" x="{_percent(bar.start, span)}%" y="{top}" '
+        f'<rect class="{bar.kind}" x="{_percent(start, span)}%" y="{top}" '
         f'width="{round(width, 3):g}%" height="{height}"><title>{plain(bar.title)}</title></rect>'
     )
 
