@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+import sys
 import time
 from typing import Any
 
@@ -26,6 +27,7 @@ from _page_reports import (
     term,
     unknown,
 )
+from _properties import fuzz
 from meeting_async._report import BatchReport
 from meeting_async.cli._console import printable
 from meeting_async.cli._page import headline
@@ -44,6 +46,7 @@ from meeting_async.cli._page import headline
         (["skipped"], 1, "The document was not tried."),
         (["unknown"], 1, "The document may or may not have arrived in its room."),
         ([], 1, "The document was not begun."),
+        (["accepted"] * 2, 0, "All 2 documents are in their rooms."),
         (["accepted"] * 3, 3, "All 3 documents are in their rooms."),
         (["accepted"] * 2 + ["resumed"], 3, "All 3 documents are in their rooms."),
         (["failed"] * 2, 2, "None of the 2 documents is known to be in its room; 2 failed."),
@@ -220,6 +223,7 @@ def page_with(room: str, name: str, msg: str) -> str:
     return page_of(report_of(outcomes, stopped_by=ValueError(msg)), title=name, server=msg)
 
 
+@fuzz
 @given(room=hostile, name=hostile, msg=hostile)
 def test_names_and_messages_stay_text(room: str, name: str, msg: str) -> None:
     """Whatever they contain, the page has the same elements and attributes, and shows them."""
@@ -242,7 +246,8 @@ def test_ten_thousand_documents() -> None:
     report = report_of(term(1000, 10))
     began = time.process_time()
     html = page_of(report)
-    assert time.process_time() - began < 2.0
+    if sys.gettrace() is None:  # a coverage tool makes it many times slower
+        assert time.process_time() - began < 2.0
     assert len(html.encode()) < 6_000_000
     assert html.count('<tr id="n') == 10_000
     assert html.count('<svg class="row"') == 200

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from _html import SVG, by_class, by_id, drawings, parse, text_of
 from _page_reports import attempt, outcome, page_of, report_of, term, unknown
+from _properties import fuzz
 from meeting_async import errors
 from meeting_async._jobs import UploadOutcome
 from meeting_async.cli import _timeline
@@ -133,6 +134,7 @@ def test_what_is_too_short_to_see_is_drawn() -> None:
 times = st.floats(0, 1000, allow_nan=False)
 
 
+@fuzz
 @given(begin=times, gaps=st.lists(st.tuples(times, times, st.floats(0, 1)), max_size=5), rest=times)
 def test_bars_cover_an_upload(
     begin: float, gaps: list[tuple[float, float, float]], rest: float
@@ -151,6 +153,7 @@ def test_bars_cover_an_upload(
     assert reached == pytest.approx(begin + whole.seconds, abs=0.0011)
 
 
+@fuzz
 @given(started=times, seconds=times, status=st.sampled_from(["accepted", "failed", "unknown"]))
 def test_every_drawing_is_xml(started: float, seconds: float, status: Any) -> None:
     """Whatever the times, even none: well-formed, and within the row."""
@@ -246,6 +249,7 @@ def test_ticks_are_numbers_that_people_count_in(span: float, labels: list[str]) 
         assert float(tick.get("x", "")[:-1]) == pytest.approx(number * step, abs=0.001)
 
 
+@fuzz
 @given(span=st.floats(_timeline.LEAST_SPAN, 1e8))
 def test_no_axis_is_crowded(span: float) -> None:
     """At most eight steps, and at least one."""

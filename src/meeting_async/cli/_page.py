@@ -47,6 +47,7 @@ def page(report: BatchReport, *, title: str, server: str, began: datetime, total
 
 def headline(report: BatchReport, total: int) -> str:
     """Say in one sentence how it went."""
+    total = max(total, report.total)
     if not total:
         return "There was nothing to send."
     if total == 1:

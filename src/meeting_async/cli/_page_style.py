@@ -33,6 +33,7 @@ padding:.875rem 1rem .875rem 0}
 dt{line-height:1.3}
 dd{margin:0;font-size:1.375rem;font-weight:600;line-height:1.3}
 .traffic dd{font-size:1.0625rem}
+#numbers+.note{margin-top:1rem}
 .none dd{color:var(--soft);font-weight:400}
 .unknown.some dd,.refused.some dd,.failed.some dd,.stop h3{color:var(--bad)}
 #attention section{margin:1rem 0;padding:0 0 0 1rem;border-left:3px solid var(--line)}
