@@ -14,11 +14,11 @@ def size(number: float) -> str:
     """Write a number of bytes, in the units in which limits are configured."""
     if number < 1024:
         return counted(round(number), "byte")
-    for unit in _UNITS:
+    unit, *larger = _UNITS
+    number /= 1024
+    while larger and number >= 1023.95:  # what would be written as 1,024.0
+        unit, *larger = larger
         number /= 1024
-        # What would be written as 1024.0 is one of the next unit.
-        if number < 1023.95 or unit == _UNITS[-1]:
-            break
     return f"{number:,.1f} {unit}"
 
 
