@@ -497,6 +497,7 @@ async def test_a_change_between_look_and_opening_is_noticed(
     assert not form.sent or _is_document(path, form.sent)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("stage", ["measuring", "opening"])
 async def test_a_fifo_in_the_files_place_holds_no_thread(
     path: Path, stage: str, monkeypatch: pytest.MonkeyPatch
@@ -573,6 +574,7 @@ def slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(os, name, slow(getattr(os, name)))
 
 
+@pytest.mark.alone
 @pytest.mark.usefixtures("slow_disk")
 async def test_slow_storage_does_not_hold_the_loop(path: Path) -> None:
     """With 50 ms per operation on the file the loop never stands still for 20 ms."""
@@ -604,6 +606,7 @@ async def test_other_users_of_threads_do_not_hold_reads_up(path: Path) -> None:
             limiter.release_on_behalf_of(borrower)
 
 
+@pytest.mark.alone
 @pytest.mark.usefixtures("slow_disk")
 async def test_many_slow_reads_leave_other_threads_alone(path: Path) -> None:
     """However many documents are read, somebody else's thread work starts at once."""
