@@ -44,7 +44,7 @@ LEFT_TO_CHANCE = {
 }
 """Mutants that a test notices sometimes, and why."""
 
-pytestmark = pytest.mark.timeout(1800 if IS_NIGHTLY else 120)
+pytestmark = pytest.mark.timeout(1800 if IS_NIGHTLY else 240)
 
 
 def table_cells() -> list[Mutant]:
