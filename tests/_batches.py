@@ -110,7 +110,7 @@ class Town:
 
     @property
     def questions(self) -> list[Visit]:
-        """The other ones: is the room active?"""
+        """The other ones, whether a room is active."""
         return [visit for visit in self.visits if not visit.is_upload]
 
     def names(self, room: str) -> list[str]:

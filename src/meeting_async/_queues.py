@@ -16,7 +16,7 @@ import attrs
 
 T = TypeVar("T")
 
-PATIENCE = 16
+PATIENCE = 64
 """So many rooms are chosen by length, then one by age."""
 
 
