@@ -402,17 +402,16 @@ async def test_a_slow_consumer_stops_the_reading_and_nothing_else() -> None:
             yield job(f"room{number % 4}", number)
 
     town = Town()
-    async with client_of(town) as client:
-        async with client.upload_many(numbered(), window=10) as batch:
-            await until(lambda: batch.report.accepted == 10)
-            await anyio.wait_all_tasks_blocked()
-            assert len(read) == 11
-            for number in range(5):
-                await anext(batch)
-            await until(lambda: batch.report.accepted == 15)
-            await anyio.wait_all_tasks_blocked()
-            assert (len(read), town.running) == (16, 0)
-            del number
+    async with client_of(town) as client, client.upload_many(numbered(), window=10) as batch:
+        await until(lambda: batch.report.accepted == 10)
+        await anyio.wait_all_tasks_blocked()
+        assert len(read) == 11
+        for number in range(5):
+            await anext(batch)
+        await until(lambda: batch.report.accepted == 15)
+        await anyio.wait_all_tasks_blocked()
+        assert (len(read), town.running) == (16, 0)
+        del number
 
 
 # --- misuse --------------------------------------------------------------------------------------
