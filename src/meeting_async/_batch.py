@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Sized
+from traceback import clear_frames
 from types import TracebackType
 from typing import Literal, Self
 
@@ -283,6 +284,7 @@ class Batch:
         """Draw the consequences of how a job ended, for its room and for all."""
         outcome = errand.outcome
         if outcome is not None:
+            _without_locals(outcome.error)
             self._account(outcome, queued)
             self._judge(room, errand.journal_error or outcome.error)
         self._queues.done(room)  # before its slot is free: it may be this room's turn again
@@ -342,6 +344,15 @@ def _room_of(job: UploadJob) -> str:
     """Return the queue of a job; what is no room id at all has one, too, until it is refused."""
     room_id: object = job.room_id
     return room_id if isinstance(room_id, str) else ""
+
+
+def _without_locals(error: BaseException | None) -> None:
+    """Keep where an error was raised, and not the documents that were at hand there."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 def _only(group: BaseExceptionGroup[BaseException]) -> BaseException:

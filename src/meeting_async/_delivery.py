@@ -325,6 +325,7 @@ class Delivery:
                 body_seconds=self._body_took,
             )
         )
+        self._body = None  # which knows us, and its document: not until somebody collects garbage
         return verdict
 
     def _note_way(self, *, reached: bool) -> None:

@@ -74,6 +74,8 @@ class Errand:
         else:
             receipt = self._receipt
             await self._end("accepted" if receipt else "skipped", receipt=receipt)
+        finally:
+            self._upload = None  # it knows us as its companion: a circle would keep the document
 
     async def _done(self) -> None:
         """Upload the document, unless by the journal an earlier run did."""

@@ -9,8 +9,8 @@ many.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from typing import Generic, TypeVar
+from collections import OrderedDict
+from typing import Generic, TypeVar, cast
 
 import attrs
 
@@ -21,10 +21,36 @@ PATIENCE = 64
 
 
 @attrs.define
+class _Line(Generic[T]):
+    """The jobs of a room in order; small, as many rooms have one only (a deque takes 600 bytes)."""
+
+    _jobs: list[T | None] = attrs.field(factory=list, init=False)
+    _gone: int = attrs.field(default=0, init=False)
+    """Jobs at the beginning of the list that were taken."""
+
+    def __len__(self) -> int:
+        return len(self._jobs) - self._gone
+
+    def append(self, job: T) -> None:
+        self._jobs.append(job)
+
+    def popleft(self) -> T:
+        job, self._jobs[self._gone] = self._jobs[self._gone], None
+        self._gone += 1
+        if self._gone >= len(self):  # half of the list: each job is moved once, on average
+            del self._jobs[: self._gone]
+            self._gone = 0
+        return cast("T", job)
+
+    def rest(self) -> list[T]:
+        return cast("list[T]", self._jobs[self._gone :])
+
+
+@attrs.define
 class RoomQueues(Generic[T]):
     """Jobs that were not begun yet, per room."""
 
-    _queues: dict[str, deque[T]] = attrs.field(factory=dict, init=False)
+    _queues: dict[str, _Line[T]] = attrs.field(factory=dict, init=False)
     _busy: set[str] = attrs.field(factory=set, init=False)
     """Rooms in which a job was begun and is not over."""
     _ready: dict[int, OrderedDict[str, None]] = attrs.field(factory=dict, init=False)
@@ -60,7 +86,7 @@ class RoomQueues(Generic[T]):
 
     def put(self, room: str, job: T) -> None:
         """Append a job to its room's queue."""
-        queue = self._queues.setdefault(room, deque())
+        queue = self._queues.setdefault(room, _Line())
         if room not in self._busy:
             self._remove_ready(room, len(queue))
             self._add_ready(room, len(queue) + 1)
@@ -90,14 +116,16 @@ class RoomQueues(Generic[T]):
             self._add_ready(room, len(self._queues[room]))
             self._waiting[room] = None
 
-    def drain(self, room: str) -> deque[T]:
+    def drain(self, room: str) -> list[T]:
         """Take all jobs out of a room's queue."""
-        queue = self._queues.pop(room, deque())
+        queue = self._queues.pop(room, None)
+        if queue is None:
+            return []
         if room not in self._busy:
             self._remove_ready(room, len(queue))
             self._waiting.pop(room, None)
         self._total -= len(queue)
-        return queue
+        return queue.rest()
 
     def drain_all(self) -> list[T]:
         """Take all jobs out of all queues."""
