@@ -37,6 +37,8 @@ class Visit:
     """Whether the client got an answer."""
     accepted: bool = False
     """Whether the room has the document."""
+    status: int = 0
+    """Of the answer."""
 
     @property
     def name(self) -> str:
@@ -79,7 +81,7 @@ class Town:
         try:
             act = self._answer(visit) if visit.is_upload else self._ask(visit)
             got = await act.play(visit.exchange)
-            visit.answered = True
+            visit.answered, visit.status = True, got.status
             visit.accepted = visit.exchange.complete and b'"SUCCESS"' in got.content
             return got
         finally:

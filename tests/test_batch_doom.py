@@ -322,9 +322,7 @@ def test_a_stream_is_not_uploaded_twice(in_virtual_time: InVirtualTime) -> None:
         yield PDF
 
     town = Town(lambda _: ABSENT)
-    report = in_virtual_time(
-        lambda: ran(client_of(town), [job("a", 0, pieces())], wait_active=100)
-    )
+    report = in_virtual_time(lambda: ran(client_of(town), [job("a", 0, pieces())], wait_active=100))
     assert isinstance(report.outcomes[0].error, errors.RoomNotActive)
     assert (len(town.uploads), report.seconds < 1) == (1, True)
 
