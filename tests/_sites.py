@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import importlib
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -39,6 +41,15 @@ _LISTENS = "0A"
 """The kernel's TCP_LISTEN, as proc(5) prints it."""
 
 BOUNDARY = b"the-boundary"
+
+
+def shared(name: str) -> Any:
+    """Import one of the files beside the applications, as these do."""
+    sys.path.insert(0, str(APPLICATIONS))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(APPLICATIONS))
 
 
 def eventually(condition: Callable[[], object], seconds: float = PATIENCE) -> bool:
@@ -75,7 +86,7 @@ class Site:
                 found.append(str(entry.readlink()))
         return sorted(found)
 
-    def connections(self, meeting: MeetingServer) -> tuple[int, int]:
+    def connections(self, meeting: MeetingServer | DeafServer) -> tuple[int, int]:
         """Count its connections from browsers, and those to the meeting server, by proc(5)."""
         far = f":{int(meeting.url.rpartition(':')[2]):04X}"
         mine = {path[8:-1] for path in self.descriptors() if path.startswith("socket:")}
@@ -110,7 +121,12 @@ class Site:
 
 @contextlib.contextmanager
 def serving(
-    name: str, meeting: MeetingServer, folder: Path, *, grace: int = 1, **environment: str
+    name: str,
+    meeting: MeetingServer | DeafServer,
+    folder: Path,
+    *,
+    grace: int = 1,
+    **environment: str,
 ) -> Iterator[Site]:
     """Run an application until the block ends."""
     for subfolder in ("tmp", "batches", "documents"):
@@ -146,6 +162,44 @@ def serving(
 
 
 @attrs.define(eq=False)
+class DeafServer:
+    """A meeting server that answers probes, and then reads nothing of what is sent to it."""
+
+    _listener: socket.socket
+    api_key: str = "devkey"
+    api_secret: str = "devsecret"
+
+    @classmethod
+    @contextlib.contextmanager
+    def run(cls) -> Iterator[Self]:
+        """Serve one browser until the block ends."""
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            server = cls(listener)
+            thread = threading.Thread(target=server._serve, daemon=True)
+            thread.start()
+            yield server
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def _serve(self) -> None:
+        body = b'{"status": false, "msg": "no", "status_code": "MISSING_REQUIRED_PARAMETER"}'
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            probe, _ = self._listener.accept()
+            stack.enter_context(probe)
+            while not probe.recv(65536).endswith(b"--\r\n"):
+                pass
+            head = f"HTTP/1.1 400 Bad Request\r\nContent-Length: {len(body)}\r\n\r\n"
+            probe.sendall(head.encode() + body)
+            while True:
+                stack.enter_context(self._listener.accept()[0])
+
+
+@attrs.define(eq=False)
 class Browser:
     """One connection that sends exactly what it is told to, and may be cut at any moment."""
 
@@ -160,6 +214,19 @@ class Browser:
     def send(self, data: bytes) -> None:
         """Send bytes as they are."""
         self._socket.sendall(data)
+
+    def send_what_is_taken(self, data: bytes, times: int) -> int:
+        """Send some bytes again and again until the site takes no more; return how many went."""
+        sent = 0
+        self._socket.settimeout(2)
+        with contextlib.suppress(TimeoutError):
+            for _ in range(times):
+                view = memoryview(data)
+                while view:
+                    done = self._socket.send(view)
+                    view, sent = view[done:], sent + done
+        self._socket.settimeout(PATIENCE)
+        return sent
 
     def cut(self) -> None:
         """Go away, as a closed tab does."""

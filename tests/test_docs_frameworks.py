@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from _sites import FORM, FRAMEWORKS, Site, eventually, form, serving
+from _sites import FORM, FRAMEWORKS, Browser, DeafServer, Site, eventually, form, serving
 from meeting_async.testing import MeetingServer, Room
 
 pytestmark = [
@@ -45,7 +45,7 @@ def site(
 ) -> Iterator[Site]:
     """Run each application once; what one test leaves behind, the next one sees."""
     folder = tmp_path_factory.mktemp(request.param)
-    with serving(request.param, meeting, folder) as site:
+    with serving(request.param, meeting, folder, MEETING_MAX_SIZE_WHITEBOARD_FILE="128MiB") as site:
         yield site
     assert "Application shutdown complete" in site.log
     assert "unclosed MeetingClient" not in site.log
@@ -140,6 +140,71 @@ def test_memory_does_not_grow_with_a_document(site: Site, room: Room, way: str) 
         assert browser.answer()[0] == 200
     assert room.received[-1].size == HUGE
     assert site.peak_memory() - before < 32 * MIB
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_browser_waits_for_a_slow_meeting_server(framework: str, tmp_path: Path) -> None:
+    """What the server does not take stays with the browser, not in the memory between them."""
+    chunk = b"%PDF-1.7".ljust(MIB, b"%")
+    with (
+        DeafServer.run() as deaf,
+        serving(framework, deaf, tmp_path) as site,
+        site.browser() as browser,
+    ):
+        browser.request("PUT", "/rooms/room01/documents/deck.pdf", HUGE)
+        browser.send(chunk)
+        assert eventually(lambda: site.connections(deaf)[1] > KEPT)
+        site.forget_peak()
+        before = site.peak_memory()
+        sent = browser.send_what_is_taken(chunk, HUGE // MIB - 1)
+        assert sent < HUGE // 2  # the kernel's buffers
+        assert site.peak_memory() - before < 16 * MIB
+        assert site.temporary_files() == []
+
+
+# --- what does not go through --------------------------------------------------------------------
+
+
+def test_errors_have_statuses(site: Site, room: Room, meeting: MeetingServer) -> None:
+    """The browser is told whose move it is."""
+    closed = meeting.add_room(f"{room.room_id}-closed", active=False)
+    with site.browser() as browser:
+        browser.post("/rooms/nowhere/documents", form(SMALL))
+        assert said(browser) == (404, "RoomNotFound", False)
+    with site.browser() as browser:
+        browser.post(f"/rooms/{closed.room_id}/documents", form(LARGE))
+        assert said(browser) == (409, "RoomNotActive", False)
+    with site.browser() as browser:
+        browser.post(f"/rooms/{room.room_id}/documents", form(b"\x89PNG\r\n\x1a\n", "a.png"))
+        assert said(browser) == (415, "DocumentTypeRefused", False)
+    meeting.reply_next(429, headers={"Retry-After": "0"}, times=5)
+    with site.browser() as browser:
+        browser.post(f"/rooms/{room.room_id}/documents", form(SMALL))
+        status, headers, body = browser.answer()
+        assert (status, headers["retry-after"], body["error"]) == (503, "0", "Throttled")
+    assert room.accepted == ()
+    meeting.reply_next(502, body=b"<html>Bad Gateway</html>")
+    with site.browser() as browser:
+        browser.post(f"/rooms/{room.room_id}/documents", form(SMALL))
+        assert said(browser) == (202, "UploadOutcomeUnknown", None)
+
+
+def test_a_body_is_refused_before_it_is_sent(site: Site, room: Room) -> None:
+    """Too large, without a length, or for no room: the browser need not send it to hear that."""
+    path = f"/rooms/{room.room_id}/documents/deck.pdf"
+    with site.browser() as browser:
+        browser.request("PUT", path, 200 * MIB)
+        assert said(browser) == (413, "DocumentTooLarge", False)
+    with site.browser() as browser:
+        browser.request("PUT", path, None, "Transfer-Encoding: chunked")
+        browser.send(b"1\r\nx\r\n")
+        assert browser.answer()[0] == 411
+
+
+def said(browser: Browser) -> tuple[int, str, bool | None]:
+    """Read an answer about an upload."""
+    status, _, body = browser.answer()
+    return status, body["error"], body["delivered"]
 
 
 # --- browsers that go away -----------------------------------------------------------------------
