@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
 from _sites import shared
-from meeting_async import errors
+from meeting_async import MeetingClient, errors
+from meeting_async.testing import MeetingServer
 
 answers, batches, disconnects = shared("answers"), shared("batches"), shared("disconnects")
 
@@ -227,3 +230,39 @@ def test_a_silent_stream_has_heartbeats(in_virtual_time: Callable[..., Any]) -> 
     heard = in_virtual_time(listening)
     assert heard[:-1] == [": still here\n\n"] * 2
     assert heard[-1].endswith("event: report\ndata: {}\n\n")
+
+
+@pytest.fixture
+def meeting() -> Iterator[MeetingServer]:
+    """Run a meeting server."""
+    server = MeetingServer()
+    with server.run():
+        yield server
+
+
+@pytest.mark.anyio
+async def test_a_finished_batch_is_reported_and_not_done_anew(
+    meeting: MeetingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a restart there is its report; and an application of many batches keeps few."""
+    monkeypatch.setenv("BATCHES_FOLDER", str(tmp_path / "batches"))
+    monkeypatch.setenv("DOCUMENTS_FOLDER", str(tmp_path))
+    monkeypatch.setattr(batches, "KEPT", 1)
+    (tmp_path / "deck.pdf").write_bytes(b"%PDF-1.7")
+    order = b'{"jobs": [{"room_id": "room01", "path": "deck.pdf"}]}'
+    room = meeting.add_room("room01")
+    keys = {"api_key": meeting.api_key, "api_secret": meeting.api_secret}
+    async with MeetingClient(meeting.url, **keys) as client, batches.Batches.open(client) as site:
+        ids = [await site.begin(order) for _ in range(2)]
+        told = [[text async for text in await site.listen(batch)] for batch in ids]
+    async with MeetingClient(meeting.url, **keys) as client, batches.Batches.open(client) as site:
+        again = [[text async for text in await site.listen(batch)] for batch in ids]
+    assert [len(texts) for texts in told] == [2, 2]
+    assert [len(texts) for texts in again] == [1, 1]
+    assert [data(texts[-1]) for texts in again] == [data(texts[-1]) for texts in told]
+    assert len(room.received) == 2
+
+
+def data(event: str) -> Any:
+    """Return what an event says."""
+    return json.loads(event.partition("data: ")[2])
