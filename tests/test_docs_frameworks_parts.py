@@ -251,7 +251,7 @@ async def test_a_finished_batch_is_reported_and_not_done_anew(
     (tmp_path / "deck.pdf").write_bytes(b"%PDF-1.7")
     order = b'{"jobs": [{"room_id": "room01", "path": "deck.pdf"}]}'
     room = meeting.add_room("room01")
-    keys = {"api_key": meeting.api_key, "api_secret": meeting.api_secret}
+    keys: dict[str, Any] = {"api_key": meeting.api_key, "api_secret": meeting.api_secret}
     async with MeetingClient(meeting.url, **keys) as client, batches.Batches.open(client) as site:
         ids = [await site.begin(order) for _ in range(2)]
         told = [[text async for text in await site.listen(batch)] for batch in ids]
