@@ -5,13 +5,25 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from _sites import FORM, FRAMEWORKS, Browser, DeafServer, Site, eventually, form, serving
+from _nginx import Nginx, needs_nginx
+from _sites import (
+    APPLICATIONS,
+    FORM,
+    FRAMEWORKS,
+    Browser,
+    DeafServer,
+    Site,
+    eventually,
+    form,
+    serving,
+)
 from meeting_async.testing import MeetingServer, Room
 
 pytestmark = [
@@ -147,7 +159,7 @@ def test_a_browser_waits_for_a_slow_meeting_server(framework: str, tmp_path: Pat
     """What the server does not take stays with the browser, not in the memory between them."""
     chunk = b"%PDF-1.7".ljust(MIB, b"%")
     with (
-        DeafServer.run() as deaf,
+        DeafServer.run(is_probed=True) as deaf,
         serving(framework, deaf, tmp_path) as site,
         site.browser() as browser,
     ):
@@ -265,10 +277,31 @@ def test_an_upload_that_waits_is_cancelled_with_its_browser(
         assert eventually(lambda: requests(meeting, room) >= 2)
         time.sleep(0.2)  # the refusal has arrived, and the next attempt is seconds away
         browser.cut()
-    assert eventually(lambda: site.temporary_files() == [])
+    assert eventually(lambda: site.temporary_files() == [], 10)  # sooner than the wait would end
     room.unlock()
     proves_to_be_free(site, room)
     assert len(room.accepted) == 1
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_an_upload_that_is_being_sent_is_finished_or_cut(framework: str, tmp_path: Path) -> None:
+    """To a meeting server that reads nothing, one document is still being sent, one is dropped."""
+    document = LARGE * 10  # more than the kernel takes off our hands
+    with (
+        DeafServer.run(is_probed=False) as deaf,
+        serving(framework, deaf, tmp_path) as site,
+        site.browser() as stays,
+        site.browser() as goes,
+    ):
+        stays.post("/rooms/room01/documents", form(document))
+        assert eventually(lambda: site.connections(deaf)[1] == 1)
+        goes.post("/rooms/room02/documents?when_gone=cancel", form(document))
+        assert eventually(lambda: site.connections(deaf)[1] == 2)
+        stays.cut()
+        goes.cut()
+        assert eventually(lambda: site.connections(deaf)[1] == 1)
+        time.sleep(1)
+        assert site.connections(deaf)[1] == 1
 
 
 @pytest.mark.parametrize("when_gone", ["finish", "cancel"])
@@ -277,15 +310,36 @@ def test_a_document_that_was_sent_cannot_be_called_back(
 ) -> None:
     """The browser goes while the server converts: with either policy the room gets the file."""
     room.processing_seconds = 2
+    kept = site.connections(meeting)[1]
     with site.browser() as browser:
         browser.post(f"/rooms/{room.room_id}/documents?when_gone={when_gone}", form(LARGE))
         assert eventually(lambda: room.accepted != ())
-        began = time.monotonic()
         browser.cut()
-        assert eventually(lambda: site.connections(meeting) <= (0, KEPT))
-    waited = time.monotonic() - began
+        waited = seconds_until_dropped(site, meeting, kept)
     assert waited < 1 if when_gone == "cancel" else waited > 1
     assert eventually(lambda: len(room.received) == 1)
+
+
+def test_a_streamed_body_that_was_sent_cannot_be_called_back(
+    site: Site, room: Room, meeting: MeetingServer
+) -> None:
+    """Here the framework decides who waits for the answer; the room gets the file anyway."""
+    room.processing_seconds = 2
+    with site.browser() as browser:
+        browser.request("PUT", f"/rooms/{room.room_id}/documents/deck.pdf", len(SMALL))
+        browser.send(SMALL)
+        assert eventually(lambda: room.accepted != ())
+        browser.cut()
+        waited = seconds_until_dropped(site, meeting, KEPT)
+    assert waited < 1 if site.name == "quart" else waited > 1
+    assert eventually(lambda: len(room.received) == 1)
+
+
+def seconds_until_dropped(site: Site, meeting: MeetingServer, kept: int) -> float:
+    """Wait until the site has no connection for uploads any more."""
+    began = time.monotonic()
+    assert eventually(lambda: site.connections(meeting)[1] <= kept)
+    return time.monotonic() - began
 
 
 def test_a_cancelled_upload_shuts_its_room_for_a_while(
@@ -405,3 +459,34 @@ def test_a_stopped_batch_goes_on_after_a_restart(
         report = list(browser.events(path))[-1]
     assert (report.event, report.data["accepted"], report.data["resumed"]) == ("report", 1, 1)
     assert [file.name for file in room.received] == ["a.pdf", "b.pdf"]
+
+
+# --- behind a proxy ------------------------------------------------------------------------------
+
+
+@needs_nginx
+@pytest.mark.usefixtures("decks")
+def test_the_proxy_of_the_page_lets_all_of_this_through(
+    site: Site, room: Room, meeting: MeetingServer, tmp_path: Path
+) -> None:
+    """Bodies and events pass nginx as they come, and it tells when a browser has gone."""
+    page = (APPLICATIONS.parent / "frameworks.md").read_text("utf-8")
+    (settings,) = re.findall(r"^```nginx\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    with Nginx(tmp_path, settings.replace(":8000;", f":{site.port};")) as nginx:
+        with site.browser(nginx.port) as browser:
+            browser.request("PUT", f"/rooms/{room.room_id}/documents/deck.pdf", len(LARGE))
+            browser.send(LARGE[: len(LARGE) // 2])
+            assert eventually(lambda: site.connections(meeting)[1] > KEPT)
+            browser.cut()
+            assert eventually(lambda: site.connections(meeting) <= (0, KEPT))
+        assert room.accepted == ()
+        with site.browser(nginx.port) as browser:
+            browser.post(f"/rooms/{room.room_id}/documents", form(LARGE))
+            assert browser.answer()[0] == 200
+        with site.browser(nginx.port) as browser:
+            jobs = [{"room_id": room.room_id, "path": name} for name in ("a.pdf", "b.pdf")]
+            room.processing_seconds = 2
+            began = time.monotonic()
+            arrivals = [time.monotonic() - began for _ in browser.events(browser.order(*jobs))]
+    assert arrivals[1] - arrivals[0] > 1  # as they happened, not all at the end
+    assert [file.sha256 for file in room.received] == [sha256(LARGE), *[sha256(SMALL)] * 2]
