@@ -172,6 +172,7 @@ def test_a_browser_waits_for_a_slow_meeting_server(framework: str, tmp_path: Pat
         assert sent < HUGE // 2  # the kernel's buffers
         assert site.peak_memory() - before < 16 * MIB
         assert site.temporary_files() == []
+        site.stop(kill=True)  # it would wait for a server that never answers
 
 
 # --- what does not go through --------------------------------------------------------------------
@@ -302,6 +303,7 @@ def test_an_upload_that_is_being_sent_is_finished_or_cut(framework: str, tmp_pat
         assert eventually(lambda: site.connections(deaf)[1] == 1)
         time.sleep(1)
         assert site.connections(deaf)[1] == 1
+        site.stop(kill=True)  # it would wait for a server that never answers
 
 
 @pytest.mark.parametrize("when_gone", ["finish", "cancel"])

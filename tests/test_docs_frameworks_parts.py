@@ -253,13 +253,15 @@ async def test_a_finished_batch_is_reported_and_not_done_anew(
     room = meeting.add_room("room01")
     keys: dict[str, Any] = {"api_key": meeting.api_key, "api_secret": meeting.api_secret}
     async with MeetingClient(meeting.url, **keys) as client, batches.Batches.open(client) as site:
-        ids = [await site.begin(order) for _ in range(2)]
-        told = [[text async for text in await site.listen(batch)] for batch in ids]
+        first = await site.begin(order)
+        told = [text async for text in await site.listen(first)]
+        second = await site.begin(order)
+        told_next = [text async for text in await site.listen(second)]
+        forgotten = [text async for text in await site.listen(first)]
     async with MeetingClient(meeting.url, **keys) as client, batches.Batches.open(client) as site:
-        again = [[text async for text in await site.listen(batch)] for batch in ids]
-    assert [len(texts) for texts in told] == [2, 2]
-    assert [len(texts) for texts in again] == [1, 1]
-    assert [data(texts[-1]) for texts in again] == [data(texts[-1]) for texts in told]
+        again = [text async for text in await site.listen(first)]
+    assert [len(texts) for texts in (told, told_next, forgotten, again)] == [2, 2, 1, 1]
+    assert data(told[-1]) == data(forgotten[0]) == data(again[0])
     assert len(room.received) == 2
 
 
