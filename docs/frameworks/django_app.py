@@ -1,0 +1,193 @@
+"""Django: a form's file, a streamed body and batches go on to rooms.
+
+``uvicorn --app-dir docs/frameworks --timeout-graceful-shutdown 5 django_app:app``
+
+In a project of yours ``settings`` are a module, and ``app`` stands in ``asgi.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.conf import settings
+from django.core.asgi import get_asgi_application
+from django.core.files.uploadedfile import UploadedFile
+from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
+from django.urls import path
+from django.utils.decorators import async_only_middleware
+
+import answers
+from batches import EVENT_STREAM, Batches
+from disconnects import Errands, patiently
+from meeting_async import Document, LockPolicy, MeetingClient, UploadReceipt
+from meeting_async.errors import MeetingError
+
+MAX_WAIT = 20.0
+"""Seconds to wait for a locked room: browsers and proxies lose patience after a minute."""
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+settings.configure(
+    SECRET_KEY=os.environ.get("DJANGO_SECRET_KEY", "for development only"),
+    ALLOWED_HOSTS=os.environ.get("DJANGO_ALLOWED_HOSTS", "localhost,127.0.0.1").split(","),
+    ROOT_URLCONF=__name__,
+    MIDDLEWARE=[f"{__name__}.refusals"],  # and yours; for browsers, CsrfViewMiddleware too
+    FILE_UPLOAD_HANDLERS=["django.core.files.uploadhandler.TemporaryFileUploadHandler"],
+)
+
+
+# --- views ---------------------------------------------------------------------------------------
+
+
+async def upload(request: HttpRequest, room_id: str) -> HttpResponse:
+    """Hand the file of a form on to a room. Django parses it into a temporary file."""
+    files = await sync_to_async(lambda: request.FILES)()  # reads, parses, writes: not on the loop
+    document = files.get("document")
+    if not isinstance(document, UploadedFile):
+        return HttpResponse("the form has no file named document", status=422)
+    client: MeetingClient = of(request, "client")
+
+    async def work() -> UploadReceipt:
+        with document:
+            return await client.upload_whiteboard_file(room_id, document, max_wait=MAX_WAIT)
+
+    if request.GET.get("when_gone") == "cancel":  # what Django does
+        return respond(answers.delivered(await work()))
+    errands: Errands = of(request, "errands")
+    return respond(answers.delivered(await errands.finish(work)))
+
+
+async def begin(request: HttpRequest) -> HttpResponse:
+    """Begin a batch in the background."""
+    batches: Batches = of(request, "batches")
+    batch_id = await batches.begin(request.body)
+    return JsonResponse({"batch": batch_id, "events": f"/batches/{batch_id}/events"}, status=202)
+
+
+async def events(request: HttpRequest, batch_id: str) -> HttpResponse | StreamingHttpResponse:
+    """Tell what happened to a batch so far, and go on telling."""
+    batches: Batches = of(request, "batches")
+    told = await batches.listen(batch_id, request.headers.get("Last-Event-ID"))
+    if told is None:
+        return HttpResponse(status=404)
+    return StreamingHttpResponse(told, headers=EVENT_STREAM)
+
+
+urlpatterns = [
+    path("rooms/<room_id>/documents", upload),
+    path("batches", begin),
+    path("batches/<batch_id>/events", events),
+]
+
+
+def of(request: HttpRequest, name: str) -> Any:
+    """Return something of the application: its lifespan's state comes with every request."""
+    return request.scope["state"][name]
+
+
+def respond(answer: answers.Answer) -> HttpResponse:
+    """Make a response of an answer."""
+    return JsonResponse(answer.body, status=answer.status, headers=answer.headers)
+
+
+@async_only_middleware
+def refusals(get_response: Callable[[HttpRequest], Awaitable[HttpResponse]]) -> Any:
+    """Make a middleware that turns what the client raises into statuses, for all views at once."""
+
+    async def middleware(request: HttpRequest) -> HttpResponse:
+        return await get_response(request)
+
+    def process_exception(_request: HttpRequest, error: Exception) -> HttpResponse | None:
+        return respond(answers.failed(error)) if isinstance(error, MeetingError) else None
+
+    middleware.process_exception = process_exception  # type: ignore[attr-defined]
+    return middleware
+
+
+# --- beside Django -------------------------------------------------------------------------------
+
+
+async def lifespan(scope: Message, receive: Receive, send: Send) -> None:
+    """One client for the application; its settings come from ``MEETING_*`` variables."""
+    await receive()  # lifespan.startup
+    phase = "startup"
+    try:
+        async with (
+            MeetingClient.from_env() as client,
+            Batches.open(client) as batches,
+            Errands.open() as errands,
+        ):
+            scope["state"].update(client=client, batches=batches, errands=errands)
+            await send({"type": "lifespan.startup.complete"})
+            phase = "shutdown"
+            await receive()  # lifespan.shutdown
+        await send({"type": "lifespan.shutdown.complete"})
+    except Exception as error:  # noqa: BLE001 - or uvicorn would serve without a lifespan
+        await send({"type": f"lifespan.{phase}.failed", "message": repr(error)})
+
+
+async def stream(scope: Message, receive: Receive) -> answers.Answer:
+    """Pass the body on as it comes, through no file and no memory.
+
+    Django writes a body to disk before any view begins, so this stands beside it, in plain ASGI:
+    without your middleware, so check here who is asking.
+    """
+    _, _, room_id, _, filename = scope["path"].split("/")
+    size = dict(scope["headers"]).get(b"content-length", b"")
+    if not size.isdigit():
+        return answers.Answer(411, {"delivered": False, "detail": "Length Required"}, {})
+    client: MeetingClient = scope["state"]["client"]
+    try:
+        document = Document.from_stream(
+            patiently(body(receive)),
+            filename,
+            size=int(size),
+            replayable=False,  # so a busy room must be found out before the first byte:
+        )
+        asking = client.with_options(lock=LockPolicy(probe=True))
+        receipt = await asking.upload_whiteboard_file(room_id, document, max_wait=MAX_WAIT)
+    except MeetingError as error:
+        return answers.failed(error)
+    return answers.delivered(receipt)
+
+
+async def body(receive: Receive) -> AsyncGenerator[bytes, None]:
+    """Yield a request's body."""
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ConnectionError("the browser went away")
+        more = message.get("more_body", False)
+        yield message.get("body", b"")
+
+
+async def send_answer(answer: answers.Answer, send: Send) -> None:
+    """Send an answer without a framework."""
+    content = json.dumps(answer.body).encode()
+    headers = {"Content-Type": "application/json", **answer.headers}
+    pairs = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    pairs.append((b"content-length", str(len(content)).encode()))
+    await send({"type": "http.response.start", "status": answer.status, "headers": pairs})
+    await send({"type": "http.response.body", "body": content})
+
+
+django = get_asgi_application()
+STREAMED = re.compile(r"/rooms/[^/]+/documents/[^/]+")
+
+
+async def app(scope: Message, receive: Receive, send: Send) -> None:
+    """Put a lifespan and a streaming route beside Django, which has neither."""
+    if scope["type"] == "lifespan":
+        await lifespan(scope, receive, send)
+    elif scope.get("method") == "PUT" and STREAMED.fullmatch(scope["path"]):
+        await send_answer(await stream(scope, receive), send)
+    else:
+        await django(scope, receive, send)

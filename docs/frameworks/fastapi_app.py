@@ -1,0 +1,97 @@
+"""FastAPI: a form's file, a streamed body and batches go on to rooms.
+
+``uvicorn --app-dir docs/frameworks --timeout-graceful-shutdown 5 fastapi_app:app``
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Literal
+
+from fastapi import FastAPI, Header, HTTPException, Request, Response, UploadFile
+from fastapi.responses import JSONResponse, StreamingResponse
+
+import answers
+from batches import EVENT_STREAM, Batches
+from disconnects import patiently, unless_gone
+from meeting_async import Document, LockPolicy, MeetingClient, UploadReceipt
+from meeting_async.errors import MeetingError
+
+MAX_WAIT = 20.0
+"""Seconds to wait for a locked room: browsers and proxies lose patience after a minute."""
+
+
+@asynccontextmanager
+async def lifespan(_app: FastAPI) -> AsyncIterator[dict[str, Any]]:
+    """One client for the application; its settings come from ``MEETING_*`` variables."""
+    async with MeetingClient.from_env() as client, Batches.open(client) as batches:
+        yield {"client": client, "batches": batches}
+
+
+app = FastAPI(lifespan=lifespan)
+
+
+@app.post("/rooms/{room_id}/documents")
+async def upload(
+    request: Request,
+    room_id: str,
+    document: UploadFile,
+    when_gone: Literal["finish", "cancel"] = "finish",
+) -> Response:
+    """Hand the file of a form on to a room. FastAPI has put it into a temporary file by now."""
+    client: MeetingClient = request.state.client
+
+    async def work() -> UploadReceipt:
+        return await client.upload_whiteboard_file(room_id, document, max_wait=MAX_WAIT)
+
+    if when_gone == "finish":  # FastAPI lets a handler go on, browser or not
+        return respond(answers.delivered(await work()))
+    receipt = await unless_gone(request.receive, work)
+    return respond(answers.delivered(receipt)) if receipt else Response(status_code=499)
+
+
+@app.put("/rooms/{room_id}/documents/{filename}")
+async def stream(request: Request, room_id: str, filename: str) -> Response:
+    """Pass the body on as it comes, through no file and no memory."""
+    if not request.headers.get("content-length", "").isdecimal():
+        raise HTTPException(411)
+    client: MeetingClient = request.state.client
+    document = Document.from_stream(
+        patiently(request.stream()),
+        filename,
+        size=int(request.headers["content-length"]),
+        replayable=False,  # so a busy room must be found out before the first byte:
+    )
+    asking = client.with_options(lock=LockPolicy(probe=True))
+    receipt = await asking.upload_whiteboard_file(room_id, document, max_wait=MAX_WAIT)
+    return respond(answers.delivered(receipt))
+
+
+@app.post("/batches")
+async def begin(request: Request) -> Response:
+    """Begin a batch in the background."""
+    batch_id = await request.state.batches.begin(await request.body())
+    return JSONResponse({"batch": batch_id, "events": f"/batches/{batch_id}/events"}, 202)
+
+
+@app.get("/batches/{batch_id}/events")
+async def events(
+    request: Request, batch_id: str, last_event_id: str | None = Header(None)
+) -> Response:
+    """Tell what happened to a batch so far, and go on telling."""
+    told = await request.state.batches.listen(batch_id, last_event_id)
+    if told is None:
+        raise HTTPException(404)
+    return StreamingResponse(told, headers=EVENT_STREAM)
+
+
+@app.exception_handler(MeetingError)
+async def refuse(_request: Request, error: Exception) -> Response:
+    """Turn what the client raises into statuses, for all routes at once."""
+    return respond(answers.failed(error))
+
+
+def respond(answer: answers.Answer) -> Response:
+    """Make a response of an answer."""
+    return JSONResponse(answer.body, answer.status, answer.headers)

@@ -1,0 +1,116 @@
+"""Litestar: a form's file, a streamed body and batches go on to rooms.
+
+``uvicorn --app-dir docs/frameworks --timeout-graceful-shutdown 5 litestar_app:app``
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Annotated, Any, Literal
+
+from litestar import Litestar, Request, Response, get, post, put
+from litestar.datastructures import State, UploadFile
+from litestar.enums import RequestEncodingType
+from litestar.exceptions import HTTPException, NotFoundException
+from litestar.params import Body
+from litestar.response import Stream
+
+import answers
+from batches import EVENT_STREAM, Batches
+from disconnects import patiently, unless_gone
+from meeting_async import Document, LockPolicy, MeetingClient, UploadReceipt
+from meeting_async.errors import MeetingError
+
+MAX_WAIT = 20.0
+"""Seconds to wait for a locked room: browsers and proxies lose patience after a minute."""
+
+MAX_BODY = 128 * 1024**2
+"""Bytes of a request; Litestar's own limit of 10 MB is below that of most meeting servers."""
+
+Form = Annotated[dict[str, UploadFile], Body(media_type=RequestEncodingType.MULTI_PART)]
+
+
+@asynccontextmanager
+async def lifespan(app: Litestar) -> AsyncIterator[None]:
+    """One client for the application; its settings come from ``MEETING_*`` variables."""
+    async with MeetingClient.from_env() as client, Batches.open(client) as batches:
+        app.state.client, app.state.batches = client, batches
+        yield
+
+
+@post("/rooms/{room_id:str}/documents", request_max_body_size=MAX_BODY)
+async def upload(
+    request: Request[Any, Any, State],
+    state: State,
+    room_id: str,
+    data: Form,
+    when_gone: Literal["finish", "cancel"] = "finish",
+) -> Response[Any]:
+    """Hand the file of a form on to a room. Litestar has put it into a temporary file by now."""
+    client: MeetingClient = state.client
+    if "document" not in data:
+        raise HTTPException("the form has no file named document", status_code=422)
+
+    async def work() -> UploadReceipt:
+        return await client.upload_whiteboard_file(room_id, data["document"], max_wait=MAX_WAIT)
+
+    if when_gone == "finish":  # Litestar lets a handler go on, browser or not
+        return respond(answers.delivered(await work()))
+    receipt = await unless_gone(request.receive, work)
+    return respond(answers.delivered(receipt)) if receipt else Response(None, status_code=499)
+
+
+@put("/rooms/{room_id:str}/documents/{filename:str}", request_max_body_size=MAX_BODY)
+async def stream(
+    request: Request[Any, Any, State], state: State, room_id: str, filename: str
+) -> Response[Any]:
+    """Pass the body on as it comes, through no file and no memory."""
+    if not request.headers.get("content-length", "").isdecimal():
+        raise HTTPException(status_code=411)
+    client: MeetingClient = state.client
+    document = Document.from_stream(
+        patiently(request.stream()),
+        filename,
+        size=int(request.headers["content-length"]),
+        replayable=False,  # so a busy room must be found out before the first byte:
+    )
+    asking = client.with_options(lock=LockPolicy(probe=True))
+    receipt = await asking.upload_whiteboard_file(room_id, document, max_wait=MAX_WAIT)
+    return respond(answers.delivered(receipt))
+
+
+@post("/batches", status_code=202)
+async def begin(request: Request[Any, Any, State], state: State) -> dict[str, str]:
+    """Begin a batch in the background."""
+    batch_id = await state.batches.begin(await request.body())
+    return {"batch": batch_id, "events": f"/batches/{batch_id}/events"}
+
+
+@get("/batches/{batch_id:str}/events")
+async def events(request: Request[Any, Any, State], state: State, batch_id: str) -> Stream:
+    """Tell what happened to a batch so far, and go on telling."""
+    told = await state.batches.listen(batch_id, request.headers.get("last-event-id"))
+    if told is None:
+        raise NotFoundException
+    media_type = EVENT_STREAM["Content-Type"]
+    rest = {name: value for name, value in EVENT_STREAM.items() if name != "Content-Type"}
+    return Stream(told, media_type=media_type, headers=rest)
+
+
+def refuse(_request: Request[Any, Any, State], error: MeetingError) -> Response[Any]:
+    """Turn what the client raises into statuses, for all routes at once."""
+    return respond(answers.failed(error))
+
+
+def respond(answer: answers.Answer) -> Response[Any]:
+    """Make a response of an answer."""
+    return Response(answer.body, status_code=answer.status, headers=answer.headers)
+
+
+app = Litestar(
+    [upload, stream, begin, events],
+    lifespan=[lifespan],
+    exception_handlers={MeetingError: refuse},
+    openapi_config=None,
+)

@@ -1,0 +1,178 @@
+"""Quart: a form's file, a streamed body and batches go on to rooms.
+
+``uvicorn --app-dir docs/frameworks --timeout-graceful-shutdown 5 quart_app:app``
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import AsyncGenerator, Generator
+from typing import Any
+
+from quart import Quart, Response, abort, current_app, jsonify, request
+from quart.asgi import ASGIHTTPConnection
+from quart.wrappers import Request
+from quart.wrappers.request import Body
+
+import answers
+from batches import EVENT_STREAM, Batches
+from disconnects import Errands, patiently
+from meeting_async import Document, LockPolicy, MeetingClient, UploadReceipt
+from meeting_async.errors import MeetingError
+
+MAX_WAIT = 20.0
+"""Seconds to wait for a locked room: browsers and proxies lose patience after a minute."""
+
+# --- one chunk at a time -------------------------------------------------------------------------
+
+
+class SteppedBody(Body):
+    """A body that takes the next chunk when the last was read: Quart's own piles them up."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.wants_more = asyncio.Event()
+        self.wants_more.set()
+        self._is_wanted_whole = False
+
+    def append(self, data: bytes) -> None:
+        """Take a chunk."""
+        if data and not self._is_wanted_whole:
+            self.wants_more.clear()
+        super().append(data)
+
+    async def __anext__(self) -> bytes:
+        data = await super().__anext__()
+        self.wants_more.set()
+        return data
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        self._is_wanted_whole = True
+        self.wants_more.set()
+        return super().__await__()
+
+
+class SteppedRequest(Request):
+    """A request with such a body."""
+
+    body_class: type[Body] = SteppedBody
+
+
+class SteppedConnection(ASGIHTTPConnection):
+    """A connection that is read no faster than its request's body is."""
+
+    async def handle_messages(self, request: Request, receive: Any) -> None:
+        """Hold back every message until it is wanted."""
+
+        async def when_wanted() -> Any:
+            if isinstance(request.body, SteppedBody):
+                await request.body.wants_more.wait()
+            return await receive()
+
+        await super().handle_messages(request, when_wanted)
+
+
+# --- the application -----------------------------------------------------------------------------
+
+
+app = Quart(__name__)
+app.request_class = SteppedRequest
+app.asgi_http_class = SteppedConnection
+app.config.update(
+    MAX_CONTENT_LENGTH=128 * 1024**2,  # bytes; Quart's own limit is 16 MiB
+    BODY_TIMEOUT=None,  # seconds for the whole body; ours limits silence, below
+    RESPONSE_TIMEOUT=None,  # a stream of events lasts as long as its batch
+)
+
+
+@app.while_serving
+async def lifespan() -> AsyncGenerator[None, None]:
+    """One client for the application; its settings come from ``MEETING_*`` variables."""
+    async with (
+        MeetingClient.from_env() as client,
+        Batches.open(client) as batches,
+        Errands.open() as errands,
+    ):
+        app.extensions.update(client=client, batches=batches, errands=errands)
+        yield
+
+
+def client() -> MeetingClient:
+    """Return the application's client."""
+    found: MeetingClient = current_app.extensions["client"]
+    return found
+
+
+@app.post("/rooms/<room_id>/documents")
+async def upload(room_id: str) -> Response:
+    """Hand the file of a form on to a room. Quart parses it into a temporary file."""
+    document = (await request.files).get("document")
+    if document is None:
+        abort(422, "the form has no file named document")
+    meeting = client()
+    # Quart closes the files of a request that it cancels; this one is ours from now on.
+    file, document.stream = document.stream, io.BytesIO()
+
+    async def work() -> UploadReceipt:
+        with file:
+            return await meeting.upload_whiteboard_file(
+                room_id,
+                file,
+                filename=document.filename,
+                content_type=document.content_type,
+                max_wait=MAX_WAIT,
+            )
+
+    if request.args.get("when_gone") == "cancel":  # what Quart does
+        return respond(answers.delivered(await work()))
+    errands: Errands = current_app.extensions["errands"]
+    return respond(answers.delivered(await errands.finish(work)))
+
+
+@app.put("/rooms/<room_id>/documents/<filename>")
+async def stream(room_id: str, filename: str) -> Response:
+    """Pass the body on as it comes, through no file and no memory."""
+    if request.content_length is None:
+        abort(411)
+    document = Document.from_stream(
+        patiently(request.body),
+        filename,
+        size=request.content_length,
+        replayable=False,  # so a busy room must be found out before the first byte:
+    )
+    asking = client().with_options(lock=LockPolicy(probe=True))
+    receipt = await asking.upload_whiteboard_file(room_id, document, max_wait=MAX_WAIT)
+    return respond(answers.delivered(receipt))
+
+
+@app.post("/batches")
+async def begin() -> tuple[Response, int]:
+    """Begin a batch in the background."""
+    batches: Batches = current_app.extensions["batches"]
+    batch_id = await batches.begin(await request.body)
+    return jsonify(batch=batch_id, events=f"/batches/{batch_id}/events"), 202
+
+
+@app.get("/batches/<batch_id>/events")
+async def events(batch_id: str) -> Response:
+    """Tell what happened to a batch so far, and go on telling."""
+    batches: Batches = current_app.extensions["batches"]
+    told = await batches.listen(batch_id, request.headers.get("Last-Event-ID"))
+    if told is None:
+        abort(404)
+    return Response(told, headers=EVENT_STREAM)
+
+
+@app.errorhandler(MeetingError)
+async def refuse(error: MeetingError) -> Response:
+    """Turn what the client raises into statuses, for all routes at once."""
+    return respond(answers.failed(error))
+
+
+def respond(answer: answers.Answer) -> Response:
+    """Make a response of an answer."""
+    response = jsonify(answer.body)
+    response.status_code = answer.status
+    response.headers.update(answer.headers)
+    return response

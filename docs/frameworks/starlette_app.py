@@ -1,0 +1,112 @@
+"""Starlette: a form's file, a streamed body and batches go on to rooms.
+
+``uvicorn --app-dir docs/frameworks --timeout-graceful-shutdown 5 starlette_app:app``
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+import answers
+from batches import EVENT_STREAM, Batches
+from disconnects import patiently, unless_gone
+from meeting_async import Document, LockPolicy, MeetingClient, UploadReceipt
+from meeting_async.errors import MeetingError
+
+MAX_WAIT = 20.0
+"""Seconds to wait for a locked room: browsers and proxies lose patience after a minute."""
+
+
+@asynccontextmanager
+async def lifespan(_app: Starlette) -> AsyncIterator[dict[str, Any]]:
+    """One client for the application; its settings come from ``MEETING_*`` variables."""
+    async with MeetingClient.from_env() as client, Batches.open(client) as batches:
+        yield {"client": client, "batches": batches}
+
+
+async def upload(request: Request) -> Response:
+    """Hand the file of a form on to a room. Starlette parses it into a temporary file."""
+    client: MeetingClient = request.state.client
+    room_id: str = request.path_params["room_id"]
+    async with request.form(max_files=1) as form:  # closes the file at the end
+        document = form.get("document")
+        if not isinstance(document, UploadFile):
+            raise HTTPException(422, "the form has no file named document")
+        file = document
+
+        async def work() -> UploadReceipt:
+            return await client.upload_whiteboard_file(room_id, file, max_wait=MAX_WAIT)
+
+        if request.query_params.get("when_gone") != "cancel":
+            return respond(answers.delivered(await work()))  # goes on, browser or not
+        receipt = await unless_gone(request.receive, work)
+    return respond(answers.delivered(receipt)) if receipt else Response(status_code=499)
+
+
+async def stream(request: Request) -> Response:
+    """Pass the body on as it comes, through no file and no memory."""
+    if not request.headers.get("content-length", "").isdecimal():
+        raise HTTPException(411)
+    client: MeetingClient = request.state.client
+    document = Document.from_stream(
+        patiently(request.stream()),
+        request.path_params["filename"],
+        size=int(request.headers["content-length"]),
+        replayable=False,  # so a busy room must be found out before the first byte:
+    )
+    asking = client.with_options(lock=LockPolicy(probe=True))
+    receipt = await asking.upload_whiteboard_file(
+        request.path_params["room_id"], document, max_wait=MAX_WAIT
+    )
+    return respond(answers.delivered(receipt))
+
+
+async def begin(request: Request) -> Response:
+    """Begin a batch in the background."""
+    batch_id = await request.state.batches.begin(await request.body())
+    return JSONResponse({"batch": batch_id, "events": f"/batches/{batch_id}/events"}, 202)
+
+
+async def events(request: Request) -> Response:
+    """Tell what happened to a batch so far, and go on telling."""
+    last_seen = request.headers.get("last-event-id")
+    told = await request.state.batches.listen(request.path_params["batch_id"], last_seen)
+    if told is None:
+        raise HTTPException(404)
+    return StreamingResponse(told, headers=EVENT_STREAM)
+
+
+async def refuse(_request: Request, error: Exception) -> Response:
+    """Turn what the client raises into statuses, for all routes at once."""
+    return respond(answers.failed(error))
+
+
+async def nobody_there(_request: Request, _error: Exception) -> Response:
+    """End a request whose browser is gone without a traceback in the log."""
+    return Response(status_code=499)
+
+
+def respond(answer: answers.Answer) -> Response:
+    """Make a response of an answer."""
+    return JSONResponse(answer.body, answer.status, answer.headers)
+
+
+app = Starlette(
+    routes=[
+        Route("/rooms/{room_id}/documents", upload, methods=["POST"]),
+        Route("/rooms/{room_id}/documents/{filename}", stream, methods=["PUT"]),
+        Route("/batches", begin, methods=["POST"]),
+        Route("/batches/{batch_id}/events", events),
+    ],
+    exception_handlers={MeetingError: refuse, ClientDisconnect: nobody_there},
+    lifespan=lifespan,
+)
