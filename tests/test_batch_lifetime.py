@@ -49,7 +49,7 @@ async def until(condition: Callable[[], object]) -> None:
 def is_idle(batch: Batch, client: MeetingClient) -> bool:
     """Tell whether neither a slot nor a place at a room's door is taken."""
     gate: Any = client._calls.shared.gate
-    return batch._slots.free == batch._options.concurrency and not gate._lines
+    return batch._slots.free == batch._terms.concurrency and not gate._lines
 
 
 async def works(client: MeetingClient) -> None:

@@ -42,12 +42,11 @@ def errand_of(one: UploadJob, town: Town, **terms: Any) -> Errand:
     client = client_of(town)
     OPENED.append(client)
     slots = Slots(0, lambda: 0, lambda: None)
-    usual: dict[str, Any] = {"resend_unknown": False, "max_wait": None, "deadline": None}
     return Errand(
         index=7,
         job=one,
         calls=client._calls,
-        terms=Terms(**{**usual, **terms}),
+        terms=Terms(**terms),
         presence=Presence(client._calls, None, lambda: None),
         journal=None,
         slot=Slot(slots, lambda: 1),
