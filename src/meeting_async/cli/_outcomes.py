@@ -96,7 +96,7 @@ class Outcome:
         fields = attrs.asdict(self, recurse=False)
         del fields["exit_code"]
         fields["seconds"] = round(self.seconds, 3)
-        fields["error"] = _as_json(self.error) if self.error else None
+        fields["error"] = as_json(self.error) if self.error else None
         return fields
 
     def as_line(self) -> str:
@@ -107,7 +107,8 @@ class Outcome:
         return f"{self.document}: {self.outcome} by {self.room_id} ({facts})"
 
 
-def _as_json(error: errors.MeetingError) -> dict[str, Any]:
+def as_json(error: Exception) -> dict[str, Any]:
+    """Return the object that stands for an error."""
     notes = [*getattr(error, "__notes__", ())]
     return {"type": type(error).__name__, "message": str(error), "notes": notes}
 
