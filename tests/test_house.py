@@ -21,21 +21,24 @@ SOURCE = ROOT / "src" / "meeting_async"
 FLOORS = {
     **dict.fromkeys(("errors", "_attempts", "_budget", "_events", "_limits"), 0),
     **dict.fromkeys(("_policies", "_records"), 0),
-    **dict.fromkeys(("_early", "_multipart", "_pace", "_signing", "_verdicts", "_wire"), 1),
+    **dict.fromkeys(("_early", "_multipart", "_pace", "_queues", "_signing"), 1),
+    **dict.fromkeys(("_verdicts", "_wire"), 1),
     **dict.fromkeys(("_threads", "_sources", "_ahead", "_descriptors", "_files", "_handles"), 2),
     **dict.fromkeys(("_spool", "_streams", "_recognition", "_factories", "_documents"), 2),
     **dict.fromkeys(("_observer", "_operations", "_outage", "_rooms", "_delivery"), 2),
     **dict.fromkeys(("_borrowed", "_connections", "_dialing", "_exchange", "_failures"), 2),
     **dict.fromkeys(("_proxies", "_routes", "_sockets", "_stack", "_tls"), 2),
     **dict.fromkeys(("_redis", "_transport", "httpx2", "redis"), 2),
-    **dict.fromkeys(("_client", "_environment"), 3),
+    **dict.fromkeys(("_jobs", "_report", "_slots"), 2),
+    **dict.fromkeys(("_batch", "_calls", "_client", "_database", "_environment"), 3),
+    **dict.fromkeys(("_errand", "_identity", "_intake", "_journal", "_presence"), 3),
     **dict.fromkeys(("__init__", "__main__", "cli", "testing"), 4),
 }
 """A module may import from its own floor and from those below it."""
 
 SANS_IO = {
     *("errors", "_attempts", "_budget", "_events", "_limits", "_policies", "_records"),
-    *("_early", "_multipart", "_pace", "_signing", "_verdicts", "_wire"),
+    *("_early", "_multipart", "_pace", "_queues", "_signing", "_verdicts", "_wire"),
 }
 IO = {
     *("anyio", "asyncio", "concurrent", "h11", "httpcore", "httpx", "multiprocessing", "os"),

@@ -11,6 +11,7 @@ Errors are in :mod:`meeting_async.errors`; a server for development and tests is
 
 from meeting_async import errors
 from meeting_async._attempts import Attempt
+from meeting_async._batch import Batch
 from meeting_async._client import MeetingClient
 from meeting_async._documents import Document
 from meeting_async._events import (
@@ -21,7 +22,9 @@ from meeting_async._events import (
     Queued,
     RetryScheduled,
     WaitingForRoom,
+    WaitingUntilActive,
 )
+from meeting_async._jobs import UploadJob, UploadOutcome
 from meeting_async._policies import LockPolicy, RetryPolicy, Timeouts
 from meeting_async._records import (
     ActiveRoom,
@@ -32,6 +35,7 @@ from meeting_async._records import (
     SignedHeaders,
     UploadReceipt,
 )
+from meeting_async._report import BatchReport
 from meeting_async._rooms import RoomGate, Turnstile
 from meeting_async._signing import HmacSigner, Signer
 from meeting_async._transport import HttpxTransport, Transport
@@ -41,6 +45,8 @@ __all__ = [
     "ActiveRoom",
     "Attempt",
     "AttemptStarted",
+    "Batch",
+    "BatchReport",
     "Body",
     "BytesSent",
     "Document",
@@ -62,9 +68,12 @@ __all__ = [
     "Timeouts",
     "Transport",
     "Turnstile",
+    "UploadJob",
+    "UploadOutcome",
     "UploadReceipt",
     "Verdict",
     "WaitingForRoom",
+    "WaitingUntilActive",
     "__version__",
     "errors",
 ]

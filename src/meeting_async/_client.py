@@ -13,10 +13,12 @@ import anyio
 import attrs
 
 from meeting_async import _wire, errors
+from meeting_async._batch import Batch, BatchOptions, OnUnknown
 from meeting_async._calls import Calls, Shared, checked_seconds
 from meeting_async._documents import Document
 from meeting_async._environment import settings_from
 from meeting_async._events import OnEvent
+from meeting_async._intake import Jobs
 from meeting_async._limits import parse_size
 from meeting_async._policies import Delivery as DeliveryMode
 from meeting_async._policies import LockPolicy, Options, RetryPolicy, Timeouts
@@ -218,6 +220,63 @@ class MeetingClient:
         document = Document.of(document, filename=filename, content_type=content_type)
         upload = self._calls.upload(room_id, document, max_wait=max_wait, deadline=deadline)
         return await upload.run()
+
+    def upload_many(
+        self,
+        jobs: Jobs,
+        *,
+        concurrency: int = 32,
+        journal: str | os.PathLike[str] | None = None,
+        on_unknown: OnUnknown = "report",
+        wait_active: float | None = None,
+        max_wait: float | None = None,
+        deadline: float | None = None,
+        window: int = 10_000,
+        keep_outcomes: bool = True,
+    ) -> Batch:
+        """Upload many documents to many rooms: ``async with client.upload_many(jobs) as batch``.
+
+        The documents of a room go there one after another, in the order of the input; rooms go
+        side by side. Iterate over the batch for outcomes in the order in which they come, or
+        ``await batch.wait()``; ``batch.report`` accounts for every job. A job that fails never
+        raises and disturbs no other. What dooms all, such as a wrong key, is found out before
+        anything large is sent, and the rest is skipped; so are the further documents for a room
+        that is not there or not active.
+
+        Args:
+            jobs: An iterable or async iterable of :class:`UploadJob`, read as need be.
+            concurrency: Uploads in flight at the same time. One that waits for its room does not
+                count, and holds no connection, no open file and no bytes.
+            journal: Path of a file (SQLite) that makes the batch resumable. That a document is
+                about to arrive is written there before it can. Run the same jobs again: what was
+                accepted is skipped, what was not sent is sent, what is unknown is reported.
+            on_unknown: ``"report"``, or ``"resend"``: send again what may have arrived, when the
+                room's lock must be free; the room may see it twice.
+            wait_active: Seconds to wait for a room that is not there or not active yet, instead of
+                skipping its documents.
+            max_wait: Seconds for which a job waits for its room's lock; see
+                :meth:`upload_whiteboard_file`.
+            deadline: Seconds for a single job, from when its turn has come.
+            window: Jobs that are read ahead, at most: those whose outcome you have not taken yet.
+            keep_outcomes: ``False``: ``batch.report`` has totals only, and a batch of any length
+                needs the same memory.
+
+        Raises:
+            InvalidInput: An argument cannot be used.
+            JournalInUse, JournalError: On entering the block, with a journal that cannot be used.
+
+        """
+        options = BatchOptions(
+            concurrency=concurrency,
+            journal=journal,
+            on_unknown=on_unknown,
+            wait_active=wait_active,
+            max_wait=max_wait,
+            deadline=deadline,
+            window=window,
+            keep_outcomes=keep_outcomes,
+        )
+        return Batch(self._calls, jobs, options)
 
     async def call(
         self,

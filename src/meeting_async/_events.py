@@ -65,6 +65,18 @@ class WaitingForRoom(Event):
 
 
 @attrs.frozen(kw_only=True)
+class WaitingUntilActive(Event):
+    """A batch waits until the room is there and active; its upload holds nothing meanwhile."""
+
+    retry_in: float
+    """Seconds until the room is asked for again."""
+    waited: float
+    """Seconds since it was first asked for."""
+    max_wait: float
+    """What ``waited`` may grow to."""
+
+
+@attrs.frozen(kw_only=True)
 class RetryScheduled(Event):
     """An attempt failed in a way that allows another one."""
 

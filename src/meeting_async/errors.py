@@ -32,6 +32,7 @@ Branches tell whose move it is: the caller's, the server's, or the network's::
     ├── UploadOutcomeUnknown                    the document may or may not reach the room
     ├── JournalError (OSError)                  yours: the journal of a batch cannot be used
     │   └── JournalInUse                        another batch is writing it
+    ├── BatchStopped                            yours: the batch ended before this job did
     └── BatchFailed                             some documents of a batch are not in their rooms
 
 :class:`UploadOutcomeUnknown` is deliberately no ``TransportError``: a generic ``except
@@ -402,6 +403,17 @@ class JournalError(MeetingError, OSError):
 
 class JournalInUse(JournalError):
     """Another batch is writing this journal."""
+
+
+@attrs.define(slots=False)
+class BatchStopped(MeetingError):
+    """The batch was stopped, or its block left, before this document was in its room."""
+
+    how_far: str
+    """How far it had come."""
+
+    def _text(self) -> str:
+        return f"the batch was stopped {self.how_far}"
 
 
 @attrs.define(slots=False)

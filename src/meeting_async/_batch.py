@@ -1,0 +1,320 @@
+"""Many documents for many rooms: in order within a room, side by side among rooms."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import AsyncGenerator, Sized
+from types import TracebackType
+from typing import Literal, Self
+
+import anyio
+import anyio.abc
+import attrs
+
+from meeting_async import errors
+from meeting_async._calls import Calls, checked_seconds
+from meeting_async._errand import Errand, Terms, label_of
+from meeting_async._intake import Jobs, Window, reading, weight_of
+from meeting_async._jobs import UploadJob, UploadOutcome
+from meeting_async._journal import Journal, journal_at
+from meeting_async._limits import shown
+from meeting_async._policies import LockPolicy
+from meeting_async._presence import Presence, dooms_batch, dooms_room
+from meeting_async._queues import RoomQueues
+from meeting_async._report import BatchReport
+from meeting_async._slots import Slot, Slots
+
+OnUnknown = Literal["report", "resend"]
+"""What to do with a document that may or may not have reached its room."""
+
+
+@attrs.frozen
+class _Queued:
+    """A job that was read."""
+
+    index: int
+    job: UploadJob
+
+
+@attrs.frozen(kw_only=True)
+class BatchOptions:
+    """The arguments of ``upload_many``; see there."""
+
+    concurrency: int
+    journal: str | os.PathLike[str] | None
+    on_unknown: OnUnknown
+    wait_active: float | None
+    max_wait: float | None
+    deadline: float | None
+    window: int
+    keep_outcomes: bool
+
+    def __attrs_post_init__(self) -> None:
+        for name in ("concurrency", "window"):
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                problem = "is not a positive number"
+                raise errors.InvalidInput(name, shown(value), problem, "give an int above 0")
+        if self.on_unknown not in {"report", "resend"}:
+            problem, fix = "is no way to treat unknown outcomes", "choose 'report' or 'resend'"
+            raise errors.InvalidInput("on_unknown", shown(self.on_unknown), problem, fix)
+        checked_seconds(self.wait_active, "wait_active")
+        checked_seconds(self.deadline)
+        if self.max_wait is not None:
+            LockPolicy(max_wait=self.max_wait)
+
+
+class Batch:
+    """A batch of uploads: made by :meth:`MeetingClient.upload_many`, run by its ``async with``.
+
+    It iterates over outcomes in the order in which jobs end. Leaving the block early cuts off what
+    is on its way; :attr:`report` tells of everything that was read.
+    """
+
+    def __init__(self, calls: Calls, jobs: Jobs, options: BatchOptions) -> None:
+        self._jobs, self._options = jobs, options
+        resend = options.on_unknown == "resend" or calls.options.delivery == "at_least_once"
+        if resend:
+            calls = attrs.evolve(
+                calls, options=attrs.evolve(calls.options, delivery="at_least_once")
+            )
+        self._calls = calls
+        self._terms = Terms(
+            resend_unknown=resend, max_wait=options.max_wait, deadline=options.deadline
+        )
+        self._report = BatchReport(keep=options.keep_outcomes)
+        self._queues: RoomQueues[_Queued] = RoomQueues()
+        self._slots = Slots(options.concurrency, self._longest, self._begin)
+        self._presence = Presence(calls, options.wait_active, self._slots.offer)
+        self._window = Window(options.window)
+        self._journal: Journal | None = None
+        self._lifetime: contextlib.AbstractAsyncContextManager[None] | None = None
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._began = 0.0
+        self._running = 0
+        self._is_read = False
+        """Whether no further job will be read."""
+        self._stop_error: Exception | None = None
+        """What the jobs that are not begun are skipped for."""
+        self._input_error: Exception | None = None
+        self._out, self._in = anyio.create_memory_object_stream[UploadOutcome](math.inf)
+
+    # --- what a caller does with it --------------------------------------------------------------
+
+    @property
+    def report(self) -> BatchReport:
+        """The account so far; complete once the batch is over."""
+        return self._report
+
+    def stop(self) -> None:
+        """Begin nothing new. What is on its way goes on to its end, the rest is skipped."""
+        self._stop(errors.BatchStopped("before it was sent"))
+
+    async def wait(self) -> BatchReport:
+        """Run to the end and return the report.
+
+        Raises:
+            Exception: What reading the jobs raised, after those that were read have ended.
+
+        """
+        async for _ in self:
+            pass
+        return self._report
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> UploadOutcome:
+        if self._lifetime is None:
+            raise RuntimeError("use the batch in an `async with` block")
+        try:
+            outcome = await self._in.receive()
+        except (anyio.EndOfStream, anyio.ClosedResourceError):
+            error, self._input_error = self._input_error, None
+            if error is not None:
+                raise error from None
+            raise StopAsyncIteration from None
+        self._window.leave()
+        return outcome
+
+    async def __aenter__(self) -> Self:
+        if self._lifetime is not None:
+            raise RuntimeError("a batch runs once: make a new one")
+        self._lifetime = self._alive()
+        await self._lifetime.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        assert self._lifetime is not None  # noqa: S101 - it was entered
+        return await self._lifetime.__aexit__(exc_type, exc_value, traceback)
+
+    @contextlib.asynccontextmanager
+    async def _alive(self) -> AsyncGenerator[None, None]:
+        """Run while the block does. What the caller raises comes out as it is, not in a group."""
+        self._calls.shared.check_open()
+        self._began = anyio.current_time()
+        failure: BaseException | None = None
+        async with contextlib.AsyncExitStack() as stack:
+            stack.callback(self._in.close)
+            stack.callback(self._close)
+            if self._options.journal is not None:
+                at = journal_at(self._options.journal, self._calls.shared.base)
+                self._journal = await stack.enter_async_context(at)
+            try:
+                async with anyio.create_task_group() as self._tasks:
+                    self._tasks.start_soon(self._read)
+                    try:
+                        yield
+                    except Exception as error:  # noqa: BLE001 - raised again below
+                        failure = error
+                    finally:
+                        self._leave()
+            except BaseExceptionGroup as group:  # what ends the program: KeyboardInterrupt, ...
+                failure = _only(group)
+        if failure is not None:
+            raise failure
+
+    def _leave(self) -> None:
+        """Cut off what is on its way, if anything is."""
+        if not self._is_over:
+            self.stop()
+        if self._tasks is not None:
+            self._tasks.cancel_scope.cancel()
+
+    def _close(self) -> None:
+        """Let iteration end."""
+        self._report.seconds = anyio.current_time() - self._began
+        self._out.close()
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        index = 0
+        try:
+            async with reading(self._jobs) as jobs:
+                async for job in jobs:
+                    await self._take_in(index, job)
+                    index += 1
+                    if self._stop_error is not None and not isinstance(self._jobs, Sized):
+                        break
+        except Exception as error:  # noqa: BLE001 - the caller's own, raised by the iteration
+            self._input_error = error
+            self._report.stopped_by = self._report.stopped_by or error
+        self._is_read = True
+        self._end_if_over()
+
+    async def _take_in(self, index: int, job: UploadJob) -> None:
+        if not isinstance(job, UploadJob):
+            raise TypeError(f"job {index} must be an UploadJob, not {type(job).__name__}")
+        await self._window.enter(weight_of(job))
+        queued = _Queued(index, job)
+        if self._stop_error is not None:
+            self._skip(queued, self._stop_error)
+            return
+        self._queues.put(_room_of(job), queued)
+        self._slots.offer()
+
+    # --- running ---------------------------------------------------------------------------------
+
+    def _longest(self) -> int:
+        """Return the length of the longest queue from which a job may be begun.
+
+        Until the server has proved itself one goes ahead alone, so that a wrong key is found out
+        with one small call.
+        """
+        return self._queues.longest if self._presence.is_met or not self._running else 0
+
+    def _begin(self) -> None:
+        found = self._queues.take()
+        if found is not None and self._tasks is not None:
+            self._running += 1
+            self._tasks.start_soon(self._run, *found)
+
+    async def _run(self, room: str, queued: _Queued) -> None:
+        errand = Errand(
+            index=queued.index,
+            job=queued.job,
+            calls=self._calls,
+            terms=self._terms,
+            presence=self._presence,
+            journal=self._journal,
+            slot=Slot(self._slots, lambda: self._queues.left(room) + 1),
+            batch_began=self._began,
+        )
+        try:
+            await errand.run()
+        finally:
+            self._running -= 1
+            self._conclude(room, queued, errand)
+
+    def _conclude(self, room: str, queued: _Queued, errand: Errand) -> None:
+        """Draw the consequences of how a job ended, for its room and for all."""
+        outcome = errand.outcome
+        if outcome is not None:
+            self._account(outcome, queued.job)
+            self._judge(room, errand.journal_error or outcome.error)
+        self._queues.done(room)
+        if room not in self._queues:
+            self._presence.forget(room)
+        self._slots.offer()
+        self._end_if_over()
+
+    def _judge(self, room: str, error: Exception | None) -> None:
+        is_outage = self._calls.shared.outage.is_on
+        if dooms_batch(error, is_met=self._presence.is_met, is_outage=is_outage):
+            self._report.stopped_by = self._report.stopped_by or error
+            self._stop(error)
+        elif dooms_room(error):
+            for queued in self._queues.drain(room):
+                self._skip(queued, error)
+
+    def _stop(self, error: Exception | None) -> None:
+        self._stop_error = self._stop_error or error
+        for queued in self._queues.drain_all():
+            self._skip(queued, error)
+        self._end_if_over()
+
+    def _skip(self, queued: _Queued, error: Exception | None) -> None:
+        job = queued.job
+        outcome = UploadOutcome(
+            index=queued.index,
+            room_id=job.room_id,
+            document=label_of(job),
+            status="skipped",
+            error=error,
+            key=job.key,
+            started=anyio.current_time() - self._began,
+        )
+        self._account(outcome, job)
+
+    def _account(self, outcome: UploadOutcome, job: UploadJob) -> None:
+        self._window.unload(weight_of(job))
+        self._report.add(outcome)
+        self._report.seconds = anyio.current_time() - self._began
+        with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+            self._out.send_nowait(outcome)
+
+    @property
+    def _is_over(self) -> bool:
+        return self._is_read and not self._running and not len(self._queues)
+
+    def _end_if_over(self) -> None:
+        if self._is_over:
+            self._out.close()
+
+
+def _room_of(job: UploadJob) -> str:
+    """Return the queue of a job; what is no room id at all has one, too, until it is refused."""
+    return str(job.room_id)
+
+
+def _only(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    first = group.exceptions[0]
+    return _only(first) if isinstance(first, BaseExceptionGroup) else first

@@ -1,0 +1,215 @@
+"""One job of a batch, from its turn to its outcome."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import attrs
+
+from meeting_async import errors
+from meeting_async._attempts import Attempt
+from meeting_async._calls import Calls, Upload
+from meeting_async._documents import Document
+from meeting_async._jobs import Status, UploadJob, UploadOutcome, status_of
+from meeting_async._journal import Entry, Journal, State
+from meeting_async._presence import ABSENT, Presence
+from meeting_async._records import UploadReceipt
+from meeting_async._slots import Slot
+from meeting_async._streams import StreamSource
+
+
+@attrs.frozen(kw_only=True)
+class Terms:
+    """How the jobs of a batch are to be done."""
+
+    resend_unknown: bool
+    """Whether what may have arrived is sent again, after the lock window."""
+    max_wait: float | None
+    deadline: float | None
+
+
+@attrs.define(kw_only=True, eq=False)
+class Errand:
+    """A job on its way. Await :meth:`run` once; :attr:`outcome` is there when it ends, however.
+
+    It goes along with its upload: see :class:`~meeting_async._delivery.Companion`.
+    """
+
+    index: int
+    job: UploadJob
+    calls: Calls
+    terms: Terms
+    presence: Presence
+    journal: Journal | None
+    slot: Slot
+    batch_began: float
+
+    outcome: UploadOutcome | None = attrs.field(default=None, init=False)
+    journal_error: errors.JournalError | None = attrs.field(default=None, init=False)
+    """Why the journal does not know the outcome."""
+    _label: str = attrs.field(default="", init=False)
+    _began: float = attrs.field(factory=anyio.current_time, init=False)
+    _entry: Entry | None = attrs.field(default=None, init=False)
+    _is_intended: bool = attrs.field(default=False, init=False)
+    """Whether the journal says that the document is out."""
+    _upload: Upload | None = attrs.field(default=None, init=False)
+    _earlier: tuple[Attempt, ...] = attrs.field(default=(), init=False)
+    """Attempts of uploads that found the room no longer active."""
+
+    async def run(self) -> None:
+        """Do the job. Nothing is raised but a cancellation, and what ends the program."""
+        try:
+            receipt = await self._done()
+        except Exception as error:  # noqa: BLE001 - whatever a job does, the others go on
+            await self._end(status_of(error), error=error)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self._cut_off()
+            raise
+        else:
+            await self._end("accepted" if receipt else "skipped", receipt=receipt)
+
+    async def _done(self) -> UploadReceipt | None:
+        """Return the receipt, or ``None`` if an earlier run has one."""
+        job = self.job
+        self._label = label_of(job)
+        document = Document.of(job.document, filename=job.filename, content_type=job.content_type)
+        self._label = document.filename
+        upload = self._new_upload(document)
+        if self.journal is not None:
+            entry = await self.journal.claim(job.room_id, document, job.key)
+            if await self._is_in_the_room(entry, document):
+                return None
+            self._entry = entry
+        return await self._uploaded(upload, document)
+
+    def _new_upload(self, document: Document) -> Upload:
+        terms = self.terms
+        self._upload = upload = self.calls.upload(
+            self.job.room_id,
+            document,
+            max_wait=terms.max_wait,
+            deadline=terms.deadline,
+            companion=self,
+        )
+        upload.when_measured = self._when_measured
+        return upload
+
+    async def _uploaded(self, upload: Upload, document: Document) -> UploadReceipt:
+        """Upload the document once its room is there, again if the room goes and may come back."""
+        room_id, presence = self.job.room_id, self.presence
+        while True:
+            await presence.ask_first(room_id, document.filename, self.slot)
+            try:
+                return await upload.run()
+            except ABSENT:
+                presence.forget(room_id)
+                if presence.wait_active is None or isinstance(document.source, StreamSource):
+                    raise
+            await self.before_wait(may_have_arrived=False)
+            await self.slot.claim()
+            self._earlier += upload.attempts
+            upload = self._new_upload(document)
+
+    async def _is_in_the_room(self, entry: Entry, document: Document) -> bool:
+        """Go by the journal; raise if by it the document must not be sent."""
+        if entry.state == "accepted" and not entry.has_changed:
+            return True
+        if entry.state not in {"accepted", "sent", "unknown"}:
+            return False
+        if entry.state == "accepted" or (entry.has_changed and self.terms.resend_unknown):
+            fix = "to send this one too, give it another name or key, or use another journal"
+            change = "an earlier run of the batch sent the file as it was then"
+            raise errors.DocumentChanged(document.filename, f"{change}; {fix}")
+        shut_for = max(0.0, self.calls.options.lock.window - entry.sent_ago)
+        if shut_for:
+            await self.calls.shared.door(self.job.room_id).shut(shut_for)
+        if self.terms.resend_unknown:
+            return False
+        self._entry = entry
+        raise errors.UploadOutcomeUnknown(
+            room_id=self.job.room_id,
+            document=document.filename,
+            size=entry.size,
+            bytes_sent=entry.size,
+            reason=f"{entry.sent_ago:,.0f} s ago an earlier run sent it and saw no answer",
+            lock_free_in=shut_for,
+        )
+
+    # --- what goes along with the upload ---------------------------------------------------------
+
+    async def _when_measured(self, size: int) -> None:
+        await self.presence.ask_for(size, self.job.room_id, self._label, self.slot)
+
+    async def before_attempt(self) -> None:
+        """Have a slot."""
+        await self.slot.claim()
+
+    async def before_end(self) -> None:
+        """Have it in the journal that the document may be in the room from now on."""
+        if self.journal is not None and self._entry is not None:
+            self._is_intended = True
+            await self.journal.intend(self._entry, self._size or 0)
+
+    async def before_wait(self, *, may_have_arrived: bool) -> None:
+        """Hold no slot while waiting, and let the journal know that nothing arrived."""
+        self.slot.give_back()
+        if self._is_intended and not may_have_arrived:
+            await self._note("ready", None)
+
+    @property
+    def _size(self) -> int | None:
+        return self._upload.size if self._upload else None
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    async def _end(self, status: Status, **facts: Any) -> None:
+        """Give back what is held, have the outcome in the journal, and say it."""
+        self.slot.give_back()
+        error: Exception | None = facts.get("error")
+        self.outcome = UploadOutcome(
+            index=self.index,
+            room_id=self.job.room_id,
+            document=self._label,
+            status=status,
+            size=self._size,
+            key=self.job.key,
+            started=self._began - self.batch_began,
+            seconds=anyio.current_time() - self._began,
+            attempts=self._earlier + (self._upload.attempts if self._upload else ()),
+            **facts,
+        )
+        reason = str(error) if isinstance(error, errors.MeetingError) else None
+        await self._note("ready" if status == "skipped" else status, reason)
+
+    async def _note(self, state: State, reason: str | None) -> None:
+        """Write to the journal; trouble with it cannot change what became of the document."""
+        if self.journal is None or self._entry is None:
+            return
+        try:
+            await self.journal.settle(self._entry, state, reason)
+            self._is_intended = False
+        except errors.JournalError as error:
+            self.journal_error = error
+
+    async def _cut_off(self) -> None:
+        """Say what a cancellation left behind."""
+        loss = self._upload.loss if self._upload else None
+        if loss is not None:
+            await self._end("unknown", error=loss)
+        elif self._upload and self._upload.attempts:
+            how_far = "while it was on its way; it did not reach its room"
+            await self._end("failed", error=errors.BatchStopped(how_far))
+        else:
+            await self._end("skipped", error=errors.BatchStopped("before it was sent"))
+
+
+def label_of(job: UploadJob) -> str:
+    """Name the document of a job as well as can be without looking at it."""
+    if isinstance(job.filename, str):
+        return job.filename
+    try:
+        return Document.of(job.document, content_type=job.content_type).filename
+    except (errors.MeetingError, TypeError):
+        return ""
