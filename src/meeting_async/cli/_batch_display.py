@@ -21,8 +21,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from meeting_async import Event
-from meeting_async._jobs import UploadOutcome
+from meeting_async import Event, UploadOutcome
 from meeting_async.cli._batch_rooms import BatchRooms, Phase, RoomRow
 from meeting_async.cli._batch_tally import Tally, readable_time
 from meeting_async.cli._console import has_bars, printable
@@ -141,7 +140,7 @@ class BatchPicture:
     def over(self, outcome: UploadOutcome, size: int) -> None:
         """Take an outcome."""
         with self._guard:
-            self._rooms.forget(outcome.room_id)
+            self._rooms.over(outcome.room_id)
             self._tally.add(outcome, size)
 
     def note(self, text: str) -> None:
@@ -236,7 +235,7 @@ class BatchLines:
 
     def over(self, outcome: UploadOutcome, size: int) -> None:
         """Take an outcome."""
-        self._rooms.forget(outcome.room_id)
+        self._rooms.over(outcome.room_id)
         self._tally.add(outcome, size)
 
     def note(self, text: str) -> None:

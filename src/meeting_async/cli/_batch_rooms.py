@@ -15,7 +15,7 @@ from meeting_async import (
     Queued,
     RetryScheduled,
     WaitingForRoom,
-    errors,
+    WaitingUntilActive,
 )
 
 
@@ -80,8 +80,6 @@ class BatchRooms:
     the first and rows do not jump about.
     """
 
-    waits_for_rooms: bool = False
-    """Whether a room that is not active is waited for."""
     bytes_sent: int = attrs.field(default=0, init=False)
     """Bytes that went out to all rooms, delivered or not."""
     moving: int = attrs.field(default=0, init=False)
@@ -99,8 +97,8 @@ class BatchRooms:
         room_id, document = event.room_id, event.document
         if room_id is None or document is None:
             return
-        if isinstance(event, Finished) and not self._is_waited_for(event):
-            self.forget(room_id)
+        if isinstance(event, Finished):
+            self._remove(room_id)
             return
         row = self._troubled.get(room_id) or self._smooth.get(room_id)
         if row is None:
@@ -112,8 +110,16 @@ class BatchRooms:
         if not row.is_moving and room_id in self._smooth:
             self._troubled[room_id] = self._smooth.pop(room_id)
 
-    def forget(self, room_id: str) -> None:
-        """Remove a room, as its upload is over."""
+    def over(self, room_id: str) -> None:
+        """Note an outcome in a room; by then the next document may be under way there.
+
+        Only a wait for a room to become active ends without an event.
+        """
+        row = self._troubled.get(room_id)
+        if row is not None and row.phase is Phase.INACTIVE:
+            self._remove(room_id)
+
+    def _remove(self, room_id: str) -> None:
         row = self._troubled.pop(room_id, None) or self._smooth.pop(room_id, None)
         self.moving -= row is not None and row.is_moving
 
@@ -125,10 +131,6 @@ class BatchRooms:
         troubled = max(most // 2, most - len(self._smooth))
         shown = list(islice(self._troubled.values(), troubled))
         return shown + list(islice(self._smooth.values(), most - len(shown)))
-
-    def _is_waited_for(self, event: Finished) -> bool:
-        inactive = isinstance(event.error, errors.RoomNotActive | errors.RoomNotFound)
-        return self.waits_for_rooms and inactive
 
     def _change(self, row: RoomRow, event: Event, now: float) -> None:
         row.due = None
@@ -145,7 +147,7 @@ class BatchRooms:
             case RetryScheduled():
                 row.phase, row.attempt = Phase.RETRYING, event.attempt
                 row.due, row.reason = now + event.retry_in, event.reason
-            case Finished():
+            case WaitingUntilActive():
                 row.phase = Phase.INACTIVE
 
     def _send(self, row: RoomRow, event: BytesSent) -> None:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 import anyio
 import attrs
 
-from meeting_async import MeetingClient
-from meeting_async._report import BatchReport
+from meeting_async import Batch, BatchReport, MeetingClient
 from meeting_async.cli._batch_display import LINE_INTERVAL, BatchDisplay, batch_display_on
 from meeting_async.cli._batch_rooms import BatchRooms
 from meeting_async.cli._batch_tally import Tally
@@ -25,7 +24,6 @@ from meeting_async.cli._outcomes import ExitCode, explained
 from meeting_async.errors import MeetingError
 
 if TYPE_CHECKING:
-    from meeting_async import Batch
     from meeting_async.cli._batch import Options
 
 
@@ -59,11 +57,10 @@ class _Course:
     report: BatchReport | None = attrs.field(default=None, init=False)
     """The batch's, once that has begun."""
     interruptions: int = attrs.field(default=0, init=False)
-    _rooms: BatchRooms = attrs.field(init=False)
+    _rooms: BatchRooms = attrs.field(factory=BatchRooms, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.teller = Teller(self.manifest, self.options)
-        self._rooms = BatchRooms(waits_for_rooms=self.options.wait_active is not None)
 
     async def run(self, client: MeetingClient) -> None:
         """Upload everything."""
@@ -71,7 +68,7 @@ class _Course:
         async with client:
             with _signals() as signals, display:
                 async with client.with_options(on_event=display).upload_many(
-                    (entry.job for entry in self.manifest.entries),
+                    [entry.job for entry in self.manifest.entries],
                     concurrency=options.concurrency,
                     journal=options.journal,
                     on_unknown=options.on_unknown,
@@ -120,11 +117,14 @@ class _Course:
                 scope.cancel()
                 return
             batch.stop()
-            left = self._rooms.active
-            uploads, them = (f"{left:,} uploads", "them") if left != 1 else ("1 upload", "it")
-            text = f"finishing {uploads}; Ctrl-C again to cut {them} off"
+            text = f"finishing {self._in_flight()}; Ctrl-C again to cut that off"
             display.note(text)
             self.teller.complain(text)
+
+    def _in_flight(self) -> str:
+        moving, waiting = self._rooms.moving, self._rooms.active - self._rooms.moving
+        waits = f", {waiting:,} of them waiting for a room" if waiting else ""
+        return f"{moving + waiting:,} upload{'' if moving + waiting == 1 else 's'}{waits}"
 
 
 @contextmanager

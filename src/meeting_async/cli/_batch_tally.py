@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 import attrs
 
-from meeting_async._jobs import Status, UploadOutcome
+from meeting_async import UploadOutcome
+from meeting_async._jobs import Status
 
 ENOUGH_DOCUMENTS = 5
 ENOUGH_SECONDS = 2.0

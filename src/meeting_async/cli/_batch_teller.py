@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 
-from meeting_async._jobs import UploadOutcome
-from meeting_async._report import BatchReport
+from meeting_async import BatchReport, UploadOutcome
 from meeting_async.cli._batch_words import Ending, exit_code_of, outcome_object, summary_object
 from meeting_async.cli._console import complain, console_on, printable, say
 from meeting_async.cli._manifest import Manifest

@@ -11,11 +11,9 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from meeting_async import errors
-from meeting_async._jobs import Status, UploadOutcome
-from meeting_async._report import BatchReport
+from meeting_async import BatchReport, UploadOutcome, errors
+from meeting_async._jobs import Status
 from meeting_async.cli._batch_tally import readable_time
-from meeting_async.cli._console import printable
 from meeting_async.cli._manifest import Entry
 from meeting_async.cli._outcomes import (
     ExitCode,
@@ -131,30 +129,34 @@ class Ending:
         return ", ".join(facts)
 
     def attention(self) -> Iterator[str]:
-        """Yield a line for each document that somebody must look after, the worst first."""
+        """Yield a line for each document that somebody must look after, the worst first.
+
+        A room that is not there or not active is one line, however many documents it was to get.
+        """
         bad = [
-            outcome for status in WORST_FIRST for outcome in self.outcomes
-            if outcome.status == status
-        ]  # fmt: skip
-        for outcome in bad[:BAD_SHOWN]:
-            yield f"{outcome.status}: {self._described(outcome)}: {outcome.error}"
+            outcome
+            for status in WORST_FIRST
+            for outcome in self.outcomes
+            if outcome.status == status and not isinstance(outcome.error, _ROOM_ERRORS)
+        ]
+        lines = [
+            f"{outcome.status}: {self.entries[outcome.index].place}: {outcome.error}"
+            for outcome in bad[:BAD_SHOWN]
+        ]
+        yield from lines
         if len(bad) > BAD_SHOWN:
             yield f"… and {len(bad) - BAD_SHOWN:,} more"
-        yield from self._skipped_rooms()
+        yield from self._rooms()
 
-    def _described(self, outcome: UploadOutcome) -> str:
-        place = self.entries[outcome.index].place
-        return printable(f"{place}: {outcome.document} for {outcome.room_id}")
-
-    def _skipped_rooms(self) -> Iterator[str]:
+    def _rooms(self) -> Iterator[str]:
         rooms: Counter[str] = Counter()
-        reasons: dict[str, str] = {}
+        errors_by_room: dict[str, Exception] = {}
         for outcome in self.outcomes:
-            if isinstance(outcome.error, _ROOM_ERRORS) and outcome.status == "skipped":
+            if isinstance(outcome.error, _ROOM_ERRORS):
                 rooms[outcome.room_id] += 1
-                reasons.setdefault(outcome.room_id, str(outcome.error))
+                errors_by_room.setdefault(outcome.room_id, outcome.error)
         for room_id, count in rooms.most_common(BAD_SHOWN):
-            yield printable(f"skipped: {_counted(count)} for {room_id}: {reasons[room_id]}")
+            yield f"{_counted(count)} not sent: {errors_by_room[room_id]}"
         if len(rooms) > BAD_SHOWN:
             yield f"… and {len(rooms) - BAD_SHOWN:,} more rooms"
 

@@ -10,8 +10,7 @@ from collections.abc import Collection, Iterator
 
 import attrs
 
-from meeting_async import Document, _wire
-from meeting_async._jobs import UploadJob
+from meeting_async import Document, UploadJob, _wire
 from meeting_async.cli._folder import documents_in
 from meeting_async.cli._rows import Row, rows_in
 from meeting_async.cli._targets import document_at, is_link

@@ -31,6 +31,7 @@ _BY_ERROR: tuple[tuple[type[errors.MeetingError], str, ExitCode], ...] = (
     (errors.UploadOutcomeUnknown, "unknown", ExitCode.UNKNOWN),
     (errors.RoomBusy, "busy", ExitCode.BUSY),
     (errors.InvalidInput, "refused", ExitCode.USAGE),
+    (errors.JournalError, "failed", ExitCode.USAGE),
     (errors.DocumentUnreadable, "failed", ExitCode.USAGE),
     (errors.DocumentChanged, "failed", ExitCode.FAILED),
     (errors.DocumentError, "refused", ExitCode.FAILED),
