@@ -25,7 +25,7 @@ FLOORS = {
     **dict.fromkeys(("_verdicts", "_wire"), 1),
     **dict.fromkeys(("_threads", "_sources", "_ahead", "_descriptors", "_files", "_handles"), 2),
     **dict.fromkeys(("_spool", "_streams", "_recognition", "_factories", "_documents"), 2),
-    **dict.fromkeys(("_observer", "_operations", "_outage", "_rooms", "_delivery"), 2),
+    **dict.fromkeys(("_observer", "_operations", "_outage", "_rooms", "_delivery", "_ledger"), 2),
     **dict.fromkeys(("_borrowed", "_connections", "_dialing", "_exchange", "_failures"), 2),
     **dict.fromkeys(("_proxies", "_routes", "_sockets", "_stack", "_tls"), 2),
     **dict.fromkeys(("_redis", "_transport", "httpx2", "redis"), 2),

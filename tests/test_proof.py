@@ -29,9 +29,10 @@ from _faults import Fault, Point, Seen
 from _promises import LAST, OF_A_CALL, OF_THE_CLIENT, check
 from _runs import Run, played
 from _schedules import Job, Schedule, schedules
-from meeting_async import Event, LockPolicy, WaitingForRoom, _delivery, _verdicts
+from meeting_async import Event, LockPolicy, WaitingForRoom, _ledger, _verdicts
 from meeting_async._attempts import Attempt
 from meeting_async._delivery import Delivery
+from meeting_async._ledger import Ledger
 from meeting_async._multipart import MultipartBody
 from meeting_async._rooms import Turnstile
 from meeting_async._verdicts import Sent, Step, Verdict
@@ -207,11 +208,11 @@ SABOTAGE: dict[str, tuple[tuple[Any, Any, object], str]] = {
     ),
     "spoil the document": ((MultipartBody, "_read", _spoilt), "documents_arrive_as_given"),
     "misstate the lock": (
-        (Delivery, "_lock_free_in", lambda _: 300.0),
+        (Ledger, "lock_free_in", lambda _: 300.0),
         "unknown_says_all_that_is_known",
     ),
     "misstate the bytes": (
-        (_delivery, "Attempt", _attempt_of_nothing),
+        (_ledger, "Attempt", _attempt_of_nothing),
         "attempts_are_told_as_they_were",
     ),
     "wait beyond the budget": ((LockPolicy, "delay", _delayed(0.5)), "no_wait_exceeds_its_budget"),

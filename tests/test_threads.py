@@ -9,7 +9,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from meeting_async._threads import READ_THREADS, in_thread
+from meeting_async._threads import READ_THREADS, Lease, in_thread
 
 pytestmark = pytest.mark.anyio
 
@@ -75,3 +75,36 @@ async def test_a_cancelled_function_is_waited_for() -> None:
         assert done.is_set() is not abandon
     await anyio.sleep(0.15)
     assert done.is_set()
+
+
+# --- leases --------------------------------------------------------------------------------------
+
+
+def test_what_nobody_uses_ends_at_once() -> None:
+    """The owner gives it up, once or more often."""
+    ends: list[str] = []
+    lease = Lease(lambda: ends.append("end"))
+    assert not lease.is_over
+    lease.give_up()
+    assert (ends, lease.is_over) == (["end"], True)
+
+
+def test_what_is_used_ends_with_its_use() -> None:
+    """Whoever is last, ends it; it does not end in the hands of who uses it."""
+    ends: list[str] = []
+    lease = Lease(lambda: ends.append("end"))
+    with lease.used():
+        lease.give_up()
+        assert ends == []
+    assert ends == ["end"]
+
+
+def test_use_alone_ends_nothing() -> None:
+    """As long as its owner wants it, it stays, even if its use fails."""
+    ends: list[str] = []
+    lease = Lease(lambda: ends.append("end"))
+    with pytest.raises(KeyError), lease.used():
+        raise KeyError
+    assert ends == []
+    lease.give_up()
+    assert ends == ["end"]

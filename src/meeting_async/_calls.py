@@ -185,12 +185,12 @@ class Upload:
     @property
     def attempts(self) -> tuple[Attempt, ...]:
         """What was tried so far."""
-        return tuple(self._delivery.attempts) if self._delivery else ()
+        return tuple(self._delivery.ledger.attempts) if self._delivery else ()
 
     @property
     def loss(self) -> errors.UploadOutcomeUnknown | None:
         """What to say of an upload that was cut off, if the document may have arrived."""
-        return self._delivery.cut_off() if self._delivery else None
+        return self._delivery.ledger.cut_off() if self._delivery else None
 
     async def run(self) -> UploadReceipt:
         """Deliver the document, or raise why that was not possible."""

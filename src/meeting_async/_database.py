@@ -6,10 +6,11 @@ durable together: the first of them commits for all that wait behind it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
+import threading
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import anyio
@@ -53,6 +54,7 @@ class Database:
     _connection: sqlite3.Connection
     _pending: list[_Write] = attrs.field(factory=list, init=False)
     _turn: anyio.Lock = attrs.field(factory=anyio.Lock, init=False)
+    _in_use: threading.Lock = attrs.field(factory=threading.Lock, init=False)
     _threads: anyio.CapacityLimiter = attrs.field(
         factory=lambda: anyio.CapacityLimiter(1), init=False
     )
@@ -72,6 +74,7 @@ class Database:
         with anyio.CancelScope(shield=True):
             async with self._turn:
                 if not write.is_done:
+                    # None are left if a thread is at it whose task was cancelled; it is awaited.
                     writes, self._pending = self._pending, []
                     await self._in_thread(lambda: self._commit(writes))
         if write.error is not None:
@@ -80,21 +83,25 @@ class Database:
         return result
 
     def _commit(self, writes: Sequence[_Write]) -> None:
-        """Do them all in one transaction."""
-        try:
-            self._connection.execute("BEGIN IMMEDIATE")
+        """Do them all in one transaction; one at a time, whatever became of who asked for it."""
+        with self._in_use:
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+                for write in writes:
+                    self._do(write)
+                self._connection.execute("COMMIT")
+            except sqlite3.Error as error:
+                self._fail(writes, error)
             for write in writes:
-                self._do(write)
-            self._connection.execute("COMMIT")
-        except sqlite3.Error as error:
-            failure = JournalError(self.path, f"cannot be written: {error}")
-            failure.__cause__ = error
-            for write in writes:
-                write.error = failure
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
+                write.is_done = True
+
+    def _fail(self, writes: Sequence[_Write], error: sqlite3.Error) -> None:
+        failure = JournalError(self.path, f"cannot be written: {error}")
+        failure.__cause__ = error
         for write in writes:
-            write.is_done = True
+            write.error = failure
+        with contextlib.suppress(sqlite3.Error):  # it may have rolled back by itself
+            self._connection.execute("ROLLBACK")
 
     def _do(self, write: _Write) -> None:
         try:
@@ -110,10 +117,14 @@ class Database:
     async def aclose(self) -> None:
         """Close the file."""
         with anyio.CancelScope(shield=True):
-            await self._in_thread(self._connection.close)
+            await self._in_thread(self._close)
+
+    def _close(self) -> None:
+        with self._in_use:
+            self._connection.close()
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def opened(path: str | os.PathLike[str], schema: Schema) -> AsyncGenerator[Database, None]:
     """Open a file for the length of the block, or make it.
 

@@ -18,8 +18,8 @@ import attrs
 from tenacity import AsyncRetrying, RetryCallState, retry_if_result
 
 from meeting_async import _events, errors
-from meeting_async._attempts import Attempt
 from meeting_async._budget import RetryBudget
+from meeting_async._ledger import Ledger, Seen
 from meeting_async._multipart import MultipartBody
 from meeting_async._observer import Observer
 from meeting_async._operations import Operation
@@ -27,7 +27,7 @@ from meeting_async._outage import Outage
 from meeting_async._policies import LockPolicy, RetryPolicy
 from meeting_async._rooms import Door
 from meeting_async._transport import Transport
-from meeting_async._verdicts import Sent, Step, Verdict, hint, judge, next_step, reply_error
+from meeting_async._verdicts import Sent, Step, Verdict, judge, next_step
 from meeting_async._wire import Answer, decipher
 
 _call_numbers = itertools.count(1)
@@ -53,24 +53,6 @@ def _seconds(state: RetryCallState) -> float:
     return state.outcome.result().seconds if state.outcome else 0.0
 
 
-@attrs.frozen
-class _Seen:
-    """What an attempt showed: an answer, or the error in its place."""
-
-    answer: Answer | None = None
-    error: BaseException | None = None
-
-    @property
-    def reason(self) -> str:
-        if self.answer is not None:
-            return f"HTTP {self.answer.status} ({self.answer.msg})"
-        return str(self.error) or type(self.error).__name__
-
-    @property
-    def hint(self) -> float | None:
-        return self.answer.retry_after if self.answer else None
-
-
 class Companion(Protocol):
     """Who goes along with an upload, such as a batch. What it raises ends the upload."""
 
@@ -86,6 +68,9 @@ class Companion(Protocol):
         """Hear that it waits, for its turn or its next attempt, and holds nothing meanwhile."""
         ...
 
+
+_READ_ONCE = "It was not tried again: the stream could not be read a second time."
+_OVERDRAWN = "Not tried again: too many calls of this client had to be, of late."
 
 MOST_VAIN_BODIES = 2
 """After so many in a row that a probe had called welcome, a server is believed no more."""
@@ -111,13 +96,13 @@ class Delivery:
     """When the call began, on the event loop's clock."""
     companion: Companion | None = None
 
-    attempts: list[Attempt] = attrs.field(factory=list, init=False)
+    ledger: Ledger = attrs.field(init=False)
+    """What is known of it, while it goes on and afterwards."""
     _number: int = attrs.field(factory=lambda: next(_call_numbers), init=False)
     _attempt_began: float = attrs.field(default=0.0, init=False)
     _body: MultipartBody | None = attrs.field(default=None, init=False)
     _is_prepared: bool = attrs.field(default=False, init=False)
     """Whether the current attempt got as far as a signed request."""
-    _phase: str = attrs.field(default="starting", init=False)
     _busy_since: float | None = attrs.field(default=None, init=False)
     _failures: int = attrs.field(default=0, init=False)
     _interruptions: int = attrs.field(default=0, init=False)
@@ -128,8 +113,9 @@ class Delivery:
     _vain_bodies: int = attrs.field(default=0, init=False)
     """Bodies in a row that were refused although a probe had found the room free."""
     _outage_since: float | None = attrs.field(default=None, init=False)
-    _lost_at: float | None = attrs.field(default=None, init=False)
-    """When an attempt ended that may have reached the room without our knowing."""
+
+    def __attrs_post_init__(self) -> None:
+        self.ledger = Ledger(self.operation, self.began, self.lock.window)
 
     @property
     def elapsed(self) -> float:
@@ -153,17 +139,17 @@ class Delivery:
             return await self._in_turn()
         with anyio.move_on_after(self.deadline - self.elapsed):
             return await self._in_turn()
-        if self._lost_at is not None:
-            reason = f"the deadline of {self.deadline:g} s struck while {self._phase}"
-            raise self.unknown(self._after_loss(reason))
-        raise errors.DeadlineExceeded(self.operation.path, self.deadline, self._phase)
+        if self.ledger.lost_at is not None:
+            reason = f"the deadline of {self.deadline:g} s struck while {self.ledger.phase}"
+            raise self.ledger.unknown(self.ledger.after_loss(reason))
+        raise errors.DeadlineExceeded(self.operation.path, self.deadline, self.ledger.phase)
 
     async def _in_turn(self) -> Answer:
         async with self._turn():
             try:
                 answer = await self._repeated()
             except BaseException as error:
-                if self._lost_at is not None:
+                if self.ledger.lost_at is not None:
                     await self._shut_room(error)
                 raise
             return answer
@@ -183,18 +169,9 @@ class Delivery:
     async def _shut_room(self, error: BaseException) -> None:
         """Keep siblings off a lock that may be our own, and never call a maybe a no."""
         if self.door is not None:
-            await self.door.shut(self._lock_free_in())
+            await self.door.shut(self.ledger.lock_free_in())
         if isinstance(error, Exception) and not isinstance(error, errors.UploadOutcomeUnknown):
-            raise self.unknown(self._after_loss(str(error))) from error
-
-    def _after_loss(self, reason: str) -> str:
-        """Say that it was an earlier attempt that may have reached the room."""
-        just_now = self.attempts[-1].verdict == Verdict.UNKNOWN.value
-        return reason if just_now else f"an earlier attempt was lost, then: {reason}"
-
-    def _lock_free_in(self) -> float:
-        elapsed = anyio.current_time() - (self._lost_at or 0.0)
-        return max(0.0, self.lock.window - elapsed)
+            raise self.ledger.unknown(self.ledger.after_loss(str(error))) from error
 
     def _turn(self) -> AbstractAsyncContextManager[Any]:
         return nullcontext() if self.door is None else self.door.turn(self._queued)
@@ -204,36 +181,25 @@ class Delivery:
             reason = "another upload from here is in progress or of unknown outcome"
             raise errors.RoomBusy(self.operation.room_id or "", 0.0, reason)
         await self._let_go()
-        self._phase = "waiting for its turn behind another upload from here"
+        self.ledger.phase = "waiting for its turn behind another upload from here"
         await self._tell(_events.Queued, shut_for=shut_for)
 
     async def _finish(self, error: BaseException | None) -> None:
         ours = error if isinstance(error, errors.MeetingError) else None
         if ours is not None:
-            ours.attempts = tuple(self.attempts)
+            ours.attempts = tuple(self.ledger.attempts)
         with anyio.CancelScope(shield=True):  # an observer has a time limit of its own
             await self._tell(
                 _events.Finished,
-                verdict=self._final_verdict(error),
-                attempts=len(self.attempts),
+                verdict=self.ledger.final_verdict(error),
+                attempts=len(self.ledger.attempts),
                 seconds=self.elapsed,
                 error=ours,
             )
 
-    def _final_verdict(self, error: BaseException | None) -> str:
-        if error is None:
-            return Verdict.ACCEPTED.value
-        if self._lost_at is not None:
-            return Verdict.UNKNOWN.value
-        if not isinstance(error, Exception):
-            return "cancelled"
-        if isinstance(error, errors.RoomBusy):
-            return Verdict.BUSY.value
-        return self.attempts[-1].verdict if self.attempts else Verdict.NEVER_SENT.value
-
     async def _let_go(self) -> None:
         if self.companion is not None:
-            await self.companion.before_wait(may_have_arrived=self._lost_at is not None)
+            await self.companion.before_wait(may_have_arrived=self.ledger.lost_at is not None)
 
     async def _pause(self, seconds: float) -> None:
         if self._outage_since is None:
@@ -255,13 +221,13 @@ class Delivery:
         if self._is_probing and (refusal := await self._probe()):
             return await self._wait_for_room(refusal)
         self._body, self._body_took, self._is_prepared = None, None, False
-        self._phase = "sending" if self.operation.upload else "waiting for the reply"
-        await self._tell(_events.AttemptStarted, attempt=len(self.attempts) + 1)
+        self.ledger.phase = "sending" if self.operation.upload else "waiting for the reply"
+        await self._tell(_events.AttemptStarted, attempt=len(self.ledger.attempts) + 1)
         self._attempt_began = anyio.current_time()
         try:
             seen = await self._exchange()
         except BaseException as error:
-            self._judge(_Seen(error=error))
+            self._judge(Seen(error=error))
             raise
         verdict = self._judge(seen)
         return await self._act(verdict, seen)
@@ -270,60 +236,54 @@ class Delivery:
     def _is_probing(self) -> bool:
         return self.operation.upload and self.lock.probe and self._vain_bodies < MOST_VAIN_BODIES
 
-    async def _probe(self) -> _Seen | None:
+    async def _probe(self) -> Seen | None:
         """Ask with a form that carries nothing; return the refusal if the room is locked.
 
         The interface leaves open what a free room answers, so anything else means: try it.
         """
-        self._phase = "waiting for the room's lock"
+        self.ledger.phase = "waiting for the room's lock"
         try:
             reply = await self.transport.send(await self.operation.probe())
         except errors.TransportError:
             return None  # the upload itself finds out what is wrong
         self._note_way(reached=True)
-        seen = _Seen(decipher(reply, now=time.time()))
+        seen = Seen(decipher(reply, now=time.time()))
         if judge(seen.answer, Sent.ALL, upload=True) is not Verdict.BUSY:
             return None
         self._vain_bodies = 0
         return seen
 
-    async def _exchange(self) -> _Seen:
+    async def _exchange(self) -> Seen:
         async with self.operation.prepared(self._progress) as request:
             self._is_prepared = True
             self._body = request.body if isinstance(request.body, MultipartBody) else None
             try:
                 reply = await self.transport.send(request)
             except errors.TransportError as error:
-                return _Seen(error=error)
-        return _Seen(decipher(reply, now=time.time()))
+                return Seen(error=error)
+        return Seen(decipher(reply, now=time.time()))
 
     async def _progress(self, sent: int) -> None:
         total = self.operation.size
         if sent == total:
-            self._phase = "waiting for the reply"
+            self.ledger.phase = "waiting for the reply"
             self._body_took = anyio.current_time() - self._attempt_began
-        attempt = len(self.attempts) + 1
+        attempt = len(self.ledger.attempts) + 1
         if self.observer.wants_progress(done=sent == total):
             await self._tell(_events.BytesSent, attempt=attempt, sent=sent, total=total)
 
-    def _judge(self, seen: _Seen) -> Verdict:
+    def _judge(self, seen: Seen) -> Verdict:
         if seen.answer is not None or isinstance(seen.error, errors.TransportError):
             self._note_way(reached=not isinstance(seen.error, errors.ConnectFailed))
         verdict = judge(seen.answer, self._sent(seen), upload=self.operation.upload)
         if verdict is Verdict.UNKNOWN and self.operation.upload:
-            self._lost_at = anyio.current_time()
             self._busy_since = None  # what follows is our own lock, not somebody else's
-        self.attempts.append(
-            Attempt(
-                number=len(self.attempts) + 1,
-                started=self._attempt_began - self.began,
-                seconds=anyio.current_time() - self._attempt_began,
-                verdict=verdict.value,
-                status=seen.answer.status if seen.answer else None,
-                reason=seen.reason,
-                bytes_sent=self._body.document_sent if self._body else 0,
-                body_seconds=self._body_took,
-            )
+        self.ledger.record(
+            seen,
+            verdict,
+            began=self._attempt_began,
+            bytes_sent=self._body.document_sent if self._body else 0,
+            body_seconds=self._body_took,
         )
         return verdict
 
@@ -333,7 +293,7 @@ class Delivery:
         if reached:
             self._outage_since = None
 
-    def _sent(self, seen: _Seen) -> Sent:
+    def _sent(self, seen: Seen) -> Sent:
         """Say how much was out; the boundary counts more than what a transport calls its error."""
         if self._body and self._body.complete:
             return Sent.ALL
@@ -345,7 +305,7 @@ class Delivery:
 
     # --- what follows ----------------------------------------------------------------------------
 
-    async def _act(self, verdict: Verdict, seen: _Seen) -> Answer | _Wait:
+    async def _act(self, verdict: Verdict, seen: Seen) -> Answer | _Wait:
         if verdict is not Verdict.PARTIAL:
             self._interruptions = 0
         step = next_step(verdict, self.operation.repeatability)
@@ -353,17 +313,17 @@ class Delivery:
             self.budget.refund(repeated=self._failures > 0)
             return seen.answer
         if self.operation.is_spent and step is not Step.STOP:
-            raise self._spent(verdict, seen)
+            raise self.ledger.error(verdict, seen, _READ_ONCE)
         if step is Step.WAIT_FOR_ROOM:
             return await self._body_refused(seen)
         if step is Step.RETRY and self._sits_out(verdict):
             return await self._wait(verdict, seen, self.outage.patience(self.random()))
         if step is Step.STOP or self._exhausted(verdict):
-            raise self._error(verdict, seen)
+            raise self.ledger.error(verdict, seen)
         if step is Step.WAIT_OUT_LOCK:
             return await self._wait(verdict, seen, self.lock.window)
         if not self.budget.take():
-            raise self._overdrawn(verdict, seen)
+            raise self.ledger.error(verdict, seen, _OVERDRAWN)
         seconds = self.retry.backoff(failures=self._failures, hint=seen.hint, random=self.random())
         return await self._wait(verdict, seen, seconds)
 
@@ -376,12 +336,7 @@ class Delivery:
         self._outage_since = now if self._outage_since is None else self._outage_since
         return now - self._outage_since < self.retry.max_outage
 
-    def _overdrawn(self, verdict: Verdict, seen: _Seen) -> errors.MeetingError:
-        error = self._error(verdict, seen)
-        error.add_note("Not tried again: too many calls of this client had to be, of late.")
-        return error
-
-    async def _body_refused(self, seen: _Seen) -> _Wait:
+    async def _body_refused(self, seen: Seen) -> _Wait:
         took = anyio.current_time() - self._attempt_began
         self._send_seconds = took if self._body_took is None else self._body_took
         self._vain_bodies += self._is_probing
@@ -395,7 +350,7 @@ class Delivery:
             at_most_once and self._interruptions > self.retry.max_interruptions
         )
 
-    async def _wait_for_room(self, seen: _Seen) -> _Wait:
+    async def _wait_for_room(self, seen: Seen) -> _Wait:
         now = anyio.current_time()
         self._busy_since = now if self._busy_since is None else self._busy_since
         waited = now - self._busy_since
@@ -408,85 +363,29 @@ class Delivery:
         )
         if seconds is None:
             raise errors.RoomBusy(self.operation.room_id or "", waited, seen.reason)
-        self._phase = "waiting for the room's lock"
+        self.ledger.phase = "waiting for the room's lock"
         await self._tell(
             _events.WaitingForRoom,
-            attempt=len(self.attempts),
+            attempt=len(self.ledger.attempts),
             retry_in=seconds,
             waited=waited,
             max_wait=self.lock.max_wait,
         )
         return _Wait(now + seconds)
 
-    async def _wait(self, verdict: Verdict, seen: _Seen, seconds: float) -> _Wait:
+    async def _wait(self, verdict: Verdict, seen: Seen, seconds: float) -> _Wait:
         now = anyio.current_time()
         if self._busy_since is not None:  # the budget of the wait for the room holds on
             seconds = min(seconds, max(0.0, self._busy_since + self.lock.max_wait - now))
-        self._phase = f"waiting to try again after {seen.reason}"
+        self.ledger.phase = f"waiting to try again after {seen.reason}"
         await self._tell(
             _events.RetryScheduled,
-            attempt=len(self.attempts),
+            attempt=len(self.ledger.attempts),
             retry_in=seconds,
             verdict=verdict.value,
             reason=seen.reason,
         )
         return _Wait(now + seconds)
-
-    def _spent(self, verdict: Verdict, seen: _Seen) -> errors.MeetingError:
-        error = self._error(verdict, seen)
-        error.add_note("It was not tried again: the stream could not be read a second time.")
-        return error
-
-    def cut_off(self) -> errors.UploadOutcomeUnknown | None:
-        """Say what a cancellation left behind, if the document may have arrived."""
-        if self._lost_at is None:
-            return None
-        reason = self._after_loss(f"it was cut off while {self._phase}")
-        error = self.unknown(reason)
-        error.attempts = tuple(self.attempts)
-        return error
-
-    def _error(self, verdict: Verdict, seen: _Seen) -> errors.MeetingError:
-        error = self._error_for(verdict, seen)
-        if error is not seen.error:
-            error.__cause__ = seen.error
-        return error
-
-    def _error_for(self, verdict: Verdict, seen: _Seen) -> errors.MeetingError:
-        operation = self.operation
-        if operation.upload and verdict is Verdict.UNKNOWN:
-            return self.unknown(seen.reason)
-        if operation.upload and verdict is Verdict.PARTIAL:
-            sent = self.attempts[-1].bytes_sent
-            return errors.UploadInterrupted(
-                seen.reason, operation.room_id or "", operation.label or "", sent
-            )
-        if isinstance(seen.error, errors.MeetingError):
-            return seen.error
-        if operation.upload and verdict is Verdict.BUSY:
-            return errors.RoomBusy(operation.room_id or "", 0.0, seen.reason)
-        error = reply_error(
-            verdict,
-            seen.answer or Answer(0),
-            operation=operation.path,
-            room_id=operation.room_id,
-            upload=operation.upload,
-        )
-        note = hint(error)
-        if note:
-            error.add_note(note)
-        return error
-
-    def unknown(self, reason: str) -> errors.UploadOutcomeUnknown:
-        operation = self.operation
-        return errors.UploadOutcomeUnknown(
-            room_id=operation.room_id or "",
-            document=operation.label or "",
-            size=operation.size,
-            bytes_sent=max((attempt.bytes_sent for attempt in self.attempts), default=0),
-            reason=reason,
-            lock_free_in=self._lock_free_in(),
-        )
 
     async def _tell(self, kind: type[_events.Event], **facts: Any) -> None:
         if self.observer.ignores(kind):

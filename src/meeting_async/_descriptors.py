@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TypeVar
 
 from meeting_async._sources import unreadable
+from meeting_async._threads import Lease
 from meeting_async.errors import DocumentUnreadable
 
 T = TypeVar("T")
@@ -18,24 +17,23 @@ class Descriptor:
     """A descriptor that is closed when nobody uses it any more.
 
     A thread may outlive the task that waits for it: asyncio's own cancellation does not wait for
-    threads. Whoever is last, closes.
+    threads.
     """
 
     def __init__(self, label: str) -> None:
         self._label = label
         self._descriptor: int | None = None
         self._buffer = bytearray()
-        self._in_use = threading.Lock()
-        self._unwanted = False
+        self._lease = Lease(self._end)
 
     def open(self, opened: Callable[[], int]) -> None:
         """Open it, in a thread."""
-        with self._used():
+        with self._lease.used():
             self._descriptor = opened()
 
     def use(self, function: Callable[[int], T]) -> T:
         """Do something with the open descriptor, in a thread or where it is sure not to block."""
-        with self._used():
+        with self._lease.used():
             if self._descriptor is None:
                 raise DocumentUnreadable(self._label, "it was closed meanwhile")
             try:
@@ -62,24 +60,12 @@ class Descriptor:
 
     def close(self) -> None:
         """Close it, now or when the thread that uses it is done."""
-        self._unwanted = True
-        self._close_if_idle()
+        self._lease.give_up()
 
-    @contextmanager
-    def _used(self) -> Generator[None, None, None]:
-        try:
-            with self._in_use:
-                yield
-        finally:
-            if self._unwanted:
-                self._close_if_idle()
-
-    def _close_if_idle(self) -> None:
-        if self._in_use.acquire(blocking=False):
-            descriptor, self._descriptor = self._descriptor, None
-            self._in_use.release()
-            if descriptor is not None:
-                os.close(descriptor)
+    def _end(self) -> None:
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 def _read_at_hand(fd: int, view: memoryview, offset: int) -> bytes | None:

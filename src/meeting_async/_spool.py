@@ -6,11 +6,8 @@ open only while it is written or sent. Where it lies is ``tempfile``'s business 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import tempfile
-import threading
-from collections.abc import Generator
 
 import anyio
 
@@ -18,7 +15,7 @@ from meeting_async._files import PathSource
 from meeting_async._observer import logger
 from meeting_async._pace import CHUNK_BYTES
 from meeting_async._sources import BytesSource, unreadable
-from meeting_async._threads import in_thread
+from meeting_async._threads import Lease, in_thread
 from meeting_async.errors import DocumentTooLarge
 
 MEMORY_BYTES = 1024 * 1024
@@ -81,20 +78,16 @@ class Spool:
 
 
 class _TemporaryFile:
-    """A file that only its owner may read; it exists from its first bytes to its deletion.
-
-    A thread may outlive the task that waits for it. Whoever is last, deletes.
-    """
+    """A file that only its owner may read; it exists from its first bytes to its deletion."""
 
     def __init__(self) -> None:
         self.path = ""
-        self._in_use = threading.Lock()
-        self._unwanted = False
+        self._lease = Lease(self._end)
 
     def append(self, data: bytearray) -> None:
         """Write on, in a thread."""
-        with self._used():
-            if self._unwanted:
+        with self._lease.used():
+            if self._lease.is_over:
                 return
             with open(self._opened(), "ab", buffering=0) as file:
                 view = memoryview(data)
@@ -103,8 +96,7 @@ class _TemporaryFile:
 
     def delete(self) -> None:
         """Remove it, now or when the thread that uses it is done."""
-        self._unwanted = True
-        self._delete_if_idle()
+        self._lease.give_up()
 
     def _opened(self) -> int:
         if self.path:
@@ -112,21 +104,10 @@ class _TemporaryFile:
         descriptor, self.path = tempfile.mkstemp(prefix="meeting-async-")
         return descriptor
 
-    @contextlib.contextmanager
-    def _used(self) -> Generator[None, None, None]:
-        try:
-            with self._in_use:
-                yield
-        finally:
-            if self._unwanted:
-                self._delete_if_idle()
-
-    def _delete_if_idle(self) -> None:
-        if self._in_use.acquire(blocking=False):
-            path, self.path = self.path, ""
-            self._in_use.release()
-            if path:
-                _remove(path)
+    def _end(self) -> None:
+        path, self.path = self.path, ""
+        if path:
+            _remove(path)
 
 
 def _remove(path: str) -> None:

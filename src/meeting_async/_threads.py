@@ -5,7 +5,9 @@ Slow disks and other users of the event loop's default threads must not hold eac
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import anyio
@@ -36,3 +38,38 @@ async def in_thread(function: Callable[[], T], *, abandon: bool = False) -> T:
         lambda: (function(),), abandon_on_cancel=abandon, limiter=limiter
     )
     return result
+
+
+class Lease:
+    """Guards what a thread uses and its owner may give up meanwhile: whoever is last, ends it.
+
+    A thread may outlive the task that waits for it.
+    """
+
+    def __init__(self, end: Callable[[], None]) -> None:
+        self._end = end
+        self._in_use = threading.Lock()
+        self.is_over = False
+        """Whether the owner has given it up."""
+
+    @contextmanager
+    def used(self) -> Generator[None, None, None]:
+        """Keep it from ending while the block runs, in a thread or elsewhere."""
+        try:
+            with self._in_use:
+                yield
+        finally:
+            if self.is_over:
+                self._end_if_idle()
+
+    def give_up(self) -> None:
+        """End it, now or when the thread that uses it is done. More than once is no harm."""
+        self.is_over = True
+        self._end_if_idle()
+
+    def _end_if_idle(self) -> None:
+        if self._in_use.acquire(blocking=False):
+            try:
+                self._end()
+            finally:
+                self._in_use.release()
