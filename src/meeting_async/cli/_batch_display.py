@@ -34,8 +34,8 @@ FRAMES_PER_SECOND = 8
 LINE_INTERVAL = 10.0
 """Seconds between two plain lines."""
 
-BAR_WIDTH = 32
-WORDS_WIDTH = 46
+BAR_WIDTH = 22
+WORDS_WIDTH = 48
 """Columns: of the bar, and of the longest words about a room but for a reason."""
 
 MARGIN = 6
@@ -103,12 +103,17 @@ def counts(tally: Tally) -> Iterator[tuple[str, str]]:
 
 
 def amounts(tally: Tally, bytes_sent: int, now: float) -> Iterator[str]:
-    """Say how much is through, how fast, and how long it may still take."""
+    """Say how much is through, and how fast."""
     if tally.size:
         yield f"{readable_size(tally.size_done)} of {readable_size(tally.size)}"
-    speed, left = tally.speed(now, bytes_sent), tally.time_left(now)
+    speed = tally.speed(now, bytes_sent)
     yield "— MiB/s" if speed is None else f"{readable_size(round(speed))}/s"
-    yield "time left —" if left is None else f"time left {readable_time(left)}"
+
+
+def time_left(tally: Tally, now: float) -> str:
+    """Say how long it may still take."""
+    left = tally.time_left(now)
+    return "time left —" if left is None else f"time left {readable_time(left)}"
 
 
 @attrs.define(eq=False)
@@ -181,13 +186,15 @@ class BatchPicture:
 
     def _head(self, now: float) -> RenderableType:
         tally = self._tally
-        table = Table.grid(padding=(0, 2, 0, 0))
         share = tally.done / tally.documents if tally.documents else 1.0
         bar = ProgressBar(1.0, share, BAR_WIDTH, complete_style="cyan", finished_style=GOOD)
-        table.add_row(Text(progress(tally), "bold"), bar, Text(f"{int(100 * share)} %"))
+        table = Table.grid(padding=(0, 2, 0, 0))
+        table.add_row(
+            Text(progress(tally), "bold"), bar, f"{int(100 * share)} %", time_left(tally, now)
+        )
         told = Text("  ").join(Text(text, style) for text, style in counts(tally))
-        told.append("   " + "   ".join(amounts(tally, self._rooms.bytes_sent, now)))
-        return Group(table, told, Text())
+        told.append("   " + "  ".join(amounts(tally, self._rooms.bytes_sent, now)))
+        return Group(table, told, "")
 
 
 def _words(row: RoomRow, now: float) -> tuple[str, str]:
@@ -248,7 +255,9 @@ class BatchLines:
         told = ", ".join(text for text, _ in counts(self._tally))
         facts = ", ".join(amounts(self._tally, rooms.bytes_sent, now))
         under_way = f"{rooms.moving:,} under way, {rooms.active - rooms.moving:,} waiting"
-        line = f"{progress(self._tally)}: {told}; {facts}; {under_way}"
+        line = (
+            f"{progress(self._tally)}: {told}; {facts}, {time_left(self._tally, now)}; {under_way}"
+        )
         self._console.print(line, soft_wrap=True)
 
     def __enter__(self) -> Self:

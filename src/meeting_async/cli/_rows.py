@@ -88,14 +88,14 @@ def _csv_rows(text: str) -> Found:
         strict=True,
     )
     lines = _records(reader)
-    columns: list[str] | None = None
+    columns: Sequence[str] | None = None
     for line, record in lines:
         if isinstance(record, str):
             yield Mistake(line, record)
             if columns is None:
                 return
         elif columns is None:
-            columns = [name.strip().lower() for name in _trimmed(record)]
+            columns = _trimmed([name.strip().lower() for name in record])
             mistakes = list(_header_mistakes(columns))
             yield from (Mistake(line, mistake) for mistake in mistakes)
             if not set(REQUIRED) <= set(columns):
@@ -134,7 +134,7 @@ def _records(reader: Any) -> Iterator[tuple[int, Sequence[str] | str]]:
 def _trimmed(record: Sequence[str]) -> Sequence[str]:
     """Drop the empty values at the end, which spreadsheets leave of columns that are gone."""
     end = len(record)
-    while end and not record[end - 1].strip():
+    while end and not record[end - 1]:
         end -= 1
     return record[:end]
 
