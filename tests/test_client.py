@@ -4,8 +4,6 @@ More of it: ``test_client_input`` and ``test_client_lifetime``.
 """
 
 import asyncio
-import hashlib
-import hmac
 import json
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -15,6 +13,7 @@ from typing import Any
 import anyio
 import pytest
 
+from _clients import PDF, SECRET, InVirtualTime, connected, signature, upload
 from _fakes import (
     Act,
     EventRecorder,
@@ -44,28 +43,6 @@ from meeting_async.errors import (
 )
 
 pytestmark = pytest.mark.anyio
-
-PDF = b"%PDF-1.7\nslides\n%%EOF\n"
-PNG = b"\x89PNG\r\n\x1a\n" + bytes(32)
-SECRET = "s3cr3t-Kq9"
-InVirtualTime = Callable[..., Any]
-
-
-def connected(transport: FakeTransport, **settings: Any) -> MeetingClient:
-    """Make a client of the scripted transport."""
-    settings = {"api_key": "key", "api_secret": SECRET, **settings}
-    return MeetingClient("https://meet.test", transport=transport, **settings)
-
-
-def signature(message: bytes) -> str:
-    """Sign as interface section 5 says."""
-    return hmac.new(SECRET.encode(), message, hashlib.sha256).hexdigest()
-
-
-def upload(client: MeetingClient, room_id: Any = "room01", document: Any = PDF, **how: Any) -> Any:
-    """Upload with arguments that need not make sense."""
-    name = {"filename": "deck.pdf"} if isinstance(document, bytes) else {}
-    return client.upload_whiteboard_file(room_id, document, **{**name, **how})
 
 
 # --- the methods ---------------------------------------------------------------------------------

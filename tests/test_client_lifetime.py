@@ -2,8 +2,6 @@
 
 import asyncio
 import gc
-import hashlib
-import hmac
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
+from _clients import connected, upload
 from _fakes import (
     EventRecorder,
     FakeTransport,
@@ -30,28 +29,6 @@ from meeting_async.errors import (
 )
 
 pytestmark = pytest.mark.anyio
-
-PDF = b"%PDF-1.7\nslides\n%%EOF\n"
-PNG = b"\x89PNG\r\n\x1a\n" + bytes(32)
-SECRET = "s3cr3t-Kq9"
-InVirtualTime = Callable[..., Any]
-
-
-def connected(transport: FakeTransport, **settings: Any) -> MeetingClient:
-    """Make a client of the scripted transport."""
-    settings = {"api_key": "key", "api_secret": SECRET, **settings}
-    return MeetingClient("https://meet.test", transport=transport, **settings)
-
-
-def signature(message: bytes) -> str:
-    """Sign as interface section 5 says."""
-    return hmac.new(SECRET.encode(), message, hashlib.sha256).hexdigest()
-
-
-def upload(client: MeetingClient, room_id: Any = "room01", document: Any = PDF, **how: Any) -> Any:
-    """Upload with arguments that need not make sense."""
-    name = {"filename": "deck.pdf"} if isinstance(document, bytes) else {}
-    return client.upload_whiteboard_file(room_id, document, **{**name, **how})
 
 
 # --- lifetime ------------------------------------------------------------------------------------

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import math
-import os
+from collections import deque
 from collections.abc import AsyncGenerator, Sized
 from types import TracebackType
-from typing import Literal, Self
+from typing import Self
 
 import anyio
 import anyio.abc
+import anyio.lowlevel
 import attrs
 
 from meeting_async import errors
-from meeting_async._calls import Calls, checked_seconds
-from meeting_async._errand import Errand, Terms, label_of
+from meeting_async._calls import Calls
+from meeting_async._errand import Errand, label_of
 from meeting_async._intake import Jobs, Window, reading, weight_of
 from meeting_async._jobs import UploadJob, UploadOutcome
 from meeting_async._journal import Journal, journal_at
-from meeting_async._limits import shown
-from meeting_async._policies import LockPolicy
 from meeting_async._presence import Presence, dooms_batch, dooms_room
 from meeting_async._queues import RoomQueues
 from meeting_async._report import BatchReport
 from meeting_async._slots import Slot, Slots
-
-OnUnknown = Literal["report", "resend"]
-"""What to do with a document that may or may not have reached its room."""
+from meeting_async._terms import Terms
 
 
 @attrs.frozen
@@ -38,32 +34,29 @@ class _Queued:
     job: UploadJob
 
 
-@attrs.frozen(kw_only=True)
-class BatchOptions:
-    """The arguments of ``upload_many``; see there."""
+@attrs.define(eq=False)
+class _Outbox:
+    """Outcomes that nobody has taken yet."""
 
-    concurrency: int
-    journal: str | os.PathLike[str] | None
-    on_unknown: OnUnknown
-    wait_active: float | None
-    max_wait: float | None
-    deadline: float | None
-    window: int
-    keep_outcomes: bool
+    _outcomes: deque[UploadOutcome] = attrs.field(factory=deque, init=False)
+    _news: anyio.Event = attrs.field(factory=anyio.Event, init=False)
+    _is_closed: bool = attrs.field(default=False, init=False)
 
-    def __attrs_post_init__(self) -> None:
-        for name in ("concurrency", "window"):
-            value = getattr(self, name)
-            if type(value) is not int or value < 1:
-                problem = "is not a positive number"
-                raise errors.InvalidInput(name, shown(value), problem, "give an int above 0")
-        if self.on_unknown not in {"report", "resend"}:
-            problem, fix = "is no way to treat unknown outcomes", "choose 'report' or 'resend'"
-            raise errors.InvalidInput("on_unknown", shown(self.on_unknown), problem, fix)
-        checked_seconds(self.wait_active, "wait_active")
-        checked_seconds(self.deadline)
-        if self.max_wait is not None:
-            LockPolicy(max_wait=self.max_wait)
+    def put(self, outcome: UploadOutcome) -> None:
+        self._outcomes.append(outcome)
+        self._news.set()
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._news.set()
+
+    async def take(self) -> UploadOutcome | None:
+        """Wait for an outcome; ``None`` when there will be no more."""
+        await anyio.lowlevel.checkpoint()
+        while not self._outcomes and not self._is_closed:
+            self._news = anyio.Event()
+            await self._news.wait()
+        return self._outcomes.popleft() if self._outcomes else None
 
 
 class Batch:
@@ -73,22 +66,18 @@ class Batch:
     is on its way; :attr:`report` tells of everything that was read.
     """
 
-    def __init__(self, calls: Calls, jobs: Jobs, options: BatchOptions) -> None:
-        self._jobs, self._options = jobs, options
-        resend = options.on_unknown == "resend" or calls.options.delivery == "at_least_once"
-        if resend:
-            calls = attrs.evolve(
-                calls, options=attrs.evolve(calls.options, delivery="at_least_once")
-            )
-        self._calls = calls
-        self._terms = Terms(
-            resend_unknown=resend, max_wait=options.max_wait, deadline=options.deadline
-        )
-        self._report = BatchReport(keep=options.keep_outcomes)
+    def __init__(self, calls: Calls, jobs: Jobs, terms: Terms) -> None:
+        if calls.options.delivery == "at_least_once":
+            terms = attrs.evolve(terms, on_unknown="resend")
+        elif terms.on_unknown == "resend":
+            options = attrs.evolve(calls.options, delivery="at_least_once")
+            calls = attrs.evolve(calls, options=options)
+        self._calls, self._jobs, self._terms = calls, jobs, terms
+        self._report = BatchReport(keep=terms.keep_outcomes)
         self._queues: RoomQueues[_Queued] = RoomQueues()
-        self._slots = Slots(options.concurrency, self._longest, self._begin)
-        self._presence = Presence(calls, options.wait_active, self._slots.offer)
-        self._window = Window(options.window)
+        self._slots = Slots(terms.concurrency, self._longest, self._begin)
+        self._presence = Presence(calls, terms.wait_active, self._slots.offer)
+        self._window = Window(terms.window)
         self._journal: Journal | None = None
         self._lifetime: contextlib.AbstractAsyncContextManager[None] | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
@@ -99,7 +88,7 @@ class Batch:
         self._stop_error: Exception | None = None
         """What the jobs that are not begun are skipped for."""
         self._input_error: Exception | None = None
-        self._out, self._in = anyio.create_memory_object_stream[UploadOutcome](math.inf)
+        self._outbox = _Outbox()
 
     # --- what a caller does with it --------------------------------------------------------------
 
@@ -129,13 +118,10 @@ class Batch:
     async def __anext__(self) -> UploadOutcome:
         if self._lifetime is None:
             raise RuntimeError("use the batch in an `async with` block")
-        try:
-            outcome = await self._in.receive()
-        except (anyio.EndOfStream, anyio.ClosedResourceError):
+        outcome = await self._outbox.take()
+        if outcome is None:
             error, self._input_error = self._input_error, None
-            if error is not None:
-                raise error from None
-            raise StopAsyncIteration from None
+            raise error or StopAsyncIteration
         self._window.leave()
         return outcome
 
@@ -162,10 +148,9 @@ class Batch:
         self._began = anyio.current_time()
         failure: BaseException | None = None
         async with contextlib.AsyncExitStack() as stack:
-            stack.callback(self._in.close)
             stack.callback(self._close)
-            if self._options.journal is not None:
-                at = journal_at(self._options.journal, self._calls.shared.base)
+            if self._terms.journal is not None:
+                at = journal_at(self._terms.journal, self._calls.shared.base)
                 self._journal = await stack.enter_async_context(at)
             try:
                 async with anyio.create_task_group() as self._tasks:
@@ -191,7 +176,7 @@ class Batch:
     def _close(self) -> None:
         """Let iteration end."""
         self._report.seconds = anyio.current_time() - self._began
-        self._out.close()
+        self._outbox.close()
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -298,8 +283,7 @@ class Batch:
         self._window.unload(weight_of(job))
         self._report.add(outcome)
         self._report.seconds = anyio.current_time() - self._began
-        with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-            self._out.send_nowait(outcome)
+        self._outbox.put(outcome)
 
     @property
     def _is_over(self) -> bool:
@@ -307,7 +291,7 @@ class Batch:
 
     def _end_if_over(self) -> None:
         if self._is_over:
-            self._out.close()
+            self._outbox.close()
 
 
 def _room_of(job: UploadJob) -> str:

@@ -13,7 +13,7 @@ import anyio
 import attrs
 
 from meeting_async import _wire, errors
-from meeting_async._batch import Batch, BatchOptions, OnUnknown
+from meeting_async._batch import Batch
 from meeting_async._calls import Calls, Shared, checked_seconds
 from meeting_async._documents import Document
 from meeting_async._environment import settings_from
@@ -26,6 +26,7 @@ from meeting_async._recognition import Uploadable
 from meeting_async._records import ActiveRoom, UploadReceipt
 from meeting_async._rooms import RoomGate
 from meeting_async._signing import HmacSigner, Signer, hidden
+from meeting_async._terms import OnUnknown, Terms
 from meeting_async._transport import HttpxTransport, Transport
 from meeting_async._verdicts import Repeatability
 
@@ -266,7 +267,7 @@ class MeetingClient:
             JournalInUse, JournalError: On entering the block, with a journal that cannot be used.
 
         """
-        options = BatchOptions(
+        terms = Terms(
             concurrency=concurrency,
             journal=journal,
             on_unknown=on_unknown,
@@ -276,7 +277,7 @@ class MeetingClient:
             window=window,
             keep_outcomes=keep_outcomes,
         )
-        return Batch(self._calls, jobs, options)
+        return Batch(self._calls, jobs, terms)
 
     async def call(
         self,

@@ -17,16 +17,7 @@ from meeting_async._presence import ABSENT, Presence
 from meeting_async._records import UploadReceipt
 from meeting_async._slots import Slot
 from meeting_async._streams import StreamSource
-
-
-@attrs.frozen(kw_only=True)
-class Terms:
-    """How the jobs of a batch are to be done."""
-
-    resend_unknown: bool
-    """Whether what may have arrived is sent again, after the lock window."""
-    max_wait: float | None
-    deadline: float | None
+from meeting_async._terms import Terms
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -118,14 +109,14 @@ class Errand:
             return True
         if entry.state not in {"accepted", "sent", "unknown"}:
             return False
-        if entry.state == "accepted" or (entry.has_changed and self.terms.resend_unknown):
+        if entry.state == "accepted" or (entry.has_changed and self.terms.resends_unknown):
             fix = "to send this one too, give it another name or key, or use another journal"
             change = "an earlier run of the batch sent the file as it was then"
             raise errors.DocumentChanged(document.filename, f"{change}; {fix}")
         shut_for = max(0.0, self.calls.options.lock.window - entry.sent_ago)
         if shut_for:
             await self.calls.shared.door(self.job.room_id).shut(shut_for)
-        if self.terms.resend_unknown:
+        if self.terms.resends_unknown:
             return False
         self._entry = entry
         raise errors.UploadOutcomeUnknown(
