@@ -96,17 +96,38 @@ def test_each_example_has_its_output(path: Path) -> None:
     assert len(examples(page)) == blocks(page)
 
 
+def is_test_module(code: str) -> bool:
+    """Tell tests, which pytest runs, from programs."""
+    return re.search(r"^(?:async )?def test_", code, re.MULTILINE) is not None
+
+
+def run(code: str, folder: Path) -> tuple[str, str]:
+    """Run an example as a program of its own, with warnings as errors; return what it prints.
+
+    Of a test module that is one line per test, as ``pytest -rA`` says at its end.
+    """
+    command = [sys.executable, "-W", "error", "-c", code]
+    if is_test_module(code):
+        (folder / "test_slides.py").write_text(code, encoding="utf-8")
+        plugins = ["-p", "anyio", "-p", "meeting_async", "-p", "no:cacheprovider"]
+        command = [sys.executable, "-m", "pytest", "-W", "error", "-rA", *plugins]
+    with redis_if_needed(code) as environment:
+        environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # our plugins are not a user's
+        done = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+        )
+    if is_test_module(code):
+        results = re.findall(r"^(?:PASSED|FAILED|ERROR) .*\n", done.stdout, re.MULTILINE)
+        return "".join(results), done.stderr
+    return done.stdout, done.stderr
+
+
 @pytest.mark.parametrize(("code", "output"), every_example())
 def test_example(code: str, output: str, tmp_path: Path) -> None:
-    """The example prints its output, as a program of its own, with warnings as errors."""
+    """The example prints its output."""
     for name, content in FILES.items():
         (tmp_path / name).write_bytes(content)
-    command = [sys.executable, "-W", "error", "-c", code]
-    with redis_if_needed(code) as environment:
-        done = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-        )
-    assert (done.stdout, done.stderr) == (output, "")
+    assert run(code, tmp_path) == (output, "")
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
@@ -134,6 +155,15 @@ def test_there_are_examples() -> None:
 def test_an_example_that_would_not_run_is_noticed(page: str) -> None:
     """The check for outputs can fail."""
     assert len(examples(page)) != blocks(page)
+
+
+def test_a_test_that_fails_is_noticed(tmp_path: Path) -> None:
+    """The output of a test module says of each test what became of it."""
+    code = "def test_good():\n    pass\n\n\ndef test_bad():\n    assert not 1\n"
+    assert run(code, tmp_path) == (
+        "PASSED test_slides.py::test_good\nFAILED test_slides.py::test_bad - assert not 1\n",
+        "",
+    )
 
 
 def test_a_broken_link_is_noticed(tmp_path: Path) -> None:

@@ -13,16 +13,17 @@ from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ._answers import AnswerFault
 from ._calls import CALLS, answer_call, parse
-from ._faults import BASE_PATH
+from ._faults import BASE_PATH, UPLOAD_PATH
 from ._forms import Form, receive_form
 from ._hosting import HOSTED_PATH
+from ._interruptions import Interruption
 from ._replies import Refusal, failure
 from ._requests import Entry
 from ._state import State
 from ._uploads import answer_upload
 
-UPLOAD_PATH = "/room/uploadWhiteboardFile"
 _ENTRY = "meeting_async.entry"
 
 T = TypeVar("T")
@@ -60,14 +61,19 @@ class Door:
     def _counting(self, scope: Scope, receive: Receive, entry: Entry) -> Receive:
         limit = self.state.settings.max_body_size
         declared = Request(scope).headers.get("content-length", "")
+        interruption = self.state.faults.take(entry.path, Interruption)
 
         async def counting() -> Message:
+            nonlocal interruption
             if declared.isdecimal() and int(declared) > limit:
                 raise _too_large()  # before anything is read
             message = await receive()
             entry.body_bytes += len(message.get("body", b""))
             if entry.body_bytes > limit:
                 raise _too_large()
+            if interruption and interruption.is_due(message, entry.body_bytes):
+                due, interruption = interruption, None
+                await due.strike()
             return message
 
         return counting
@@ -100,8 +106,10 @@ def _endpoint(
 
     async def endpoint(request: Request) -> Response:
         received = await read(request)
-        scripted = state.faults.take(request.scope[_ENTRY].path)
-        return await (scripted.play() if scripted else answer(request, received))
+        path = request.scope[_ENTRY].path
+        fault = state.faults.take(path, AnswerFault)
+        treat = functools.partial(answer, request, received)
+        return await (fault.answer(path, treat) if fault else treat())
 
     return endpoint
 

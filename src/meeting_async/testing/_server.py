@@ -7,15 +7,15 @@ from types import MappingProxyType
 from starlette.types import Receive, Scope, Send
 
 from ._application import application
-from ._faults import HeaderPairs, scripted_reply
 from ._requests import RecordedRequest
 from ._rooms import Room
+from ._script import Script
 from ._serving import serve_here, serve_in_thread
 from ._settings import Settings
 from ._state import State
 
 
-class MeetingServer:
+class MeetingServer(Script):
     """A web-meeting server for development and tests, with rooms, locks and a whiteboard.
 
     Sizes are bytes, times are seconds. ``max_size_whiteboard_file`` limits a document (equality is
@@ -54,6 +54,7 @@ class MeetingServer:
                 keep_content=keep_content,
             )
         )
+        super().__init__(self._state.faults)
         self._app = application(self._state)
         self._url: str | None = None
 
@@ -116,34 +117,6 @@ class MeetingServer:
         room.active, room.presenter, room.participants = active, presenter, tuple(participants)
         self._state.rooms[room_id] = room
         return room
-
-    def reply_next(
-        self,
-        status: int,
-        *,
-        body: bytes = b"",
-        json: object = ...,
-        headers: HeaderPairs = (),
-        path: str | None = None,
-        times: int = 1,
-        delay: float = 0.0,
-    ) -> None:
-        """Script the reply to the next ``times`` requests, in place of their normal treatment.
-
-        It is given ``delay`` seconds after the whole body was read, without looking at it. With
-        ``path``, a method path such as ``/room/create``, requests to others are left alone.
-        """
-        self._state.faults.add(
-            scripted_reply(
-                status,
-                body=body,
-                json_value=json,
-                headers=headers,
-                path=path,
-                times=times,
-                delay=delay,
-            )
-        )
 
     def host_file(
         self, name: str, data: bytes, *, content_type: str | None = None, head: bool = True

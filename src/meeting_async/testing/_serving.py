@@ -13,6 +13,8 @@ import uvicorn
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ._faults import Cut
+
 #: Connections that are still open so long (seconds) after the stop are cut.
 GRACE_SECONDS = 0.5
 #: More than any test opens at once; the kernel may cap it.
@@ -70,10 +72,12 @@ class _Gate:
     """Passes requests to the application until it shuts; then those inside are sent home.
 
     A request that waits for a conversion would otherwise keep the server from stopping. What a
-    proxy answers for a server that restarts is 503 without the server's own record.
+    proxy answers for a server that restarts is 503 without the server's own record. A request that
+    ends in `Cut` has its connection aborted.
     """
 
     app: ASGIApp
+    abort: Callable[[Scope], None] = lambda _: None
     _inside: set[anyio.CancelScope] = attrs.field(factory=set, init=False)
     _is_shut: bool = attrs.field(default=False, init=False)
 
@@ -91,6 +95,9 @@ class _Gate:
                 inside.cancel()
             try:
                 await self.app(scope, receive, noting)
+            except Cut:
+                self.abort(scope)
+                await _gone(receive)
             finally:
                 self._inside.discard(inside)
         if inside.cancelled_caught and not answered:
@@ -102,6 +109,11 @@ class _Gate:
         self._is_shut = True
         for inside in tuple(self._inside):
             inside.cancel()
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 class _Server(uvicorn.Server):
@@ -121,6 +133,7 @@ class _Server(uvicorn.Server):
         config.load()  # imports, which have no place in an event loop
         super().__init__(config)
         self._gate = gate
+        gate.abort = self._abort
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Send the waiting requests home, then cut what is left of the connections."""
@@ -134,3 +147,8 @@ class _Server(uvicorn.Server):
     def _cut(self) -> None:
         for connection in tuple(self.server_state.connections):
             connection.transport.abort()
+
+    def _abort(self, scope: Scope) -> None:
+        for connection in tuple(self.server_state.connections):
+            if getattr(connection, "client", None) == scope["client"]:
+                connection.transport.abort()

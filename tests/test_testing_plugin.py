@@ -1,0 +1,364 @@
+"""The pytest plugin, as a project meets it that has the package installed.
+
+Each test runs a pytest of its own, in this process, so that coverage sees the plugin; only what
+has to do with imports has a process of its own.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from importlib.metadata import entry_points
+
+import pytest
+import trio.testing  # noqa: F401 - see below
+
+# A pytest inside forgets the modules that it imports first: they would be made once per test.
+import meeting_async.testing  # noqa: F401
+
+Inner = Callable[..., pytest.RunResult]
+
+PLUGINS = ("-p", "anyio", "-p", "meeting_async", "-p", "no:cacheprovider")
+"""By the names of their entry points; what else is installed here may not matter."""
+
+
+@pytest.fixture
+def inner(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Inner:
+    """Run the tests in a text; warnings are errors, and garbage tells of what was not closed."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    pytester.makeconftest(
+        "import gc, pytest\n\n"
+        "@pytest.fixture(autouse=True)\ndef collect():\n    yield\n    gc.collect()\n"
+    )
+
+    def run(code: str, *args: str) -> pytest.RunResult:
+        pytester.makepyfile(test_inner="import anyio, pytest\n" + code)
+        # It cannot rewrite the assertions of what is imported already, and would warn of it.
+        return pytester.runpytest_inprocess("-W", "error", "--assert=plain", *PLUGINS, *args)
+
+    return run
+
+
+UPLOAD = """
+async def upload(client, name="deck.pdf", **how):
+    return await client.upload_whiteboard_file("room01", b"%PDF-1.7", filename=name, **how)
+"""
+
+
+def test_users_need_not_load_it(inner: Inner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The entry point is registered, and gets along with all other plugins that are installed."""
+    (found,) = entry_points(group="pytest11", name="meeting_async")
+    assert found.value == "_meeting_async_pytest"
+    monkeypatch.delenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD")
+    scope = ("-o", "asyncio_default_fixture_loop_scope=function")
+    inner("def test_it(meeting_server):\n    pass\n", *scope).assert_outcomes(passed=1)
+
+
+# --- fixtures ------------------------------------------------------------------------------------
+
+
+def test_a_server_on_a_socket_and_its_client(inner: Inner) -> None:
+    """On both event loops; nothing is left open, connections of JSON calls included."""
+    done = inner(
+        UPLOAD
+        + """
+@pytest.mark.anyio
+async def test_it(meeting_server, meeting_client):
+    assert meeting_server.url.startswith("http://127.0.0.1:")
+    info = await meeting_client.get_active_room_info("room01")
+    assert info.joined_participants == 1
+    assert (await upload(meeting_client)).status_code == "SUCCESS"
+    assert [file.name for file in meeting_server.rooms["room01"].received] == ["deck.pdf"]
+""",
+        "-v",
+    )
+    done.assert_outcomes(passed=2)
+    done.stdout.fnmatch_lines(["*[[]asyncio[]] PASSED*", "*[[]trio[]] PASSED*"])
+
+
+def test_each_test_has_a_server_of_its_own(inner: Inner) -> None:
+    """What one test does another does not see, and the first client is closed by then."""
+    inner(
+        UPLOAD
+        + """
+clients = []
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_it(meeting_server, meeting_client, number):
+    assert meeting_server.requests == []
+    anyio.run(upload, meeting_client)
+    for client in clients:
+        with pytest.raises(RuntimeError, match="closed"):
+            anyio.run(upload, client)
+    clients.append(meeting_client)
+"""
+    ).assert_outcomes(passed=2)
+
+
+def test_a_client_works_in_any_loop_a_test_runs(inner: Inner) -> None:
+    """In one after the other, too."""
+    inner(
+        UPLOAD
+        + """
+def test_it(meeting_server, meeting_client):
+    for backend in ("asyncio", "trio"):
+        anyio.run(upload, meeting_client, backend, backend=backend)
+        anyio.run(meeting_client.get_active_room_info, "room01", backend=backend)
+    assert [file.name for file in meeting_server.rooms["room01"].received] == ["asyncio", "trio"]
+"""
+    ).assert_outcomes(passed=1)
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("pytest_asyncio") is None, reason="needs pytest-asyncio"
+)
+@pytest.mark.parametrize("mode", ["strict", "auto"])
+def test_with_pytest_asyncio(inner: Inner, mode: str) -> None:
+    """Another plugin for asynchronous tests will do."""
+    inner(
+        UPLOAD
+        + """
+@pytest.mark.asyncio
+async def test_it(meeting_server, meeting_client):
+    await meeting_client.get_active_room_info("room01")
+    await upload(meeting_client)
+    assert len(meeting_server.rooms["room01"].received) == 1
+""",
+        *("-p", "asyncio", f"--asyncio-mode={mode}"),
+        *("-o", "asyncio_default_fixture_loop_scope=function"),
+    ).assert_outcomes(passed=1)
+
+
+def test_an_unknown_outcome_is_not_inherited(inner: Inner) -> None:
+    """A room that one test leaves shut is open for the next, though the event loop is the same."""
+    inner(
+        UPLOAD
+        + """
+from meeting_async.errors import UploadOutcomeUnknown
+
+pytestmark = [pytest.mark.anyio, pytest.mark.meeting_server(in_process=True)]
+loops = set()
+
+@pytest.fixture(scope="module")
+async def keeps_the_loop():
+    yield
+
+@pytest.fixture(scope="module", params=["asyncio"])
+def anyio_backend(request):
+    return request.param
+
+@pytest.mark.parametrize("number", [1, 2])
+async def test_it(keeps_the_loop, meeting_server, meeting_client, number):
+    import asyncio
+    loops.add(asyncio.get_running_loop())
+    assert len(loops) == 1
+    await upload(meeting_client, deadline=5)
+    meeting_server.lose_next_reply()
+    with pytest.raises(UploadOutcomeUnknown):
+        await upload(meeting_client, deadline=5)
+"""
+    ).assert_outcomes(passed=2)
+
+
+# --- the marker ----------------------------------------------------------------------------------
+
+
+def test_the_marker_says_what_server_it_is(inner: Inner) -> None:
+    """Rooms, settings of the server, and the client's key; the closest marker wins."""
+    inner(
+        UPLOAD
+        + """
+from meeting_async.errors import DocumentRefused
+
+pytestmark = pytest.mark.meeting_server(api_key="module", lock_seconds=7)
+
+@pytest.mark.meeting_server(api_key="class", max_size_whiteboard_file=7)
+class TestIt:
+    @pytest.mark.meeting_server(rooms=["room01", "room02"], api_key="test")
+    def test_all(self, meeting_server, meeting_client):
+        assert list(meeting_server.rooms) == ["room01", "room02"]
+        assert meeting_server.settings.lock_seconds == 7
+        assert meeting_server.api_key == "test"
+        with pytest.raises(DocumentRefused):
+            anyio.run(upload, meeting_client)
+
+    @pytest.mark.meeting_server(rooms=[])
+    def test_no_room(self, meeting_server):
+        assert (dict(meeting_server.rooms), meeting_server.api_key) == ({}, "class")
+"""
+    ).assert_outcomes(passed=2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ("processing=1", "unexpected keyword argument 'processing'"),
+        ("lock_seconds=0", "'lock_seconds' must be > 0"),
+        ("rooms=['a', 'a']", "there is already a room 'a'"),
+        ("'room02'", "takes keyword arguments only, not ('room02',)"),
+    ],
+)
+def test_a_wrong_marker_is_one_clear_line(inner: Inner, arguments: str, problem: str) -> None:
+    """No traceback through the plugin."""
+    done = inner(
+        f"@pytest.mark.meeting_server({arguments})\ndef test_it(meeting_server):\n    pass\n"
+    )
+    done.assert_outcomes(errors=1)
+    (line,) = {line for line in done.outlines if line.startswith("@pytest.mark.meeting_server: ")}
+    assert problem in line
+    assert "_meeting_async_pytest.py" not in done.stdout.str()
+
+
+def test_the_marker_and_the_fixtures_are_listed(inner: Inner) -> None:
+    """`--strict-markers` knows the marker, and pytest says what there is."""
+    inner("@pytest.mark.meeting_server()\ndef test_it(meeting_server):\n    pass\n")
+    inner("", "--markers").stdout.fnmatch_lines(["@pytest.mark.meeting_server(*, rooms=*"])
+    inner("", "--fixtures").stdout.fnmatch_lines(
+        ["meeting_server*", "meeting_client*", "in_virtual_time*"]
+    )
+    inner(
+        "@pytest.mark.meeting_server()\ndef test_it(meeting_server):\n    pass\n",
+        "--strict-markers",
+    ).assert_outcomes(passed=1)
+
+
+# --- in process, and virtual time ----------------------------------------------------------------
+
+
+def test_in_process(inner: Inner) -> None:
+    """No socket, no thread: the server runs in the test's own event loop."""
+    inner(
+        UPLOAD
+        + """
+import threading
+
+@pytest.mark.anyio
+@pytest.mark.meeting_server(in_process=True)
+async def test_it(meeting_server, meeting_client):
+    assert "meeting-server" not in [thread.name for thread in threading.enumerate()]
+    with pytest.raises(RuntimeError, match="no URL"):
+        meeting_server.url
+    before = anyio.current_time()
+    await upload(meeting_client)
+    (file,) = meeting_server.rooms["room01"].received
+    assert before <= file.at <= anyio.current_time()
+"""
+    ).assert_outcomes(passed=2)
+
+
+def test_virtual_time(inner: Inner) -> None:
+    """A lock of five minutes and a conversion of one take no time; arguments get through."""
+    done = inner(
+        UPLOAD
+        + """
+@pytest.mark.meeting_server(processing_seconds=60)
+def test_it(meeting_server, meeting_client, in_virtual_time):
+    async def main(name):
+        meeting_server.rooms["room01"].lock(300)
+        return await upload(meeting_client, name)
+
+    receipt = in_virtual_time(main, "late.pdf")
+    assert 360 <= receipt.seconds < 370
+    assert [file.name for file in meeting_server.rooms["room01"].received] == ["late.pdf"]
+"""
+    )
+    done.assert_outcomes(passed=1)
+    assert done.duration < 30
+
+
+def test_virtual_time_for_all_tests_of_a_module(inner: Inner) -> None:
+    """With the plugin of anyio: the clock is an option of its backend."""
+    done = inner(
+        UPLOAD
+        + """
+import trio.testing
+
+pytestmark = [pytest.mark.anyio, pytest.mark.meeting_server(in_process=True)]
+
+@pytest.fixture
+def anyio_backend():
+    return "trio", {"clock": trio.testing.MockClock(autojump_threshold=0)}
+
+@pytest.mark.parametrize("number", [1, 2])
+async def test_it(meeting_server, meeting_client, number):
+    meeting_server.rooms["room01"].lock(300)
+    receipt = await upload(meeting_client)
+    assert 300 <= receipt.seconds < 310
+"""
+    )
+    done.assert_outcomes(passed=2)
+    assert done.duration < 30
+
+
+@pytest.mark.parametrize("in_process", [False, True])
+def test_scripted_faults(inner: Inner, in_process: bool) -> None:
+    """In one line, and known for what they are in every variant."""
+    inner(
+        UPLOAD
+        + f"""
+from meeting_async.errors import RoomNotActive, UploadOutcomeUnknown
+
+@pytest.mark.anyio
+@pytest.mark.meeting_server(in_process={in_process})
+async def test_it(meeting_server, meeting_client):
+    meeting_server.refuse_next("ROOM_NOT_ACTIVE")
+    meeting_server.lose_next_reply()
+    for error in (RoomNotActive, UploadOutcomeUnknown):
+        with pytest.raises(error):
+            await upload(meeting_client)
+"""
+    ).assert_outcomes(passed=2)
+
+
+# --- what it costs those who do not use it -------------------------------------------------------
+
+
+def test_nothing_is_imported_for_those_who_do_not_ask(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither this package, whose coverage would suffer, nor anything that it needs."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    pytester.makepyfile(
+        """
+        import sys
+
+        def test_it(pytestconfig):
+            assert pytestconfig.pluginmanager.has_plugin("meeting_async")
+            heavy = {"anyio", "meeting_async", "attrs", "httpx", "starlette", "trio", "uvicorn"}
+            assert not heavy & set(sys.modules)
+        """
+    )
+    pytester.runpytest_subprocess("-p", "meeting_async").assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize(
+    ("missing", "fixture", "line"),
+    [
+        ("uvicorn", "meeting_server", 'pip install "meeting-async[testing]"'),
+        ("uvicorn", "meeting_client", 'pip install "meeting-async[testing]"'),
+        ("trio.testing", "in_virtual_time", "in_virtual_time needs trio: pip install trio"),
+    ],
+)
+def test_what_is_missing_is_named(
+    inner: Inner, monkeypatch: pytest.MonkeyPatch, missing: str, fixture: str, line: str
+) -> None:
+    """In one clear line, where a test asks for it; all other tests run."""
+    monkeypatch.setitem(sys.modules, missing, None)
+    monkeypatch.delitem(sys.modules, "meeting_async.testing")  # to be imported again
+    done = inner(f"def test_one({fixture}): pass\ndef test_two(): pass\n")
+    done.assert_outcomes(passed=1, errors=1)
+    assert any(found.endswith(line) for found in done.outlines)
+    assert "Traceback" not in done.stdout.str()
+    assert "_meeting_async_pytest.py" not in done.stdout.str()
+
+
+def test_it_can_be_switched_off(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the name of the entry point."""
+    monkeypatch.delenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", raising=False)
+    pytester.makepyfile("def test_it(meeting_server):\n    pass\n")
+    done = pytester.runpytest_inprocess(
+        "--assert=plain", *("-p", "no:meeting_async"), *("-p", "no:asyncio")
+    )
+    done.assert_outcomes(errors=1)
+    done.stdout.fnmatch_lines(["*fixture 'meeting_server' not found"])
