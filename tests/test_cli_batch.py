@@ -109,7 +109,7 @@ def test_everything_accepted_exits_0(server: MeetingServer) -> None:
     title, _, accepted, sums = [line for line in done.stdout.splitlines() if line]
     assert title.split() == ["outcome", "documents", "size"]
     assert accepted.split() == ["accepted", "33", "759", "bytes"]
-    assert re.fullmatch(r"759 bytes sent in \d+ s(, \d+ bytes/s)?", sums)
+    assert re.fullmatch(r"759 bytes sent in [\d.]+ m?s(, \d+ bytes/s)?", sums)
     assert re.fullmatch(
         r"meeting-async: term: 33 documents for 3 rooms, 759 bytes, checked in [\d.]+ s\n",
         done.stderr,
@@ -158,7 +158,7 @@ def test_a_room_that_is_not_there_disturbs_no_other(
     table, _, rest = shown.out.partition("\n\n")
     rows = {line.split()[0]: line.split()[1] for line in table.splitlines()[2:]}
     assert (rows["accepted"], rows["refused"], rows["skipped"]) == ("10", "1", "4")
-    assert rest.splitlines()[1].startswith("5 documents not sent: room/")
+    assert rest.splitlines()[1].startswith("room2: 5 documents not sent: the room is not active")
     assert len(rest.splitlines()) == 2
     assert shown.err.count("error: ") == 1
     assert "hint: run again, this would send everything again" in shown.err
@@ -240,6 +240,25 @@ def test_the_same_command_goes_on_with_a_journal(server: MeetingServer, capsys: 
     assert {(outcome["outcome"], outcome["error"]) for outcome in outcomes} == {("skipped", None)}
     assert summary["resumed"] == 6
     assert {*received(server).values()} == {1}
+
+
+def test_a_report_is_a_page(server: MeetingServer, capsys: Captured) -> None:
+    """However the batch ends; it may lie in the folder itself. A full disk is told."""
+    make(server, rooms=2, documents=3)
+    server.rooms["room2"].active = False
+    for _ in range(2):
+        assert main(["batch", "term", "--report", "term/page.html"]) == 1
+    html = Path("term/page.html").read_text("utf-8")
+    assert html.startswith("<!DOCTYPE html>")
+    assert html.rstrip().endswith("</html>")
+    assert server.url in html
+    assert html.count("room2") >= 3
+    capsys.readouterr()
+    assert main(["batch", "term", "--report", "/dev/full"]) == 2
+    assert "term/page.html: lies beside the rooms' folders" in capsys.readouterr().err
+    Path("term/page.html").unlink()
+    assert main(["batch", "term", "--report", "/dev/full"]) == 1
+    assert "error: /dev/full cannot be written: No space left" in capsys.readouterr().err
 
 
 def test_a_journal_in_use_is_refused(server: MeetingServer) -> None:
@@ -398,7 +417,9 @@ def test_nobody_reading_cuts_nothing_off(server: MeetingServer, stream: str) -> 
     )
     os.close(writer)
     if stream == "stderr":
-        os.read(reader, 1)  # the measures
+        line = b""
+        while not line.endswith(b"\n"):  # the measures
+            line += os.read(reader, 1)
     os.close(reader)
     assert process.wait(SECONDS) == 141
     assert 0 < received(server).total() < 8

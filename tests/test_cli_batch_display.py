@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -442,3 +444,14 @@ def test_who_asks_for_lines_gets_them(terminal: Terminal) -> None:
     console = console_on(terminal.stream)
     display = batch_display_on(console, tally_of(1), BatchRooms(), is_plain=True)
     assert isinstance(display, BatchLines)
+
+
+def test_the_picture_of_the_documentation_needs_nothing_else() -> None:
+    """Rich would have it load a font from a network."""
+    svg = (Path(__file__).parent.parent / "docs" / "batch" / "display.svg").read_text("utf-8")
+    assert "waiting for the lock" in svg.replace("&#160;", " ")
+    assert "@font-face" not in svg
+    assert {*re.findall(r"https?://[^\s\"<]+", svg)} <= {
+        "http://www.w3.org/2000/svg", "https://www.textualize.io"
+    }  # fmt: skip
+    assert {*re.findall(r"url\((.)", svg)} == {"#"}

@@ -11,11 +11,12 @@ import attrs
 
 from meeting_async import MeetingClient, errors
 from meeting_async._environment import settings_from
+from meeting_async.cli import _amounts
 from meeting_async.cli._batch_run import run
 from meeting_async.cli._console import complain, say
 from meeting_async.cli._inspection import inspect
 from meeting_async.cli._manifest import Manifest, flaws_shown, manifest_of
-from meeting_async.cli._outcomes import ExitCode, readable_size
+from meeting_async.cli._outcomes import ExitCode
 
 FLAWS_SHOWN = 50
 """Mistakes of a manifest that are shown; further ones are counted."""
@@ -68,23 +69,19 @@ def _checked(source: str, options: Options) -> Manifest:
 def _tell_flaws(manifest: Manifest) -> ExitCode:
     for line in flaws_shown(manifest, FLAWS_SHOWN):
         complain(line)
-    mistakes = _counted(len(manifest.flaws), "mistake")
+    mistakes = _amounts.counted(len(manifest.flaws), "mistake")
     complain(f"error: {mistakes} in {manifest.name}: nothing was sent")
     return ExitCode.USAGE
 
 
 def _measures(manifest: Manifest) -> str:
-    documents = _counted(len(manifest.entries), "document")
-    facts = [f"{documents} for {_counted(manifest.rooms, 'room')}"]
+    documents = _amounts.counted(len(manifest.entries), "document")
+    facts = [f"{documents} for {_amounts.counted(manifest.rooms, 'room')}"]
     if manifest.size:
-        facts.append(readable_size(manifest.size))
+        facts.append(_amounts.size(manifest.size))
     if manifest.left_out:
-        facts.append(f"{_counted(manifest.left_out, 'hidden file')} left out")
+        facts.append(f"{_amounts.counted(manifest.left_out, 'hidden file')} left out")
     return f"{manifest.name}: {', '.join(facts)}"
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _check_report(path: str) -> None:

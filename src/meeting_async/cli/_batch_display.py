@@ -22,10 +22,10 @@ from rich.table import Table
 from rich.text import Text
 
 from meeting_async import Event, UploadOutcome
+from meeting_async.cli import _amounts
 from meeting_async.cli._batch_rooms import BatchRooms, Phase, RoomRow
 from meeting_async.cli._batch_tally import Tally, readable_time
 from meeting_async.cli._console import has_bars, printable
-from meeting_async.cli._outcomes import readable_size
 from meeting_async.cli._status import BAD, CALM, GOOD, WAITING
 
 FRAMES_PER_SECOND = 8
@@ -105,9 +105,9 @@ def counts(tally: Tally) -> Iterator[tuple[str, str]]:
 def amounts(tally: Tally, bytes_sent: int, now: float) -> Iterator[str]:
     """Say how much is through, and how fast."""
     if tally.size:
-        yield f"{readable_size(tally.size_done)} of {readable_size(tally.size)}"
+        yield f"{_amounts.size(tally.size_done)} of {_amounts.size(tally.size)}"
     speed = tally.speed(now, bytes_sent)
-    yield "— MiB/s" if speed is None else f"{readable_size(round(speed))}/s"
+    yield "— MiB/s" if speed is None else f"{_amounts.size(speed)}/s"
 
 
 def time_left(tally: Tally, now: float) -> str:

@@ -14,6 +14,7 @@ import anyio
 import attrs
 
 from meeting_async import Batch, BatchReport, MeetingClient
+from meeting_async.cli._amounts import counted
 from meeting_async.cli._batch_display import LINE_INTERVAL, BatchDisplay, batch_display_on
 from meeting_async.cli._batch_rooms import BatchRooms
 from meeting_async.cli._batch_tally import Tally
@@ -124,7 +125,7 @@ class _Course:
     def _in_flight(self) -> str:
         moving, waiting = self._rooms.moving, self._rooms.active - self._rooms.moving
         waits = f", {waiting:,} of them waiting for a room" if waiting else ""
-        return f"{moving + waiting:,} upload{'' if moving + waiting == 1 else 's'}{waits}"
+        return f"{counted(moving + waiting, 'upload')}{waits}"
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from meeting_async import BatchReport, UploadOutcome, errors
 from meeting_async._jobs import Status
-from meeting_async.cli._batch_tally import readable_time
+from meeting_async.cli import _amounts
 from meeting_async.cli._manifest import Entry
 from meeting_async.cli._outcomes import (
     ExitCode,
@@ -21,8 +21,8 @@ from meeting_async.cli._outcomes import (
     classify,
     combined,
     explained,
-    readable_size,
 )
+from meeting_async.cli._reasons import Reason
 from meeting_async.cli._status import BAD, GOOD, WAITING
 
 WORST_FIRST: tuple[Status, ...] = ("unknown", "failed", "refused")
@@ -104,7 +104,7 @@ class Ending:
             table.add_column(title, no_wrap=True, justify="right")
         for name, style, group in self._groups():
             size = sum(self.entries[outcome.index].size or 0 for outcome in group)
-            table.add_row(Text(name, style), f"{len(group):,}", readable_size(size))
+            table.add_row(Text(name, style), f"{len(group):,}", _amounts.size(size))
         return table
 
     def _groups(self) -> Iterator[tuple[str, str, list[UploadOutcome]]]:
@@ -118,11 +118,11 @@ class Ending:
     def sentence(self) -> str:
         """Sum up time and traffic."""
         report = self.report
-        facts = [f"{readable_size(report.bytes_sent)} sent in {readable_time(report.seconds)}"]
+        facts = [f"{_amounts.size(report.bytes_sent)} sent in {_amounts.duration(report.seconds)}"]
         if report.seconds >= 1 and report.bytes_sent:
-            facts.append(f"{readable_size(round(report.bytes_sent / report.seconds))}/s")
+            facts.append(f"{_amounts.size(report.bytes_sent / report.seconds)}/s")
         if report.bytes_resent:
-            facts.append(f"{readable_size(report.bytes_resent)} of it again")
+            facts.append(f"{_amounts.size(report.bytes_resent)} of it again")
         if report.conflicts:
             times = "once" if report.conflicts == 1 else f"{report.conflicts:,} times"
             facts.append(f"a room was locked {times}")
@@ -156,7 +156,8 @@ class Ending:
                 rooms[outcome.room_id] += 1
                 errors_by_room.setdefault(outcome.room_id, outcome.error)
         for room_id, count in rooms.most_common(BAD_SHOWN):
-            yield f"{_counted(count)} not sent: {errors_by_room[room_id]}"
+            why = Reason.of(errors_by_room[room_id]).detail
+            yield f"{room_id}: {_amounts.counted(count, 'document')} not sent: {why}"
         if len(rooms) > BAD_SHOWN:
             yield f"… and {len(rooms) - BAD_SHOWN:,} more rooms"
 
@@ -172,8 +173,8 @@ class Ending:
             yield f"interrupted: {there:,} documents are in their rooms{may_be}, {left:,} are not"
         if report.unknown:
             yield (
-                f"hint: {_counted(report.unknown)} may or may not be in the room: look there; "
-                "only --on-unknown resend sends such again"
+                f"hint: {_amounts.counted(report.unknown, 'document')} may or may not be in the "
+                "room: look there; only --on-unknown resend sends such again"
             )
         if report.accepted + report.resumed < len(self.entries):
             yield f"hint: {self._resumption()}"
@@ -188,10 +189,6 @@ class Ending:
             "run again, this would send everything again; with --journal FILE it would go on "
             "where it ended"
         )
-
-
-def _counted(documents: int) -> str:
-    return f"{documents:,} document{'' if documents == 1 else 's'}"
 
 
 _ROOM_ERRORS = (errors.RoomNotFound, errors.RoomNotActive)
