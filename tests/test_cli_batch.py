@@ -162,6 +162,7 @@ def test_a_room_that_is_not_there_disturbs_no_other(
     assert len(rest.splitlines()) == 2
     assert shown.err.count("error: ") == 1
     assert "hint: run again, this would send everything again" in shown.err
+    assert "hint: --wait-active SECONDS waits for rooms" in shown.err
     assert {room_id for room_id, _ in received(server)} == {"room1", "room3"}
 
 

@@ -341,6 +341,7 @@ def test_every_mistake_of_every_line() -> None:
         assert line.startswith(place)
         assert rest in line
     assert "hush" not in "".join(told)
+    assert "allow_images" not in "".join(told)
 
 
 def test_the_same_document_twice_on_purpose() -> None:

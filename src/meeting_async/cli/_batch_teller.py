@@ -70,7 +70,9 @@ class Teller:
         if self.options.report is not None:
             self._write_page(self.options.report, report, began)
         code = INTERRUPTED if is_interrupted else int(exit_code_of(outcomes))
-        ending = Ending(report, self.manifest.entries, self.options.journal, outcomes)
+        is_patient = self.options.wait_active is not None
+        entries, journal = self.manifest.entries, self.options.journal
+        ending = Ending(report, entries, journal, is_patient, outcomes)
         if self.options.as_json:
             self.say(json.dumps(summary_object(report, len(self.manifest.entries), code)))
         else:

@@ -93,6 +93,8 @@ class Ending:
     report: BatchReport
     entries: Sequence[Entry]
     journal: str | None
+    is_patient: bool
+    """Whether rooms that are not active were waited for."""
     outcomes: Sequence[UploadOutcome]
     """Those of the report, which sorts them each time."""
 
@@ -176,6 +178,8 @@ class Ending:
                 f"hint: {_amounts.counted(report.unknown, 'document')} may or may not be in the "
                 "room: look there; only --on-unknown resend sends such again"
             )
+        if not self.is_patient and any(isinstance(o.error, _ROOM_ERRORS) for o in self.outcomes):
+            yield "hint: --wait-active SECONDS waits for rooms that are not active yet"
         if report.accepted + report.resumed < len(self.entries):
             yield f"hint: {self._resumption()}"
 
