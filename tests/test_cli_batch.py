@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from _cli import PDF, PROGRAM, SECONDS, heeding_ctrl_c, run, until
+from _cli import PDF, PROGRAM, SECONDS, heeding_ctrl_c, interrupt_when, run, until
 from _terminal import Terminal, lines_of
 from meeting_async.cli import main
 from meeting_async.testing import MeetingServer
@@ -100,7 +100,7 @@ def started(*arguments: str, **options: Any) -> subprocess.Popen[str]:
 
 
 def test_help_imports_nothing_of_a_batch() -> None:
-    """Neither the display nor what it draws with."""
+    """Who asks for help does not wait for the work."""
     code = (
         "import sys; from meeting_async.cli import main\n"
         "main(['--help']); main(['batch', '--help'])\n"
@@ -114,7 +114,6 @@ def test_help_imports_nothing_of_a_batch() -> None:
     assert ours == {
         f"meeting_async.cli._{name}" for name in ("app", "console", "extras", "outcomes")
     }
-    assert "rich.live" not in loaded.split()
 
 
 # --- how batches end -----------------------------------------------------------------------------
@@ -392,6 +391,39 @@ def test_ignored_signals_stay_ignored(server: MeetingServer) -> None:
         server.rooms["room1"].unlock()
         assert process.wait(SECONDS) == 0
     assert received(server).total() == 2
+
+
+def test_where_signals_cannot_be_received(
+    server: MeetingServer, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on Windows: Ctrl-C cuts uploads off at once, and what is known of them is told."""
+
+    def unable(*_: object) -> None:
+        raise NotImplementedError
+
+    monkeypatch.setattr("anyio.open_signal_receiver", unable)
+    make(server, rooms=1, documents=2)
+    server.rooms["room1"].processing_seconds = 60.0
+    interrupt_when(lambda: server.rooms["room1"].accepted)
+    assert main(["batch", "term", "--journal", "term.db"]) == 130
+    shown = capsys.readouterr()
+    assert re.search(r"unknown +1 ", shown.out)
+    assert "interrupted: 0 documents are in their rooms, 1 may be, 1 are not" in shown.err
+
+
+def test_a_bug_is_one_line(
+    server: MeetingServer, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not a group of exceptions."""
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("this should not happen")
+
+    monkeypatch.setattr("meeting_async.cli._batch_teller.Teller.tell", broken)
+    make(server, rooms=1, documents=1)
+    assert main(["batch", "term"]) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("meeting-async: error: RuntimeError: this should not happen")
 
 
 def test_killed_and_run_again(server: MeetingServer, capsys: Captured) -> None:

@@ -148,6 +148,9 @@ def test_an_outcome_is_told_later_than_the_next_document_begins() -> None:
     rooms.hear(begin("a"), 0.0)
     rooms.over("a")
     assert rooms.active == 1
+    rooms.hear(locked("a"), 0.0)
+    rooms.over("a")
+    assert rooms.active == 1
     rooms.hear(event(WaitingUntilActive, "b", retry_in=2.0, waited=0.0, max_wait=60.0), 0.0)
     rooms.over("b")
     rooms.over("c")

@@ -19,10 +19,8 @@ from meeting_async.cli._batch_display import LINE_INTERVAL, BatchDisplay, batch_
 from meeting_async.cli._batch_rooms import BatchRooms
 from meeting_async.cli._batch_tally import Tally
 from meeting_async.cli._batch_teller import Teller
-from meeting_async.cli._console import complain, console_on
+from meeting_async.cli._console import console_on
 from meeting_async.cli._manifest import Manifest
-from meeting_async.cli._outcomes import ExitCode, explained
-from meeting_async.errors import MeetingError
 
 if TYPE_CHECKING:
     from meeting_async.cli._batch import Options
@@ -30,22 +28,15 @@ if TYPE_CHECKING:
 
 def run(client: MeetingClient, manifest: Manifest, options: Options) -> int:
     """Upload everything and return the exit code."""
-    course, began, has_failed = _Course(manifest, options), datetime.now(UTC), False
+    course, began = _Course(manifest, options), datetime.now(UTC)
     try:
         anyio.run(course.run, client)
-    except KeyboardInterrupt:  # where signals cannot be received
+    except KeyboardInterrupt:  # where signals cannot be received: it has cut everything off
         if course.report is None:
             raise KeyboardInterrupt("nothing was sent") from None
         course.interruptions += 1
-    except MeetingError as error:
-        if course.report is None:
-            raise
-        has_failed = True
-        for line in explained(error):
-            complain(line)
     report = course.report or BatchReport()
-    code = course.teller.end(report, began, is_interrupted=course.interruptions > 0)
-    return code or (ExitCode.FAILED if has_failed else ExitCode.OK)
+    return course.teller.end(report, began, is_interrupted=course.interruptions > 0)
 
 
 @attrs.define(eq=False)
