@@ -21,7 +21,11 @@ import pytest
 
 from _cli import PDF, PROGRAM, SECONDS, heeding_ctrl_c, interrupt_when, run, until
 from _terminal import Terminal, lines_of
+from meeting_async import BatchReport, Document, UploadOutcome, errors
+from meeting_async._jobs import Status
 from meeting_async.cli import main
+from meeting_async.cli._batch_words import Ending
+from meeting_async.cli._manifest import Entry
 from meeting_async.testing import MeetingServer
 
 UPLOAD = "/room/uploadWhiteboardFile"
@@ -342,8 +346,8 @@ def test_the_first_ctrl_c_lets_uploads_end(server: MeetingServer, number: int) -
     assert "meeting-async: finishing 2 uploads; Ctrl-C again to cut that off\n" in complaints
     left = total - counts["accepted"]
     assert complaints[-2] == (
-        f"meeting-async: interrupted: {counts['accepted']} documents are in their rooms, "
-        f"{left} are not\n"
+        f"meeting-async: interrupted: of {total} documents {counts['accepted']} reached the room, "
+        f"{left} did not\n"
     )
     assert "run the same command again: term.db knows" in complaints[-1]
     for room in server.rooms.values():
@@ -373,7 +377,7 @@ def test_the_second_ctrl_c_cuts_uploads_off(server: MeetingServer) -> None:
     told = "".join(complaints)
     assert "finishing 3 uploads, 1 of them waiting for a room; Ctrl-C again" in told
     assert "term/room1/chapter 1.pdf: error: 'chapter 1.pdf' was sent to room 'room1'" in told
-    assert "interrupted: 0 documents are in their rooms, 2 may be, 4 are not" in told
+    assert "interrupted: of 6 documents 0 reached the room, 2 may have, 4 did not" in told
     assert "2 documents may or may not be in the room" in told
     assert "with --journal FILE it would go on" in told
     assert "Traceback" not in told
@@ -408,7 +412,7 @@ def test_where_signals_cannot_be_received(
     assert main(["batch", "term", "--journal", "term.db"]) == 130
     shown = capsys.readouterr()
     assert re.search(r"unknown +1 ", shown.out)
-    assert "interrupted: 0 documents are in their rooms, 1 may be, 1 are not" in shown.err
+    assert "interrupted: of 2 documents 0 reached the room, 1 may have, 1 did not" in shown.err
 
 
 def test_a_bug_is_one_line(
@@ -529,3 +533,68 @@ def test_objects_on_a_terminal_are_not_drawn_over(server: MeetingServer) -> None
     assert done.returncode == 0
     assert "\x1b[2K" not in shown
     assert len([line for line in shown.splitlines() if line.startswith("{")]) == 3
+
+
+# --- what is said in the end ---------------------------------------------------------------------
+
+
+def ending(
+    *outcomes: UploadOutcome, journal: str | None = None, is_patient: bool = False
+) -> Ending:
+    """Make the end of a batch of which one document was not even read."""
+    report, document = BatchReport(seconds=2.0), Document.from_bytes(PDF, "a.pdf")
+    for outcome in outcomes:
+        report.add(outcome)
+    entries = [
+        Entry(line, f"m:{line}", "room", document, size=10) for line in range(len(outcomes) + 1)
+    ]
+    return Ending(report, entries, journal, is_patient, report.outcomes)
+
+
+def outcome(index: int, status: Status, error: Exception | None = None) -> UploadOutcome:
+    """Make an outcome."""
+    return UploadOutcome(
+        index=index, room_id=f"room{index}", document="a.pdf", status=status, error=error
+    )
+
+
+FACTS = ("room/uploadWhiteboardFile", "room", 400, None, "it is not active")
+
+
+def test_long_lists_are_cut_and_counted() -> None:
+    """The worst come first, whatever their order in the input."""
+    failed = [outcome(n, "failed", errors.DocumentChanged(f"{n}", "it is gone")) for n in range(60)]
+    absent = [outcome(60 + n, "refused", errors.RoomNotActive(*FACTS)) for n in range(55)]
+    lost = errors.UploadOutcomeUnknown("room", "a.pdf", 1, 1, "reset", 300.0)
+    told = list(ending(*failed, *absent, outcome(115, "unknown", lost)).attention())
+    assert told[0].startswith("unknown: m:115: 'a.pdf' was sent to room")
+    assert told[49].startswith("failed: m:48: '48' changed")
+    assert told[50] == "… and 11 more"
+    assert told[51] == "room60: 1 document not sent: it is not active (HTTP 400)"
+    assert told[-1] == "… and 5 more rooms"
+    assert len(told) == 102
+
+
+def test_what_ended_the_batch_and_what_to_do_next() -> None:
+    """In the order in which it matters."""
+    told = ending(outcome(0, "accepted"), outcome(1, "unknown"), journal="t.db")
+    told.report.stopped_by = errors.JournalError("t.db", "disk full")
+    first, second, third, fourth = told.advice(is_interrupted=True)
+    assert first.startswith("error: ")
+    assert "disk full" in first
+    assert second == "interrupted: of 3 documents 1 reached the room, 1 may have, 1 did not"
+    assert third.startswith("hint: 1 document may or may not be in the room: look there")
+    assert fourth.startswith("hint: to go on, run the same command again: t.db knows")
+    absent = outcome(0, "refused", errors.RoomNotFound(*FACTS))
+    assert len([*ending(absent).advice(is_interrupted=False)]) == 2
+    assert len([*ending(absent, is_patient=True).advice(is_interrupted=False)]) == 1
+
+
+def test_the_sums_in_a_sentence() -> None:
+    """Only what there is to say."""
+    told = ending()
+    assert told.sentence() == "0 bytes sent in 2.0 s"
+    told.report.bytes_sent, told.report.bytes_resent, told.report.conflicts = 4096, 1024, 1
+    assert told.sentence() == (
+        "4.0 KiB sent in 2.0 s, 2.0 KiB/s, 1.0 KiB of it again, a room was locked once"
+    )

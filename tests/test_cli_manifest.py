@@ -507,6 +507,14 @@ def test_check_needs_no_server(capsys: Captured) -> None:
     assert shown.err == ""
 
 
+def test_check_of_a_folder(capsys: Captured) -> None:
+    """Says what is left out; a report is no document, and a place for it is looked for."""
+    tree("room1/a.pdf", "room1/.hidden", "page.html")
+    assert main(["batch", "term", "--check", "--report", "term/page.html"]) == 0
+    said = "term: 1 document for 1 room, 22 bytes, 1 hidden file left out, checked in "
+    assert capsys.readouterr().out.startswith(said)
+
+
 def test_mistakes_exit_2(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     """One a line, as compilers tell them; sizes are those of the environment."""
     monkeypatch.setenv("MEETING_MAX_SIZE_WHITEBOARD_FILE", "21")

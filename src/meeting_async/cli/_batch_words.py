@@ -171,8 +171,9 @@ class Ending:
         if is_interrupted:
             there, unknown = report.accepted + report.resumed, report.unknown
             left = len(self.entries) - there - unknown
-            may_be = f", {unknown:,} may be" if unknown else ""
-            yield f"interrupted: {there:,} documents are in their rooms{may_be}, {left:,} are not"
+            may_be = f", {unknown:,} may have" if unknown else ""
+            total = _amounts.counted(len(self.entries), "document")
+            yield f"interrupted: of {total} {there:,} reached the room{may_be}, {left:,} did not"
         if report.unknown:
             yield (
                 f"hint: {_amounts.counted(report.unknown, 'document')} may or may not be in the "
