@@ -6,6 +6,7 @@ import contextlib
 import gc
 import socket
 import ssl
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
@@ -14,9 +15,23 @@ import trio
 import trio.testing
 from blockbuster import blockbuster_ctx
 
+from _alone import (
+    pytest_collection_modifyitems,
+    pytest_configure,
+    pytest_configure_node,
+    pytest_runtest_protocol,
+)
 from _peer import server_context
 from _transports import finish
 from meeting_async import HttpxTransport
+
+__all__ = [
+    "pytest_collection_modifyitems",
+    "pytest_configure",
+    "pytest_configure_node",
+    "pytest_runtest_protocol",
+]
+"""The hooks that are made elsewhere."""
 
 T = TypeVar("T")
 
@@ -31,6 +46,14 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
 def _no_blocking_calls() -> Iterator[None]:
     """Fail a test in which the library blocks a running asyncio loop."""
     with blockbuster_ctx("meeting_async"):
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Give this process a folder for temporary files, as tests look for what is left behind."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("tmp")))
         yield
 
 

@@ -104,6 +104,7 @@ async def test_the_next_chunk_is_read_while_the_present_one_is_sent() -> None:
         assert disk.fetched == [0, CHUNK]
 
 
+@pytest.mark.alone
 async def test_reading_and_sending_overlap() -> None:
     """Ten chunks, 20 ms each to read and to send, take 220 ms at best and 400 in turn."""
     best = 1.0

@@ -269,6 +269,7 @@ def test_chart_shows_each_client_and_nothing_else_changes() -> None:
 # --- the meter -----------------------------------------------------------------------------------
 
 
+@pytest.mark.alone
 @pytest.mark.anyio
 async def test_measures_what_a_careless_upload_costs(tmp_path: Path) -> None:
     """A loop blocked to the end, memory and descriptors taken and given back, and time are seen."""

@@ -225,6 +225,7 @@ def form(room: str, closing: bytes = b"\r\n--b--\r\n") -> bytes:
     return signed("uploadWhiteboardFile", room.encode(), body, f"Room-Id: {room}", *headers)
 
 
+@pytest.mark.alone
 def test_responder_holds_each_upload_by_itself(responder: Responder) -> None:
     """Three at once take as long as one; rooms are told apart."""
     with contextlib.ExitStack() as stack:

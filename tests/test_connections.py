@@ -131,8 +131,8 @@ async def test_cancelled_connections_are_forgotten(wire: Wire) -> None:
                 await run
         await close_bodies()
         gc.collect()
-        alive = [one for one in gc.get_objects() if isinstance(one, httpcore.AsyncHTTPConnection)]
-        assert alive == []
+        kinds = map(type, gc.get_objects())  # to ask an object itself may wake a lazy one up
+        assert not any(issubclass(kind, httpcore.AsyncHTTPConnection) for kind in kinds)
 
 
 # --- by themselves -------------------------------------------------------------------------------
@@ -370,6 +370,7 @@ async def test_a_dropped_one_is_closed_and_forgotten() -> None:
         await until(peer.idle)
 
 
+@pytest.mark.alone
 async def test_nothing_to_hear_before_there_is_a_line() -> None:
     """And nothing is known of a reply."""
     connection = Connection(route_to("http://meet.invalid"))
@@ -380,6 +381,7 @@ async def test_nothing_to_hear_before_there_is_a_line() -> None:
     connection.close()
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(("data", "heard"), [(b"HTTP/1.1 100 x\r\n\r\n", True), (b"", False)])
 async def test_hearing_ends_with_the_first_word(data: bytes, heard: bool) -> None:
     """Or after so many seconds."""

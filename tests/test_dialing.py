@@ -189,6 +189,7 @@ async def test_an_ipv6_literal_is_not_looked_up(resolves: Resolve) -> None:
         assert sock.family == socket.AF_INET6
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("count", [1, 3])
 async def test_a_refused_address_costs_no_hesitation(resolves: Resolve, count: int) -> None:
     """The next one is tried at once."""
@@ -198,6 +199,7 @@ async def test_a_refused_address_costs_no_hesitation(resolves: Resolve, count: i
             assert sock.getpeername()[1] == port_of(good)
 
 
+@pytest.mark.alone
 async def test_a_hesitating_address_costs_one_hesitation(
     resolves: Resolve, unanswering: str
 ) -> None:
@@ -231,6 +233,7 @@ async def test_a_late_answer_of_the_first_address_still_counts(
     assert begun == [("127.0.0.1", 1), ("127.0.0.1", 2), ("127.0.0.1", 3)]
 
 
+@pytest.mark.alone
 async def test_all_addresses_fail(resolves: Resolve, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error is that of the first address, a plain ``OSError``; no descriptor is left."""
     refusing = [refused() for _ in range(3)]
@@ -327,6 +330,7 @@ def test_the_families_take_turns(addresses: str, expected: str) -> None:
         assert numbers == sorted(numbers)
 
 
+@pytest.mark.alone
 async def test_an_address_that_the_system_has_no_family_for(
     resolves: Resolve, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -350,6 +350,7 @@ async def asking(wire: Wire, script: Script) -> AsyncIterator[tuple[HttpxTranspo
             await finish(transport)
 
 
+@pytest.mark.alone
 async def test_a_body_that_is_asked_for(wire: Wire) -> None:
     """It waits for the 100, and goes out then."""
     ahead: list[bool] = []
@@ -375,6 +376,7 @@ def readable(connection: Connection, seconds: float) -> bool:
     return bool(select.select([connection.sock], [], [], seconds)[0])
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("status", "interim"),
     [
@@ -403,6 +405,7 @@ async def test_a_body_that_is_refused(wire: Wire, status: int, interim: bytes) -
     assert not body.complete
 
 
+@pytest.mark.alone
 async def test_a_server_that_does_not_know_the_question() -> None:
     """After a second the body goes out all the same."""
     async with asking((None, True), answering(reply())) as (transport, peer):
@@ -414,6 +417,7 @@ async def test_a_server_that_does_not_know_the_question() -> None:
     assert len(peer.requests[0].body) == body.length
 
 
+@pytest.mark.alone
 async def test_a_call_is_not_asked_for() -> None:
     """It is so small that the question would cost more."""
     async with asking((None, True), answering(reply())) as (transport, peer):
@@ -427,6 +431,7 @@ def leaving(connection: Connection) -> None:
     connection.read_head()
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("script", [resetting(0), leaving])
 async def test_a_server_that_leaves_when_asked(wire: Wire, script: Script) -> None:
     """The connection is lost, and the body was not sent."""

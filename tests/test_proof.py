@@ -51,7 +51,7 @@ profile = settings(
 )
 quick = settings(profile, max_examples=300, derandomize=True, phases=[Phase.generate])
 
-pytestmark = pytest.mark.timeout(3600 if IS_NIGHTLY else 60)
+pytestmark = pytest.mark.timeout(3600 if IS_NIGHTLY else 240)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -276,6 +276,7 @@ async def test_ten_thousand_idle_rooms_take_no_memory() -> None:
     assert after - before < 10_000
 
 
+@pytest.mark.alone
 async def test_ten_thousand_shut_rooms_slow_no_turn() -> None:
     """A turn takes about as long as with none, by the fastest of several rounds."""
 

@@ -332,7 +332,7 @@ async def deadline_in_a_wait(stage: Stage) -> None:
 async def deadline_after_the_boundary(stage: Stage) -> None:
     """Run out of time while the server converts."""
     stage.server.rooms["room01"].processing_seconds = 1
-    await stage.upload(deadline=0.1)
+    await stage.upload(deadline=0.5)
 
 
 async def changed(stage: Stage) -> None:

@@ -394,6 +394,7 @@ async def test_a_stall_is_the_time_without_progress(tcp: Pair) -> None:
     assert len(got) == size
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("limit", [0.02, 0.12, 0.4])
 async def test_a_stall_is_given_up_in_time(tcp: Pair, limit: float) -> None:
     """Not before and not much after, however it stands to the times of the glances."""
@@ -577,6 +578,7 @@ async def test_two_tasks_read_and_write(tcp: Pair) -> None:
     assert got == [b"answer"]
 
 
+@pytest.mark.alone
 async def test_hearing(tcp: Pair) -> None:
     """Until the peer says something or leaves, at most so long; what it said is still read."""
     await tcp.stream.write(b"head", 1)

@@ -284,6 +284,7 @@ async def test_processing_that_outlives_its_lock() -> None:
         assert not room.received
 
 
+@pytest.mark.alone
 async def test_an_upload_right_after_a_200_can_meet_one_409() -> None:
     """200 may come before the lock is released: the first delay is short."""
     server = MeetingServer(processing_seconds=0.2, reply_after=0)

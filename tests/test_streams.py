@@ -432,6 +432,7 @@ async def test_a_read_that_never_returns_does_not_hold_a_cancellation() -> None:
 # The loop
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("items", [b"", b"x"])
 async def test_a_stream_that_never_waits_lets_others_work(items: bytes) -> None:
     """Not even one of countless tiny or empty items holds the loop, or a cancellation."""
@@ -449,6 +450,7 @@ async def test_a_stream_that_never_waits_lets_others_work(items: bytes) -> None:
     assert min(gaps) < 0.02
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("how", [spooled, passed])
 @pytest.mark.parametrize("kind", ["reads", "async reads"])
 async def test_a_slow_stream_does_not_hold_the_loop(how: Any, kind: str) -> None:

@@ -253,7 +253,7 @@ async def test_no_secret_leaves_the_request(
             api_secret=SECRET,
             transport=transport,
             retry=RetryPolicy(max_attempts=1),
-            timeouts=Timeouts(reply=0.1, upload_reply=0.1),
+            timeouts=Timeouts(reply=0.5, upload_reply=0.5),
             on_event=events.append,
         )
         seen = repr(transport)
