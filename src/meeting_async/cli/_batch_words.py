@@ -106,7 +106,7 @@ class Ending:
             table.add_column(title, no_wrap=True, justify="right")
         for name, style, group in self._groups():
             size = sum(self.entries[outcome.index].size or 0 for outcome in group)
-            table.add_row(Text(name, style), f"{len(group):,}", _amounts.size(size))
+            table.add_row(Text(name, style), f"{len(group):,}", _amounts.size(size) if size else "")
         return table
 
     def _groups(self) -> Iterator[tuple[str, str, list[UploadOutcome]]]:
