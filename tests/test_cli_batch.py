@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import resource
 import signal
 import sqlite3
 import subprocess
@@ -118,6 +119,12 @@ def test_help_imports_nothing_of_a_batch() -> None:
     assert ours == {
         f"meeting_async.cli._{name}" for name in ("app", "console", "extras", "outcomes")
     }
+
+
+def later(path: str) -> None:
+    """Let five minutes pass in a journal, so that no room is still held by what was sent."""
+    with contextlib.closing(sqlite3.connect(path)) as journal, journal:
+        journal.execute("UPDATE jobs SET sent_at = sent_at - 301")
 
 
 # --- how batches end -----------------------------------------------------------------------------
@@ -439,8 +446,7 @@ def test_killed_and_run_again(server: MeetingServer, capsys: Captured) -> None:
     until(lambda: len(received(server)) >= 6)
     process.kill()
     process.communicate()
-    with contextlib.closing(sqlite3.connect("term.db")) as journal, journal:
-        journal.execute("UPDATE jobs SET sent_at = sent_at - 301")  # five minutes pass
+    later("term.db")
     main(["batch", "term", "--journal", "term.db", "--json"])
     outcomes, summary = objects(capsys.readouterr().out)
     unknown = {
@@ -457,6 +463,32 @@ def test_killed_and_run_again(server: MeetingServer, capsys: Captured) -> None:
         0,
     )
     assert summary["resumed"] >= 2
+
+
+def test_a_disk_that_is_full(server: MeetingServer, capsys: Captured) -> None:
+    """Nothing is sent that the journal could not know of; with space the same command goes on."""
+    total = make(server, rooms=10, documents=10)
+
+    def limit() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (64 * 1024, 64 * 1024))
+
+    process = started("--journal", "term.db", preexec_fn=limit)
+    _, complaints = process.communicate(timeout=SECONDS)
+    assert process.returncode == 1
+    assert "meeting-async: error: the journal 'term.db' cannot be written" in complaints
+    assert received(server).total() < total
+    later("term.db")
+    main(["batch", "term", "--journal", "term.db", "--json"])
+    outcomes, _ = objects(capsys.readouterr().out)
+    unknown = {
+        (outcome["room_id"], outcome["document"])
+        for outcome in outcomes
+        if outcome["outcome"] == "unknown"
+    }
+    there = received(server)
+    assert {*there.values()} == {1}
+    assert len({*there} | unknown) == total
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
