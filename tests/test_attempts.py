@@ -21,6 +21,7 @@ def test_an_attempt_tells_what_was_tried_and_seen() -> None:
         "status": None,
         "reason": "silence",
         "bytes_sent": 0,
+        "body_seconds": None,
     }
     assert Attempt(1, 0.0, 0.5, "busy", 409, "HTTP 409", 4096).bytes_sent == 4096
 

@@ -154,6 +154,12 @@ def test_texts() -> None:
             errors.ConnectionLost("the connection broke"),
             errors.UploadInterrupted("reset", "room01", "a.pdf", 4096),
             errors.UploadOutcomeUnknown("room01", "a.pdf", 9, 9, "silence", 300.0),
+            errors.JournalError("term.db", "cannot be written: disk full"),
+            errors.JournalInUse("term.db", "is in use by another batch: wait for its end"),
+            errors.BatchStopped("before it was sent"),
+            errors.BatchFailed(1_200, 1, 2, 3, 1_000, "'a.pdf' for room 'b': no"),
+            errors.BatchFailed(9, 0, 1, 0, 0, ""),
+            errors.BatchFailed(1_200, 0, 0, 0, 0, "KeyError('column')"),
         )
     ] == [
         "room_id is empty (got ''): pass one",
@@ -179,6 +185,15 @@ def test_texts() -> None:
             "'a.pdf' was sent to room 'room01', but whether it arrived is unknown: silence; "
             "look into the room before sending it again"
         ),
+        "the journal 'term.db' cannot be written: disk full",
+        "the journal 'term.db' is in use by another batch: wait for its end",
+        "the batch was stopped before it was sent",
+        (
+            "1,006 of 1,200 documents are not known to be in their rooms: 1 refused, 2 failed, "
+            "3 of unknown outcome, 1,000 skipped; first: 'a.pdf' for room 'b': no"
+        ),
+        "1 of 9 documents are not known to be in their rooms: 1 failed",
+        "the batch ended early, after 1,200 documents: KeyError('column')",
     ]
 
 
@@ -217,6 +232,8 @@ BUILTINS: dict[str, tuple[type[BaseException], ...]] = {
     "ConnectionLost": (ConnectionError,),
     "TransferTimeout": (ConnectionError, TimeoutError),
     "UploadInterrupted": (ConnectionError,),
+    "JournalError": (OSError,),
+    "JournalInUse": (OSError,),
 }
 WATCHED = (ValueError, OSError, ConnectionError, TimeoutError, RuntimeError, TypeError)
 

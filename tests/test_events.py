@@ -24,6 +24,7 @@ EXAMPLES: dict[type[Event], dict[str, Any]] = {
     _events.AttemptStarted: {"attempt": 1},
     _events.BytesSent: {"attempt": 1, "sent": 100, "total": 250},
     _events.WaitingForRoom: {"attempt": 1, "retry_in": 0.5, "waited": 0.0, "max_wait": 330.0},
+    _events.WaitingUntilActive: {"retry_in": 2.0, "waited": 0.0, "max_wait": 3600.0},
     _events.RetryScheduled: {
         "attempt": 1,
         "retry_in": 0.5,

@@ -29,7 +29,7 @@ FLOORS = {
     **dict.fromkeys(("_borrowed", "_connections", "_dialing", "_exchange", "_failures"), 2),
     **dict.fromkeys(("_proxies", "_routes", "_sockets", "_stack", "_tls"), 2),
     **dict.fromkeys(("_redis", "_transport", "httpx2", "redis"), 2),
-    **dict.fromkeys(("_jobs", "_report", "_slots"), 2),
+    **dict.fromkeys(("_cancelling", "_jobs", "_report", "_slots"), 2),
     **dict.fromkeys(("_batch", "_calls", "_client", "_database", "_environment"), 3),
     **dict.fromkeys(("_errand", "_identity", "_intake", "_journal", "_presence", "_terms"), 3),
     **dict.fromkeys(("__init__", "__main__", "cli", "testing"), 4),

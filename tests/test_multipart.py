@@ -340,6 +340,46 @@ def test_progress_that_raises_ends_the_body() -> None:
     assert not body.complete
 
 
+def test_the_end_waits_for_whoever_wants_to_know() -> None:
+    """Told once, when the document is out and checked, and before its end is handed over."""
+    told: list[tuple[int, bool, bool]] = []
+    reader = Memory(PDF, step=4)
+
+    async def before_end() -> None:
+        told.append((body.document_sent, reader.finished, body.complete))
+
+    body = MultipartBody(document(len(PDF)), reader, before_end=before_end)
+    chunks = taken(aiter(body))
+    assert told == [(len(PDF), True, False)]
+    assert b"".join(chunks) == form(PDF)
+
+
+def test_who_does_not_want_it_to_end() -> None:
+    """What is raised then ends the body, and no server can have parsed it."""
+
+    async def before_end() -> None:
+        raise RuntimeError("not now")
+
+    body = MultipartBody(document(3), Memory(b"abc"), before_end=before_end)
+    with pytest.raises(RuntimeError, match="not now"):
+        taken(aiter(body))
+    assert (body.document_sent, body.complete) == (3, False)
+    assert body.handed_over == body.length - len(document(3).tail)
+
+
+def test_a_document_that_changed_is_not_announced() -> None:
+    """Its end will not be handed over."""
+    told: list[bool] = []
+
+    async def before_end() -> None:
+        told.append(True)
+
+    body = MultipartBody(document(5), Memory(b"abc"), before_end=before_end)
+    with pytest.raises(DocumentChanged):
+        taken(aiter(body))
+    assert told == []
+
+
 # --- documents that are not what they were -------------------------------------------------------
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import AsyncGenerator, Sized
+from collections.abc import AsyncGenerator, AsyncIterator, Sized
+from traceback import clear_frames
 from types import TracebackType
 from typing import Self
 
@@ -15,8 +16,9 @@ import attrs
 
 from meeting_async import errors
 from meeting_async._calls import Calls
+from meeting_async._cancelling import is_stray
 from meeting_async._errand import Errand, label_of
-from meeting_async._intake import Jobs, Window, reading, weight_of
+from meeting_async._intake import Held, Jobs, Window, checked_jobs, held_by, reading
 from meeting_async._jobs import UploadJob, UploadOutcome
 from meeting_async._journal import Journal, journal_at
 from meeting_async._presence import Presence, dooms_batch, dooms_room
@@ -32,6 +34,7 @@ class _Queued:
 
     index: int
     job: UploadJob
+    held: Held
 
 
 @attrs.define(eq=False)
@@ -67,6 +70,7 @@ class Batch:
     """
 
     def __init__(self, calls: Calls, jobs: Jobs, terms: Terms) -> None:
+        checked_jobs(jobs)
         if calls.options.delivery == "at_least_once":
             terms = attrs.evolve(terms, on_unknown="resend")
         elif terms.on_unknown == "resend":
@@ -81,13 +85,16 @@ class Batch:
         self._journal: Journal | None = None
         self._lifetime: contextlib.AbstractAsyncContextManager[None] | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
+        self._reading: anyio.CancelScope | None = None
         self._began = 0.0
         self._running = 0
         self._is_read = False
         """Whether no further job will be read."""
         self._stop_error: Exception | None = None
         """What the jobs that are not begun are skipped for."""
-        self._input_error: Exception | None = None
+        self._input_error: BaseException | None = None
+        self._is_ended = False
+        """Whether no further outcome will come."""
         self._outbox = _Outbox()
 
     # --- what a caller does with it --------------------------------------------------------------
@@ -148,7 +155,7 @@ class Batch:
         self._began = anyio.current_time()
         failure: BaseException | None = None
         async with contextlib.AsyncExitStack() as stack:
-            stack.callback(self._close)
+            stack.callback(self._end)
             if self._terms.journal is not None:
                 at = journal_at(self._terms.journal, self._calls.shared.base)
                 self._journal = await stack.enter_async_context(at)
@@ -163,6 +170,9 @@ class Batch:
                         self._leave()
             except BaseExceptionGroup as group:  # what ends the program: KeyboardInterrupt, ...
                 failure = _only(group)
+            except anyio.get_cancelled_exc_class():
+                if failure is None:
+                    raise
         if failure is not None:
             raise failure
 
@@ -173,33 +183,46 @@ class Batch:
         if self._tasks is not None:
             self._tasks.cancel_scope.cancel()
 
-    def _close(self) -> None:
+    def _end(self) -> None:
         """Let iteration end."""
-        self._report.seconds = anyio.current_time() - self._began
-        self._outbox.close()
+        if not self._is_ended:
+            self._is_ended = True
+            self._report.seconds = anyio.current_time() - self._began
+            self._outbox.close()
 
     # --- reading ---------------------------------------------------------------------------------
 
     async def _read(self) -> None:
-        index = 0
         try:
             async with reading(self._jobs) as jobs:
-                async for job in jobs:
-                    await self._take_in(index, job)
-                    index += 1
-                    if self._stop_error is not None and not isinstance(self._jobs, Sized):
-                        break
-        except Exception as error:  # noqa: BLE001 - the caller's own, raised by the iteration
-            self._input_error = error
-            self._report.stopped_by = self._report.stopped_by or error
+                with anyio.CancelScope() as self._reading:
+                    await self._read_all(jobs)
+        except BaseException as error:
+            if not isinstance(error, Exception) and not is_stray(error):
+                raise
+            self._input_error = error  # the caller's own, raised by the iteration
+            if isinstance(error, Exception):
+                self._report.stopped_by = self._report.stopped_by or error
         self._is_read = True
         self._end_if_over()
+
+    async def _read_all(self, jobs: AsyncIterator[UploadJob]) -> None:
+        index = 0
+        async for job in jobs:
+            await self._take_in(index, job)
+            index += 1
+            if self._stop_error is not None and not isinstance(self._jobs, Sized):
+                break
 
     async def _take_in(self, index: int, job: UploadJob) -> None:
         if not isinstance(job, UploadJob):
             raise TypeError(f"job {index} must be an UploadJob, not {type(job).__name__}")
-        await self._window.enter(weight_of(job))
-        queued = _Queued(index, job)
+        queued = _Queued(index, job, held_by(job))
+        try:
+            await self._window.enter(queued.held)
+        except BaseException:  # it was read, and is accounted for
+            self._skip(queued, self._stop_error or errors.BatchStopped("before it was sent"))
+            raise
         if self._stop_error is not None:
             self._skip(queued, self._stop_error)
             return
@@ -243,11 +266,13 @@ class Batch:
         """Draw the consequences of how a job ended, for its room and for all."""
         outcome = errand.outcome
         if outcome is not None:
-            self._account(outcome, queued.job)
+            _without_locals(outcome.error)
+            self._account(outcome, queued)
             self._judge(room, errand.journal_error or outcome.error)
-        self._queues.done(room)
+        self._queues.done(room)  # before its slot is free: it may be this room's turn again
         if room not in self._queues:
             self._presence.forget(room)
+        errand.slot.give_back()
         self._slots.offer()
         self._end_if_over()
 
@@ -262,6 +287,8 @@ class Batch:
 
     def _stop(self, error: Exception | None) -> None:
         self._stop_error = self._stop_error or error
+        if self._reading is not None and not isinstance(self._jobs, Sized):
+            self._reading.cancel()  # it may wait for a job that never comes
         for queued in self._queues.drain_all():
             self._skip(queued, error)
         self._end_if_over()
@@ -277,10 +304,10 @@ class Batch:
             key=job.key,
             started=anyio.current_time() - self._began,
         )
-        self._account(outcome, job)
+        self._account(outcome, queued)
 
-    def _account(self, outcome: UploadOutcome, job: UploadJob) -> None:
-        self._window.unload(weight_of(job))
+    def _account(self, outcome: UploadOutcome, queued: _Queued) -> None:
+        self._window.unload(queued.held)
         self._report.add(outcome)
         self._report.seconds = anyio.current_time() - self._began
         self._outbox.put(outcome)
@@ -291,14 +318,26 @@ class Batch:
 
     def _end_if_over(self) -> None:
         if self._is_over:
-            self._outbox.close()
+            self._end()
 
 
 def _room_of(job: UploadJob) -> str:
     """Return the queue of a job; what is no room id at all has one, too, until it is refused."""
-    return str(job.room_id)
+    room_id: object = job.room_id
+    return room_id if isinstance(room_id, str) else ""
+
+
+def _without_locals(error: BaseException | None) -> None:
+    """Keep where an error was raised, and not the documents that were at hand there."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 def _only(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    first = group.exceptions[0]
+    """Return the one to raise: what ends the program before anything else."""
+    left = group.split(anyio.get_cancelled_exc_class())[1] or group
+    first = (left.split(Exception)[1] or left).exceptions[0]
     return _only(first) if isinstance(first, BaseExceptionGroup) else first

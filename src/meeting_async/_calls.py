@@ -180,6 +180,10 @@ class Upload:
 
     size: int | None = attrs.field(default=None, init=False)
     """Bytes of the document once it was measured; ``None`` for a link."""
+    began: float = attrs.field(default=0.0, init=False)
+    """When it was run, on the event loop's clock."""
+    receipt: UploadReceipt | None = attrs.field(default=None, init=False)
+    """There as soon as the server has accepted it, whatever goes wrong with tidying up."""
     _delivery: Delivery | None = attrs.field(default=None, init=False)
 
     @property
@@ -194,15 +198,18 @@ class Upload:
 
     async def run(self) -> UploadReceipt:
         """Deliver the document, or raise why that was not possible."""
-        began = anyio.current_time()
+        self.began = anyio.current_time()
         async with contextlib.AsyncExitStack() as stack:
             held = await self._held(stack)
             if self.document.link is None:
                 self.size = held.measure.size
             if self.when_measured is not None:
                 await self.when_measured(held.measure.size)
-            self._delivery = delivery = self._on_its_way(held, began)
-            answer = await delivery.run()
+            self._delivery = delivery = self._on_its_way(held)
+            self.receipt = receipt = self._receipt(await delivery.run(), delivery)
+        return receipt
+
+    def _receipt(self, answer: Answer, delivery: Delivery) -> UploadReceipt:
         return UploadReceipt(
             room_id=self.room_id,
             document=self.document.filename,
@@ -226,7 +233,7 @@ class Upload:
             _wire.UPLOAD_WHITEBOARD_FILE, self.deadline or 0.0, "reading the document"
         )
 
-    def _on_its_way(self, held: HeldDocument, began: float) -> Delivery:
+    def _on_its_way(self, held: HeldDocument) -> Delivery:
         shared, options = self.calls.shared, self.calls.options
         operation = UploadOperation(
             path=_wire.UPLOAD_WHITEBOARD_FILE,
@@ -244,7 +251,7 @@ class Upload:
             self.deadline,
             door=shared.door(self.room_id),
             lock=self.lock,
-            began=began,
+            began=self.began,
             companion=self.companion,
         )
 

@@ -285,6 +285,7 @@ class Delivery:
             bytes_sent=self._body.document_sent if self._body else 0,
             body_seconds=self._body_took,
         )
+        self._body = None  # which knows us, and its document: not until somebody collects garbage
         return verdict
 
     def _note_way(self, *, reached: bool) -> None:

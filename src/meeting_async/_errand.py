@@ -10,9 +10,11 @@ import attrs
 from meeting_async import errors
 from meeting_async._attempts import Attempt
 from meeting_async._calls import Calls, Upload
+from meeting_async._cancelling import is_stray
 from meeting_async._documents import Document
 from meeting_async._jobs import Status, UploadJob, UploadOutcome, status_of
 from meeting_async._journal import Entry, Journal, State
+from meeting_async._multipart import file_name
 from meeting_async._presence import ABSENT, Presence
 from meeting_async._records import UploadReceipt
 from meeting_async._slots import Slot
@@ -51,18 +53,23 @@ class Errand:
     async def run(self) -> None:
         """Do the job. Nothing is raised but a cancellation, and what ends the program."""
         try:
-            receipt = await self._done()
+            await self._done()
         except Exception as error:  # noqa: BLE001 - whatever a job does, the others go on
-            await self._end(status_of(error), error=error)
-        except BaseException:
-            with anyio.CancelScope(shield=True):
-                await self._cut_off()
-            raise
+            await self._failed(error)
+        except BaseException as error:
+            if not is_stray(error):
+                with anyio.CancelScope(shield=True):
+                    await self._cut_off()
+                raise
+            await self._failed(_wrapped(error))
         else:
+            receipt = self._receipt
             await self._end("accepted" if receipt else "skipped", receipt=receipt)
+        finally:
+            self._upload = None  # it knows us as its companion: a circle would keep the document
 
-    async def _done(self) -> UploadReceipt | None:
-        """Return the receipt, or ``None`` if an earlier run has one."""
+    async def _done(self) -> None:
+        """Upload the document, unless by the journal an earlier run did."""
         job = self.job
         self._label = label_of(job)
         document = Document.of(job.document, filename=job.filename, content_type=job.content_type)
@@ -71,9 +78,9 @@ class Errand:
         if self.journal is not None:
             entry = await self.journal.claim(job.room_id, document, job.key)
             if await self._is_in_the_room(entry, document):
-                return None
+                return
             self._entry = entry
-        return await self._uploaded(upload, document)
+        await self._uploaded(upload, document)
 
     def _new_upload(self, document: Document) -> Upload:
         terms = self.terms
@@ -87,20 +94,24 @@ class Errand:
         upload.when_measured = self._when_measured
         return upload
 
-    async def _uploaded(self, upload: Upload, document: Document) -> UploadReceipt:
+    async def _uploaded(self, upload: Upload, document: Document) -> None:
         """Upload the document once its room is there, again if the room goes and may come back."""
-        room_id, presence = self.job.room_id, self.presence
+        room_id, presence, absent_since = self.job.room_id, self.presence, None
         while True:
-            await presence.ask_first(room_id, document.filename, self.slot)
+            await presence.ask_first(room_id, self._label, self.slot, absent_since)
             try:
-                return await upload.run()
+                await upload.run()
             except ABSENT:
                 presence.forget(room_id)
                 if presence.wait_active is None or isinstance(document.source, StreamSource):
                     raise
-            await self.before_wait(may_have_arrived=False)
-            await self.slot.claim()
-            self._earlier += upload.attempts
+                await self.before_wait(may_have_arrived=False)
+                absent_since = anyio.current_time() if absent_since is None else absent_since
+                if not await presence.pause(room_id, self._label, self.slot, absent_since):
+                    raise
+            else:
+                return
+            self._earlier = self._attempts
             upload = self._new_upload(document)
 
     async def _is_in_the_room(self, entry: Entry, document: Document) -> bool:
@@ -153,11 +164,35 @@ class Errand:
     def _size(self) -> int | None:
         return self._upload.size if self._upload else None
 
+    @property
+    def _receipt(self) -> UploadReceipt | None:
+        return self._upload.receipt if self._upload else None
+
+    @property
+    def _attempts(self) -> tuple[Attempt, ...]:
+        """All attempts so far, timed from the beginning of the job and numbered through."""
+        if self._upload is None:
+            return ()
+        before, later = len(self._earlier), self._upload.began - self._began
+        return self._earlier + tuple(
+            attrs.evolve(attempt, number=before + attempt.number, started=later + attempt.started)
+            for attempt in self._upload.attempts
+        )
+
     # --- the end ---------------------------------------------------------------------------------
 
+    async def _failed(self, error: Exception) -> None:
+        """Say what an error came to; one that comes when all is done cannot undo it."""
+        if self._receipt is not None:
+            await self._end("accepted", receipt=self._receipt)
+            return
+        loss = self._upload.loss if self._upload else None
+        if loss is not None and not isinstance(error, errors.UploadOutcomeUnknown):
+            loss.__cause__, error = error, loss
+        await self._end(status_of(error), error=error)
+
     async def _end(self, status: Status, **facts: Any) -> None:
-        """Give back what is held, have the outcome in the journal, and say it."""
-        self.slot.give_back()
+        """Say the outcome, and have it in the journal."""
         error: Exception | None = facts.get("error")
         self.outcome = UploadOutcome(
             index=self.index,
@@ -168,7 +203,7 @@ class Errand:
             key=self.job.key,
             started=self._began - self.batch_began,
             seconds=anyio.current_time() - self._began,
-            attempts=self._earlier + (self._upload.attempts if self._upload else ()),
+            attempts=self._attempts,
             **facts,
         )
         reason = str(error) if isinstance(error, errors.MeetingError) else None
@@ -187,9 +222,11 @@ class Errand:
     async def _cut_off(self) -> None:
         """Say what a cancellation left behind."""
         loss = self._upload.loss if self._upload else None
-        if loss is not None:
+        if self._receipt is not None:
+            await self._end("accepted", receipt=self._receipt)
+        elif loss is not None:
             await self._end("unknown", error=loss)
-        elif self._upload and self._upload.attempts:
+        elif self._attempts:
             how_far = "while it was on its way; it did not reach its room"
             await self._end("failed", error=errors.BatchStopped(how_far))
         else:
@@ -198,9 +235,16 @@ class Errand:
 
 def label_of(job: UploadJob) -> str:
     """Name the document of a job as well as can be without looking at it."""
-    if isinstance(job.filename, str):
-        return job.filename
     try:
+        if isinstance(job.filename, str):
+            return file_name(job.filename)
         return Document.of(job.document, content_type=job.content_type).filename
-    except (errors.MeetingError, TypeError):
+    except Exception:  # noqa: BLE001 - what was handed to us may raise anything when it is asked
         return ""
+
+
+def _wrapped(error: BaseException) -> RuntimeError:
+    """Make an ordinary error of a cancellation that nobody asked for."""
+    ordinary = RuntimeError(f"{type(error).__name__} was raised, though nobody cancelled the job")
+    ordinary.__cause__ = error
+    return ordinary

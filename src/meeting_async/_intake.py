@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Generator, Iterable
 
 import anyio
@@ -22,14 +23,29 @@ BREATH = 64
 Jobs = Iterable[UploadJob] | AsyncIterable[UploadJob]
 
 
-def weight_of(job: UploadJob) -> int:
-    """Bytes that a job keeps in memory, besides its own few hundred."""
+@attrs.frozen
+class Held:
+    """Bytes in memory. Jobs that have them in common keep them once."""
+
+    what: int
+    """Tells them apart for as long as the job is there."""
+    size: int
+
+
+NOTHING = Held(0, 0)
+
+
+def held_by(job: UploadJob) -> Held:
+    """Tell what a job keeps in memory, besides its own few hundred bytes."""
     document = job.document
     if isinstance(document, Document) and isinstance(document.source, BytesSource):
         document = document.source.data
     if isinstance(document, bytes | bytearray):
-        return len(document)
-    return document.nbytes if isinstance(document, memoryview) else 0
+        return Held(id(document), len(document))
+    if isinstance(document, memoryview):
+        with contextlib.suppress(ValueError):  # released: refused when its turn comes
+            return Held(id(document.obj), document.nbytes)
+    return NOTHING
 
 
 @attrs.define(eq=False)
@@ -39,25 +55,55 @@ class Window:
     limit: int
     _jobs: int = attrs.field(default=0, init=False)
     _bytes: int = attrs.field(default=0, init=False)
+    _users: Counter[Held] = attrs.field(factory=Counter, init=False)
+    """How many jobs keep each thing that is in memory."""
     _change: anyio.Event = attrs.field(factory=anyio.Event, init=False)
 
-    async def enter(self, weight: int) -> None:
-        """Wait until there is room for one more job; the first one always has room."""
-        while self._jobs and (self._jobs >= self.limit or self._bytes + weight > MOST_BYTES):
-            self._change = anyio.Event()
-            await self._change.wait()
-        self._jobs += 1
-        self._bytes += weight
+    async def enter(self, held: Held) -> None:
+        """Wait until there is room for one more job; a document has room where there is no other.
 
-    def unload(self, weight: int) -> None:
+        The job counts however the wait ends: it was read.
+        """
+        try:
+            while self._is_full_for(held):
+                self._change = anyio.Event()
+                await self._change.wait()
+        finally:
+            self._jobs += 1
+            self._load(held)
+
+    def _is_full_for(self, held: Held) -> bool:
+        if self._jobs >= self.limit:
+            return True
+        more = held.size if held not in self._users else 0
+        return more > 0 and self._bytes > 0 and self._bytes + more > MOST_BYTES
+
+    def _load(self, held: Held) -> None:
+        if held.size:
+            self._bytes += held.size if held not in self._users else 0
+            self._users[held] += 1
+
+    def unload(self, held: Held) -> None:
         """Note that the document of a job is no longer needed."""
-        self._bytes -= weight
-        self._change.set()
+        if not held.size:
+            return
+        self._users[held] -= 1
+        if not self._users[held]:
+            del self._users[held]
+            self._bytes -= held.size
+            self._change.set()
 
     def leave(self) -> None:
         """Note that the outcome of a job was taken."""
         self._jobs -= 1
         self._change.set()
+
+
+def checked_jobs(jobs: object) -> None:
+    """Refuse what has no jobs in it before anything begins."""
+    if not isinstance(jobs, Iterable | AsyncIterable):
+        kind = type(jobs).__name__
+        raise TypeError(f"jobs must be an iterable or async iterable of UploadJob, not {kind}")
 
 
 @contextlib.asynccontextmanager

@@ -62,7 +62,7 @@ class UploadOutcome:
     seconds: float = 0.0
     """From then to its end."""
     attempts: tuple[Attempt, ...] = ()
-    """What was tried."""
+    """What was tried; each ``started`` so many seconds after the job."""
 
     @property
     def is_good(self) -> bool:

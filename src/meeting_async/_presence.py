@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import anyio
 import attrs
@@ -52,41 +52,53 @@ class Presence:
     is_met: bool = attrs.field(default=False, init=False)
     _active: set[str] = attrs.field(factory=set, init=False)
 
-    async def ask_first(self, room_id: str, document: str, slot: Slot) -> None:
+    async def ask_first(
+        self, room_id: str, document: str, slot: Slot, since: float | None = None
+    ) -> None:
         """Ask about a room if that must be known before its document is even measured."""
         if not self.is_met or self.wait_active is not None:
-            await self.ask(room_id, document, slot)
+            await self.ask(room_id, document, slot, since)
 
     async def ask_for(self, size: int, room_id: str, document: str, slot: Slot) -> None:
         """Ask about a room if a document of that size would be much to send in vain."""
         if size > ASK_ABOVE:
             await self.ask(room_id, document, slot)
 
-    async def ask(self, room_id: str, document: str, slot: Slot) -> None:
-        """See that a room is active, or becomes so in time.
+    async def ask(
+        self, room_id: str, document: str, slot: Slot, since: float | None = None
+    ) -> None:
+        """See that a room is active, or becomes so in time, counted from ``since`` or from now.
 
         Raises:
             RoomNotFound, RoomNotActive: It is not.
             MeetingError: The question failed.
 
         """
-        if room_id in self._active:
-            return
-        since = anyio.current_time()
-        while True:
+        since = anyio.current_time() if since is None else since
+        while room_id not in self._active:
             try:
                 await self._look(room_id)
             except ABSENT:
-                waited = anyio.current_time() - since
-                left = (self.wait_active or 0.0) - waited
-                if left <= 0:
+                if not await self.pause(room_id, document, slot, since):
                     raise
-                pause = min(max(waited / 10, SHORTEST_PAUSE), LONGEST_PAUSE, left)
-                await self._tell(room_id, document, pause, waited)
-                await _without(slot, lambda: anyio.sleep(pause))  # noqa: B023 - awaited at once
             else:
                 self._active.add(room_id)
-                return
+
+    async def pause(self, room_id: str, document: str, slot: Slot, since: float) -> bool:
+        """Wait, without the slot, before a room that was absent is asked for again.
+
+        Returns ``False`` instead if it was absent for as long as it may be.
+        """
+        waited = anyio.current_time() - since
+        left = (self.wait_active or 0.0) - waited
+        if left <= 0:
+            return False
+        seconds = min(max(waited / 10, SHORTEST_PAUSE), LONGEST_PAUSE, left)
+        slot.give_back()
+        await self._tell(room_id, document, seconds, waited)
+        await anyio.sleep(seconds)
+        await slot.claim()
+        return True
 
     async def _look(self, room_id: str) -> None:
         try:
@@ -118,10 +130,3 @@ class Presence:
     def forget(self, room_id: str) -> None:
         """Ask again next time."""
         self._active.discard(room_id)
-
-
-async def _without(slot: Slot, wait: Callable[[], Awaitable[None]]) -> None:
-    """Wait without the slot, and claim it again."""
-    slot.give_back()
-    await wait()
-    await slot.claim()

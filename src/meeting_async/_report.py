@@ -102,6 +102,8 @@ class BatchReport:
             failed=self.failed,
             unknown=self.unknown,
             skipped=self.skipped - self.resumed,
-            first=f"{first.document!r} for room {first.room_id!r}: {first.error}" if first else "",
+            first=f"{first.document!r} for room {first.room_id!r}: {first.error}"
+            if first
+            else repr(self.stopped_by),
         )
         raise error from (first.error if first else self.stopped_by)

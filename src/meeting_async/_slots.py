@@ -2,25 +2,37 @@
 
 A slot is held while a document is prepared and sent, and while its answer is awaited; never while
 an upload waits for its room. Who comes back from such a wait takes his turn among the rooms that
-have not begun yet, and the room with the most left to do goes first.
+have not begun yet, and the room with the most left to do goes first; but now and then whoever has
+waited for longest, and now and then a room that has not begun, so that nobody waits for ever.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
+from collections import deque
 from collections.abc import Callable
 
 import anyio
 import attrs
+
+FAIR_TURNS = 64
+"""Of so many slots one goes to the oldest claim, and one to a room that has not begun."""
 
 
 @attrs.define(eq=False)
 class _Claim:
     """Somebody who wants a slot back."""
 
+    left: int
+    """Jobs that his room has left."""
     granted: anyio.Event = attrs.field(factory=anyio.Event)
     withdrawn: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether he still wants one."""
+        return not self.withdrawn and not self.granted.is_set()
 
 
 @attrs.define(eq=False)
@@ -33,22 +45,30 @@ class Slots:
     """Returns the number of jobs in the longest queue from which one can be begun, or 0."""
     begin: Callable[[], None]
     """Begins a job from that queue, in a slot."""
-    _claims: list[tuple[int, int, _Claim]] = attrs.field(factory=list, init=False)
+    _by_left: list[tuple[int, int, _Claim]] = attrs.field(factory=list, init=False)
+    _by_age: deque[_Claim] = attrs.field(factory=deque, init=False)
+    """The same claims; those that are no longer open are dropped when they are come upon."""
     _order: itertools.count[int] = attrs.field(factory=itertools.count, init=False)
+    _given: int = attrs.field(default=0, init=False)
 
     def offer(self) -> None:
         """Give away what is free."""
-        while self.free:
-            claim, fresh = self._best(), self.longest()
-            if claim is not None and -claim[0] >= fresh:
-                heapq.heappop(self._claims)
-                self.free -= 1
-                claim[2].granted.set()
-            elif fresh:
-                self.free -= 1
-                self.begin()
-            else:
-                return
+        while self.free and (give := self._next()):
+            self.free -= 1
+            self._given += 1
+            give()
+
+    def _next(self) -> Callable[[], None] | None:
+        """Return what gives the next slot to whom it is for, or ``None`` if nobody wants it."""
+        best, fresh = self._best(), self.longest()
+        if best is None:
+            return self.begin if fresh else None
+        turn = self._given % FAIR_TURNS
+        if turn == 0:
+            return self._by_age[0].granted.set
+        if fresh and (fresh > best.left or turn == FAIR_TURNS // 2):
+            return self.begin
+        return best.granted.set
 
     def give_back(self) -> None:
         """Free a slot, for whoever is next."""
@@ -57,8 +77,9 @@ class Slots:
 
     async def claim(self, left: int) -> None:
         """Wait for a slot on behalf of a room with so many jobs left, the current one included."""
-        claim = _Claim()
-        heapq.heappush(self._claims, (-left, next(self._order), claim))
+        claim = _Claim(left)
+        heapq.heappush(self._by_left, (-left, next(self._order), claim))
+        self._by_age.append(claim)
         self.offer()
         try:
             await claim.granted.wait()
@@ -68,10 +89,13 @@ class Slots:
                 self.give_back()
             raise
 
-    def _best(self) -> tuple[int, int, _Claim] | None:
-        while self._claims and self._claims[0][2].withdrawn:
-            heapq.heappop(self._claims)
-        return self._claims[0] if self._claims else None
+    def _best(self) -> _Claim | None:
+        """Return the open claim of the room with most left, the oldest of several."""
+        while self._by_left and not self._by_left[0][2].is_open:
+            heapq.heappop(self._by_left)
+        while self._by_age and not self._by_age[0].is_open:
+            self._by_age.popleft()
+        return self._by_left[0][2] if self._by_left else None
 
 
 @attrs.define(eq=False)

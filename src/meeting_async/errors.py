@@ -431,7 +431,7 @@ class BatchFailed(MeetingError):
     skipped: int
     """Were not tried, as an earlier failure dooms them too."""
     first: str
-    """The first of them, with its reason."""
+    """The first of them, with its reason; if there is none, why the batch ended early."""
 
     def _text(self) -> str:
         counts = {
@@ -441,7 +441,9 @@ class BatchFailed(MeetingError):
             "skipped": self.skipped,
         }
         listed = ", ".join(f"{count:,} {word}" for word, count in counts.items() if count)
-        first = f"; first: {self.first}" if self.first else ""
         bad = sum(counts.values())
+        if not bad:
+            return f"the batch ended early, after {self.total:,} documents: {self.first}"
+        first = f"; first: {self.first}" if self.first else ""
         documents = f"{bad:,} of {self.total:,} documents"
         return f"{documents} are not known to be in their rooms: {listed}{first}"
