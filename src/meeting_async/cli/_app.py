@@ -10,7 +10,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import App, CycloptsError, Parameter
 from cyclopts.validators import Number
@@ -129,6 +129,59 @@ def serve(
         processing_seconds=processing_seconds,
     )
     return _serve.serve(options)
+
+
+@app.command
+def batch(
+    source: Annotated[str, Parameter(allow_leading_hyphen=True)],  # "-" is stdin
+    /,
+    *,
+    concurrency: Annotated[int, Parameter(validator=Number(gte=1), show_default=True)] = 32,
+    journal: str | None = None,
+    wait_active: PositiveSeconds | None = None,
+    on_unknown: Annotated[Literal["report", "resend"], Parameter(show_default=True)] = "report",
+    max_wait: Seconds | None = None,
+    json: bool = False,
+    report: str | None = None,
+    check: bool = False,
+) -> int:
+    """Put many documents into many rooms, in the order of each room.
+
+    SOURCE is a folder ROOM_ID/file..., or a manifest ("-": stdin) that is
+    checked as a whole before anything is sent: CSV whose first line names the
+    columns room_id, document (path or link) and if need be filename and key,
+    or a JSON object with these fields on each line. Relative paths start at the
+    manifest's folder.
+
+    Ctrl-C lets the uploads in flight end; a second one cuts them off.
+
+    Args:
+        source: Manifest, "-" or folder.
+        concurrency: Uploads at the same time; those that wait for a room do not count.
+        journal: File that knows what was accepted, so that the same command goes on later.
+        wait_active: Seconds to wait for a room that is not active; otherwise it is skipped.
+        on_unknown: "resend" sends again what may have arrived: a room may get it twice.
+        max_wait: Seconds to wait for a busy room, for each document; 330 unless told otherwise.
+        json: Print an object for each document, and a summary.
+        report: HTML file to write the report to.
+        check: Only check the manifest and the documents.
+
+    """
+    from meeting_async.cli import _batch
+
+    if source != "-" and source.startswith("-"):
+        raise InvalidInput("SOURCE", repr(source), "looks like an option", "see --help, or use ./")
+    options = _batch.Options(
+        concurrency=concurrency,
+        journal=journal,
+        wait_active=wait_active,
+        on_unknown=on_unknown,
+        max_wait=max_wait,
+        as_json=json,
+        report=report,
+        check=check,
+    )
+    return _batch.batch(source, options)
 
 
 @app.command(name="room")

@@ -31,6 +31,7 @@ _BY_ERROR: tuple[tuple[type[errors.MeetingError], str, ExitCode], ...] = (
     (errors.UploadOutcomeUnknown, "unknown", ExitCode.UNKNOWN),
     (errors.RoomBusy, "busy", ExitCode.BUSY),
     (errors.InvalidInput, "refused", ExitCode.USAGE),
+    (errors.JournalError, "failed", ExitCode.USAGE),
     (errors.DocumentUnreadable, "failed", ExitCode.USAGE),
     (errors.DocumentChanged, "failed", ExitCode.FAILED),
     (errors.DocumentError, "refused", ExitCode.FAILED),
@@ -96,7 +97,7 @@ class Outcome:
         fields = attrs.asdict(self, recurse=False)
         del fields["exit_code"]
         fields["seconds"] = round(self.seconds, 3)
-        fields["error"] = _as_json(self.error) if self.error else None
+        fields["error"] = as_json(self.error) if self.error else None
         return fields
 
     def as_line(self) -> str:
@@ -107,7 +108,8 @@ class Outcome:
         return f"{self.document}: {self.outcome} by {self.room_id} ({facts})"
 
 
-def _as_json(error: errors.MeetingError) -> dict[str, Any]:
+def as_json(error: Exception) -> dict[str, Any]:
+    """Return the object that stands for an error."""
     notes = [*getattr(error, "__notes__", ())]
     return {"type": type(error).__name__, "message": str(error), "notes": notes}
 

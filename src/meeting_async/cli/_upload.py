@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import re
 import sys
 from collections.abc import Sequence
 
@@ -15,6 +14,7 @@ from meeting_async import Document, Event, Finished, MeetingClient, _wire, error
 from meeting_async.cli._console import complain, console_on, say
 from meeting_async.cli._outcomes import ExitCode, Outcome, combined, explained
 from meeting_async.cli._progress import Display, display_on
+from meeting_async.cli._targets import document_at
 
 _HOPELESS = (errors.AuthenticationFailed, errors.RoomNotFound, errors.RoomNotActive)
 """Refusals that are not about the document: the next would get the same, after all its bytes."""
@@ -36,18 +36,12 @@ def upload(room_id: str, targets: Sequence[str], options: Options) -> ExitCode:
     if options.filename is not None and len(targets) > 1:
         problem = "is given for several documents"
         raise errors.InvalidInput("--filename", options.filename, problem, "upload them singly")
-    run = _Run(room_id, [_document(target, options.filename) for target in targets], options)
+    run = _Run(room_id, [document_at(target, options.filename) for target in targets], options)
     try:
         anyio.run(run.all, targets)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(*run.interrupted) from None
     return combined(outcome.exit_code for outcome in run.outcomes)
-
-
-def _document(target: str, filename: str | None) -> Document:
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", target):
-        return Document.from_link(target).renamed(filename, None)
-    return Document.from_path(target, filename=filename)
 
 
 @attrs.define
