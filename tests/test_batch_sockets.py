@@ -1,4 +1,4 @@
-"""Batches on real sockets: what is open while rooms are locked, what is left when one is cut off."""
+"""Batches on real sockets: what is open while rooms are locked, what is left of a cut-off one."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ async def test_every_document_arrives_in_order(
     server: MeetingServer, jobs: list[UploadJob]
 ) -> None:
     """At the real server, whole."""
-    async with MeetingClient(server.url, api_key="devkey", api_secret="devsecret") as client:
-        async with client.upload_many(jobs, concurrency=4) as batch:
-            report = await batch.wait()
+    client = MeetingClient(server.url, api_key="devkey", api_secret="devsecret")
+    async with client, client.upload_many(jobs, concurrency=4) as batch:
+        report = await batch.wait()
     assert report.accepted == len(jobs)
     for number in range(ROOMS):
         files = server.rooms[f"room{number}"].received
