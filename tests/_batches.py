@@ -18,6 +18,7 @@ import attrs
 
 from _fakes import Act, Exchange, accepted, record, reply
 from meeting_async import LockPolicy, MeetingClient, Reply, Request, Turnstile, UploadJob
+from meeting_async._multipart import MultipartBody
 
 PDF = b"%PDF-1.7\nslides\n%%EOF\n"
 ABSENT = reply(200, record("ROOM_NOT_ACTIVE"))
@@ -39,6 +40,12 @@ class Visit:
     """Whether the room has the document."""
     status: int = 0
     """Of the answer."""
+
+    @property
+    def is_out(self) -> bool:
+        """Whether the form's end was handed over, be it that nobody saw it arrive."""
+        body = self.exchange.request.body
+        return isinstance(body, MultipartBody) and body.complete
 
     @property
     def name(self) -> str:

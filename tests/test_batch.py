@@ -391,16 +391,18 @@ def test_max_wait_and_deadline_are_per_job(in_virtual_time: InVirtualTime) -> No
     assert report.seconds == pytest.approx(24)
 
 
+WRONG: dict[str, list[Any]] = {
+    "concurrency": [0, -1, 1.5, "3", True, None],
+    "window": [0, -1, 2.5, math.inf],
+    "on_unknown": ["retry", None, []],
+    "wait_active": [0, -1, math.nan, "60", True],
+    "deadline": [0, -1, math.nan, "60"],
+    "max_wait": [-1, math.nan, "60"],
+}
+
+
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        *(("concurrency", value) for value in (0, -1, 1.5, "3", True, None)),
-        *(("window", value) for value in (0, -1, 2.5, math.inf)),
-        *(("on_unknown", value) for value in ("retry", None, [])),
-        *(("wait_active", value) for value in (0, -1, math.nan, "60", True)),
-        *(("deadline", value) for value in (0, -1, math.nan, "60")),
-        *(("max_wait", value) for value in (-1, math.nan, "60")),
-    ],
+    ("name", "value"), [(name, value) for name, values in WRONG.items() for value in values]
 )
 async def test_wrong_arguments_are_named(name: str, value: Any) -> None:
     """At once, and not when the batch is entered."""

@@ -246,7 +246,7 @@ def test_a_large_document_is_not_sent_in_vain(
     jobs = [job("first"), *(job(room, n, large) for n in range(3) for room in ("absent", "there"))]
     report = in_virtual_time(ran, client_of(town), jobs)
     assert (report.accepted, report.refused, report.skipped) == (4, 1, 2)
-    assert [visit.room for visit in town.questions] == ["first", "absent", "there"]
+    assert sorted(visit.room for visit in town.questions) == ["absent", "first", "there"]
     assert {visit.room for visit in town.uploads} == {"first", "there"}
 
 
@@ -330,10 +330,10 @@ def test_a_stream_is_not_uploaded_twice(in_virtual_time: InVirtualTime) -> None:
 async def test_leaving_while_rooms_are_waited_for() -> None:
     """Nothing was sent, and that is what is said."""
     town = Town(ask=lambda _: ABSENT)
-    async with client_of(town) as client:
-        async with client.upload_many(jobs_for(3, 2), wait_active=3600) as batch:
-            await anyio.wait_all_tasks_blocked()
-            assert batch._slots.free == 32
+    client = client_of(town)
+    async with client, client.upload_many(jobs_for(3, 2), wait_active=3600) as batch:
+        await anyio.wait_all_tasks_blocked()
+        assert batch._slots.free == 32
     assert (batch.report.skipped, batch.report.total) == (6, 6)
     assert isinstance(batch, Batch)
 
@@ -341,12 +341,11 @@ async def test_leaving_while_rooms_are_waited_for() -> None:
 async def test_the_first_goes_ahead_alone() -> None:
     """Until the server has answered, no second call is made; then all go."""
     town = Town(lambda _: hanging(), ask=lambda _: accepted(replying=0.1))
-    async with client_of(town) as client:
-        async with client.upload_many(jobs_for(5, 1)) as batch:
-            await anyio.sleep(0.02)
-            assert len(town.visits) <= 1
-            with anyio.move_on_after(1):
-                while len(town.uploads) < 5:  # noqa: ASYNC110
-                    await anyio.sleep(0.01)
-            assert len(town.uploads) == 5
-            batch.stop()
+    async with client_of(town) as client, client.upload_many(jobs_for(5, 1)) as batch:
+        await anyio.sleep(0.02)
+        assert len(town.visits) <= 1
+        with anyio.move_on_after(1):
+            while len(town.uploads) < 5:  # noqa: ASYNC110
+                await anyio.sleep(0.01)
+        assert len(town.uploads) == 5
+        batch.stop()

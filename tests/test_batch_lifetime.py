@@ -64,15 +64,17 @@ async def works(client: MeetingClient) -> None:
 
 @pytest.mark.parametrize(
     "error",
-    [Oops("x"), KeyboardInterrupt(), SystemExit(3), StopAsyncIteration(), StopIteration()]
-    + [ExceptionGroup("mine", [Oops("y")]), GeneratorExit()],
+    [
+        *(Oops("x"), KeyboardInterrupt(), SystemExit(3), StopAsyncIteration(), StopIteration()),
+        *(ExceptionGroup("mine", [Oops("y")]), GeneratorExit()),
+    ],
     ids=lambda error: type(error).__name__,
 )
 async def test_what_the_body_raises_comes_out_as_it_is(error: BaseException) -> None:
     """No group around it; what was on its way is cut off, and everything accounted for."""
     town = Town(lambda visit: hanging() if visit.room != "another" else accepted())
     async with client_of(town) as client:
-        with pytest.raises(type(error)) as caught:
+        with pytest.raises(type(error)) as caught:  # noqa: PT012
             async with client.upload_many(jobs_for(3, 2), concurrency=2) as batch:
                 await until(lambda: sum(v.exchange.complete for v in town.uploads) == 2)
                 raise error
@@ -85,7 +87,7 @@ async def test_what_the_body_raises_comes_out_as_it_is(error: BaseException) -> 
 async def test_an_error_while_cancelled_is_not_lost() -> None:
     """As without a batch: what a body raises when it is cancelled wins."""
     async with client_of(Town(lambda _: hanging())) as client:
-        with pytest.raises(Oops), anyio.move_on_after(0.05):
+        with pytest.raises(Oops), anyio.move_on_after(0.05):  # noqa: PT012
             async with client.upload_many(jobs_for(2, 2)):
                 try:
                     await anyio.sleep_forever()
@@ -152,10 +154,10 @@ async def test_the_timeout_of_asyncio(anyio_backend: str) -> None:
     """It becomes the TimeoutError that it is."""
     town = Town(lambda _: hanging())
     async with client_of(town) as client:
+        batch = client.upload_many(jobs_for(3, 2))
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.1):
-                async with client.upload_many(jobs_for(3, 2)) as batch:
-                    await batch.wait()
+            async with asyncio.timeout(0.1), batch:
+                await batch.wait()
     assert batch.report.total == 6
     task = asyncio.current_task()
     assert task is not None
@@ -239,7 +241,7 @@ async def test_the_input_raises(kind: str) -> None:
     async with client_of(Town(seconds=0.05)) as client:
         jobs: Any = plain() if kind == "sync" else asynchronous()
         async with client.upload_many(jobs) as batch:
-            with pytest.raises(Oops) as caught:
+            with pytest.raises(Oops) as caught:  # noqa: PT012
                 async for outcome in batch:
                     came.append(outcome.status)  # noqa: PERF401 - it raises at the end
             assert caught.value is error
@@ -254,10 +256,10 @@ async def test_the_input_raises(kind: str) -> None:
 @pytest.mark.parametrize("item", [None, ("room", "deck.pdf"), "deck.pdf", UploadJob])
 async def test_an_item_that_is_no_job(item: Any) -> None:
     """It is named by its place; those read before still end."""
-    async with client_of(Town()) as client:
-        async with client.upload_many([job("a", 0), job("a", 1), item, job("a", 2)]) as batch:
-            with pytest.raises(TypeError, match="job 2 must be an UploadJob"):
-                await batch.wait()
+    jobs = [job("a", 0), job("a", 1), item, job("a", 2)]
+    async with client_of(Town()) as client, client.upload_many(jobs) as batch:
+        with pytest.raises(TypeError, match="job 2 must be an UploadJob"):
+            await batch.wait()
     assert statuses(batch) == ["accepted", "accepted"]
 
 
@@ -288,7 +290,7 @@ async def test_generators_are_closed(kind: str, end: str) -> None:
             async with client.upload_many(jobs, window=5) as batch:
                 outcome = await anext(batch)
                 if end == "raised":
-                    raise Oops
+                    raise Oops  # noqa: TRY301
                 if end in {"stopped", "doomed"}:
                     batch.stop()
                     with anyio.fail_after(5):
@@ -318,13 +320,13 @@ async def test_stopping_does_not_wait_for_the_next_job() -> None:
 async def test_stopping_lets_end_what_is_on_its_way() -> None:
     """Nothing new is begun, and a list is accounted for to its end."""
     town = Town(seconds=0.05)
-    async with client_of(town) as client:
-        async with client.upload_many(jobs_for(2, 50), concurrency=2, window=10) as batch:
-            await anext(batch)
-            await until(lambda: town.running == 2)
-            batch.stop()
-            batch.stop()
-            await batch.wait()
+    client = client_of(town)
+    async with client, client.upload_many(jobs_for(2, 50), concurrency=2, window=10) as batch:
+        await anext(batch)
+        await until(lambda: town.running == 2)
+        batch.stop()
+        batch.stop()
+        await batch.wait()
     assert 2 <= batch.report.accepted <= 4
     assert batch.report.skipped == 100 - batch.report.accepted
     assert statuses(batch).count("skipped") == batch.report.skipped
@@ -406,12 +408,11 @@ async def test_a_slow_consumer_stops_the_reading_and_nothing_else() -> None:
         await until(lambda: batch.report.accepted == 10)
         await anyio.wait_all_tasks_blocked()
         assert len(read) == 11
-        for number in range(5):
+        for _ in range(5):
             await anext(batch)
         await until(lambda: batch.report.accepted == 15)
         await anyio.wait_all_tasks_blocked()
         assert (len(read), town.running) == (16, 0)
-        del number
 
 
 # --- misuse --------------------------------------------------------------------------------------
@@ -479,10 +480,9 @@ def test_the_report_stops_its_watch_with_the_batch(in_virtual_time: InVirtualTim
     """However long the caller stays in the block afterwards."""
 
     async def main() -> float:
-        async with client_of(Town(seconds=5.0)) as client:
-            async with client.upload_many([job("a")]) as batch:
-                await batch.wait()
-                await anyio.sleep(100)
+        async with client_of(Town(seconds=5.0)) as client, client.upload_many([job("a")]) as batch:
+            await batch.wait()
+            await anyio.sleep(100)
         return batch.report.seconds
 
     assert in_virtual_time(main) == pytest.approx(5)

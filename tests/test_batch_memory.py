@@ -120,8 +120,7 @@ async def test_a_queued_job_is_small(rooms: int, tracing: None) -> None:
             await anyio.wait_all_tasks_blocked()
             assert len(batch._queues) == jobs - 1
             each = (traced() - before) / jobs
-            print(f"{each:.0f} bytes for each of {jobs} jobs on {rooms} rooms")
-    assert each <= 1000
+    assert each <= 1000  # 326, 358 and 613 when this was written
 
 
 # --- documents in memory -------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -149,7 +150,7 @@ def test_waiting_for_a_room(in_virtual_time: InVirtualTime) -> None:
         told = stage.recorder.of(WaitingUntilActive)
         asked = [visit.exchange.began for visit in stage.town.questions]
         assert [event.retry_in for event in told] == pytest.approx(
-            [later - earlier for earlier, later in zip(asked, asked[1:], strict=False)]
+            [later - earlier for earlier, later in itertools.pairwise(asked)]
         )
         assert {(e.room_id, e.document, e.max_wait) for e in told} == {("room01", "deck.pdf", 3600)}
         assert [event.waited for event in told] == pytest.approx(asked[:-1])
