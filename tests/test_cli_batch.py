@@ -578,7 +578,8 @@ def ending(
     for outcome in outcomes:
         report.add(outcome)
     entries = [
-        Entry(line, f"m:{line}", "room", document, size=10) for line in range(len(outcomes) + 1)
+        Entry(line, f"m:{line}", "room", document, "a.pdf", size=10)
+        for line in range(len(outcomes) + 1)
     ]
     return Ending(report, entries, journal, is_patient, report.outcomes)
 

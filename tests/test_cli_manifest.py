@@ -373,6 +373,28 @@ def test_relative_paths_start_at_the_manifests_folder(
     assert here.document.source == there.document.source
 
 
+def test_a_journal_knows_a_batch_that_has_moved(tmp_path: Path) -> None:
+    """Manifest and documents together, or the folder; but never by what a link may hold secret."""
+    keys = []
+    for place in ("before", "after"):
+        room = tmp_path / place / "room01"
+        room.mkdir(parents=True)
+        (room / "a.pdf").write_bytes(PDF)
+        manifest = tmp_path / place / "m.csv"
+        manifest.write_text(
+            "room_id,document,filename\nr,room01/a.pdf,Unit.pdf\nr,https://x.test/b?secret=1,\n"
+        )
+        entries = checked(str(manifest)).entries
+        manifest.unlink()
+        keys.append([entry.job.key for entry in (*entries, *checked(str(room.parent)).entries)])
+    assert keys[0] == keys[1]
+    assert keys[0] == [
+        '["r", "room01/a.pdf", "Unit.pdf"]',
+        None,
+        '["room01", "room01/a.pdf", "a.pdf"]',
+    ]
+
+
 def test_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
     """Paths start at the working directory; the format is recognised all the same."""
 

@@ -123,7 +123,7 @@ class Batch:
         return self
 
     async def __anext__(self) -> UploadOutcome:
-        if self._lifetime is None:
+        if self._tasks is None and not self._is_ended:
             raise RuntimeError("use the batch in an `async with` block")
         outcome = await self._outbox.take()
         if outcome is None:

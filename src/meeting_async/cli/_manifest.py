@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import stat
@@ -32,14 +33,19 @@ class Entry:
     """What mistakes call it: ``term.csv:17``, or the path of the file."""
     room_id: str
     document: Document
+    written: str
+    """Path or link as it is written, a path from the folder of the manifest."""
     key: str | None = None
     size: int | None = None
     """Bytes; ``None`` for a link and before it was looked at."""
 
     @property
     def job(self) -> UploadJob:
-        """What a batch takes."""
-        return UploadJob(self.room_id, self.document, key=self.key)
+        """What a batch takes. A journal knows it again when manifest and documents have moved."""
+        key = self.key
+        if key is None and self.document.link is None:
+            key = json.dumps([self.room_id, self.written, self.document.filename])
+        return UploadJob(self.room_id, self.document, key=key)
 
 
 @attrs.frozen(order=True)
@@ -123,16 +129,17 @@ def _folder(source: str, besides: Collection[str]) -> Manifest:
     manifest = Manifest(source, left_out=found.left_out)
     manifest.flaws += [Flaw(0, path, text) for path, text in found.mistakes]
     for number, (room_id, path) in enumerate(found.documents, 1):
-        _add(manifest, path, Row(number, {"room_id": room_id, "document": path}), "")
+        written = os.path.relpath(path, source)
+        _add(manifest, path, Row(number, {"room_id": room_id, "document": written}), source)
     return manifest
 
 
 def _add(manifest: Manifest, place: str, row: Row, base: str) -> None:
     """Add what a row asks for, if its document can be named; note everything wrong with it."""
     values = row.values
-    target, key = values["document"], values.get("key")
-    if not is_link(target):
-        # Absolute, so that a journal knows the document wherever the batch is resumed.
+    written, key = values["document"], values.get("key")
+    target = written
+    if not is_link(target):  # absolute, as one file may be written in several ways
         target = os.path.abspath(os.path.join(base, target))  # noqa: PTH100, PTH118 - any string
     problems = []
     try:
@@ -143,7 +150,7 @@ def _add(manifest: Manifest, place: str, row: Row, base: str) -> None:
         problems.append("key contains characters that are no Unicode text")
     try:
         document = document_at(target, values.get("filename"))
-        manifest.entries.append(Entry(row.line, place, values["room_id"], document, key))
+        manifest.entries.append(Entry(row.line, place, values["room_id"], document, written, key))
     except InvalidInput as error:
         problems.append(str(error))
     manifest.flaws += [Flaw(row.line, place, problem) for problem in problems]
