@@ -8,20 +8,25 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import stat
+import threading
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing, suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
 import anyio
 import anyio.to_thread
 import attrs
 
+from meeting_async._threads import in_thread
 from meeting_async.errors import JournalError, JournalInUse
 
 T = TypeVar("T")
 
 Action = Callable[[sqlite3.Connection], T]
-"""Something to do within a transaction."""
+"""Something to do within a transaction. It raises, if at all, before it writes anything."""
 
 
 @attrs.frozen
@@ -51,11 +56,14 @@ class Database:
 
     path: str
     _connection: sqlite3.Connection
-    _pending: list[_Write] = attrs.field(factory=list, init=False)
+    _pending: deque[_Write] = attrs.field(factory=deque, init=False)
     _turn: anyio.Lock = attrs.field(factory=anyio.Lock, init=False)
     _threads: anyio.CapacityLimiter = attrs.field(
         factory=lambda: anyio.CapacityLimiter(1), init=False
     )
+    _alone: threading.Lock = attrs.field(factory=threading.Lock, init=False)
+    """As asyncio's own cancellation breaks through shields, and leaves a thread behind."""
+    _process: int = attrs.field(factory=os.getpid, init=False)
 
     async def write(self, action: Action[T]) -> T:
         """Do something and return its result when it is durable.
@@ -67,34 +75,32 @@ class Database:
             JournalError: It could not be written.
 
         """
+        if os.getpid() != self._process:
+            raise JournalError(self.path, "belongs to the process that this one was forked from")
         write = _Write(action)
         self._pending.append(write)
         with anyio.CancelScope(shield=True):
             async with self._turn:
                 if not write.is_done:
-                    writes, self._pending = self._pending, []
-                    await self._in_thread(lambda: self._commit(writes))
+                    await self._in_thread(self._commit)
         if write.error is not None:
             raise write.error
         result: T = write.result
         return result
 
-    def _commit(self, writes: Sequence[_Write]) -> None:
-        """Do them all in one transaction."""
-        try:
-            self._connection.execute("BEGIN IMMEDIATE")
+    def _commit(self) -> None:
+        """Do what is pending in one transaction, after the one that a thread is still busy with."""
+        with self._alone:
+            writes = [self._pending.popleft() for _ in range(len(self._pending))]
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+                for write in writes:
+                    self._do(write)
+                self._connection.execute("COMMIT")
+            except BaseException as error:  # noqa: BLE001 - each caller gets it, or one like it
+                self._fail(writes, error)
             for write in writes:
-                self._do(write)
-            self._connection.execute("COMMIT")
-        except sqlite3.Error as error:
-            failure = JournalError(self.path, f"cannot be written: {error}")
-            failure.__cause__ = error
-            for write in writes:
-                write.error = failure
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
-        for write in writes:
-            write.is_done = True
+                write.is_done = True
 
     def _do(self, write: _Write) -> None:
         try:
@@ -104,13 +110,32 @@ class Database:
         except Exception as error:  # noqa: BLE001 - it is that of one caller only, who gets it
             write.error = error
 
+    def _fail(self, writes: Sequence[_Write], error: BaseException) -> None:
+        """Have nothing of it in the file; each caller gets an error of his own to raise."""
+        for write in writes:
+            write.error = JournalError(self.path, f"cannot be written: {error}")
+            write.error.__cause__ = error
+        with suppress(sqlite3.Error):  # then the next transaction cannot begin
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+
     async def _in_thread(self, function: Callable[[], T]) -> T:
         return await anyio.to_thread.run_sync(function, limiter=self._threads)
 
     async def aclose(self) -> None:
-        """Close the file."""
+        """Close the file.
+
+        Not in a process that was forked meanwhile: SQLite would tidy up, and what its parent writes
+        from then on would be lost.
+        """
+        if os.getpid() != self._process:
+            return
         with anyio.CancelScope(shield=True):
-            await self._in_thread(self._connection.close)
+            await self._in_thread(self._close)
+
+    def _close(self) -> None:
+        with self._alone:
+            self._connection.close()
 
 
 @asynccontextmanager
@@ -122,8 +147,8 @@ async def opened(path: str | os.PathLike[str], schema: Schema) -> AsyncGenerator
         JournalError: It cannot be opened, or is something else.
 
     """
-    text = os.fspath(path)
-    connection = await anyio.to_thread.run_sync(lambda: _connected(text, schema))
+    text = os.fsdecode(path)
+    connection = await in_thread(lambda: _connected(text, schema))
     database = Database(text, connection)
     try:
         yield database
@@ -132,52 +157,67 @@ async def opened(path: str | os.PathLike[str], schema: Schema) -> AsyncGenerator
 
 
 def _connected(path: str, schema: Schema) -> sqlite3.Connection:
+    """Look before anything is touched, then take the file."""
+    # In full, it means a file whatever it is called: SQLite has meanings for "" and ":memory:".
+    full = Path(path).absolute()
     try:
-        # In exclusive mode a second connection is refused at once, wherever it is.
-        connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
-    except (sqlite3.Error, ValueError, TypeError) as error:  # ValueError: a NUL in the path
-        raise JournalError(path, f"cannot be opened: {error}") from error
-    try:
-        _take(connection, path, schema)
-    except sqlite3.DatabaseError as error:
-        connection.close()
+        _look(full, path, schema)
+        return _taken(full, schema)
+    except (sqlite3.Error, OSError, ValueError) as error:  # ValueError: what no path can hold
+        if isinstance(error, JournalError):
+            raise
         if getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY"):
             raise JournalInUse(path, "is in use by another batch: wait for its end") from error
         raise JournalError(path, f"cannot be used: {error}") from error
+
+
+def _look(full: Path, path: str, schema: Schema) -> None:
+    """See that the file is new, or one of these, without a change to what may be somebody else's.
+
+    To open a file as usual is to tidy up what a process that crashed has left beside it. And to
+    read it without SQLite would free the locks that this process has on it (fcntl).
+    """
+    try:
+        status = full.stat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(status.st_mode):
+        raise JournalError(path, "is no file: name one, or one to be made")
+    if status.st_size == 0:
+        return
+    uri = f"{full.as_uri()}?mode=ro&immutable=1"
+    with closing(sqlite3.connect(uri, uri=True)) as connection:
+        application, version = (
+            connection.execute(f"PRAGMA {name}").fetchone()[0]
+            for name in ("application_id", "user_version")
+        )
+    if application != schema.application_id:
+        raise JournalError(path, "is a database of something else: name another file")
+    if version != schema.version:
+        raise JournalError(path, f"has format {version}, which this version cannot read")
+
+
+def _taken(full: Path, schema: Schema) -> sqlite3.Connection:
+    # In exclusive mode a second connection is refused at once, wherever it is.
+    connection = sqlite3.connect(full, timeout=0, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+        connection.execute("PRAGMA synchronous = FULL")  # durable, also when the power fails
+        connection.execute("PRAGMA fullfsync = ON")  # what FULL takes on macOS
+        connection.execute("BEGIN EXCLUSIVE")
+        if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            _make(connection, schema)
+        connection.execute("COMMIT")
+        connection.execute("PRAGMA journal_mode = WAL")
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _take(connection: sqlite3.Connection, path: str, schema: Schema) -> None:
-    """See what the file is before anything is written to it; then exclude everybody else."""
-    is_new = _is_new(connection, path, schema)
-    connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")  # durable, also when the power fails
-    connection.execute("BEGIN EXCLUSIVE")
-    if is_new:
-        for table in schema.tables:
-            connection.execute(table)
-        connection.execute(f"PRAGMA application_id = {schema.application_id}")
-        connection.execute(f"PRAGMA user_version = {schema.version}")
-    connection.execute("COMMIT")
-
-
-def _is_new(connection: sqlite3.Connection, path: str, schema: Schema) -> bool:
-    application, version, tables = (
-        connection.execute(question).fetchone()[0]
-        for question in (
-            "PRAGMA application_id",
-            "PRAGMA user_version",
-            "SELECT count(*) FROM sqlite_master",
-        )
-    )
-    if (application, version, tables) == (0, 0, 0):
-        return True
-    if application != schema.application_id:
-        raise JournalError(path, "is a database of something else: name another file")
-    if version != schema.version:
-        raise JournalError(path, f"has format {version}, which this version cannot read")
-    return False
+def _make(connection: sqlite3.Connection, schema: Schema) -> None:
+    """Have it all in the file at once, and in the file itself: see `_look`."""
+    for table in schema.tables:
+        connection.execute(table)
+    connection.execute(f"PRAGMA application_id = {schema.application_id}")
+    connection.execute(f"PRAGMA user_version = {schema.version}")
