@@ -183,6 +183,8 @@ def _look(full: Path, path: str, schema: Schema) -> None:
         return
     if not stat.S_ISREG(status.st_mode):
         raise JournalError(path, "is no file: name one, or one to be made")
+    if not os.access(full, os.R_OK | os.W_OK):
+        raise JournalError(path, "may not be read and written by this process")
     if status.st_size == 0:
         return
     uri = f"{full.as_uri()}?mode=ro&immutable=1"
