@@ -17,6 +17,7 @@ from meeting_async._presence import ABSENT, Presence
 from meeting_async._records import UploadReceipt
 from meeting_async._slots import Slot
 from meeting_async._streams import StreamSource
+from meeting_async._verdicts import Verdict
 
 
 @attrs.frozen(kw_only=True)
@@ -53,6 +54,8 @@ class Errand:
     _entry: Entry | None = attrs.field(default=None, init=False)
     _is_intended: bool = attrs.field(default=False, init=False)
     """Whether the journal says that the document is out."""
+    _is_in_doubt: bool = attrs.field(default=False, init=False)
+    """Whether an earlier run may have delivered what is sent again: then no failure is certain."""
     _upload: Upload | None = attrs.field(default=None, init=False)
     _earlier: tuple[Attempt, ...] = attrs.field(default=(), init=False)
     """Attempts of uploads that found the room no longer active."""
@@ -62,7 +65,10 @@ class Errand:
         try:
             receipt = await self._done()
         except Exception as error:  # noqa: BLE001 - whatever a job does, the others go on
-            await self._end(status_of(error), error=error)
+            if self._was_accepted:
+                await self._end("accepted")
+            else:
+                await self._end(status_of(error), error=error)
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await self._cut_off()
@@ -126,6 +132,7 @@ class Errand:
         if shut_for:
             await self.calls.shared.door(self.job.room_id).shut(shut_for)
         if self.terms.resend_unknown:
+            self._is_in_doubt = True
             return False
         self._entry = entry
         raise errors.UploadOutcomeUnknown(
@@ -155,8 +162,14 @@ class Errand:
     async def before_wait(self, *, may_have_arrived: bool) -> None:
         """Hold no slot while waiting, and let the journal know that nothing arrived."""
         self.slot.give_back()
-        if self._is_intended and not may_have_arrived:
+        if self._is_intended and not may_have_arrived and not self._is_in_doubt:
             await self._note("ready", None)
+
+    @property
+    def _was_accepted(self) -> bool:
+        """Whether the document is in its room, even if what came after that went wrong."""
+        attempts = self._upload.attempts if self._upload else ()
+        return bool(attempts) and attempts[-1].verdict == Verdict.ACCEPTED.value
 
     @property
     def _size(self) -> int | None:
@@ -168,6 +181,8 @@ class Errand:
         """Give back what is held, have the outcome in the journal, and say it."""
         self.slot.give_back()
         error: Exception | None = facts.get("error")
+        if self._is_in_doubt and status in {"refused", "failed"}:
+            status = "unknown"
         self.outcome = UploadOutcome(
             index=self.index,
             room_id=self.job.room_id,
@@ -181,7 +196,10 @@ class Errand:
             **facts,
         )
         reason = str(error) if isinstance(error, errors.MeetingError) else None
-        await self._note("ready" if status == "skipped" else status, reason)
+        if status != "skipped":
+            await self._note(status, reason)
+        elif not self._is_in_doubt:
+            await self._note("ready", reason)
 
     async def _note(self, state: State, reason: str | None) -> None:
         """Write to the journal; trouble with it cannot change what became of the document."""
@@ -196,7 +214,9 @@ class Errand:
     async def _cut_off(self) -> None:
         """Say what a cancellation left behind."""
         loss = self._upload.loss if self._upload else None
-        if loss is not None:
+        if self._was_accepted:
+            await self._end("accepted")
+        elif loss is not None:
             await self._end("unknown", error=loss)
         elif self._upload and self._upload.attempts:
             how_far = "while it was on its way; it did not reach its room"
