@@ -45,6 +45,8 @@ class _Write:
     """Something to be done in the next transaction."""
 
     action: Action[Any]
+    woken: anyio.Event = attrs.field(factory=anyio.Event)
+    """Set when it is done, or when it is its turn to see that it gets done."""
     is_done: bool = False
     result: Any = None
     error: Exception | None = None
@@ -57,7 +59,9 @@ class Database:
     path: str
     _connection: sqlite3.Connection
     _pending: deque[_Write] = attrs.field(factory=deque, init=False)
-    _turn: anyio.Lock = attrs.field(factory=anyio.Lock, init=False)
+    """What no transaction has taken up yet."""
+    _waiting: deque[_Write] = attrs.field(factory=deque, init=False)
+    """Whose callers wait; the first of them commits."""
     _threads: anyio.CapacityLimiter = attrs.field(
         factory=lambda: anyio.CapacityLimiter(1), init=False
     )
@@ -79,14 +83,31 @@ class Database:
             raise JournalError(self.path, "belongs to the process that this one was forked from")
         write = _Write(action)
         self._pending.append(write)
+        self._waiting.append(write)
         with anyio.CancelScope(shield=True):
-            async with self._turn:
+            try:
+                if self._waiting[0] is not write:
+                    await write.woken.wait()
                 if not write.is_done:
                     await self._in_thread(self._commit)
+            finally:
+                self._leave(write)
         if write.error is not None:
             raise write.error
         result: T = write.result
         return result
+
+    def _leave(self, write: _Write) -> None:
+        """Wake, all at once, those who have what they wait for, and the one who is to go on."""
+        is_first = self._waiting and self._waiting[0] is write
+        with suppress(ValueError):
+            self._waiting.remove(write)
+        if not is_first:
+            return
+        while self._waiting and self._waiting[0].is_done:
+            self._waiting.popleft().woken.set()
+        if self._waiting:
+            self._waiting[0].woken.set()
 
     def _commit(self) -> None:
         """Do what is pending in one transaction, after the one that a thread is still busy with."""
