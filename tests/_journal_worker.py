@@ -182,8 +182,10 @@ def _read(source: int, pid: int, kill_after: float | None) -> bytes:
 
 
 def main() -> None:
-    """Follow orders."""
-    for line in sys.stdin:
+    """Follow the order that is given, in this process; or those on the input, in forks."""
+    for order in sys.argv[1:]:
+        _run(Order(**json.loads(order)), sys.stdout.fileno())
+    for line in () if sys.argv[1:] else sys.stdin:
         told = _forked(Order(**json.loads(line)))
         sys.stdout.write(json.dumps(attrs.asdict(told)) + "\n")
         sys.stdout.flush()

@@ -38,7 +38,7 @@ async def use(path: str) -> None:
 async def die(path: str) -> None:
     """Write to it, then be killed."""
     async with opened(path, SCHEMA) as database:
-        await database.write(note("one"))
+        await database.write(note("one"), durable=False)
         os.kill(os.getpid(), signal.SIGKILL)
 
 

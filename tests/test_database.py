@@ -104,6 +104,26 @@ async def test_it_is_as_durable_as_sqlite_can_make_it(tmp_path: Path) -> None:
         assert answers == ["wal", 2, 1, "exclusive"]
 
 
+async def test_what_need_not_be_durable_is_not_waited_for(tmp_path: Path) -> None:
+    """The disk is asked only if one of a transaction wants it; a killed process loses nothing."""
+    path = tmp_path / "notes.db"
+    async with opened(path, SCHEMA) as database:
+        statements = traced(database)
+        for durable in (False, False, True, True, False):
+            await database.write(note("one"), durable=durable)
+        async with anyio.create_task_group() as tasks:
+            with busy_disk(database):
+                for durable in (False, True, False):
+                    tasks.start_soon(partial(database.write, note("one"), durable=durable))
+                await anyio.sleep(0.05)
+    settings = ["BEGIN IMMEDIATE" if one[0] == "B" else one for one in statements if one[0] in "PB"]
+    off, on, begin = "PRAGMA synchronous = NORMAL", "PRAGMA synchronous = FULL", "BEGIN IMMEDIATE"
+    assert settings == [off, begin, begin, on, begin, begin, off, begin, *settings[8:]]
+    assert settings[8:] in ([on, begin], [begin, on, begin])
+    assert await elsewhere("die", path) == ""
+    assert len(notes_in(path)) == 9
+
+
 async def test_many_writers_share_few_transactions(tmp_path: Path) -> None:
     """All that wait while the disk is busy are done together, in the order in which they came."""
     path = tmp_path / "notes.db"

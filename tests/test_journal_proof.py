@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -235,6 +236,56 @@ def test_the_file_as_it_is_at_any_moment(tmp_path: Path, helper: subprocess.Pope
     sys.stdout.write(f"\n{copies} copies\n")
 
 
-@pytest.mark.skipif(not shutil.which("strace"), reason="strace looks at system calls")
-def test_the_disk_is_asked_before_the_closing_boundary_leaves(tmp_path: Path) -> None:
-    """By the system calls: the log is written and synced between a document and its end."""
+def can_trace() -> bool:
+    """Tell whether system calls can be looked at here."""
+    command = ["strace", "-f", "-o", os.devnull, "true"]
+    return bool(shutil.which("strace")) and subprocess.run(command, check=False).returncode == 0
+
+
+CALL = re.compile(
+    r"(?P<thread>\d+) +(?:"
+    r"(?P<write>pwrite64)\(\d+<[^>]*-wal>|"
+    r"(?P<sync>fdatasync|fsync)\(\d+<[^>]*-wal>\) += 0|"
+    r"(?P<begun>fdatasync|fsync)\(\d+<[^>]*-wal> <unfinished|"
+    r"<\.\.\. (?P<ended>fdatasync|fsync) resumed>\) += 0|"
+    r"(?P<upload>sendto|sendmsg|write)\(.*uploadWhiteboardFile"
+    r")"
+)
+
+
+def course_of(trace: Path) -> str:
+    """Return what happened in which order: W a write to the log, S it is on disk, U an upload."""
+    course, syncing = "", set()
+    for line in trace.read_text().splitlines():
+        call = CALL.match(line)
+        if call is None:
+            continue
+        kind, thread = call.lastgroup, call["thread"]
+        if kind == "begun":
+            syncing.add(thread)
+        elif kind in {"write", "upload"}:
+            course += "W" if kind == "write" else "U"
+        elif kind == "sync" or thread in syncing:
+            syncing.discard(thread)
+            course += "S"
+    return course
+
+
+def test_the_disk_has_it_before_the_closing_boundary_leaves(tmp_path: Path) -> None:
+    """By the system calls: written and synced before each upload, which is one call when small."""
+    if not can_trace():
+        pytest.skip("no strace that may trace")
+    documents(tmp_path, 3)
+    server, trace = MeetingServer(), tmp_path / "trace"
+    server.add_room("room00")
+    with server.run() as url:
+        order = {"url": url, "journal": f"{tmp_path}/term.db", "folder": str(tmp_path)}
+        order |= {"jobs": 3, "rooms": 1, "concurrency": 1}
+        command = ["strace", "-f", "-qq", "-y", "-s", "100", "-o", str(trace)]
+        command += ["-e", "trace=fdatasync,fsync,pwrite64,sendto,sendmsg,write"]
+        command += [sys.executable, "-m", "_journal_worker", json.dumps(order)]
+        subprocess.run(command, cwd=HERE, check=True, capture_output=True)
+    course = course_of(trace)
+    before_each = course.split("U")[:-1]
+    assert len(before_each) == len(server.rooms["room00"].accepted) == 3
+    assert all(calls.endswith("WS") for calls in before_each)

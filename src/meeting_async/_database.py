@@ -1,7 +1,8 @@
 """An SQLite file that one process has to itself, and that loses nothing it has confirmed.
 
 Everything runs in a worker thread. What several tasks want written at the same time becomes
-durable together: the first of them commits for all that wait behind it.
+durable together: the first of them commits for all that wait behind it. What need not survive a
+failure of the power is in the file, too, and not waited for until it is on the disk.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class _Write:
     """Something to be done in the next transaction."""
 
     action: Action[Any]
+    durable: bool
     woken: anyio.Event = attrs.field(factory=anyio.Event)
     """Set when it is done, or when it is its turn to see that it gets done."""
     is_done: bool = False
@@ -65,12 +67,17 @@ class Database:
     _threads: anyio.CapacityLimiter = attrs.field(
         factory=lambda: anyio.CapacityLimiter(1), init=False
     )
+    _is_syncing: bool = attrs.field(default=True, init=False)
+    """Whether a commit waits for the disk, as it is set."""
     _alone: threading.Lock = attrs.field(factory=threading.Lock, init=False)
     """As asyncio's own cancellation breaks through shields, and leaves a thread behind."""
     _process: int = attrs.field(factory=os.getpid, init=False)
 
-    async def write(self, action: Action[T]) -> T:
+    async def write(self, action: Action[T], *, durable: bool = True) -> T:
         """Do something and return its result when it is durable.
+
+        With ``durable=False`` only the end of the process cannot undo it. The next durable write
+        makes it durable, too.
 
         It is not cut short by a cancellation: a disk takes milliseconds, and a caller must know
         what is written.
@@ -81,7 +88,7 @@ class Database:
         """
         if os.getpid() != self._process:
             raise JournalError(self.path, "belongs to the process that this one was forked from")
-        write = _Write(action)
+        write = _Write(action, durable)
         self._pending.append(write)
         self._waiting.append(write)
         with anyio.CancelScope(shield=True):
@@ -114,6 +121,7 @@ class Database:
         with self._alone:
             writes = [self._pending.popleft() for _ in range(len(self._pending))]
             try:
+                self._sync(any(write.durable for write in writes))
                 self._connection.execute("BEGIN IMMEDIATE")
                 for write in writes:
                     self._do(write)
@@ -122,6 +130,12 @@ class Database:
                 self._fail(writes, error)
             for write in writes:
                 write.is_done = True
+
+    def _sync(self, on: bool) -> None:
+        """Let the next commit wait for the disk or not; in WAL mode one waits for all before it."""
+        if on != self._is_syncing:
+            self._connection.execute(f"PRAGMA synchronous = {'FULL' if on else 'NORMAL'}")
+            self._is_syncing = on
 
     def _do(self, write: _Write) -> None:
         try:
