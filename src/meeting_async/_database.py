@@ -106,11 +106,11 @@ class Database:
 
     def _leave(self, write: _Write) -> None:
         """Wake, all at once, those who have what they wait for, and the one who is to go on."""
-        is_first = self._waiting and self._waiting[0] is write
-        with suppress(ValueError):
-            self._waiting.remove(write)
-        if not is_first:
+        if not (self._waiting and self._waiting[0] is write):
+            if not write.is_done:
+                self._waiting.remove(write)
             return
+        self._waiting.popleft()
         while self._waiting and self._waiting[0].is_done:
             self._waiting.popleft().woken.set()
         if self._waiting:
