@@ -134,11 +134,11 @@ def _be_killed_at(statement: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def connected(*args: Any, **kwargs: Any) -> sqlite3.Connection:
-        connection = connect(*args, **kwargs)
+        connection: sqlite3.Connection = connect(*args, **kwargs)
         connection.set_trace_callback(count)
         return connection
 
-    _database.sqlite3.connect = connected  # type: ignore[attr-defined,assignment]
+    _database.sqlite3.connect = connected  # type: ignore[attr-defined]
 
 
 # --- the process that forks ----------------------------------------------------------------------

@@ -440,12 +440,13 @@ async def test_an_empty_file_becomes_one(tmp_path: Path) -> None:
 async def test_where_nothing_can_be_written_nothing_is_opened(tmp_path: Path) -> None:
     """A directory, a device, a pipe, a place without permission or that is not there."""
     os.mkfifo(tmp_path / "pipe")
-    places = [tmp_path, "", "/dev/null", tmp_path / "pipe"]
-    for place in places:
+    nowhere: list[str | Path] = [tmp_path, "", "/dev/null", tmp_path / "pipe"]
+    for place in nowhere:
         with pytest.raises(JournalError, match="is no file: name one"):
             async with opened(place, SCHEMA):
                 pass
-    for place in ["/proc/notes.db", tmp_path / "not there" / "notes.db", tmp_path / "pipe" / "x"]:
+    nowhere = ["/proc/notes.db", tmp_path / "not there" / "notes.db", tmp_path / "pipe" / "x"]
+    for place in nowhere:
         with pytest.raises(JournalError, match="cannot be used: "):
             async with opened(place, SCHEMA):
                 pass

@@ -187,7 +187,11 @@ def test_killed_and_started_again(
     dice = random.Random(f"{on_unknown} {concurrency} {backend}" if not IS_NIGHTLY else None)
     sums: Counter[str] = Counter()
     while sums["kills"] < KILLS:
-        how = {"on_unknown": on_unknown, "concurrency": concurrency, "backend": backend}
+        how: dict[str, Any] = {
+            "on_unknown": on_unknown,
+            "concurrency": concurrency,
+            "backend": backend,
+        }
         with batch_in(tmp_path / str(sums["batches"]), helper, **how) as batch:
             left = KILLS - sums["kills"]
             while batch.kills < left and killed(batch, dice, 0.5).killed:
@@ -279,8 +283,8 @@ def test_the_disk_has_it_before_the_closing_boundary_leaves(tmp_path: Path) -> N
     server, trace = MeetingServer(), tmp_path / "trace"
     server.add_room("room00")
     with server.run() as url:
-        order = {"url": url, "journal": f"{tmp_path}/term.db", "folder": str(tmp_path)}
-        order |= {"jobs": 3, "rooms": 1, "concurrency": 1}
+        order: dict[str, Any] = {"url": url, "folder": str(tmp_path)}
+        order |= {"journal": f"{tmp_path}/term.db", "jobs": 3, "rooms": 1, "concurrency": 1}
         command = ["strace", "-f", "-qq", "-y", "-s", "100", "-o", str(trace)]
         command += ["-e", "trace=fdatasync,fsync,pwrite64,sendto,sendmsg,write"]
         command += [sys.executable, "-m", "_journal_worker", json.dumps(order)]
