@@ -60,10 +60,14 @@ class Database:
 
     path: str
     _connection: sqlite3.Connection
-    _pending: deque[_Write] = attrs.field(factory=deque, init=False)
-    """What no transaction has taken up yet."""
-    _waiting: deque[_Write] = attrs.field(factory=deque, init=False)
-    """Whose callers wait; the first of them commits."""
+    _quick: deque[_Write] = attrs.field(factory=deque, init=False)
+    """What no transaction has taken up yet, and need not be durable."""
+    _durable: deque[_Write] = attrs.field(factory=deque, init=False)
+    """What no transaction has taken up yet, and must be durable."""
+    _waiting: list[_Write] = attrs.field(factory=list, init=False)
+    """Whose callers wait, in order of arrival."""
+    _leader: _Write | None = attrs.field(default=None, init=False)
+    """The one of them whose caller commits."""
     _threads: anyio.CapacityLimiter = attrs.field(
         factory=lambda: anyio.CapacityLimiter(1), init=False
     )
@@ -89,14 +93,16 @@ class Database:
         if os.getpid() != self._process:
             raise JournalError(self.path, "belongs to the process that this one was forked from")
         write = _Write(action, durable)
-        self._pending.append(write)
+        (self._durable if durable else self._quick).append(write)
         self._waiting.append(write)
         with anyio.CancelScope(shield=True):
             try:
-                if self._waiting[0] is not write:
+                if self._leader is None:
+                    self._leader = write
+                else:
                     await write.woken.wait()
                 if not write.is_done:
-                    await self._in_thread(self._commit)
+                    await self._in_thread(lambda: self._commit(sync=durable))
             finally:
                 self._leave(write)
         if write.error is not None:
@@ -106,22 +112,26 @@ class Database:
 
     def _leave(self, write: _Write) -> None:
         """Wake, all at once, those who have what they wait for, and the one who is to go on."""
-        if not (self._waiting and self._waiting[0] is write):
+        if write is not self._leader:
             if not write.is_done:
                 self._waiting.remove(write)
             return
-        self._waiting.popleft()
-        while self._waiting and self._waiting[0].is_done:
-            self._waiting.popleft().woken.set()
-        if self._waiting:
-            self._waiting[0].woken.set()
+        done = [one for one in self._waiting if one.is_done]
+        self._waiting = [one for one in self._waiting if one is not write and one not in done]
+        self._leader = min(self._waiting, key=lambda one: one.durable, default=None)
+        for one in (*done, *filter(None, [self._leader])):
+            one.woken.set()
 
-    def _commit(self) -> None:
-        """Do what is pending in one transaction, after the one that a thread is still busy with."""
+    def _commit(self, *, sync: bool) -> None:
+        """Do what is pending in one transaction, after the one that a thread is still busy with.
+
+        What need not be durable does not wait for the disk on account of what must be.
+        """
         with self._alone:
-            writes = [self._pending.popleft() for _ in range(len(self._pending))]
+            queues = (self._quick, self._durable) if sync else (self._quick,)
+            writes = [queue.popleft() for queue in queues for _ in range(len(queue))]
             try:
-                self._sync(any(write.durable for write in writes))
+                self._sync(sync)
                 self._connection.execute("BEGIN IMMEDIATE")
                 for write in writes:
                     self._do(write)
