@@ -274,6 +274,30 @@ def test_asyncios_own_cancellation_makes_nothing_done_that_is_not(tmp_path: Path
     assert set(notes_in(path)) >= {"b", "c", "d"}
 
 
+def test_asyncios_own_cancellation_of_one_who_waits_leaves_nobody_behind(tmp_path: Path) -> None:
+    """Those behind it do not wait for it to go on."""
+    path = tmp_path / "notes.db"
+    go_on = threading.Event()
+
+    def long(connection: sqlite3.Connection) -> str:
+        go_on.wait()
+        return note("a")(connection)
+
+    async def main() -> list[object]:
+        async with opened(path, SCHEMA) as database:
+            first = asyncio.create_task(database.write(long))
+            await asyncio.sleep(0.1)
+            waiting = [asyncio.create_task(database.write(note(text))) for text in "bc"]
+            await asyncio.sleep(0.1)
+            waiting[0].cancel()
+            await asyncio.sleep(0.1)
+            go_on.set()
+            return await asyncio.wait_for(asyncio.gather(first, waiting[1]), 20)
+
+    assert asyncio.run(main()) == ["a", "c"]
+    assert set(notes_in(path)) >= {"a", "c"}
+
+
 # --- one owner -----------------------------------------------------------------------------------
 
 
