@@ -15,7 +15,7 @@ import sqlite3
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import attrs
@@ -28,6 +28,7 @@ from meeting_async import (
     MeetingClient,
     UploadJob,
     _database,
+    _journal,
 )
 
 WINDOW = 0.25
@@ -54,6 +55,8 @@ class Order:
     """Seconds."""
     kill_at: int | None = None
     """Number of the statement."""
+    forgets: bool = False
+    """Whether to leave out that a document is about to arrive: the tests must notice."""
 
 
 @attrs.frozen(kw_only=True)
@@ -119,7 +122,13 @@ def _run(order: Order, out: int) -> None:
 
     if order.kill_at is not None:
         _be_killed_at(order.kill_at)
+    if order.forgets:
+        cast("Any", _journal.Journal).intend = _forgotten
     anyio.run(main, backend=order.backend)
+
+
+async def _forgotten(*_: object) -> None:
+    """Write nothing."""
 
 
 def _be_killed_at(statement: int) -> None:

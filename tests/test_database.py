@@ -292,7 +292,8 @@ def test_asyncios_own_cancellation_of_one_who_waits_leaves_nobody_behind(tmp_pat
             waiting[0].cancel()
             await asyncio.sleep(0.1)
             go_on.set()
-            return await asyncio.wait_for(asyncio.gather(first, waiting[1]), 20)
+            async with asyncio.timeout(20):
+                return [await first, await waiting[1]]
 
     assert asyncio.run(main()) == ["a", "c"]
     assert set(notes_in(path)) >= {"a", "c"}

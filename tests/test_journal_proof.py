@@ -139,7 +139,7 @@ def check_after_a_kill(batch: Batch) -> None:
     there = set(batch.in_rooms)
     states = batch.states()
     unsent = {name for name in there if states.get(name, "none") not in KNOWN_TO_BE_OUT}
-    assert unsent == set()
+    assert unsent == set(), f"called unsent, and there: {unsent}"
 
 
 def check_at_the_end(batch: Batch, *, resend: bool) -> dict[str, int]:
@@ -156,7 +156,8 @@ def check_at_the_end(batch: Batch, *, resend: bool) -> dict[str, int]:
         assert unknown == set()
         assert all(in_rooms[name] <= 1 + in_flight[name] for name in in_rooms)
     else:
-        assert set(in_rooms.values()) == {1}  # nothing is there twice
+        twice = {name for name, times in in_rooms.items() if times > 1}
+        assert twice == set(), f"twice in a room: {twice}"
         assert unknown <= set(in_flight)  # nothing is called unknown that was not in flight
     again = batch.run()
     assert not again.begun
@@ -200,6 +201,23 @@ def test_killed_and_started_again(
                 batch.run()
             sums += Counter(batches=1, **check_at_the_end(batch, resend=on_unknown == "resend"))
     sys.stdout.write(f"\n{on_unknown}, concurrency {concurrency}, {backend}: {dict(sums)}\n")
+
+
+def test_a_journal_that_forgets_is_found_out(tmp_path: Path, helper: subprocess.Popen[str]) -> None:
+    """The checks can fail: without the line before the closing boundary they do."""
+    dice = random.Random(7)
+
+    def kill_and_check() -> None:
+        for _ in range(40):
+            killed(batch, dice, 0.5)
+            check_after_a_kill(batch)
+
+    with batch_in(tmp_path / "batch", helper, processing=0.05, forgets=True) as batch:
+        with pytest.raises(AssertionError, match="unsent"):
+            kill_and_check()
+        batch.run()
+        with pytest.raises(AssertionError, match="twice"):
+            check_at_the_end(batch, resend=False)
 
 
 # --- as when the power fails ---------------------------------------------------------------------
