@@ -176,6 +176,23 @@ def test_a_shut_room_opens_to_the_second(in_virtual_time: InVirtualTime) -> None
     in_virtual_time(main)
 
 
+def test_a_room_that_is_shut_twice_opens_when_both_times_are_over(
+    in_virtual_time: InVirtualTime,
+) -> None:
+    """Two uploads of unknown outcome: the lock may be that of either, whichever is told last."""
+
+    async def main() -> None:
+        turnstile = Turnstile()
+        await turnstile.shut("room01", 300)
+        await turnstile.shut("room01", 100)
+        assert turnstile.shut_for("room01") == 300
+        await anyio.sleep(250)
+        await turnstile.shut("room01", 100)
+        assert turnstile.shut_for("room01") == 100
+
+    in_virtual_time(main)
+
+
 def test_who_gives_up_before_a_shut_room_leaves_it_shut(in_virtual_time: InVirtualTime) -> None:
     """Cancelled while the room is shut: the next in line still waits for the same moment."""
 

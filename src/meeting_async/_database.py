@@ -1,28 +1,33 @@
 """An SQLite file that one process has to itself, and that loses nothing it has confirmed.
 
 Everything runs in a worker thread. What several tasks want written at the same time becomes
-durable together: the first of them commits for all that wait behind it.
+durable together: the first of them commits for all that wait behind it. What need not survive a
+failure of the power is in the file, too, and not waited for until it is on the disk.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sqlite3
+import stat
 import threading
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager, closing, suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
 import anyio
 import anyio.to_thread
 import attrs
 
+from meeting_async._threads import in_thread
 from meeting_async.errors import JournalError, JournalInUse
 
 T = TypeVar("T")
 
 Action = Callable[[sqlite3.Connection], T]
-"""Something to do within a transaction."""
+"""Something to do within a transaction. It raises, if at all, before it writes anything."""
 
 
 @attrs.frozen
@@ -41,6 +46,9 @@ class _Write:
     """Something to be done in the next transaction."""
 
     action: Action[Any]
+    durable: bool
+    woken: anyio.Event = attrs.field(factory=anyio.Event)
+    """Set when it is done, or when it is its turn to see that it gets done."""
     is_done: bool = False
     result: Any = None
     error: Exception | None = None
@@ -52,15 +60,28 @@ class Database:
 
     path: str
     _connection: sqlite3.Connection
-    _pending: list[_Write] = attrs.field(factory=list, init=False)
-    _turn: anyio.Lock = attrs.field(factory=anyio.Lock, init=False)
-    _in_use: threading.Lock = attrs.field(factory=threading.Lock, init=False)
+    _quick: deque[_Write] = attrs.field(factory=deque, init=False)
+    """What no transaction has taken up yet, and need not be durable."""
+    _durable: deque[_Write] = attrs.field(factory=deque, init=False)
+    """What no transaction has taken up yet, and must be durable."""
+    _waiting: list[_Write] = attrs.field(factory=list, init=False)
+    """Whose callers wait, in order of arrival."""
+    _leader: _Write | None = attrs.field(default=None, init=False)
+    """The one of them whose caller commits."""
     _threads: anyio.CapacityLimiter = attrs.field(
         factory=lambda: anyio.CapacityLimiter(1), init=False
     )
+    _is_syncing: bool = attrs.field(default=True, init=False)
+    """Whether a commit waits for the disk, as it is set."""
+    _alone: threading.Lock = attrs.field(factory=threading.Lock, init=False)
+    """As asyncio's own cancellation breaks through shields, and leaves a thread behind."""
+    _process: int = attrs.field(factory=os.getpid, init=False)
 
-    async def write(self, action: Action[T]) -> T:
+    async def write(self, action: Action[T], *, durable: bool = True) -> T:
         """Do something and return its result when it is durable.
+
+        With ``durable=False`` only the end of the process cannot undo it. The next durable write
+        makes it durable, too.
 
         It is not cut short by a cancellation: a disk takes milliseconds, and a caller must know
         what is written.
@@ -69,39 +90,62 @@ class Database:
             JournalError: It could not be written.
 
         """
-        write = _Write(action)
-        self._pending.append(write)
+        if os.getpid() != self._process:
+            raise JournalError(self.path, "belongs to the process that this one was forked from")
+        write = _Write(action, durable)
+        (self._durable if durable else self._quick).append(write)
+        self._waiting.append(write)
         with anyio.CancelScope(shield=True):
-            async with self._turn:
+            try:
+                if self._leader is None:
+                    self._leader = write
+                else:
+                    await write.woken.wait()
                 if not write.is_done:
-                    # None are left if a thread is at it whose task was cancelled; it is awaited.
-                    writes, self._pending = self._pending, []
-                    await self._in_thread(lambda: self._commit(writes))
+                    await self._in_thread(lambda: self._commit(sync=durable))
+            finally:
+                self._leave(write)
         if write.error is not None:
             raise write.error
         result: T = write.result
         return result
 
-    def _commit(self, writes: Sequence[_Write]) -> None:
-        """Do them all in one transaction; one at a time, whatever became of who asked for it."""
-        with self._in_use:
+    def _leave(self, write: _Write) -> None:
+        """Wake, all at once, those who have what they wait for, and the one who is to go on."""
+        if write is not self._leader:
+            if not write.is_done:
+                self._waiting.remove(write)
+            return
+        done = [one for one in self._waiting if one.is_done]
+        self._waiting = [one for one in self._waiting if one is not write and one not in done]
+        self._leader = min(self._waiting, key=lambda one: one.durable, default=None)
+        for one in (*done, *filter(None, [self._leader])):
+            one.woken.set()
+
+    def _commit(self, *, sync: bool) -> None:
+        """Do what is pending in one transaction, after the one that a thread is still busy with.
+
+        What need not be durable does not wait for the disk on account of what must be.
+        """
+        with self._alone:
+            queues = (self._quick, self._durable) if sync else (self._quick,)
+            writes = [queue.popleft() for queue in queues for _ in range(len(queue))]
             try:
+                self._sync(sync)
                 self._connection.execute("BEGIN IMMEDIATE")
                 for write in writes:
                     self._do(write)
                 self._connection.execute("COMMIT")
-            except sqlite3.Error as error:
+            except BaseException as error:  # noqa: BLE001 - each caller gets it, or one like it
                 self._fail(writes, error)
             for write in writes:
                 write.is_done = True
 
-    def _fail(self, writes: Sequence[_Write], error: sqlite3.Error) -> None:
-        failure = JournalError(self.path, f"cannot be written: {error}")
-        failure.__cause__ = error
-        for write in writes:
-            write.error = failure
-        with contextlib.suppress(sqlite3.Error):  # it may have rolled back by itself
-            self._connection.execute("ROLLBACK")
+    def _sync(self, on: bool) -> None:
+        """Let the next commit wait for the disk or not; in WAL mode one waits for all before it."""
+        if on != self._is_syncing:
+            self._connection.execute(f"PRAGMA synchronous = {'FULL' if on else 'NORMAL'}")
+            self._is_syncing = on
 
     def _do(self, write: _Write) -> None:
         try:
@@ -111,20 +155,35 @@ class Database:
         except Exception as error:  # noqa: BLE001 - it is that of one caller only, who gets it
             write.error = error
 
+    def _fail(self, writes: Sequence[_Write], error: BaseException) -> None:
+        """Have nothing of it in the file; each caller gets an error of his own to raise."""
+        for write in writes:
+            write.error = JournalError(self.path, f"cannot be written: {error}")
+            write.error.__cause__ = error
+        with suppress(sqlite3.Error):  # then the next transaction cannot begin
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+
     async def _in_thread(self, function: Callable[[], T]) -> T:
         return await anyio.to_thread.run_sync(function, limiter=self._threads)
 
     async def aclose(self) -> None:
-        """Close the file."""
+        """Close the file.
+
+        Not in a process that was forked meanwhile: SQLite would tidy up, and what its parent writes
+        from then on would be lost.
+        """
+        if os.getpid() != self._process:
+            return
         with anyio.CancelScope(shield=True):
             await self._in_thread(self._close)
 
     def _close(self) -> None:
-        with self._in_use:
+        with self._alone:
             self._connection.close()
 
 
-@contextlib.asynccontextmanager
+@asynccontextmanager
 async def opened(path: str | os.PathLike[str], schema: Schema) -> AsyncGenerator[Database, None]:
     """Open a file for the length of the block, or make it.
 
@@ -133,8 +192,8 @@ async def opened(path: str | os.PathLike[str], schema: Schema) -> AsyncGenerator
         JournalError: It cannot be opened, or is something else.
 
     """
-    text = os.fspath(path)
-    connection = await anyio.to_thread.run_sync(lambda: _connected(text, schema))
+    text = os.fsdecode(path)
+    connection = await in_thread(lambda: _connected(text, schema))
     database = Database(text, connection)
     try:
         yield database
@@ -143,52 +202,69 @@ async def opened(path: str | os.PathLike[str], schema: Schema) -> AsyncGenerator
 
 
 def _connected(path: str, schema: Schema) -> sqlite3.Connection:
+    """Look before anything is touched, then take the file."""
+    # In full, it means a file whatever it is called: SQLite has meanings for "" and ":memory:".
+    full = Path(path).absolute()
     try:
-        # In exclusive mode a second connection is refused at once, wherever it is.
-        connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
-    except (sqlite3.Error, ValueError, TypeError) as error:  # ValueError: a NUL in the path
-        raise JournalError(path, f"cannot be opened: {error}") from error
-    try:
-        _take(connection, path, schema)
-    except sqlite3.DatabaseError as error:
-        connection.close()
+        _look(full, path, schema)
+        return _taken(full, schema)
+    except (sqlite3.Error, OSError, ValueError) as error:  # ValueError: what no path can hold
+        if isinstance(error, JournalError):
+            raise
         if getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY"):
             raise JournalInUse(path, "is in use by another batch: wait for its end") from error
         raise JournalError(path, f"cannot be used: {error}") from error
+
+
+def _look(full: Path, path: str, schema: Schema) -> None:
+    """See that the file is new, or one of these, without a change to what may be somebody else's.
+
+    To open a file as usual is to tidy up what a process that crashed has left beside it. And to
+    read it without SQLite would free the locks that this process has on it (fcntl).
+    """
+    try:
+        status = full.stat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(status.st_mode):
+        raise JournalError(path, "is no file: name one, or one to be made")
+    if not os.access(full, os.R_OK | os.W_OK):
+        raise JournalError(path, "may not be read and written by this process")
+    if status.st_size == 0:
+        return
+    uri = f"{full.as_uri()}?mode=ro&immutable=1"
+    with closing(sqlite3.connect(uri, uri=True)) as connection:
+        application, version = (
+            connection.execute(f"PRAGMA {name}").fetchone()[0]
+            for name in ("application_id", "user_version")
+        )
+    if application != schema.application_id:
+        raise JournalError(path, "is a database of something else: name another file")
+    if version != schema.version:
+        raise JournalError(path, f"has format {version}, which this version cannot read")
+
+
+def _taken(full: Path, schema: Schema) -> sqlite3.Connection:
+    # In exclusive mode a second connection is refused at once, wherever it is.
+    connection = sqlite3.connect(full, timeout=0, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+        connection.execute("PRAGMA synchronous = FULL")  # durable, also when the power fails
+        connection.execute("PRAGMA fullfsync = ON")  # what FULL takes on macOS
+        connection.execute("BEGIN EXCLUSIVE")
+        if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            _make(connection, schema)
+        connection.execute("COMMIT")
+        connection.execute("PRAGMA journal_mode = WAL")
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _take(connection: sqlite3.Connection, path: str, schema: Schema) -> None:
-    """See what the file is before anything is written to it; then exclude everybody else."""
-    is_new = _is_new(connection, path, schema)
-    connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")  # durable, also when the power fails
-    connection.execute("BEGIN EXCLUSIVE")
-    if is_new:
-        for table in schema.tables:
-            connection.execute(table)
-        connection.execute(f"PRAGMA application_id = {schema.application_id}")
-        connection.execute(f"PRAGMA user_version = {schema.version}")
-    connection.execute("COMMIT")
-
-
-def _is_new(connection: sqlite3.Connection, path: str, schema: Schema) -> bool:
-    application, version, tables = (
-        connection.execute(question).fetchone()[0]
-        for question in (
-            "PRAGMA application_id",
-            "PRAGMA user_version",
-            "SELECT count(*) FROM sqlite_master",
-        )
-    )
-    if (application, version, tables) == (0, 0, 0):
-        return True
-    if application != schema.application_id:
-        raise JournalError(path, "is a database of something else: name another file")
-    if version != schema.version:
-        raise JournalError(path, f"has format {version}, which this version cannot read")
-    return False
+def _make(connection: sqlite3.Connection, schema: Schema) -> None:
+    """Have it all in the file at once, and in the file itself: see `_look`."""
+    for table in schema.tables:
+        connection.execute(table)
+    connection.execute(f"PRAGMA application_id = {schema.application_id}")
+    connection.execute(f"PRAGMA user_version = {schema.version}")

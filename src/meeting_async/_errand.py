@@ -20,6 +20,7 @@ from meeting_async._records import UploadReceipt
 from meeting_async._slots import Slot
 from meeting_async._streams import StreamSource
 from meeting_async._terms import Terms
+from meeting_async._verdicts import Verdict
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -46,6 +47,8 @@ class Errand:
     _entry: Entry | None = attrs.field(default=None, init=False)
     _is_intended: bool = attrs.field(default=False, init=False)
     """Whether the journal says that the document is out."""
+    _is_in_doubt: bool = attrs.field(default=False, init=False)
+    """Whether an earlier run may have delivered what is sent again: then no failure is certain."""
     _upload: Upload | None = attrs.field(default=None, init=False)
     _earlier: tuple[Attempt, ...] = attrs.field(default=(), init=False)
     """Attempts of uploads that found the room no longer active."""
@@ -128,6 +131,7 @@ class Errand:
         if shut_for:
             await self.calls.shared.door(self.job.room_id).shut(shut_for)
         if self.terms.resends_unknown:
+            self._is_in_doubt = True
             return False
         self._entry = entry
         raise errors.UploadOutcomeUnknown(
@@ -157,8 +161,14 @@ class Errand:
     async def before_wait(self, *, may_have_arrived: bool) -> None:
         """Hold no slot while waiting, and let the journal know that nothing arrived."""
         self.slot.give_back()
-        if self._is_intended and not may_have_arrived:
+        if self._is_intended and not may_have_arrived and not self._is_in_doubt:
             await self._note("ready", None)
+
+    @property
+    def _was_accepted(self) -> bool:
+        """Whether the document is in its room, even if what came after that went wrong."""
+        attempts = self._upload.attempts if self._upload else ()
+        return bool(attempts) and attempts[-1].verdict == Verdict.ACCEPTED.value
 
     @property
     def _size(self) -> int | None:
@@ -183,7 +193,7 @@ class Errand:
 
     async def _failed(self, error: Exception) -> None:
         """Say what an error came to; one that comes when all is done cannot undo it."""
-        if self._receipt is not None:
+        if self._was_accepted:
             await self._end("accepted", receipt=self._receipt)
             return
         loss = self._upload.loss if self._upload else None
@@ -194,6 +204,8 @@ class Errand:
     async def _end(self, status: Status, **facts: Any) -> None:
         """Say the outcome, and have it in the journal."""
         error: Exception | None = facts.get("error")
+        if self._is_in_doubt and status in {"refused", "failed"}:
+            status = "unknown"
         self.outcome = UploadOutcome(
             index=self.index,
             room_id=self.job.room_id,
@@ -207,7 +219,10 @@ class Errand:
             **facts,
         )
         reason = str(error) if isinstance(error, errors.MeetingError) else None
-        await self._note("ready" if status == "skipped" else status, reason)
+        if status != "skipped":
+            await self._note(status, reason)
+        elif not self._is_in_doubt:
+            await self._note("ready", reason)
 
     async def _note(self, state: State, reason: str | None) -> None:
         """Write to the journal; trouble with it cannot change what became of the document."""
@@ -222,7 +237,7 @@ class Errand:
     async def _cut_off(self) -> None:
         """Say what a cancellation left behind."""
         loss = self._upload.loss if self._upload else None
-        if self._receipt is not None:
+        if self._was_accepted:
             await self._end("accepted", receipt=self._receipt)
         elif loss is not None:
             await self._end("unknown", error=loss)

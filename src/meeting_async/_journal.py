@@ -102,7 +102,7 @@ class Journal:
             values = (identity, count, self._run, room_id, document.filename, stamp, self._now())
             return Entry(id=connection.execute(_ADD, values).lastrowid or 0, state="ready")
 
-        return await self._database.write(claimed)
+        return await self._database.write(claimed, durable=False)
 
     def _known(
         self, connection: sqlite3.Connection, found: tuple[Any, ...], stamp: str | None
@@ -136,7 +136,8 @@ class Journal:
 
         """
         values = (state, reason, self._now(), entry.id)
-        await self._database.write(lambda c: c.execute(_SETTLE, values))
+        is_end = state != "ready"  # whether a document is called sent for too long harms nobody
+        await self._database.write(lambda c: c.execute(_SETTLE, values), durable=is_end)
 
 
 _FIND = (

@@ -61,7 +61,8 @@ class Turnstile:
 
     async def shut(self, room: str, seconds: float) -> None:
         """Admit nobody for so long: our own upload of unknown outcome may hold the room's lock."""
-        self._shut_until[room] = anyio.current_time() + seconds
+        until = anyio.current_time() + seconds
+        self._shut_until[room] = max(until, self._shut_until.get(room, until))
         self._shut_until.move_to_end(room)
 
     def shut_for(self, room: str) -> float:
