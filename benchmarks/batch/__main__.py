@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
 from benchmarks import _machine, _options, _report
-from benchmarks._section import Findings
+from benchmarks._options import Options
+from benchmarks._section import Findings, Section
 from benchmarks.batch import _costs, _schedule
 
 NAME = "python -m benchmarks.batch"
@@ -42,8 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(as_json or _report.text(findings))
 
 
-_PARTS = {"schedule": _schedule.section, "costs": _costs.section}
-_QUICK = {"schedule": _schedule.quick, "costs": _costs.quick}
+_Parts = Mapping[str, Callable[[Options], Section]]
+_PARTS: _Parts = {"schedule": _schedule.section, "costs": _costs.section}
+_QUICK: _Parts = {"schedule": _schedule.quick, "costs": _costs.quick}
 
 
 if __name__ == "__main__":

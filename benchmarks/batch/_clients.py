@@ -25,7 +25,7 @@ from benchmarks.batch import _ways
 from benchmarks.batch._occupancy import Occupancy
 from benchmarks.batch._ways import Way
 
-HTTPX = "httpx by hand"
+HTTPX = "httpx, connections kept"
 CLOSING = "httpx, a connection each"
 SINGLY = f"{OURS}, without a batch"
 JOURNAL = f"{OURS}, journal"
@@ -172,7 +172,7 @@ _CLIENTS = (
     PythonClient(OURS, Role.OURS, _ours),
     PythonClient(HTTPX, Role.PEER, _httpx),
     PythonClient(CLOSING, Role.PEER, _closing),
-    PythonClient(SINGLY, Role.PEER, _singly),
+    PythonClient(SINGLY, Role.VARIANT, _singly),
     PythonClient(SHUFFLED, Role.PEER, _shuffled),
     PythonClient(JOURNAL, Role.VARIANT, _journal),
     PythonClient(f"{OURS} (trio)", Role.VARIANT, _ours, loop="trio"),

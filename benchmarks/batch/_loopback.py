@@ -24,7 +24,8 @@ from benchmarks.batch._ways import Way
 from meeting_async import HttpxTransport, MeetingClient
 
 SHAPE = "skewed (Zipf 0.5)"
-PACE = Pace("loopback", send=0.0, convert=0.5)
+SECONDS = 0.5
+"""Of a conversion, on average."""
 
 
 @attrs.frozen
@@ -33,19 +34,21 @@ class LoopbackJob:
 
     rooms: int
     slots: int
+    seconds: float = SECONDS
+    """Of a conversion, on average."""
 
     def load(self) -> Load:
         """Return the load. The server takes the same for each document of a room."""
-        load = _loads.load(_loads.SHAPES[SHAPE], self.rooms, locked=0.0, seed=1, pace=PACE)
+        pace = Pace("loopback", send=0.0, convert=self.seconds)
+        load = _loads.load(_loads.SHAPES[SHAPE], self.rooms, locked=0.0, seed=1, pace=pace)
         chains = tuple((fmean(chain),) * len(chain) for chain in load.chains)
         return attrs.evolve(load, chains=chains)
 
 
-def compared(options: Options, *, rooms: int, slots: int) -> Comparison:
+def compared(options: Options, job: LoopbackJob) -> Comparison:
     """Compare the ways; server and client share a process, and the cores."""
-    title = f"{SHAPE}, free: {rooms} rooms, {slots} slots, loopback"
+    title = f"{SHAPE}, free: {job.rooms} rooms, {job.slots} slots, loopback"
     clients = options.chosen(client.client(__name__) for client in _CLIENTS)
-    job = LoopbackJob(rooms, slots)
 
     def sample(client: Client) -> Sample:
         return client.measure(job)

@@ -19,6 +19,7 @@ from benchmarks._section import Section
 from benchmarks.batch import _loads, _loopback, _ways
 from benchmarks.batch._columns import TARGET, columns
 from benchmarks.batch._loads import Load, Pace
+from benchmarks.batch._loopback import LoopbackJob
 from benchmarks.batch._virtual import in_virtual_time
 from benchmarks.batch._ways import Way
 
@@ -58,22 +59,26 @@ Virtual time: scheduling, waiting and forms are real, the server sleeps on a clo
 the client computes takes no time. Loopback: the meeting server of the package, in real time."""
 
 
-def section(options: Options, *, rooms: int = ROOMS, slots: int = SLOTS) -> Section:
+def section(options: Options) -> Section:
     """Compare the ways to do each load."""
+    return _section(options, ROOMS, SLOTS, LoopbackJob(ROOMS // 5, SLOTS // 2))
+
+
+def quick(options: Options) -> Section:
+    """Show that all works."""
+    return _section(options, 10, 4, LoopbackJob(3, 2, 0.02))
+
+
+def _section(options: Options, rooms: int, slots: int, loopback: LoopbackJob) -> Section:
     missing = [name for name in ("trio", "uvicorn") if importlib.util.find_spec(name) is None]
     if missing:
         notes = f"Left out: {', '.join(missing)} not installed; {INSTALL}"
         return Section("schedule", TITLE, notes, ())
     found = [
         *(_in_virtual_time(play, options) for play in _plays(rooms, slots)),
-        _loopback.compared(options, rooms=max(2, rooms // 5), slots=max(1, slots // 2)),
+        _loopback.compared(options, loopback),
     ]
     return Section("schedule", TITLE, _NOTES, tuple(found))
-
-
-def quick(options: Options) -> Section:
-    """Show that all works."""
-    return section(options, rooms=10, slots=4)
 
 
 @attrs.frozen
