@@ -2,9 +2,10 @@
 
 A slot is held while a document is prepared and sent, and while its answer is awaited; never while
 an upload waits for its room. Who comes back from such a wait stands in line for a slot, beside the
-rooms in which the next job can be begun. Most slots go to the latter: they are likely to be free,
-whereas a room that is still locked costs the line a body and the slot its time. But a room whose
-jobs, one after another, take longer than all that is queued does in all slots must not lose time.
+rooms that have not begun. Those go first as a rule, being free as a rule: a room that is still
+locked costs the line a body and the slot its time. But a room whose jobs, one after another, take
+longer than all that is queued takes in all slots decides when all is over, and goes before them.
+Now and then it is the turn of each side, so that nobody waits for ever.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from collections.abc import Callable
 import anyio
 import attrs
 
-TURN = 8
-"""Of so many slots that both want, who has stood in line for longest gets one."""
+FAIR_TURNS = 8
+"""Of so many slots one goes to the oldest claim, and one to a room that has not begun."""
 
 
 @attrs.define(eq=False)
@@ -26,18 +27,14 @@ class _Claim:
     """Somebody who wants a slot back."""
 
     left: int
-    """Jobs that the room has left."""
+    """Jobs that his room has left."""
     granted: anyio.Event = attrs.field(factory=anyio.Event)
     withdrawn: bool = False
 
     @property
-    def is_over(self) -> bool:
-        """Whether it has been answered, or wants none any more."""
-        return self.withdrawn or self.granted.is_set()
-
-
-def _free_of(slots: Slots) -> int:
-    return slots.free
+    def is_open(self) -> bool:
+        """Whether he still wants one."""
+        return not self.withdrawn and not self.granted.is_set()
 
 
 @attrs.define(eq=False)
@@ -52,30 +49,35 @@ class Slots:
     """Returns the number of jobs in all queues."""
     begin: Callable[[], None]
     """Begins a job from the longest queue, in a slot."""
-    _all: int = attrs.field(init=False, default=attrs.Factory(_free_of, takes_self=True))
+    _all: int = attrs.field(init=False)
     """Slots, held or not."""
-    _claims: list[tuple[int, int, _Claim]] = attrs.field(factory=list, init=False)
-    """Of the room with most left first."""
-    _line: deque[_Claim] = attrs.field(factory=deque, init=False)
-    """The same, oldest first."""
+    _by_left: list[tuple[int, int, _Claim]] = attrs.field(factory=list, init=False)
+    _by_age: deque[_Claim] = attrs.field(factory=deque, init=False)
+    """The same claims; those that are no longer open are dropped when they are come upon."""
     _order: itertools.count[int] = attrs.field(factory=itertools.count, init=False)
-    _begun: int = attrs.field(default=0, init=False)
-    """Jobs that were begun in a row while somebody was waiting to come back."""
+    _given: int = attrs.field(default=0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._all = self.free
 
     def offer(self) -> None:
         """Give away what is free."""
-        while self.free:
-            claim = self._next(self.longest())
-            if claim is not None:
-                self._begun = 0
-                self.free -= 1
-                claim.granted.set()
-            elif self.longest():
-                self._begun += bool(self._line)
-                self.free -= 1
-                self.begin()
-            else:
-                return
+        while self.free and (give := self._next()):
+            self.free -= 1
+            self._given += 1
+            give()
+
+    def _next(self) -> Callable[[], None] | None:
+        """Return what gives the next slot to whom it is for, or ``None`` if nobody wants it."""
+        best, fresh = self._best(), self.longest()
+        if best is None:
+            return self.begin if fresh else None
+        turn = self._given % FAIR_TURNS
+        decides = best.left * self._all >= self.queued()
+        if fresh and turn and (turn == FAIR_TURNS // 2 or not decides):
+            return self.begin
+        claim = best if turn and decides else self._by_age[0]
+        return claim.granted.set
 
     def give_back(self) -> None:
         """Free a slot, for whoever is next."""
@@ -85,8 +87,8 @@ class Slots:
     async def claim(self, left: int) -> None:
         """Wait for a slot on behalf of a room with so many jobs left, the current one included."""
         claim = _Claim(left)
-        heapq.heappush(self._claims, (-left, next(self._order), claim))
-        self._line.append(claim)
+        heapq.heappush(self._by_left, (-left, next(self._order), claim))
+        self._by_age.append(claim)
         self.offer()
         try:
             await claim.granted.wait()
@@ -96,18 +98,13 @@ class Slots:
                 self.give_back()
             raise
 
-    def _next(self, fresh: int) -> _Claim | None:
-        """Choose who comes back before another job is begun, if anybody shall."""
-        while self._claims and self._claims[0][2].is_over:
-            heapq.heappop(self._claims)
-        while self._line and self._line[0].is_over:
-            self._line.popleft()
-        if not self._line:
-            return None
-        longest, oldest = self._claims[0][2], self._line[0]
-        if longest.left * self._all >= self.queued():
-            return longest
-        return None if fresh and self._begun < TURN - 1 else oldest
+    def _best(self) -> _Claim | None:
+        """Return the open claim of the room with most left, the oldest of several."""
+        while self._by_left and not self._by_left[0][2].is_open:
+            heapq.heappop(self._by_left)
+        while self._by_age and not self._by_age[0].is_open:
+            self._by_age.popleft()
+        return self._by_left[0][2] if self._by_left else None
 
 
 @attrs.define(eq=False)
