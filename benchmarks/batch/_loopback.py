@@ -6,6 +6,7 @@ import sys
 import time
 from collections import Counter
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 import anyio
 import attrs
@@ -23,8 +24,11 @@ from benchmarks.batch._virtual import jobs, rooms
 from benchmarks.batch._ways import Way
 from meeting_async import HttpxTransport, MeetingClient
 
+if TYPE_CHECKING:
+    from meeting_async.testing import MeetingServer
+
 SHAPE = "skewed (Zipf 0.5)"
-SECONDS = 0.5
+SECONDS = 1.0
 """Of a conversion, on average."""
 
 
@@ -36,6 +40,8 @@ class LoopbackJob:
     slots: int
     seconds: float = SECONDS
     """Of a conversion, on average."""
+    base_url: str = ""
+    """Where the server is."""
 
     def load(self) -> Load:
         """Return the load. The server takes the same for each document of a room."""
@@ -46,34 +52,39 @@ class LoopbackJob:
 
 
 def compared(options: Options, job: LoopbackJob) -> Comparison:
-    """Compare the ways; server and client share a process, and the cores."""
+    """Compare the ways; the server is a thread of this process, which has nothing else to do."""
     title = f"{SHAPE}, free: {job.rooms} rooms, {job.slots} slots, loopback"
     clients = options.chosen(client.client(__name__) for client in _CLIENTS)
 
     def sample(client: Client) -> Sample:
-        return client.measure(job)
+        with _server(job.load()).run() as url:
+            return client.measure(attrs.evolve(job, base_url=url))
 
     task = Task("schedule-loopback", title, columns(), (TARGET,))
-    return compare(task, clients, sample, min(options.rounds, 3))
+    return compare(task, clients, sample, min(options.rounds, 2))
 
 
-async def _played(way: Way, job: LoopbackJob) -> Sample:
-    """Do the load one way, with a server of its own."""
-    from meeting_async.testing import MeetingServer  # noqa: PLC0415 - the parent needs none
+def _server(load: Load) -> MeetingServer:
+    from meeting_async.testing import MeetingServer  # noqa: PLC0415 - the client needs none
 
-    load = job.load()
     server = MeetingServer(api_key=API_KEY, api_secret=API_SECRET)
     for name, chain in zip(rooms(load), load.chains, strict=True):
         server.add_room(name).processing_seconds = chain[0]
+    return server
+
+
+async def _played(way: Way, job: LoopbackJob) -> Sample:
+    """Do the load one way."""
+    load = job.load()
     documents = jobs(load)
-    with server.run() as url:
-        left = Counter(document.room_id for document in documents)
-        slots = Occupancy(HttpxTransport(), job.slots, left)
+    left = Counter(document.room_id for document in documents)
+    slots = Occupancy(HttpxTransport(), job.slots, left)
+    async with MeetingClient(
+        job.base_url, api_key=API_KEY, api_secret=API_SECRET, transport=slots
+    ) as client:
+        slots.begin(left)
         began, cpu = anyio.current_time(), time.process_time()
-        async with MeetingClient(
-            url, api_key=API_KEY, api_secret=API_SECRET, transport=slots
-        ) as client:
-            await way(client, documents, job.slots)
+        await way(client, documents, job.slots)
     return Sample(
         anyio.current_time() - began,
         time.process_time() - cpu,
