@@ -42,7 +42,7 @@ class Fresh:
 def slots_of(free: int, fresh: Fresh | None = None) -> Slots:
     """Make slots."""
     fresh = fresh or Fresh()
-    slots = Slots(max(free, 1), fresh.longest, fresh.queued, fresh.begin)
+    slots = Slots(max(free, 1), fresh.longest, fresh.begin, fresh.queued)
     slots.free = free
     return slots
 

@@ -75,7 +75,7 @@ class Batch:
         self._calls, self._jobs, self._terms = calls, jobs, terms
         self._report = BatchReport(keep=terms.keep_outcomes)
         self._queues: RoomQueues[_Queued] = RoomQueues()
-        self._slots = Slots(terms.concurrency, self._longest, self._queued, self._begin)
+        self._slots = Slots(terms.concurrency, self._longest, self._begin, self._queued)
         self._presence = Presence(calls, terms.wait_active, self._slots.offer)
         self._window = Window(terms.window)
         self._journal: Journal | None = None

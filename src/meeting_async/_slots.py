@@ -45,10 +45,10 @@ class Slots:
     """Slots that nobody holds."""
     longest: Callable[[], int]
     """Returns the number of jobs in the longest queue from which one can be begun, or 0."""
-    queued: Callable[[], int]
-    """Returns the number of jobs in all queues."""
     begin: Callable[[], None]
     """Begins a job from the longest queue, in a slot."""
+    queued: Callable[[], int] = lambda: 0
+    """Returns the number of jobs in all queues."""
     _all: int = attrs.field(init=False)
     """Slots, held or not."""
     _by_left: list[tuple[int, int, _Claim]] = attrs.field(factory=list, init=False)
