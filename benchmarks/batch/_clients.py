@@ -27,7 +27,7 @@ from benchmarks.batch._ways import Way
 
 HTTPX = "httpx, connections kept"
 CLOSING = "httpx, a connection each"
-SINGLY = f"{OURS}, without a batch"
+SINGLY = f"{OURS}, no batch"
 JOURNAL = f"{OURS}, journal"
 SHUFFLED = "gather, shuffled"
 WARM_UP_ROOM = "warm-up"

@@ -32,7 +32,7 @@ CPU: user and system time of the client, for each upload. Seconds: from the firs
 httpx: one AsyncClient, forms and headers made by hand, a semaphore. It neither keeps the order
 within a room nor waits, retries or tells what became of what. "connections kept": as many as are
 used at a time; "a connection each": none, as ours does it. The better one is the peer to beat.
-Without a batch: a task for each document, a semaphore around upload_whiteboard_file.
+No batch: a task for each document, a semaphore around upload_whiteboard_file.
 Journal: a new SQLite file for each batch; the ratio is to the same batch without one.
 Slots busy: part of the slots' time with an attempt in flight, seen where requests are sent, until
 fewer rooms than slots have documents left. The server answers {HOLD_SECONDS:g} s after it has all.

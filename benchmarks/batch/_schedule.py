@@ -28,7 +28,7 @@ ROOMS = 200
 SLOTS = 32
 LOCKED = 0.3
 """Share of the rooms that others hold at the beginning, if any are; the longest is one of them."""
-TOLD = f"{OURS}, told when free"
+TOLD = f"{OURS}, told"
 WAYS: tuple[tuple[str, Role, Way, bool], ...] = (
     (OURS, Role.OURS, _ways.batch, False),
     (TOLD, Role.VARIANT, _ways.batch, True),
@@ -46,7 +46,7 @@ all slots; a body may be on its way when its room is given back. What conversion
 log-normal, and not known before.
 "locked": others hold three rooms in ten, the one with most documents among them, and give them
 back between the 10th and the 150th second. Nobody is told when: the least knows it, a client has
-to try. "told when free" is ours before a server that says so (Retry-After), as none is known to:
+to try. "told" is ours before a server that says so (Retry-After), as none is known to:
 what is left of the ratio is the order, the rest was the delay between two attempts.
 Slots busy: part of the slots' time with an attempt in flight, refused ones included, until fewer
 rooms than slots have documents left. Attempts: for each document.
