@@ -1,6 +1,6 @@
 """Run all benchmarks and print one report: ``python -m benchmarks``.
 
-It takes about 20 minutes; ``--quick`` takes less than one and only shows that all works.
+It takes about 40 minutes; ``--quick`` takes less than one and only shows that all works.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import attrs
 from benchmarks import _machine, _options, _page, _report, calls, many, upload
 from benchmarks._options import Options
 from benchmarks._section import Findings, Section
+from benchmarks.batch import _costs, _schedule
 
 NAME = "python -m benchmarks"
 FOLDER = "docs/benchmarks"
@@ -23,11 +24,15 @@ SECTIONS: Mapping[str, Callable[[Options], Section]] = {
     "upload": lambda options: upload.section([2**30, 30 * 2**20], options, BOTH_PROTOCOLS),
     "calls": lambda options: calls.section(calls.CONCURRENCIES, calls.SECONDS, options),
     "many": lambda options: many.section(1000, options),
+    "schedule": _schedule.section,
+    "batch": _costs.section,
 }
 QUICK: Mapping[str, Callable[[Options], Section]] = {
     "upload": lambda options: upload.section([2**20], options, BOTH_PROTOCOLS),
     "calls": lambda options: calls.section([10], 0.1, options),
     "many": lambda options: many.section(20, options, hold=0.1),
+    "schedule": _schedule.quick,
+    "batch": _costs.quick,
 }
 
 
@@ -66,7 +71,7 @@ def _settings(arguments: Sequence[str] | None) -> Settings:
     parser.add_argument(
         "--quick", action="store_true", help="tiny sizes, one round: figures of no use"
     )
-    parser.add_argument("--only", type=_sections, default=tuple(SECTIONS), help="upload,calls,many")
+    parser.add_argument("--only", type=_sections, default=tuple(SECTIONS), help=",".join(SECTIONS))
     parser.add_argument(
         "--save",
         type=Path,

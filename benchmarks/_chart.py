@@ -94,7 +94,7 @@ def _panel(comparison: Comparison, top: int) -> Iterator[str]:
         8, top + 20, "title", f"{comparison.task.title}: {column.title}, {better} is better"
     )
     bars = _bars(comparison)
-    scale = _SCALE_WIDTH / max([bar.figure.high for bar in bars], default=1.0)
+    scale = _SCALE_WIDTH / (max([bar.figure.high for bar in bars], default=0.0) or 1.0)
     for index, bar in enumerate(bars):
         yield from _row(bar, column, scale, top + _TITLE_HEIGHT + index * _ROW_HEIGHT)
 

@@ -47,6 +47,12 @@ class Sample:
     """Half of the calls took no longer."""
     p99_seconds: float | None = None
     """99 of 100 calls took no longer."""
+    uploads: int | None = None
+    """Documents that were accepted, in however many calls."""
+    busy_share: float | None = None
+    """Part of the time of all slots of a batch in which they held an attempt."""
+    bound_seconds: float | None = None
+    """The least that the work could take."""
 
 
 class Meter:

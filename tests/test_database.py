@@ -480,7 +480,7 @@ async def test_where_nothing_can_be_written_nothing_is_opened(tmp_path: Path) ->
 
 async def test_a_file_that_may_only_be_read_is_refused() -> None:
     """When it is opened, not when it is too late. Root, who may do all, becomes nobody first."""
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory(dir="/tmp") as folder:
         path = anyio.Path(folder, "notes.db")
         async with opened(path, SCHEMA):
             pass

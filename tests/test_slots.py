@@ -21,11 +21,17 @@ class Fresh:
 
     rooms: int = 0
     length: int = 1
+    behind: int = 0
+    """Jobs in queues of rooms that are busy."""
     begun: int = 0
 
     def longest(self) -> int:
         """Return the longest queue."""
         return self.length if self.rooms else 0
+
+    def queued(self) -> int:
+        """Return the jobs in all queues."""
+        return self.rooms * self.length + self.behind
 
     def begin(self) -> None:
         """Begin one."""
@@ -36,7 +42,9 @@ class Fresh:
 def slots_of(free: int, fresh: Fresh | None = None) -> Slots:
     """Make slots."""
     fresh = fresh or Fresh()
-    return Slots(free, fresh.longest, fresh.begin)
+    slots = Slots(max(free, 1), fresh.longest, fresh.begin, fresh.queued)
+    slots.free = free
+    return slots
 
 
 def test_what_is_free_is_given_to_rooms() -> None:
@@ -94,9 +102,22 @@ async def test_now_and_then_the_oldest_goes_first() -> None:
     assert await ordered(slots, {"a": 1, "b": 3, "c": 2}) == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize(("length", "given", "begun"), [(1, 1, 0), (2, 1, 0), (3, 1, 1)])
+async def test_with_nothing_to_begin_the_oldest_goes_unless_one_decides() -> None:
+    """Long rooms do not keep short ones from seeing whether they are free."""
+    slots = slots_of(0, Fresh(behind=4))
+    slots._given = 1
+    assert await ordered(slots, {"a": 1, "b": 3, "c": 2}) == ["a", "b", "c"]
+    slots = slots_of(0, Fresh(behind=3))
+    slots._given = 1
+    assert await ordered(slots, {"a": 1, "b": 3, "c": 2}) == ["b", "a", "c"]
+
+
+@pytest.mark.parametrize(
+    ("length", "given", "begun"),
+    [(1, 1, 0), (2, 1, 0), (3, 1, 1), (3, 0, 0), (2, FAIR_TURNS // 2, 1), (1, FAIR_TURNS // 2, 1)],
+)
 async def test_rooms_that_have_not_begun_compete(length: int, given: int, begun: int) -> None:
-    """With more left they go first, otherwise who has begun."""
+    """They go first, unless who has begun decides when all is over; each side has its turns."""
     fresh = Fresh()
     slots = slots_of(0, fresh)
     slots._given = given

@@ -79,7 +79,7 @@ class Batch:
         self._calls, self._jobs, self._terms = calls, jobs, terms
         self._report = BatchReport(keep=terms.keep_outcomes)
         self._queues: RoomQueues[_Queued] = RoomQueues()
-        self._slots = Slots(terms.concurrency, self._longest, self._begin)
+        self._slots = Slots(terms.concurrency, self._longest, self._begin, self._queued)
         self._presence = Presence(calls, terms.wait_active, self._slots.offer)
         self._window = Window(terms.window)
         self._journal: Journal | None = None
@@ -238,6 +238,9 @@ class Batch:
         with one small call.
         """
         return self._queues.longest if self._presence.is_met or not self._running else 0
+
+    def _queued(self) -> int:
+        return len(self._queues)
 
     def _begin(self) -> None:
         found = self._queues.take()

@@ -1,9 +1,11 @@
 """So many attempts at a time: who gets the next free slot of a batch.
 
 A slot is held while a document is prepared and sent, and while its answer is awaited; never while
-an upload waits for its room. Who comes back from such a wait takes his turn among the rooms that
-have not begun yet, and the room with the most left to do goes first; but now and then whoever has
-waited for longest, and now and then a room that has not begun, so that nobody waits for ever.
+an upload waits for its room. Who comes back from such a wait stands in line for a slot, beside the
+rooms that have not begun. Those go first as a rule, being free as a rule: a room that is still
+locked costs the line a body and the slot its time. But a room whose jobs, one after another, take
+longer than all that is queued takes in all slots decides when all is over, and goes before them.
+Now and then it is the turn of each side, so that nobody waits for ever.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from collections.abc import Callable
 import anyio
 import attrs
 
-FAIR_TURNS = 64
+FAIR_TURNS = 8
 """Of so many slots one goes to the oldest claim, and one to a room that has not begun."""
 
 
@@ -44,12 +46,19 @@ class Slots:
     longest: Callable[[], int]
     """Returns the number of jobs in the longest queue from which one can be begun, or 0."""
     begin: Callable[[], None]
-    """Begins a job from that queue, in a slot."""
+    """Begins a job from the longest queue, in a slot."""
+    queued: Callable[[], int] = lambda: 0
+    """Returns the number of jobs in all queues."""
+    _all: int = attrs.field(init=False)
+    """Slots, held or not."""
     _by_left: list[tuple[int, int, _Claim]] = attrs.field(factory=list, init=False)
     _by_age: deque[_Claim] = attrs.field(factory=deque, init=False)
     """The same claims; those that are no longer open are dropped when they are come upon."""
     _order: itertools.count[int] = attrs.field(factory=itertools.count, init=False)
     _given: int = attrs.field(default=0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._all = self.free
 
     def offer(self) -> None:
         """Give away what is free."""
@@ -64,11 +73,11 @@ class Slots:
         if best is None:
             return self.begin if fresh else None
         turn = self._given % FAIR_TURNS
-        if turn == 0:
-            return self._by_age[0].granted.set
-        if fresh and (fresh > best.left or turn == FAIR_TURNS // 2):
+        decides = best.left * self._all >= self.queued()
+        if fresh and turn and (turn == FAIR_TURNS // 2 or not decides):
             return self.begin
-        return best.granted.set
+        claim = best if turn and decides else self._by_age[0]
+        return claim.granted.set
 
     def give_back(self) -> None:
         """Free a slot, for whoever is next."""

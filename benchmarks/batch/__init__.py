@@ -1,0 +1,1 @@
+"""Batches of uploads, measured: how long they take, and what they cost."""
