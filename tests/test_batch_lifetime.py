@@ -14,10 +14,10 @@ import anyio.lowlevel
 import pytest
 
 from _batches import PDF, Town, Visit, client_of, job, jobs_for
-from _fakes import accepted, failing, hanging
+from _fakes import Act, Take, accepted, busy, failing, hanging, record, reply
 from _wires import cancelled_by_scope, cancelled_natively, living_tasks
 from meeting_async import Batch, MeetingClient, UploadJob
-from meeting_async.errors import BatchFailed, BatchStopped, UploadOutcomeUnknown
+from meeting_async.errors import BatchFailed, BatchStopped, ConnectionLost, UploadOutcomeUnknown
 
 pytestmark = pytest.mark.anyio
 
@@ -44,6 +44,11 @@ async def until(condition: Callable[[], object]) -> None:
     with anyio.fail_after(5):
         while not condition():  # noqa: ASYNC110 - whatever it is
             await anyio.sleep(0.001)
+
+
+def record_of_absent() -> Act:
+    """Answer that there is no such room."""
+    return reply(200, record("ROOM_NOT_FOUND", status=False))
 
 
 def is_idle(batch: Batch, client: MeetingClient) -> bool:
@@ -333,6 +338,47 @@ async def test_stopping_lets_end_what_is_on_its_way() -> None:
     assert batch.report.stopped_by is None
     with pytest.raises(BatchFailed, match="skipped"):
         batch.report.raise_for_failures()
+
+
+@pytest.mark.parametrize("delivery", ["at_most_once", "at_least_once"])
+def test_stopping_waits_for_no_room(in_virtual_time: Callable[..., Any], delivery: Any) -> None:
+    """What is being answered comes to its end; what waits, now or then, ends at once, unsent."""
+
+    def answer(visit: Visit) -> Act:
+        match visit.room:
+            case "locked":
+                return busy()
+            case "locked at last":
+                return busy(replying=20.0)
+            case "lost":
+                return failing(ConnectionLost("reset"), take=Take.EVERYTHING)
+        return accepted(replying=20.0)
+
+    async def run() -> tuple[float, Batch]:
+        town = Town(answer, ask=lambda v: record_of_absent() if v.room == "absent" else accepted())
+        rooms = ("free", "locked", "locked at last", "absent", "lost")
+        jobs = [job(room) for room in rooms]
+        client = client_of(town, delivery=delivery)
+        async with client, client.upload_many(jobs, wait_active=600) as batch:
+            await anyio.sleep(10)
+            batch.stop()
+            await batch.wait()
+        assert len([v for v in town.uploads if v.room == "lost"]) == 1
+        return anyio.current_time(), batch
+
+    seconds, batch = in_virtual_time(run)
+    assert seconds == pytest.approx(20, abs=1)
+    found = {outcome.room_id: outcome for outcome in batch.report.outcomes}
+    assert {room: outcome.status for room, outcome in found.items()} == {
+        "free": "accepted",
+        "locked": "failed",
+        "locked at last": "failed",
+        "absent": "skipped",
+        "lost": "unknown",
+    }
+    stopped = [found[room].error for room in ("locked", "locked at last", "absent")]
+    assert all(isinstance(error, BatchStopped) for error in stopped)
+    assert isinstance(found["lost"].error, UploadOutcomeUnknown)
 
 
 async def test_a_batch_stopped_before_it_begins() -> None:

@@ -17,9 +17,10 @@ from _courses import cut_off, lost
 from _fakes import Act, accepted, busy, failing, hanging
 from meeting_async import Document, MeetingClient, UploadJob, UploadOutcome
 from meeting_async._documents import HeldDocument
-from meeting_async._errand import Errand, Terms, label_of
+from meeting_async._errand import Errand, label_of
 from meeting_async._presence import Presence
 from meeting_async._slots import Slot, Slots
+from meeting_async._terms import Terms
 from meeting_async.errors import BatchStopped, UploadOutcomeUnknown
 
 pytestmark = pytest.mark.anyio

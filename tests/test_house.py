@@ -31,7 +31,9 @@ FLOORS = {
     **dict.fromkeys(("_redis", "_transport", "httpx2", "redis"), 2),
     **dict.fromkeys(("_cancelling", "_jobs", "_report", "_slots"), 2),
     **dict.fromkeys(("_batch", "_calls", "_client", "_database", "_environment"), 3),
-    **dict.fromkeys(("_errand", "_identity", "_intake", "_journal", "_presence", "_terms"), 3),
+    **dict.fromkeys(
+        ("_errand", "_identity", "_intake", "_journal", "_outbox", "_presence", "_terms"), 3
+    ),
     **dict.fromkeys(("__init__", "__main__", "cli", "testing"), 4),
 }
 """A module may import from its own floor and from those below it."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Sized
 from traceback import clear_frames
 from types import TracebackType
@@ -16,11 +15,12 @@ import attrs
 
 from meeting_async import errors
 from meeting_async._calls import Calls
-from meeting_async._cancelling import is_stray
+from meeting_async._cancelling import is_stray, one_of
 from meeting_async._errand import Errand, label_of
 from meeting_async._intake import Held, Jobs, Window, checked_jobs, held_by, reading
 from meeting_async._jobs import UploadJob, UploadOutcome
 from meeting_async._journal import Journal, journal_at
+from meeting_async._outbox import Outbox
 from meeting_async._presence import Presence, dooms_batch, dooms_room
 from meeting_async._queues import RoomQueues
 from meeting_async._report import BatchReport
@@ -35,31 +35,6 @@ class _Queued:
     index: int
     job: UploadJob
     held: Held
-
-
-@attrs.define(eq=False)
-class _Outbox:
-    """Outcomes that nobody has taken yet."""
-
-    _outcomes: deque[UploadOutcome] = attrs.field(factory=deque, init=False)
-    _news: anyio.Event = attrs.field(factory=anyio.Event, init=False)
-    _is_closed: bool = attrs.field(default=False, init=False)
-
-    def put(self, outcome: UploadOutcome) -> None:
-        self._outcomes.append(outcome)
-        self._news.set()
-
-    def close(self) -> None:
-        self._is_closed = True
-        self._news.set()
-
-    async def take(self) -> UploadOutcome | None:
-        """Wait for an outcome; ``None`` when there will be no more."""
-        await anyio.lowlevel.checkpoint()
-        while not self._outcomes and not self._is_closed:
-            self._news = anyio.Event()
-            await self._news.wait()
-        return self._outcomes.popleft() if self._outcomes else None
 
 
 class Batch:
@@ -87,7 +62,7 @@ class Batch:
         self._tasks: anyio.abc.TaskGroup | None = None
         self._reading: anyio.CancelScope | None = None
         self._began = 0.0
-        self._running = 0
+        self._running: set[Errand] = set()
         self._is_read = False
         """Whether no further job will be read."""
         self._stop_error: Exception | None = None
@@ -95,7 +70,7 @@ class Batch:
         self._input_error: BaseException | None = None
         self._is_ended = False
         """Whether no further outcome will come."""
-        self._outbox = _Outbox()
+        self._outbox = Outbox()
 
     # --- what a caller does with it --------------------------------------------------------------
 
@@ -105,7 +80,10 @@ class Batch:
         return self._report
 
     def stop(self) -> None:
-        """Begin nothing new. What is on its way goes on to its end, the rest is skipped."""
+        """Begin nothing new. What is being sent or answered comes to its end.
+
+        What waits, for a room or for its next attempt, ends at once, unsent; the rest is skipped.
+        """
         self._stop(errors.BatchStopped("before it was sent"))
 
     async def wait(self) -> BatchReport:
@@ -169,7 +147,7 @@ class Batch:
                     finally:
                         self._leave()
             except BaseExceptionGroup as group:  # what ends the program: KeyboardInterrupt, ...
-                failure = _only(group)
+                failure = one_of(group)
             except anyio.get_cancelled_exc_class():
                 if failure is None:
                     raise
@@ -245,11 +223,13 @@ class Batch:
     def _begin(self) -> None:
         found = self._queues.take()
         if found is not None and self._tasks is not None:
-            self._running += 1
-            self._tasks.start_soon(self._run, *found)
+            room, queued = found
+            errand = self._errand(room, queued)
+            self._running.add(errand)
+            self._tasks.start_soon(self._run, room, queued, errand)
 
-    async def _run(self, room: str, queued: _Queued) -> None:
-        errand = Errand(
+    def _errand(self, room: str, queued: _Queued) -> Errand:
+        return Errand(
             index=queued.index,
             job=queued.job,
             calls=self._calls,
@@ -259,10 +239,12 @@ class Batch:
             slot=Slot(self._slots, lambda: self._queues.left(room) + 1),
             batch_began=self._began,
         )
+
+    async def _run(self, room: str, queued: _Queued, errand: Errand) -> None:
         try:
             await errand.run()
         finally:
-            self._running -= 1
+            self._running.remove(errand)
             self._conclude(room, queued, errand)
 
     def _conclude(self, room: str, queued: _Queued, errand: Errand) -> None:
@@ -294,6 +276,8 @@ class Batch:
             self._reading.cancel()  # it may wait for a job that never comes
         for queued in self._queues.drain_all():
             self._skip(queued, error)
+        for errand in list(self._running):
+            errand.slot.stop()
         self._end_if_over()
 
     def _skip(self, queued: _Queued, error: Exception | None) -> None:
@@ -337,10 +321,3 @@ def _without_locals(error: BaseException | None) -> None:
         seen.add(id(error))
         clear_frames(error.__traceback__)
         error = error.__cause__ or error.__context__
-
-
-def _only(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the one to raise: what ends the program before anything else."""
-    left = group.split(anyio.get_cancelled_exc_class())[1] or group
-    first = (left.split(Exception)[1] or left).exceptions[0]
-    return _only(first) if isinstance(first, BaseExceptionGroup) else first

@@ -55,6 +55,10 @@ class Errand:
 
     async def run(self) -> None:
         """Do the job. Nothing is raised but a cancellation, and what ends the program."""
+        with self.slot.scope:
+            await self._run()
+
+    async def _run(self) -> None:
         try:
             await self._done()
         except Exception as error:  # noqa: BLE001 - whatever a job does, the others go on

@@ -115,6 +115,9 @@ class Slot:
     left: Callable[[], int]
     """Returns how many jobs the room has left, the current one included."""
     is_held: bool = True
+    scope: anyio.CancelScope = attrs.field(factory=anyio.CancelScope, init=False)
+    """Around the job: cancelled when it has been told to stop, and would wait."""
+    _is_last: bool = attrs.field(default=False, init=False)
 
     async def claim(self) -> None:
         """Wait for a slot, unless there is one."""
@@ -127,3 +130,11 @@ class Slot:
         if self.is_held:
             self.is_held = False
             self.slots.give_back()
+            if self._is_last:
+                self.scope.cancel()
+
+    def stop(self) -> None:
+        """Let what is done in the slot come to its end, and nothing wait for another."""
+        self._is_last = True
+        if not self.is_held:
+            self.scope.cancel()
