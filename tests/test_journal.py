@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import attrs
 import pytest
 
 from meeting_async import Document
@@ -62,6 +63,14 @@ async def claimed(
     return await journal.claim(room, Document.of(document, **how), key)
 
 
+DECK = Document.of("deck.pdf")
+
+
+async def changed(journal: Journal, entry: Entry, path: Path) -> bool:
+    """Tell whether the file is another one than was sent."""
+    return await journal.has_changed(entry, Document.of(path))
+
+
 def bytes_of(path: Path) -> bytes:
     """Return what is in a file and in the log beside it."""
     log = Path(f"{path}-wal")
@@ -93,17 +102,18 @@ async def test_what_was_noted_is_what_the_next_run_finds(run: Open, clock: Clock
     async with run() as journal:
         entry = await claimed(journal)
         clock.now += 5
-        await journal.intend(entry, 65_536)
+        await journal.intend(entry, DECK, 65_536)
     clock.now += 20
     async with run() as journal:
         found = await claimed(journal)
-        assert found == Entry(id=entry.id, state="sent", size=65_536, sent_ago=20)
+        assert (found.id, found.state, found.size) == (entry.id, "sent", 65_536)
+        assert journal.seconds_since_sent(found) == 20
         clock.now += 10
         await journal.settle(found, "unknown", "no answer")
     async with run() as journal:  # the lock was taken when it was sent, not when it was given up
-        assert await claimed(journal) == Entry(
-            id=entry.id, state="unknown", size=65_536, sent_ago=30
-        )
+        found = await claimed(journal)
+        assert (found.id, found.state, found.size) == (entry.id, "unknown", 65_536)
+        assert journal.seconds_since_sent(found) == 30
 
 
 STATES: list[State] = ["ready", "accepted", "refused", "failed", "unknown"]
@@ -114,13 +124,13 @@ async def test_each_end_is_kept_with_its_reason(path: Path, run: Open, state: St
     """And a reason goes when the document is sent again."""
     async with run() as journal:
         entry = await claimed(journal)
-        await journal.intend(entry, 7)
+        await journal.intend(entry, DECK, 7)
         await journal.settle(entry, state, "because")
     assert [(row["state"], row["reason"]) for row in rows_in(path)] == [(state, "because")]
     async with run() as journal:
         entry = await claimed(journal)
         assert entry.state == state
-        await journal.intend(entry, 7)
+        await journal.intend(entry, DECK, 7)
     assert [(row["state"], row["reason"]) for row in rows_in(path)] == [("sent", None)]
 
 
@@ -129,10 +139,10 @@ async def test_a_wall_clock_that_was_put_back_makes_no_time_negative(
 ) -> None:
     """Then a room is thought to be locked for longer, which harms nobody."""
     async with run() as journal:
-        await journal.intend(await claimed(journal), 7)
+        await journal.intend(await claimed(journal), DECK, 7)
     clock.now -= 3600
     async with run() as journal:
-        assert (await claimed(journal)).sent_ago == 0
+        assert journal.seconds_since_sent(await claimed(journal)) == 0
 
 
 async def test_jobs_that_are_alike_have_an_entry_each_in_turn(run: Open) -> None:
@@ -202,39 +212,41 @@ async def test_a_file_that_changed_since_it_was_sent(
     status = deck.stat()
     async with run() as journal:
         entry = await claimed(journal, deck)
-        await journal.intend(entry, 8)
+        await journal.intend(entry, Document.of(deck), 8)
         await journal.settle(entry, state)
     async with run() as journal:
-        assert not (await claimed(journal, deck)).has_changed
+        assert not await changed(journal, await claimed(journal, deck), deck)
     deck.write_bytes(b"%PDF-1.77")
     for _ in range(2):
         async with run() as journal:
-            assert (await claimed(journal, deck)).has_changed
+            assert await changed(journal, await claimed(journal, deck), deck)
     deck.write_bytes(b"%PDF-1.7")
     os.utime(deck, ns=(status.st_atime_ns, status.st_mtime_ns))
     async with run() as journal:
-        assert not (await claimed(journal, deck)).has_changed
+        assert not await changed(journal, await claimed(journal, deck), deck)
 
 
 @pytest.mark.parametrize("state", ["ready", "refused", "failed"])
-async def test_a_file_that_changed_before_it_was_sent(
+async def test_a_file_counts_as_it_was_when_it_was_last_sent(
     tmp_path: Path, run: Open, state: State
 ) -> None:
-    """It is no change: no room has it; from now on it counts as it is now."""
+    """Not as it was when the batch was begun, or when it was sent in vain."""
     deck = tmp_path / "deck.pdf"
-    deck.write_bytes(b"%PDF-1.7")
     async with run() as journal:
-        await journal.settle(await claimed(journal, deck), state)
+        entry = await claimed(journal, deck)
+        deck.write_bytes(b"%PDF-1.7")
+        await journal.intend(entry, Document.of(deck), 8)
+        await journal.settle(entry, state)
     deck.write_bytes(b"%PDF-1.77")
     async with run() as journal:
         entry = await claimed(journal, deck)
-        assert not entry.has_changed
+        await journal.intend(entry, Document.of(deck), 9)
         await journal.settle(entry, "accepted")
     async with run() as journal:
-        assert not (await claimed(journal, deck)).has_changed
+        assert not await changed(journal, await claimed(journal, deck), deck)
     deck.write_bytes(b"%PDF-1.777")
     async with run() as journal:
-        assert (await claimed(journal, deck)).has_changed
+        assert await changed(journal, await claimed(journal, deck), deck)
 
 
 async def test_a_file_that_is_gone_did_not_change(tmp_path: Path, run: Open) -> None:
@@ -242,11 +254,23 @@ async def test_a_file_that_is_gone_did_not_change(tmp_path: Path, run: Open) -> 
     deck = tmp_path / "deck.pdf"
     deck.write_bytes(b"%PDF-1.7")
     async with run() as journal:
-        await journal.settle(await claimed(journal, deck), "accepted")
+        entry = await claimed(journal, deck)
+        await journal.intend(entry, Document.of(deck), 8)
+        await journal.settle(entry, "accepted")
     deck.unlink()
     async with run() as journal:
         entry = await claimed(journal, deck)
-    assert (entry.state, entry.has_changed) == ("accepted", False)
+        assert not await changed(journal, entry, deck)
+    assert entry.state == "accepted"
+
+
+async def test_a_document_that_is_no_file_does_not_change(run: Open) -> None:
+    """Other bytes are another job; of a stream nobody can tell."""
+    document = Document.from_bytes(b"%PDF-1.7", "deck.pdf")
+    async with run() as journal:
+        entry = await journal.claim("room01", document, None)
+        await journal.intend(entry, document, 8)
+        assert not await journal.has_changed(attrs.evolve(entry, stamp="8 bytes, 1"), document)
 
 
 # --- the file ------------------------------------------------------------------------------------
@@ -296,7 +320,7 @@ async def test_a_link_leaves_no_secret_in_the_file(path: Path, run: Open) -> Non
     async with run() as journal:
         document = Document.from_link(LINK)
         entry = await journal.claim("room01", document, None)
-        await journal.intend(entry, len(LINK))
+        await journal.intend(entry, DECK, len(LINK))
         during = bytes_of(path)
         await journal.settle(entry, "accepted")
     for content in (during, bytes_of(path)):
@@ -311,7 +335,7 @@ async def test_what_cannot_be_written_is_raised(run: Open) -> None:
         journal._database._connection.execute("PRAGMA query_only = ON")
         for step in (
             claimed(journal, "other.pdf"),
-            journal.intend(entry, 7),
+            journal.intend(entry, DECK, 7),
             journal.settle(entry, "accepted"),
         ):
             with pytest.raises(JournalError, match="attempt to write a readonly database"):
@@ -323,7 +347,7 @@ async def test_many_jobs_at_once(path: Path, run: Open) -> None:
 
     async def work(number: int) -> None:
         entry = await claimed(journal, f"{number}.pdf")
-        await journal.intend(entry, number)
+        await journal.intend(entry, DECK, number)
         await journal.settle(entry, "accepted" if number % 2 else "refused")
 
     async with run() as journal, anyio.create_task_group() as tasks:

@@ -16,10 +16,12 @@ import attrs
 from meeting_async import errors
 from meeting_async._calls import Calls
 from meeting_async._cancelling import is_stray, one_of
+from meeting_async._database import Write
+from meeting_async._documents import Document
 from meeting_async._errand import Errand, label_of
 from meeting_async._intake import Held, Jobs, Window, checked_jobs, held_by, reading
 from meeting_async._jobs import UploadJob, UploadOutcome
-from meeting_async._journal import Journal, journal_at
+from meeting_async._journal import Entry, Journal, journal_at
 from meeting_async._outbox import Outbox
 from meeting_async._presence import Presence, dooms_batch, dooms_room
 from meeting_async._queues import RoomQueues
@@ -35,6 +37,8 @@ class _Queued:
     index: int
     job: UploadJob
     held: Held
+    claim: Write[Entry] | None
+    """What the journal is asked about it; the answer is there before its turn, as a rule."""
 
 
 class Batch:
@@ -195,17 +199,31 @@ class Batch:
     async def _take_in(self, index: int, job: UploadJob) -> None:
         if not isinstance(job, UploadJob):
             raise TypeError(f"job {index} must be an UploadJob, not {type(job).__name__}")
-        queued = _Queued(index, job, held_by(job))
+        held = held_by(job)
         try:
-            await self._window.enter(queued.held)
+            await self._window.enter(held)
         except BaseException:  # it was read, and is accounted for
+            queued = _Queued(index, job, held, None)
             self._skip(queued, self._stop_error or errors.BatchStopped("before it was sent"))
             raise
+        queued = _Queued(index, job, held, self._claim(job))
         if self._stop_error is not None:
             self._skip(queued, self._stop_error)
             return
         self._queues.put(_room_of(job), queued)
         self._slots.offer()
+
+    def _claim(self, job: UploadJob) -> Write[Entry] | None:
+        """Ask the journal, in the order of the input; what is no proper job is not in it."""
+        if self._journal is None or not isinstance(job.room_id, str):
+            return None
+        try:
+            document = Document.of(
+                job.document, filename=job.filename, content_type=job.content_type
+            )
+        except Exception:  # noqa: BLE001 - it is refused when its turn has come
+            return None
+        return self._journal.claim(job.room_id, document, job.key)
 
     # --- running ---------------------------------------------------------------------------------
 
@@ -236,8 +254,10 @@ class Batch:
             terms=self._terms,
             presence=self._presence,
             journal=self._journal,
+            claim=queued.claim,
             slot=Slot(self._slots, lambda: self._queues.left(room) + 1),
             batch_began=self._began,
+            when_over=lambda outcome: self._vacate(room, outcome.error),
         )
 
     async def _run(self, room: str, queued: _Queued, errand: Errand) -> None:
@@ -247,16 +267,21 @@ class Batch:
             self._running.remove(errand)
             self._conclude(room, queued, errand)
 
-    def _conclude(self, room: str, queued: _Queued, errand: Errand) -> None:
+    def _vacate(self, room: str, error: Exception | None) -> None:
         """Draw the consequences of how a job ended, for its room and for all."""
-        outcome = errand.outcome
-        if outcome is not None:
-            _without_locals(outcome.error)
-            self._account(outcome, queued)
-            self._judge(room, errand.journal_error or outcome.error)
+        self._judge(room, error)
         self._queues.done(room)  # before its slot is free: it may be this room's turn again
         if room not in self._queues:
             self._presence.forget(room)
+
+    def _conclude(self, room: str, queued: _Queued, errand: Errand) -> None:
+        """Account for a job whose outcome the journal has."""
+        if not errand.is_over:
+            self._vacate(room, None)
+        if errand.outcome is not None:
+            _without_locals(errand.outcome.error)
+            self._account(errand.outcome, queued)
+        self._judge(room, errand.journal_error)
         errand.slot.give_back()
         self._slots.offer()
         self._end_if_over()

@@ -12,10 +12,10 @@ import sqlite3
 import stat
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -42,16 +42,21 @@ class Schema:
 
 
 @attrs.define(eq=False)
-class _Write:
-    """Something to be done in the next transaction."""
+class Write(Generic[T]):
+    """Something to be done in the next transaction; await it for the result."""
 
-    action: Action[Any]
+    database: Database
+    action: Action[T] | None
+    """``None`` when it is done, for the sake of what it keeps in memory."""
     durable: bool
-    woken: anyio.Event = attrs.field(factory=anyio.Event)
-    """Set when it is done, or when it is its turn to see that it gets done."""
+    woken: anyio.Event | None = None
+    """For who awaits it: set when it is done, or when it is its turn to see that it gets done."""
     is_done: bool = False
     result: Any = None
     error: Exception | None = None
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return self.database.result(self).__await__()
 
 
 @attrs.define(eq=False)
@@ -60,13 +65,13 @@ class Database:
 
     path: str
     _connection: sqlite3.Connection
-    _quick: deque[_Write] = attrs.field(factory=deque, init=False)
+    _quick: deque[Write[Any]] = attrs.field(factory=deque, init=False)
     """What no transaction has taken up yet, and need not be durable."""
-    _durable: deque[_Write] = attrs.field(factory=deque, init=False)
+    _durable: deque[Write[Any]] = attrs.field(factory=deque, init=False)
     """What no transaction has taken up yet, and must be durable."""
-    _waiting: list[_Write] = attrs.field(factory=list, init=False)
+    _waiting: list[Write[Any]] = attrs.field(factory=list, init=False)
     """Whose callers wait, in order of arrival."""
-    _leader: _Write | None = attrs.field(default=None, init=False)
+    _leader: Write[Any] | None = attrs.field(default=None, init=False)
     """The one of them whose caller commits."""
     _threads: anyio.CapacityLimiter = attrs.field(
         factory=lambda: anyio.CapacityLimiter(1), init=False
@@ -77,11 +82,18 @@ class Database:
     """As asyncio's own cancellation breaks through shields, and leaves a thread behind."""
     _process: int = attrs.field(factory=os.getpid, init=False)
 
-    async def write(self, action: Action[T], *, durable: bool = True) -> T:
-        """Do something and return its result when it is durable.
+    def submit(self, action: Action[T], *, durable: bool = True) -> Write[T]:
+        """Have something done in the next transaction, whoever commits it.
 
         With ``durable=False`` only the end of the process cannot undo it. The next durable write
         makes it durable, too.
+        """
+        write = Write(self, action, durable)
+        (self._durable if durable else self._quick).append(write)
+        return write
+
+    async def write(self, action: Action[T], *, durable: bool = True) -> T:
+        """Do something and return its result when it is durable; see :meth:`submit`.
 
         It is not cut short by a cancellation: a disk takes milliseconds, and a caller must know
         what is written.
@@ -90,27 +102,31 @@ class Database:
             JournalError: It could not be written.
 
         """
+        return await self.submit(action, durable=durable)
+
+    async def result(self, write: Write[T]) -> T:
+        """Wait until something is done; see to it, if nobody else does."""
         if os.getpid() != self._process:
             raise JournalError(self.path, "belongs to the process that this one was forked from")
-        write = _Write(action, durable)
-        (self._durable if durable else self._quick).append(write)
-        self._waiting.append(write)
-        with anyio.CancelScope(shield=True):
-            try:
-                if self._leader is None:
-                    self._leader = write
-                else:
-                    await write.woken.wait()
-                if not write.is_done:
-                    await self._in_thread(lambda: self._commit(sync=durable))
-            finally:
-                self._leave(write)
+        if not write.is_done:
+            write.woken = anyio.Event()
+            self._waiting.append(write)
+            with anyio.CancelScope(shield=True):
+                try:
+                    if self._leader is None:
+                        self._leader = write
+                    else:
+                        await write.woken.wait()
+                    if not write.is_done:
+                        await self._in_thread(lambda: self._commit(sync=write.durable))
+                finally:
+                    self._leave(write)
         if write.error is not None:
             raise write.error
         result: T = write.result
         return result
 
-    def _leave(self, write: _Write) -> None:
+    def _leave(self, write: Write[Any]) -> None:
         """Wake, all at once, those who have what they wait for, and the one who is to go on."""
         if write is not self._leader:
             if not write.is_done:
@@ -120,7 +136,8 @@ class Database:
         self._waiting = [one for one in self._waiting if one is not write and one not in done]
         self._leader = min(self._waiting, key=lambda one: one.durable, default=None)
         for one in (*done, *filter(None, [self._leader])):
-            one.woken.set()
+            if one.woken is not None:
+                one.woken.set()
 
     def _commit(self, *, sync: bool) -> None:
         """Do what is pending in one transaction, after the one that a thread is still busy with.
@@ -139,7 +156,7 @@ class Database:
             except BaseException as error:  # noqa: BLE001 - each caller gets it, or one like it
                 self._fail(writes, error)
             for write in writes:
-                write.is_done = True
+                write.action, write.is_done = None, True
 
     def _sync(self, on: bool) -> None:
         """Let the next commit wait for the disk or not; in WAL mode one waits for all before it."""
@@ -147,15 +164,15 @@ class Database:
             self._connection.execute(f"PRAGMA synchronous = {'FULL' if on else 'NORMAL'}")
             self._is_syncing = on
 
-    def _do(self, write: _Write) -> None:
+    def _do(self, write: Write[Any]) -> None:
         try:
-            write.result = write.action(self._connection)
+            write.result = write.action(self._connection) if write.action else None
         except sqlite3.Error:
             raise
         except Exception as error:  # noqa: BLE001 - it is that of one caller only, who gets it
             write.error = error
 
-    def _fail(self, writes: Sequence[_Write], error: BaseException) -> None:
+    def _fail(self, writes: Sequence[Write[Any]], error: BaseException) -> None:
         """Have nothing of it in the file; each caller gets an error of his own to raise."""
         for write in writes:
             write.error = JournalError(self.path, f"cannot be written: {error}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
@@ -36,15 +37,22 @@ class Errand:
     terms: Terms
     presence: Presence
     journal: Journal | None
+    claim: Awaitable[Entry] | None
+    """Brings what the journal knows of the job."""
     slot: Slot
     batch_began: float
+    when_over: Callable[[UploadOutcome], None]
+    """Called when room and slot may go to another job; the journal has the outcome only later."""
 
     outcome: UploadOutcome | None = attrs.field(default=None, init=False)
     journal_error: errors.JournalError | None = attrs.field(default=None, init=False)
     """Why the journal does not know the outcome."""
     _label: str = attrs.field(default="", init=False)
     _began: float = attrs.field(factory=anyio.current_time, init=False)
+    is_over: bool = attrs.field(default=False, init=False)
+    """Whether room and slot were given up."""
     _entry: Entry | None = attrs.field(default=None, init=False)
+    _document: Document | None = attrs.field(default=None, init=False)
     _is_intended: bool = attrs.field(default=False, init=False)
     """Whether the journal says that the document is out."""
     _is_in_doubt: bool = attrs.field(default=False, init=False)
@@ -73,7 +81,8 @@ class Errand:
             receipt = self._receipt
             await self._end("accepted" if receipt else "skipped", receipt=receipt)
         finally:
-            self._upload = None  # it knows us as its companion: a circle would keep the document
+            # It knows us as its companion: a circle would keep the document.
+            self._upload = self._document = None
 
     async def _done(self) -> None:
         """Upload the document, unless by the journal an earlier run did."""
@@ -82,11 +91,11 @@ class Errand:
         document = Document.of(job.document, filename=job.filename, content_type=job.content_type)
         self._label = document.filename
         upload = self._new_upload(document)
-        if self.journal is not None:
-            entry = await self.journal.claim(job.room_id, document, job.key)
-            if await self._is_in_the_room(entry, document):
+        if self.journal is not None and self.claim is not None:
+            entry = await self.claim
+            if await self._is_in_the_room(self.journal, entry, document):
                 return
-            self._entry = entry
+            self._entry, self._document = entry, document
         await self._uploaded(upload, document)
 
     def _new_upload(self, document: Document) -> Upload:
@@ -121,17 +130,21 @@ class Errand:
             self._earlier = self._attempts
             upload = self._new_upload(document)
 
-    async def _is_in_the_room(self, entry: Entry, document: Document) -> bool:
+    async def _is_in_the_room(self, journal: Journal, entry: Entry, document: Document) -> bool:
         """Go by the journal; raise if by it the document must not be sent."""
-        if entry.state == "accepted" and not entry.has_changed:
-            return True
         if entry.state not in {"accepted", "sent", "unknown"}:
             return False
-        if entry.state == "accepted" or (entry.has_changed and self.terms.resends_unknown):
+        is_certain = entry.state == "accepted"
+        if (is_certain or self.terms.resends_unknown) and await journal.has_changed(
+            entry, document
+        ):
             fix = "to send this one too, give it another name or key, or use another journal"
             change = "an earlier run of the batch sent the file as it was then"
             raise errors.DocumentChanged(document.filename, f"{change}; {fix}")
-        shut_for = max(0.0, self.calls.options.lock.window - entry.sent_ago)
+        if is_certain:
+            return True
+        seconds = journal.seconds_since_sent(entry)
+        shut_for = max(0.0, self.calls.options.lock.window - seconds)
         if shut_for:
             await self.calls.shared.door(self.job.room_id).shut(shut_for)
         if self.terms.resends_unknown:
@@ -143,7 +156,7 @@ class Errand:
             document=document.filename,
             size=entry.size,
             bytes_sent=entry.size,
-            reason=f"{entry.sent_ago:,.0f} s ago an earlier run sent it and saw no answer",
+            reason=f"{seconds:,.0f} s ago an earlier run sent it and saw no answer",
             lock_free_in=shut_for,
         )
 
@@ -158,9 +171,9 @@ class Errand:
 
     async def before_end(self) -> None:
         """Have it in the journal that the document may be in the room from now on."""
-        if self.journal is not None and self._entry is not None:
+        if self.journal and self._entry and self._document:
             self._is_intended = True
-            await self.journal.intend(self._entry, self._size or 0)
+            await self.journal.intend(self._entry, self._document, self._size or 0)
 
     async def before_wait(self, *, may_have_arrived: bool) -> None:
         """Hold no slot while waiting, and let the journal know that nothing arrived."""
@@ -206,7 +219,7 @@ class Errand:
         await self._end(status_of(error), error=error)
 
     async def _end(self, status: Status, **facts: Any) -> None:
-        """Say the outcome, and have it in the journal."""
+        """Say the outcome, let the next job have its turn, and have it in the journal."""
         error: Exception | None = facts.get("error")
         if self._is_in_doubt and status in {"refused", "failed"}:
             status = "unknown"
@@ -222,6 +235,9 @@ class Errand:
             attempts=self._attempts,
             **facts,
         )
+        self.is_over = True
+        self.when_over(self.outcome)
+        self.slot.give_back()
         reason = str(error) if isinstance(error, errors.MeetingError) else None
         if status != "skipped":
             await self._note(status, reason)

@@ -12,14 +12,15 @@ import sqlite3
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Literal
+from typing import Literal
 
 import attrs
 
-from meeting_async._database import Database, Schema, opened
+from meeting_async._database import Database, Schema, Write, opened
 from meeting_async._documents import Document
 from meeting_async._identity import identity_of, stamp_of
 from meeting_async._limits import shown
+from meeting_async._threads import in_thread
 from meeting_async.errors import InvalidInput, JournalError
 
 State = Literal["ready", "sent", "accepted", "refused", "failed", "unknown"]
@@ -38,7 +39,7 @@ _SCHEMA = Schema(
             room_id TEXT NOT NULL,
             document TEXT NOT NULL,
             size INTEGER,              -- bytes, once it was measured
-            stamp TEXT,                -- of a file, when it was last looked at to be sent
+            stamp TEXT,                -- of a file, when its end was last about to leave
             state TEXT NOT NULL,
             sent_at REAL,              -- Unix time when its end was last about to leave
             changed_at REAL NOT NULL,
@@ -48,22 +49,19 @@ _SCHEMA = Schema(
     ),
 )
 
-_IN_THE_ROOM = frozenset({"sent", "accepted", "unknown"})
-"""States in which the room may have the document as it was then."""
-
 
 @attrs.frozen(kw_only=True)
 class Entry:
-    """What the journal knows of a job when its turn comes."""
+    """What the journal knew of a job when it was claimed."""
 
     id: int
     state: State
     size: int = 0
     """Bytes of the document when it was last about to be complete."""
-    sent_ago: float = 0.0
-    """Seconds since the document's end was last about to leave."""
-    has_changed: bool = False
-    """Whether the file is another one than it was then."""
+    sent_at: float = 0.0
+    """Unix time when its end was last about to leave."""
+    stamp: str | None = None
+    """The stamp of the file then."""
 
 
 @attrs.define(eq=False)
@@ -79,54 +77,56 @@ class Journal:
         """Where it is."""
         return self._database.path
 
-    async def claim(self, room_id: str, document: Document, key: str | None) -> Entry:
-        """Find the entry of a job, or make one. Jobs that are alike have one each, in turn.
+    def claim(self, room_id: str, document: Document, key: str | None) -> Write[Entry]:
+        """Find the entry of a job, or make one; await the result when it is needed.
+
+        Jobs that are alike have an entry each, in the order of their claims.
 
         Raises:
-            InvalidInput: The batch has come to another job of this key already.
+            InvalidInput: The batch has claimed another job of this key already.
             JournalError: The journal cannot be written.
 
         """
-        if key is not None and (type(key) is not str or key == ""):
-            raise InvalidInput("key", shown(key), "is no text", "give a str, or None")
 
         def claimed(connection: sqlite3.Connection) -> Entry:
-            identity, stamp = identity_of(room_id, document, key), stamp_of(document)
+            _check_key(key)
+            identity = identity_of(room_id, document, key)
             found = connection.execute(_FIND, (identity, self._run)).fetchone()
             if found is not None:
-                return self._known(connection, found, stamp)
+                connection.execute(_CLAIM, (self._run, found[0]))
+                names = ("id", "state", "size", "sent_at", "stamp")
+                return Entry(**dict(zip(names, found, strict=True)))
             (count,) = connection.execute(_COUNT, (identity,)).fetchone()
             if count and key is not None:
                 fix = "give every job of a batch its own"
                 raise InvalidInput("key", shown(key), "was used in this batch before", fix)
-            values = (identity, count, self._run, room_id, document.filename, stamp, self._now())
+            values = (identity, count, self._run, room_id, document.filename, self._now())
             return Entry(id=connection.execute(_ADD, values).lastrowid or 0, state="ready")
 
-        return await self._database.write(claimed, durable=False)
+        return self._database.submit(claimed, durable=False)
 
-    def _known(
-        self, connection: sqlite3.Connection, found: tuple[Any, ...], stamp: str | None
-    ) -> Entry:
-        number, state, size, sent_at, before = found
-        kept = before if state in _IN_THE_ROOM else stamp
-        connection.execute(_CLAIM, (self._run, kept, number))
-        return Entry(
-            id=number,
-            state=state,
-            size=size or 0,
-            sent_ago=max(0.0, self._now() - (sent_at or 0.0)),
-            has_changed=stamp is not None and stamp != kept,
-        )
+    def seconds_since_sent(self, entry: Entry) -> float:
+        """Seconds since the document's end was last about to leave."""
+        return max(0.0, self._now() - entry.sent_at)
 
-    async def intend(self, entry: Entry, size: int) -> None:
-        """Note that the document is about to be complete at the server.
+    async def has_changed(self, entry: Entry, document: Document) -> bool:
+        """Tell whether the file is another one than was sent; not, if nobody can tell."""
+        stamp = await in_thread(lambda: stamp_of(document))
+        return None not in (stamp, entry.stamp) and stamp != entry.stamp
+
+    async def intend(self, entry: Entry, document: Document, size: int) -> None:
+        """Note that the document, of so many bytes, is about to be complete at the server.
 
         Raises:
             JournalError: The journal cannot be written; then it must not be sent.
 
         """
-        now = self._now()
-        await self._database.write(lambda c: c.execute(_INTEND, (size, now, now, entry.id)))
+
+        def intended(connection: sqlite3.Connection) -> None:
+            now = self._now()
+            connection.execute(_INTEND, (size, stamp_of(document), now, now, entry.id))
+
+        await self._database.write(intended)
 
     async def settle(self, entry: Entry, state: State, reason: str | None = None) -> None:
         """Note what became of a job.
@@ -140,19 +140,24 @@ class Journal:
         await self._database.write(lambda c: c.execute(_SETTLE, values), durable=is_end)
 
 
+def _check_key(key: object) -> None:
+    if key is not None and (type(key) is not str or key == ""):
+        raise InvalidInput("key", shown(key), "is no text", "give a str, or None")
+
+
 _FIND = (
-    "SELECT id, state, size, sent_at, stamp FROM jobs"
+    "SELECT id, state, coalesce(size, 0), coalesce(sent_at, 0.0), stamp FROM jobs"
     " WHERE identity = ? AND run <> ? ORDER BY ordinal LIMIT 1"
 )
 _COUNT = "SELECT count(*) FROM jobs WHERE identity = ?"
 _ADD = (
-    "INSERT INTO jobs (identity, ordinal, run, room_id, document, stamp, state, changed_at)"
-    " VALUES (?, ?, ?, ?, ?, ?, 'ready', ?)"
+    "INSERT INTO jobs (identity, ordinal, run, room_id, document, state, changed_at)"
+    " VALUES (?, ?, ?, ?, ?, 'ready', ?)"
 )
-_CLAIM = "UPDATE jobs SET run = ?, stamp = ? WHERE id = ?"
+_CLAIM = "UPDATE jobs SET run = ? WHERE id = ?"
 _INTEND = (
-    "UPDATE jobs SET state = 'sent', reason = NULL, size = ?, sent_at = ?, changed_at = ?"
-    " WHERE id = ?"
+    "UPDATE jobs SET state = 'sent', reason = NULL, size = ?, stamp = ?, sent_at = ?,"
+    " changed_at = ? WHERE id = ?"
 )
 _SETTLE = "UPDATE jobs SET state = ?, reason = ?, changed_at = ? WHERE id = ?"
 
