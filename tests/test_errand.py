@@ -211,7 +211,7 @@ async def test_the_end_of_the_program_passes() -> None:
 
 
 def test_a_slot_is_held_while_there_is_something_to_do(in_virtual_time: InVirtualTime) -> None:
-    """Given back for waits, claimed again for attempts; whoever runs the errand gives it back."""
+    """Given back for waits, claimed again for attempts; and given back at the end."""
 
     async def main() -> None:
         held: list[bool] = []
