@@ -15,7 +15,10 @@ from meeting_async.errors import JournalError
 say = partial(print, flush=True)
 
 SCHEMA = Schema(
-    application_id=0x74657374, version=3, tables=("CREATE TABLE notes (text TEXT NOT NULL)",)
+    application_id=0x74657374,
+    version=3,
+    tables=("CREATE TABLE notes (text TEXT NOT NULL)",),
+    update="INSERT INTO notes SELECT json_extract(value, '$[0]') FROM json_each(?)",
 )
 
 

@@ -17,10 +17,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import anyio
+import attrs
 import pytest
 
 from _notes import SCHEMA, note
-from meeting_async._database import Action, Database, Schema, opened
+from meeting_async._database import Action, Database, opened
 from meeting_async.errors import JournalError, JournalInUse
 
 pytestmark = pytest.mark.anyio
@@ -443,7 +444,7 @@ async def test_a_newer_format_is_told_and_not_touched(tmp_path: Path) -> None:
     path = tmp_path / "notes.db"
     for version in (2, 4):
         path.unlink(missing_ok=True)
-        async with opened(path, Schema(SCHEMA.application_id, version, SCHEMA.tables)):
+        async with opened(path, attrs.evolve(SCHEMA, version=version)):
             pass
         before = prints_of(path)
         with pytest.raises(JournalError, match=f"has format {version}, which this version cannot"):
@@ -543,3 +544,40 @@ async def test_the_loop_goes_on_while_the_disk_is_busy(tmp_path: Path) -> None:
         await database.write(note("one"))
         assert steps > 20
         tasks.cancel_scope.cancel()
+
+
+# --- rows ----------------------------------------------------------------------------------------
+
+
+async def test_rows_are_one_statement(tmp_path: Path) -> None:
+    """Those that are there together, beside the actions of the same transaction."""
+    async with opened(tmp_path / "notes.db", SCHEMA) as database:
+        statements = traced(database)
+        async with anyio.create_task_group() as tasks:
+            for number in range(50):
+                tasks.start_soon(database.update, f"row {number}")
+            tasks.start_soon(database.write, note("an action"))
+    assert sorted(notes_in(tmp_path / "notes.db")) == sorted(
+        [*(f"row {n}" for n in range(50)), "an action"]
+    )
+    updates = [one for one in statements if "json_each" in one]
+    assert 1 <= len(updates) <= 3
+
+
+async def test_a_row_that_cannot_be_written_fails_all_of_its_transaction(tmp_path: Path) -> None:
+    """Nobody believes what is not in the file; the next one is as usual."""
+    async with opened(tmp_path / "notes.db", SCHEMA) as database:
+        with pytest.raises(JournalError, match="cannot be written: NOT NULL"):
+            await database.update(None)
+        await database.update("one")
+    assert notes_in(tmp_path / "notes.db") == ["one"]
+
+
+async def test_a_write_that_nobody_awaits_goes_along(tmp_path: Path) -> None:
+    """It may be awaited when it is needed, more than once, and after the fact."""
+    async with opened(tmp_path / "notes.db", SCHEMA) as database:
+        early = database.submit(note("early"), durable=False)
+        await database.update("late")
+        assert await early == "early"
+        assert await early == "early"
+    assert notes_in(tmp_path / "notes.db") == ["early", "late"]

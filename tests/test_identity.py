@@ -7,10 +7,12 @@ import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import anyio
+import anyio.to_thread
 import pytest
 
 from meeting_async import Document
-from meeting_async._identity import identity_of, stamp_of
+from meeting_async._identity import identity_of, stamp_of, stamp_of_file
 
 SECRET = "token=c0ffee-is-a-secret"
 LINK = f"https://files.example.com/deck.pdf?{SECRET}"
@@ -85,6 +87,21 @@ def test_a_name_holds_no_secret_and_can_be_stored() -> None:
 async def stream() -> AsyncIterator[bytes]:
     """Yield a document."""
     yield b"%PDF"
+
+
+@pytest.mark.anyio
+async def test_a_measured_file_has_the_stamp_of_the_file(tmp_path: Path) -> None:
+    """So that what was sent is compared with what is there later; other documents have none."""
+    deck = tmp_path / "deck.pdf"
+    deck.write_bytes(b"%PDF-1.7")
+    document = Document.from_path(deck)
+    async with document.held(max_size=None, allow_images=False) as held:
+        there = await anyio.to_thread.run_sync(stamp_of, document)
+        assert stamp_of_file(document, held.measure) == there
+        assert there is not None
+    document = Document.from_bytes(b"%PDF-1.7", "deck.pdf")
+    async with document.held(max_size=None, allow_images=False) as held:
+        assert stamp_of_file(document, held.measure) is None
 
 
 def test_what_is_no_file_has_no_stamp() -> None:

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import attrs
 import pytest
 
 from meeting_async import Document
+from meeting_async._identity import stamp_of
 from meeting_async._journal import Entry, Journal, State, journal_at
 from meeting_async.errors import InvalidInput, JournalError, JournalInUse
 
@@ -63,7 +65,9 @@ async def claimed(
     return await journal.claim(room, Document.of(document, **how), key)
 
 
-DECK = Document.of("deck.pdf")
+async def stamp(path: Path) -> str | None:
+    """Return the stamp of a file."""
+    return await anyio.to_thread.run_sync(stamp_of, Document.of(path))
 
 
 async def changed(journal: Journal, entry: Entry, path: Path) -> bool:
@@ -102,7 +106,7 @@ async def test_what_was_noted_is_what_the_next_run_finds(run: Open, clock: Clock
     async with run() as journal:
         entry = await claimed(journal)
         clock.now += 5
-        await journal.intend(entry, DECK, 65_536)
+        await journal.intend(entry, 65_536, None)
     clock.now += 20
     async with run() as journal:
         found = await claimed(journal)
@@ -124,13 +128,13 @@ async def test_each_end_is_kept_with_its_reason(path: Path, run: Open, state: St
     """And a reason goes when the document is sent again."""
     async with run() as journal:
         entry = await claimed(journal)
-        await journal.intend(entry, DECK, 7)
+        await journal.intend(entry, 7, None)
         await journal.settle(entry, state, "because")
     assert [(row["state"], row["reason"]) for row in rows_in(path)] == [(state, "because")]
     async with run() as journal:
         entry = await claimed(journal)
         assert entry.state == state
-        await journal.intend(entry, DECK, 7)
+        await journal.intend(entry, 7, None)
     assert [(row["state"], row["reason"]) for row in rows_in(path)] == [("sent", None)]
 
 
@@ -139,7 +143,7 @@ async def test_a_wall_clock_that_was_put_back_makes_no_time_negative(
 ) -> None:
     """Then a room is thought to be locked for longer, which harms nobody."""
     async with run() as journal:
-        await journal.intend(await claimed(journal), DECK, 7)
+        await journal.intend(await claimed(journal), 7, None)
     clock.now -= 3600
     async with run() as journal:
         assert journal.seconds_since_sent(await claimed(journal)) == 0
@@ -212,7 +216,7 @@ async def test_a_file_that_changed_since_it_was_sent(
     status = deck.stat()
     async with run() as journal:
         entry = await claimed(journal, deck)
-        await journal.intend(entry, Document.of(deck), 8)
+        await journal.intend(entry, 8, await stamp(deck))
         await journal.settle(entry, state)
     async with run() as journal:
         assert not await changed(journal, await claimed(journal, deck), deck)
@@ -235,12 +239,12 @@ async def test_a_file_counts_as_it_was_when_it_was_last_sent(
     async with run() as journal:
         entry = await claimed(journal, deck)
         deck.write_bytes(b"%PDF-1.7")
-        await journal.intend(entry, Document.of(deck), 8)
+        await journal.intend(entry, 8, await stamp(deck))
         await journal.settle(entry, state)
     deck.write_bytes(b"%PDF-1.77")
     async with run() as journal:
         entry = await claimed(journal, deck)
-        await journal.intend(entry, Document.of(deck), 9)
+        await journal.intend(entry, 9, await stamp(deck))
         await journal.settle(entry, "accepted")
     async with run() as journal:
         assert not await changed(journal, await claimed(journal, deck), deck)
@@ -255,7 +259,7 @@ async def test_a_file_that_is_gone_did_not_change(tmp_path: Path, run: Open) -> 
     deck.write_bytes(b"%PDF-1.7")
     async with run() as journal:
         entry = await claimed(journal, deck)
-        await journal.intend(entry, Document.of(deck), 8)
+        await journal.intend(entry, 8, await stamp(deck))
         await journal.settle(entry, "accepted")
     deck.unlink()
     async with run() as journal:
@@ -269,7 +273,7 @@ async def test_a_document_that_is_no_file_does_not_change(run: Open) -> None:
     document = Document.from_bytes(b"%PDF-1.7", "deck.pdf")
     async with run() as journal:
         entry = await journal.claim("room01", document, None)
-        await journal.intend(entry, document, 8)
+        await journal.intend(entry, 8, None)
         assert not await journal.has_changed(attrs.evolve(entry, stamp="8 bytes, 1"), document)
 
 
@@ -320,7 +324,7 @@ async def test_a_link_leaves_no_secret_in_the_file(path: Path, run: Open) -> Non
     async with run() as journal:
         document = Document.from_link(LINK)
         entry = await journal.claim("room01", document, None)
-        await journal.intend(entry, DECK, len(LINK))
+        await journal.intend(entry, len(LINK), None)
         during = bytes_of(path)
         await journal.settle(entry, "accepted")
     for content in (during, bytes_of(path)):
@@ -335,7 +339,7 @@ async def test_what_cannot_be_written_is_raised(run: Open) -> None:
         journal._database._connection.execute("PRAGMA query_only = ON")
         for step in (
             claimed(journal, "other.pdf"),
-            journal.intend(entry, DECK, 7),
+            journal.intend(entry, 7, None),
             journal.settle(entry, "accepted"),
         ):
             with pytest.raises(JournalError, match="attempt to write a readonly database"):
@@ -347,7 +351,7 @@ async def test_many_jobs_at_once(path: Path, run: Open) -> None:
 
     async def work(number: int) -> None:
         entry = await claimed(journal, f"{number}.pdf")
-        await journal.intend(entry, DECK, number)
+        await journal.intend(entry, number, None)
         await journal.settle(entry, "accepted" if number % 2 else "refused")
 
     async with run() as journal, anyio.create_task_group() as tasks:

@@ -25,6 +25,7 @@ from meeting_async._policies import LockPolicy, Options
 from meeting_async._records import ActiveRoom, Reply, Request, UploadReceipt
 from meeting_async._rooms import Door, RoomGate, common_turnstile, room_name
 from meeting_async._signing import Signer
+from meeting_async._sources import Measure
 from meeting_async._transport import Transport
 from meeting_async._verdicts import Repeatability
 from meeting_async._wire import Answer
@@ -180,6 +181,8 @@ class Upload:
 
     size: int | None = attrs.field(default=None, init=False)
     """Bytes of the document once it was measured; ``None`` for a link."""
+    measure: Measure | None = attrs.field(default=None, init=False)
+    """What it was then."""
     began: float = attrs.field(default=0.0, init=False)
     """When it was run, on the event loop's clock."""
     receipt: UploadReceipt | None = attrs.field(default=None, init=False)
@@ -201,6 +204,7 @@ class Upload:
         self.began = anyio.current_time()
         async with contextlib.AsyncExitStack() as stack:
             held = await self._held(stack)
+            self.measure = held.measure
             if self.document.link is None:
                 self.size = held.measure.size
             if self.when_measured is not None:

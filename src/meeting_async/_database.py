@@ -7,6 +7,7 @@ failure of the power is in the file, too, and not waited for until it is on the 
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import stat
@@ -26,6 +27,8 @@ from meeting_async.errors import JournalError, JournalInUse
 
 T = TypeVar("T")
 
+Row = tuple[str | int | float | None, ...]
+
 Action = Callable[[sqlite3.Connection], T]
 """Something to do within a transaction. It raises, if at all, before it writes anything."""
 
@@ -39,6 +42,8 @@ class Schema:
     version: int
     tables: Sequence[str]
     """The statements that make them."""
+    update: str
+    """The statement that takes any number of rows, as a JSON array of arrays."""
 
 
 @attrs.define(eq=False)
@@ -47,13 +52,15 @@ class Write(Generic[T]):
 
     database: Database
     action: Action[T] | None
-    """``None`` when it is done, for the sake of what it keeps in memory."""
+    """``None`` for a row, and when it is done, for the sake of what it keeps in memory."""
     durable: bool
     woken: anyio.Event | None = None
     """For who awaits it: set when it is done, or when it is its turn to see that it gets done."""
     is_done: bool = False
     result: Any = None
     error: Exception | None = None
+    row: Row | None = None
+    """A row of the update that all rows of a transaction go into."""
 
     def __await__(self) -> Generator[Any, None, T]:
         return self.database.result(self).__await__()
@@ -65,6 +72,7 @@ class Database:
 
     path: str
     _connection: sqlite3.Connection
+    _schema: Schema
     _quick: deque[Write[Any]] = attrs.field(factory=deque, init=False)
     """What no transaction has taken up yet, and need not be durable."""
     _durable: deque[Write[Any]] = attrs.field(factory=deque, init=False)
@@ -91,6 +99,20 @@ class Database:
         write = Write(self, action, durable)
         (self._durable if durable else self._quick).append(write)
         return write
+
+    async def update(self, *row: str | float | None) -> None:
+        """Have a row updated, durably.
+
+        All rows that are there together are one statement: each statement takes the interpreter's
+        lock again, and on a busy loop waits for it.
+
+        Raises:
+            JournalError: It could not be written.
+
+        """
+        write: Write[None] = Write(self, None, durable=True, row=row)
+        self._durable.append(write)
+        await write
 
     async def write(self, action: Action[T], *, durable: bool = True) -> T:
         """Do something and return its result when it is durable; see :meth:`submit`.
@@ -149,14 +171,23 @@ class Database:
             writes = [queue.popleft() for queue in queues for _ in range(len(queue))]
             try:
                 self._sync(sync)
-                self._connection.execute("BEGIN IMMEDIATE")
-                for write in writes:
-                    self._do(write)
-                self._connection.execute("COMMIT")
+                self._execute(writes)
             except BaseException as error:  # noqa: BLE001 - each caller gets it, or one like it
                 self._fail(writes, error)
             for write in writes:
                 write.action, write.is_done = None, True
+
+    def _execute(self, writes: Sequence[Write[Any]]) -> None:
+        actions = [write for write in writes if write.row is None]
+        rows = [write.row for write in writes if write.row is not None]
+        if actions:
+            self._connection.execute("BEGIN IMMEDIATE")
+            for write in actions:
+                self._do(write)
+        if rows:
+            self._connection.execute(self._schema.update, (json.dumps(rows),))
+        if actions:
+            self._connection.execute("COMMIT")
 
     def _sync(self, on: bool) -> None:
         """Let the next commit wait for the disk or not; in WAL mode one waits for all before it."""
@@ -211,7 +242,7 @@ async def opened(path: str | os.PathLike[str], schema: Schema) -> AsyncGenerator
     """
     text = os.fsdecode(path)
     connection = await in_thread(lambda: _connected(text, schema))
-    database = Database(text, connection)
+    database = Database(text, connection, schema)
     try:
         yield database
     finally:

@@ -13,6 +13,7 @@ from meeting_async._attempts import Attempt
 from meeting_async._calls import Calls, Upload
 from meeting_async._cancelling import is_stray
 from meeting_async._documents import Document
+from meeting_async._identity import stamp_of_file
 from meeting_async._jobs import Status, UploadJob, UploadOutcome, status_of
 from meeting_async._journal import Entry, Journal, State
 from meeting_async._multipart import file_name
@@ -52,7 +53,6 @@ class Errand:
     is_over: bool = attrs.field(default=False, init=False)
     """Whether room and slot were given up."""
     _entry: Entry | None = attrs.field(default=None, init=False)
-    _document: Document | None = attrs.field(default=None, init=False)
     _is_intended: bool = attrs.field(default=False, init=False)
     """Whether the journal says that the document is out."""
     _is_in_doubt: bool = attrs.field(default=False, init=False)
@@ -81,8 +81,7 @@ class Errand:
             receipt = self._receipt
             await self._end("accepted" if receipt else "skipped", receipt=receipt)
         finally:
-            # It knows us as its companion: a circle would keep the document.
-            self._upload = self._document = None
+            self._upload = None  # it knows us as its companion: a circle would keep the document
 
     async def _done(self) -> None:
         """Upload the document, unless by the journal an earlier run did."""
@@ -95,7 +94,7 @@ class Errand:
             entry = await self.claim
             if await self._is_in_the_room(self.journal, entry, document):
                 return
-            self._entry, self._document = entry, document
+            self._entry = entry
         await self._uploaded(upload, document)
 
     def _new_upload(self, document: Document) -> Upload:
@@ -171,9 +170,11 @@ class Errand:
 
     async def before_end(self) -> None:
         """Have it in the journal that the document may be in the room from now on."""
-        if self.journal and self._entry and self._document:
+        upload = self._upload
+        if self.journal and self._entry and upload and upload.measure:
             self._is_intended = True
-            await self.journal.intend(self._entry, self._document, self._size or 0)
+            stamp = stamp_of_file(upload.document, upload.measure)
+            await self.journal.intend(self._entry, self._size or 0, stamp)
 
     async def before_wait(self, *, may_have_arrived: bool) -> None:
         """Hold no slot while waiting, and let the journal know that nothing arrived."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from meeting_async._documents import Document
 from meeting_async._files import PathSource
-from meeting_async._sources import BytesSource
+from meeting_async._sources import BytesSource, Measure
 
 
 def identity_of(room_id: str, document: Document, key: str | None) -> str:
@@ -30,6 +30,14 @@ def _origin(document: Document) -> tuple[str, str]:
     if isinstance(document.source, PathSource):
         return "path", document.source.path
     return "stream", ""
+
+
+def stamp_of_file(document: Document, measure: Measure) -> str | None:
+    """Return the same of a document that was measured just now."""
+    if not isinstance(document.source, PathSource):
+        return None
+    _, _, size, modified, *_ = measure.stamp
+    return f"{size} bytes, {modified}"
 
 
 def stamp_of(document: Document) -> str | None:

@@ -47,6 +47,23 @@ _SCHEMA = Schema(
             UNIQUE (identity, ordinal)
         )""",
     ),
+    update="""UPDATE jobs SET
+        state = new.state,
+        reason = new.reason,
+        size = coalesce(new.size, jobs.size),
+        stamp = CASE new.state WHEN 'sent' THEN new.stamp ELSE jobs.stamp END,
+        sent_at = coalesce(new.sent_at, jobs.sent_at),
+        changed_at = new.changed_at
+    FROM (SELECT
+        json_extract(value, '$[0]') AS id,
+        json_extract(value, '$[1]') AS state,
+        json_extract(value, '$[2]') AS reason,
+        json_extract(value, '$[3]') AS size,
+        json_extract(value, '$[4]') AS stamp,
+        json_extract(value, '$[5]') AS sent_at,
+        json_extract(value, '$[6]') AS changed_at
+        FROM json_each(?)) AS new
+    WHERE jobs.id = new.id""",
 )
 
 
@@ -114,19 +131,17 @@ class Journal:
         stamp = await in_thread(lambda: stamp_of(document))
         return None not in (stamp, entry.stamp) and stamp != entry.stamp
 
-    async def intend(self, entry: Entry, document: Document, size: int) -> None:
+    async def intend(self, entry: Entry, size: int, stamp: str | None) -> None:
         """Note that the document, of so many bytes, is about to be complete at the server.
+
+        ``stamp`` is that of its file, see :func:`stamp_of_file`.
 
         Raises:
             JournalError: The journal cannot be written; then it must not be sent.
 
         """
-
-        def intended(connection: sqlite3.Connection) -> None:
-            now = self._now()
-            connection.execute(_INTEND, (size, stamp_of(document), now, now, entry.id))
-
-        await self._database.write(intended)
+        now = self._now()
+        await self._database.update(entry.id, "sent", None, size, stamp, now, now)
 
     async def settle(self, entry: Entry, state: State, reason: str | None = None) -> None:
         """Note what became of a job.
@@ -135,9 +150,7 @@ class Journal:
             JournalError: The journal cannot be written.
 
         """
-        values = (state, reason, self._now(), entry.id)
-        is_end = state != "ready"  # whether a document is called sent for too long harms nobody
-        await self._database.write(lambda c: c.execute(_SETTLE, values), durable=is_end)
+        await self._database.update(entry.id, state, reason, None, None, None, self._now())
 
 
 def _check_key(key: object) -> None:
@@ -155,11 +168,6 @@ _ADD = (
     " VALUES (?, ?, ?, ?, ?, 'ready', ?)"
 )
 _CLAIM = "UPDATE jobs SET run = ? WHERE id = ?"
-_INTEND = (
-    "UPDATE jobs SET state = 'sent', reason = NULL, size = ?, stamp = ?, sent_at = ?,"
-    " changed_at = ? WHERE id = ?"
-)
-_SETTLE = "UPDATE jobs SET state = ?, reason = ?, changed_at = ? WHERE id = ?"
 
 
 @asynccontextmanager
