@@ -106,6 +106,26 @@ def test_what_may_have_arrived(in_virtual_time: InVirtualTime) -> None:
     assert diary.entries == [ATTEMPT, END, LATE_WAIT, ATTEMPT, END, LATE_WAIT, ATTEMPT, END]
 
 
+def test_standing_in_line_does_not_count_as_waiting_for_the_room(
+    in_virtual_time: InVirtualTime,
+) -> None:
+    """A companion that lets it wait for longer than the lock may take costs no patience."""
+
+    class Slow(Diary):
+        async def before_attempt(self) -> None:
+            await super().before_attempt()
+            await anyio.sleep(1000)
+
+    diary, town = Slow(), scripted(busy(), busy(), busy(), accepted())
+    upload, error = in_virtual_time(lambda: gone_along(diary, town, max_wait=20))
+    assert error is None
+    assert len(upload.attempts) == 4
+    diary, town = Slow(), Town(lambda _: busy())
+    _, error = in_virtual_time(lambda: gone_along(diary, town, max_wait=20))
+    assert isinstance(error, RoomBusy)
+    assert error.waited == pytest.approx(20)
+
+
 def test_waiting_for_a_turn(in_virtual_time: InVirtualTime) -> None:
     """It is a wait like any other, and comes before the first attempt."""
 

@@ -211,11 +211,17 @@ class Delivery:
 
     async def _attempt(self) -> Answer | _Wait:
         if self.companion is not None:
-            await self.companion.before_attempt()
+            await self._admitted_by(self.companion)
         outcome = await self._attempted()
         if isinstance(outcome, _Wait):
             await self._let_go()
         return outcome
+
+    async def _admitted_by(self, companion: Companion) -> None:
+        asked = anyio.current_time()
+        await companion.before_attempt()
+        if self._busy_since is not None:  # to stand in line here is not to wait for the room
+            self._busy_since += anyio.current_time() - asked
 
     async def _attempted(self) -> Answer | _Wait:
         if self._is_probing and (refusal := await self._probe()):
