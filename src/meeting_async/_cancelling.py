@@ -11,9 +11,9 @@ import anyio
 def is_stray(error: BaseException) -> bool:
     """Tell whether an error is a cancellation though nobody cancels the current task.
 
-    On asyncio anybody's code can raise one; trio makes them itself.
-    To await what somebody else has cancelled raises such a one: for us it is a failure like any
-    other, and must not end what stands around it.
+    On asyncio anybody's code can raise one (trio makes them itself), and to await what somebody
+    else has cancelled does: for us that is a failure like any other, and must not end what stands
+    around it.
     """
     if not isinstance(error, asyncio.CancelledError):
         return False

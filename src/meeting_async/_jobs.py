@@ -103,4 +103,7 @@ _BY_ERROR: tuple[tuple[type[Exception], Status], ...] = (
 
 def status_of(error: Exception) -> Status:
     """Say what an error makes of a job."""
-    return next((status for kind, status in _BY_ERROR if isinstance(error, kind)), "failed")
+    for kind, status in _BY_ERROR:
+        if isinstance(error, kind):
+            return status
+    return "failed"
