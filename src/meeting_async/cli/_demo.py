@@ -1,4 +1,4 @@
-"""``meeting-async demo``: the whole library at work, over real HTTP, in a few seconds.
+"""``meeting-async demo``: the whole library at work, over real HTTP, in some twenty seconds.
 
 An embedded server, four rooms, real documents. One room is locked by somebody else at first, one
 gets two documents that must queue, one is filled to the server's limit. Then a batch for a dozen
