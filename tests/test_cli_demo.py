@@ -27,10 +27,10 @@ import pytest
 from _cli import heeding_ctrl_c
 from _terminal import Terminal, lines_of
 from meeting_async import Document, errors
-from meeting_async.cli import _demo, main
+from meeting_async.cli import _demo, _demo_batch, main
 from meeting_async.cli._demo_report import Made, Refusal, Upload, compared, problems, table_of
 from meeting_async.cli._documents import docx, pdf, png
-from meeting_async.testing import MeetingServer
+from meeting_async.testing import MeetingServer, Room
 
 MIB = 1024**2
 SECONDS = 30.0
@@ -62,6 +62,13 @@ def rows(shown: str) -> dict[tuple[str, str], tuple[int, str, str, str]]:
     }
 
 
+def runs(shown: str) -> list[tuple[int, ...]]:
+    """Read the table of the batch: accepted, accepted before, without a room, left."""
+    pattern = r"^(?:first, stopped|second) +(\d+) +(\d+) +(\d+) +(\d+) *$"
+    found = re.findall(pattern, shown, re.MULTILINE)
+    return [tuple(map(int, numbers)) for numbers in found]
+
+
 # --- the demonstration ---------------------------------------------------------------------------
 
 
@@ -91,7 +98,15 @@ def test_demo_delivers_everything(tmp_path: Path) -> None:
     assert "'diagram.png' is a PNG image" in done.stdout
     assert "'too-large.pdf' has 31,457,281 bytes, 1 more than" in done.stdout
     last = done.stdout.splitlines()[-1]
-    assert last.startswith("Everything was as expected: 5 documents delivered, 2 refused unsent")
+    assert last.startswith(
+        "Everything was as expected: 5 documents delivered, 2 refused unsent, "
+        "55 in a batch, none of them twice, in "
+    )
+    first, second = runs(done.stdout)
+    assert first[1:3] == (0, 5)
+    assert 0 < first[0] < 55
+    assert second == (first[3], first[0], 5, 0)
+    assert re.search(r"^\d+ of 60 documents: .*, 1 waiting$", done.stdout, re.MULTILINE)
     assert "\x1b" not in done.stdout
     assert [*tmp_path.iterdir()] == []
 
@@ -105,6 +120,8 @@ def test_demo_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = terminal.close()
     assert re.search(r"\u2501{16}.*room is busy: attempt \d in \d\.\d s", shown)
     assert shown.count("\x1b[2K") > 20
+    assert re.search(r"of 60 documents.*\u2501{8}", shown)
+    assert re.search(r"class03.*waiting for the lock \(attempt \d, next in \d s\)", shown)
     assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")
     lines = lines_of(shown)
     assert max(len(line) for line in lines if "\u2501" in line) <= 80
@@ -131,12 +148,14 @@ def test_demo_fails_if_a_room_receives_something_else(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever is not as expected is named; exit code 1."""
-    room_ids = iter(_demo.ROOMS)
+    room_ids = (room_id for room_id in (*_demo.ROOMS, *_demo_batch.ROOMS) if room_id != "class07")
     add_room = MeetingServer.add_room
 
-    def with_failing_room01(server: MeetingServer, room_id: str) -> None:
+    def with_failing_room01(server: MeetingServer, room_id: str) -> Room:
         assert room_id == next(room_ids)
-        add_room(server, room_id).fail_conversion = room_id == "room01"
+        room = add_room(server, room_id)
+        room.fail_conversion = room_id == "room01"
+        return room
 
     monkeypatch.setattr(MeetingServer, "add_room", with_failing_room01)
     monkeypatch.setattr("meeting_async._documents.check_type", lambda *_: None)

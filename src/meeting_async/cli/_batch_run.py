@@ -115,8 +115,8 @@ class _Course:
 
     def _in_flight(self) -> str:
         moving, waiting = self._rooms.moving, self._rooms.active - self._rooms.moving
-        waits = f", {waiting:,} of them waiting for a room" if waiting else ""
-        return f"{counted(moving + waiting, 'upload')}{waits}"
+        waits = f", no longer waiting for {counted(waiting, 'room')}" if waiting else ""
+        return f"{counted(moving, 'upload')}{waits}"
 
 
 @contextmanager

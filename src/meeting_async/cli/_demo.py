@@ -1,8 +1,8 @@
-"""``meeting-async demo``: the whole library at work, over real HTTP, in a few seconds.
+"""``meeting-async demo``: the whole library at work, over real HTTP, in some twenty seconds.
 
 An embedded server, four rooms, real documents. One room is locked by somebody else at first, one
-gets two documents that must queue, one is filled to the server's limit. In the end, what the rooms
-received is compared with what was sent.
+gets two documents that must queue, one is filled to the server's limit. Then a batch for a dozen
+further rooms, stopped half-way and resumed. What the rooms received is compared with what was sent.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from rich.padding import Padding
 
 from meeting_async import Document, MeetingClient, errors
 from meeting_async.cli._console import complain, console_on, has_bars, printable, say
+from meeting_async.cli._demo_batch import BatchStage, perform_batch
 from meeting_async.cli._demo_report import Made, Refusal, Upload, compared, problems, table_of
 from meeting_async.cli._documents import docx, pdf, png
 from meeting_async.cli._extras import meeting_server
@@ -51,7 +52,23 @@ def demo(
         stage = _Stage.set_up(server, Path(folder))
         server.rooms[LOCKED].lock(lock_seconds)
         refusals = anyio.run(_perform, stage)
-        return _report(stage, refusals, time.monotonic() - started)
+        wrong = _report(stage, refusals)
+        account = perform_batch(BatchStage.set_up(server, Path(folder)))
+        wrong += account.problems()
+    for problem in wrong:
+        complain(f"not as expected: {problem}")
+    if wrong:
+        return ExitCode.FAILED
+    say(
+        f"\n{len(account.rooms)} rooms have their {account.total} documents of the batch: "
+        "each once, in order, with the SHA-256 of what was sent."
+    )
+    say(
+        f"\nEverything was as expected: {len(stage.uploads)} documents delivered, "
+        f"{len(refusals)} refused unsent, {account.total} in a batch, none of them twice, "
+        f"in {time.monotonic() - started:.1f} s."
+    )
+    return ExitCode.OK
 
 
 @attrs.frozen
@@ -134,7 +151,8 @@ async def _refusal(
     return Refusal(path.name, expected, seen, len(server.requests) - before)
 
 
-def _report(stage: _Stage, refusals: Sequence[Refusal], seconds: float) -> ExitCode:
+def _report(stage: _Stage, refusals: Sequence[Refusal]) -> list[str]:
+    """Show what came of the single uploads, and return what is not as expected."""
     console = console_on(sys.stdout)
     say("\nRefused before a byte was sent:\n")
     for refusal in refusals:
@@ -146,13 +164,4 @@ def _report(stage: _Stage, refusals: Sequence[Refusal], seconds: float) -> ExitC
     say("\nWhat the rooms received:\n")
     comparisons = compared(stage.uploads, stage.server.rooms)
     console.print(table_of(comparisons))
-    wrong = list(problems(stage.uploads, comparisons, refusals, LOCKED))
-    for problem in wrong:
-        complain(f"not as expected: {problem}")
-    if wrong:
-        return ExitCode.FAILED
-    say(
-        f"\nEverything was as expected: {len(stage.uploads)} documents delivered, "
-        f"{len(refusals)} refused unsent, in {seconds:.1f} s."
-    )
-    return ExitCode.OK
+    return list(problems(stage.uploads, comparisons, refusals, LOCKED))
