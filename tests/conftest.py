@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
+import hypothesis  # noqa: F401 - when imported, it asks for referrers: none is found once frozen
 import pytest
 import trio
 import trio.testing
