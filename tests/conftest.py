@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
+import hypothesis  # noqa: F401 - when imported, it asks for referrers: none is found once frozen
 import pytest
 import trio
 import trio.testing
@@ -34,6 +35,15 @@ __all__ = [
 """The hooks that are made elsewhere."""
 
 T = TypeVar("T")
+
+
+def pytest_collection_finish() -> None:
+    """Keep the imports and all test items out of the garbage collections that tests ask for.
+
+    With 400,000 objects of theirs each would take half a second.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(params=["asyncio", "trio"])
@@ -74,15 +84,6 @@ def in_virtual_time() -> Callable[..., Any]:
 # --- for the tests of the transport and of what it is made of ------------------------------------
 
 
-@pytest.fixture(scope="module")
-def quick_collections() -> Iterator[None]:
-    """Keep what the imports made out of the many garbage collections of a module."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
 @pytest.fixture
 def transport_class() -> type[HttpxTransport]:
     """Say which transport is tested."""
@@ -90,9 +91,7 @@ def transport_class() -> type[HttpxTransport]:
 
 
 @pytest.fixture
-async def transport(
-    transport_class: type[HttpxTransport], quick_collections: None
-) -> AsyncIterator[HttpxTransport]:
+async def transport(transport_class: type[HttpxTransport]) -> AsyncIterator[HttpxTransport]:
     """Provide a transport."""
     transport = transport_class()
     yield transport

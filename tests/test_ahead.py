@@ -108,13 +108,15 @@ async def test_the_next_chunk_is_read_while_the_present_one_is_sent() -> None:
 async def test_reading_and_sending_overlap() -> None:
     """Ten chunks, 20 ms each to read and to send, take 220 ms at best and 400 in turn."""
     best = 1.0
-    for _ in range(3):  # another process may take the processor away
+    for _ in range(10):  # another process may take the processor away: the best one counts
         disk, started = Disk(seconds=0.02), time.perf_counter()
         async with reading_ahead(disk, 0, len(DATA), nothing) as reader:
             for _ in range(len(DATA) // CHUNK):
                 await reader.read(CHUNK)
                 await anyio.sleep(0.02)
         best = min(best, time.perf_counter() - started)
+        if best < 0.33:
+            break
     assert best < 0.33
 
 

@@ -183,15 +183,6 @@ def _no_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     assert list(directory.iterdir()) == []
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _quick_collections() -> Iterator[None]:
-    """Keep what the imports made out of the garbage collections here."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
 @pytest.fixture(params=["bytes", "path"])
 def document(request: pytest.FixtureRequest, tmp_path: Path) -> Document:
     """Make a document of each kind."""

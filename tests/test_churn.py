@@ -51,15 +51,6 @@ SMUGGLED = reply(content=b'{"status":true,"msg":"smuggled","number":-1}')
 logger = logging.getLogger("meeting_async")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _quick_collections() -> Iterator[None]:
-    """Keep what the imports made out of the garbage collections here."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
 # --- a peer that answers each call with its own number --------------------------------------------
 
 

@@ -291,19 +291,21 @@ def test_a_report_is_a_page(server: MeetingServer, capsys: Captured) -> None:
     assert "error: /dev/full cannot be written: No space left" in capsys.readouterr().err
 
 
-def test_a_journal_in_use_is_refused(server: MeetingServer) -> None:
+def test_a_journal_in_use_is_refused(server: MeetingServer, capsys: Captured) -> None:
     """With exit code 2 and one line, and the first batch goes on."""
     make(server, rooms=1, documents=1)
     server.rooms["room1"].lock()
     first = started("--journal", "term.db")
     with first:
         until(lambda: uploads(server))
-        second = run("batch", "term", "--journal", "term.db")
+        # Here: while another process started, the first would come to wait for longer and longer.
+        code = main(["batch", "term", "--journal", "term.db"])
         server.rooms["room1"].unlock()
         assert first.wait(SECONDS) == 0
-    assert second.returncode == 2
-    assert "term.db" in second.stderr.splitlines()[-1]
-    assert "Traceback" not in second.stderr
+    assert code == 2
+    complaints = capsys.readouterr().err
+    assert "term.db" in complaints.splitlines()[-1]
+    assert "Traceback" not in complaints
 
 
 def test_a_journal_that_is_none_is_refused(server: MeetingServer, capsys: Captured) -> None:

@@ -217,7 +217,7 @@ async def test_a_slow_file_does_not_hold_the_loop() -> None:
 
     file.read = slow
     gaps = []
-    for _ in range(3):
+    for _ in range(10):  # another process may take the processor away: the best one counts
         async with largest_gap() as gap:
             await content_of(await held(HandleSource(file, file)))
         gaps.append(gap[0])

@@ -442,11 +442,13 @@ async def test_a_stream_that_never_waits_lets_others_work(items: bytes) -> None:
             yield items
 
     gaps = []
-    for _ in range(3):  # another process may take the processor away: the best of three counts
+    for _ in range(10):  # another process may take the processor away: the best one counts
         async with largest_gap() as gap:
             with anyio.move_on_after(0.2):
                 await spooled(produce())
         gaps.append(gap[0])
+        if gap[0] < 0.02:
+            break
     assert min(gaps) < 0.02
 
 
@@ -456,7 +458,7 @@ async def test_a_stream_that_never_waits_lets_others_work(items: bytes) -> None:
 async def test_a_slow_stream_does_not_hold_the_loop(how: Any, kind: str) -> None:
     """With 50 ms per read the loop never stands still for 20 ms."""
     gaps = []
-    for _ in range(3):
+    for _ in range(10):  # another process may take the processor away: the best one counts
         stream = opened(kind, Producer([DATA[:500_000]]))
         _slow_down(stream)
         async with largest_gap() as gap:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import ssl
-import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -13,7 +13,9 @@ import attrs
 import pytest
 
 from _peer import (
+    PATIENCE,
     RECORD,
+    WHOLE,
     Connection,
     Peer,
     Script,
@@ -47,37 +49,77 @@ pytestmark = pytest.mark.anyio
 Contexts = tuple[ssl.SSLContext, ssl.SSLContext]
 
 
-def relay_of(port: int, keep: int = 1 << 60) -> Script:
+def relay_of(port: int, keep: int = WHOLE) -> Script:
     """Make a tunnel to a port; break it when so many bytes have come back."""
 
     def script(connection: Connection) -> None:
         connection.read_head()
         assert connection.request.head.startswith(b"CONNECT ")
         connection.send(b"HTTP/1.1 200 OK\r\n\r\n")
-        with socket.create_connection(("127.0.0.1", port), 1) as server:
-            thread = threading.Thread(target=pump, args=(connection.sock, server))
-            thread.start()
-            pump(server, connection.sock, keep)
+        with socket.create_connection(("127.0.0.1", port), PATIENCE) as server:
+            relay(connection.sock, server, keep)
             with contextlib.suppress(OSError):
                 connection.sock.shutdown(socket.SHUT_RDWR)
-            thread.join()
 
     return script
 
 
-def pump(source: socket.socket, target: socket.socket, keep: int = 1 << 60) -> None:
-    """Pass on what comes, up to so many bytes."""
+def relay(client: socket.socket, server: socket.socket, keep: int) -> None:
+    """Pass on what comes, in one thread: two at a time must not use a connection of OpenSSL's."""
+    for sock in (client, server):
+        sock.setblocking(False)
+    there, back = Way(client, server), Way(server, client, keep)
     with contextlib.suppress(OSError):
-        while keep > 0 and (data := source.recv(min(65536, keep))):
-            keep -= len(data)
-            target.sendall(data)
-    with contextlib.suppress(OSError):
-        target.shutdown(socket.SHUT_WR)
+        while not back.is_over:
+            if not any([there.step(), back.step()]) and not wait_for(there, back):
+                return
+            if there.is_over:
+                server.shutdown(socket.SHUT_WR)
+
+
+@attrs.define
+class Way:
+    """One direction of a tunnel."""
+
+    source: socket.socket
+    target: socket.socket
+    left: int = WHOLE
+    """Bytes until it breaks."""
+    held: bytes = b""
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether nothing more will come."""
+        return not (self.left or self.held)
+
+    def step(self) -> bool:
+        """Give what is held, or take more, without waiting; tell whether it could."""
+        try:
+            if self.held:
+                self.held = self.held[self.target.send(self.held) :]
+            elif self.left:
+                self.held = self.source.recv(min(65536, self.left))
+                self.left = self.left - len(self.held) if self.held else 0
+            else:
+                return False
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return False
+        return True
+
+
+def wait_for(*ways: Way) -> bool:
+    """Wait until one of them may go on; tell whether any ever will."""
+    poll = select.poll()
+    for one, other in (ways, ways[::-1]):
+        wants_to_read = select.POLLIN if one.left and not one.held else 0
+        poll.register(one.source, wants_to_read | (select.POLLOUT if other.held else 0))
+    events = [event for _, event in poll.poll(PATIENCE * 1000)]
+    return bool(events) and not any(event & (select.POLLERR | select.POLLHUP) for event in events)
 
 
 @contextlib.asynccontextmanager
 async def through(
-    tls: Contexts, script: Script, *, keep: int = 1 << 60, inner: ssl.SSLContext | None = None
+    tls: Contexts, script: Script, *, keep: int = WHOLE, inner: ssl.SSLContext | None = None
 ) -> AsyncIterator[tuple[HttpxTransport, Peer, Peer]]:
     """Open a transport, a proxy and a server, all encrypted."""
     with (
