@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Sized
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sized
 from traceback import clear_frames
 from types import TracebackType
 from typing import Self
@@ -88,7 +88,9 @@ class Batch:
 
         What waits, for a room or for its next attempt, ends at once, unsent; the rest is skipped.
         """
-        self._stop(errors.BatchStopped("before it was sent"))
+        error = errors.BatchStopped("before it was sent")
+        self._skip(self._stop(error), error)
+        self._end_if_over()
 
     async def wait(self) -> BatchReport:
         """Run to the end and return the report.
@@ -204,11 +206,11 @@ class Batch:
             await self._window.enter(held)
         except BaseException:  # it was read, and is accounted for
             queued = _Queued(index, job, held, None)
-            self._skip(queued, self._stop_error or errors.BatchStopped("before it was sent"))
+            self._skip([queued], self._stop_error or errors.BatchStopped("before it was sent"))
             raise
         queued = _Queued(index, job, held, self._claim(job))
         if self._stop_error is not None:
-            self._skip(queued, self._stop_error)
+            self._skip([queued], self._stop_error)
             return
         self._queues.put(_room_of(job), queued)
         self._slots.offer()
@@ -242,11 +244,12 @@ class Batch:
         found = self._queues.take()
         if found is not None and self._tasks is not None:
             room, queued = found
-            errand = self._errand(room, queued)
+            doomed: list[_Queued] = []
+            errand = self._errand(room, queued, doomed)
             self._running.add(errand)
-            self._tasks.start_soon(self._run, room, queued, errand)
+            self._tasks.start_soon(self._run, room, queued, errand, doomed)
 
-    def _errand(self, room: str, queued: _Queued) -> Errand:
+    def _errand(self, room: str, queued: _Queued, doomed: list[_Queued]) -> Errand:
         return Errand(
             index=queued.index,
             job=queued.job,
@@ -257,66 +260,67 @@ class Batch:
             claim=queued.claim,
             slot=Slot(self._slots, lambda: self._queues.left(room) + 1),
             batch_began=self._began,
-            when_over=lambda outcome: self._vacate(room, outcome.error),
+            when_over=lambda outcome: doomed.extend(self._vacate(room, outcome.error)),
         )
 
-    async def _run(self, room: str, queued: _Queued, errand: Errand) -> None:
+    async def _run(self, room: str, queued: _Queued, errand: Errand, doomed: list[_Queued]) -> None:
         try:
             await errand.run()
         finally:
             self._running.remove(errand)
-            self._conclude(room, queued, errand)
+            self._conclude(room, queued, errand, doomed)
 
-    def _vacate(self, room: str, error: Exception | None) -> None:
-        """Draw the consequences of how a job ended, for its room and for all."""
-        self._judge(room, error)
+    def _vacate(self, room: str, error: Exception | None) -> list[_Queued]:
+        """Let the room's next job have its turn; return those that the error dooms."""
+        doomed = self._doomed_by(error, room)
         self._queues.done(room)  # before its slot is free: it may be this room's turn again
         if room not in self._queues:
             self._presence.forget(room)
+        return doomed
 
-    def _conclude(self, room: str, queued: _Queued, errand: Errand) -> None:
-        """Account for a job whose outcome the journal has."""
+    def _conclude(self, room: str, queued: _Queued, errand: Errand, doomed: list[_Queued]) -> None:
+        """Account for a job whose outcome the journal has, and for those that it dooms."""
         if not errand.is_over:
             self._vacate(room, None)
         if errand.outcome is not None:
             _without_locals(errand.outcome.error)
             self._account(errand.outcome, queued)
-        self._judge(room, errand.journal_error)
+            self._skip(doomed, errand.outcome.error)
+        self._skip(self._doomed_by(errand.journal_error, room), errand.journal_error)
         errand.slot.give_back()
         self._slots.offer()
         self._end_if_over()
 
-    def _judge(self, room: str, error: Exception | None) -> None:
+    def _doomed_by(self, error: Exception | None, room: str) -> list[_Queued]:
+        """Take out of the queues what would meet the same error."""
         is_outage = self._calls.shared.outage.is_on
         if dooms_batch(error, is_met=self._presence.is_met, is_outage=is_outage):
             self._report.stopped_by = self._report.stopped_by or error
-            self._stop(error)
-        elif dooms_room(error):
-            for queued in self._queues.drain(room):
-                self._skip(queued, error)
+            return self._stop(error)
+        return self._queues.drain(room) if dooms_room(error) else []
 
-    def _stop(self, error: Exception | None) -> None:
+    def _stop(self, error: Exception | None) -> list[_Queued]:
+        """Begin nothing new, wait for nothing; return what was not begun."""
         self._stop_error = self._stop_error or error
         if self._reading is not None and not isinstance(self._jobs, Sized):
             self._reading.cancel()  # it may wait for a job that never comes
-        for queued in self._queues.drain_all():
-            self._skip(queued, error)
         for errand in list(self._running):
             errand.slot.stop()
-        self._end_if_over()
+        return self._queues.drain_all()
 
-    def _skip(self, queued: _Queued, error: Exception | None) -> None:
-        job = queued.job
-        outcome = UploadOutcome(
-            index=queued.index,
-            room_id=job.room_id,
-            document=label_of(job),
-            status="skipped",
-            error=error,
-            key=job.key,
-            started=anyio.current_time() - self._began,
-        )
-        self._account(outcome, queued)
+    def _skip(self, jobs: Iterable[_Queued], error: Exception | None) -> None:
+        """Account for jobs that are not tried."""
+        for queued in jobs:
+            outcome = UploadOutcome(
+                index=queued.index,
+                room_id=queued.job.room_id,
+                document=label_of(queued.job),
+                status="skipped",
+                error=error,
+                key=queued.job.key,
+                started=anyio.current_time() - self._began,
+            )
+            self._account(outcome, queued)
 
     def _account(self, outcome: UploadOutcome, queued: _Queued) -> None:
         self._window.unload(queued.held)

@@ -20,7 +20,7 @@ from rich.padding import Padding
 
 from meeting_async import Document, MeetingClient, errors
 from meeting_async.cli._console import complain, console_on, has_bars, printable, say
-from meeting_async.cli._demo_batch import BatchStage, perform_batch
+from meeting_async.cli._demo_batch import LOCK_POLICY, BatchStage, perform_batch
 from meeting_async.cli._demo_report import Made, Refusal, Upload, compared, problems, table_of
 from meeting_async.cli._documents import docx, pdf, png
 from meeting_async.cli._extras import meeting_server
@@ -116,6 +116,7 @@ async def _perform(stage: _Stage) -> list[Refusal]:
         api_key=server.api_key,
         api_secret=server.api_secret,
         max_size_whiteboard_file=server.settings.max_size_whiteboard_file,
+        lock=LOCK_POLICY,
     ) as client:
         with display_on(console_on(sys.stdout), stays=True) as display:
             await _upload_all(client.with_options(on_event=display), display, stage.uploads)
