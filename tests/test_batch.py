@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any
@@ -444,3 +445,24 @@ async def test_totals_only() -> None:
         came: list[UploadOutcome] = [outcome async for outcome in batch]
     assert len(came) == batch.report.accepted == 6
     assert batch.report.outcomes == []
+
+
+async def test_what_nobody_foresaw_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """With the place where it happened, which the outcome does not keep; other errors are not."""
+
+    class Broken:
+        def sign(self, message: bytes) -> Any:
+            raise KeyError("no key today")
+
+    caplog.set_level(logging.WARNING, "meeting_async")
+    client = client_of(Town(), signer=Broken())
+    async with client, client.upload_many([job("room01"), job("a b ")]) as batch:
+        await batch.wait()
+    first, second = batch.report.outcomes
+    assert (type(first.error), type(second.error)) == (KeyError, InvalidInput)
+    assert first.error is not None
+    assert first.error.__traceback__ is None
+    (line,) = [record for record in caplog.records if record.getMessage().startswith("a job of")]
+    assert line.exc_info is not None
+    assert "no key today" in caplog.text
+    assert "in sign" in caplog.text

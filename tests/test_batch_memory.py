@@ -211,4 +211,4 @@ async def test_documents_are_gone_with_their_jobs(status: int, tracing: None) ->
     assert (batch.report.accepted, batch.report.refused) in {(count, 0), (0, count)}
     assert kept < 3 * size
     for outcome in batch.report.outcomes:
-        assert outcome.error is None or outcome.error.__traceback__ is not None
+        assert outcome.error is None or outcome.error.__traceback__ is None

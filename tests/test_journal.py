@@ -280,6 +280,17 @@ async def test_a_document_that_is_no_file_does_not_change(run: Open) -> None:
 # --- the file ------------------------------------------------------------------------------------
 
 
+async def test_an_sqlite_that_is_too_old(
+    path: Path, run: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is said at once, and no file is made."""
+    monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 32, 3))
+    with pytest.raises(JournalError, match=r"needs SQLite 3\.33 or later"):
+        async with run():
+            raise AssertionError
+    assert not await anyio.Path(path).exists()
+
+
 async def test_a_journal_belongs_to_one_server(path: Path, run: Open) -> None:
     """Another one's rooms have nothing of it; nothing is written, and its own goes on."""
     async with run() as journal:

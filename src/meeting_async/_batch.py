@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sized
-from traceback import clear_frames
 from types import TracebackType
 from typing import Self
 
@@ -22,6 +21,7 @@ from meeting_async._errand import Errand, label_of
 from meeting_async._intake import Held, Jobs, Window, checked_jobs, held_by, reading
 from meeting_async._jobs import UploadJob, UploadOutcome
 from meeting_async._journal import Entry, Journal, journal_at
+from meeting_async._observer import logger
 from meeting_async._outbox import Outbox
 from meeting_async._presence import Presence, dooms_batch, dooms_room
 from meeting_async._queues import RoomQueues
@@ -283,7 +283,7 @@ class Batch:
         if not errand.is_over:
             self._vacate(room, None)
         if errand.outcome is not None:
-            _without_locals(errand.outcome.error)
+            _let_go_of_frames(errand.outcome.error)
             self._account(errand.outcome, queued)
             self._skip(doomed, errand.outcome.error)
         self._skip(self._doomed_by(errand.journal_error, room), errand.journal_error)
@@ -343,10 +343,18 @@ def _room_of(job: UploadJob) -> str:
     return room_id if isinstance(room_id, str) else ""
 
 
-def _without_locals(error: BaseException | None) -> None:
-    """Keep where an error was raised, and not the documents that were at hand there."""
+def _let_go_of_frames(error: BaseException | None) -> None:
+    """Keep an error without the frames that it passed through: they know the document.
+
+    Of what nobody foresaw, where it happened is in the log.
+    """
+    if error is not None and not isinstance(error, errors.MeetingError):
+        logger.warning("a job of a batch raised %r", error, exc_info=error, extra=_BATCH)
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
-        clear_frames(error.__traceback__)
+        error.__traceback__ = None
         error = error.__cause__ or error.__context__
+
+
+_BATCH = {"action": "batch"}

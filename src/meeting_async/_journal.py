@@ -181,6 +181,9 @@ async def journal_at(
         JournalError: It cannot be opened, is something else, or is another server's.
 
     """
+    if sqlite3.sqlite_version_info < (3, 33):  # for UPDATE ... FROM
+        reason = f"needs SQLite 3.33 or later; this Python has {sqlite3.sqlite_version}"
+        raise JournalError(os.fsdecode(path), reason)
     async with opened(path, _SCHEMA) as database:
         run = await database.write(lambda connection: _begun(connection, database.path, server))
         yield Journal(database, run, now)
