@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import re
-import runpy
 import shutil
 import signal
 import subprocess
@@ -584,13 +583,11 @@ def test_missing_extra_of_the_command_line(
     )
 
 
-def test_python_dash_m(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_python_dash_m() -> None:
     """Where the script is not on the path."""
-    monkeypatch.setattr(sys, "argv", ["meeting-async", "--version"])
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_module("meeting_async", run_name="__main__")
-    assert ended.value.code == 0
-    assert capsys.readouterr().out.strip() == importlib.metadata.version("meeting-async")
+    command = [sys.executable, "-m", "meeting_async", "--version"]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == importlib.metadata.version("meeting-async")
 
 
 def test_another_missing_module_is_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -374,6 +374,8 @@ def test_the_second_ctrl_c_cuts_uploads_off(server: MeetingServer) -> None:
     server.rooms["room3"].lock()
     process = started("--json")
     until(lambda: uploads(server) >= 3)
+    until(lambda: any(request.status == 409 for request in server.requests))
+    time.sleep(0.5)  # until the client has read it, too
     code, out, complaints = interrupted(process, [signal.SIGINT, signal.SIGINT])
     outcomes, summary = objects(out)
     assert code == 130
