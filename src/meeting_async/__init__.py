@@ -5,15 +5,17 @@ Every document reaches its room once, or you are told exactly what is known.
     async with MeetingClient("https://meet.example.com", api_key=..., api_secret=...) as client:
         receipt = await client.upload_whiteboard_file("room01", "deck.pdf")
 
-Errors are in :mod:`meeting_async.errors`; a server for development and tests is in
-:mod:`meeting_async.testing`.
+Errors are in :mod:`meeting_async.errors`; what to implement for another transport, signer or lock
+of rooms is in :mod:`meeting_async.transports`, :mod:`meeting_async.signers` and
+:mod:`meeting_async.rooms`; a server for development and tests is in :mod:`meeting_async.testing`.
 """
 
 from meeting_async import errors
-from meeting_async._attempts import Attempt
-from meeting_async._batch import Batch
+from meeting_async._batch.batch import Batch
+from meeting_async._batch.jobs import UploadJob, UploadOutcome
+from meeting_async._batch.report import BatchReport
 from meeting_async._client import MeetingClient
-from meeting_async._documents import Document
+from meeting_async._documents.document import Document
 from meeting_async._events import (
     AttemptStarted,
     BytesSent,
@@ -24,22 +26,8 @@ from meeting_async._events import (
     WaitingForRoom,
     WaitingUntilActive,
 )
-from meeting_async._jobs import UploadJob, UploadOutcome
+from meeting_async._models import ActiveRoom, Attempt, Participant, UploadReceipt, Verdict
 from meeting_async._policies import LockPolicy, RetryPolicy, Timeouts
-from meeting_async._records import (
-    ActiveRoom,
-    Body,
-    Participant,
-    Reply,
-    Request,
-    SignedHeaders,
-    UploadReceipt,
-)
-from meeting_async._report import BatchReport
-from meeting_async._rooms import RoomGate, Turnstile
-from meeting_async._signing import HmacSigner, Signer
-from meeting_async._transport import HttpxTransport, Transport
-from meeting_async._verdicts import Verdict
 
 __all__ = [
     "ActiveRoom",
@@ -47,27 +35,17 @@ __all__ = [
     "AttemptStarted",
     "Batch",
     "BatchReport",
-    "Body",
     "BytesSent",
     "Document",
     "Event",
     "Finished",
-    "HmacSigner",
-    "HttpxTransport",
     "LockPolicy",
     "MeetingClient",
     "Participant",
     "Queued",
-    "Reply",
-    "Request",
     "RetryPolicy",
     "RetryScheduled",
-    "RoomGate",
-    "SignedHeaders",
-    "Signer",
     "Timeouts",
-    "Transport",
-    "Turnstile",
     "UploadJob",
     "UploadOutcome",
     "UploadReceipt",

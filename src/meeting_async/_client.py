@@ -2,67 +2,98 @@
 
 from __future__ import annotations
 
-import contextlib
-import copy
 import os
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
-import anyio
 import attrs
 
-from meeting_async import _wire, errors
-from meeting_async._batch import Batch
-from meeting_async._calls import Calls, Shared, checked_seconds
-from meeting_async._documents import Document
-from meeting_async._environment import settings_from
+from meeting_async._config import settings_from
+from meeting_async._delivery import json_call
+from meeting_async._delivery.retry import Repeatability
+from meeting_async._delivery.room_locks import RoomLocks
+from meeting_async._delivery.session import Options, Session
+from meeting_async._delivery.upload import upload_document
+from meeting_async._documents.detect import Uploadable
+from meeting_async._documents.document import Document
 from meeting_async._events import OnEvent
-from meeting_async._intake import Jobs
-from meeting_async._limits import parse_size
-from meeting_async._policies import Delivery as DeliveryMode
-from meeting_async._policies import LockPolicy, Options, RetryPolicy, Timeouts
-from meeting_async._recognition import Uploadable
-from meeting_async._records import ActiveRoom, UploadReceipt
-from meeting_async._rooms import RoomGate
-from meeting_async._signing import HmacSigner, Signer, hidden
-from meeting_async._terms import OnUnknown, Terms
-from meeting_async._transport import HttpxTransport, Transport
-from meeting_async._verdicts import Repeatability
+from meeting_async._http.transport import HttpxTransport, Transport
+from meeting_async._models import ActiveRoom, UploadReceipt, hidden
+from meeting_async._policies import Delivery, LockPolicy, RetryPolicy, Timeouts, parse_size
+from meeting_async._protocol import requests
+from meeting_async._protocol.signing import HmacSigner, Signer
+from meeting_async._text import short_repr
+from meeting_async.errors import ConfigurationError
 
-ACTIVE_POLL_SECONDS = 2.0
-"""Between two looks of ``wait_until_active``: a person who starts a session will not notice."""
+if TYPE_CHECKING:
+    from meeting_async._batch.batch import Batch
+    from meeting_async._batch.journal import Journal
+    from meeting_async._batch.options import Jobs, OnUnknown
+
+
+class ClientOptions(TypedDict, total=False):
+    """What :meth:`MeetingClient.with_options` changes; see :class:`MeetingClient`."""
+
+    max_size_whiteboard_file: int | str | None
+    allow_images: bool
+    check_link: bool
+    preflight: bool
+    delivery: Delivery
+    lock: LockPolicy
+    retry: RetryPolicy
+    timeouts: Timeouts
+    on_event: OnEvent | None
+
+
+class ClientSettings(ClientOptions, total=False):
+    """What :meth:`MeetingClient.from_env` takes beside the environment."""
+
+    base_url: str
+    api_key: str
+    api_secret: str | bytes
+    signer: Signer
+    transport: Transport
+    room_locks: RoomLocks
+    default_headers: Mapping[str, str]
+    allow_plaintext: bool
 
 
 class MeetingClient:
     """An async client for the signed HTTP API of a web-meeting server.
 
     Use it as an async context manager, or call :meth:`aclose`. One client serves any number of
-    concurrent calls within one event loop (asyncio or trio).
+    concurrent calls of one event loop (asyncio or trio) at a time.
 
     Args:
         base_url: Address of the server; ``/auth`` is added. Plain ``http`` is for loopback only,
             unless ``allow_plaintext``: the signature of an upload is a lasting credential.
         api_key: The server's API key.
-        api_secret: Its secret; never sent. Key and secret make an :class:`HmacSigner`.
+        api_secret: Its secret; never sent. Key and secret make an
+            :class:`~meeting_async.signers.HmacSigner`.
         signer: A signer of yours, instead of key and secret.
-        transport: A transport of yours; the client closes it.
+        transport: A transport of yours, for example ``HttpxTransport(your_httpx_client)``; the
+            client closes the transport.
+        room_locks: What lets uploads to one room take turns. By default the clients of this event
+            loop share locks; to coordinate processes, a
+            :class:`~meeting_async.redis.RedisRoomLocks` or one of yours.
+        default_headers: Headers that are sent with every request, such as a request id.
+        allow_plaintext: Allow plain ``http`` to hosts other than this machine.
         max_size_whiteboard_file: The server's setting of that name: bytes, or text such as
             ``"30MiB"``. Larger documents are refused before anything is sent. ``None``: unchecked.
-        allow_images: Do not refuse images (interface section 4.2 rule 5 says servers do).
-        allow_plaintext: Allow plain ``http`` to hosts other than this machine.
+        allow_images: Do not refuse images (the interface says that servers do).
+        check_link: Ask a link with HEAD before it is handed to the server: it must be direct,
+            public, a document and not too large. This machine then fetches a URL that it is given.
+        preflight: Ask for the room before a document above 256 KiB is sent, at most every 30 s
+            for each room.
         delivery: ``"at_most_once"``: an upload of unknown outcome raises
             :class:`~meeting_async.errors.UploadOutcomeUnknown`. ``"at_least_once"``: it is sent
-            again when the room's lock must be free; the room may see the document twice.
-        lock: How to wait for a room that another upload holds.
-        retry: How often to repeat what may be repeated.
+            again when the room is free; the room may show the document twice.
+        lock: How to wait for a room that is taken.
+        retry: How often to repeat what can be repeated.
         timeouts: Limits on a single attempt.
-        on_event: Called with every :class:`~meeting_async.Event`; a function or a coroutine
-            function. What it raises is logged and changes nothing; a coroutine is cut off after
-            1 s.
-        room_gate: What lets uploads to one room take turns. By default one :class:`Turnstile` for
-            all clients of this event loop; to coordinate processes, a
-            :class:`~meeting_async.redis.RedisRoomGate` or one of yours.
+        on_event: A plain function that is called with every :class:`~meeting_async.Event`. What it
+            raises is logged and changes nothing.
 
     Raises:
         ConfigurationError: A setting cannot be used; it is named.
@@ -77,34 +108,45 @@ class MeetingClient:
         api_secret: str | bytes | None = None,
         signer: Signer | None = None,
         transport: Transport | None = None,
+        room_locks: RoomLocks | None = None,
+        default_headers: Mapping[str, str] | None = None,
+        allow_plaintext: bool = False,
         max_size_whiteboard_file: int | str | None = None,
         allow_images: bool = False,
-        allow_plaintext: bool = False,
-        delivery: DeliveryMode = "at_most_once",
+        check_link: bool = False,
+        preflight: bool = True,
+        delivery: Delivery = "at_most_once",
         lock: LockPolicy | None = None,
         retry: RetryPolicy | None = None,
         timeouts: Timeouts | None = None,
         on_event: OnEvent | None = None,
-        room_gate: RoomGate | None = None,
     ) -> None:
         api_secret = hidden(api_secret)  # also from tracebacks with locals
         signer = _signer(api_key, api_secret, signer)
-        base = _wire.auth_base(base_url, allow_plaintext=allow_plaintext)
-        options = Options(
+        self._options = Options(
             max_size_whiteboard_file=_size(max_size_whiteboard_file),
             allow_images=allow_images,
+            check_link=check_link,
+            preflight=preflight,
             delivery=delivery,
             lock=LockPolicy() if lock is None else lock,
             retry=RetryPolicy() if retry is None else retry,
             timeouts=Timeouts() if timeouts is None else timeouts,
             on_event=on_event,
         )
-        transport = HttpxTransport() if transport is None else transport
-        self._calls = Calls(Shared(base, signer, transport, room_gate), options)
+        self._session = Session(
+            base=requests.auth_base(base_url, allow_plaintext=allow_plaintext),
+            signer=signer,
+            transport=_transport(transport),
+            locks=room_locks,
+            default_headers=requests.default_header_pairs(default_headers),
+        )
         self._is_derived = False
 
     @classmethod
-    def from_env(cls, environ: Mapping[str, str] | None = None, **settings: Any) -> Self:
+    def from_env(
+        cls, environ: Mapping[str, str] | None = None, **settings: Unpack[ClientSettings]
+    ) -> Self:
         """Make a client from ``MEETING_*`` variables; ``settings`` are the constructor's and win.
 
         ``MEETING_BASE_URL``, ``MEETING_API_KEY``, ``MEETING_API_SECRET`` or
@@ -112,74 +154,82 @@ class MeetingClient:
         ``MEETING_ALLOW_PLAINTEXT`` (``1`` or ``0``).
 
         Raises:
-            ConfigurationError: A variable is missing or unusable; it is named.
+            ConfigurationError: Variables are missing (all of them are named) or unusable.
 
         """
-        merged = {**settings_from(os.environ if environ is None else environ), **settings}
-        needed = ["base_url", "api_key", "api_secret"]
+        _refuse_unknown(settings, ClientSettings)
+        merged: dict[str, Any] = settings_from(os.environ if environ is None else environ)
         if settings.get("signer") is not None:
-            for name in (needed.pop(), needed.pop()):
-                merged[name] = settings.get(name)
-        for name in needed:
-            if merged.get(name) is None:
-                variable = f"MEETING_{name.upper()}"
-                raise errors.ConfigurationError(variable, "nothing", "is not set", "export it")
+            merged = {name: merged[name] for name in merged if not name.startswith("api_")}
+        merged.update(settings)
+        needed = ["base_url"] if merged.get("signer") else ["base_url", "api_key", "api_secret"]
+        missing = [f"MEETING_{name.upper()}" for name in needed if merged.get(name) is None]
+        if missing:
+            names = ", ".join(missing)
+            problem = "is not set" if len(missing) == 1 else "are not set"
+            raise ConfigurationError(names, "nothing", problem, "export what is missing")
         return cls(**merged)
 
-    def with_options(self, **changes: Any) -> Self:
-        """Return a client with other options that shares connections and the queue per room.
+    def with_options(self, **changes: Unpack[ClientOptions]) -> Self:
+        """Return a client with other options that shares connections and what is known of rooms.
 
-        ``changes`` are any of ``max_size_whiteboard_file``, ``allow_images``, ``delivery``,
-        ``lock``, ``retry``, ``timeouts`` and ``on_event``. Close the original, not the result.
+        Close the original, not the result.
+
+        Raises:
+            ConfigurationError: An option cannot be used; it is named.
+
         """
-        if "max_size_whiteboard_file" in changes:
-            changes["max_size_whiteboard_file"] = _size(changes["max_size_whiteboard_file"])
-        derived = copy.copy(self)
-        options = attrs.evolve(self._calls.options, **changes)
-        derived._calls = Calls(self._calls.shared, options)  # noqa: SLF001 - our own kind
-        derived._is_derived = True  # noqa: SLF001 - our own kind
+        _refuse_unknown(changes, ClientOptions)
+        changed: dict[str, Any] = dict(changes)
+        if "max_size_whiteboard_file" in changed:
+            changed["max_size_whiteboard_file"] = _size(changed["max_size_whiteboard_file"])
+        derived = type(self).__new__(type(self))
+        derived.__dict__.update(self.__dict__)
+        derived._options = attrs.evolve(self._options, **changed)
+        derived._is_derived = True
         return derived
 
     # --- endpoints -------------------------------------------------------------------------------
 
     async def get_active_room_info(
-        self, room_id: str, *, deadline: float | None = None
+        self, room_id: str, *, timeout: float | None = None, on_event: OnEvent | None = None
     ) -> ActiveRoom:
-        """Ask for a room that is active (interface section 4.1). Repeated freely on trouble.
+        """Ask for a room that is active (``docs/interface.md``, Active room). Repeated on trouble.
 
         Args:
             room_id: The room.
-            deadline: Seconds for everything, retries included.
+            timeout: Seconds for everything, retries included.
+            on_event: Called with the events of this call, instead of the client's.
 
         Raises:
             InvalidInput: The room id cannot be sent.
             RoomNotFound, RoomNotActive, AuthenticationFailed: As the server says.
             TransportError, Throttled, UnexpectedReply: Every attempt failed.
-            DeadlineExceeded: The deadline struck.
+            DeadlineExceeded: The timeout ended the call.
 
         """
-        return await self._calls.active_room(room_id, deadline)
+        return await json_call.active_room(
+            self._session, self._options, room_id, timeout=timeout, on_event=on_event
+        )
 
     async def wait_until_active(
-        self,
-        room_id: str,
-        timeout: float,  # noqa: ASYNC109 - the established name; it works like any deadline here
+        self, room_id: str, timeout: float, *, on_event: OnEvent | None = None
     ) -> ActiveRoom:
-        """Ask every 2 s until the room is active, for at most ``timeout`` seconds.
+        """Ask every 2 s at first, every 30 s in the end, until the room is active.
+
+        Args:
+            room_id: The room.
+            timeout: Seconds for everything.
+            on_event: Called with the events of this call, instead of the client's.
 
         Raises:
             DeadlineExceeded: It did not become active in time.
             MeetingError: As :meth:`get_active_room_info`, but for a room that is not there yet.
 
         """
-        seconds = checked_seconds(timeout, "timeout")
-        with anyio.move_on_after(seconds):
-            while True:
-                with contextlib.suppress(errors.RoomNotFound, errors.RoomNotActive):
-                    return await self.get_active_room_info(room_id)
-                await anyio.sleep(ACTIVE_POLL_SECONDS)
-        phase = f"waiting for room {room_id!r} to become active"
-        raise errors.DeadlineExceeded(_wire.ACTIVE_ROOM_INFO, seconds or 0.0, phase)
+        return await json_call.wait_until_active(
+            self._session, self._options, room_id, timeout=timeout, on_event=on_event
+        )
 
     async def upload_whiteboard_file(
         self,
@@ -189,95 +239,115 @@ class MeetingClient:
         filename: str | None = None,
         content_type: str | None = None,
         max_wait: float | None = None,
-        deadline: float | None = None,
+        timeout: float | None = None,
+        on_event: OnEvent | None = None,
     ) -> UploadReceipt:
-        """Put a document into the whiteboard files of an active room (interface section 4.2).
+        """Put a document into the whiteboard files of an active room.
 
-        Waits its turn behind other uploads from here to the room, and while somebody else's upload
-        holds the room's lock. Success means accepted: the server may still be converting.
+        Waits behind other uploads from here to the room, and while somebody else's upload holds
+        the room's lock (``docs/interface.md``, Upload). Success means accepted: the server may
+        still be converting.
 
         Args:
             room_id: An active room with a presenter in it.
             document: A path, bytes, an open binary file, an upload of a web framework, an async
                 iterable of bytes, or a :class:`Document`; a link is ``Document.from_link(url)``.
-            filename: What the room sees instead of the document's own name; needed for what has
+            filename: What the room shows instead of the document's own name; needed for what has
                 none.
             content_type: Media type, instead of its own or the one guessed from the name.
-            max_wait: Seconds to wait for the room's lock from the first refusal, instead of
-                ``LockPolicy.max_wait``; 0 raises :class:`RoomBusy` at once. The queue at the room's
-                gate does not count, except that 0 does not queue either.
-            deadline: Seconds for everything: queue, waits, attempts.
+            max_wait: Longest time in seconds that the upload waits because its room is taken,
+                instead of ``LockPolicy.max_wait``; 0 never waits.
+            timeout: Seconds for everything: queue, waits, reading the document, attempts.
+            on_event: Called with the events of this call, instead of the client's.
 
         Raises:
             InvalidInput, DocumentError, TypeError: Found before anything was sent (or, for a
-                document that changes meanwhile, before it was complete).
+                document that changes meanwhile, before its form was complete).
             RequestRefused, ProcessingFailed: The server's answer.
-            RoomBusy: The lock outlasted ``max_wait``.
-            TransportError, Throttled: It never went out completely.
-            DeadlineExceeded: The deadline struck before it was out.
-            UploadOutcomeUnknown: It went out and no valid answer came back.
+            RoomBusy: The room was taken for longer than ``max_wait``.
+            TransportError, Throttled: The document was never sent completely.
+            DeadlineExceeded: The timeout ended the call before the document was out.
+            UploadOutcomeUnknown: The document was sent and no valid answer came back.
 
         """
-        document = Document.of(document, filename=filename, content_type=content_type)
-        upload = self._calls.upload(room_id, document, max_wait=max_wait, deadline=deadline)
-        return await upload.run()
+        return await upload_document(
+            self._session,
+            self._options,
+            room_id,
+            document,
+            filename=filename,
+            content_type=content_type,
+            max_wait=max_wait,
+            timeout=timeout,
+            on_event=on_event,
+        )
 
     def upload_many(
         self,
         jobs: Jobs,
         *,
         concurrency: int = 32,
-        journal: str | os.PathLike[str] | None = None,
-        on_unknown: OnUnknown = "report",
+        journal: str | os.PathLike[str] | Journal | None = None,
+        on_unknown: OnUnknown | None = None,
         wait_active: float | None = None,
         max_wait: float | None = None,
-        deadline: float | None = None,
+        timeout: float | None = None,
         window: int = 10_000,
         keep_outcomes: bool = True,
+        on_event: OnEvent | None = None,
     ) -> Batch:
         """Upload many documents to many rooms: ``async with client.upload_many(jobs) as batch``.
 
-        The documents of a room go there one after another, in the order of the input; rooms go
-        side by side. Iterate over the batch for outcomes in the order in which they come, or
-        ``await batch.wait()``; ``batch.report`` accounts for every job. A job that fails never
-        raises and disturbs no other. What dooms all, such as a wrong key, is found out before
-        anything large is sent, and the rest is skipped; so are the further documents for a room
-        that is not there or not active.
+        The documents of a room are sent one after another, in the order of the input; rooms are
+        served side by side. Iterate over the batch for outcomes in the order in which they come,
+        or ``await batch.wait()``; ``batch.report`` has an outcome for every job that was read. A
+        job that fails never raises and disturbs no other. What would fail every job, such as a
+        wrong key, is found out before anything large is sent, and the rest is skipped; so are the
+        further documents for a room that is not there or not active. Leaving the block waits for
+        all jobs; an exception in it, or :meth:`Batch.stop`, does not.
 
         Args:
-            jobs: An iterable or async iterable of :class:`UploadJob`, read as need be.
+            jobs: An iterable or async iterable of :class:`UploadJob`, read as needed.
             concurrency: Uploads in flight at the same time. One that waits for its room does not
-                count, and holds no connection, no open file and no bytes.
-            journal: Path of a file (SQLite) that makes the batch resumable. That a document is
-                about to arrive is written there before it can. Run the same jobs again: what was
-                accepted is skipped, what was not sent is sent, what is unknown is reported.
-            on_unknown: ``"report"``, or ``"resend"``: send again what may have arrived, when the
-                room's lock must be free; the room may see it twice.
-            wait_active: Seconds to wait for a room that is not there or not active yet, instead of
-                skipping its documents.
-            max_wait: Seconds for which a job waits for its room's lock; see
+                count, and holds no connection and no open file.
+            journal: Path of a file (SQLite) that makes the batch resumable, or a journal of yours.
+                Before a document's closing boundary leaves, the journal has on disk that it may
+                arrive. Run the same jobs again: what was accepted is skipped, what was not sent
+                is sent, what is unknown is reported.
+            on_unknown: ``"report"``, or ``"resend"``: send again what may have arrived, when its
+                room is free; the room may show it twice. ``None``: as the client's ``delivery``
+                says.
+            wait_active: Seconds to wait for a room that is not there or not active yet, instead
+                of skipping its documents.
+            max_wait: Longest time in seconds that a job waits because its room is taken; see
                 :meth:`upload_whiteboard_file`.
-            deadline: Seconds for a single job, from when its turn has come.
+            timeout: Seconds for everything that a single job does, from when its turn has come.
             window: Jobs that are read ahead, at most: those whose outcome you have not taken yet.
-            keep_outcomes: ``False``: ``batch.report`` has totals only, and a batch of any length
-                needs the same memory.
+            keep_outcomes: Keep all outcomes in ``batch.report.outcomes``.
+            on_event: Called with the events of this batch, instead of the client's.
 
         Raises:
             InvalidInput: An argument cannot be used.
-            JournalInUse, JournalError: On entering the block, with a journal that cannot be used.
+            TypeError: ``jobs`` is not iterable.
 
         """
-        terms = Terms(
+        from meeting_async._batch.batch import Batch  # noqa: PLC0415 - sqlite3 loads when needed
+        from meeting_async._batch.options import BatchOptions  # noqa: PLC0415 - as above
+
+        options = self._options
+        if on_event is not None:
+            options = attrs.evolve(options, on_event=on_event)
+        batch_options = BatchOptions(
             concurrency=concurrency,
             journal=journal,
             on_unknown=on_unknown,
             wait_active=wait_active,
             max_wait=max_wait,
-            deadline=deadline,
+            timeout=timeout,
             window=window,
             keep_outcomes=keep_outcomes,
         )
-        return Batch(self._calls, jobs, terms)
+        return Batch(self._session, options, jobs, batch_options)
 
     async def call(
         self,
@@ -285,24 +355,35 @@ class MeetingClient:
         payload: Mapping[str, Any] | None = None,
         *,
         idempotent: bool = False,
-        deadline: float | None = None,
+        timeout: float | None = None,
+        on_event: OnEvent | None = None,
     ) -> dict[str, Any]:
-        """Make any other signed JSON call and return the reply's object.
+        """Make any other signed JSON call; for example ``call("room/endRoom", {"room_id": …})``.
 
         Args:
-            path: Method path below ``{base_url}/auth``, such as ``"room/create"``.
-            payload: Body, of JSON's types.
+            path: The method path below ``/auth``.
+            payload: The JSON object to send.
             idempotent: The call may be repeated when its outcome is unknown. Otherwise only calls
-                that were never sent or were throttled are.
-            deadline: Seconds for everything, retries included.
+                that were never sent, or were rate-limited, are repeated.
+            timeout: Seconds for everything, retries included.
+            on_event: Called with the events of this call, instead of the client's.
+
+        Returns:
+            The JSON object of the reply.
 
         Raises:
             MeetingError: As :meth:`get_active_room_info`; ``status: false`` always raises.
 
         """
-        kind = Repeatability.IDEMPOTENT if idempotent else Repeatability.ONCE
-        path, payload = _wire.method_path(path), {} if payload is None else payload
-        answer = await self._calls.ask(path, payload, kind, deadline)
+        answer = await json_call.call_json(
+            self._session,
+            self._options,
+            path,
+            {} if payload is None else payload,
+            Repeatability.IDEMPOTENT if idempotent else Repeatability.ONCE,
+            timeout=timeout,
+            on_event=on_event,
+        )
         return dict(answer.payload or {})
 
     # --- lifetime --------------------------------------------------------------------------------
@@ -310,7 +391,7 @@ class MeetingClient:
     async def aclose(self) -> None:
         """Close the connections; a client made by :meth:`with_options` leaves it to its origin."""
         if not self._is_derived:
-            await self._calls.shared.aclose()
+            await self._session.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -324,26 +405,44 @@ class MeetingClient:
         await self.aclose()
 
     def __repr__(self) -> str:
-        calls = getattr(self, "_calls", None)  # not there yet while a setting is refused
-        if calls is None:
+        session = getattr(self, "_session", None)  # not there yet while a setting is refused
+        if session is None:
             return "<MeetingClient, not made>"
-        shared = calls.shared
-        return f"<MeetingClient for {shared.base}{', closed' if shared.closed else ''}>"
+        return f"<MeetingClient for {session.base}{', closed' if session.closed else ''}>"
 
 
 def _signer(api_key: str | None, api_secret: str | bytes | None, signer: Signer | None) -> Signer:
     if signer is not None:
         if api_key is not None or api_secret is not None:
-            raise errors.ConfigurationError(
+            raise ConfigurationError(
                 "signer", "(hidden)", "is given beside api_key or api_secret", "give one of them"
             )
         return signer
     if api_key is None or api_secret is None:
         missing = "api_key" if api_key is None else "api_secret"
-        raise errors.ConfigurationError(
+        raise ConfigurationError(
             missing, "None", "is missing", "give api_key and api_secret, or a signer"
         )
     return HmacSigner(api_key, api_secret)
+
+
+def _transport(transport: Transport | None) -> Transport:
+    if transport is None:
+        return HttpxTransport()
+    if hasattr(transport, "build_request") or not callable(getattr(transport, "aclose", None)):
+        fix = "wrap an HTTP client: HttpxTransport(client), from meeting_async.transports"
+        raise ConfigurationError(
+            "transport", short_repr(transport), "is not a transport of this library", fix
+        )
+    return transport
+
+
+def _refuse_unknown(given: Mapping[str, Any], known: type) -> None:
+    names = sorted(known.__optional_keys__)  # type: ignore[attr-defined]  # a TypedDict has them
+    for name in given:
+        if name not in names:
+            fix = f"use one of {', '.join(names)}"
+            raise ConfigurationError(name, short_repr(given[name]), "is not a setting", fix)
 
 
 def _size(value: int | str | None) -> int | None:

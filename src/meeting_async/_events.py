@@ -1,12 +1,15 @@
-"""What a call tells while it runs: small frozen values for progress displays and logs."""
+"""What a call tells while it runs: small frozen values for progress displays, logs and metrics."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import attrs
 
-from meeting_async.errors import MeetingError
+if TYPE_CHECKING:
+    from meeting_async._models import Verdict
+    from meeting_async.errors import MeetingError
 
 
 @attrs.frozen(kw_only=True)
@@ -14,21 +17,24 @@ class Event:
     """Fields common to all events."""
 
     call: int
-    """Number of the call within this process: the same for all events of one upload."""
+    """Number of the call within this process: the same for all events of one call."""
     operation: str
     """The method path, for example ``room/uploadWhiteboardFile``."""
+    host: str
+    """Host and port of the server."""
     room_id: str | None
     """The room, where the request names one."""
     document: str | None
-    """Name of the document or the link; ``None`` for JSON calls."""
+    """Name of the document, or the link without its query; ``None`` for JSON calls."""
+    key: str | None = None
+    """The key of the job, in a batch."""
+    index: int | None = None
+    """The place of the job in the input, from 0, in a batch."""
 
 
 @attrs.frozen(kw_only=True)
 class Queued(Event):
-    """The upload waits for its turn at the gate of its room, behind another one from here."""
-
-    shut_for: float
-    """Seconds the room stays shut after an unknown outcome; 0 when a sibling is uploading."""
+    """The upload waits behind another upload from here to the same room."""
 
 
 @attrs.frozen(kw_only=True)
@@ -41,32 +47,32 @@ class AttemptStarted(Event):
 
 @attrs.frozen(kw_only=True)
 class BytesSent(Event):
-    """Progress; a few times a second, and at the end of the document."""
+    """Progress; at most ten times a second, and at the end of the document."""
 
     attempt: int
     sent: int
     """Bytes of the document handed to the network in this attempt."""
-    total: int
-    """Bytes of the document."""
+    total: int | None
+    """Bytes of the document; ``None`` for a link."""
 
 
 @attrs.frozen(kw_only=True)
 class WaitingForRoom(Event):
-    """Somebody else's upload holds the room; nothing is held or sent while waiting."""
+    """The room is taken (409); nothing is held or sent while the upload waits."""
 
     attempt: int
-    """The attempt that was refused."""
+    """The attempt that was refused; 0 if a question was answered before the first attempt."""
     retry_in: float
-    """Seconds until the next attempt."""
+    """Seconds until the room is asked, or the document sent, again."""
     waited: float
-    """Seconds since the first refusal."""
-    max_wait: float
-    """The budget that ``waited`` may grow to."""
+    """Seconds that the upload has waited for the room so far."""
+    max_wait: float | None
+    """What ``waited`` may grow to, if the caller set a limit."""
 
 
 @attrs.frozen(kw_only=True)
 class WaitingUntilActive(Event):
-    """A batch waits until the room is there and active; its upload holds nothing meanwhile."""
+    """The room is not active yet; its upload holds nothing meanwhile."""
 
     retry_in: float
     """Seconds until the room is asked for again."""
@@ -84,28 +90,29 @@ class RetryScheduled(Event):
     """The attempt that failed."""
     retry_in: float
     """Seconds until the next attempt."""
-    verdict: str
-    """A row of the verdict table, for example ``"partial"``."""
+    verdict: Verdict
+    """What the attempt came to."""
     reason: str
     """What was seen."""
 
 
 @attrs.frozen(kw_only=True)
 class Finished(Event):
-    """The call is over; always the last event of a call."""
+    """The call is over: the last event of every call, exactly once."""
 
-    verdict: str
-    """``"accepted"``, another row of the verdict table, or ``"cancelled"``.
+    verdict: Verdict
+    """What the whole call came to; ``never sent`` when an argument or the document was refused.
 
-    A call that is cancelled after the closing boundary went out finishes as ``"unknown"``.
+    A call that is cancelled after the closing boundary was sent finishes as ``unknown``.
     """
     attempts: int
     """How many were made."""
     seconds: float
     """How long the call took."""
     error: MeetingError | None = attrs.field(default=None, eq=False)
-    """What the caller gets to see."""
+    """What the caller gets to see; ``None`` if accepted, cancelled, or not an error of this
+    library."""
 
 
-OnEvent = Callable[[Event], Awaitable[None] | None]
-"""A callback for events: a function or a coroutine function."""
+OnEvent = Callable[[Event], None]
+"""A synchronous function that is called with every event."""

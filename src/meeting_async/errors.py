@@ -1,69 +1,91 @@
-"""Everything this library raises, as one tree.
+"""Every error that this library raises, as one tree.
 
-Branches tell whose move it is: the caller's, the server's, or the network's::
+The branches tell where to look: at the caller's input, at the server's answer, or at the network::
 
     MeetingError
-    ├── InvalidInput (ValueError)               yours: an argument; nothing was sent
-    │   └── ConfigurationError                  yours: a setting or an environment variable
-    ├── DocumentError                           yours: the document; nothing reached the room
+    ├── InvalidInput (ValueError)               an argument of yours; nothing was sent
+    │   └── ConfigurationError                  a setting or an environment variable of yours
+    ├── DocumentError                           your document; nothing reached the room
     │   ├── DocumentEmpty (ValueError)
     │   ├── DocumentTooLarge (ValueError)
     │   ├── DocumentTypeRefused (ValueError)
     │   ├── DocumentUnreadable (OSError)
-    │   └── DocumentChanged
-    ├── ReplyError                              the server's: it answered, and not with success
-    │   ├── RequestRefused                      any refusal that a repetition cannot change
+    │   ├── DocumentChanged
+    │   └── LinkRefused (ValueError)            check_link=True: the link cannot be downloaded
+    ├── ReplyError                              the server answered, and not with success
+    │   ├── RequestRefused                      the same request would be refused again
     │   │   ├── AuthenticationFailed
     │   │   ├── RoomNotFound
     │   │   ├── RoomNotActive
     │   │   └── DocumentRefused
-    │   ├── Throttled                           it kept asking for patience
+    │   ├── Throttled                           the server kept rate-limiting us
     │   ├── ServerFailed                        5xx with the server's own record
-    │   │   └── ProcessingFailed                … for an upload: the conversion failed
-    │   └── UnexpectedReply                     not an answer of this server
-    ├── RoomBusy (TimeoutError)                 the room's lock outlasted the waiting budget
-    ├── DeadlineExceeded (TimeoutError)         your deadline struck; nothing reached the room
-    ├── RoomGateUnavailable (ConnectionError)   yours: the gate of the room; nothing was sent
-    ├── TransportError (ConnectionError)        the network's; nothing reached the room
-    │   ├── ConnectFailed                       nothing was sent
+    │   │   └── ProcessingFailed                the same for an upload: the conversion failed
+    │   └── UnexpectedReply                     the reply is not from a meeting server
+    ├── RoomBusy (TimeoutError)                 the room stayed taken for longer than max_wait
+    ├── DeadlineExceeded (TimeoutError)         your timeout ended it; nothing reached the room
+    ├── RoomLocksUnavailable (ConnectionError)  the room locks do not answer; nothing was sent
+    ├── TransportError (ConnectionError)        the network failed; nothing reached the room
+    │   ├── ConnectFailed                       no connection; nothing was sent
+    │   │   └── ResourceExhausted               this machine has no descriptor left
     │   ├── ConnectionLost
     │   ├── TransferTimeout (TimeoutError)
-    │   └── UploadInterrupted                   cut off before the closing boundary, repeatedly
+    │   └── UploadInterrupted                   cut off before its end, several times in a row
     ├── UploadOutcomeUnknown                    the document may or may not reach the room
-    ├── JournalError (OSError)                  yours: the journal of a batch cannot be used
+    ├── JournalError (OSError)                  the journal of a batch cannot be used
     │   └── JournalInUse                        another batch is writing it
-    ├── BatchStopped                            yours: the batch ended before this job did
+    ├── BatchStopped                            the batch ended before this job did
     └── BatchFailed                             some documents of a batch are not in their rooms
 
-:class:`UploadOutcomeUnknown` is deliberately no ``TransportError``: a generic ``except
+:class:`UploadOutcomeUnknown` is deliberately not a ``TransportError``: a generic ``except
 TransportError: retry()`` must not show a class the same document twice.
 
-Facts are attributes; the text of an error is for people. Every error pickles and copies, holds no
-secret, and carries in :attr:`MeetingError.attempts` what was tried.
+Facts are attributes; the text of an error is for people. Every error can be pickled and copied and
+holds no secret. Errors of a call name it in ``operation``, ``room_id`` and ``document``, and tell
+in ``attempts`` what was tried.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import attrs
 
-from meeting_async._attempts import Attempt
+if TYPE_CHECKING:
+    from meeting_async._models import Attempt
 
 
 class MeetingError(Exception):
     """The root of the tree."""
 
+    operation: str | None = None
+    """Method path of the call, for example ``room/uploadWhiteboardFile``."""
+    room_id: str | None = None
+    """The room that the call names."""
+    document: str | None = None
+    """Name of the document as the room shows it, or the link without its query."""
     attempts: tuple[Attempt, ...] = ()
     """What was tried before this was raised, oldest first."""
 
     def __str__(self) -> str:
         """One line, whatever a server or an operating system put into a fact."""
-        return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in self._text())
+        return _one_line(self._text())
 
     def _text(self) -> str:
         return super().__str__()
 
+    def _call(self) -> str:
+        """Name the call in the words of a person."""
+        room = f" room {self.room_id!r}" if self.room_id is not None else ""
+        if self.document is not None:
+            return (
+                f"upload of {self.document!r} to{room}" if room else f"upload of {self.document!r}"
+            )
+        what = self.operation or "the call"
+        return f"{what} for{room}" if room else what
 
-# --- the caller's move ---------------------------------------------------------------------------
+
+# --- input ---------------------------------------------------------------------------------------
 
 
 @attrs.define(slots=False)
@@ -87,6 +109,9 @@ class ConfigurationError(InvalidInput):
     """A setting of the client, or an environment variable, cannot be used."""
 
 
+# --- documents -----------------------------------------------------------------------------------
+
+
 class DocumentError(MeetingError):
     """The document cannot be uploaded as it is; nothing reached the room."""
 
@@ -95,7 +120,7 @@ class DocumentError(MeetingError):
 class DocumentEmpty(DocumentError, ValueError):
     """The document has no bytes."""
 
-    document: str
+    document: str  # pyright: ignore[reportIncompatibleVariableOverride]  # never None here
     """Name of the document."""
 
     def _text(self) -> str:
@@ -104,14 +129,14 @@ class DocumentEmpty(DocumentError, ValueError):
 
 @attrs.define(slots=False)
 class DocumentTooLarge(DocumentError, ValueError):
-    """The document exceeds ``max_size_whiteboard_file`` (interface section 4.2 rule 6)."""
+    """The document exceeds ``max_size_whiteboard_file`` (``docs/interface.md``, Limits)."""
 
-    document: str
+    document: str  # pyright: ignore[reportIncompatibleVariableOverride]  # never None here
     """Name of the document."""
     size: int
     """Its size in bytes."""
     limit: int
-    """The configured ``max_size_whiteboard_file`` in bytes; a document of just this size fits."""
+    """The configured ``max_size_whiteboard_file`` in bytes; a document of this size fits."""
 
     def _text(self) -> str:
         over = self.size - self.limit
@@ -123,9 +148,9 @@ class DocumentTooLarge(DocumentError, ValueError):
 
 @attrs.define(slots=False)
 class DocumentTypeRefused(DocumentError, ValueError):
-    """The document is an image, which the server rejects (interface section 4.2 rule 5)."""
+    """The document is an image, which the server rejects (``docs/interface.md``, Upload)."""
 
-    document: str
+    document: str  # pyright: ignore[reportIncompatibleVariableOverride]  # never None here
     """Name of the document."""
     kind: str
     """What it was recognised as, for example ``"PNG image"``."""
@@ -141,7 +166,7 @@ class DocumentTypeRefused(DocumentError, ValueError):
 class DocumentUnreadable(DocumentError, OSError):
     """The document cannot be opened or read; the reason is also the ``__cause__``."""
 
-    document: str
+    document: str  # pyright: ignore[reportIncompatibleVariableOverride]  # never None here
     """Path or name of the document."""
     reason: str
     """What the operating system or the source said."""
@@ -157,13 +182,26 @@ class DocumentChanged(DocumentError):
     Raised before the closing boundary goes out, so the server has received no valid form.
     """
 
-    document: str
+    document: str  # pyright: ignore[reportIncompatibleVariableOverride]  # never None here
     """Path or name of the document."""
     change: str
     """What differs."""
 
     def _text(self) -> str:
         return f"{self.document!r} changed during the upload: {self.change}"
+
+
+@attrs.define(slots=False)
+class LinkRefused(DocumentError, ValueError):
+    """The link was asked itself (``check_link=True``), and a server could not download it."""
+
+    document: str  # pyright: ignore[reportIncompatibleVariableOverride]  # never None here
+    """The link without its query."""
+    reason: str
+    """What was seen."""
+
+    def _text(self) -> str:
+        return f"{self.document!r} cannot be downloaded by a server: {self.reason}"
 
 
 # --- the server's answer -------------------------------------------------------------------------
@@ -173,28 +211,30 @@ class DocumentChanged(DocumentError):
 class ReplyError(MeetingError):
     """The server answered, and the answer is not success."""
 
-    operation: str
-    """The method path, for example ``room/uploadWhiteboardFile``."""
-    room_id: str | None
-    """The room the request was about, where it names one."""
     status: int
     """HTTP status."""
     status_code: str | None
-    """The server's own code (interface section 2), a name such as ``ROOM_NOT_ACTIVE``."""
+    """The server's own code, a name such as ``ROOM_NOT_ACTIVE``."""
     msg: str
-    """The server's own message, or a description of the reply when it brought none."""
+    """The server's own message (at most 500 characters), or a description of the reply."""
+    headers: tuple[tuple[str, str], ...] = attrs.field(default=(), repr=False)
+    """Headers of the reply, names in lower case; a request id of a proxy is among them."""
+    body: bytes = attrs.field(default=b"", repr=False)
+    """The first 1,024 bytes of the reply's content."""
+    hint: str | None = None
+    """What this usually means to the person who has to fix it."""
 
     def _text(self) -> str:
-        where = f" for room {self.room_id!r}" if self.room_id is not None else ""
         code = f" {self.status_code}" if self.status_code else ""
-        return f"{self.operation}{where}: {self._what()} (HTTP {self.status}{code}: {self.msg})"
+        hint = f". {self.hint}" if self.hint else ""
+        return f"{self._call()}: {self._what()} (HTTP {self.status}{code}: {self.msg}){hint}"
 
     def _what(self) -> str:
         return "the server did not accept the request"
 
 
 class RequestRefused(ReplyError):
-    """The server refused, and would refuse again."""
+    """The server refused, and would refuse the same request again."""
 
     def _what(self) -> str:
         return "refused"
@@ -211,14 +251,14 @@ class RoomNotFound(RequestRefused):
     """The server knows no such room."""
 
     def _what(self) -> str:
-        return "there is no such room"
+        return "the server knows no such room"
 
 
 class RoomNotActive(RequestRefused):
-    """The room exists, but no session is running in it (interface section 4.2 rule 4)."""
+    """The room exists, but no session is running in it."""
 
     def _what(self) -> str:
-        return "the room is not active"
+        return "no session is running"
 
 
 class DocumentRefused(RequestRefused):
@@ -230,10 +270,10 @@ class DocumentRefused(RequestRefused):
 
 @attrs.define(slots=False)
 class Throttled(ReplyError):
-    """The server asked for patience more often than the retry policy allows."""
+    """The server kept rate-limiting us (429, or 503 with Retry-After)."""
 
-    retry_after: float | None
-    """Seconds the server last asked to wait, if it said so."""
+    retry_after: float | None = None
+    """Seconds that the server last asked to wait, if it said so."""
 
     def _what(self) -> str:
         return "the server asks for fewer requests"
@@ -247,17 +287,17 @@ class ServerFailed(ReplyError):
 
 
 class ProcessingFailed(ServerFailed):
-    """The server took the document but could not convert it."""
+    """The server received the document but could not convert it."""
 
     def _what(self) -> str:
         return "the server could not process the document"
 
 
 class UnexpectedReply(ReplyError):
-    """Something answered that does not speak this interface, or not completely."""
+    """The reply is not from a meeting server (a proxy?), and the request was not accepted."""
 
     def _what(self) -> str:
-        return "the reply is not one of a meeting server; check the base URL and what stands before"
+        return "the reply is not from a meeting server; check the base URL and any proxy"
 
 
 # --- time ----------------------------------------------------------------------------------------
@@ -265,52 +305,53 @@ class UnexpectedReply(ReplyError):
 
 @attrs.define(slots=False)
 class RoomBusy(MeetingError, TimeoutError):
-    """Another upload held the room for longer than this one was willing to wait."""
+    """The room was taken for longer than the upload may wait (``max_wait``); nothing was stored."""
 
-    room_id: str
-    """The room."""
     waited: float
-    """Seconds from the first refusal to the last."""
-    reason: str
-    """Who holds it, as far as is known."""
+    """Seconds that the upload waited for the room."""
+    held_by: str
+    """``"another client"``, ``"another upload from here"`` or
+    ``"an upload of unknown outcome"``."""
+    free_in: float | None
+    """Seconds from now after which the room's lock must have ended; ``None`` if nobody can say."""
+    reason: str = ""
+    """The server's own words, if it was asked."""
 
     def _text(self) -> str:
-        return f"room {self.room_id!r} is busy after {self.waited:.1f} s of waiting: {self.reason}"
+        said = f" ({self.reason})" if self.reason else ""
+        free = "" if self.free_in is None else f"; it must be free in {self.free_in:.0f} s"
+        return (
+            f"room {self.room_id!r} is busy: {self.held_by} has it{said}, "
+            f"after {self.waited:.1f} s of waiting{free}"
+        )
 
 
 @attrs.define(slots=False)
 class DeadlineExceeded(MeetingError, TimeoutError):
-    """The caller's deadline struck.
+    """The caller's ``timeout`` ended the call.
 
     A document had not been sent completely (else it is :class:`UploadOutcomeUnknown`). A JSON call
     may have reached the server; repeat it only if it is idempotent.
     """
 
-    operation: str
-    """The method path."""
     seconds: float
-    """The deadline that was given."""
+    """The timeout that was given."""
     phase: str
-    """What was going on when it struck."""
+    """What was going on at that moment."""
 
     def _text(self) -> str:
-        return f"{self.operation}: the deadline of {self.seconds:g} s struck while {self.phase}"
-
-
-# --- the gate of a room --------------------------------------------------------------------------
+        return f"{self._call()}: the timeout of {self.seconds:g} s ended it while {self.phase}"
 
 
 @attrs.define(slots=False)
-class RoomGateUnavailable(MeetingError, ConnectionError):
-    """What lets the uploads of several processes take turns does not answer; nothing was sent."""
+class RoomLocksUnavailable(MeetingError, ConnectionError):
+    """The locks that several processes share do not answer; nothing was sent."""
 
-    room: str
-    """The server and the room, as the gate knows them."""
     reason: str
     """What happened, in one line."""
 
     def _text(self) -> str:
-        return f"the gate of room {self.room!r} cannot be asked, nothing was sent: {self.reason}"
+        return f"the lock of room {self.room_id!r} cannot be taken, nothing was sent: {self.reason}"
 
 
 # --- the network ---------------------------------------------------------------------------------
@@ -322,13 +363,19 @@ class TransportError(MeetingError, ConnectionError):
 
     reason: str
     """What happened, in one line."""
+    host: str = ""
+    """Host and port of the server, for example ``meet.example.com:443``."""
 
     def _text(self) -> str:
-        return self.reason
+        return f"{self.host}: {self.reason}" if self.host else self.reason
 
 
 class ConnectFailed(TransportError):
     """No connection could be made; not one byte of the request was sent."""
+
+
+class ResourceExhausted(ConnectFailed):
+    """The caller's machine has no descriptor left for a file or a connection; nothing was sent."""
 
 
 class ConnectionLost(TransportError):
@@ -343,40 +390,29 @@ class TransferTimeout(TransportError, TimeoutError):
 class UploadInterrupted(TransportError):
     """The upload was cut off repeatedly, each time before its closing boundary."""
 
-    room_id: str
-    """The room."""
-    document: str
-    """Name of the document."""
-    bytes_sent: int
-    """Bytes of the document that the last attempt handed to the network."""
+    bytes_sent: int = 0
+    """Bytes of the document that the last attempt handed to the operating system."""
 
     def _text(self) -> str:
-        return (
-            f"upload of {self.document!r} to room {self.room_id!r} was cut off "
-            f"after {self.bytes_sent:,} bytes: {self.reason}"
-        )
+        return f"{self._call()} was cut off after {self.bytes_sent:,} bytes: {super()._text()}"
 
 
 @attrs.define(slots=False)
 class UploadOutcomeUnknown(MeetingError):
-    """The whole document went out and no valid answer came back.
+    """The whole document was sent and no valid answer came back.
 
     The server may be converting it still and show it in the room. Sending it again can show it
     twice; the interface has no way to ask.
     """
 
-    room_id: str
-    """The room."""
-    document: str
-    """Name of the document."""
-    size: int
-    """Size of the document in bytes."""
-    bytes_sent: int
-    """Bytes of the document that were handed to the network."""
     reason: str
     """What was seen instead of an answer."""
+    size: int | None
+    """Size of the document in bytes; ``None`` for a link."""
+    bytes_sent: int | None
+    """Bytes of the document that were handed to the operating system; ``None`` for a link."""
     lock_free_in: float
-    """Seconds from now after which the room's lock must be free (interface section 3)."""
+    """Seconds from now after which the room's lock must be free."""
 
     def _text(self) -> str:
         return (
@@ -421,17 +457,17 @@ class BatchFailed(MeetingError):
     """Not every document of a batch is in its room, as far as is known."""
 
     total: int
-    """Jobs that were accounted for."""
+    """Jobs that have an outcome."""
     refused: int
-    """Refused by the server or a check; would be again."""
+    """Refused by the server or by a local check. Fix the cause before retrying."""
     failed: int
     """Did not reach the room."""
     unknown: int
     """May or may not have reached the room."""
     skipped: int
-    """Were not tried, as an earlier failure dooms them too."""
+    """Not tried."""
     first: str
-    """The first of them, with its reason; if there is none, why the batch ended early."""
+    """The first of them, with its error."""
 
     def _text(self) -> str:
         counts = {
@@ -447,3 +483,8 @@ class BatchFailed(MeetingError):
         first = f"; first: {self.first}" if self.first else ""
         documents = f"{bad:,} of {self.total:,} documents"
         return f"{documents} are not known to be in their rooms: {listed}{first}"
+
+
+def _one_line(text: str) -> str:
+    """Escape every character that cannot be printed, line breaks included."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

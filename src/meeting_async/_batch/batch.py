@@ -1,0 +1,318 @@
+"""Many documents to many rooms: in order within a room, rooms side by side."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sized
+from functools import partial
+from types import TracebackType
+from typing import Self
+
+import anyio
+import anyio.abc
+import attrs
+
+from meeting_async import errors
+from meeting_async._batch.cancellation import is_stray, one_of
+from meeting_async._batch.failures import Tracebacks, ends_batch, ends_room
+from meeting_async._batch.job_journal import JobJournal, Registration, registered
+from meeting_async._batch.job_runner import BatchState, JobRunner
+from meeting_async._batch.jobs import UploadJob, UploadOutcome
+from meeting_async._batch.journal import Journal
+from meeting_async._batch.limiter import ConcurrencyLimiter
+from meeting_async._batch.options import BatchOptions, Jobs, with_delivery
+from meeting_async._batch.outcomes import OutcomeIterator, OutcomeStream
+from meeting_async._batch.reader import InMemory, Window, check_jobs, in_memory, reading
+from meeting_async._batch.report import BatchReport
+from meeting_async._batch.scheduler import RoomScheduler
+from meeting_async._batch.sqlite_journal import SqliteJournal
+from meeting_async._delivery.session import Options, Session
+
+
+@attrs.frozen
+class _Queued:
+    """A job that was read."""
+
+    index: int
+    job: UploadJob
+    in_memory: InMemory
+    registration: Registration | None = None
+
+
+class Batch:
+    """Many uploads: made by :meth:`MeetingClient.upload_many`, run by ``async with``.
+
+    Iterate over it for outcomes in the order in which jobs end; several tasks may, and each outcome
+    goes to one of them. Leaving the block waits for all jobs. An exception in the block does not:
+    what is being sent is cut off. :attr:`report` tells of every job that was read.
+    """
+
+    def __init__(
+        self, session: Session, options: Options, jobs: Jobs, batch_options: BatchOptions
+    ) -> None:
+        check_jobs(jobs)
+        self._jobs = jobs
+        self._report = BatchReport(keep=batch_options.keep_outcomes)
+        self._scheduler: RoomScheduler[_Queued] = RoomScheduler()
+        self._limiter = ConcurrencyLimiter(self._scheduler, self._begin)
+        self._state = BatchState(
+            session=session,
+            options=with_delivery(options, batch_options.on_unknown),
+            batch_options=batch_options,
+            limiter=self._limiter,
+        )
+        self._outcomes = OutcomeStream()
+        self._window = Window(batch_options.window, self._outcomes.count_untaken)
+        self._tracebacks = Tracebacks()
+        self._lifetime: contextlib.AbstractAsyncContextManager[None] | None = None
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._reading: anyio.CancelScope | None = None
+        self._running: set[JobRunner] = set()
+        self._is_read = False
+        """Whether no further job will be read."""
+        self._ended = anyio.Event()
+        self._stop_error: Exception | None = None
+        """What the jobs that have not begun are skipped for."""
+        self._input_error: BaseException | None = None
+
+    # --- what a caller does with it --------------------------------------------------------------
+
+    @property
+    def report(self) -> BatchReport:
+        """The account so far; complete once the batch has ended."""
+        return self._report
+
+    def stop(self) -> None:
+        """Begin nothing new. What is being sent or answered comes to its end.
+
+        What waits, for a room or for its next attempt, ends at once, unsent; the rest is skipped.
+        """
+        error = errors.BatchStopped("before it was sent")
+        self._skip(self._stop(error), error)
+        self._end_if_complete()
+
+    async def wait(self) -> BatchReport:
+        """Wait for all jobs and return the report; outcomes that nobody iterates for are dropped.
+
+        Raises:
+            Exception: What reading the jobs raised, after those that were read have ended.
+
+        """
+        self._check_entered()
+        self._stop_keeping()
+        await self._ended.wait()
+        self._raise_input_error()
+        return self._report
+
+    def __aiter__(self) -> OutcomeIterator:
+        self._check_entered()
+        return OutcomeIterator(self._outcomes, self._window.look_again, self._raise_input_error)
+
+    async def __aenter__(self) -> Self:
+        if self._lifetime is not None:
+            raise RuntimeError("a batch runs once: make a new one")
+        self._lifetime = self._alive()
+        await self._lifetime.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        assert self._lifetime is not None  # noqa: S101 - it was entered
+        return await self._lifetime.__aexit__(exc_type, exc_value, traceback)
+
+    def _check_entered(self) -> None:
+        if self._tasks is None:
+            raise RuntimeError("use the batch in an `async with` block")
+
+    # --- its lifetime ----------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def _alive(self) -> AsyncGenerator[None, None]:
+        """Run while the block does. What the caller raises comes out as it is, not in a group."""
+        failure: BaseException | None = None
+        async with contextlib.AsyncExitStack() as stack:
+            stack.enter_context(self._state.session.in_use())
+            self._state.began = anyio.current_time()
+            await self._open_journal(stack)
+            stack.enter_context(self._outcomes.opened())
+            try:
+                async with anyio.create_task_group() as self._tasks:
+                    if not self._state.options.preflight:
+                        self._state.verify()
+                    self._tasks.start_soon(self._read)
+                    try:
+                        yield
+                        self._stop_keeping()
+                    except BaseException as error:
+                        failure = error
+                        self.stop()
+                        self._tasks.cancel_scope.cancel()
+                        if not isinstance(error, Exception):
+                            raise
+            except BaseExceptionGroup as group:  # what ends the program: KeyboardInterrupt, ...
+                failure = one_of(group)
+            except anyio.get_cancelled_exc_class():
+                if not isinstance(failure, Exception):
+                    raise
+            finally:
+                self._end()
+        if failure is not None:
+            raise failure
+        self._raise_input_error()
+
+    async def _open_journal(self, stack: contextlib.AsyncExitStack) -> None:
+        """Open the journal, and let uploads ask first in rooms where one may be going on."""
+        journal, session = self._state.batch_options.journal, self._state.session
+        if journal is None:
+            return
+        if not isinstance(journal, Journal):
+            journal = SqliteJournal(journal)
+        await stack.enter_async_context(journal.opened(session.base))
+        self._state.journal = journal
+        window = self._state.options.lock.window
+        for room_id, ago in (await journal.load(window)).items():
+            if session.doubt_since(room_id, window) is None:
+                session.put_in_doubt(room_id, anyio.current_time() - ago)
+
+    def _end_if_complete(self) -> None:
+        if self._is_read and not self._running and not len(self._scheduler):
+            self._end()
+
+    def _end(self) -> None:
+        if not self._ended.is_set():
+            self._report.seconds = anyio.current_time() - self._state.began
+            self._ended.set()
+            self._outcomes.end()
+
+    def _stop_keeping(self) -> None:
+        self._outcomes.stop_keeping()
+        self._window.look_again()
+
+    def _raise_input_error(self) -> None:
+        """Raise what reading the jobs raised, once."""
+        error, self._input_error = self._input_error, None
+        if error is not None:
+            raise error
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        try:
+            async with reading(self._jobs) as jobs:
+                with anyio.CancelScope() as self._reading:
+                    await self._read_all(jobs)
+        except BaseException as error:
+            if not isinstance(error, Exception) and not is_stray(error):
+                raise
+            self._input_error = error
+            if isinstance(error, Exception):
+                self._report.stopped_by = self._report.stopped_by or error
+        self._is_read = True
+        self._end_if_complete()
+
+    async def _read_all(self, jobs: AsyncIterator[UploadJob]) -> None:
+        index = 0
+        async for job in jobs:
+            await self._take_in(index, job)
+            index += 1
+            if self._stop_error is not None and not isinstance(self._jobs, Sized):
+                break
+
+    async def _take_in(self, index: int, job: UploadJob) -> None:
+        if not isinstance(job, UploadJob):
+            raise TypeError(f"job {index} must be an UploadJob, not {type(job).__name__}")
+        queued = _Queued(index, job, in_memory(job))
+        try:
+            await self._window.enter(queued.in_memory)
+            if self._stop_error is None and self._state.journal is not None:
+                registration = await registered(self._state.journal, job)
+                queued = attrs.evolve(queued, registration=registration)
+        except BaseException:  # it was read, and is accounted for
+            self._skip([queued], self._stop_error or errors.BatchStopped("before it was sent"))
+            raise
+        if self._stop_error is not None:
+            self._skip([queued], self._stop_error)
+            return
+        room_id: object = job.room_id
+        # What is no room id has a queue, too, until it is refused.
+        self._scheduler.add(room_id if isinstance(room_id, str) else "", queued)
+        self._limiter.dispatch()
+
+    # --- running ---------------------------------------------------------------------------------
+
+    def _begin(self, room: str, queued: _Queued) -> None:
+        """Start a job that has a permit."""
+        assert self._tasks is not None  # noqa: S101 - jobs are read in a task of it
+        doomed: list[_Queued] = []
+        runner = JobRunner(
+            queued.index,
+            queued.job,
+            self._state,
+            JobJournal(self._state.journal, queued.registration),
+            when_ended=partial(self._leave_room, room, doomed),
+        )
+        self._running.add(runner)
+        self._tasks.start_soon(self._run, runner, room, queued, doomed)
+
+    async def _run(
+        self, runner: JobRunner, room: str, queued: _Queued, doomed: list[_Queued]
+    ) -> None:
+        """Do a job; then account for it and for those that it dooms."""
+        try:
+            await runner.run()
+        finally:
+            self._running.remove(runner)
+            if runner.outcome is not None:
+                self._account(runner.outcome, queued)
+                self._skip(doomed, runner.outcome.error)
+            self._skip(self._doomed_by(runner.journal.error, room), runner.journal.error)
+            self._end_if_complete()
+
+    def _leave_room(self, room: str, doomed: list[_Queued], outcome: UploadOutcome) -> None:
+        """Let the room's next job begin, unless it would meet the same error."""
+        doomed += self._doomed_by(outcome.error, room)
+        self._scheduler.finish(room)
+        self._limiter.dispatch()
+
+    def _doomed_by(self, error: Exception | None, room: str) -> list[_Queued]:
+        """Take out of the queues what would meet the same error."""
+        state = self._state
+        max_outage = state.options.retry.max_outage
+        if error and ends_batch(error, is_verified=state.is_verified, max_outage=max_outage):
+            self._report.stopped_by = self._report.stopped_by or error
+            return self._stop(error)
+        return self._scheduler.drop(room) if ends_room(error) else []
+
+    def _stop(self, error: Exception) -> list[_Queued]:
+        """Begin nothing new, wait for nothing; return what has not begun."""
+        self._stop_error = self._stop_error or error
+        if self._reading is not None and not isinstance(self._jobs, Sized):
+            self._reading.cancel()  # it may wait for a job that never comes
+        for runner in list(self._running):
+            runner.stop()
+        return self._scheduler.drop_all()
+
+    def _skip(self, jobs: Iterable[_Queued], error: Exception | None) -> None:
+        """Account for jobs that are not tried."""
+        for queued in jobs:
+            outcome = UploadOutcome(
+                index=queued.index,
+                room_id=queued.job.room_id,
+                document=queued.job.label,
+                status="skipped",
+                error=error,
+                key=queued.job.key,
+                started=anyio.current_time() - self._state.began,
+            )
+            self._account(outcome, queued)
+
+    def _account(self, outcome: UploadOutcome, queued: _Queued) -> None:
+        self._tracebacks.limit(outcome, queued.in_memory.size)
+        self._report.add(outcome)
+        self._report.seconds = anyio.current_time() - self._state.began
+        self._outcomes.put(outcome)
+        self._window.leave(queued.in_memory)

@@ -1,0 +1,314 @@
+"""One job of a batch, from its turn to its outcome."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import anyio
+import attrs
+
+from meeting_async import errors
+from meeting_async._batch.cancellation import is_stray, ordinary
+from meeting_async._batch.failures import ABSENT, status_of
+from meeting_async._batch.job_journal import JobJournal
+from meeting_async._batch.jobs import Status, UploadJob, UploadOutcome
+from meeting_async._batch.journal import Journal, check_key
+from meeting_async._batch.limiter import ConcurrencyLimiter
+from meeting_async._batch.options import BatchOptions
+from meeting_async._delivery.call import AttemptLog
+from meeting_async._delivery.json_call import (
+    active_room,
+    wait_until_active,
+)
+from meeting_async._delivery.session import Options, Session
+from meeting_async._delivery.upload import upload_document
+from meeting_async._documents.document import Document, PreparedDocument
+from meeting_async._documents.streams import StreamSource
+from meeting_async._models import UploadReceipt, Verdict
+from meeting_async._protocol import requests
+
+E = TypeVar("E", bound=errors.MeetingError)
+
+
+@attrs.define(kw_only=True, eq=False)
+class BatchState:
+    """What the jobs of a batch share."""
+
+    session: Session
+    options: Options
+    batch_options: BatchOptions
+    limiter: ConcurrencyLimiter[Any]
+    journal: Journal | None = attrs.field(default=None, init=False)
+    began: float = attrs.field(default=0.0, init=False)
+    is_verified: bool = attrs.field(default=False, init=False)
+    """Whether the server has proved that it is one and accepts the key. Until then one job goes
+    ahead alone, so that a wrong key costs one small call."""
+
+    def verify(self) -> None:
+        """Let the other jobs begin."""
+        if not self.is_verified:
+            self.is_verified = True
+            self.limiter.set_limit(self.batch_options.concurrency)
+
+
+@attrs.define(eq=False)
+class JobRunner:
+    """A job while it runs. Await :meth:`run` once; :attr:`outcome` is there when it ends, however.
+
+    It is the :class:`~meeting_async._delivery.upload.UploadHooks` of its own upload.
+    """
+
+    index: int
+    job: UploadJob
+    batch: BatchState
+    journal: JobJournal
+    when_ended: Callable[[UploadOutcome], None]
+    """Called when the room may go to its next job; the journal has the outcome only later."""
+
+    outcome: UploadOutcome | None = attrs.field(default=None, init=False)
+    _log: AttemptLog = attrs.field(factory=AttemptLog, init=False)
+    _began: float = attrs.field(factory=anyio.current_time, init=False)
+    _ends_at: float = attrs.field(init=False)
+    _has_permit: bool = attrs.field(default=True, init=False)
+    _is_interruptible: bool = attrs.field(default=True, init=False)
+    """Whether nothing is being sent or answered, so that a stop ends the job at once."""
+    _is_stopped: bool = attrs.field(default=False, init=False)
+    _scope: anyio.CancelScope = attrs.field(factory=anyio.CancelScope, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._ends_at = self._began + (self.batch.batch_options.timeout or math.inf)
+
+    async def run(self) -> None:
+        """Do the job. Nothing is raised but a cancellation, and what ends the program."""
+        with self._scope:
+            try:
+                receipt = await self._delivered()
+            except Exception as error:  # noqa: BLE001 - whatever a job does, the others go on
+                await self._fail(error)
+            except BaseException as error:
+                if not is_stray(error):
+                    await self._cut_off()
+                    raise
+                await self._fail(ordinary(error))
+            else:
+                await self._end("accepted" if receipt else "skipped", receipt=receipt)
+
+    def stop(self) -> None:
+        """Let what is being sent or answered come to its end; begin and wait for nothing."""
+        self._is_stopped = True
+        if self._is_interruptible:
+            self._scope.cancel()
+
+    # --- from its turn to its receipt ------------------------------------------------------------
+
+    async def _delivered(self) -> UploadReceipt | None:
+        """Upload the document; ``None``: by the journal, an earlier run did."""
+        job = self.job
+        requests.room_id_bytes(job.room_id)
+        document = Document.of(job.document, filename=job.filename, content_type=job.content_type)
+        self._log.document = document.filename
+        check_key(job.key)
+        with self._limited("reading the journal"):
+            if await self._is_in_room(document):
+                return None
+        await self._find_room()
+        absent_since: float | None = None
+        while True:
+            try:
+                return await self._upload(document)
+            except ABSENT as error:
+                self.batch.session.forget(job.room_id)
+                if isinstance(document.source, StreamSource):
+                    raise
+                if absent_since is None:
+                    absent_since = anyio.current_time()
+                await self._wait_until_active(error, absent_since)
+
+    async def _is_in_room(self, document: Document) -> bool:
+        """Go by the journal; raise if by it the document must not be sent."""
+        entry = await self.journal.open_entry(self.job, document)
+        doubt, resends = self._doubt, self.batch.options.delivery == "at_least_once"
+        if doubt is not None and not resends:
+            raise doubt
+        is_accepted = entry is not None and entry.state == "accepted"
+        if doubt is not None or is_accepted:
+            await self.journal.check_unchanged(document)
+        return is_accepted
+
+    async def _upload(self, document: Document) -> UploadReceipt:
+        batch_options = self.batch.batch_options
+        with self._limited("waiting for a place among the concurrent uploads"):
+            await self._take_permit()
+        return await upload_document(
+            self.batch.session,
+            self.batch.options,
+            self.job.room_id,
+            document,
+            max_wait=batch_options.max_wait,
+            timeout=batch_options.timeout,
+            hooks=self,
+            log=self._log,
+            key=self.job.key,
+            index=self.index,
+            began=self._began,
+        )
+
+    @contextmanager
+    def _limited(self, phase: str) -> Generator[None, None, None]:
+        with anyio.CancelScope(deadline=self._ends_at) as scope:
+            yield
+        if scope.cancelled_caught:
+            seconds = self._ends_at - self._began
+            raise self._named(errors.DeadlineExceeded(seconds, phase))
+
+    # --- its room --------------------------------------------------------------------------------
+
+    async def _find_room(self) -> None:
+        """Ask for the room to go ahead, or if a room that is not active is waited for.
+
+        Once the server is verified, only a clear refusal stops a job; anything else means: try it.
+        """
+        batch, options = self.batch, self.batch.options
+        if not batch.session.is_verified(self.job.room_id):
+            if batch.is_verified:
+                if batch.batch_options.wait_active is None:
+                    return
+                # The job has a permit, so it does not wait to ask again.
+                options = attrs.evolve(options, retry=attrs.evolve(options.retry, max_attempts=1))
+            try:
+                with self._limited("asking for the room"):
+                    await self._ask(active_room, options=options, timeout=None)
+            except errors.RequestRefused as error:
+                # The server's own record, and not about the key: it is a meeting server.
+                if error.status_code and not isinstance(error, errors.AuthenticationFailed):
+                    batch.verify()
+                await self._wait_until_active(error, self._began)
+            except (errors.TransportError, errors.ReplyError):
+                if not batch.is_verified:
+                    raise
+        batch.verify()
+
+    async def _wait_until_active(self, error: errors.RequestRefused, since: float) -> None:
+        """Wait, without a permit, for a room that is absent since then; else raise ``error``."""
+        wait_active = self.batch.batch_options.wait_active
+        if wait_active is None or not isinstance(error, ABSENT):
+            raise error
+        await self.before_wait(may_have_arrived=False)
+        how = {"options": self.batch.options, "timeout": wait_active}
+        with self._limited(f"waiting for room {self.job.room_id!r} to become active"):
+            try:
+                await self._ask(wait_until_active, began=since, absent=error, **how)
+            except errors.DeadlineExceeded as exceeded:
+                raise (exceeded.__cause__ or error) from None
+            except (errors.TransportError, errors.ReplyError) as failure:
+                if isinstance(failure, errors.RequestRefused):
+                    raise
+
+    async def _ask(self, ask: Callable[..., Awaitable[object]], **how: Any) -> None:
+        job, session = self.job, self.batch.session
+        await ask(session, room_id=job.room_id, key=job.key, index=self.index, **how)
+
+    # --- hooks of the upload ---------------------------------------------------------------------
+
+    async def before_attempt(self) -> None:
+        """Take a permit. From now on the job is not interrupted, until it waits."""
+        await self._take_permit()
+        self._is_interruptible = False
+
+    async def before_closing_boundary(self, document: PreparedDocument) -> None:
+        """Put on record that the document may be in the room from now on."""
+        await self.journal.mark_sending(document)
+
+    async def before_wait(self, *, may_have_arrived: bool) -> None:
+        """Hold no permit in a wait, and put on record if nothing arrived."""
+        self._give_permit_back()
+        self._is_interruptible = True
+        if self._is_stopped:
+            self._scope.cancel()
+        if not may_have_arrived:
+            await self.journal.unmark()
+
+    async def _take_permit(self) -> None:
+        if not self._has_permit:
+            await self.batch.limiter.acquire(self.job.room_id)
+            self._has_permit = True
+
+    def _give_permit_back(self) -> None:
+        if self._has_permit:
+            self._has_permit = False
+            self.batch.limiter.release()
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    @property
+    def _doubt(self) -> errors.UploadOutcomeUnknown | None:
+        """What remains true of a document that is sent again: no failure is certain."""
+        doubt = self.journal.doubt(self.batch.options.lock.window)
+        return None if doubt is None else self._named(doubt)
+
+    async def _fail(self, error: Exception) -> None:
+        """Say what an error means for the document."""
+        log, doubt = self._log, self._doubt
+        if log.attempts and log.attempts[-1].verdict is Verdict.ACCEPTED:
+            await self._end("accepted")  # what came after that has failed
+            return
+        if not isinstance(error, errors.UploadOutcomeUnknown):
+            if log.lost_at is not None:
+                doubt = self._named(log.unknown(str(error)))
+            elif doubt is not None:
+                doubt.reason += f", and now: {error}"
+            if doubt is not None:
+                doubt.__cause__ = error
+                error = doubt
+        is_untried = isinstance(error, errors.BatchStopped) and not log.attempts
+        await self._end("skipped" if is_untried else status_of(error), error=error)
+
+    async def _cut_off(self) -> None:
+        """Say what a cancellation left behind."""
+        error: errors.MeetingError
+        if self._log.lost_at is not None:
+            error = self._log.unknown("the batch ended before an answer came")
+        elif self._log.attempts:
+            error = errors.BatchStopped("while it was on its way; it did not reach its room")
+        else:
+            error = errors.BatchStopped("before it was sent")
+        with anyio.CancelScope(shield=True):
+            await self._fail(self._named(error))
+
+    async def _end(
+        self,
+        status: Status,
+        *,
+        receipt: UploadReceipt | None = None,
+        error: Exception | None = None,
+    ) -> None:
+        """Make the outcome, let the room's next job begin, and put the outcome on record."""
+        self._is_interruptible = False
+        self.outcome = UploadOutcome(
+            index=self.index,
+            room_id=self.job.room_id,
+            document=self._log.document or self.job.label,
+            status=status,
+            size=self._log.size,
+            key=self.job.key,
+            started=self._began - self.batch.began,
+            seconds=anyio.current_time() - self._began,
+            attempts=tuple(self._log.attempts),
+            receipt=receipt,
+            error=error,
+        )
+        self.when_ended(self.outcome)
+        self._give_permit_back()
+        if status != "skipped":
+            reason = str(error) if isinstance(error, errors.MeetingError) else None
+            await self.journal.record(status, reason)
+
+    def _named(self, error: E) -> E:
+        """Let an error say which job it ended."""
+        error.operation = requests.UPLOAD_WHITEBOARD_FILE
+        error.room_id, error.document = self.job.room_id, self._log.document
+        error.attempts = tuple(self._log.attempts)
+        return error

@@ -1,0 +1,172 @@
+"""One thread that opens a file, commits what has gathered meanwhile, and closes the file.
+
+The thread owns the file and outlives whoever waits for it: however a task is cancelled, what was
+handed over is written, and the file is closed in the end.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, suppress
+from typing import Any
+
+import anyio
+import attrs
+
+from meeting_async._documents.threads import call_soon, run_in_thread
+from meeting_async.errors import JournalError
+
+CLOSING_SECONDS = 10.0
+"""How long a task waits for a file to be closed: a disk may not answer any more."""
+
+
+@attrs.define(eq=False)
+class Write:
+    """Something to be written. Await it for the result."""
+
+    writer: Writer
+    request: Any
+    result: Any = None
+    error: Exception | None = None
+    done: anyio.Event = attrs.field(factory=anyio.Event)
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self._wait().__await__()
+
+    async def _wait(self) -> Any:
+        self.writer.check_process()
+        if not self.done.is_set():
+            await self.done.wait()
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+
+Commit = Callable[[Sequence[Write]], None]
+"""Writes, and gives each write its result or error. It never raises."""
+
+
+def journal_error(name: str, error: BaseException) -> JournalError:
+    """Make an error for one task: tracebacks of several must not mix."""
+    if isinstance(error, JournalError):
+        made = type(error)(error.journal, error.reason)
+    else:
+        made = JournalError(name, f"cannot be written: {error}")
+    made.__cause__ = error
+    return made
+
+
+class Writer:
+    """A file and its thread. Make and use it in one event loop."""
+
+    def __init__(self, name: str, opened: Callable[[], AbstractContextManager[Commit]]) -> None:
+        self._name = name
+        self._opened = opened
+        """Opens the file, and closes it."""
+        self._queue: queue.SimpleQueue[Write | None] = queue.SimpleQueue()
+        """What no commit has taken up yet; ``None``: close the file."""
+        self._opening, self._closing = Write(self, None), Write(self, None)
+        self._has_ended = False
+        self._process = os.getpid()
+        self._call_soon = call_soon()
+
+    async def open(self) -> None:
+        """Start the thread and wait until the file is open."""
+        run_in_thread(self._work)
+        try:
+            await self._opening
+        except BaseException:
+            await self.close()
+            raise
+
+    def submit(self, request: object) -> Write:
+        """Hand something over; everything is written in the order of the calls."""
+        self.check_process()
+        write = Write(self, request)
+        self._queue.put(write)
+        if self._has_ended:
+            self._fail_rest()
+        return write
+
+    async def close(self) -> None:
+        """Wait until everything is written and the file is closed.
+
+        Not in a process that was forked meanwhile: it has neither the thread nor the file's locks.
+        """
+        if os.getpid() != self._process:
+            return
+        self._queue.put(None)
+        cancelled: BaseException | None = None
+        with anyio.move_on_after(CLOSING_SECONDS, shield=True) as scope:
+            while not self._closing.done.is_set():
+                try:
+                    await self._closing
+                except anyio.get_cancelled_exc_class() as error:
+                    if scope.cancel_called:
+                        raise
+                    cancelled = error  # asyncio's own cancellation breaks through a shield
+        if cancelled is not None:
+            raise cancelled
+
+    def check_process(self) -> None:
+        """Refuse to work in a process that was forked: the thread is in its parent.
+
+        Raises:
+            JournalError: It is another process.
+
+        """
+        if os.getpid() != self._process:
+            raise JournalError(self._name, "belongs to the process that this one was forked from")
+
+    # --- in the thread ---------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        # The file is in local variables only: a forked process must not close it as garbage.
+        try:
+            with self._opened() as commit:
+                self._finish([self._opening])
+                while writes := self._gathered():
+                    commit(writes)
+                    self._finish(writes)
+        except BaseException as error:  # noqa: BLE001 - raised by `open`
+            self._opening.error = journal_error(self._name, error)
+        self._has_ended = True
+        self._fail_rest()
+        self._finish([self._opening, self._closing])
+
+    def _gathered(self) -> list[Write]:
+        """Wait for something to be written and take all that is there; nothing: close the file."""
+        writes = []
+        write = self._queue.get()
+        while write is not None:
+            writes.append(write)
+            try:
+                write = self._queue.get_nowait()
+            except queue.Empty:
+                return writes
+        if writes:
+            self._queue.put(None)
+        return writes
+
+    def _fail_rest(self) -> None:
+        """Fail what comes too late to be written."""
+        with suppress(queue.Empty):
+            while True:
+                write = self._queue.get_nowait()
+                if write is not None:
+                    write.error = JournalError(self._name, "is closed")
+                    self._finish([write])
+
+    def _finish(self, writes: Sequence[Write]) -> None:
+        """Wake the tasks that wait."""
+
+        def finish() -> None:
+            for write in writes:
+                write.done.set()
+
+        try:
+            self._call_soon(finish)
+        except RuntimeError:  # the event loop is closed: nobody waits
+            return

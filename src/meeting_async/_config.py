@@ -1,0 +1,88 @@
+"""Settings from ``MEETING_*`` environment variables, so that no secret stands in code or argv."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from meeting_async._models import Secret, hidden_text
+from meeting_async._policies import parse_size
+from meeting_async._text import short_repr
+from meeting_async.errors import ConfigurationError
+
+_BOOLEANS = {"1": True, "true": True, "yes": True, "on": True} | {
+    "0": False, "false": False, "no": False, "off": False, "": False
+}  # fmt: skip
+
+
+@attrs.frozen
+class _Environment:
+    """Variables that do not show in tracebacks with locals."""
+
+    variables: Mapping[str, str] = attrs.field(repr=False)
+
+    def get(self, name: str) -> str:
+        """Return the variable's value, ``""`` when it is not set."""
+        return self.variables.get(name, "")
+
+
+def settings_from(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Read the arguments of ``MeetingClient`` that the environment gives; unset ones are left out.
+
+    Raises:
+        ConfigurationError: A variable is set to something unusable; it is named.
+
+    """
+    variables = _Environment(environ)
+    del environ
+    settings: dict[str, Any] = {}
+    for name in ("base_url", "api_key"):
+        if value := variables.get(f"MEETING_{name.upper()}"):
+            settings[name] = value
+    if secret := _secret(variables):
+        settings["api_secret"] = secret
+    field = "MEETING_MAX_SIZE_WHITEBOARD_FILE"
+    if size := variables.get(field):
+        settings["max_size_whiteboard_file"] = parse_size(size, field=field)
+    settings["allow_plaintext"] = _boolean(variables, "MEETING_ALLOW_PLAINTEXT")
+    return settings
+
+
+def _secret(environ: _Environment) -> Secret:
+    path = environ.get("MEETING_API_SECRET_FILE")
+    if not path:
+        return hidden_text(environ.get("MEETING_API_SECRET"))
+    if environ.get("MEETING_API_SECRET"):
+        raise ConfigurationError(
+            "MEETING_API_SECRET", "(hidden)", "is set beside MEETING_API_SECRET_FILE", "unset one"
+        )
+    try:
+        content = Path(path).read_bytes()
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        reason = getattr(error, "strerror", None) or error
+        problem, fix = (
+            f"names a file that cannot be read: {reason}",
+            "fix the path or the permissions",
+        )
+        raise ConfigurationError(
+            "MEETING_API_SECRET_FILE", short_repr(path), problem, fix
+        ) from error
+    # The one line break that editors and `echo` put at the end of a file is not part of the secret.
+    secret = Secret(content.removesuffix(b"\n").removesuffix(b"\r"))
+    if not secret:
+        problem, fix = "names a file that is empty", "put the API secret into it"
+        raise ConfigurationError("MEETING_API_SECRET_FILE", short_repr(path), problem, fix)
+    return secret
+
+
+def _boolean(environ: _Environment, name: str) -> bool:
+    text = environ.get(name)
+    value = _BOOLEANS.get(text.strip().lower())
+    if value is None:
+        raise ConfigurationError(
+            name, short_repr(text), "is neither yes nor no", "set it to 1 or 0"
+        )
+    return value

@@ -1,0 +1,292 @@
+"""One call while it runs: its number, limit and attempts, and what its errors and events say."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, ParamSpec
+
+import anyio
+import attrs
+from tenacity import AsyncRetrying, RetryCallState, retry_if_result
+
+from meeting_async import _events
+from meeting_async._delivery.observer import Observer, check_callback
+from meeting_async._delivery.retry import AttemptResult, Done, RetryState, Stop, Wait
+from meeting_async._delivery.session import Options, Session, call_numbers
+from meeting_async._events import OnEvent
+from meeting_async._models import Attempt, Verdict
+from meeting_async._protocol.replies import Answer
+from meeting_async._text import short_repr
+from meeting_async.errors import (
+    DeadlineExceeded,
+    InvalidInput,
+    MeetingError,
+    RequestRefused,
+    RoomBusy,
+    UploadOutcomeUnknown,
+)
+
+P = ParamSpec("P")
+
+
+@attrs.define
+class AttemptLog:
+    """What is known of a call: its attempts, and whether one of them may have arrived."""
+
+    window: float = 300.0
+    """Seconds for which a server holds a room's lock at most."""
+    size: int | None = None
+    """Bytes of the document once it was measured; ``None`` for a link and a JSON call."""
+    document: str | None = None
+    """Name of the document once it is known."""
+    attempts: list[Attempt] = attrs.field(factory=list, init=False)
+    phase: str = attrs.field(default="starting", init=False)
+    """What is going on, in words that follow "while"."""
+    lost_at: float | None = attrs.field(default=None, init=False)
+    """When an attempt ended that may have reached the room, on the event loop's clock."""
+
+    def add(self, result: AttemptResult, *, call_began: float, is_upload: bool) -> None:
+        """Remember how an attempt ended."""
+        if result.verdict is Verdict.UNKNOWN and is_upload:
+            self.lost_at = result.ended
+        self.attempts.append(
+            Attempt(
+                number=len(self.attempts) + 1,
+                started=result.began - call_began,
+                seconds=result.ended - result.began,
+                verdict=result.verdict,
+                status=result.answer.status if result.answer else None,
+                reason=result.reason,
+                bytes_sent=result.bytes_sent,
+                body_seconds=result.body_seconds,
+            )
+        )
+
+    def verdict(self, error: BaseException | None) -> Verdict:
+        """Return the verdict on the whole call, which ``error`` ended."""
+        if error is None:
+            return Verdict.ACCEPTED
+        if self.lost_at is not None:
+            return Verdict.UNKNOWN
+        if isinstance(error, RoomBusy):
+            return Verdict.BUSY
+        if isinstance(error, RequestRefused):  # also as the answer to a question before the upload
+            return Verdict.REFUSED
+        return self.attempts[-1].verdict if self.attempts else Verdict.NEVER_SENT
+
+    def unknown(self, reason: str) -> UploadOutcomeUnknown:
+        """Make the error of an upload that may have arrived."""
+        if self.attempts and self.attempts[-1].verdict is not Verdict.UNKNOWN:
+            reason = f"an earlier attempt was lost, then: {reason}"
+        sent = max((attempt.bytes_sent for attempt in self.attempts), default=0)
+        elapsed = anyio.current_time() - (self.lost_at or 0.0)
+        free_in = max(0.0, self.window - elapsed)
+        return UploadOutcomeUnknown(
+            reason, self.size, sent if self.size is not None else None, free_in
+        )
+
+
+@attrs.define(kw_only=True, eq=False)
+class Call:
+    """One call while it runs."""
+
+    session: Session
+    options: Options
+    operation: str
+    room_id: str | None
+    observer: Observer
+    log: AttemptLog
+    key: str | None = None
+    index: int | None = None
+    began: float = attrs.field(factory=anyio.current_time)
+    number: int = attrs.field(factory=lambda: next(call_numbers), init=False)
+
+    def tell(self, kind: type[_events.Event], **facts: Any) -> None:
+        """Tell the log and the caller about an event."""
+        if not self.observer.ignores(kind):
+            self.observer.tell(kind(**self._facts(), **facts))
+
+    def tell_progress(self, sent: int) -> None:
+        """Tell how much of the document is out."""
+        if self.observer.callback is not None:
+            attempt, total = len(self.log.attempts) + 1, self.log.size
+            event = _events.BytesSent(**self._facts(), attempt=attempt, sent=sent, total=total)
+            self.observer.tell_progress(event, is_last=sent == total)
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "call": self.number,
+            "operation": self.operation,
+            "host": self.session.host,
+            "room_id": self.room_id,
+            "document": self.log.document,
+            "key": self.key,
+            "index": self.index,
+        }
+
+    def follow(self, state: RetryState, result: AttemptResult) -> Answer | Wait:
+        """Return what follows an attempt, or raise the error that ends the call."""
+        decision = state.next(result, anyio.current_time(), random.random())
+        if isinstance(decision, Done):
+            return decision.answer
+        if isinstance(decision, Stop):
+            raise decision.error
+        if decision.is_for_room:
+            self.tell_room_wait(state, decision)
+        else:
+            self.log.phase = f"waiting to try again after {result.reason}"
+            self.tell(
+                _events.RetryScheduled,
+                attempt=len(self.log.attempts),
+                retry_in=decision.seconds,
+                verdict=result.verdict,
+                reason=result.reason,
+            )
+        return decision
+
+    def tell_room_wait(self, state: RetryState, wait: Wait) -> None:
+        """Tell that the room is taken."""
+        self.log.phase = "waiting for the room's lock"
+        self.tell(
+            _events.WaitingForRoom,
+            attempt=len(self.log.attempts),
+            retry_in=wait.seconds,
+            waited=state.waited(anyio.current_time()),
+            max_wait=state.lock.max_wait,
+        )
+
+    def leave_doubt(self) -> None:
+        """Let the next upload to the room ask first, if this one may have arrived."""
+        if self.log.lost_at is not None:
+            self.session.put_in_doubt(self.room_id or "", self.log.lost_at)
+
+    def note(self, error: MeetingError) -> None:
+        """Let an error say which call it ended."""
+        error.operation = error.operation or self.operation
+        error.room_id = error.room_id or self.room_id
+        if getattr(error, "document", None) is None:
+            error.document = self.log.document
+        error.attempts = error.attempts or tuple(self.log.attempts)
+
+    def finish(self, error: BaseException | None) -> None:
+        """Tell how the call ended."""
+        ours = error if isinstance(error, MeetingError) else None
+        if ours is not None:
+            self.note(ours)
+        self.tell(
+            _events.Finished,
+            verdict=self.log.verdict(error),
+            attempts=len(self.log.attempts),
+            seconds=anyio.current_time() - self.began,
+            error=ours,
+        )
+
+
+def new_call(
+    session: Session,
+    options: Options,
+    operation: str,
+    room_id: object,
+    on_event: OnEvent | None,
+    log: AttemptLog | None = None,
+    key: str | None = None,
+    index: int | None = None,
+    began: float | None = None,
+) -> Call:
+    """Give a call its number; its own ``on_event`` replaces the client's.
+
+    ``key``, ``index`` and ``began`` are those of a job in a batch: its time counts from ``began``.
+    """
+    if on_event is not None:
+        check_callback(None, None, on_event)
+    return Call(
+        session=session,
+        options=options,
+        operation=operation,
+        room_id=room_id if isinstance(room_id, str) else None,
+        observer=Observer(options.on_event if on_event is None else on_event),
+        log=AttemptLog() if log is None else log,
+        key=key,
+        index=index,
+        began=anyio.current_time() if began is None else began,
+    )
+
+
+@asynccontextmanager
+async def running(call: Call, timeout: float | None) -> AsyncGenerator[None, None]:
+    """Limit a call, and tell how it ends, exactly once.
+
+    An upload of which an attempt may have arrived ends as unknown, whatever ended it.
+    """
+    with call.session.in_use():
+        try:
+            async with _limited(call, checked_seconds(timeout)):
+                yield
+        except Exception as error:
+            final = _final(call, error)
+            call.finish(final)
+            if final is error:
+                raise
+            raise final from error
+        except BaseException as error:
+            call.finish(error)
+            raise
+        call.finish(None)
+
+
+@asynccontextmanager
+async def _limited(call: Call, timeout: float | None) -> AsyncGenerator[None, None]:
+    if timeout is None:
+        yield
+        return
+    with anyio.CancelScope(deadline=call.began + timeout) as scope:
+        yield
+    if scope.cancelled_caught:
+        raise DeadlineExceeded(timeout, call.log.phase)
+
+
+def _final(call: Call, error: Exception) -> Exception:
+    if call.log.lost_at is None or isinstance(error, UploadOutcomeUnknown):
+        return error
+    if isinstance(error, DeadlineExceeded):
+        reason = f"the timeout of {error.seconds:g} s ended it while {error.phase}"
+    else:
+        reason = str(error) or type(error).__name__
+    return call.log.unknown(reason)
+
+
+def checked_seconds(value: float | None, field: str = "timeout") -> float | None:
+    """Refuse what is no positive number of seconds; ``None`` is no limit."""
+    if value is None:
+        return None
+    if type(value) not in {int, float} or not value > 0:
+        problem, fix = "is not a positive number of seconds", "give seconds, or None for no limit"
+        raise InvalidInput(field, short_repr(value), problem, fix)
+    return value
+
+
+# --- the loop ------------------------------------------------------------------------------------
+
+
+async def repeat(
+    attempt: Callable[P, Awaitable[Answer | Wait]], *args: P.args, **kwargs: P.kwargs
+) -> Answer:
+    """Attempt until there is an answer. Most calls need no loop, and it costs to set one up."""
+    outcome = await attempt(*args, **kwargs)
+    if not isinstance(outcome, Wait):
+        return outcome
+    await anyio.sleep(outcome.seconds)
+    retrying = AsyncRetrying(sleep=anyio.sleep, retry=retry_if_result(_is_wait), wait=_seconds)
+    answer: Answer = await retrying(attempt, *args, **kwargs)
+    return answer
+
+
+def _is_wait(outcome: object) -> bool:
+    return isinstance(outcome, Wait)
+
+
+def _seconds(state: RetryCallState) -> float:
+    outcome = state.outcome.result() if state.outcome else None
+    return outcome.seconds if isinstance(outcome, Wait) else 0.0

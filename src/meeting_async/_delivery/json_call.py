@@ -1,0 +1,183 @@
+"""JSON calls: any signed endpoint, and the question whether a room is active."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import anyio
+
+from meeting_async import _events
+from meeting_async._delivery.call import Call, checked_seconds, new_call, repeat, running
+from meeting_async._delivery.retry import AttemptResult, Repeatability, RetryState, Wait
+from meeting_async._delivery.session import Options, Session
+from meeting_async._events import OnEvent
+from meeting_async._models import ActiveRoom, SignedHeaders, Verdict
+from meeting_async._protocol import requests
+from meeting_async._protocol.replies import Answer
+from meeting_async._protocol.verdicts import Sent, judge
+from meeting_async.errors import (
+    ConnectFailed,
+    DeadlineExceeded,
+    RoomNotActive,
+    RoomNotFound,
+    TransportError,
+)
+
+POLL_SECONDS = 2.0
+"""Shortest time between two questions whether a room is active."""
+
+LONGEST_POLL_SECONDS = 30.0
+"""After long waits: a tenth of the time waited, at most this."""
+
+
+async def call_json(
+    session: Session,
+    options: Options,
+    path: str,
+    payload: object,
+    repeatability: Repeatability,
+    *,
+    timeout: float | None,
+    on_event: OnEvent | None = None,
+) -> Answer:
+    """Make a signed JSON call and return the answer that accepts it."""
+    room_id = payload.get("room_id") if isinstance(payload, Mapping) else None
+    call = new_call(session, options, str(path), room_id, on_event)
+    async with running(call, timeout):
+        path = call.operation = requests.method_path(path)
+        body = requests.json_bytes(payload)
+        return await _repeated(call, path, body, repeatability, timeout)
+
+
+async def active_room(
+    session: Session,
+    options: Options,
+    room_id: str,
+    *,
+    timeout: float | None,
+    on_event: OnEvent | None = None,
+    key: str | None = None,
+    index: int | None = None,
+) -> ActiveRoom:
+    """Ask for a room that is active."""
+    call = new_call(
+        session, options, requests.ACTIVE_ROOM_INFO, room_id, on_event, key=key, index=index
+    )
+    async with running(call, timeout):
+        return await _active_room(call, room_id, timeout)
+
+
+async def wait_until_active(
+    session: Session,
+    options: Options,
+    room_id: str,
+    *,
+    timeout: float,
+    on_event: OnEvent | None = None,
+    key: str | None = None,
+    index: int | None = None,
+    began: float | None = None,
+    absent: RoomNotFound | RoomNotActive | None = None,
+) -> ActiveRoom:
+    """Ask for a room until it is active, at most ``timeout`` seconds.
+
+    ``absent`` is what the server has just said of the room, since ``began``: then wait first.
+    """
+    call = new_call(
+        session,
+        options,
+        requests.ACTIVE_ROOM_INFO,
+        room_id,
+        on_event,
+        key=key,
+        index=index,
+        began=began,
+    )
+    async with running(call, timeout):
+        while True:
+            if absent is not None:
+                await _pause(call, timeout, absent)
+            try:
+                return await _active_room(call, room_id, timeout)
+            except (RoomNotFound, RoomNotActive) as error:
+                absent = error
+
+
+async def _pause(call: Call, timeout: float, error: RoomNotFound | RoomNotActive) -> None:
+    """Wait before a room is asked for again; give up at once if there is no time for that."""
+    waited = anyio.current_time() - call.began
+    seconds = min(max(waited / 10, POLL_SECONDS), LONGEST_POLL_SECONDS)
+    call.log.phase = f"waiting for room {call.room_id!r} to become active"
+    if waited + seconds >= timeout:
+        raise DeadlineExceeded(timeout, call.log.phase) from error
+    call.tell(_events.WaitingUntilActive, retry_in=seconds, waited=waited, max_wait=timeout)
+    await anyio.sleep(seconds)
+
+
+async def _active_room(call: Call, room_id: str, timeout: float | None) -> ActiveRoom:
+    body = room_question(room_id)
+    path, kind = requests.ACTIVE_ROOM_INFO, Repeatability.IDEMPOTENT
+    answer = await _repeated(call, path, body, kind, timeout)
+    call.session.verify(room_id)
+    return ActiveRoom.from_reply(room_id, answer.payload or {})
+
+
+def room_question(room_id: str) -> bytes:
+    """Return the body of a call that asks for a room."""
+    requests.room_id_bytes(room_id)
+    return requests.json_bytes({"room_id": room_id})
+
+
+async def _repeated(
+    call: Call,
+    path: str,
+    body: bytes,
+    repeatability: Repeatability,
+    timeout: float | None,
+) -> Answer:
+    state = RetryState(
+        repeatability=repeatability,
+        retry=call.options.retry,
+        lock=call.options.lock,
+        budget=call.session.budget,
+        ends_at=call.began + (checked_seconds(timeout) or float("inf")),
+    )
+    return await repeat(_attempt, call, path, body, state)
+
+
+async def _attempt(call: Call, path: str, body: bytes, state: RetryState) -> Answer | Wait:
+    """Send a call once. A cancellation leaves in the log what the attempt came to."""
+    call.log.phase = "waiting for the reply"
+    call.tell(_events.AttemptStarted, attempt=len(call.log.attempts) + 1)
+    idempotent = state.repeatability is Repeatability.IDEMPOTENT
+    began, verdict = anyio.current_time(), Verdict.NEVER_SENT
+    try:
+        signed = await call.session.sign(body)
+        verdict = Verdict.UNKNOWN
+        result = await send_json(call, path, body, signed, idempotent=idempotent)
+    except BaseException as error:
+        ended = anyio.current_time()
+        result = AttemptResult(verdict=verdict, began=began, ended=ended, error=error)
+        call.log.add(result, call_began=call.began, is_upload=False)
+        raise
+    call.log.add(result, call_began=call.began, is_upload=False)
+    return call.follow(state, result)
+
+
+async def send_json(
+    call: Call, path: str, body: bytes, signed: SignedHeaders, *, idempotent: bool
+) -> AttemptResult:
+    """Send a JSON call that is signed."""
+    session, timeouts = call.session, call.options.timeouts
+    began = anyio.current_time()
+    answer, error = None, None
+    url, extra = f"{session.base}/{path}", session.default_headers
+    request = requests.json_request(url, body, signed, extra, timeouts, idempotent=idempotent)
+    try:
+        answer = await session.send(request)
+    except TransportError as failure:
+        error = failure
+    sent = Sent.NOTHING if isinstance(error, ConnectFailed) else Sent.ALL
+    verdict: Verdict = judge(answer, sent, upload=False)
+    ended = anyio.current_time()
+    return AttemptResult(verdict=verdict, began=began, ended=ended, answer=answer, error=error)

@@ -1,0 +1,52 @@
+"""``check_link=True``: ask a link as the server will, before it is handed to the server."""
+
+from __future__ import annotations
+
+import re
+
+from meeting_async._delivery.session import Session
+from meeting_async._models import Request
+from meeting_async._protocol.replies import Answer
+from meeting_async._text import link_label
+from meeting_async.errors import DocumentTooLarge, LinkRefused, TransportError
+
+HEAD_SECONDS = 5.0
+"""The server that was seen waits no longer for its own HEAD."""
+
+_NO_DOCUMENT = re.compile(r"(text/html|image/|video/|audio/)", re.IGNORECASE)
+
+
+async def check_target(session: Session, link: str, max_size: int | None) -> None:
+    """Ask a link with HEAD: it must be direct, public, a document and not too large.
+
+    Raises:
+        LinkRefused: A server could not download a document from it.
+        DocumentTooLarge: It says that it is larger than ``max_size_whiteboard_file``.
+
+    """
+    request = Request(
+        method="HEAD",
+        url=link,
+        headers=((b"Accept", b"*/*"), (b"Content-Length", b"0")),
+        body=b"",
+        connect_timeout=HEAD_SECONDS,
+        reply_timeout=HEAD_SECONDS,
+    )
+    try:
+        answer = await session.send(request)
+    except TransportError as error:
+        raise LinkRefused(link_label(link), f"it does not answer HEAD: {error}") from error
+    _check(answer, link_label(link), max_size)
+
+
+def _check(answer: Answer, label: str, limit: int | None) -> None:
+    headers = dict(reversed(answer.headers))
+    kind, length = headers.get("content-type", ""), headers.get("content-length", "")
+    if 300 <= answer.status < 400:
+        raise LinkRefused(label, "it redirects; give the link that it redirects to")
+    if answer.status != 200:
+        raise LinkRefused(label, f"it answers HEAD with HTTP {answer.status}; is it public?")
+    if not kind or _NO_DOCUMENT.match(kind):
+        raise LinkRefused(label, f"its Content-Type is {kind or 'missing'}, not a document's")
+    if limit is not None and re.fullmatch(r"[0-9]{1,18}", length) and int(length) > limit:
+        raise DocumentTooLarge(label, int(length), limit)

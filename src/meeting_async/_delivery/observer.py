@@ -1,0 +1,114 @@
+"""Telling what a call does: to the log, and to ``on_event``, which can break nothing."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from typing import Any
+
+import anyio
+import attrs
+
+from meeting_async import _events
+from meeting_async._events import Event, OnEvent
+from meeting_async._models import Verdict
+from meeting_async._text import short_repr
+from meeting_async.errors import ConfigurationError
+
+PROGRESS_INTERVAL = 0.1
+"""Seconds between two progress events of an attempt: ten a second look smooth to an eye."""
+
+OBSERVER_SHARE = 0.1
+"""Share of the time that progress events may take: a slow observer gets fewer of them."""
+
+logger = logging.getLogger("meeting_async")
+logger.addHandler(logging.NullHandler())  # the program decides where its log goes
+
+_CALL = "call %(call)d, %(operation)s on %(host)s, room %(room_id)s, document %(document)s: "
+
+_MESSAGES: dict[type[Event], tuple[int, str]] = {
+    _events.Queued: (logging.INFO, _CALL + "waits behind another upload from here"),
+    _events.AttemptStarted: (logging.DEBUG, _CALL + "attempt %(attempt)d"),
+    _events.WaitingForRoom: (
+        logging.INFO,
+        _CALL + "the room is taken, again in %(retry_in).1f s (waited %(waited).1f s)",
+    ),
+    _events.WaitingUntilActive: (
+        logging.INFO,
+        _CALL + "the room is not active, again in %(retry_in).1f s (waited %(waited).1f s)",
+    ),
+    _events.RetryScheduled: (
+        logging.INFO,
+        _CALL + "attempt %(attempt)d: %(verdict)s, again in %(retry_in).1f s (%(reason)s)",
+    ),
+    _events.Finished: (
+        logging.WARNING,
+        _CALL + "%(verdict)s after %(attempts)d attempts and %(seconds).2f s (%(error)s)",
+    ),
+}
+
+_FINISHED_LEVELS = {Verdict.ACCEPTED: logging.DEBUG, Verdict.UNKNOWN: logging.ERROR}
+
+
+@attrs.define
+class Observer:
+    """Passes events on. Whatever the callback does, the call goes on."""
+
+    callback: OnEvent | None = None
+    _next_progress: float = 0.0
+
+    def tell(self, event: Event) -> None:
+        """Log an event and hand it to the caller's callback."""
+        _log(event)
+        if self.callback is not None:
+            _notify(self.callback, event)
+
+    def ignores(self, kind: type[Event]) -> bool:
+        """Tell whether nobody would notice such an event, so that it need not be made."""
+        level = logging.ERROR if kind is _events.Finished else _MESSAGES.get(kind, (0, ""))[0]
+        return self.callback is None and not (level and logger.isEnabledFor(level))
+
+    def tell_progress(self, event: _events.BytesSent, *, is_last: bool) -> None:
+        """Pass progress on, not more often than is useful and than the observer can bear."""
+        began = anyio.current_time()
+        if self.callback is None or (began < self._next_progress and not is_last):
+            return
+        _notify(self.callback, event)
+        now = anyio.current_time()
+        self._next_progress = now + max(PROGRESS_INTERVAL, (now - began) / OBSERVER_SHARE)
+
+
+def check_callback(_instance: object, _field: object, value: Any) -> None:
+    """Validate an ``on_event``: a plain function.
+
+    Raises:
+        ConfigurationError: It is a coroutine function, or not callable.
+
+    """
+    if not callable(value):
+        fix = "give a function that takes an event"
+        raise ConfigurationError("on_event", short_repr(value), "is not callable", fix)
+    if inspect.iscoroutinefunction(value) or inspect.iscoroutinefunction(value.__call__):
+        problem = "is a coroutine function, but events are told while the call goes on"
+        fix = "give a plain function; let it put the event into a queue for what must be awaited"
+        raise ConfigurationError("on_event", short_repr(value), problem, fix)
+
+
+def _notify(callback: OnEvent, event: Event) -> None:
+    try:
+        callback(event)
+    # A plain function cannot be cancelled: what looks like a cancellation is an error of its own.
+    except (Exception, anyio.get_cancelled_exc_class()):
+        logger.warning("on_event raised; the call goes on", exc_info=True, extra=_OBSERVER)
+
+
+_OBSERVER = {"action": "observer"}
+
+
+def _log(event: Event) -> None:
+    level, message = _MESSAGES.get(type(event), (logging.DEBUG, ""))
+    if isinstance(event, _events.Finished):
+        level = _FINISHED_LEVELS.get(event.verdict, level)
+    if message and logger.isEnabledFor(level):
+        facts = attrs.asdict(event, recurse=False)
+        logger.log(level, message, facts, extra={"action": type(event).__name__, **facts})

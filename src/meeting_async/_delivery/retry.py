@@ -1,0 +1,488 @@
+"""What follows an attempt: pure decisions, without a clock, a loop or randomness of their own.
+
+Every repetition waits at least :data:`MIN_WAIT` seconds. A wait that does not fit into what is left
+of ``max_wait`` or ``timeout`` ends the call at once, with the error that caused it. Moments are
+those of the caller's clock, in seconds; ``random`` is a number in [0, 1).
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+
+import attrs
+
+from meeting_async._models import Verdict
+from meeting_async._policies import LockPolicy, RetryPolicy
+from meeting_async._protocol.replies import Answer, reply_error
+from meeting_async.errors import (
+    MeetingError,
+    RoomBusy,
+    UploadInterrupted,
+    UploadOutcomeUnknown,
+)
+
+MIN_WAIT = 0.25
+"""Shortest wait in seconds before anything is attempted again, whatever the server says."""
+
+ASK_ABOVE = 64 * 1024
+"""Bytes of a document above which a room is asked with an empty form before the document is sent
+again. A smaller document costs hardly more than the question."""
+
+ASK_INTERVAL = 2.0
+"""Longest time in seconds between two questions, before jitter: a person hardly notices it."""
+
+RIVAL_SHARE = 4.0
+"""Time between two questions as a multiple of the time that a document takes to send, after a
+document lost a race: it got 409 right after an answer said *free*, so others wait, too. While one
+of them sends, the room still answers *free*, and all who ask would send."""
+
+MAX_RIVAL_SHARE = 8.0
+"""The same after further lost races. The simulation in `benchmarks/` chose both."""
+
+RIVAL_JITTER = 0.8
+"""Share by which that time is moved at random: uploads that lost together must not ask together."""
+
+MAX_VAIN_BODIES = 2
+"""After this many documents that got 409 right after an answer said *free*, a server that never
+answered a question with 409 is not asked any more: its answers mean something else."""
+
+LOCK_GRACE = 30.0
+"""Seconds beyond the lock's longest life for which an upload waits by default: clocks differ."""
+
+MAX_ROOM_HINT = 60.0
+"""Longest Retry-After in seconds that is obeyed for a locked room."""
+
+JITTER = 0.25
+"""Share by which a delay is moved at random, so that waiters do not wake together."""
+
+# For documents that are sent without a question; the simulation in `benchmarks/` chose them.
+GROWTH = 4.0
+"""Delay as a multiple of the time already waited, until it reaches its longest."""
+LINE_SHARE = 0.4
+"""Share of the time for which refused documents may keep a slow line busy."""
+PATIENCE = 120.0
+"""Seconds of waiting after which the longest delay shrinks in proportion."""
+SMALLEST_SHARE = 0.25
+"""Part of the longest delay that is left after a long wait: it must not end in hammering."""
+
+
+class Repeatability(enum.Enum):
+    """What may be repeated, by kind of call."""
+
+    AT_MOST_ONCE = "at_most_once"
+    """An upload that must not appear twice."""
+    AT_LEAST_ONCE = "at_least_once"
+    """An upload that may rather appear twice than never."""
+    IDEMPOTENT = "idempotent"
+    """A call that changes nothing, or the same each time."""
+    ONCE = "once"
+    """Any other call."""
+
+    @property
+    def is_upload(self) -> bool:
+        """Whether a document is sent to a room."""
+        return self in {Repeatability.AT_MOST_ONCE, Repeatability.AT_LEAST_ONCE}
+
+
+_REPEATED: dict[Verdict, frozenset[Repeatability]] = {
+    Verdict.NEVER_SENT: frozenset(Repeatability),
+    Verdict.PARTIAL: frozenset(Repeatability) - {Repeatability.ONCE},
+    Verdict.THROTTLED: frozenset(Repeatability),
+    Verdict.UNKNOWN: frozenset({Repeatability.AT_LEAST_ONCE, Repeatability.IDEMPOTENT}),
+}
+"""Which kinds of call are repeated after which verdict; others stop. BUSY waits for the room."""
+
+
+@attrs.frozen(kw_only=True)
+class AttemptResult:
+    """What one attempt came to."""
+
+    verdict: Verdict
+    began: float
+    ended: float
+    answer: Answer | None = None
+    error: BaseException | None = None
+    """What came instead of an answer."""
+    bytes_sent: int = 0
+    """Bytes of the document that were handed to the operating system."""
+    body_seconds: float | None = None
+    """Seconds until the whole document was out; ``None`` if it never was."""
+    is_spent: bool = False
+    """Whether the document was a stream that cannot be read again."""
+
+    @property
+    def reason(self) -> str:
+        """What was seen, in a few words."""
+        if self.answer is not None:
+            return f"HTTP {self.answer.status} ({self.answer.msg})"
+        reason = getattr(self.error, "reason", None) or str(self.error)
+        return str(reason) or type(self.error).__name__
+
+    @property
+    def hint(self) -> float | None:
+        """Seconds that the server asks to wait."""
+        return self.answer.retry_after if self.answer else None
+
+
+@attrs.frozen
+class Done:
+    """The call is accepted."""
+
+    answer: Answer
+
+
+@attrs.frozen
+class Stop:
+    """The call has failed."""
+
+    error: MeetingError
+
+
+@attrs.frozen
+class Wait:
+    """Attempt again after so many seconds."""
+
+    seconds: float
+    is_for_room: bool = False
+    """Whether the room is taken."""
+
+
+CAPACITY = 500.0
+"""Tokens of a full budget: enough for 100 repetitions in a row without a success."""
+REPETITION_COST = 5.0
+SUCCESS_REFUND = 1.0
+"""For a call that succeeds at once; one that succeeds after a repetition gets that one back."""
+
+
+@attrs.define
+class RetryBudget:
+    """What all calls of a client together may spend on repetitions: a token bucket.
+
+    While most calls succeed, repeating is free. When a server fails everybody, the bucket runs
+    empty, and calls end with their own error instead of doubling the load.
+    """
+
+    tokens: float = CAPACITY
+
+    def take(self) -> bool:
+        """Pay for one repetition; ``False`` if there is not enough left."""
+        if self.tokens < REPETITION_COST:
+            return False
+        self.tokens -= REPETITION_COST
+        return True
+
+    def refund(self, *, repeated: bool) -> None:
+        """Put back what a success earns."""
+        earned = REPETITION_COST if repeated else SUCCESS_REFUND
+        self.tokens = min(self.tokens + earned, CAPACITY)
+
+
+@attrs.define
+class Questions:
+    """Whether a server's answers to an empty form can be believed; shared by a client's calls."""
+
+    are_answered: bool = True
+    vain_bodies: int = 0
+    """Documents in a row that got 409 right after an answer said *free*."""
+    is_proven: bool = False
+    """Whether a question was answered with 409: this server does look at its lock, so that a
+    document that gets 409 after *free* has lost a race."""
+
+    def answered_busy(self) -> None:
+        """Note a 409."""
+        self.is_proven = True
+
+    def confirmed(self) -> None:
+        """Note a document that was accepted right after an answer said *free*."""
+        self.vain_bodies = 0
+
+    def refused_after_free(self) -> None:
+        """Note a document that got 409 right after an answer said *free*."""
+        self.vain_bodies += 1
+        if self.vain_bodies >= MAX_VAIN_BODIES and not self.is_proven:
+            self.are_answered = False
+
+
+@attrs.define(kw_only=True)
+class RetryState:
+    """All counters, budgets and limits of one call; :meth:`next` says what follows an attempt."""
+
+    repeatability: Repeatability
+    retry: RetryPolicy = attrs.field(factory=RetryPolicy)
+    lock: LockPolicy = attrs.field(factory=LockPolicy)
+    budget: RetryBudget = attrs.field(factory=RetryBudget)
+    questions: Questions = attrs.field(factory=Questions)
+    size: int | None = None
+    """Bytes of the document; ``None`` for a link and a JSON call."""
+    ends_at: float = math.inf
+    """When the call's ``timeout`` ends it."""
+
+    doubt_since: float | None = attrs.field(default=None, init=False)
+    """When an upload to the room was last lost, so that its lock may still be held."""
+    must_ask: bool = attrs.field(default=False, init=False)
+    """Whether the room is asked with an empty form before the next attempt."""
+    _said_free: bool = attrs.field(default=False, init=False)
+    """Whether the room was asked just before the attempt and did not answer 409."""
+    _failures: int = attrs.field(default=0, init=False)
+    """Failed attempts that count for ``max_attempts``."""
+    _unconnected: int = attrs.field(default=0, init=False)
+    """Attempts of the last outage; ``max_outage`` limits them."""
+    _interruptions: int = attrs.field(default=0, init=False)
+    _outage_since: float | None = attrs.field(default=None, init=False)
+    _queued: float = attrs.field(default=0.0, init=False)
+    """Seconds spent behind other uploads from here."""
+    _busy_since: float | None = attrs.field(default=None, init=False)
+    """When the room was first found taken."""
+    _lock_since: float | None = attrs.field(default=None, init=False)
+    """When the lock that is waited for was first seen."""
+    _lost_races: int = attrs.field(default=0, init=False)
+    """Documents that got 409 right after an answer said *free*."""
+    _body_seconds: float = attrs.field(default=0.0, init=False)
+    """How long the last refused document took to send."""
+
+    # --- before an attempt -----------------------------------------------------------------------
+
+    def set_doubt(self, since: float | None) -> None:
+        """Take in that an earlier upload to the room was lost at that moment: ask first."""
+        self.doubt_since = since
+        self.must_ask = since is not None and self._can_ask
+
+    def queue_limit(self) -> float | None:
+        """Seconds that the upload may wait behind others from here; ``None``: no limit."""
+        return None if self.lock.max_wait is None else max(0.0, self.lock.max_wait - self._queued)
+
+    def queued(self, seconds: float) -> None:
+        """Count a wait behind other uploads from here."""
+        self._queued += seconds
+
+    def paused(self, seconds: float) -> None:
+        """Do not count a wait for a place among the concurrent uploads as waiting for the room."""
+        if self._busy_since is not None:
+            self._busy_since += seconds
+        if self._lock_since is not None:
+            self._lock_since += seconds
+
+    def answered(self, locked: Answer | None, now: float, random: float) -> Wait | Stop | None:
+        """Take in the answer to a question: ``locked`` is the 409; ``None`` means send."""
+        self.must_ask = False
+        if locked is None:
+            self._said_free, self._lock_since, self.doubt_since = True, None, None
+            return None
+        self.questions.answered_busy()
+        return self._wait_for_room(locked, now, random)
+
+    @property
+    def _can_ask(self) -> bool:
+        return self.lock.probe and self.questions.are_answered
+
+    # --- after an attempt ------------------------------------------------------------------------
+
+    def next(self, result: AttemptResult, now: float, random: float) -> Done | Stop | Wait:
+        """Say what follows an attempt."""
+        verdict = result.verdict
+        if verdict is not Verdict.PARTIAL:
+            self._interruptions = 0
+        if verdict is not Verdict.NEVER_SENT:
+            self._outage_since = None
+        if verdict is not Verdict.BUSY and self._busy_since is not None:
+            self._busy_since += result.ended - result.began  # sending is not waiting for the room
+        if verdict is Verdict.ACCEPTED and result.answer is not None:
+            self.budget.refund(repeated=self._failures + self._unconnected > 0)
+            if self._said_free:
+                self.questions.confirmed()
+            return Done(result.answer)
+        decision = self._after_failure(result, now, random)
+        self._said_free = False
+        if isinstance(decision, Wait) and result.is_spent:
+            return Stop(_noted(self._error(result, now), _READ_ONCE))
+        return decision
+
+    def _after_failure(self, result: AttemptResult, now: float, random: float) -> Stop | Wait:
+        if result.verdict is Verdict.BUSY and self.repeatability.is_upload:
+            return self._body_refused(result, now, random)
+        if self.repeatability not in _REPEATED.get(result.verdict, ()):
+            return Stop(self._error(result, now))
+        if result.verdict is Verdict.NEVER_SENT and self.repeatability.is_upload:
+            return self._sit_out(result, now, random)
+        self._failures += 1
+        self._interruptions += result.verdict is Verdict.PARTIAL
+        if self._failures >= self.retry.max_attempts or self._is_interrupted:
+            return Stop(self._error(result, now))
+        if not self.budget.take():
+            return Stop(_noted(self._error(result, now), _OVERDRAWN))
+        if result.verdict is Verdict.UNKNOWN and self.repeatability.is_upload:
+            return self._after_loss(result, now, random)
+        return self._fitting(self._backoff(self._failures, result.hint, random), result, now)
+
+    @property
+    def _is_interrupted(self) -> bool:
+        is_strict = self.repeatability is Repeatability.AT_MOST_ONCE
+        return is_strict and self._interruptions > self.retry.max_interruptions
+
+    def _sit_out(self, result: AttemptResult, now: float, random: float) -> Stop | Wait:
+        """Try again while no connection can be made, for ``max_outage`` seconds at most.
+
+        Without a token of the budget the longest delay applies: an outage ends no call early, and
+        a server that comes back is not flooded.
+        """
+        if self._outage_since is None:
+            self._outage_since, self._unconnected = result.began, 0
+        self._unconnected += 1
+        if now - self._outage_since >= self.retry.max_outage:
+            return Stop(self._error(result, now))
+        if self.budget.take():
+            seconds = self._backoff(self._unconnected, result.hint, random)
+        else:
+            seconds = self.retry.max_delay * (0.5 + 0.5 * random)
+        return self._fitting(max(seconds, MIN_WAIT), result, now)
+
+    def _after_loss(self, result: AttemptResult, now: float, random: float) -> Stop | Wait:
+        """Repeat an upload that may have arrived: when its room is free."""
+        self.doubt_since, self._lock_since = result.ended, None
+        if self._busy_since is None:
+            self._busy_since = result.ended
+        self.must_ask = self._can_ask
+        if self.must_ask:
+            return self._fitting(self._backoff(self._failures, None, random), result, now)
+        return self._fitting(max(self.lock.window, MIN_WAIT), result, now)
+
+    def _backoff(self, failures: int, hint: float | None, random: float) -> float:
+        """Seconds before the next attempt after so many failures; a hint of the server wins.
+
+        Between half and all of the doubled delay, at random ("equal jitter").
+        """
+        if hint is not None:
+            return max(min(hint, self.retry.max_retry_after), MIN_WAIT) * (1 + JITTER * random)
+        ceiling = self.retry.initial_delay * 2.0 ** min(failures - 1, 32)
+        return max(min(ceiling, self.retry.max_delay) * (0.5 + 0.5 * random), MIN_WAIT)
+
+    def _fitting(self, seconds: float, result: AttemptResult, now: float) -> Stop | Wait:
+        """Wait, unless that exceeds what is left of a limit."""
+        is_limited = self.lock.max_wait is not None and self._busy_since is not None
+        room_time = self._room_time_left(now) if is_limited else math.inf
+        if now + seconds >= self.ends_at or seconds > room_time:
+            return Stop(self._error(result, now))
+        return Wait(seconds)
+
+    # --- a room that is taken --------------------------------------------------------------------
+
+    def waited(self, now: float) -> float:
+        """Seconds that the upload has waited for its room so far."""
+        return self._queued + (0.0 if self._busy_since is None else now - self._busy_since)
+
+    def _body_refused(self, result: AttemptResult, now: float, random: float) -> Stop | Wait:
+        took = result.body_seconds
+        self._body_seconds = result.ended - result.began if took is None else took
+        if self._said_free:
+            self._lost_races += 1
+            self.questions.refused_after_free()
+        return self._wait_for_room(result.answer, now, random)
+
+    def _wait_for_room(self, answer: Answer | None, now: float, random: float) -> Stop | Wait:
+        if self._busy_since is None:
+            self._busy_since = now
+        if self._lock_since is None:
+            self._lock_since = now
+        if self.doubt_since is not None and now >= self.doubt_since + self.lock.window:
+            self.doubt_since = None  # that lock must have ended: what holds the room is another
+        self.must_ask = self._can_ask and self._is_worth_asking
+        left = self._room_time_left(now)
+        hint = answer.retry_after if answer else None
+        if hint is not None:
+            seconds = max(min(hint, MAX_ROOM_HINT), MIN_WAIT) * (1 + JITTER * random)
+        else:
+            seconds = min(self._room_delay(now, random), left)
+        if not MIN_WAIT <= seconds <= left or now + seconds >= self.ends_at:
+            return Stop(self._busy(answer, now))
+        return Wait(seconds, is_for_room=True)
+
+    @property
+    def _is_worth_asking(self) -> bool:
+        return self.doubt_since is not None or (self.size or 0) > ASK_ABOVE
+
+    def _room_time_left(self, now: float) -> float:
+        if self.lock.max_wait is not None:
+            return self.lock.max_wait - self.waited(now)
+        return self.lock.window + LOCK_GRACE - self._lock_age(now)
+
+    def _lock_age(self, now: float) -> float:
+        """Seconds since the lock that is waited for was first seen."""
+        return 0.0 if self._lock_since is None else now - self._lock_since
+
+    def _busy(self, answer: Answer | None, now: float) -> RoomBusy:
+        doubt = self.doubt_since
+        holder = "another client" if doubt is None else "an upload of unknown outcome"
+        age = self._lock_age(now) if doubt is None else now - doubt
+        free_in = max(0.0, self.lock.window - age)
+        return RoomBusy(self.waited(now), holder, free_in, answer.msg if answer else "")
+
+    def _room_delay(self, now: float, random: float) -> float:
+        """Seconds until the room is asked, or the document sent, again."""
+        waited = self._lock_age(now)
+        if self.must_ask:
+            seconds = max(min(waited * GROWTH, ASK_INTERVAL), self.lock.min_delay)
+            rivals = self._rival_interval(random) if waited > 0 else 0.0
+            return max(_jittered(seconds, random), rivals, MIN_WAIT)
+        longest = max(self.lock.max_delay * _shrinking(waited), self._slow_line)
+        grown = max(min(waited * GROWTH, longest), self._slow_line / 2, self.lock.min_delay)
+        return max(min(_jittered(grown, random), self._until_expiry(waited)), MIN_WAIT)
+
+    def _rival_interval(self, random: float) -> float:
+        """Seconds between questions after lost races; the first question after one comes soon."""
+        share = min(RIVAL_SHARE * self._lost_races, MAX_RIVAL_SHARE)
+        return self._body_seconds * share * (1 + RIVAL_JITTER * (2 * random - 1))
+
+    @property
+    def _slow_line(self) -> float:
+        """Delay that leaves the line free for ``1 - LINE_SHARE`` of the time."""
+        return self._body_seconds * (1 - LINE_SHARE) / LINE_SHARE
+
+    def _until_expiry(self, waited: float) -> float:
+        """Delay after which the next document ends just when the lock must have ended."""
+        if waited >= self.lock.window:
+            return math.inf
+        return max(self.lock.window - waited - self._body_seconds, self.lock.min_delay)
+
+    # --- errors ----------------------------------------------------------------------------------
+
+    def _error(self, result: AttemptResult, now: float) -> MeetingError:
+        """Make the error that a failed attempt ends the call with."""
+        error = self._made_error(result, now)
+        if error is not result.error:
+            error.__cause__ = result.error
+        return error
+
+    def _made_error(self, result: AttemptResult, now: float) -> MeetingError:
+        is_upload = self.repeatability.is_upload
+        if is_upload and result.verdict is Verdict.UNKNOWN:
+            sent = None if self.size is None else result.bytes_sent
+            free_in = max(0.0, result.ended + self.lock.window - now)
+            return UploadOutcomeUnknown(result.reason, self.size, sent, free_in)
+        if is_upload and result.verdict is Verdict.PARTIAL:
+            host = getattr(result.error, "host", "")
+            reason = getattr(result.error, "reason", result.reason)
+            return UploadInterrupted(reason, host, result.bytes_sent)
+        if is_upload and result.verdict is Verdict.BUSY:
+            return self._busy(result.answer, now)
+        if isinstance(result.error, MeetingError):
+            return result.error
+        return reply_error(result.verdict, result.answer or Answer(0), upload=is_upload)
+
+
+def _jittered(seconds: float, random: float) -> float:
+    return seconds * (1 + JITTER * (2 * random - 1))
+
+
+def _shrinking(waited: float) -> float:
+    """Share of the longest delay: an upload that has waited long tries more often."""
+    return 1.0 if waited <= PATIENCE else max(PATIENCE / waited, SMALLEST_SHARE)
+
+
+def _noted(error: MeetingError, note: str) -> MeetingError:
+    error.add_note(note)
+    return error
+
+
+_READ_ONCE = "It was not tried again: the stream cannot be read a second time."
+_OVERDRAWN = "It was not tried again: too many calls of this client had to be repeated recently."

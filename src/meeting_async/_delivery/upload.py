@@ -1,0 +1,393 @@
+"""One upload: look, ask, send, wait, until the room has the document or it is known why not.
+
+While it waits, an upload holds no connection, no open file and no place among the concurrent
+uploads; a spooled stream keeps its spool.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import secrets
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from typing import Protocol
+
+import anyio
+import attrs
+
+from meeting_async import _events
+from meeting_async._delivery.call import (
+    AttemptLog,
+    Call,
+    checked_seconds,
+    new_call,
+    repeat,
+    running,
+)
+from meeting_async._delivery.json_call import room_question, send_json
+from meeting_async._delivery.link_check import check_target
+from meeting_async._delivery.observer import logger
+from meeting_async._delivery.retry import AttemptResult, Repeatability, RetryState, Stop, Wait
+from meeting_async._delivery.session import Options, Session
+from meeting_async._documents.detect import Uploadable
+from meeting_async._documents.document import Document, PreparedDocument
+from meeting_async._documents.form import MultipartBody
+from meeting_async._events import OnEvent
+from meeting_async._models import UploadReceipt, Verdict
+from meeting_async._protocol import requests
+from meeting_async._protocol.multipart import empty_form
+from meeting_async._protocol.replies import Answer, reply_error
+from meeting_async._protocol.verdicts import Sent, judge
+from meeting_async.errors import ConnectFailed, RoomBusy, TransportError
+
+LOOK_ABOVE = 256 * 1024
+"""Bytes of a document above which its room is asked for first: a wrong URL, key, secret or room
+then costs some 300 bytes. A smaller document finds out at little more cost."""
+
+
+class UploadHooks(Protocol):
+    """What a batch does around the attempts of an upload. What a hook raises ends the upload."""
+
+    async def before_attempt(self) -> None:
+        """Wait for a place among the concurrent uploads."""
+        ...
+
+    async def before_closing_boundary(self, document: PreparedDocument) -> None:
+        """Called after the document's last byte, before the closing boundary."""
+        ...
+
+    async def before_wait(self, *, may_have_arrived: bool) -> None:
+        """Called before the upload waits for its room, its turn or its next attempt."""
+        ...
+
+
+class NoHooks:
+    """For an upload that is not part of a batch."""
+
+    async def before_attempt(self) -> None:
+        """Go on."""
+
+    async def before_closing_boundary(self, document: PreparedDocument) -> None:
+        """Go on."""
+
+    async def before_wait(self, *, may_have_arrived: bool) -> None:
+        """Go on."""
+
+
+async def upload_document(
+    session: Session,
+    options: Options,
+    room_id: str,
+    document: Document | Uploadable,
+    *,
+    filename: str | None = None,
+    content_type: str | None = None,
+    max_wait: float | None = None,
+    timeout: float | None = None,
+    on_event: OnEvent | None = None,
+    hooks: UploadHooks | None = None,
+    log: AttemptLog | None = None,
+    key: str | None = None,
+    index: int | None = None,
+    began: float | None = None,
+) -> UploadReceipt:
+    """Deliver a document to a room, or raise why that was not possible.
+
+    ``log`` is filled while the upload runs: it tells what is known when a cancellation ends it.
+    """
+    log = AttemptLog() if log is None else log
+    log.window = options.lock.window
+    call = new_call(
+        session,
+        options,
+        requests.UPLOAD_WHITEBOARD_FILE,
+        room_id,
+        on_event,
+        log=log,
+        key=key,
+        index=index,
+        began=began,
+    )
+    async with running(call, timeout):
+        room = requests.room_id_bytes(room_id)
+        _warn_of_unusual(room_id)
+        state = _new_state(call, max_wait, timeout)
+        made = Document.of(document, filename=filename, content_type=content_type)
+        log.document = made.filename
+        log.phase = "reading the document"
+        prepare = made.prepare(
+            max_size=options.max_size_whiteboard_file, allow_images=options.allow_images
+        )
+        async with prepare as prepared:
+            log.size = state.size = prepared.size
+            if options.check_link and made.link is not None:
+                log.phase = "asking the link"
+                await check_target(session, made.link, options.max_size_whiteboard_file)
+            hooks = hooks or NoHooks()
+            async with _room_lock(call, state, prepared, hooks):
+                state.set_doubt(session.doubt_since(room_id, state.lock.window))
+                answer = await repeat(_attempt, call, state, room, prepared, hooks)
+    return _receipt(call, answer)
+
+
+def _new_state(call: Call, max_wait: float | None, timeout: float | None) -> RetryState:
+    options = call.options
+    lock = options.lock if max_wait is None else attrs.evolve(options.lock, max_wait=max_wait)
+    return RetryState(
+        repeatability=Repeatability(options.delivery),
+        retry=options.retry,
+        lock=lock,
+        budget=call.session.budget,
+        questions=call.session.questions,
+        ends_at=call.began + (checked_seconds(timeout) or float("inf")),
+    )
+
+
+def _receipt(call: Call, answer: Answer) -> UploadReceipt:
+    return UploadReceipt(
+        room_id=call.room_id or "",
+        document=call.log.document or "",
+        size=call.log.size,
+        msg=answer.msg,
+        status_code=answer.status_code or "",
+        seconds=anyio.current_time() - call.began,
+        attempts=tuple(call.log.attempts),
+        headers=answer.headers,
+        raw=answer.payload or {},
+    )
+
+
+_warned: set[str] = set()
+
+
+def _warn_of_unusual(room_id: str) -> None:
+    """Warn once: known servers use room ids as message subjects; others are legal on the wire."""
+    if re.fullmatch(r"[A-Za-z0-9_-]+", room_id) or room_id in _warned or len(_warned) > 1000:
+        return
+    _warned.add(room_id)
+    logger.warning(
+        "room id %r has characters other than letters, digits, - and _: known servers refuse it",
+        room_id,
+        extra={"action": "UnusualRoom", "room_id": room_id},
+    )
+
+
+# --- the room's lock here ------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def _room_lock(
+    call: Call, state: RetryState, prepared: PreparedDocument, hooks: UploadHooks
+) -> AsyncGenerator[None, None]:
+    """Hold the lock of the room among uploads from here; what its release raises is logged."""
+    locks = call.session.room_locks()
+    room = f"{call.session.base} {call.room_id}"
+    async with AsyncExitStack() as held:
+        try:
+            await held.enter_async_context(locks.acquire(room, timeout=0))
+        except TimeoutError:
+            prepared.release()
+            await _queue(call, state, hooks)
+            began, limit = anyio.current_time(), state.queue_limit()
+            try:
+                await held.enter_async_context(locks.acquire(room, timeout=limit))
+            except TimeoutError:
+                raise _taken(call, began) from None
+            state.queued(anyio.current_time() - began)
+        release = held.pop_all()
+    error: BaseException | None = None
+    try:
+        yield
+    except BaseException as failure:
+        error = failure
+        call.leave_doubt()  # before the next upload gets the lock
+        raise
+    finally:
+        await _released(release, error)
+
+
+async def _queue(call: Call, state: RetryState, hooks: UploadHooks) -> None:
+    if state.queue_limit() == 0:
+        raise _taken(call, anyio.current_time())
+    await hooks.before_wait(may_have_arrived=False)
+    call.log.phase = "waiting behind another upload from here"
+    call.tell(_events.Queued)
+
+
+def _taken(call: Call, since: float) -> RoomBusy:
+    return RoomBusy(anyio.current_time() - since, "another upload from here", None)
+
+
+async def _released(release: AsyncExitStack, error: BaseException | None) -> None:
+    try:
+        await release.__aexit__(type(error) if error else None, error, None)
+    except Exception as raised:  # noqa: BLE001 - locks may be anybody's; the upload is over
+        if raised is not error:
+            logger.warning(
+                "releasing a room's lock raised; the outcome of the upload is not affected",
+                exc_info=True,
+                extra={"action": "room_locks"},
+            )
+
+
+# --- one attempt ---------------------------------------------------------------------------------
+
+
+async def _attempt(
+    call: Call,
+    state: RetryState,
+    room: bytes,
+    prepared: PreparedDocument,
+    hooks: UploadHooks,
+) -> Answer | Wait:
+    asked = anyio.current_time()
+    await hooks.before_attempt()
+    state.paused(anyio.current_time() - asked)
+    outcome = await _looked_asked_sent(call, state, room, prepared, hooks)
+    if isinstance(outcome, Wait):
+        prepared.release()
+        await hooks.before_wait(may_have_arrived=call.log.lost_at is not None)
+    return outcome
+
+
+async def _looked_asked_sent(
+    call: Call,
+    state: RetryState,
+    room: bytes,
+    prepared: PreparedDocument,
+    hooks: UploadHooks,
+) -> Answer | Wait:
+    result = await _look(call, prepared)
+    if result is None:
+        if state.must_ask and (wait := await _ask(call, state, room)):
+            return wait
+        result = await _send(call, room, prepared, hooks)
+    call.log.add(result, call_began=call.began, is_upload=True)
+    if result.verdict is Verdict.ACCEPTED:
+        call.session.settle_doubt(call.room_id or "")
+    return call.follow(state, result)
+
+
+async def _look(call: Call, prepared: PreparedDocument) -> AttemptResult | None:
+    """Ask for the room before a first large document. Only a clear refusal ends the upload.
+
+    Without a connection the attempt is over, too. Any other trouble means: send the document.
+    """
+    session, room_id = call.session, call.room_id or ""
+    is_large = (prepared.size or 0) > LOOK_ABOVE
+    if not (call.options.preflight and is_large) or session.is_verified(room_id):
+        return None
+    if any(attempt.verdict is not Verdict.NEVER_SENT for attempt in call.log.attempts):
+        return None
+    call.log.phase = "asking for the room"
+    body, path = room_question(room_id), requests.ACTIVE_ROOM_INFO
+    signed = await session.sign(body)
+    result = await send_json(call, path, body, signed, idempotent=True)
+    if result.verdict is Verdict.REFUSED and result.answer is not None:
+        raise reply_error(result.verdict, result.answer, upload=False)
+    if result.verdict is Verdict.ACCEPTED:
+        session.verify(room_id)
+    return result if result.verdict is Verdict.NEVER_SENT else None
+
+
+async def _ask(call: Call, state: RetryState, room: bytes) -> Wait | None:
+    """Ask with an empty form whether the room is locked; 409 means yes, all else: try it.
+
+    ``docs/interface.md`` leaves the answer of a free room open.
+    """
+    session = call.session
+    call.log.phase = "asking whether the room is free"
+    content_type, form = empty_form(boundary=secrets.token_hex(16))
+    url = f"{session.base}/{requests.UPLOAD_WHITEBOARD_FILE}"
+    signed, extra = await session.sign(room), session.default_headers
+    request = requests.upload_request(
+        url, room, content_type, form, signed, extra, call.options.timeouts
+    )
+    try:
+        answer = await session.send(request)
+    except TransportError:
+        return None
+    is_locked = judge(answer, Sent.ALL, upload=True) is Verdict.BUSY
+    decision = state.answered(answer if is_locked else None, anyio.current_time(), random.random())
+    if isinstance(decision, Stop):
+        raise decision.error
+    if decision is None:
+        session.settle_doubt(call.room_id or "")
+    else:
+        call.tell_room_wait(state, decision)
+    return decision
+
+
+async def _send(
+    call: Call, room: bytes, prepared: PreparedDocument, hooks: UploadHooks
+) -> AttemptResult:
+    """Send the document once. A cancellation leaves in the log what the attempt came to."""
+    call.log.phase = "sending"
+    call.tell(_events.AttemptStarted, attempt=len(call.log.attempts) + 1)
+    watch = _Watch(call, prepared)
+    try:
+        signed = await call.session.sign(room)
+        before_end = partial(hooks.before_closing_boundary, prepared)
+        boundary = secrets.token_hex(16)
+        async with prepared.open_form(boundary, watch.progress, before_end) as (kind, body):
+            watch.body = body
+            url = f"{call.session.base}/{requests.UPLOAD_WHITEBOARD_FILE}"
+            extra = call.session.default_headers
+            request = requests.upload_request(
+                url, room, kind, body, signed, extra, call.options.timeouts
+            )
+            answer = await call.session.send(request)
+    except TransportError as error:
+        return watch.result(error=error)
+    except BaseException as error:
+        call.log.add(watch.result(error=error), call_began=call.began, is_upload=True)
+        raise
+    return watch.result(answer=answer)
+
+
+@attrs.define
+class _Watch:
+    """What is known of an attempt while it runs."""
+
+    call: Call
+    prepared: PreparedDocument
+    began: float = attrs.field(factory=anyio.current_time)
+    body: MultipartBody | None = None
+    body_seconds: float | None = None
+
+    def progress(self, sent: int) -> None:
+        """Called with the bytes of the document that are out; a link has none."""
+        if self.prepared.size is None:
+            self.call.log.phase = "waiting for the reply"
+            return
+        if sent == self.prepared.size:
+            self.call.log.phase = "waiting for the reply"
+            self.body_seconds = anyio.current_time() - self.began
+        self.call.tell_progress(sent)
+
+    def result(
+        self, *, answer: Answer | None = None, error: BaseException | None = None
+    ) -> AttemptResult:
+        """Say what the attempt came to."""
+        return AttemptResult(
+            verdict=judge(answer, self._sent(error), upload=True),
+            began=self.began,
+            ended=anyio.current_time(),
+            answer=answer,
+            error=error,
+            bytes_sent=self.body.document_sent if self.body and self.prepared.size else 0,
+            body_seconds=self.body_seconds,
+            is_spent=self.prepared.is_spent,
+        )
+
+    def _sent(self, error: BaseException | None) -> Sent:
+        """Say how much was out; the closing boundary counts more than the name of an error."""
+        if self.body is None:
+            return Sent.NOTHING
+        if self.body.sent >= self.body.length:
+            return Sent.ALL
+        if isinstance(error, ConnectFailed) or self.body.sent == 0:
+            return Sent.NOTHING
+        return Sent.PART

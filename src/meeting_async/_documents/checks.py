@@ -1,0 +1,113 @@
+"""What is checked of a document before anything is sent: size, emptiness, type, link."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import urlsplit
+
+from meeting_async._text import link_label, short_repr
+from meeting_async.errors import (
+    ConfigurationError,
+    DocumentEmpty,
+    DocumentTooLarge,
+    DocumentTypeRefused,
+    InvalidInput,
+)
+
+HEAD_BYTES = 32
+"""How many first bytes of a document tell an image from other documents."""
+
+MAX_LINK_BYTES = 8192
+"""Longest link: common HTTP servers refuse request lines above 8 KiB (RFC 9110 section 4.1)."""
+
+_UNITS = {"": 1, "B": 1, "KIB": 1024, "MIB": 1024**2, "GIB": 1024**3}
+
+_IMAGE_MAGIC: tuple[tuple[bytes, str], ...] = (
+    (rb"\x89PNG\r\n\x1a\n", "PNG image"),
+    (rb"\xff\xd8\xff", "JPEG image"),
+    (rb"GIF8[79]a", "GIF image"),
+    (rb"RIFF.{4}WEBP", "WebP image"),
+    (rb"BM.{4}\0{4}", "BMP image"),
+    (rb"II\*\0|MM\0\*", "TIFF image"),
+    (rb".{4}ftyp(?:avif|avis|heic|heix|mif1|msf1)", "HEIF image"),
+    (rb"\x00\x00\x01\x00", "icon"),
+)
+_IMAGE = re.compile(b"|".join(b"(%b)" % magic for magic, _ in _IMAGE_MAGIC), re.DOTALL)
+
+_IMAGE_SUFFIXES = frozenset(
+    ["avif", "bmp", "gif", "heic", "ico", "jpeg", "jpg", "png", "svg", "tif", "tiff", "webp"]
+)
+
+_DOCUMENT_MAGIC = (b"%PDF-", b"PK\x03\x04", b"\xd0\xcf\x11\xe0", b"{\\rtf")
+
+
+def parse_size(text: str | int, *, field: str) -> int:
+    """Read a size in bytes: an ``int``, digits, or a number with KiB, MiB or GiB (powers of 1024).
+
+    ``MB`` and the like are refused instead of guessed: servers of this kind count in 1024².
+
+    Raises:
+        ConfigurationError: It is not a size; the error names ``field``.
+
+    """
+    if isinstance(text, int) and not isinstance(text, bool):
+        size = text
+    else:
+        match = re.fullmatch(r"\s*(\d{1,15})\s*([A-Za-z]*)\s*", str(text), re.ASCII)
+        unit = _UNITS.get(match[2].upper()) if match else None
+        size = int(match[1]) * unit if match and unit else 0
+    if size <= 0:
+        fix = "give a number of bytes above 0, or a unit as in 30MiB"
+        raise ConfigurationError(field, short_repr(text), "is not a size", fix)
+    return size
+
+
+def check_size(document: str, size: int, limit: int | None) -> None:
+    """Refuse an empty document and one above ``limit`` bytes; a document of ``limit`` fits."""
+    if size == 0:
+        raise DocumentEmpty(document)
+    if limit is not None and size > limit:
+        raise DocumentTooLarge(document, size, limit)
+
+
+def check_type(document: str, head: bytes) -> None:
+    """Refuse images (``docs/interface.md``, Upload): by their first bytes, else by their name.
+
+    The name counts only if the bytes are not those of a known document: the server looks at the
+    content, so a PDF with the name ``scan.png`` passes.
+    """
+    match = _IMAGE.match(head)
+    if match:
+        raise DocumentTypeRefused(document, _IMAGE_MAGIC[(match.lastindex or 1) - 1][1])
+    _, dot, suffix = document.rpartition(".")
+    if dot and suffix.lower() in _IMAGE_SUFFIXES and not head.startswith(_DOCUMENT_MAGIC):
+        raise DocumentTypeRefused(document, f"{suffix.upper()} image by its name")
+
+
+def check_link(link: str) -> None:
+    """Refuse a link that no server can download from, without asking it.
+
+    It must be the final, direct, public download link (``docs/interface.md``, Upload).
+    """
+    problem = _link_problem(link)
+    if problem:
+        label = short_repr(link_label(link))
+        raise InvalidInput("document_link", label, problem, "give a public http(s) URL")
+
+
+def _link_problem(link: str) -> str | None:
+    if not link.isascii() or re.search(r"[\x00-\x20\x7f]", link):
+        return "contains blanks, control or non-ASCII characters, which a URL must percent-encode"
+    if len(link) > MAX_LINK_BYTES:
+        return f"is longer than {MAX_LINK_BYTES:,} bytes"
+    try:
+        parts = urlsplit(link)
+        host = parts.hostname
+        _ = parts.port  # raises ValueError for a port that is not a number
+    except ValueError:
+        return "is not a URL"
+    if parts.scheme not in {"http", "https"} or not host:
+        return "is not an http(s) URL with a host"
+    if "@" in parts.netloc:
+        return "contains a user name or password, which the server would not use"
+    return None

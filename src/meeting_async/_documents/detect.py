@@ -1,0 +1,221 @@
+"""Tell what a caller passed: which kind of source it is, its name and its media type.
+
+Files and the upload objects of web frameworks are known by what they can do, not by their class:
+no framework is imported. Everything that can be refused is refused here, before any reading.
+"""
+
+from __future__ import annotations
+
+import inspect
+import io
+import os
+import re
+from collections.abc import AsyncIterable, Awaitable
+from typing import Any, Protocol
+
+import anyio
+import attrs
+
+from meeting_async._documents.file_objects import FileObjectSource, shared_file
+from meeting_async._documents.files import OpenFileSource, PathSource
+from meeting_async._documents.source import Buffer, BytesSource, Source
+from meeting_async._documents.streams import StreamSource
+from meeting_async._text import link_label, short_repr
+from meeting_async.errors import InvalidInput
+
+
+class Readable(Protocol):
+    """Something with a ``read``: an open file, an upload of a web framework, a pipe."""
+
+    def read(self, size: int = ..., /) -> bytes | Awaitable[bytes]:
+        """Read up to ``size`` bytes."""
+        ...
+
+
+class HasStream(Protocol):
+    """An upload of werkzeug or Quart."""
+
+    @property
+    def stream(self) -> Any:
+        """The file inside."""
+        ...
+
+    @property
+    def filename(self) -> str | None:
+        """The name that the sender gave."""
+        ...
+
+
+Uploadable = str | os.PathLike[str] | Buffer | Readable | HasStream | AsyncIterable[Buffer]
+"""What becomes a document: a path, bytes, an open file, a framework's upload, a stream."""
+
+
+@attrs.frozen
+class Detected:
+    """What a value is, and what it says about itself."""
+
+    source: Source
+    name: str | None = None
+    """A file name, if it has a usable one."""
+    content_type: str | None = None
+    """A media type, if it has a usable one that says something."""
+
+
+def detect(value: object) -> Detected | None:
+    """Tell what a value is; ``None`` if it has no bytes.
+
+    Raises:
+        TypeError: It is a text file, or a URL in the place of a path.
+        InvalidInput: It is closed, or open for writing only.
+
+    """
+    if isinstance(value, Buffer):
+        return Detected(BytesSource(bytes(value)))
+    if isinstance(value, str | os.PathLike):
+        path = path_text(value)
+        return Detected(PathSource(path), path)
+    if is_file(value):
+        return detect_file(value)
+    if isinstance(value, AsyncIterable):
+        return Detected(StreamSource(value))
+    return None
+
+
+def path_text(path: object) -> str:
+    """Return a path as text, and refuse a URL."""
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
+    if not isinstance(text, str):
+        raise TypeError("path must be a str or a PathLike of str")
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", text):
+        raise TypeError(f"{link_label(text)!r} is a URL, not a path: pass Document.from_link(url)")
+    return text
+
+
+def is_file(value: object) -> bool:
+    """Tell whether a value is an open file, or holds one."""
+    if isinstance(value, type):
+        return False
+    return callable(getattr(value, "read", None)) or _has_stream(value)
+
+
+def detect_file(value: Any) -> Detected:
+    """Tell which kind of file a value is; it must be one (:func:`is_file`)."""
+    file = _unwrapped(value)
+    _check(value, file)
+    return Detected(_file_source(file, value), _name(value), _content_type(value))
+
+
+def detect_stream(value: object) -> Source:
+    """Return the source of something that is read once; a file that can seek needs no spool."""
+    if is_file(value):
+        return detect_file(value).source
+    if isinstance(value, AsyncIterable):
+        return StreamSource(value)
+    raise TypeError(
+        f"stream must be an async iterable of bytes or have a read(), not {type(value).__name__}"
+    )
+
+
+# --- wrappers ------------------------------------------------------------------------------------
+
+
+def _has_stream(value: object) -> bool:
+    """Tell whether a value is werkzeug's upload, whose ``read`` is that of its stream."""
+    stream = getattr(value, "stream", None)
+    has_own_read = hasattr(type(value), "read") or not hasattr(value, "filename")
+    return callable(getattr(stream, "read", None)) and not has_own_read
+
+
+def _unwrapped(value: Any) -> Any:
+    """Return the plain file inside of what is known to be only a wrapper around it.
+
+    Its bytes can be read for many rooms at once, and without the threads of a framework.
+    """
+    if isinstance(value, anyio.AsyncFile):
+        return _unwrapped(value.wrapped)
+    if _has_stream(value):
+        return _unwrapped(value.stream)
+    inner = getattr(value, _inner_attribute(value), None)
+    return _unwrapped(inner) if callable(getattr(inner, "read", None)) else value
+
+
+def _inner_attribute(value: Any) -> str:
+    """Return where a known class has its file; one with a ``read`` of its own is not known."""
+    module = type(value).__module__
+    if module.partition(".")[0] == "aiofiles":
+        return "_file"
+    if module in {"tempfile", "django.core.files.uploadedfile"}:
+        return "file"
+    read = getattr(type(value), "read", None)
+    framework = getattr(read, "__module__", "").partition(".")[0]
+    return "file" if framework in {"starlette", "fastapi", "litestar"} else ""
+
+
+def _check(value: Any, file: Any) -> None:
+    if isinstance(file, io.TextIOBase) or getattr(file, "encoding", None) is not None:
+        fix = "open it in binary mode, as with open(path, 'rb')"
+        raise TypeError(f"document is a text file (got {short_repr(value)}): {fix}")
+    if getattr(file, "closed", False) is True:
+        raise _closed(value, file)
+    if not _says(file, "readable"):
+        raise _refused(value, "is open for writing only", "open it with mode 'rb'")
+
+
+def _closed(value: Any, file: Any) -> InvalidInput:
+    if file is value or not hasattr(value, "filename"):
+        return _refused(value, "is a closed file", "keep it open until the upload has ended")
+    return _refused(
+        value,
+        "is an upload that was closed, as frameworks do when its request is over",
+        "await the upload within the request's handler, or keep the bytes and pass those",
+    )
+
+
+def _refused(value: object, problem: str, fix: str) -> InvalidInput:
+    return InvalidInput("document", short_repr(value), problem, fix)
+
+
+def _says(file: Any, question: str) -> bool:
+    """Ask a file ``readable()`` or ``seekable()``; without a plain method it means yes."""
+    ask = getattr(file, question, None)
+    return bool(ask()) if callable(ask) and not inspect.iscoroutinefunction(ask) else True
+
+
+# --- kinds, names, types -------------------------------------------------------------------------
+
+
+def _file_source(file: Any, owner: object) -> Source:
+    can_seek = callable(getattr(file, "seek", None)) and callable(getattr(file, "tell", None))
+    is_async = inspect.iscoroutinefunction(file.read)
+    if is_async or not can_seek or not _says(file, "seekable"):
+        return StreamSource(file)
+    if _is_regular(file):
+        return OpenFileSource(file, owner)
+    return FileObjectSource(shared_file(file), owner)
+
+
+def _is_regular(file: Any) -> bool:
+    """Tell whether the bytes of a file's descriptor are what reading the file returns.
+
+    By exact class: a GzipFile has the descriptor of the compressed file.
+    """
+    raw = file.raw if type(file) in {io.BufferedReader, io.BufferedRandom} else file
+    return type(raw) is io.FileIO and hasattr(os, "pread")
+
+
+def _name(value: Any) -> str | None:
+    """Return a usable name: not the number of a descriptor, nor ``<fdopen>``.
+
+    ``filename`` comes first, as the ``name`` of an upload may be that of the form's field.
+    """
+    name = None if isinstance(value, io.IOBase) else getattr(value, "filename", None)
+    name = name or getattr(value, "name", None)
+    if not isinstance(name, str) or not name or re.fullmatch(r"<.*>", name):
+        return None
+    return name
+
+
+def _content_type(value: Any) -> str | None:
+    kind = getattr(value, "content_type", None)
+    is_usable = isinstance(kind, str) and re.fullmatch(r"[\w.+-]+/[\w.+-]+", kind, re.ASCII)
+    return kind if is_usable and kind != "application/octet-stream" else None

@@ -1,0 +1,335 @@
+"""What can be uploaded: a file to be sent, or a link for the server to download."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Self
+
+import attrs
+
+from meeting_async._documents.checks import check_link, check_size, check_type
+from meeting_async._documents.detect import (
+    Detected,
+    HasStream,
+    Readable,
+    detect,
+    detect_file,
+    detect_stream,
+    is_file,
+    path_text,
+)
+from meeting_async._documents.files import PathSource
+from meeting_async._documents.form import MultipartBody
+from meeting_async._documents.source import (
+    Buffer,
+    BytesSource,
+    Content,
+    Snapshot,
+    Source,
+)
+from meeting_async._documents.streams import StreamSource
+from meeting_async._protocol.multipart import document_form, file_name, link_form, media_type
+from meeting_async._text import link_label, short_repr
+from meeting_async.errors import DocumentEmpty, InvalidInput
+
+
+@attrs.frozen
+class Document:
+    """Something to upload: a file to be sent, or a link the server downloads (never both).
+
+    Make it with one of the ``from_…`` methods. It can be uploaded any number of times, to any
+    number of rooms, unless it is a stream: that can be read once.
+    """
+
+    source: Source | None = attrs.field(default=None, repr=False)
+    link: str | None = attrs.field(
+        default=None, repr=lambda link: repr(link_label(link)) if link else "None"
+    )
+    filename: str = ""
+    """The name that the room shows; for a link the link itself without its query."""
+    content_type: str | None = None
+    """Media type of the file; guessed from the name's extension by the ``from_…`` methods."""
+
+    def __attrs_post_init__(self) -> None:
+        if (self.source is None) == (self.link is None):
+            given = "neither" if self.source is None else "both"
+            problem = "must be exactly one of a file and a link"
+            raise InvalidInput("document", given, problem, "choose one")
+
+    @classmethod
+    def from_path(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        filename: str | None = None,
+        content_type: str | None = None,
+    ) -> Self:
+        """Upload a file on disk; ``filename`` is what the room shows instead of its own name.
+
+        The file is opened for each attempt and closed before any wait. If it changes in between,
+        or while it is sent, the upload ends with :class:`~meeting_async.errors.DocumentChanged`.
+        """
+        text = path_text(path)
+        return cls._detected(Detected(PathSource(text), text), filename, content_type)
+
+    @classmethod
+    def from_bytes(
+        cls,
+        data: bytes | bytearray | memoryview,
+        filename: str,
+        *,
+        content_type: str | None = None,
+    ) -> Self:
+        """Upload bytes that are in memory, under the name ``filename``."""
+        return cls._detected(Detected(BytesSource(bytes(data)), filename), None, content_type)
+
+    @classmethod
+    def from_file(
+        cls,
+        file: Readable | HasStream,
+        *,
+        filename: str | None = None,
+        content_type: str | None = None,
+    ) -> Self:
+        """Upload an open binary file, or the upload object of a web framework.
+
+        It is sent from the position that it has when the upload begins, the same at every attempt,
+        and to any number of rooms at once. It is never closed, and its position does not change.
+        Its own name and media type are used, if it has usable ones. A file that cannot seek, such
+        as a pipe, and one with only asynchronous methods is a stream: see :meth:`from_stream`.
+
+        Raises:
+            InvalidInput: It is closed, or open for writing only; or it has no name.
+            TypeError: It is a text file, or not a file.
+
+        """
+        if not is_file(file):
+            raise TypeError(f"file must be an open binary file, not {type(file).__name__}")
+        return cls._detected(detect_file(file), filename, content_type)
+
+    @classmethod
+    def from_stream(
+        cls,
+        stream: AsyncIterable[Buffer] | Readable,
+        filename: str,
+        *,
+        content_type: str | None = None,
+        size: int | None = None,
+        replayable: bool = True,
+    ) -> Self:
+        """Upload what can be read once: an async iterable of bytes, or a ``read`` that cannot seek.
+
+        Before the upload begins the stream is read to its end into a spool (1 MiB of memory, then
+        a temporary file), and no further than ``max_size_whiteboard_file``. With ``size`` (bytes)
+        and ``replayable=False`` it is sent as it comes instead; then an attempt that fails after
+        the first byte was read is the last one, even if it failed because the room was busy.
+
+        Generators are closed at the end, files are not.
+
+        Raises:
+            InvalidInput: An argument cannot be used, or ``replayable=False`` comes without a size.
+
+        """
+        if not replayable and size is None:
+            fix = "declare how many bytes will come, or leave replayable=True"
+            raise InvalidInput("size", "None", "is needed with replayable=False", fix)
+        source = detect_stream(stream)
+        if size is not None:
+            source = _declared(source, size, replayable)
+        return cls._detected(Detected(source, filename), filename, content_type)
+
+    @classmethod
+    def from_link(cls, url: str) -> Self:
+        """Let the server download a document itself.
+
+        The link must be final, direct and public (``docs/interface.md``, Upload): the server sends
+        no credentials and may first ask with HEAD, so links that are signed for GET only do not
+        work.
+
+        Raises:
+            InvalidInput: No server can download from it.
+
+        """
+        if not isinstance(url, str):
+            raise TypeError(f"url must be a str, not {type(url).__name__}")
+        check_link(url)
+        return cls(None, url, link_label(url))
+
+    @classmethod
+    def of(
+        cls, value: object, *, filename: str | None = None, content_type: str | None = None
+    ) -> Document:
+        """Turn whatever ``upload_whiteboard_file`` takes into a document.
+
+        Raises:
+            TypeError: It is nothing that can be uploaded.
+            InvalidInput: It cannot be used as it is, or it has no name.
+
+        """
+        if isinstance(value, Document):
+            return value.renamed(filename, content_type)
+        detected = detect(value)
+        if detected is None:
+            raise TypeError(
+                "document must be a path, bytes, an open binary file, an async iterable of bytes "
+                f"or a Document (from_link, from_stream ...), not {type(value).__name__}"
+            )
+        return cls._detected(detected, filename, content_type)
+
+    @classmethod
+    def _detected(cls, detected: Detected, filename: str | None, content_type: str | None) -> Self:
+        """Name what was detected; what the caller says wins."""
+        given = detected.name if filename is None else filename
+        if given is None:
+            fix = "give one such as 'deck.pdf'"
+            raise InvalidInput("filename", "None", "is needed: the document has no name", fix)
+        name = file_name(given)
+        kind = detected.content_type if content_type is None else content_type
+        return cls(detected.source, None, name, _media_type(name, kind))
+
+    def renamed(self, filename: str | None, content_type: str | None) -> Self:
+        """Return the same document under another name or media type; ``None`` keeps it.
+
+        Raises:
+            InvalidInput: One of them cannot be used, or it is a link, which has neither.
+
+        """
+        if filename is None and content_type is None:
+            return self
+        if self.link is not None:
+            field = "content_type" if filename is None else "filename"
+            value = short_repr(content_type if filename is None else filename)
+            fix = "leave it out: the server finds it out"
+            raise InvalidInput(field, value, "cannot be given for a link", fix)
+        name = self.filename if filename is None else file_name(filename)
+        kind = self.content_type if content_type is None else media_type(content_type)
+        return attrs.evolve(self, filename=name, content_type=kind)
+
+    @asynccontextmanager
+    async def prepare(
+        self, *, max_size: int | None, allow_images: bool
+    ) -> AsyncGenerator[PreparedDocument, None]:
+        """Get ready for one upload: measure, check against the limits, spool a stream.
+
+        What is made for the upload is deleted when the block ends.
+
+        Raises:
+            DocumentError: It cannot be read, or must not be uploaded.
+            ResourceExhausted: This machine has no descriptor left to open it.
+
+        """
+        if self.source is None:
+            yield PreparedDocument(self, BytesSource((self.link or "").encode("ascii")), None)
+            return
+        async with self.source.prepare(self.filename, max_size) as content:
+            snapshot = content.snapshot
+            if snapshot.size == 0 and snapshot.start:
+                raise _nothing_left(self.filename, snapshot.start)
+            check_size(self.filename, snapshot.size, max_size)
+            if not allow_images:
+                check_type(self.filename, snapshot.head)
+            yield PreparedDocument(self, content, snapshot)
+
+
+@attrs.frozen(eq=False)
+class PreparedDocument:
+    """A document that is ready for the attempts of one upload."""
+
+    document: Document
+    _content: Content = attrs.field(repr=False)
+    snapshot: Snapshot | None
+    """What the document is as the upload begins; ``None`` for a link."""
+
+    @property
+    def name(self) -> str:
+        """What the room shows; for a link the link without its query."""
+        return self.document.filename
+
+    @property
+    def size(self) -> int | None:
+        """Bytes of the document; ``None`` for a link."""
+        return None if self.snapshot is None else self.snapshot.size
+
+    @property
+    def content_type(self) -> str | None:
+        """Media type of the file; ``None`` for a link."""
+        return self.document.content_type
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether no other attempt can be made."""
+        return self._content.is_spent
+
+    def release(self) -> None:
+        """Drop bytes that were read along with the snapshot (256 KiB at most). Call before a wait.
+
+        Not needed for correctness, and all uploads of a process together keep 16 MiB at most.
+        """
+        self._content.release()
+
+    @asynccontextmanager
+    async def open_form(
+        self,
+        boundary: str,
+        progress: Callable[[int], None] | None = None,
+        before_end: Callable[[], Awaitable[None]] | None = None,
+    ) -> AsyncGenerator[tuple[bytes, MultipartBody], None]:
+        """Make the form of one attempt: its content type and its body.
+
+        ``progress`` is called with the bytes of the document that the transport has taken, after
+        each chunk. ``before_end`` is awaited after the document's last byte, before the closing
+        boundary. The document is opened when the body is first read, and closed with the block.
+        """
+        link, name = self.document.link, self.document.filename
+        if link is not None:
+            plan = link_form(link, boundary=boundary)
+        else:
+            kind = self.content_type or _media_type(name, None)
+            plan = document_form(name, kind, self.size or 0, boundary=boundary)
+        body = MultipartBody(plan, name, self._content.open, progress, before_end)
+        try:
+            yield plan.content_type, body
+        finally:
+            body.close()
+
+
+_MEDIA_TYPES = {
+    "doc": "application/msword",
+    "docx": "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
+    "odp": "application/vnd.oasis.opendocument.presentation",
+    "ods": "application/vnd.oasis.opendocument.spreadsheet",
+    "odt": "application/vnd.oasis.opendocument.text",
+    "pdf": "application/pdf",
+    "ppt": "application/vnd.ms-powerpoint",
+    "pptx": "application/vnd.openxmlformats-officedocument.presentationml.presentation",
+    "rtf": "application/rtf",
+    "txt": "text/plain",
+    "xls": "application/vnd.ms-excel",
+    "xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+}
+
+
+def _media_type(name: str, given: str | None) -> str:
+    """Guess from a table of our own: the standard library's differs from machine to machine."""
+    if given is not None:
+        return media_type(given)
+    _, dot, suffix = name.rpartition(".")
+    return _MEDIA_TYPES.get(suffix.lower() if dot else "", "application/octet-stream")
+
+
+def _declared(source: Source, size: int, replayable: bool) -> Source:
+    if type(size) is not int or size <= 0:
+        problem = "is not a positive number of bytes"
+        raise InvalidInput("size", short_repr(size), problem, "give an int")
+    if not isinstance(source, StreamSource):
+        problem = "is for streams, and this is a file that can seek"
+        raise InvalidInput("size", short_repr(size), problem, "use Document.from_file")
+    return attrs.evolve(source, size=size, replayable=replayable)
+
+
+def _nothing_left(name: str, start: int) -> DocumentEmpty:
+    error = DocumentEmpty(name)
+    error.add_note(f"The file stands at byte {start:,}, its end: seek(0) to upload all of it.")
+    return error

@@ -1,0 +1,158 @@
+"""What every kind of source does, and the simplest one: bytes in memory.
+
+A source is prepared once per upload: its content is measured, and what is needed for all attempts,
+such as the spool of a stream, exists until the upload ends. Each attempt opens the content afresh,
+so that no file is open while the upload waits.
+"""
+
+from __future__ import annotations
+
+import errno
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Protocol
+
+import attrs
+
+from meeting_async._documents.checks import HEAD_BYTES
+from meeting_async._text import short_repr
+from meeting_async.errors import DocumentUnreadable, MeetingError, ResourceExhausted
+
+Buffer = bytes | bytearray | memoryview
+
+
+@attrs.frozen
+class Snapshot:
+    """What a document is when its upload begins."""
+
+    size: int
+    """Bytes."""
+    head: bytes = attrs.field(default=b"", repr=False)
+    """The first bytes (at most 32), to tell images from documents."""
+    fingerprint: tuple[int, ...] = ()
+    """What must stay the same until the document is sent; empty for what cannot change.
+
+    For a path: size, device, inode, modification time and change time (nanoseconds).
+    """
+    start: int = 0
+    """Offset in bytes at which the document begins in its file."""
+
+
+class Reader(Protocol):
+    """A document that is open for one attempt, read once from its beginning to its end."""
+
+    async def read(self, limit: int, /) -> bytes:
+        """Return the next bytes, about ``limit`` at most; ``b""`` only at the end."""
+        ...
+
+    async def finish(self) -> None:
+        """Raise :class:`DocumentChanged` unless the document is still what it was."""
+        ...
+
+    def close(self) -> None:
+        """Release what is open."""
+        ...
+
+
+class Content(Protocol):
+    """The bytes of a document during one upload."""
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """Size and first bytes."""
+        ...
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether no other attempt can be made, because the bytes came only once."""
+        ...
+
+    async def open(self) -> Reader:
+        """Open the content for one attempt."""
+        ...
+
+    def release(self) -> None:
+        """Drop bytes that were read ahead of an attempt."""
+        ...
+
+
+class Source(Protocol):
+    """Where the bytes of a document come from."""
+
+    def prepare(self, name: str, max_size: int | None) -> AbstractAsyncContextManager[Content]:
+        """Get the content ready for one upload.
+
+        Errors call it ``name``. A stream is read no further than ``max_size`` bytes.
+        """
+        ...
+
+
+@attrs.frozen
+class BytesSource:
+    """A document in memory."""
+
+    data: bytes = attrs.field(repr=lambda data: f"{len(data)} bytes")
+    is_spent = False
+
+    def prepare(self, name: str, max_size: int | None) -> AbstractAsyncContextManager[Content]:
+        """Bytes are always ready."""
+        return nullcontext(self)
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """Size and first bytes."""
+        return Snapshot(len(self.data), self.data[:HEAD_BYTES])
+
+    async def open(self) -> Reader:
+        """Read from the start."""
+        return BytesReader(self.data)
+
+    def release(self) -> None:
+        """Keep the bytes: they are all there is."""
+
+
+@attrs.define
+class BytesReader:
+    """Reads bytes in memory."""
+
+    _data: bytes = attrs.field(repr=False)
+    _offset: int = 0
+
+    async def read(self, limit: int, /) -> bytes:
+        """Return the next bytes."""
+        chunk = self._data[self._offset : self._offset + limit]
+        self._offset += len(chunk)
+        return chunk
+
+    async def finish(self) -> None:
+        """Bytes do not change."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+
+def unreadable(name: str, error: BaseException) -> MeetingError:
+    """Say why a document cannot be read."""
+    if isinstance(error, OSError) and error.errno in {errno.EMFILE, errno.ENFILE}:
+        return ResourceExhausted(f"{name!r} cannot be opened: {error.strerror}")
+    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return DocumentUnreadable(name, reason[:500])
+
+
+def as_bytes(data: object) -> bytes:
+    """Return what a ``read`` returned, if it is bytes."""
+    if isinstance(data, bytes):
+        return data
+    return bytes(as_view(data))
+
+
+def as_view(data: object) -> memoryview:
+    """Return a view of the single bytes of a buffer."""
+    if data is None:
+        raise TypeError("it returned None instead of bytes: it must wait for its bytes")
+    if not isinstance(data, Buffer):
+        raise TypeError(f"it returned {short_repr(data, 40)} instead of bytes")
+    view = memoryview(data)
+    return view.cast("B") if view.c_contiguous else memoryview(bytes(view))

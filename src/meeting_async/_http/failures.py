@@ -1,0 +1,145 @@
+"""What exceptions of the network and of HTTP libraries mean here: one table.
+
+It matches names of classes, which httpx, its fork httpx2, httpcore and h11 share, so none of them
+is imported for it.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TypeVar
+
+from meeting_async import errors
+from meeting_async._models import Body
+
+T = TypeVar("T")
+
+_MEANINGS: tuple[tuple[str, type[errors.TransportError], str], ...] = (
+    ("ConnectTimeout PoolTimeout", errors.ConnectFailed, "no connection in time"),
+    (
+        "ConnectError ProxyError UnsupportedProtocol InvalidURL UnicodeError",
+        errors.ConnectFailed,
+        "no connection",
+    ),
+    ("WriteTimeout", errors.TransferTimeout, "the peer stopped reading"),
+    ("ReadTimeout", errors.TransferTimeout, "no reply in time"),
+    ("ProtocolError StreamError", errors.ConnectionLost, "the HTTP exchange broke"),
+    (
+        "HTTPError OSError BrokenResourceError ClosedResourceError EndOfStream",
+        errors.ConnectionLost,
+        "the connection broke",
+    ),
+)
+"""Names of exceptions, what they are here, and in which words. The first match counts."""
+
+_EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+
+
+def is_exhaustion(error: BaseException) -> bool:
+    """Tell whether this machine has no descriptor or memory left for a socket."""
+    return isinstance(error, OSError) and error.errno in _EXHAUSTED
+
+
+async def guarded(work: Awaitable[T], host: str, *, connecting: bool) -> T:
+    """Await ``work`` and translate what it raises."""
+    try:
+        return await work
+    except Exception as error:  # noqa: BLE001 - what is not in the table is raised as it is
+        failure = translated(error, host, connecting=connecting)
+    raise failure  # outside, as some errors quote headers and must not be its context
+
+
+def translated(error: Exception, host: str, *, connecting: bool | None) -> Exception:
+    """Return the error to raise instead of ``error``, which may be itself.
+
+    ``connecting`` says whether the request was still waiting for a connection; ``None`` leaves
+    that to the class of the error.
+    """
+    if isinstance(error, BodyFailed):
+        return error.reason
+    if isinstance(error, errors.TransportError):
+        error.host = error.host or host
+    if isinstance(error, errors.MeetingError):
+        return error
+    names = {kind.__name__ for kind in type(error).__mro__}
+    for row, kind, words in _MEANINGS:
+        if names.intersection(row.split()):
+            return _made(error, host, *_in_phase(error, kind, words, connecting))
+    if connecting and isinstance(error, ValueError):  # of a host name, from ssl and socket
+        return _made(error, host, errors.ConnectFailed, "no connection")
+    return error
+
+
+def _in_phase(
+    error: Exception, kind: type[errors.TransportError], words: str, connecting: bool | None
+) -> tuple[type[errors.TransportError], str]:
+    if connecting:
+        return (errors.ResourceExhausted if is_exhaustion(error) else errors.ConnectFailed), (
+            "no connection"
+        )
+    if connecting is False and kind is errors.ConnectFailed:
+        return errors.ConnectionLost, words
+    return kind, words
+
+
+def _made(
+    error: Exception, host: str, kind: type[errors.TransportError], words: str
+) -> errors.TransportError:
+    name = type(error).__name__
+    if name == "LocalProtocolError":  # its text and its frames show the header that is wrong
+        return kind(f"{words} ({name})", host)
+    made = kind(f"{words} ({str(error).strip() or name})", host)
+    made.__cause__ = error
+    return made
+
+
+class BodyFailed(Exception):
+    """Carries an error of a body through an HTTP library, which swallows some of its own kind."""
+
+    def __init__(self, reason: Exception) -> None:
+        super().__init__()
+        self.reason = reason
+
+
+class Outgoing:
+    """A request's body on its way into an HTTP library.
+
+    No generator: one that is abandoned half-way is finalised by the event loop some time later.
+    """
+
+    def __init__(self, body: bytes | Body, on_end: Callable[[], None] = lambda: None) -> None:
+        self.begun = False
+        """Whether the library asked for the first chunk: then it has a connection."""
+        self._body = _Once(body) if isinstance(body, bytes) else body
+        self._chunks: AsyncIterator[bytes] | None = None
+        self._on_end = on_end
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        self.begun = True
+        try:
+            self._chunks = self._chunks or aiter(self._body)
+            return await anext(self._chunks)
+        except StopAsyncIteration:
+            self._on_end()
+            raise
+        except Exception as error:
+            raise BodyFailed(error) from error
+
+
+class _Once:
+    """Iterates over one chunk."""
+
+    def __init__(self, chunk: bytes) -> None:
+        self._left = [chunk] if chunk else []
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if not self._left:
+            raise StopAsyncIteration
+        return self._left.pop()

@@ -1,0 +1,208 @@
+"""How to reach a server: certificates and proxy, settled once for each origin, in a thread."""
+
+from __future__ import annotations
+
+import base64
+import importlib.metadata
+import os
+import ssl
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import SplitResult, unquote, urlsplit
+
+import anyio
+import anyio.to_thread
+import attrs
+import httpcore
+
+from meeting_async._http.failures import is_exhaustion
+from meeting_async._models import HeaderPairs, Secret
+from meeting_async._text import link_label, short_repr
+from meeting_async.errors import ConfigurationError, ConnectFailed
+
+Verify = ssl.SSLContext | str | os.PathLike[str] | bool
+Certificate = str | tuple[str, str] | tuple[str, str, str]
+
+
+@attrs.frozen
+class Proxy:
+    """A plain HTTP proxy."""
+
+    address: tuple[str, int]
+    """Host and port."""
+    authorization: Secret | None
+    """Value of ``Proxy-Authorization``."""
+
+
+@attrs.frozen(eq=False)
+class Origin:
+    """A server, and how to reach it."""
+
+    address: httpcore.Origin
+    """Scheme, host and port."""
+    name: str
+    """``host:port``, as errors name the server."""
+    headers: HeaderPairs
+    """Headers that every request to it begins with."""
+    context: ssl.SSLContext | None
+    """For ``https``."""
+    proxy: Proxy | None
+
+
+class Origins:
+    """All origins of a transport.
+
+    Raises:
+        ConfigurationError: A setting is of a wrong kind, or two exclude each other.
+
+    """
+
+    def __init__(
+        self, verify: Verify, cert: Certificate | None, proxy: str | None, *, trust_env: bool
+    ) -> None:
+        _check_certificates(verify, cert)
+        self._verify, self._cert, self._trust_env = verify, cert, trust_env
+        self._proxy = None if proxy is None else _parsed_proxy(proxy)
+        self._context: ssl.SSLContext | None = None
+        self._known: dict[tuple[bytes, bytes, int | None], Origin] = {}
+
+    async def locate(self, address: str, lock: anyio.Lock) -> tuple[Origin, bytes]:
+        """Return the origin of a URL, always the same object, and the target of a request to it.
+
+        Raises:
+            ConfigurationError: Certificates cannot be loaded, or the proxy that the environment
+                names is not a plain one.
+            ConnectFailed, ValueError: It is not a URL of http or https.
+
+        """
+        if not address.isascii():
+            address = await anyio.to_thread.run_sync(_in_ascii, address, abandon_on_cancel=True)
+        url = httpcore.URL(address)
+        key = url.scheme, url.host, url.port
+        if key not in self._known:
+            async with lock:
+                if key not in self._known:
+                    self._known[key] = await anyio.to_thread.run_sync(
+                        self._make, url, abandon_on_cancel=True
+                    )
+        return self._known[key], url.target
+
+    def _make(self, url: httpcore.URL) -> Origin:
+        scheme, host = url.scheme.decode("ascii"), url.host.decode("ascii")
+        if scheme not in {"http", "https"} or not host:
+            raise ConnectFailed("the address is not one of http or https with a host")
+        host = f"[{host}]" if ":" in host else host
+        name = f"{host}:{url.origin.port}"
+        headers = (
+            (b"Host", (name if url.port else host).encode("ascii")),
+            (b"User-Agent", _user_agent()),
+        )
+        context = self._ssl_context() if scheme == "https" else None
+        return Origin(url.origin, name, headers, context, self._proxy_to(scheme, name))
+
+    def _proxy_to(self, scheme: str, name: str) -> Proxy | None:
+        if self._proxy is not None or not self._trust_env:
+            return self._proxy
+        proxies = urllib.request.getproxies()
+        address = proxies.get(scheme) or proxies.get("all")
+        if not address or urllib.request.proxy_bypass(name):
+            return None
+        return _parsed_proxy(address if "://" in address else f"http://{address}")
+
+    def _ssl_context(self) -> ssl.SSLContext:
+        if self._context is None:
+            self._context = self._make_context()
+        return self._context
+
+    def _make_context(self) -> ssl.SSLContext:
+        if isinstance(self._verify, ssl.SSLContext):
+            return self._verify
+        with _loading("verify"):
+            if isinstance(self._verify, bool):
+                import httpx  # noqa: PLC0415 - takes 0.2 s, and only its authorities are needed
+
+                context = httpx.create_ssl_context(self._verify, trust_env=self._trust_env)
+            else:
+                context = ssl.create_default_context(cafile=os.fspath(self._verify))
+        if self._cert is not None:
+            with _loading("cert"):
+                context.load_cert_chain(*_chain(self._cert))
+            context.post_handshake_auth = True
+        return context
+
+
+def _in_ascii(address: str) -> str:
+    import httpx  # noqa: PLC0415 - as below
+
+    return str(httpx.URL(address))
+
+
+def _chain(cert: Certificate) -> tuple[str, str | None, str]:
+    """Return certificate, key and password; with an empty one, OpenSSL asks nobody for another."""
+    if isinstance(cert, str):
+        return cert, None, ""
+    return cert[0], cert[1], cert[2] if len(cert) == 3 else ""
+
+
+@contextmanager
+def _loading(field: str) -> Iterator[None]:
+    """Tell a file that cannot be used from a network that breaks; both are ``OSError``."""
+    try:
+        yield
+    except OSError as error:
+        if is_exhaustion(error):
+            raise
+        problem, fix = f"cannot be loaded ({error})", "give PEM files"
+        raise ConfigurationError(field, "a file of certificates", problem, fix) from error
+
+
+def _check_certificates(verify: object, cert: object) -> None:
+    if not isinstance(verify, bool | str | os.PathLike | ssl.SSLContext):
+        problem = "is neither a bool, nor the path of a file, nor an ssl.SSLContext"
+        raise ConfigurationError("verify", short_repr(verify), problem, "give one of these")
+    if cert is None:
+        return
+    if not isinstance(cert, str) and not (
+        isinstance(cert, tuple)
+        and len(cert) in {2, 3}
+        and all(isinstance(part, str) for part in cert)
+    ):
+        problem = "is neither the path of a PEM file nor a tuple of two or three texts"
+        fix = "give (certificate, key) or (certificate, key, password)"
+        raise ConfigurationError("cert", f"a {type(cert).__name__}", problem, fix)
+    if isinstance(verify, ssl.SSLContext):
+        problem = "cannot be added to an SSLContext of yours"
+        fix = "call verify.load_cert_chain(...) yourself"
+        raise ConfigurationError("cert", "a certificate beside an SSLContext", problem, fix)
+
+
+def _parsed_proxy(address: object) -> Proxy:
+    parts = _split(address)
+    if parts is None:
+        value = short_repr(link_label(address) if isinstance(address, str) else type(address))
+        fix = "give http://host:port; for others use HttpxTransport(httpx.AsyncClient(proxy=...))"
+        raise ConfigurationError("proxy", value, "is not the URL of a plain HTTP proxy", fix)
+    authorization = None
+    if parts.username is not None:
+        pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
+        authorization = Secret(b"Basic " + base64.b64encode(pair))
+    return Proxy((parts.hostname or "", parts.port or 80), authorization)
+
+
+def _split(address: object) -> SplitResult | None:
+    if not isinstance(address, str):
+        return None
+    try:
+        parts = urlsplit(address)
+        is_plain = parts.scheme == "http" and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return None
+    return parts if is_plain and parts.path in {"", "/"} and not parts.query else None
+
+
+def _user_agent() -> bytes:
+    try:
+        return b"meeting-async/" + importlib.metadata.version("meeting-async").encode()
+    except importlib.metadata.PackageNotFoundError:
+        return b"meeting-async"

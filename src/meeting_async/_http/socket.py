@@ -1,0 +1,275 @@
+"""The byte stream of one connection, on a non-blocking socket: no answer is ever lost.
+
+A server or proxy may refuse while the body is still going out, and then close. The streams of
+event loops do not read while they write, and drop what they hold when a write fails, so that the
+caller sees a broken connection instead of the refusal; httpcore looks for an answer only when the
+whole body is out. Here every write first takes in what has arrived. If that is an answer that makes
+the rest of the body pointless, or if the connection breaks, the write fails with ``WriteError``,
+and httpcore, by design, goes on to read: first what was taken in.
+
+Short writes are gathered until a longer one or a read follows, so that a small request leaves as
+one packet.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import anyio
+import anyio.lowlevel
+import httpcore
+
+from meeting_async._http.head import ReplyHead
+from meeting_async._models import Request
+from meeting_async.errors import ConnectionLost, TransferTimeout
+
+RECORD_BYTES = 16 * 1024
+"""Longest record of TLS (RFC 8446 section 5.1). OpenSSL does not say how much of a longer piece
+went out when the socket is full, so each is handed over by itself and can be counted."""
+
+PIECE_BYTES = 64 * 1024
+"""Read at a time."""
+
+PIECE_LINES = 250
+"""Given to h11 at a time: if they frame chunks of one byte, they take it some 3 ms."""
+
+SHORT_BYTES = RECORD_BYTES
+"""Writes up to this many bytes are gathered."""
+
+BURST_BYTES = 1024 * 1024
+"""Longest piece that is sent without letting other tasks run."""
+
+AHEAD_BYTES = 64 * 1024
+"""Taken in at most while a body goes out."""
+
+MAX_INTERIM_REPLIES = 100
+"""Known servers send one or two."""
+
+MAX_HEAD_BYTES = 64 * 1024
+"""Longest head of a reply: h11 takes it apart at once, which may take 60 ms."""
+
+LOOK_SECONDS = 0.05
+"""How long a write waits for a full socket before it looks whether the peer said why it does not
+read; each further wait is twice as long."""
+
+STUCK_SECONDS = 1.5
+"""How long a record of TLS may be stuck before the peer is listened to nevertheless. OpenSSL breaks
+if it is asked for a certificate (RFC 8446 section 4.6.2) while half a record is out, so normally
+nothing is read then."""
+
+_RESET = struct.pack("ii", 1, 0)
+"""``SO_LINGER`` on, for 0 s: closing resets the connection and drops what was not sent yet."""
+
+
+class SocketStream(httpcore.AsyncNetworkStream):
+    """One connection, for one request at a time: see :meth:`begin`."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.closed = False
+        self._socket = sock
+        self._is_tls = isinstance(sock, ssl.SSLSocket)
+        self._ended = False
+        self._waiting = self._written = self._sent = 0
+        self._wait: Callable[[socket.socket], Awaitable[None]] = anyio.wait_readable
+
+    def begin(self, request: Request) -> None:
+        """Prepare for the next request, whose limits count from here on."""
+        self._request = request
+        self._inbound, self._outbound = bytearray(), bytearray()
+        self._reply_until: float | None = None
+        self._head_bytes = self._written = self._sent = self._arrived = 0
+        self._reply = ReplyHead()
+
+    @property
+    def body_sent(self) -> int:
+        """Bytes of the request's body that the operating system took, in whole records for TLS."""
+        return max(0, self._sent - self._head_bytes)
+
+    def carried_only(self, headers: list[tuple[bytes, bytes]], size: int) -> bool:
+        """Tell whether the connection is open, and one plain reply is all that came.
+
+        What follows a reply would be taken for the next one. The end of a reply without
+        ``Content-Length`` cannot be told from what follows.
+        """
+        lengths = [value for name, value in headers if name.lower() == b"content-length"]
+        if self.closed or self._ended or self._reply.interim or lengths != [b"%d" % size]:
+            return False
+        return self._arrived == (self._reply.size or 0) + size
+
+    def is_quiet(self) -> bool:
+        """Tell whether the connection is open and nothing has arrived that was not read."""
+        try:
+            return not (self.closed or self._receive() or self._ended)
+        except OSError:
+            return False
+
+    # --- what httpcore calls ---------------------------------------------------------------------
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        """Return some of what has arrived, ``b""`` at the end.
+
+        Raises:
+            TransferTimeout: The reply takes too long, or the peer does not read the request.
+            ConnectionLost: The reply is too long.
+            OSError, ClosedResourceError: The connection broke or was closed.
+
+        """
+        with suppress(httpcore.WriteError):  # the answer may be there all the same
+            await self._flush()
+        if self._reply_until is None:
+            self._reply_until = anyio.current_time() + self._request.reply_timeout
+        with anyio.CancelScope(deadline=self._reply_until):
+            if self._has_data():
+                await anyio.lowlevel.checkpoint()  # a fast peer must not hold the event loop
+            while not self._has_data():
+                await self._wait_for_socket()
+            return self._next_piece()
+        raise TransferTimeout(f"no complete reply within {self._request.reply_timeout:g} s")
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        """Hand ``buffer`` to the operating system, unless the peer has refused or gone.
+
+        Raises:
+            WriteError: It has, or the connection broke; see what :meth:`read` returns.
+            TransferTimeout: The socket took nothing for longer than ``stall_timeout``.
+
+        """
+        is_head = not self._written
+        self._head_bytes = self._head_bytes or len(buffer)
+        self._written += len(buffer)
+        if is_head or len(self._outbound) + len(buffer) <= SHORT_BYTES:
+            self._outbound += buffer
+            return
+        await anyio.lowlevel.checkpoint()
+        await self._send(memoryview(self._gathered() + buffer if self._outbound else buffer))
+
+    async def aclose(self) -> None:
+        """Close the socket; see :meth:`close`."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the socket at once; a task that waits for it gets ``ClosedResourceError``.
+
+        What the socket holds of a request that will stay a fragment is dropped.
+        """
+        if self.closed:
+            return
+        self.closed = True
+        if self._waiting:
+            anyio.notify_closing(self._socket)
+        with suppress(OSError):  # of the connection, which is of no interest any more
+            if self._written > self._sent:
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        with suppress(OSError):
+            self._socket.close()
+
+    # --- receiving -------------------------------------------------------------------------------
+
+    def _receive(self) -> bool:
+        """Take in one piece without waiting; tell whether anything came, the end included."""
+        try:
+            data = self._socket.recv(PIECE_BYTES)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            self._wait = anyio.wait_readable
+            return False
+        except ssl.SSLWantWriteError:
+            self._wait = anyio.wait_writable
+            return False
+        self._ended = not data
+        self._arrived += len(data)
+        self._reply.feed(data)
+        self._inbound += data
+        return True
+
+    def _has_data(self) -> bool:
+        return bool(self._inbound) or self._ended or self._receive()
+
+    def _next_piece(self) -> bytes:
+        if self._reply.interim > MAX_INTERIM_REPLIES:
+            raise ConnectionLost(f"more than {MAX_INTERIM_REPLIES} interim replies")
+        if self._reply.size is None and self._arrived > MAX_HEAD_BYTES:
+            raise ConnectionLost(f"the head of the reply is longer than {MAX_HEAD_BYTES:,} bytes")
+        limit = self._request.max_reply_bytes
+        if self._arrived > limit:
+            raise ConnectionLost(f"the reply is longer than {limit:,} bytes")
+        piece = bytes(self._inbound[:PIECE_BYTES])
+        *lines, rest = piece.split(b"\n", PIECE_LINES)
+        if len(lines) == PIECE_LINES:
+            piece = piece[: len(piece) - len(rest)]
+        del self._inbound[: len(piece)]
+        return piece
+
+    # --- sending ---------------------------------------------------------------------------------
+
+    def _gathered(self) -> bytearray:
+        gathered, self._outbound = self._outbound, bytearray()
+        return gathered
+
+    async def _flush(self) -> None:
+        if self._outbound:
+            await self._send(memoryview(self._gathered()))
+
+    async def _send(self, data: memoryview) -> None:
+        try:
+            await self._send_all(data)
+        except TransferTimeout:  # an OSError, too
+            raise
+        except (OSError, anyio.ClosedResourceError) as error:
+            raise httpcore.WriteError(str(error)) from error
+
+    async def _send_all(self, data: memoryview) -> None:
+        self._stop_if_pointless()
+        moved = anyio.current_time()
+        while data:
+            count = self._send_now(data[:BURST_BYTES])
+            data = data[count:]
+            if data:
+                moved = anyio.current_time() if count else moved
+                await self._wait_to_send(moved)
+
+    def _send_now(self, data: memoryview) -> int:
+        """Hand over as much as the socket takes; return how much that is."""
+        taken, most = 0, RECORD_BYTES if self._is_tls else len(data)
+        try:
+            while taken < len(data):
+                count = self._socket.send(data[taken : taken + most])
+                taken += count
+                self._sent += count
+        except (BlockingIOError, ssl.SSLWantWriteError):
+            self._wait = anyio.wait_writable
+        except ssl.SSLWantReadError:
+            self._wait = anyio.wait_readable
+        return taken
+
+    async def _wait_to_send(self, moved: float) -> None:
+        """Wait until the socket may take more; now and then listen to the peer meanwhile.
+
+        ``moved`` is when it last took something.
+        """
+        limit, stalled = self._request.stall_timeout, anyio.current_time() - moved
+        if stalled >= limit:
+            if self._reply.status:
+                raise httpcore.WriteError("the peer answered and stopped reading")
+            raise TransferTimeout(f"the peer stopped reading for {limit:g} s")
+        with anyio.move_on_after(min(max(stalled, LOOK_SECONDS), limit - stalled)):
+            await self._wait_for_socket()
+        if not self._is_tls or anyio.current_time() - moved >= STUCK_SECONDS:
+            self._stop_if_pointless()
+
+    def _stop_if_pointless(self) -> None:
+        """Raise if the peer has left or refused. An early success is no reason to stop."""
+        while not self._ended and len(self._inbound) < AHEAD_BYTES and self._receive():
+            pass  # it may have come in small pieces
+        if self._ended or self._reply.status >= 300:
+            raise httpcore.WriteError("the peer answered, or left, before the end of the request")
+
+    async def _wait_for_socket(self) -> None:
+        self._waiting += 1
+        try:
+            await self._wait(self._socket)
+        finally:
+            self._waiting -= 1

@@ -1,0 +1,202 @@
+"""From an origin to a connected non-blocking socket: lookup, TCP, tunnel, TLS.
+
+On any event loop that anyio knows. Whatever fails or is cancelled leaves no socket open.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import itertools
+import os
+import socket
+import ssl
+from collections.abc import Sequence
+from typing import Any
+
+import anyio
+
+from meeting_async._http.failures import is_exhaustion
+from meeting_async._http.head import ReplyHead
+from meeting_async._http.origins import Origin
+
+Address = tuple[int, int, int, str, Any]
+"""One row of ``getaddrinfo``: family, type, protocol, canonical name, socket address."""
+
+NEXT_ADDRESS_SECONDS = 0.25
+"""How long one address may take before the next one is tried, too (RFC 8305 section 5)."""
+
+MAX_TUNNEL_REPLY_BYTES = 64 * 1024
+
+SOCKET_OPTIONS = [
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),  # as every event loop sets it
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+] + [
+    (socket.IPPROTO_TCP, option, seconds)
+    for option, seconds in (
+        (getattr(socket, "TCP_KEEPIDLE", None), 60),
+        (getattr(socket, "TCP_KEEPINTVL", None), 30),
+    )
+    if option is not None
+]
+"""A conversion is minutes of silence, and address translators forget silent connections."""
+
+
+async def open_socket(origin: Origin) -> socket.socket:
+    """Connect to an origin, through its proxy if there is one, and encrypt if it is ``https``.
+
+    Raises:
+        OSError: The name is unknown, none of its addresses can be reached, the proxy refuses, or
+            the handshake fails.
+        ValueError: The host is not one that can be looked up or encrypted to.
+
+    """
+    host = origin.address.host.decode("ascii")
+    sock = await connect_tcp(
+        *(origin.proxy.address if origin.proxy else (host, origin.address.port))
+    )
+    try:
+        if origin.context is not None:
+            if origin.proxy is not None:
+                await _open_tunnel(sock, origin)
+            sock = await _start_tls(sock, origin.context, host)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+async def connect_tcp(host: str, port: int) -> socket.socket:
+    """Connect to the first of a host's addresses that answers (RFC 8305, "Happy Eyeballs")."""
+    addresses = _interleaved(await _look_up(host, port))
+    if len(addresses) == 1:
+        return await _connect(addresses[0])
+    connected: list[socket.socket] = []
+    failures: list[Exception] = []
+    try:
+        await _race(addresses, connected, failures)
+    except BaseException:
+        _close_all(connected)
+        raise
+    if not connected:
+        raise next(filter(is_exhaustion, failures), failures[0])
+    _close_all(connected[1:])  # two may succeed at the same time
+    return connected[0]
+
+
+async def _look_up(host: str, port: int) -> Sequence[Address]:
+    try:
+        literal = ipaddress.ip_address(host)
+    except ValueError:
+        pass
+    else:
+        family = socket.AF_INET if literal.version == 4 else socket.AF_INET6
+        return [(family, socket.SOCK_STREAM, 0, "", (host, port))]
+    try:
+        return await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except socket.gaierror:
+        socket.socket().close()  # fails if it was for want of descriptors, which resolvers hide
+        raise
+
+
+def _interleaved(addresses: Sequence[Address]) -> list[Address]:
+    """Alternate between the families, so that a broken one costs little (RFC 8305 section 4)."""
+    first = [address for address in addresses if address[0] == addresses[0][0]]
+    other = [address for address in addresses if address[0] != addresses[0][0]]
+    pairs = itertools.zip_longest(first, other)
+    return [address for pair in pairs for address in pair if address is not None]
+
+
+async def _race(
+    addresses: Sequence[Address], connected: list[socket.socket], failures: list[Exception]
+) -> None:
+    """Try each address when the one before it failed or takes long; end with the first success."""
+
+    async def attempt(address: Address, failed: anyio.Event) -> None:
+        try:
+            connected.append(await _connect(address))
+        except Exception as error:  # noqa: BLE001 - raised later, not as an ExceptionGroup
+            failures.append(error)
+            failed.set()
+        else:
+            attempts.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as attempts:
+        for address in addresses:
+            failed = anyio.Event()
+            attempts.start_soon(attempt, address, failed)
+            with anyio.move_on_after(NEXT_ADDRESS_SECONDS):
+                await failed.wait()
+
+
+def _close_all(sockets: Sequence[socket.socket]) -> None:
+    for sock in sockets:
+        sock.close()
+
+
+async def _connect(address: Address) -> socket.socket:
+    family, kind, protocol, _, where = address
+    sock = socket.socket(family, kind, protocol)
+    try:
+        sock.setblocking(False)
+        for option in SOCKET_OPTIONS:
+            sock.setsockopt(*option)
+        try:
+            sock.connect(where)
+        except BlockingIOError:
+            await anyio.wait_writable(sock)
+            code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if code:
+                raise OSError(code, os.strerror(code)) from None
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+async def _open_tunnel(sock: socket.socket, origin: Origin) -> None:
+    """Ask a proxy for a connection to the server (RFC 9110 section 9.3.6)."""
+    sock.send(_tunnel_request(origin))  # fits into an empty buffer; kept in no local variable
+    head = ReplyHead()
+    received = 0
+    while head.size is None:
+        await anyio.wait_readable(sock)
+        data = sock.recv(4096)
+        received += len(data)
+        if not data or received > MAX_TUNNEL_REPLY_BYTES:
+            raise OSError("the proxy did not answer in HTTP")
+        head.feed(data)
+    if not 200 <= head.status < 300:
+        raise OSError(f"the proxy answered with HTTP {head.status}")
+    if received > head.size:  # must not be taken for what the server says
+        raise OSError("the proxy spoke before the handshake")
+
+
+def _tunnel_request(origin: Origin) -> bytes:
+    lines = [f"CONNECT {origin.name} HTTP/1.1", f"Host: {origin.name}"]
+    if origin.proxy and origin.proxy.authorization:
+        lines.append(f"Proxy-Authorization: {origin.proxy.authorization.decode('ascii')}")
+    return "\r\n".join([*lines, "", ""]).encode("ascii")
+
+
+async def _start_tls(sock: socket.socket, context: ssl.SSLContext, host: str) -> ssl.SSLSocket:
+    """Encrypt a connected socket, which the one that is returned replaces."""
+    context.set_alpn_protocols(["http/1.1"])  # others may use the context for HTTP/2
+    wrapped = context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
+    try:
+        while (wait := _handshake_step(wrapped)) is not None:
+            await wait(wrapped)
+    except BaseException:
+        wrapped.close()
+        raise
+    return wrapped
+
+
+def _handshake_step(sock: ssl.SSLSocket) -> Any:
+    """Go on with a handshake; return what to wait for, or ``None`` when it is done."""
+    try:
+        sock.do_handshake()
+    except ssl.SSLWantReadError:
+        return anyio.wait_readable
+    except ssl.SSLWantWriteError:
+        return anyio.wait_writable
+    return None

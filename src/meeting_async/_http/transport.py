@@ -1,0 +1,161 @@
+"""The boundary to the network: one protocol of two methods, and its implementation."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, runtime_checkable
+
+import anyio.lowlevel
+
+from meeting_async._http.connections import Connections
+from meeting_async._http.external import ExternalClient, send_external
+from meeting_async._http.origins import Certificate, Origins, Verify
+from meeting_async._models import Reply, Request
+from meeting_async._text import short_repr
+from meeting_async.errors import ConfigurationError
+
+
+@runtime_checkable
+class Transport(Protocol):
+    """Sends one request and returns its reply. Implement it to reach the server in another way.
+
+    A transport neither retries nor follows redirects.
+    """
+
+    async def send(self, request: Request, /) -> Reply:
+        """Send ``request`` and return the whole reply, whatever its status.
+
+        What ``request.body`` raises is raised as it is. When this method ends,
+        ``request.body.sent`` is the number of bytes that may have left this process.
+
+        Raises:
+            ConnectFailed: No connection; not one byte of the request was sent. The client cannot
+                verify this, so raise it only if it is certain.
+            TransportError: No complete reply arrived.
+
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Release what is held; called once, by the client that owns the transport."""
+        ...
+
+
+class HttpxTransport:
+    """The default transport.
+
+    Without ``client`` it makes connections of its own. Each upload and each call that is not
+    idempotent gets a new connection, because the outcome is unknown if an idle one turns out to be
+    closed. An answer that arrives while the body is still going out ends the upload at once.
+    Cookies and ``.netrc`` are not used.
+
+    A transport serves one event loop at a time.
+
+    Args:
+        client: An ``httpx.AsyncClient`` of yours (or of httpx2), used as it is and never closed.
+            The other arguments then cannot be given. Its event hooks and debug logs see the signed
+            headers, and an answer that comes early may be lost.
+        verify: ``True`` for the usual certificate authorities, the path of a file with your own,
+            or an ``ssl.SSLContext`` of yours; ``False`` checks nothing. Certificates are loaded
+            once, in a thread, before the first ``https`` request.
+        cert: A client certificate: the path of a PEM file that holds certificate and key, or a
+            tuple of the certificate's path, the key's path and, if it has one, its password.
+        proxy: URL of a plain HTTP proxy, for example ``http://proxy.example.com:3128``, for
+            ``http`` and ``https`` servers. For others use
+            ``HttpxTransport(httpx.AsyncClient(proxy=...))``.
+        trust_env: Without ``proxy``, use the one that the environment names (``HTTPS_PROXY``,
+            ``ALL_PROXY``, ``NO_PROXY`` and so on, as ``urllib.request`` reads them); also
+            ``SSL_CERT_FILE`` and ``SSL_CERT_DIR``.
+        max_connections: Connections at the same time; further requests wait in their order. That
+            wait is not limited by ``Timeouts.connect``.
+
+    Raises:
+        ConfigurationError: A setting cannot be used, or two exclude each other. Files are looked at
+            when they are needed, so :meth:`send` raises it, too.
+
+    """
+
+    _client: ExternalClient | None = None  # so that a repr works from the start
+    _connections: Connections | None = None
+
+    def __init__(
+        self,
+        client: ExternalClient | None = None,
+        *,
+        verify: Verify = True,
+        cert: Certificate | None = None,
+        proxy: str | None = None,
+        trust_env: bool = False,
+        max_connections: int = 100,
+    ) -> None:
+        if client is not None:
+            given = (verify is not True, cert is not None, proxy is not None, trust_env)
+            _check_client(client, (*given, max_connections != 100))
+        _check_max_connections(max_connections)
+        self._origins = Origins(verify, cert, proxy, trust_env=trust_env)
+        self._client = client
+        self._max_connections = max_connections
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        if self._client is not None:
+            return f"<{type(self).__name__} with a client of yours>"
+        in_use = self._connections.in_use if self._connections else 0
+        return f"<{type(self).__name__} with {in_use} requests in progress>"
+
+    async def send(self, request: Request, /) -> Reply:
+        """Send ``request``; see :class:`Transport`."""
+        if self._is_closed:
+            raise RuntimeError("this transport is closed: make a new one")
+        if self._client is not None:
+            return await send_external(self._client, request)
+        return await self._own_connections().send(request)
+
+    async def aclose(self) -> None:
+        """Close the connections of its own; requests that are being sent end with an error."""
+        self._is_closed = True
+        if self._connections is not None:
+            self._connections.close()
+
+    def _own_connections(self) -> Connections:
+        """Return the connections of the running event loop; those of an earlier one are dropped."""
+        known = self._connections
+        if known is not None and known.loop == anyio.lowlevel.current_token():
+            return known
+        if known is not None:
+            _leave_loop(known)
+        self._connections = Connections(self._origins, self._max_connections)
+        return self._connections
+
+
+_OWN_SETTINGS = ("verify", "cert", "proxy", "trust_env", "max_connections")
+
+
+def _leave_loop(connections: Connections) -> None:
+    if connections.in_use:
+        raise RuntimeError(
+            "this transport is in use on another event loop: make one for each loop, "
+            "or use them one after the other"
+        )
+    connections.abandon()
+
+
+def _check_client(client: Any, given: tuple[bool, ...]) -> None:
+    if not all(callable(getattr(client, name, None)) for name in _CLIENT_METHODS):
+        fix = "give an httpx.AsyncClient, or name the setting that you mean"
+        raise ConfigurationError(
+            "client", f"a {type(client).__name__}", "is not an httpx.AsyncClient", fix
+        )
+    for name, is_given in zip(_OWN_SETTINGS, given, strict=True):
+        if is_given:
+            problem = "does not apply to a client of yours"
+            fix = f"leave it out, and set up the client itself ({type(client).__name__})"
+            raise ConfigurationError(name, "a value beside client=", problem, fix)
+
+
+_CLIENT_METHODS = ("build_request", "send", "aclose")
+
+
+def _check_max_connections(value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        problem = "is not an integer of at least 1"
+        raise ConfigurationError("max_connections", short_repr(value), problem, "change it")

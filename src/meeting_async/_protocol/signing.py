@@ -1,0 +1,96 @@
+"""Signatures of requests (``docs/interface.md``, Authentication): bytes in, headers out."""
+
+from __future__ import annotations
+
+import hmac
+import re
+import warnings
+from collections.abc import Awaitable
+from typing import Protocol, runtime_checkable
+
+from meeting_async._models import Secret, SignedHeaders, hidden
+from meeting_async.errors import ConfigurationError
+
+
+@runtime_checkable
+class Signer(Protocol):
+    """Authenticates requests. Implement it to fetch or rotate keys.
+
+    It is called once for every attempt, so a rotated key is used from the next attempt on. What it
+    raises ends the call and reaches the caller as it is.
+    """
+
+    def sign(self, message: bytes, /) -> SignedHeaders | Awaitable[SignedHeaders]:
+        """Return the authentication headers for the exact bytes of ``message``.
+
+        That is the raw body of a JSON call, and the value of the ``Room-Id`` header of an upload.
+        May be a coroutine function.
+        """
+        ...
+
+
+class HmacSigner:
+    """Signs with HMAC-SHA256 in lowercase hexadecimal (``docs/interface.md``, Authentication).
+
+    ``api_key`` is sent with each call; ``api_secret`` (text or bytes) never leaves the process. A
+    line break at the end of the secret is stripped with a warning.
+
+    Raises:
+        ConfigurationError: Key or secret cannot be used; neither is shown.
+
+    """
+
+    _api_key = ""  # so that a repr works from the start: error reporters ask for it amid __init__
+
+    def __init__(self, api_key: str, api_secret: str | bytes) -> None:
+        secret, kind = hidden(api_secret), type(api_secret).__name__
+        del api_secret  # so that no frame of what is raised below shows it
+        if not isinstance(secret, Secret):
+            del secret
+            raise TypeError(f"api_secret must be str or bytes, not {kind}")
+        self._api_key, self._secret = _text(api_key), secret
+        del api_key
+        if not re.fullmatch(r"[\x21-\x7e]+", self._api_key):
+            fix = "give the key as printable ASCII without blanks"
+            raise _unusable("api_key", self._api_key, "cannot stand in a header", fix)
+        if self._secret.endswith((b"\n", b"\r")):
+            self._secret = Secret(self._secret.rstrip(b"\r\n"))
+            warnings.warn(_LINE_BREAK, stacklevel=2)
+        if not self._secret or self._secret.count(0):
+            problem = "is empty, contains NUL or is no Unicode text"
+            raise _unusable(
+                "api_secret", self._secret, problem, "give the API secret of the server"
+            )
+
+    def __repr__(self) -> str:
+        return f"HmacSigner({self._api_key!r}, (hidden))"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        raise TypeError("an HmacSigner holds a secret and does not pickle")
+
+    def sign(self, message: bytes, /) -> SignedHeaders:
+        """Return the authentication headers for ``message``."""
+        return SignedHeaders(self._api_key, self._hexdigest(message))
+
+    def verify(self, message: bytes, signature: str) -> bool:
+        """Tell, in constant time, whether ``signature`` is the one for ``message``."""
+        given = signature.encode("utf-8", "surrogatepass")
+        return hmac.compare_digest(self._hexdigest(message).encode(), given)
+
+    def _hexdigest(self, message: bytes) -> str:
+        return hmac.digest(self._secret, message, "sha256").hex()
+
+
+_LINE_BREAK = (
+    "api_secret ends with a line break, which was stripped; it usually comes from reading a file"
+)
+
+
+def _text(api_key: object) -> str:
+    if not isinstance(api_key, str):
+        raise TypeError(f"api_key must be a str, not {type(api_key).__name__}")
+    return api_key
+
+
+def _unusable(field: str, value: str | bytes, problem: str, fix: str) -> ConfigurationError:
+    return ConfigurationError(field, "(hidden)" if value else "nothing", problem, fix)

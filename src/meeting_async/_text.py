@@ -1,0 +1,28 @@
+"""How values appear in messages: short, on one line, and without what may be a credential."""
+
+from __future__ import annotations
+
+import re
+
+
+def short_repr(value: object, limit: int = 100) -> str:
+    """Return ``repr(value)``, cut to ``limit`` characters."""
+    text = repr(value)
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text):,} characters)"
+
+
+def link_label(link: str) -> str:
+    """Return a link without user, password, query and fragment, which may be credentials.
+
+    A link with a typing error is still a secret: where it is unclear what is a password, more is
+    hidden.
+    """
+    head, *rest = re.split(r"[?#]", link, maxsplit=1)
+    if not _PLAIN_AUTHORITY.match(link) and "@" in link:
+        scheme = re.match(r"[A-Za-z][A-Za-z0-9+.-]*://|", link)
+        public = "" if "@" in "".join(rest) else "@" + head.rpartition("@")[2]
+        head = f"{scheme[0] if scheme else ''}(hidden){public}"
+    return f"{head}?…" if "?" in link else head
+
+
+_PLAIN_AUTHORITY = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://([\w.-]+|\[[\w:.]+\])(:\d*)?([/?#]|$)")
