@@ -8,24 +8,25 @@ coverage is measured. So it stands outside the package, and imports the package,
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+import importlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
     import httpx
 
-    from meeting_async import MeetingClient, Reply, Request
+    from meeting_async import MeetingClient
     from meeting_async.testing import MeetingServer
-
-T = TypeVar("T")
+    from meeting_async.transports import Reply, Request
 
 MARKER = (
     "meeting_server(*, rooms=('room01',), in_process=False, **settings): the ids of the active "
     "rooms of the meeting_server fixture; whether it runs in the test's own event loop instead of "
     "on a socket; and arguments of meeting_async.testing.MeetingServer. "
-    "What is said closer to the test wins."
+    "The marker closest to the test wins."
 )
 
 
@@ -41,15 +42,12 @@ def meeting_server(request: pytest.FixtureRequest) -> Iterator[MeetingServer]:
     ``@pytest.mark.meeting_server(...)`` changes that. In process, and so without a URL, it also
     runs for a test that uses ``in_virtual_time``: it then follows the event loop's clock.
     """
-    try:
-        from meeting_async.testing import MeetingServer  # noqa: PLC0415 - see above
-    except ImportError as error:
-        pytest.fail(str(error), pytrace=False)
+    testing = _testing()
     settings = _marked(request)
     rooms = settings.pop("rooms", ("room01",))
     in_process = settings.pop("in_process", "in_virtual_time" in request.fixturenames)
     try:
-        server = MeetingServer(**settings)
+        server: MeetingServer = testing.MeetingServer(**settings)
         for room_id in rooms:
             server.add_room(room_id)
     except (TypeError, ValueError) as error:
@@ -62,10 +60,10 @@ def meeting_server(request: pytest.FixtureRequest) -> Iterator[MeetingServer]:
 def meeting_client(meeting_server: MeetingServer) -> Iterator[MeetingClient]:
     """Make a client of ``meeting_server``, closed after the test, for asyncio and trio.
 
-    It has a turnstile of its own, so that no room is shut that an earlier test of the same event
-    loop left with an unknown outcome.
+    It has room locks of its own, so that other clients of the event loop do not affect it.
     """
-    from meeting_async import MeetingClient, Turnstile  # noqa: PLC0415 - see above
+    from meeting_async import MeetingClient  # noqa: PLC0415 - see above
+    from meeting_async.rooms import LocalRoomLocks  # noqa: PLC0415 - see above
 
     base_url, transport = _way_to(meeting_server)
     client = MeetingClient(
@@ -73,7 +71,7 @@ def meeting_client(meeting_server: MeetingServer) -> Iterator[MeetingClient]:
         api_key=meeting_server.api_key,
         api_secret=meeting_server.api_secret,
         transport=transport,
-        room_gate=Turnstile(),
+        room_locks=LocalRoomLocks(),
     )
     yield client
     # The test's event loop has ended or stands still; `_Transport` never waits for anything here.
@@ -82,21 +80,33 @@ def meeting_client(meeting_server: MeetingServer) -> Iterator[MeetingClient]:
 
 
 @pytest.fixture
-def in_virtual_time() -> Callable[..., Any]:
+def in_virtual_time(request: pytest.FixtureRequest) -> Callable[..., Any]:
     """Run a coroutine function with its arguments on a clock that jumps to what happens next.
 
-    Everything must happen on that one event loop, trio's: documents are bytes, and the server is
-    in process. What waits for a thread or a socket takes no time on such a clock.
+    On asyncio, or on the backend of the test's ``anyio_backend``. Everything must happen on that
+    one event loop: documents are bytes, and the server is in process. What waits for a thread or a
+    socket takes no time on such a clock.
     """
+    run = _testing().run_in_virtual_time
+    backend: Any = "asyncio"
+    if "anyio_backend" in request.fixturenames:
+        backend = request.getfixturevalue("anyio_backend")
+    if isinstance(backend, tuple):
+        backend = backend[0]
+    if backend == "trio":
+        try:
+            import trio.testing  # noqa: F401, PLC0415 - see above
+        except ImportError:
+            pytest.fail("in_virtual_time on trio needs trio: pip install trio", pytrace=False)
+    return partial(run, backend=backend)
+
+
+def _testing() -> Any:
+    """Import the extra, or fail with what to install."""
     try:
-        import trio.testing  # noqa: PLC0415 - see above
-    except ImportError:
-        pytest.fail("in_virtual_time needs trio: pip install trio", pytrace=False)
-
-    def run(function: Callable[..., Awaitable[T]], *args: Any) -> T:
-        return trio.run(function, *args, clock=trio.testing.MockClock(autojump_threshold=0))
-
-    return run
+        return importlib.import_module("meeting_async.testing")
+    except ImportError as error:
+        pytest.fail(str(error), pytrace=False)
 
 
 def _marked(request: pytest.FixtureRequest) -> dict[str, Any]:
@@ -130,7 +140,7 @@ class _Transport:
         self._borrowed = borrowed
 
     async def send(self, request: Request, /) -> Reply:
-        from meeting_async import HttpxTransport  # noqa: PLC0415 - see above
+        from meeting_async.transports import HttpxTransport  # noqa: PLC0415 - see above
 
         transport = HttpxTransport(self._borrowed)
         try:

@@ -13,27 +13,30 @@ replies are made and read by separate code on each side, so that one bug cannot 
 """
 
 try:
+    import h11 as _h11
     import python_multipart as _python_multipart
-    import starlette as _starlette
-    import uvicorn as _uvicorn
 except ImportError as _error:
     raise ImportError(
-        "meeting_async.testing needs Starlette, uvicorn and python-multipart: "
-        'pip install "meeting-async[testing]"'
+        f"meeting_async.testing needs {_error.name}: "
+        'install the extra "testing", for example: pip install "meeting-async[testing]"'
     ) from _error
 
-from ._files import ReceivedFile
-from ._requests import RecordedRequest
-from ._rooms import Room
-from ._server import MeetingServer
-from ._settings import Settings
+from meeting_async.testing._files import ACCEPTED_KINDS
+from meeting_async.testing._rooms import ReceivedFile, Room
+from meeting_async.testing._server import MeetingServer
+from meeting_async.testing._settings import Settings
+from meeting_async.testing._state import RecordedRequest
+from meeting_async.testing._virtual_time import VirtualTimeLoop, run_in_virtual_time
 
 __all__ = [
+    "ACCEPTED_KINDS",
     "MeetingServer",
     "ReceivedFile",
     "RecordedRequest",
     "Room",
     "Settings",
+    "VirtualTimeLoop",
+    "run_in_virtual_time",
 ]
 
-del _python_multipart, _starlette, _uvicorn
+del _h11, _python_multipart

@@ -1,22 +1,79 @@
-"""The settings of a meeting server: one frozen value that all its parts read."""
+"""The settings of a meeting server, and its clock."""
 
+from __future__ import annotations
+
+import math
+import time
+
+import anyio
 import attrs
-from attrs.validators import gt, optional
+from attrs.validators import deep_iterable, ge, gt, in_, instance_of, optional
+
+from meeting_async.testing._files import ACCEPTED_KINDS, KINDS
 
 
 @attrs.frozen(kw_only=True)
 class Settings:
     """What a meeting server was configured with; sizes in bytes, times in seconds.
 
-    ``max_size_whiteboard_file`` limits the document (equality is allowed), ``max_body_size`` the
-    whole request body. Key and secret stay out of the repr.
+    The arguments of `MeetingServer`, which explains them. Key and secret stay out of the repr.
     """
 
-    api_key: str = attrs.field(repr=False)
-    api_secret: str = attrs.field(repr=False)
-    max_size_whiteboard_file: int = attrs.field(validator=gt(0))
-    max_body_size: int = attrs.field(validator=gt(0))
-    lock_seconds: float = attrs.field(validator=gt(0))
-    processing_seconds: float = attrs.field(validator=attrs.validators.ge(0))
-    reply_after: float | None = attrs.field(validator=optional(attrs.validators.ge(0)))
-    keep_content: bool
+    api_key: str = attrs.field(default="devkey", repr=False)
+    api_secret: str = attrs.field(default="devsecret", repr=False)
+    max_size_whiteboard_file: int = attrs.field(default=30 * 1024**2, validator=gt(0))
+    max_body_size: int = attrs.field(default=50 * 1024**2, validator=gt(0))
+    lock_seconds: float = attrs.field(default=300.0, validator=gt(0))
+    processing_seconds: float = attrs.field(default=0.0, validator=ge(0))
+    reply_after: float | None = attrs.field(default=None, validator=optional(ge(0)))
+    presenter_required: bool = attrs.field(default=True, validator=instance_of(bool))
+    strict_room_ids: bool = attrs.field(default=True, validator=instance_of(bool))
+    accepted_kinds: frozenset[str] = attrs.field(
+        default=ACCEPTED_KINDS, validator=deep_iterable(in_(KINDS))
+    )
+    keep_content: bool = attrs.field(default=False, validator=instance_of(bool))
+
+
+@attrs.define(eq=False)
+class Clock:
+    """Tells the time in seconds; its zero has no meaning.
+
+    In process it is the clock of the caller's event loop, virtual time included. Once the server
+    has run in a thread of its own it is `time.monotonic`, which that thread's asyncio loop uses
+    too and which every other thread can read. Locks and conversions are times on this clock, not
+    background tasks, so they outlive the request that started them.
+    """
+
+    _threaded: bool = False
+    _latest: float = -math.inf
+
+    def leave_the_loop(self) -> None:
+        """Use the monotonic clock from now on: the server gets a thread of its own."""
+        self._threaded = True
+
+    def now(self) -> float:
+        """Return the current time; `RuntimeError` where there is no clock to read."""
+        if self._threaded:
+            return time.monotonic()
+        try:
+            self._latest = anyio.current_time()
+        except RuntimeError as error:
+            raise RuntimeError(
+                "a meeting server in process has its event loop's clock: "
+                "do this inside the loop, or inside `with server.run():`"
+            ) from error
+        return self._latest
+
+    def latest(self) -> float:
+        """Return the current time or, outside the event loop, the last time the server saw."""
+        try:
+            return self.now()
+        except RuntimeError:
+            return self._latest
+
+    async def sleep_until(self, moment: float) -> None:
+        """Return as soon as `now()` is not before ``moment``, whatever a sleep's rounding."""
+        left = moment - self.now()
+        while left > 0:
+            await anyio.sleep(left)
+            left = moment - self.now()

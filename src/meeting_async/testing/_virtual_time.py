@@ -1,0 +1,84 @@
+"""Clocks that jump: five minutes of waiting take no time, on asyncio and on trio.
+
+Everything must happen on the one event loop: for a thread or a socket no time passes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import selectors
+from collections.abc import Awaitable, Callable
+from contextvars import Context
+from typing import Any, TypeVar, TypeVarTuple, Unpack
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+STUCK_SECONDS = 5.0
+"""When no timer is left, only a thread or a socket can wake a task; so long that is waited for."""
+
+
+class _JumpingSelector(selectors.DefaultSelector):
+    """Advances a clock instead of sleeping."""
+
+    now = 0.0
+
+    def select(self, timeout: float | None = None) -> Any:
+        ready = super().select(STUCK_SECONDS if timeout is None else 0)
+        if not ready and timeout is None:
+            raise RuntimeError("nothing can happen any more: every task waits for something else")
+        if not ready and timeout:
+            self.now += timeout
+        return ready
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """An asyncio event loop whose time jumps to the next timer when there is nothing else to do.
+
+    With anyio's pytest plugin, a fixture ``anyio_backend`` that returns
+    ``("asyncio", {"loop_factory": VirtualTimeLoop})`` runs a whole module on it.
+    """
+
+    def __init__(self) -> None:
+        self._jumping = _JumpingSelector()
+        super().__init__(self._jumping)
+
+    def time(self) -> float:
+        """Return the seconds since the loop began."""
+        return self._jumping.now
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[Unpack[Ts]], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Call at a time; a timer at infinity never comes, so the clock does not jump to it."""
+        if when == math.inf:
+            return asyncio.TimerHandle(when, callback, args, self, context)
+        return super().call_at(when, callback, *args, context=context)
+
+
+def run_in_virtual_time(
+    function: Callable[..., Awaitable[T]], *args: Any, backend: str = "asyncio"
+) -> T:
+    """Run a coroutine function with its arguments on a clock that jumps to what happens next.
+
+    ``backend`` is ``"asyncio"`` or ``"trio"``.
+
+    Raises:
+        ImportError: trio is not installed.
+
+    """
+    if backend == "trio":
+        import trio.testing  # noqa: PLC0415 - only those who ask for it need it
+
+        return trio.run(function, *args, clock=trio.testing.MockClock(autojump_threshold=0))
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        return runner.run(_awaited(function, *args))
+
+
+async def _awaited(function: Callable[..., Awaitable[T]], *args: Any) -> T:
+    return await function(*args)
