@@ -1,28 +1,42 @@
 """The command line (extra ``cli``): what ``meeting-async`` and ``python -m meeting_async`` start.
 
-This file is a shim that imports nothing heavy, so that a missing extra gets one clear line.
+``app`` has the commands, ``upload`` and the folder ``batch`` decide what is sent, and ``delivery``
+sends it for both. This file imports nothing heavy, so that a missing extra is told in one line.
 """
+
+from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 
-from meeting_async.cli._console import complain
-
-_LIBRARIES = frozenset({"cyclopts", "rich"})
+_EXTRAS = {
+    "cyclopts": "cli", "rich": "cli", "jinja2": "cli", "python_multipart": "cli,testing"
+}  # fmt: skip
+"""What installs the packages that only some commands need."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line with ``argv`` (default: this process's) and return the exit code."""
     try:
-        from meeting_async.cli._app import run
+        from meeting_async.cli.app import run
 
         return run(sys.argv[1:] if argv is None else argv)
-    except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
-        if missing not in _LIBRARIES:
-            raise
-        complain(f'this needs {missing}: pip install "meeting-async[cli]"')
-        return 2
-    except KeyboardInterrupt as error:
-        complain(": ".join(["interrupted", *map(str, error.args)]))
+    except ImportError as error:
+        return _incomplete(error)
+    except KeyboardInterrupt:  # while it was starting
         return 130
+
+
+def _incomplete(error: ImportError) -> int:
+    """Say what to install, if an extra is missing."""
+    from meeting_async.cli.console import Output
+
+    missing: BaseException | None = error
+    while missing is not None and getattr(missing, "name", None) is None:
+        missing = missing.__cause__
+    package = str(getattr(missing, "name", "")).partition(".")[0]
+    if package not in _EXTRAS:
+        raise error
+    install = f"pip install 'meeting-async[{_EXTRAS[package]}]'"
+    Output().note(f"error: {package} is not installed: {install}")
+    return 2

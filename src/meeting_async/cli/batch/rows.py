@@ -10,12 +10,10 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
-
-from meeting_async._limits import shown
 
 COLUMNS = ("room_id", "document", "filename", "key")
 REQUIRED = ("room_id", "document")
@@ -49,67 +47,70 @@ def rows_in(data: bytes) -> Found:
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         yield Mistake(1, "the manifest is UTF-16: save it as UTF-8 (in Excel: 'CSV UTF-8')")
         return
+    first = data[:4096].removeprefix(codecs.BOM_UTF8).lstrip()[:1]
     # Bytes that are not UTF-8 become surrogates here, so that each is reported with its line.
-    text = data.removeprefix(codecs.BOM_UTF8).decode("utf-8", "surrogateescape")
-    first = text.lstrip()[:1]
-    if not first:
-        yield Mistake(1, "the manifest is empty")
-    elif first == "[":
+    text = io.TextIOWrapper(
+        io.BytesIO(data), encoding="utf-8-sig", errors="surrogateescape", newline=""
+    )
+    if first == b"{":
+        yield from _json_rows(text)
+    elif first == b"[":
         fix = "put each object on a line of its own, without brackets and commas"
         yield Mistake(1, f"the manifest is a JSON array: {fix}")
     else:
-        yield from _json_rows(text) if first == "{" else _csv_rows(text)
+        yield from _csv_rows(text)
 
 
-def _checked(row: Row) -> Found:
+def _checked(line: int, values: Mapping[str, str]) -> Found:
     """Add what is wrong with the values of a row, in whatever format they were written."""
     is_usable = True
     for name in REQUIRED:
-        if not row.values.get(name):
-            yield Mistake(row.line, f"{name} is empty")
+        if name not in values:
+            yield Mistake(line, f"{name} is empty")
             is_usable = False
-    for name, value in row.values.items():
-        if "\0" in value:
-            yield Mistake(row.line, f"{name} contains NUL")
-            is_usable = False
+    if "\0" in "".join(values.values()):
+        yield Mistake(line, "a value contains NUL")
+        is_usable = False
     if is_usable:
-        yield row
+        yield Row(line, values)
 
 
 # --- CSV -----------------------------------------------------------------------------------------
 
 
-def _csv_rows(text: str) -> Found:
-    """Read a header line and what follows (RFC 4180; blanks behind a delimiter do not count)."""
-    reader = csv.reader(
-        io.StringIO(text, newline=""),
-        delimiter=_delimiter(text),
-        skipinitialspace=True,
-        strict=True,
-    )
-    lines = _records(reader)
+def _csv_rows(text: io.TextIOWrapper) -> Found:
+    """Read a header line and what follows (RFC 4180; blanks after a delimiter do not count)."""
+    delimiter = _delimiter(text)
+    reader = csv.reader(text, delimiter=delimiter, skipinitialspace=True, strict=True)
     columns: Sequence[str] | None = None
-    for line, record in lines:
+    for line, record in _records(reader):
         if isinstance(record, str):
             yield Mistake(line, record)
             if columns is None:
                 return
         elif columns is None:
             columns = _trimmed([name.strip().lower() for name in record])
-            mistakes = list(_header_mistakes(columns))
-            yield from (Mistake(line, mistake) for mistake in mistakes)
+            yield from (Mistake(line, mistake) for mistake in _header_mistakes(columns))
             if not set(REQUIRED) <= set(columns):
                 return
         else:
             yield from _csv_row(line, columns, record)
+    if columns is None:
+        yield Mistake(1, "the manifest is empty")
 
 
-def _delimiter(text: str) -> str:
-    header = re.search(r"[^\r\n]*\S[^\r\n]*", text)
-    names = re.split(rf'["{_DELIMITERS} ]+', header[0].lower()) if header else []
-    if not set(names) & set(COLUMNS):
-        return _DELIMITERS[0]
-    return max(_DELIMITERS, key=lambda delimiter: header[0].count(delimiter) if header else 0)
+def _delimiter(text: io.TextIOWrapper) -> str:
+    """Look at the first line that is not blank, and go back to the start."""
+    header = next((line for line in _short_lines(text) if line.strip()), "").lower()
+    text.seek(0)
+    names = re.split(rf'["{_DELIMITERS}\s]+', header)
+    return max(_DELIMITERS, key=header.count) if set(names) & set(COLUMNS) else _DELIMITERS[0]
+
+
+def _short_lines(text: io.TextIOWrapper) -> Iterator[str]:
+    """Yield lines that end with any line break, or after 64 KiB."""
+    while piece := text.read(65536):
+        yield from re.split(r"[\r\n]+", piece)
 
 
 def _records(reader: Any) -> Iterator[tuple[int, Sequence[str] | str]]:
@@ -124,15 +125,14 @@ def _records(reader: Any) -> Iterator[tuple[int, Sequence[str] | str]]:
             reason = str(error).replace("unexpected end of data", "a quote is not closed")
             yield line, f"not CSV: {reason}"
             continue
-        bad = next((value for value in record if _is_undecodable(value)), None)
-        if bad is not None:
-            yield line, _undecodable(bad)
+        if bad := _undecodable(record):
+            yield line, bad
         elif any(record):  # spreadsheets write lines of delimiters for empty rows
             yield line, record
 
 
 def _trimmed(record: Sequence[str]) -> Sequence[str]:
-    """Drop the empty values at the end, which spreadsheets leave of columns that are gone."""
+    """Drop the empty values at the end, which spreadsheets leave of deleted columns."""
     end = len(record)
     while end and not record[end - 1]:
         end -= 1
@@ -142,7 +142,7 @@ def _trimmed(record: Sequence[str]) -> Sequence[str]:
 def _header_mistakes(columns: Sequence[str]) -> Iterator[str]:
     for name in dict.fromkeys(columns):
         if name not in COLUMNS:
-            yield f"unknown column {shown(name)}: there are {', '.join(COLUMNS)}"
+            yield f"unknown column {_shown(name)}: there are {', '.join(COLUMNS)}"
         elif columns.count(name) > 1:
             yield f"column {name!r} is there {columns.count(name)} times"
     missing = [name for name in REQUIRED if name not in columns]
@@ -157,30 +157,31 @@ def _csv_row(line: int, columns: Sequence[str], record: Sequence[str]) -> Found:
         yield Mistake(line, f"{len(values)} values for {len(columns)} columns: quote delimiters")
         return
     pairs = zip(columns, values, strict=False)
-    yield from _checked(Row(line, {name: value for name, value in pairs if value}))
+    yield from _checked(line, {name: value for name, value in pairs if value})
 
 
 # --- JSON lines ----------------------------------------------------------------------------------
 
 
-class _SaidTwice(ValueError):
+class _GivenTwice(ValueError):
     """A name is there twice in an object."""
 
 
-def _json_rows(text: str) -> Found:
-    for number, line in enumerate(text.split("\n"), 1):  # others may stand inside of strings
+def _json_rows(text: io.TextIOWrapper) -> Found:
+    text.reconfigure(newline="\n")  # other line breaks may stand inside of strings
+    for number, line in enumerate(text, 1):
         if not line.strip():
             continue
-        if _is_undecodable(line):
-            yield Mistake(number, _undecodable(line))
+        if bad := _undecodable([line]):
+            yield Mistake(number, bad)
             continue
         try:
             value = json.loads(line, object_pairs_hook=_object)
-        except _SaidTwice as error:
+        except _GivenTwice as error:
             yield Mistake(number, str(error))
         except (ValueError, RecursionError) as error:
-            reason = error.msg if isinstance(error, json.JSONDecodeError) else "beyond all limits"
-            yield Mistake(number, f"not JSON: {reason} (one object a line is wanted)")
+            reason = error.msg if isinstance(error, json.JSONDecodeError) else "it is too deep"
+            yield Mistake(number, f"not JSON: {reason} (one object a line is expected)")
         else:
             yield from _json_row(number, value)
 
@@ -190,7 +191,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise _SaidTwice(f"{shown(twice)} is there twice")
+        raise _GivenTwice(f"{_shown(twice)} is there twice")
     return found
 
 
@@ -198,17 +199,15 @@ def _json_row(line: int, value: object) -> Found:
     if not isinstance(value, dict):
         yield Mistake(line, f"{_kind(value)} instead of an object")
         return
-    values, is_usable = {}, True
+    problems = []
     for name, item in value.items():
         if name not in COLUMNS:
-            yield Mistake(line, f"unknown field {shown(name)}: there are {', '.join(COLUMNS)}")
-        elif isinstance(item, str):
-            values[name] = item
-        elif item is not None or name in REQUIRED:
-            yield Mistake(line, f"{name} is {_kind(item)} instead of a string")
-            is_usable = False
-    if is_usable:
-        yield from _checked(Row(line, {name: item for name, item in values.items() if item}))
+            problems.append(f"unknown field {_shown(name)}: there are {', '.join(COLUMNS)}")
+        elif not isinstance(item, str) and (item is not None or name in REQUIRED):
+            problems.append(f"{name} is {_kind(item)} instead of a string")
+    yield from (Mistake(line, problem) for problem in problems)
+    if not problems:
+        yield from _checked(line, {name: item for name, item in value.items() if item})
 
 
 def _kind(value: object) -> str:
@@ -216,14 +215,17 @@ def _kind(value: object) -> str:
     return "null" if value is None else names.get(type(value), "a number")
 
 
+def _shown(name: str) -> str:
+    return repr(name) if len(name) <= 100 else f"{name[:100]!r}…"
+
+
 # --- bytes that are not UTF-8 --------------------------------------------------------------------
 
 
-def _is_undecodable(text: str) -> bool:
-    return re.search("[\udc80-\udcff]", text) is not None
-
-
-def _undecodable(text: str) -> str:
-    match = re.search("[\udc80-\udcff]", text)
-    byte = ord(match[0]) - 0xDC00 if match else 0
+def _undecodable(values: Iterable[str]) -> str | None:
+    """Tell what byte of a line is not UTF-8, if one is."""
+    text = "".join(values)
+    if text.isascii() or not (match := re.search("[\udc80-\udcff]", text)):
+        return None
+    byte = ord(match[0]) - 0xDC00
     return f"not UTF-8 (byte 0x{byte:02x}): save it as UTF-8 (in Excel: 'CSV UTF-8')"

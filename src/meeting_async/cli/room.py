@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 
 import anyio
 
 from meeting_async import ActiveRoom, MeetingClient
-from meeting_async.cli._console import console_on, printable, say
-from meeting_async.cli._outcomes import ExitCode
-from meeting_async.cli._progress import Lines
+from meeting_async.cli.console import Output, printable
+from meeting_async.cli.display import Display, Lines
 
 
-def room(room_id: str, *, as_json: bool) -> ExitCode:
+def room(
+    client: MeetingClient, room_id: str, output: Output, *, timeout: float | None, quiet: bool
+) -> int:
     """Print a summary, or the server's reply as it is."""
-    found = anyio.run(_ask, room_id)
-    if as_json:
-        say(json.dumps(dict(found.raw), indent=2))
-        return ExitCode.OK
-    for name, value in _facts(found):
-        say(f"{name:<13} {printable(value)}")
-    return ExitCode.OK
+    retries = Display() if quiet else Lines(output, 1, detailed=True)
+    found = anyio.run(_ask, client, room_id, timeout, retries)
+    if output.as_json:
+        output.say_object("room", {"room_id": found.room_id, "reply": dict(found.raw)})
+    else:
+        for name, value in _facts(found):
+            output.say(f"{name:<13} {printable(value)}")
+    return output.code()
 
 
-async def _ask(room_id: str) -> ActiveRoom:
-    retries = Lines(console_on(sys.stderr), stays=False)
-    async with MeetingClient.from_env(on_event=retries) as client:
-        return await client.get_active_room_info(room_id)
+async def _ask(
+    client: MeetingClient, room_id: str, timeout: float | None, retries: Display
+) -> ActiveRoom:
+    async with client:
+        return await client.get_active_room_info(room_id, timeout=timeout, on_event=retries)
 
 
 def _facts(found: ActiveRoom) -> Iterator[tuple[str, str]]:
@@ -54,8 +55,8 @@ def _yes_or_no(flag: bool | None) -> str:
 
 
 def _moment(unix_time: int) -> str:
-    """Write a Unix time in seconds; a server may send anything."""
+    """Write a Unix time in seconds as local time; a server may send anything."""
     try:
-        return f"{datetime.fromtimestamp(unix_time, UTC):%Y-%m-%d %H:%M:%S} UTC"
+        return f"{datetime.fromtimestamp(unix_time).astimezone():%Y-%m-%d %H:%M:%S %Z}"
     except (OverflowError, ValueError, OSError):
         return str(unix_time)
