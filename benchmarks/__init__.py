@@ -1,1 +1,1 @@
-"""Benchmarks that anybody can run: ``python -m benchmarks.upload``, from the repository's root."""
+"""Comparisons with other clients, side by side in one run: ``python -m benchmarks``."""

@@ -1,96 +1,92 @@
-"""Run all benchmarks and print one report: ``python -m benchmarks``.
+"""Compare this library with other clients on this machine: ``python -m benchmarks``.
 
-It takes about 40 minutes; ``--quick`` takes less than one and only shows that all works.
+It takes about an hour; ``--quick`` takes a minute and only shows that all works.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 
-import attrs
-
-from benchmarks import _machine, _options, _page, _report, calls, many, upload
-from benchmarks._options import Options
-from benchmarks._section import Findings, Section
-from benchmarks.batch import _costs, _schedule
+from benchmarks import _report, batch, calls, many, schedule, upload
+from benchmarks._compare import Options
+from benchmarks._report import Section
 
 NAME = "python -m benchmarks"
 FOLDER = "docs/benchmarks"
-
-BOTH_PROTOCOLS = (False, True)
-SECTIONS: Mapping[str, Callable[[Options], Section]] = {
-    "upload": lambda options: upload.section([2**30, 30 * 2**20], options, BOTH_PROTOCOLS),
-    "calls": lambda options: calls.section(calls.CONCURRENCIES, calls.SECONDS, options),
-    "many": lambda options: many.section(1000, options),
-    "schedule": _schedule.section,
-    "batch": _costs.section,
+SECTIONS: dict[str, ModuleType] = {
+    module.__name__.rpartition(".")[2]: module for module in (upload, calls, many, batch, schedule)
 }
-QUICK: Mapping[str, Callable[[Options], Section]] = {
-    "upload": lambda options: upload.section([2**20], options, BOTH_PROTOCOLS),
-    "calls": lambda options: calls.section([10], 0.1, options),
-    "many": lambda options: many.section(20, options, hold=0.1),
-    "schedule": _schedule.quick,
-    "batch": _costs.quick,
-}
-
-
-@attrs.frozen
-class Settings:
-    """What the command line asks for."""
-
-    options: Options
-    quick: bool
-    only: tuple[str, ...]
-    save: Path | None
-
-    @property
-    def command(self) -> str:
-        """The command that reproduces the report."""
-        quick = " --quick" if self.quick else ""
-        only = f" --only {','.join(self.only)}" if self.only != tuple(SECTIONS) else ""
-        return f"{NAME}{quick}{only}{self.options.command}"
+_UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run what is asked for, print its report, and save it."""
-    settings = _settings(arguments)
-    machine = _machine.facts()
-    makers = QUICK if settings.quick else SECTIONS
-    sections = tuple(makers[name](settings.options) for name in settings.only)
-    findings = Findings(sections, _machine.at_the_end(machine), settings.command)
-    print(_report.text(findings))
-    if settings.save:
-        _page.save(findings, settings.save)
+    """Run what is asked for, print its report, and save it if asked to."""
+    found = _parser().parse_args(arguments)
+    options = Options(
+        rounds=found.rounds or (1 if found.quick or found.profile else 5),
+        names=tuple(filter(None, found.clients.split(","))),
+        against=found.against,
+        quick=found.quick,
+        profile=found.profile,
+        size=found.size,
+    )
+    machine = _report.machine()
+    names = found.sections or list(SECTIONS)
+    sections = [_section(SECTIONS[name], options) for name in names]
+    machine["load at the end"] = _report.load()
+    report = _report.text(sections, machine, _command(found, options))
+    print(report)
+    if found.save:
+        found.save.mkdir(parents=True, exist_ok=True)
+        (found.save / "README.md").write_text(report, encoding="utf-8")
 
 
-def _settings(arguments: Sequence[str] | None) -> Settings:
+def _section(module: ModuleType, options: Options) -> Section:
+    return Section(module.TITLE, module.NOTES, tuple(module.comparisons(options)))
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=NAME, description=(__doc__ or "").partition(":")[0])
-    _options.add(parser)
+    parser.add_argument("sections", nargs="*", type=_known, metavar="SECTION", help="all of them")
+    parser.add_argument("--rounds", type=int, help="turns of each client (5)")
+    parser.add_argument("--size", type=_size, help="of the document of `upload` (1GiB and 30MiB)")
     parser.add_argument(
-        "--quick", action="store_true", help="tiny sizes, one round: figures of no use"
+        "--clients", default="", metavar="A,B", help="only ours and those that begin so"
     )
-    parser.add_argument("--only", type=_sections, default=tuple(SECTIONS), help=",".join(SECTIONS))
+    parser.add_argument("--against", metavar="DIR", help="another edition's src, to compare with")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: figures of no use")
+    parser.add_argument("--profile", action="store_true", help="only profile ours")
     parser.add_argument(
-        "--save",
-        type=Path,
-        nargs="?",
-        const=Path(FOLDER),
-        metavar="DIR",
-        help=f"write a page, charts and samples as well ({FOLDER})",
+        "--save", type=Path, nargs="?", const=Path(FOLDER), metavar="DIR", help=f"({FOLDER})"
     )
-    found, options = _options.parsed(parser, arguments)
-    if found.quick:
-        options = attrs.evolve(options, rounds=1, install=False)
-    return Settings(options, found.quick, found.only, found.save)
+    parser.epilog = f"Sections: {', '.join(SECTIONS)}."
+    return parser
 
 
-def _sections(text: str) -> tuple[str, ...]:
-    chosen = _options.names(text)
-    if not chosen or not set(chosen) <= set(SECTIONS):
-        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(SECTIONS)}")
-    return chosen
+def _known(name: str) -> str:
+    if name not in SECTIONS:
+        raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(SECTIONS)}")
+    return name
+
+
+def _size(text: str) -> int:
+    match = re.fullmatch(r"(\d+)(KiB|MiB|GiB|)", text)
+    if not match:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size such as 30MiB")
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def _command(found: argparse.Namespace, options: Options) -> str:
+    """Return the command that reproduces the report."""
+    words = [NAME, *found.sections, f"--rounds {options.rounds}"]
+    words += [f"--clients '{found.clients}'"] if found.clients else []
+    words += [f"--size {found.size}"] if found.size else []
+    words += [f"--against {found.against}"] if found.against else []
+    return " ".join([*words, "--quick"] if found.quick else words)
 
 
 if __name__ == "__main__":

@@ -11,45 +11,41 @@ import resource
 import subprocess
 import time
 
-from benchmarks._client import Failed
-from benchmarks._job import DOCUMENT_TYPE, UploadJob, signed_headers
-from benchmarks._measure import Sample, cpu_seconds, growth, peak_bytes, resident_bytes
+from benchmarks import _wire
+from benchmarks._measure import Sample, cpu_seconds, growth, memory_bytes
+from benchmarks._process import Failed
 
 _POLL_SECONDS = 0.005
 
 
-def curl(job: UploadJob) -> Sample:
-    """Upload with a fresh curl; its own clock (``time_total``) takes the time."""
+def curl(url: str, documents: tuple[str, str], ca_file: str | None) -> Sample:
+    """Upload two documents with a fresh curl; its own clock (``time_total``) times the second."""
     children_before = _children_cpu_seconds()
     pipe = subprocess.PIPE
     command = ["curl", "--disable", "--config", "-"]
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
         start_up = _until_idle(process.pid)
-        resident = resident_bytes(process.pid)
+        resident = memory_bytes(process.pid, "VmRSS")
         if process.stdin is None or process.stdout is None:
             raise RuntimeError("curl has no pipes")
         with process.stdin:
-            process.stdin.write(_settings(job))
+            uploads = (_settings(url, path, ca_file) for path in documents)
+            process.stdin.write("next\n".join(uploads))
         peak = _watched_peak(process)
         seconds = _checked_seconds(process.stdout.read())
     cpu = _children_cpu_seconds() - children_before - start_up
-    return Sample(seconds, cpu, growth(resident, peak))
+    return Sample(seconds, cpu, memory_growth=growth(resident, peak))
 
 
-def _settings(job: UploadJob) -> str:
-    uploads = [_upload_settings(job, path) for path in (job.warm_up, job.document)]
-    return "next\n".join(uploads)
-
-
-def _upload_settings(job: UploadJob, path: str) -> str:
+def _settings(url: str, path: str, ca_file: str | None) -> str:
     """One upload, in curl's configuration format; without the pause of ``Expect: 100-continue``."""
-    headers = [f"{name}: {value}" for name, value in signed_headers().items()]
+    headers = [f"{name}: {value}" for name, value in _wire.upload_headers().items()]
     lines = [f'header = "{header}"' for header in [*headers, "Expect:"]]
     return "\n".join(
         [
-            f'url = "{job.url}"',
-            *([f'cacert = "{job.ca_file}"'] if job.ca_file else []),
-            f'form = "document=@{path};type={DOCUMENT_TYPE}"',
+            f'url = "{url}"',
+            *([f'cacert = "{ca_file}"'] if ca_file else []),
+            f'form = "document=@{path};type={_wire.DOCUMENT_TYPE}"',
             *lines,
             'noproxy = "*"',
             'output = "/dev/null"',
@@ -80,7 +76,7 @@ def _watched_peak(process: subprocess.Popen[str]) -> int | None:
     """Wait for the end. A peak only grows, but one of the last 5 ms is missed."""
     peak = None
     while process.poll() is None:
-        peak = peak_bytes(process.pid) or peak
+        peak = memory_bytes(process.pid, "VmHWM") or peak
         time.sleep(_POLL_SECONDS)
     return peak
 

@@ -7,24 +7,27 @@ where there is none; ``ru_maxrss`` will not do, because a child starts with that
 from __future__ import annotations
 
 import contextlib
+import cProfile
 import gc
-import math
 import re
+import resource
+import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 import anyio
 import attrs
 
-from benchmarks._descriptors import DescriptorWatch
-
-MEMORY_NOISE_BYTES = 256 * 1024
-"""The kernel counts resident pages in batches of 32 for each core; this is for two cores."""
-
 TICK_SECONDS = 0.001
 """Sleep of the task that measures gaps. epoll rounds up, so an idle loop shows about 1 ms, too."""
+
+_LOOK_SECONDS = 0.005
+"""Between two counts of descriptors."""
+
+_WANTED_DESCRIPTORS = 8192
+"""Enough for a thousand uploads that take a socket, a file and two spare ones each."""
 
 
 @attrs.frozen
@@ -35,86 +38,75 @@ class Sample:
     """From the first call to the last return."""
     cpu_seconds: float
     """User and system time of the client meanwhile."""
+    count: int = 1
+    """Calls or uploads that were made and answered."""
     memory_growth: int | None = None
     """Bytes: peak of the resident set meanwhile, minus the resident set before."""
     gap_seconds: float | None = None
     """Longest time the event loop kept a task waiting beyond the end of its sleep."""
     descriptors: int | None = None
     """Peak of open descriptors meanwhile, minus those before."""
-    calls: int = 1
-    """How many were made and answered."""
-    p50_seconds: float | None = None
-    """Half of the calls took no longer."""
-    p99_seconds: float | None = None
-    """99 of 100 calls took no longer."""
-    uploads: int | None = None
-    """Documents that were accepted, in however many calls."""
     busy_share: float | None = None
-    """Part of the time of all slots of a batch in which they held an attempt."""
-    bound_seconds: float | None = None
-    """The least that the work could take."""
+    """Part of the time of all places of a batch in which they held an attempt."""
+    attempts: int | None = None
+    """Documents that were sent, delivered or not."""
+    least_seconds: float | None = None
+    """The least that any order could take."""
 
 
 class Meter:
-    """Measures this process while its ``with`` block runs."""
+    """Measures this process from its beginning to its end."""
+
+    profile: ClassVar[cProfile.Profile | None] = None
+    """If it is set, it also runs from the beginning to the end."""
 
     def __enter__(self) -> Self:
-        _reset_peak()
-        self._resident = resident_bytes("self")
+        with contextlib.suppress(OSError):  # proc(5): forget the largest resident set
+            Path("/proc/self/clear_refs").write_text("5")
+        self._resident = memory_bytes("self", "VmRSS")
         self._cpu = time.process_time()
         self._began = time.perf_counter()
+        if self.profile is not None:
+            self.profile.enable()
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self.profile is not None:
+            self.profile.disable()
         self._seconds = time.perf_counter() - self._began
         self._cpu = time.process_time() - self._cpu
 
-    def sample(self) -> Sample:
+    def sample(self, count: int = 1) -> Sample:
         """Return what was measured, once the block is over."""
-        return Sample(self._seconds, self._cpu, growth(self._resident, peak_bytes("self")))
+        grown = growth(self._resident, memory_bytes("self", "VmHWM"))
+        return Sample(self._seconds, self._cpu, count, grown)
 
 
-async def measured(work: Callable[[], Awaitable[object]]) -> Sample:
-    """Measure one piece of work of this process, with a ticker beside it."""
-    ticker = Ticker()
+async def measured(work: Callable[[], Awaitable[object]], count: int = 1) -> Sample:
+    """Measure one piece of work, with a task beside it that measures gaps."""
+    ticker = _Ticker()
     gc.collect()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(ticker.run)
         await anyio.sleep(10 * TICK_SECONDS)
         ticker.largest = 0.0
-        with Meter() as meter:
+        with _DescriptorWatch() as watch, Meter() as meter:
             await work()
         tasks.cancel_scope.cancel()
-    return attrs.evolve(meter.sample(), gap_seconds=ticker.largest)
+    sample = meter.sample(count)
+    return attrs.evolve(sample, gap_seconds=ticker.largest, descriptors=watch.growth)
 
 
-async def measured_with_descriptors(work: Callable[[], Awaitable[object]]) -> Sample:
-    """Measure the same, and how many descriptors were open at once."""
-    with DescriptorWatch() as watch:
-        sample = await measured(work)
-    return attrs.evolve(sample, descriptors=watch.growth)
-
-
-def with_latencies(sample: Sample, latencies: Sequence[float]) -> Sample:
-    """Add what each of several calls took, in seconds."""
-    if not latencies:
-        raise RuntimeError("not one call was made")
-    ordered = sorted(latencies)
-    return attrs.evolve(
-        sample,
-        calls=len(ordered),
-        p50_seconds=_percentile(ordered, 50),
-        p99_seconds=_percentile(ordered, 99),
-    )
-
-
-def _percentile(ordered: Sequence[float], percent: int) -> float:
-    """Nearest rank: the smallest value that so many percent of the values do not exceed."""
-    return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
+async def measured_alone(work: Callable[[], Awaitable[object]], count: int = 1) -> Sample:
+    """Measure without anything beside the work, as its CPU time would count."""
+    gc.collect()
+    with Meter() as meter:
+        await work()
+    return meter.sample(count)
 
 
 @attrs.define
-class Ticker:
+class _Ticker:
     """Sleeps 1 ms over and over, and notes how late it wakes."""
 
     largest: float = 0.0
@@ -131,37 +123,66 @@ class Ticker:
                 self.largest = max(self.largest, late)
 
 
-# --- Linux's /proc -------------------------------------------------------------------------------
+# --- descriptors ---------------------------------------------------------------------------------
+
+
+def allow_many_descriptors() -> None:
+    """Raise the limit of this process, and of those it starts, as far as is needed and allowed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _WANTED_DESCRIPTORS
+    wanted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+class _DescriptorWatch:
+    """Counts from a thread, so that a loop that is blocked is seen, too."""
+
+    def __enter__(self) -> Self:
+        self._before = self._peak = _open_descriptors()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    @property
+    def growth(self) -> int | None:
+        return growth(self._before, self._peak)
+
+    def _look(self) -> None:
+        while not self._over.wait(_LOOK_SECONDS):
+            self._peak = max(self._peak or 0, _open_descriptors() or 0)
+
+
+def _open_descriptors() -> int | None:
+    try:
+        # Since Linux 6.2 the directory's size is the count, without listing a thousand names.
+        folder = Path("/proc/self/fd")
+        return folder.stat().st_size or len(list(folder.iterdir()))
+    except OSError:
+        return None
+
+
+# --- memory and CPU ------------------------------------------------------------------------------
 
 
 def growth(before: int | None, peak: int | None) -> int | None:
-    """Return the bytes between the two, if both are known."""
+    """Return the difference, if both are known."""
     return None if before is None or peak is None else max(0, peak - before)
 
 
-def resident_bytes(pid: int | str) -> int | None:
-    """Resident set of a process, in bytes; ``None`` if it is over or cannot be known."""
-    return _status(pid, "VmRSS")
-
-
-def peak_bytes(pid: int | str) -> int | None:
-    """Largest resident set a process has had, in bytes; ``None`` as above."""
-    return _status(pid, "VmHWM")
-
-
-def _status(pid: int | str, field: str) -> int | None:
+def memory_bytes(pid: int | str, field: str) -> int | None:
+    """Return ``VmRSS`` or ``VmHWM`` of a process; ``None`` if it is over or cannot be known."""
     try:
         text = Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return None
     match = re.search(rf"^{field}:\s*(\d+) kB$", text, re.MULTILINE)
     return int(match[1]) * 1024 if match else None
-
-
-def _reset_peak() -> None:
-    """Forget this process's largest resident set: proc(5), ``/proc/pid/clear_refs``, value 5."""
-    with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
 
 
 def cpu_seconds(pid: int) -> float | None:

@@ -25,47 +25,20 @@ from typing import IO
 
 import attrs
 
-from benchmarks import _descriptors
-from benchmarks._client import ROOT, Failed
-from benchmarks._job import API_KEY, signature
+from benchmarks import _wire
+from benchmarks._measure import allow_many_descriptors
+from benchmarks._process import ROOT, Failed
 
-DESCRIPTION = "a separate Python process on loopback, one thread, selectors and sockets only"
+DESCRIPTION = "a Python process on loopback, one thread, selectors and sockets only"
 
 _BACKLOG = 4096
 _RECEIVE_BYTES = 128 * 1024
 _SMALL_BYTES = 4096
 """Requests up to this size are looked up once they were checked."""
 
-_ROOM = {
-    "status": True,
-    "msg": "success",
-    "room": {
-        "room_info": {
-            "room_title": "Room 1",
-            "room_id": "room01",
-            "sid": "SID_0123456789abcdef",
-            "joined_participants": 1,
-            "is_running": True,
-            "creation_time": "1700000000",
-            "metadata": '{"room_title":"Room 1"}',
-        },
-        "participants_info": [
-            {"sid": "PA_0123456789", "identity": "1", "name": "Ann", "state": "ACTIVE"}
-        ],
-    },
-}
-_RECORD = {"status": True, "msg": "accepted", "status_code": "SUCCESS"}
-
-
-def _reply(status: str, payload: object) -> bytes:
-    content = json.dumps(payload).encode()
-    head = f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\n"
-    return f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content
-
-
-_REFUSED = _reply("401 Unauthorized", {"status": False, "msg": "not signed"})
-_ACTIVE = _reply("200 OK", _ROOM)
-_ACCEPTED = _reply("200 OK", _RECORD)
+_REFUSED = _wire.reply("401 Unauthorized", _wire.REFUSED)
+_ACTIVE = _wire.reply("200 OK", _wire.ACTIVE)
+_ACCEPTED = _wire.reply("200 OK", _wire.ACCEPTED)
 
 
 # --- started by others ---------------------------------------------------------------------------
@@ -127,8 +100,8 @@ def _header(name: bytes, head: bytes) -> bytes:
 
 def _is_signed(head: bytes, message: bytes) -> bool:
     return (
-        _header(b"api-key", head) == API_KEY.encode()
-        and _header(b"hash-signature", head) == signature(message).encode()
+        _header(b"api-key", head) == _wire.API_KEY.encode()
+        and _header(b"hash-signature", head) == _wire.signature(message).encode()
     )
 
 
@@ -158,7 +131,7 @@ class _Counts:
             return self.known[request]
         head, body = request.split(b"\r\n\r\n", 1)
         path = head.split(b" ", 2)[1]
-        if path == b"/auth/room/getActiveRoomInfo" and _is_signed(head, _content(head, body)):
+        if path == _wire.CALL_PATH.encode() and _is_signed(head, _content(head, body)):
             self.calls += 1
             if len(request) <= _SMALL_BYTES:
                 self.known[request] = _ACTIVE
@@ -170,7 +143,7 @@ class _Counts:
         boundary = re.search(rb'boundary="?([^";\r\n]+)', head)
         closing = b"--" + boundary[1] + b"--" if boundary else b"?"
         is_whole = body[-256:].rstrip().endswith(closing)
-        if path == b"/auth/room/uploadWhiteboardFile" and is_whole and _is_signed(head, room):
+        if path == _wire.UPLOAD_PATH.encode() and is_whole and _is_signed(head, room):
             self.uploads += 1
             self.rooms.add(room)
             return _ACCEPTED
@@ -187,6 +160,8 @@ class _Counts:
 
 
 class _Server:
+    """All connections, in one thread."""
+
     def __init__(self, hold_seconds: float) -> None:
         self._hold_seconds = hold_seconds
         self._counts = _Counts()
@@ -204,7 +179,7 @@ class _Server:
                 self._release()
 
     def _turn(self) -> bool:
-        """Serve whoever is ready; tell whether to go on."""
+        """Serve what is ready; tell whether to go on."""
         wait = max(0.0, self._held[0][0] - time.monotonic()) if self._held else None
         for key, _ in self._selector.select(wait):
             if isinstance(key.fileobj, socket.socket):
@@ -265,5 +240,5 @@ class _Server:
 
 
 if __name__ == "__main__":
-    _descriptors.allow_many()
+    allow_many_descriptors()
     _Server(float(sys.argv[1])).run()

@@ -1,9 +1,9 @@
 """The sink: a server process that accepts uploads, counts them and throws them away.
 
-It reads by Content-Length and answers with the record of interface section 2. It takes as little as
-possible from the machine the clients run on: neither is the document copied out of the kernel
-(on Linux), nor is it decrypted. It serves one connection at a time and closes it after the reply,
-so that every upload opens its own.
+It reads by Content-Length and takes as little as possible from the machine the clients run on:
+neither is the document copied out of the kernel (on Linux), nor is it decrypted. It serves one
+connection at a time and closes it after the reply, so that every upload opens its own. A small call
+gets a record of an active room.
 
 Run as a module it is the server; :func:`running_sink` starts one.
 """
@@ -19,30 +19,28 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import IO
 
 import attrs
 
-from benchmarks._certificate import Certificate
-from benchmarks._client import ROOT, Failed
+from benchmarks import _wire
+from benchmarks._process import ROOT, Failed
 from benchmarks._sink_connection import Connection, Plain, Secured
 
 DESCRIPTION = (
-    "a separate Python process on loopback, blocking recv_into, over TCP with MSG_TRUNC (on Linux\n"
-    "      the kernel drops the document), over TLS 1.3 by the lengths of records, undecrypted"
+    "a Python process on loopback; over TCP the kernel drops the document (MSG_TRUNC, on Linux), "
+    "over TLS 1.3 it is counted by the lengths of records, undecrypted"
 )
 
 _END_BYTES = 1024
 """Bytes at the end of each form that are looked at; longer than any closing boundary."""
 
 _REQUIRED_HEADERS = (b"API-KEY", b"HASH-SIGNATURE", b"Room-Id")
-"""All clients send them (interface section 4.2); what they say is not looked at."""
+"""All clients send them; what they say is not looked at."""
 
-_RECORD = b'{"status":true,"msg":"discarded","status_code":"SUCCESS"}'
-_REPLY = (
-    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
-    b"Connection: close\r\n\r\n%b"
-) % (len(_RECORD), _RECORD)
+_ACCEPTED = _wire.reply("200 OK", _wire.ACCEPTED, close=True)
+_ACTIVE = _wire.reply("200 OK", _wire.ACTIVE, close=True)
 
 
 # --- started by others ---------------------------------------------------------------------------
@@ -66,6 +64,26 @@ class Sink:
                 raise Failed(f"the sink should have got {size:,} bytes, but: {receipt}")
 
 
+@attrs.frozen
+class Certificate:
+    """A certificate that signs itself, so that it is also what clients trust."""
+
+    path: str
+    """PEM file."""
+    key: str
+    """PEM file, without a password."""
+
+
+def make_certificate(folder: Path) -> Certificate:
+    """Make a certificate for 127.0.0.1 with ``openssl``."""
+    made = Certificate(str(folder / "certificate.pem"), str(folder / "key.pem"))
+    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
+    names = ["-subj", "/CN=benchmark", "-addext", "subjectAltName=IP:127.0.0.1"]
+    files = ["-out", made.path, "-keyout", made.key]
+    subprocess.run([*command.split(), *names, *files], check=True, capture_output=True)
+    return made
+
+
 @contextmanager
 def running_sink(certificate: Certificate | None = None) -> Iterator[Sink]:
     """Run a sink in a process of its own; it also ends when this process does."""
@@ -85,32 +103,36 @@ def running_sink(certificate: Certificate | None = None) -> Iterator[Sink]:
 def _serve(listener: socket.socket, context: ssl.SSLContext | None) -> None:
     while True:
         connection, _ = listener.accept()
-        receipt: dict[str, int | str]
         with connection:
             try:
-                peer = Secured(connection, context) if context else Plain(connection)
-                receipt = {"document_bytes": _receive(peer)}
+                size = _receive(Secured(connection, context) if context else Plain(connection))
             except (OSError, ValueError) as error:
-                receipt = {"error": f"{type(error).__name__}: {error}"}
-        print(json.dumps(receipt), flush=True)
+                receipt = json.dumps({"error": f"{type(error).__name__}: {error}"})
+            else:
+                receipt = "" if size is None else json.dumps({"document_bytes": size})
+        if receipt:
+            print(receipt, flush=True)
 
 
-def _receive(connection: Connection) -> int:
-    """Receive one upload and answer it; return the bytes of its document.
+def _receive(connection: Connection) -> int | None:
+    """Receive and answer one request; return the bytes of its document, ``None`` for a call.
 
     Raises:
         ValueError: A header is missing, the form is not framed as declared, or something follows.
 
     """
-    data = _read_heads(connection)
+    data = _read_until(connection, b"", heads=1)
+    if _wire.CALL_PATH.encode() in data.split(b"\r\n", 1)[0]:
+        connection.send(_ACTIVE)
+        return None
+    data = _read_until(connection, data, heads=2)
     headers, part, _ = data.split(b"\r\n\r\n", 2)
     for name in _REQUIRED_HEADERS:
         _searched(rb"\r\n%b: *(\S+)" % name, headers)
     length = int(_searched(rb"\r\ncontent-length: *(\d+)", headers))
     closing = b"\r\n--" + _searched(rb'boundary="?([^";\r\n]+)', headers) + b"--\r\n"
-    missing = len(headers) + 4 + length - len(data)
-    end = _read_end(connection, data, missing)
-    connection.send(_REPLY)
+    end = _read_end(connection, data, len(headers) + 4 + length - len(data))
+    connection.send(_ACCEPTED)
     if end is not None and not end.endswith(closing):
         raise ValueError(f"the form ends in {end[-80:]!r}")
     if not connection.is_over():
@@ -125,10 +147,9 @@ def _searched(pattern: bytes, headers: bytes) -> bytes:
     return match[1]
 
 
-def _read_heads(connection: Connection) -> bytes:
-    """Read at least the headers of the request and those of its first part."""
-    data = b""
-    while data.count(b"\r\n\r\n") < 2:
+def _read_until(connection: Connection, data: bytes, *, heads: int) -> bytes:
+    """Read at least the headers of the request, and with two heads those of its first part."""
+    while data.count(b"\r\n\r\n") < heads:
         chunk = connection.read()
         if not chunk:
             raise ValueError("the connection ended within the headers")

@@ -1,4 +1,4 @@
-"""The sink's end of a connection: what it reads, and what it lets fall."""
+"""The sink's end of a connection: what it reads, and what it drops."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Connection(Protocol):
         ...
 
     def drop(self, count: int) -> None:
-        """Let exactly so many bytes fall."""
+        """Drop exactly so many bytes."""
         ...
 
     def send(self, data: bytes) -> None:
@@ -50,7 +50,7 @@ class Plain:
         return self._connection.recv(16 * 1024)
 
     def drop(self, count: int) -> None:
-        """Let exactly so many bytes fall."""
+        """Drop exactly so many bytes."""
         _discard(self._connection, count)
 
     def send(self, data: bytes) -> None:
@@ -77,9 +77,9 @@ _GOODBYE_BYTES = _HEADER_BYTES + 2 + _AROUND_BYTES
 class Secured:
     """TLS 1.3 that decrypts no more than the beginning.
 
-    To decrypt costs a server more than to encrypt costs a good client, so that it would be the
-    server that is measured. What falls is counted from the lengths of its records, of which
-    nothing can be read afterwards; answering goes by other keys and still works.
+    Decrypting costs a server more than encrypting costs a good client, so that the server would be
+    measured. What is dropped is counted from the lengths of its records; nothing can be read
+    afterwards. The reply uses other keys and still works.
     """
 
     sees_the_end = False
@@ -89,9 +89,9 @@ class Secured:
         self._buffer = bytearray()
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
-        self._shake_hands()
+        self._handshake()
 
-    def _shake_hands(self) -> None:
+    def _handshake(self) -> None:
         while True:
             try:
                 self._tls.do_handshake()
@@ -128,10 +128,10 @@ class Secured:
             try:
                 return self._tls.read(16 * 1024)
             except ssl.SSLWantReadError:
-                continue  # it was none of data
+                continue  # a record without data
 
     def drop(self, count: int) -> None:
-        """Let exactly so many bytes fall, in whole records."""
+        """Drop exactly so many bytes, in whole records."""
         records = memoryview(bytearray(_BUFFER_BYTES))
         at, filled = 0, len(self._buffer)
         records[:filled] = self._buffer

@@ -1,108 +1,180 @@
-"""Compare our small calls with those of others: ``python -m benchmarks.calls``.
+"""Small calls, so many at a time, compared with others. Run by ``python -m benchmarks``.
 
-In each round every client asks for the same room over and over, one call at a time, then ten, then
-a hundred. ``--profile`` says where the time of one of our calls goes instead.
+Each call is signed anew and its reply is decoded, whichever client makes it. Before the clock
+starts each worker has made two calls: connections are open, caches are warm.
 """
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Sequence
+import contextlib
+import os
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from importlib import import_module
+from typing import Any
 
-from benchmarks import _call_clients, _machine, _options, _profile, _responder
-from benchmarks._call_clients import CEILING, COMMUNITY, HTTPX, HTTPX_WIDE, WARM_UP_CALLS
-from benchmarks._client import Client
-from benchmarks._comparison import Column, Comparison, Target, Task, compare
-from benchmarks._job import CallsJob
-from benchmarks._measure import Sample
-from benchmarks._options import Options
-from benchmarks._section import Section
+import anyio
+import attrs
 
-CONCURRENCIES = (1, 10, 100)
+from benchmarks import _responder, _wire
+from benchmarks._compare import CPU_EACH, Column, Comparison, Options, Target, Task, compare
+from benchmarks._measure import Sample, measured_alone
+from benchmarks._process import OURS, Client, Role, ours_on_other_loops
+
+TITLE = "Small calls"
+NOTES = f"""\
+* `getActiveRoomInfo`, signed anew for each call; calls/s: from the first call to the last reply.
+* CPU: user and system time of the client, for each call.
+* httpx post: `httpx.AsyncClient` as it is made. plugnmeet-sdk: used as it is; it opens a session
+  and a connection for each call.
+* The server is {_responder.DESCRIPTION}."""
+
+SDK = "plugnmeet-sdk"
 SECONDS = 2.0
-
-_NOTES = f"""\
-Small calls: getActiveRoomInfo, signed anew and decoded each time; {WARM_UP_CALLS} calls of each worker go before.
-Medians over the rounds, with the range; ratios are ours divided by theirs within one round.
-More is better for calls/s, less for the rest.
-calls/s: from the first call to the last reply. p50, p99: nearest rank of all calls of a sample.
-CPU: user and system time of the client per call.
-{HTTPX}: httpx.AsyncClient as it is made; {HTTPX_WIDE}: with 100 connections that it keeps.
-{COMMUNITY}: used as it is; it opens a session and a connection for each call.
-{CEILING}: no client, but what responder and kernel can take; one ready-made request, not decoded.
-Responder: {_responder.DESCRIPTION}."""  # noqa: E501 - a line of the report
+"""Of each sample."""
+WARM_UP_CALLS = 2
+"""Of each worker."""
 
 
-def task(concurrency: int) -> Task:
-    """Return what is compared at so many calls at a time."""
-    at_a_time = "one at a time" if concurrency == 1 else f"{concurrency} at a time"
-    columns = (
-        Column("calls/s", "calls_per_second", 0, lambda s: s.calls / s.seconds, True),
-        Column("p50 ms", "p50_ms", 2, lambda s: _ms(s.p50_seconds)),
-        Column("p99 ms", "p99_ms", 2, lambda s: _ms(s.p99_seconds)),
-        Column("CPU us/call", "cpu_us_per_call", 0, lambda s: s.cpu_seconds / s.calls * 1e6),
-    )
-    targets = {
-        1: (Target("calls_per_second", 1.2, HTTPX),),
-        100: (Target("calls_per_second", 30.0, HTTPX_WIDE),),
-    }.get(concurrency, ())
-    common = Target("calls_per_second", 1.1, COMMUNITY)
-    return Task(f"calls-{concurrency}", f"calls, {at_a_time}", columns, (*targets, common))
+@attrs.frozen
+class Job:
+    """Small calls, so many at a time, for so long."""
+
+    base_url: str
+    concurrency: int
+    seconds: float
+    """Afterwards no new call is begun."""
+
+    @property
+    def url(self) -> str:
+        """Where the calls go."""
+        return self.base_url + _wire.CALL_PATH
 
 
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else seconds * 1e3
+Call = Callable[[], Awaitable[object]]
 
 
-# --- running it ----------------------------------------------------------------------------------
+async def _hammer(call: Call, job: Job) -> Sample:
+    """Let the workers call until the time is up; measure until the last has its reply."""
+    made = 0
+    until = 0.0
+
+    async def warm_up() -> None:
+        for _ in range(WARM_UP_CALLS):
+            await call()
+
+    async def work() -> None:
+        nonlocal made
+        while True:  # once at least, on the busiest machine
+            await call()
+            made += 1
+            if time.perf_counter() >= until:
+                break
+
+    await _each(job.concurrency, warm_up)
+    until = time.perf_counter() + job.seconds
+    sample = await measured_alone(lambda: _each(job.concurrency, work))
+    return attrs.evolve(sample, count=made)
 
 
-def section(concurrencies: Sequence[int], seconds: float, options: Options) -> Section:
-    """Compare small calls at each concurrency, for so long."""
-    comparisons = [compared(concurrency, seconds, options) for concurrency in concurrencies]
-    return Section("calls", "Small calls", _NOTES, tuple(comparisons))
+async def _each(count: int, worker: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async with anyio.create_task_group() as tasks:
+        for _ in range(count):
+            tasks.start_soon(worker)
 
 
-def compared(concurrency: int, seconds: float, options: Options) -> Comparison:
-    """Compare small calls, so many at a time."""
-    clients = options.chosen(_call_clients.clients(concurrency, install=options.install))
+# --- the clients; each fresh process imports its own ---------------------------------------------
 
+
+async def _ours(job: Job) -> Sample:
+    from meeting_async import MeetingClient  # noqa: PLC0415 - as above
+
+    async with MeetingClient(
+        job.base_url, api_key=_wire.API_KEY, api_secret=_wire.API_SECRET
+    ) as client:
+        return await _hammer(lambda: client.get_active_room_info(_wire.ROOM_ID), job)
+
+
+async def _httpx(job: Job) -> Sample:
+    return await _post(import_module("httpx"), job)
+
+
+async def _httpx2(job: Job) -> Sample:
+    return await _post(import_module("httpx2"), job)
+
+
+async def _post(httpx: Any, job: Job) -> Sample:
+    """Call with httpx or its fork."""
+    async with httpx.AsyncClient(timeout=60, trust_env=False) as client:
+
+        async def call() -> None:
+            body, headers = _wire.signed_call()
+            reply = await client.post(job.url, content=body, headers=headers)
+            _check(reply.status_code, reply.json())
+
+        return await _hammer(call, job)
+
+
+async def _aiohttp(job: Job) -> Sample:
+    async with import_module("aiohttp").ClientSession() as session:
+
+        async def call() -> None:
+            body, headers = _wire.signed_call()
+            async with session.post(job.url, data=body, headers=headers) as reply:
+                _check(reply.status, await reply.json())
+
+        return await _hammer(call, job)
+
+
+async def _sdk(job: Job) -> Sample:
+    """Call with the community's SDK; it prints a line for each call."""
+    requests = import_module("plugnmeet_sdk.schemas.requests")
+    module = import_module("plugnmeet_sdk")
+    sdk = module.PlugNMeet(job.base_url, _wire.API_KEY, _wire.API_SECRET)
+    request = requests.GetActiveRoomInfoRequest(room_id=_wire.ROOM_ID)
+
+    async def call() -> None:
+        _check(*await sdk.getActiveRoomInfo(request))
+
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):  # noqa: ASYNC230, PTH123
+        return await _hammer(call, job)
+
+
+def _check(status: int, reply: Any) -> None:
+    if status != 200 or reply["status"] is not True:
+        raise RuntimeError(f"the responder refused: {status} {reply}")
+
+
+_OURS = Client(OURS, _ours, Role.OURS)
+CLIENTS = (
+    _OURS,
+    Client(SDK, _sdk, needs="plugnmeet_sdk"),
+    Client("httpx post", _httpx),
+    Client("httpx2 post", _httpx2, needs="httpx2"),
+    Client("aiohttp post", _aiohttp, needs="aiohttp"),
+    *ours_on_other_loops(_OURS),
+)
+
+
+# --- the comparison ------------------------------------------------------------------------------
+
+_SPEED = Column("calls/s", lambda s: s.count / s.seconds, 0, more_is_better=True)
+
+
+def comparisons(options: Options) -> Iterator[Comparison]:
+    """Compare small calls at each concurrency."""
+    for concurrency in (10,) if options.quick else (1, 10, 100):
+        yield _compared(concurrency, 0.1 if options.quick else SECONDS, options)
+
+
+def _compared(concurrency: int, seconds: float, options: Options) -> Comparison:
     def sample(client: Client) -> Sample:
         with _responder.running_responder() as responder:
-            done = client.measure(CallsJob(responder.base_url, concurrency, seconds))
-            calls = done.calls + WARM_UP_CALLS * concurrency
+            done = client.measure(__name__, Job(responder.base_url, concurrency, seconds))
+            calls = done.count + WARM_UP_CALLS * concurrency
             responder.check_answered(calls=calls, uploads=0, rooms=0)
         return done
 
-    return compare(task(concurrency), clients, sample, options.rounds)
-
-
-# --- the command line ----------------------------------------------------------------------------
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the benchmark and print its report."""
-    name = "python -m benchmarks.calls"
-    parser = argparse.ArgumentParser(prog=name, description=(__doc__ or "").partition(":")[0])
-    parser.add_argument(
-        "--concurrency", type=_options.count, action="append", help="repeat it (1, 10, 100)"
-    )
-    parser.add_argument("--seconds", type=float, help="of each turn (2; of a profile: 20)")
-    parser.add_argument("--profile", action="store_true", help="of our calls, one at a time")
-    _options.add(parser)
-    _options.add_json(parser)
-    found, options = _options.parsed(parser, arguments)
-    if found.profile:
-        print(_profile.report(found.seconds or 20.0))
-        return
-    seconds = found.seconds or SECONDS
-    concurrencies = tuple(found.concurrency or CONCURRENCIES)
-    machine = _machine.facts()
-    result = section(concurrencies, seconds, options)
-    asked = "".join(f" --concurrency {count}" for count in concurrencies)
-    command = f"{name}{asked} --seconds {seconds:g}{options.command}"
-    _options.report(result, machine, command, as_json=found.json)
-
-
-if __name__ == "__main__":
-    main()
+    title = f"calls, {'one' if concurrency == 1 else concurrency} at a time"
+    task = Task(title, (_SPEED, CPU_EACH), (Target(_SPEED, 1.3, SDK),))
+    return compare(task, options.chosen(CLIENTS), sample, options.rounds)

@@ -1,1 +1,1 @@
-"""Policies of waiting for a room, simulated: ``python -m benchmarks.waiting``."""
+"""Waiting for a locked room, simulated: the real decisions of the client in virtual time."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import statistics
+from collections.abc import Callable, Iterator, Sequence
 
-from benchmarks.waiting import _holds, _strategies
-from benchmarks.waiting._simulation import Meeting
-from benchmarks.waiting._study import Crowd, Single, Study, better
-from benchmarks.waiting._tally import percentile
-from benchmarks.waiting._targets import OURS, PROBING, targets
+from benchmarks.waiting._room import Tally, percentile
+from benchmarks.waiting._strategies import FIRST, OURS, STRATEGIES
+from benchmarks.waiting._study import CROWD, CROWD_HOLDS, DOCUMENT_BYTES, Study, targets
 
 Row = Sequence[str]
 
@@ -19,97 +18,73 @@ def text(study: Study) -> str:
 
 
 def _sections(study: Study) -> Iterator[str]:
+    size = f"{DOCUMENT_BYTES / 2**20:g} MiB"
     yield "## Targets\n"
     yield from _table(_targets(study))
-    for single in (study.typical, study.slow):
-        yield f"\n## One waiter, body of {single.line.seconds:g} s, holds log-uniform 1 to 300 s\n"
-        yield from _table(_waiter(single))
-        yield "\n### Idle time and bytes re-sent, by shape of the holding times\n"
-        yield from _table(_by_shape(single))
-    yield "\n## One waiter on every line, mean of the four shapes\n"
-    yield from _table(_grid(study))
-    meetings: dict[Meeting, str] = {"crowd": "one document each", "steady": "again and again"}
-    for meeting, title in meetings.items():
-        yield f"\n## 50 contenders, {title}, each holding the room for 5 s on average\n"
-        yield from _table(_crowded(study, meeting))
-    for crowd in (*study.crowds, *study.long_crowds):
-        if len(crowd.sizes) > 1:
-            title = f"1 to 50 contenders, one document each, body of {crowd.line.seconds:g} s"
-            title += f", holds of {crowd.hold:.0f} s"
-            yield f"\n## {title}\n"
-            yield "99 % wait in fair shares / idle s / bytes re-sent for each delivered.\n"
-            yield from _table(_sizes(crowd))
+    yield f"\n## One waiter, a document of {size}\n"
+    yield "Seconds from the release to the start of the document, mean / documents re-sent, mean."
+    yield "For each figure the worst of three kinds of locks counts.\n"
+    yield from _table(_single(study))
+    yield "\n## One waiter, a server that answers an empty form without looking at its lock\n"
+    yield "Documents re-sent, mean; the worst of three kinds of locks.\n"
+    yield from _table(_lied_to(study))
+    for hold in CROWD_HOLDS:
+        yield f"\n## {CROWD} contenders, {size} each, holding the room for {hold:g} s on average\n"
+        yield "Bytes re-sent for each delivered / seconds that a released room stands idle, mean /"
+        yield "99 % of the waits, s. Each contender has a line and a process of its own.\n"
+        yield from _table(_crowds(study, hold))
 
 
 def _targets(study: Study) -> Iterator[Row]:
     yield ("target", "at most", "reached", "met")
     for target in targets(study):
-        figures = [f"{value:.3g} {target.unit}".strip() for value in (target.bound, target.reached)]
-        yield (target.text, *figures, "yes" if target.is_met else "**no**")
+        bound = f"{'below ' if target.is_strict else ''}{target.bound:g} {target.unit}".strip()
+        reached = f"{target.reached:.3g} {target.unit}".strip()
+        yield (target.text, bound, reached, "yes" if target.is_met else "**no**")
 
 
-def _waiter(single: Single) -> Iterator[Row]:
-    yield (
-        *("", "idle s, mean", "idle s, 99 %", "idle / holding time", "bytes re-sent / delivered"),
-        *("time re-sending", "wait s, 50 %", "wait s, 99 %"),
-    )
-    for name, tally in single.shapes["log-uniform"].items():
-        yield (
-            *(name, f"{tally.idle:.2f}", f"{percentile(tally.idles, 0.99):.1f}"),
-            *(f"{tally.idle_share:.1%}", f"{tally.resent + tally.probed_share:.3g}"),
-            *(f"{tally.resending:.1%}", f"{tally.wait(0.5):.1f}", f"{tally.wait(0.99):.0f}"),
-        )
+def _lines(study: Study) -> Row:
+    return ("", *(f"{line} Mbit/s" for line in study.effort.lines))
 
 
-def _by_shape(single: Single) -> Iterator[Row]:
-    yield ("", *single.shapes)
-    for strategy in _strategies.ALL:
-        cells = [tallies[strategy.name] for tallies in single.shapes.values()]
-        yield (strategy.name, *(f"{tally.idle_share:.1%} / {tally.resent:.3g}" for tally in cells))
+def _single(study: Study) -> Iterator[Row]:
+    yield _lines(study)
+    for name in STRATEGIES:
+        yield (name, *(_start(study, line, name) for line in study.effort.lines))
 
 
-def _grid(study: Study) -> Iterator[Row]:
-    yield (
-        *("document", "Mbit/s", "body s", "idle s", "bytes re-sent / delivered"),
-        *("better on both", "probe: begins after s", "probe: bytes / delivered"),
-    )
-    for single in study.grid:
-        found = {f"{peer} ({shape})" for shape, peer in single.better()}
-        yield (
-            *(f"{single.line.size / 1e6:g} MB", f"{single.line.megabits_per_second:g}"),
-            *(f"{single.line.seconds:.3g}", f"{single.mean(OURS, lambda t: t.idle):.1f}"),
-            *(f"{single.mean(OURS, lambda t: t.resent):.2f}", ", ".join(sorted(found)) or "none"),
-            f"{single.mean(PROBING, lambda t: t.lag):.2f}",
-            f"{single.mean(PROBING, lambda t: t.resent + t.probed_share):.2%}",
-        )
+def _start(study: Study, line: int, name: str) -> str:
+    start = study.worst(line, name, lambda tally: statistics.fmean(tally.starts))
+    return f"{start:.2f} / {study.worst(line, name, lambda tally: tally.resent):.2f}"
 
 
-def _crowded(study: Study, meeting: Meeting) -> Iterator[Row]:
-    crowds = [crowd for crowd in study.crowds if crowd.meeting == meeting]
-    heads = ("99 % wait / fair share", "bytes re-sent / delivered", "idle s")
-    yield ("", *(f"{crowd.line.seconds:g} s body: {head}" for crowd in crowds for head in heads))
-    for strategy in _strategies.ALL:
-        yield (strategy.name, *(cell for crowd in crowds for cell in _shared(crowd, strategy.name)))
+def _lied_to(study: Study) -> Iterator[Row]:
+    yield _lines(study)
+    for name in (OURS, FIRST):
+        by_line = [
+            max(t[name].resent for (key, _), t in study.lied_to.items() if key == line)
+            for line in study.effort.lines
+        ]
+        yield (name, *(f"{resent:.2f}" for resent in by_line))
 
 
-def _shared(crowd: Crowd, name: str) -> Iterator[str]:
-    tally = crowd.sizes[50][name]
-    yield f"{crowd.unfairness(50, name):.2f}"
-    yield f"{tally.resent + tally.probed_share:.3g}"
-    yield f"{tally.idle:.2f}"
+def _crowds(study: Study, hold: float) -> Iterator[Row]:
+    yield _lines(study)
+    for name in STRATEGIES:
+        found = [study.crowds[line, hold][name] for line in study.effort.lines]
+        yield (name, *(_crowd(tally) for tally in found))
+    yield _counted(study, hold, "questions for each document", lambda t: t.questions)
+    yield _counted(study, hold, "processes that stopped asking", lambda t: t.disbelieving)
 
 
-def _sizes(crowd: Crowd) -> Iterator[Row]:
-    yield ("", *(str(number) for number in crowd.sizes))
-    for strategy in _strategies.ALL:
-        yield (strategy.name, *(_size(crowd, number, strategy.name) for number in crowd.sizes))
-    found = [", ".join(better(tallies)) or "none" for tallies in crowd.sizes.values()]
-    yield ("better on both", *found)
+def _counted(study: Study, hold: float, title: str, figure: Callable[[Tally], int]) -> Row:
+    tallies = [study.crowds[line, hold][OURS] for line in study.effort.lines]
+    return (title, *(f"{figure(tally) / len(tally.refused):.2f}" for tally in tallies))
 
 
-def _size(crowd: Crowd, number: int, name: str) -> str:
-    tally = crowd.sizes[number][name]
-    return f"{crowd.unfairness(number, name):.2f} / {tally.idle:.1f} / {tally.resent:.3g}"
+def _crowd(tally: Tally) -> str:
+    idle = statistics.fmean(tally.idles)
+    return f"{tally.resent:.2f} / {idle:.2f} / {percentile(tally.waits, 0.99):.0f}"
 
 
 def _table(rows: Iterator[Row]) -> Iterator[str]:
@@ -121,10 +96,3 @@ def _table(rows: Iterator[Row]) -> Iterator[str]:
 
 def _line(cells: Row) -> str:
     return f"| {' | '.join(cells)} |"
-
-
-def notes(study: Study) -> Iterator[str]:
-    """Say how the figures came about."""
-    effort = study.effort
-    yield f"{study.hours:,.0f} hours simulated; seed {effort.seed}."
-    yield f"Mean holding time {_holds.MEAN:.1f} s in every shape; never above {_holds.WINDOW:g} s."

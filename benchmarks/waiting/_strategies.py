@@ -1,132 +1,105 @@
-"""The policies compared: ours, and what others do or advise.
-
-Attempts and total time of all of them are unlimited here: who gives up after two retries within a
-second (openai) or after 45 s (stamina) delivers nothing, and cannot be compared.
-"""
+"""The ways to wait that are compared: ours, those of others, and one that knows the future."""
 
 from __future__ import annotations
 
-import enum
 import math
 from collections.abc import Callable
-from random import Random
+from typing import Protocol
 
 import attrs
 
-from meeting_async import LockPolicy
+from meeting_async._delivery.retry import AttemptResult, Done, Repeatability, RetryState, Stop, Wait
+from meeting_async._policies import LockPolicy
+from meeting_async._protocol.replies import Answer
+
+BUSY = Answer(409)
 
 
-class Role(enum.Enum):
-    """How a strategy is drawn."""
-
-    OURS = "ours"
-    PROBE = "variant"
-    PEER = "peer"
-    ORACLE = "ceiling"
-
-
-@attrs.frozen
-class Refusal:
-    """What a waiter knows when it has to choose a delay."""
-
-    waited: float
-    """Seconds since its first 409."""
-    send_seconds: float
-    """Seconds that the body took."""
-    number: int
-    """Refusals before this one."""
-    previous: float | None
-    """The delay chosen last, in seconds."""
-    probing: bool = False
-    """It was a probe that was refused."""
-
-
-@attrs.frozen
-class Strategy:
-    """A way to wait."""
-
-    name: str
-    role: Role
-    delay: Callable[[Refusal, Random], float] = attrs.field(eq=False)
-    """Chooses the seconds until the next attempt."""
+class Waiter(Protocol):
+    """What decides for one upload; the client's ``RetryState`` is one."""
 
     @property
-    def probes(self) -> bool:
-        """Whether it asks before it sends."""
-        return self.role is Role.PROBE
+    def must_ask(self) -> bool:
+        """Whether the room is asked with an empty form before the next document."""
+        ...
 
-    @property
-    def is_clairvoyant(self) -> bool:
-        """Whether it knows when the lock is released."""
-        return self.role is Role.ORACLE
+    def answered(self, locked: Answer | None, now: float, random: float) -> Wait | Stop | None:
+        """Take in the answer to a question; ``None``: send the document."""
+        ...
 
-
-def fixed(seconds: float) -> Strategy:
-    """Return a policy that always waits the same time."""
-    return Strategy(f"fixed {seconds:g} s", Role.PEER, lambda _refusal, _random: seconds)
+    def next(self, result: AttemptResult, now: float, random: float) -> Done | Stop | Wait:
+        """Say what follows a document."""
+        ...
 
 
-def ours(policy: LockPolicy, name: str = "meeting_async") -> Strategy:
-    """Return what a lock policy of this library does, without the end of its budget."""
-    endless = attrs.evolve(policy, max_wait=math.inf)
-    role = Role.PROBE if policy.probe else Role.OURS
+class NeverAsks:
+    """A waiter that sends its document each time, after a delay of its own."""
 
-    def delay(refusal: Refusal, random: Random) -> float:
-        seconds = endless.delay(
-            waited=refusal.waited,
-            send_seconds=refusal.send_seconds,
-            hint=None,
-            random=random.random(),
-            probing=refusal.probing,
-        )
-        assert seconds is not None
-        return seconds
+    must_ask = False
 
-    return Strategy(name, role, delay)
+    def answered(self, locked: Answer | None, now: float, random: float) -> Wait | Stop | None:
+        """Never called."""
+        raise AssertionError("nothing was asked")
 
+    def next(self, result: AttemptResult, now: float, random: float) -> Wait:
+        """Wait."""
+        return Wait(self.delay(result, now, random))
 
-_DOUBLINGS = 32
-"""More of them would overflow, and change nothing below any cap."""
+    def delay(self, result: AttemptResult, now: float, random: float) -> float:
+        """Seconds until the document is sent again."""
+        raise NotImplementedError
 
 
-def _doubled(base: float, cap: float, number: int) -> float:
-    return min(cap, base * 2.0 ** min(number, _DOUBLINGS))
+@attrs.define
+class Fixed(NeverAsks):
+    """The loop that everybody writes first."""
+
+    seconds: float
+
+    def delay(self, result: AttemptResult, now: float, random: float) -> float:
+        """Wait the same each time."""
+        return self.seconds
 
 
-def _full_jitter(refusal: Refusal, random: Random) -> float:
-    """https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/ ."""
-    return random.uniform(0, _doubled(1, 20, refusal.number))
+@attrs.define
+class FirstEdition(NeverAsks):
+    """The default of version 0.1: its rule and its constants, without the end of its budget.
+
+    Today it is what follows with ``LockPolicy(probe=False)``, and when questions are of no use.
+    """
+
+    since: float | None = None
+    """When the first 409 came."""
+
+    def delay(self, result: AttemptResult, now: float, random: float) -> float:
+        """Wait four times as long as so far, at most 7.5 s; on a slow line 1.5 bodies."""
+        self.since = now if self.since is None else self.since
+        waited, body = now - self.since, result.body_seconds or 0.0
+        slow = 1.5 * body
+        longest = max(7.5 * max(min(1.0, 120 / max(waited, 1.0)), 0.25), slow)
+        grown = max(min(4 * waited, longest), slow / 2, 0.5)
+        until_expiry = max(300 - waited - body, 0.5) if waited < 300 else math.inf
+        return min(grown * (0.75 + 0.5 * random), until_expiry)
 
 
-def _decorrelated_jitter(refusal: Refusal, random: Random) -> float:
-    """From the same page."""
-    return min(20.0, random.uniform(1, 3 * (refusal.previous or 1)))
+def ours(size: int, *, probe: bool = True) -> RetryState:
+    """Return the client's own decisions, as in a process that does nothing else."""
+    return RetryState(
+        repeatability=Repeatability.AT_MOST_ONCE,
+        lock=LockPolicy(max_wait=math.inf, probe=probe),
+        size=size,
+    )
 
 
-def _stamina(refusal: Refusal, random: Random) -> float:
-    """Wait as the defaults of ``stamina.retry``: wait_initial 0.1, wait_max 5, wait_jitter 1."""
-    return min(5.0, _doubled(0.1, 5, refusal.number) + random.uniform(0, 1))
+OURS = "meeting_async"
+FIRST = "first edition"
+ORACLE = "oracle"
+"""It knows the future: the document ends in the moment of the release, first come, first served."""
 
-
-def _openai(refusal: Refusal, random: Random) -> float:
-    """Wait as openai's Python SDK, which does retry a 409: 0.5 s doubled to 8 s, less up to ¼."""
-    return _doubled(0.5, 8, refusal.number) * (1 - 0.25 * random.random())
-
-
-def _never(_refusal: Refusal, _random: Random) -> float:
-    raise AssertionError("a clairvoyant is never refused")
-
-
-OURS = ours(LockPolicy())
-PROBING = ours(LockPolicy(probe=True), "meeting_async, probe")
-ORACLE = Strategy("oracle", Role.ORACLE, _never)
-PEERS = (
-    fixed(1),
-    fixed(5),
-    fixed(30),
-    Strategy("AWS full jitter", Role.PEER, _full_jitter),
-    Strategy("decorrelated jitter", Role.PEER, _decorrelated_jitter),
-    Strategy("stamina", Role.PEER, _stamina),
-    Strategy("openai", Role.PEER, _openai),
-)
-ALL = (OURS, PROBING, *PEERS, ORACLE)
+STRATEGIES: dict[str, Callable[[int], Waiter] | None] = {
+    OURS: ours,
+    FIRST: lambda _size: FirstEdition(),
+    "every second": lambda _size: Fixed(1.0),
+    ORACLE: None,
+}
+"""Each makes a waiter for a document of so many bytes."""

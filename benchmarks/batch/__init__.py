@@ -1,1 +1,0 @@
-"""Batches of uploads, measured: how long they take, and what they cost."""
