@@ -1,0 +1,604 @@
+"""A batch: every job gets one outcome, in order within its room, and the others go on."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import anyio
+import pytest
+
+from meeting_async import Document, Event, MeetingClient, errors
+from meeting_async._batch.jobs import UploadJob, UploadOutcome
+from meeting_async._batch.report import BatchReport
+from meeting_async._batch.scheduler import PATIENCE
+from support import virtual_time
+from support.fake_rooms import (
+    PDF,
+    Act,
+    FakeRooms,
+    Visit,
+    absent,
+    accepted,
+    asynchronously,
+    busy,
+    client_of,
+    conversion_failed,
+    cut_off,
+    failing,
+    generated,
+    hanging,
+    job,
+    jobs_for,
+    lost,
+    refused,
+)
+
+pytestmark = pytest.mark.anyio
+BACKENDS = ["asyncio", "trio"]
+both = pytest.mark.parametrize("backend", BACKENDS)
+
+
+async def ran(
+    jobs: Any, rooms: FakeRooms, settings: dict[str, Any] | None = None, **how: Any
+) -> BatchReport:
+    """Run a batch to its end and return its report."""
+    async with client_of(rooms, **settings or {}) as client:
+        async with client.upload_many(jobs, **how) as batch:
+            report = await batch.wait()
+    assert rooms.collisions == []
+    return report
+
+
+def in_virtual_time(
+    jobs: Any,
+    rooms: FakeRooms,
+    settings: dict[str, Any] | None = None,
+    *,
+    backend: str = "asyncio",
+    **how: Any,
+) -> BatchReport:
+    """Do the same on a clock that jumps."""
+    return virtual_time.run(backend, lambda: ran(jobs, rooms, settings, **how))
+
+
+def statuses(report: BatchReport) -> list[str]:
+    """Return what became of the jobs in the order of the input; each has one outcome."""
+    assert [outcome.index for outcome in report.outcomes] == list(range(report.total))
+    return [outcome.status for outcome in report.outcomes]
+
+
+# --- order ---------------------------------------------------------------------------------------
+
+
+@both
+@pytest.mark.parametrize("concurrency", [1, 3, 32])
+@pytest.mark.parametrize("given", [list, generated, asynchronously])
+def test_in_order_within_a_room_side_by_side_among_rooms(
+    backend: str, concurrency: int, given: Callable[..., Any]
+) -> None:
+    """200 jobs on 20 rooms: never two in a room at once, never more in flight than allowed."""
+    rooms, jobs = FakeRooms(seconds=1.0), jobs_for(20, 10)
+    report = in_virtual_time(given(jobs), rooms, backend=backend, concurrency=concurrency)
+    assert statuses(report) == ["accepted"] * 200
+    for room in range(20):
+        expected = [f"room{room:02}-{number}.pdf" for number in range(10)]
+        assert rooms.names(f"room{room:02}") == expected
+    assert rooms.peak == min(concurrency, 20)
+    assert report.seconds == pytest.approx(200 / min(concurrency, 20), rel=0.05)
+
+
+def test_the_longest_queue_goes_first() -> None:
+    """A chain of twenty beside thirty single ones, two at a time: no longer than it must take."""
+    jobs = [*jobs_for(30, 1), *(job("chain", number) for number in range(20))]
+    report = in_virtual_time(jobs, FakeRooms(seconds=1.0), concurrency=2)
+    assert report.seconds <= 1.05 * 25
+
+
+def test_outcomes_come_as_jobs_end() -> None:
+    """The report has them in the order of the input."""
+    seconds = {"slow": 5.0, "quick": 1.0}
+
+    async def main() -> tuple[list[int], list[int]]:
+        rooms = FakeRooms(lambda visit: accepted(replying=seconds[visit.room]))
+        async with client_of(rooms) as client:
+            async with client.upload_many([job("slow"), job("quick", 1)]) as batch:
+                came = [outcome.index async for outcome in batch]
+        return came, [outcome.index for outcome in batch.report.outcomes]
+
+    assert virtual_time.run("asyncio", main) == ([1, 0], [0, 1])
+
+
+@both
+def test_a_locked_room_delays_no_other(backend: str) -> None:
+    """Three rooms are locked for four minutes, with one permit: the others take no longer."""
+    locked = {"locked0", "locked1", "locked2"}
+
+    def answer(visit: Visit) -> Act:
+        is_locked = visit.room in locked and anyio.current_time() < began + 240
+        return busy() if is_locked else accepted(replying=1.0)
+
+    began = 0.0
+
+    async def main() -> tuple[BatchReport, FakeRooms]:
+        nonlocal began
+        began = anyio.current_time()
+        rooms = FakeRooms(answer)
+        jobs = [job(room, n) for n in range(2) for room in sorted(locked)] + jobs_for(10, 3)
+        return await ran(jobs, rooms, concurrency=1), rooms
+
+    report, rooms = virtual_time.run(backend, main)
+    assert statuses(report) == ["accepted"] * 36
+    ended = [o.started + o.seconds for o in report.outcomes if o.room_id not in locked]
+    assert max(ended) == pytest.approx(30, abs=0.1)
+    assert rooms.peak == 1
+    assert report.conflicts > 20
+    assert 240 < report.seconds < 260
+
+
+@both
+def test_a_wait_holds_no_permit(backend: str) -> None:
+    """While all rooms are locked, or none is active, every permit is free."""
+
+    async def main(rooms: FakeRooms, **how: Any) -> None:
+        async with client_of(rooms) as client:
+            async with client.upload_many(jobs_for(5, 2), concurrency=2, **how) as batch:
+                await anyio.sleep(101.3)
+                assert (batch._limiter.in_use, rooms.running) == (0, 0)
+                assert len(rooms.visits) > 5
+                batch.stop()
+        assert set(statuses(batch.report)) == {"skipped" if how else "failed", "skipped"}
+
+    virtual_time.run(backend, lambda: main(FakeRooms(lambda _: busy())))
+    virtual_time.run(backend, lambda: main(FakeRooms(ask=lambda _: absent()), wait_active=600))
+
+
+def test_a_short_queue_has_its_turn() -> None:
+    """One permit, a room that is fed without end, and one document for another room."""
+
+    async def endless() -> AsyncIterator[UploadJob]:
+        yield job("first")
+        yield job("short")
+        for number in itertools.count():
+            yield job("long", number)
+
+    async def main() -> int:
+        rooms = FakeRooms(seconds=1.0)
+        async with client_of(rooms) as client:
+            async with client.upload_many(endless(), concurrency=1, window=10) as batch:
+                async for outcome in batch:
+                    if outcome.room_id == "short":
+                        break
+                batch.stop()
+        return len(rooms.uploads)
+
+    assert virtual_time.run("asyncio", main) <= 10 * PATIENCE
+
+
+def test_behind_a_single_upload() -> None:
+    """Room locks are common; a job that waits there holds no permit."""
+
+    async def main() -> None:
+        rooms = FakeRooms(seconds=100.0)
+        async with client_of(rooms) as client, anyio.create_task_group() as tasks:
+            single = Document.from_bytes(PDF, "single.pdf")
+            tasks.start_soon(client.upload_whiteboard_file, "room00", single)
+            await anyio.sleep(1)
+            jobs = [job("room00", 0), job("room01", 0)]
+            async with client.upload_many(jobs, concurrency=1) as batch:
+                report = await batch.wait()
+        assert statuses(report) == ["accepted", "accepted"]
+        assert rooms.names("room00") == ["single.pdf", "room00-0.pdf"]
+        assert rooms.collisions == []
+        assert report.outcomes[1].seconds == pytest.approx(100)
+        assert report.outcomes[0].waited == pytest.approx(100, abs=0.5)
+
+    virtual_time.run("asyncio", main)
+
+
+def test_two_batches_at_once() -> None:
+    """On one client, and on one made of it, to the same rooms, with one permit each."""
+
+    async def main() -> None:
+        rooms, reports = FakeRooms(seconds=1.0), []
+
+        async def run(client: MeetingClient) -> None:
+            async with client.upload_many(jobs_for(4, 5), concurrency=1) as batch:
+                reports.append(await batch.wait())
+
+        async with client_of(rooms) as client, anyio.create_task_group() as tasks:
+            tasks.start_soon(run, client)
+            tasks.start_soon(run, client.with_options(preflight=False))
+        assert [statuses(report) for report in reports] == [["accepted"] * 20] * 2
+        assert (rooms.collisions, rooms.peak) == ([], 2)
+
+    virtual_time.run("asyncio", main)
+
+
+# --- what becomes of a job -----------------------------------------------------------------------
+
+
+def raising(error: BaseException) -> AsyncIterator[bytes]:
+    """Make a source that fails half-way."""
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield PDF
+        raise error
+
+    return pieces()
+
+
+class Strange:
+    """A path that cannot be asked for."""
+
+    def __fspath__(self) -> str:
+        raise KeyError("strange")
+
+
+def released() -> memoryview:
+    """Make a view that can no longer be looked at."""
+    view = memoryview(bytearray(PDF))
+    view.release()
+    return view
+
+
+BAD: dict[str, tuple[Callable[[], UploadJob], str]] = {
+    "no room": (lambda: job(""), "refused"),
+    "blanks": (lambda: job(" room "), "refused"),
+    "control": (lambda: job("a\nb"), "refused"),
+    "None": (lambda: UploadJob(None, PDF, filename="x.pdf"), "refused"),  # type: ignore[arg-type]  # wrong on purpose
+    "number": (lambda: UploadJob(7, PDF, filename="x.pdf"), "refused"),  # type: ignore[arg-type]  # wrong on purpose
+    "list": (lambda: UploadJob([], PDF, filename="x.pdf"), "refused"),  # type: ignore[arg-type]  # wrong on purpose
+    "key": (lambda: job("bad", key=7), "refused"),
+    "no document": (lambda: job("bad", 0, None), "refused"),
+    "text": (lambda: UploadJob("bad", PDF, filename=5), "refused"),  # type: ignore[arg-type]  # wrong on purpose
+    "URL": (lambda: UploadJob("bad", "https://u:p@host/deck.pdf?token=geheim"), "refused"),
+    "no name": (lambda: UploadJob("bad", PDF), "refused"),
+    "empty": (lambda: job("bad", 0, b""), "refused"),
+    "image": (lambda: job("bad", 0, b"\x89PNG\r\n\x1a\n" + bytes(100)), "refused"),
+    "gone": (lambda: UploadJob("bad", "/nowhere/deck.pdf"), "failed"),
+    "KeyError": (lambda: job("bad", 0, raising(KeyError("x"))), "failed"),
+    "strange path": (lambda: UploadJob("bad", Strange()), "failed"),
+    "released": (lambda: job("bad", 0, released()), "failed"),
+    "media type": (lambda: job("bad", 0, PDF, content_type="\n"), "refused"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+async def test_a_job_that_cannot_be_done_disturbs_no_other(kind: str) -> None:
+    """Its outcome says so, and its neighbours before and behind it are accepted."""
+    make, status = BAD[kind]
+    rooms = FakeRooms()
+    report = await ran([job("good", 0), make(), job("good", 1), job("bad", 1)], rooms)
+    assert statuses(report) == ["accepted", status, "accepted", "accepted"]
+    bad = report.outcomes[1]
+    assert isinstance(bad.error, Exception)
+    assert "geheim" not in repr(bad)
+    assert len(rooms.uploads) == 3
+    with pytest.raises(errors.BatchFailed) as caught:
+        report.raise_for_failures()
+    assert caught.value.__cause__ is bad.error
+
+
+@pytest.mark.parametrize("kind", BAD)
+async def test_a_bad_job_is_skipped_like_any_other(kind: str) -> None:
+    """Stopping comes to it before anybody has looked at it."""
+    make, _ = BAD[kind]
+    rooms = FakeRooms(lambda _: accepted(replying=0.05))
+    async with client_of(rooms) as client:
+        async with client.upload_many([job("good", 0), make()], concurrency=1) as batch:
+            while not (rooms.uploads and rooms.uploads[0].is_complete):  # noqa: ASYNC110 - no event
+                await anyio.sleep(0.001)
+            batch.stop()
+    assert statuses(batch.report) == ["accepted", "skipped"]
+    assert isinstance(batch.report.outcomes[1].error, errors.BatchStopped)
+    assert "geheim" not in repr(batch.report.outcomes[1])
+
+
+ENDS: dict[str, tuple[Callable[[], Act], str, type[Exception] | None]] = {
+    "accepted": (accepted, "accepted", None),
+    "refused": (refused, "refused", errors.RequestRefused),
+    "failed": (conversion_failed, "failed", errors.ProcessingFailed),
+    "lost": (lost, "unknown", errors.UploadOutcomeUnknown),
+    "cut off": (cut_off, "failed", errors.TransportError),
+    "busy": (busy, "failed", errors.RoomBusy),
+    "foreign before the end": (lambda: failing(KeyError("x"), take=5), "failed", KeyError),
+    "foreign behind the end": (
+        lambda: failing(KeyError("x")),
+        "unknown",
+        errors.UploadOutcomeUnknown,
+    ),
+    "inactive": (absent, "refused", errors.RoomNotActive),
+}
+
+
+@both
+@pytest.mark.parametrize("end", ENDS)
+def test_how_jobs_end(backend: str, end: str) -> None:
+    """Each in its way; other rooms do not notice."""
+    act, status, kind = ENDS[end]
+    rooms = FakeRooms(lambda visit: act() if visit.room == "bad" else accepted())
+    jobs = [job("good", 0), job("bad", 0, key="row 7"), job("good", 1)]
+    report = in_virtual_time(jobs, rooms, backend=backend)
+    assert statuses(report) == ["accepted", status, "accepted"]
+    outcome = report.outcomes[1]
+    assert (outcome.room_id, outcome.document, outcome.key) == ("bad", "bad-0.pdf", "row 7")
+    assert outcome.size == len(PDF)
+    assert (outcome.receipt is None) == (status != "accepted") == (outcome.error is not None)
+    assert len(outcome.attempts) == len(rooms.of("upload", "bad"))
+    if kind is not None:
+        assert isinstance(outcome.error, kind)
+    if isinstance(outcome.error, errors.MeetingError):
+        facts = (outcome.error.operation, outcome.error.room_id, outcome.error.document)
+        assert facts == ("room/uploadWhiteboardFile", "bad", "bad-0.pdf")
+        assert outcome.error.attempts == outcome.attempts
+
+
+def test_times_and_totals_add_up() -> None:
+    """Times of a job count from its turn, its attempts' too; the report has the sums."""
+    acts = {
+        "good": [accepted()],
+        "torn": [cut_off(take=5, replying=1), accepted()],
+        "held": [busy(replying=2), accepted(replying=3)],
+        "lost": [lost()],
+        "wrong": [refused()],
+    }
+    rooms = FakeRooms(lambda visit: acts[visit.room].pop(0), ask=lambda _: accepted(replying=5))
+    report = in_virtual_time([job(room) for room in acts], rooms)
+    counts = (report.accepted, report.refused, report.failed, report.unknown, report.skipped)
+    assert counts == (3, 1, 0, 1, 0)
+    first, held = report.outcomes[0], report.outcomes[2]
+    assert first.attempts[0].started == pytest.approx(5)  # the room was asked for
+    assert (held.started, held.attempts[0].started) == (5, 0)
+    assert held.waited == pytest.approx(held.attempts[1].started - 2)
+    assert held.seconds == pytest.approx(held.attempts[1].started + 3)
+    size = len(PDF)
+    assert report.bytes_delivered == 3 * size
+    assert report.bytes_sent == 6 * size  # the torn one was cut off before its document
+    assert report.bytes_resent == size
+    assert report.conflicts == 1
+    assert report.seconds >= max(o.started + o.seconds for o in report.outcomes)
+
+
+@pytest.mark.parametrize("how", [{"on_unknown": "resend"}, {"delivery": "at_least_once"}])
+def test_what_is_unknown_is_sent_again(how: dict[str, str]) -> None:
+    """On request, or by a client that delivers at least once."""
+    rooms = FakeRooms(lambda visit: lost() if visit.number == 1 else accepted())
+    settings = {"delivery": how.pop("delivery")} if "delivery" in how else {}
+    report = in_virtual_time([job("a", 0)], rooms, settings, **how)
+    assert statuses(report) == ["accepted"]
+    assert [a.verdict for a in report.outcomes[0].attempts] == ["unknown", "accepted"]
+    assert (len(rooms.of("probe")), report.seconds < 10) == (1, True)
+
+
+def test_after_an_unknown_outcome_the_next_job_asks_first() -> None:
+    """Nobody waits for a lock that is gone."""
+    rooms = FakeRooms(lambda v: lost() if (v.room, v.number) == ("a", 1) else accepted())
+    report = in_virtual_time([job("a", 0), job("a", 1), job("b", 0)], rooms)
+    assert statuses(report) == ["unknown", "accepted", "accepted"]
+    assert len(rooms.of("probe", "a")) == 1
+    assert report.seconds < 5
+
+
+def test_max_wait_is_per_job() -> None:
+    """A job whose room is locked ends; the others go on."""
+    rooms = FakeRooms(lambda v: busy() if v.room == "locked" else accepted(replying=8.0))
+    jobs = [job("free", n) for n in range(3)] + [job("locked")]
+    report = in_virtual_time(jobs, rooms, max_wait=0)
+    assert statuses(report) == ["accepted"] * 3 + ["failed"]
+    assert isinstance(report.outcomes[3].error, errors.RoomBusy)
+
+
+# --- the timeout of a job ------------------------------------------------------------------------
+
+
+async def slow_stream() -> AsyncIterator[bytes]:
+    """Yield a document that takes an hour to come."""
+    yield PDF
+    await anyio.sleep(3600)
+    yield PDF
+
+
+TIMEOUTS: dict[str, tuple[dict[str, Any], Callable[[], Any], dict[str, Any]]] = {
+    "locked": ({"answer": lambda _: busy()}, lambda: PDF, {}),
+    "no answer": ({"answer": lambda _: hanging()}, lambda: PDF, {}),
+    "half a document": ({"answer": lambda _: hanging(take=5)}, lambda: PDF, {}),
+    "a question": (
+        {"ask": lambda v: hanging() if v.room == "slow" else accepted()},
+        lambda: PDF,
+        {"wait_active": 600},
+    ),
+    "a large document's question": (
+        {"ask": lambda v: hanging() if v.room == "slow" else accepted()},
+        lambda: PDF + bytes(300 * 1024),
+        {},
+    ),
+    "never active": (
+        {"ask": lambda v: absent() if v.room == "slow" else accepted()},
+        lambda: PDF,
+        {"wait_active": 600},
+    ),
+    "sent again and again": (
+        {"answer": lambda v: absent() if v.room == "slow" else accepted()},
+        lambda: PDF,
+        {"wait_active": 600},
+    ),
+    "a slow source": ({}, slow_stream, {}),
+}
+
+
+@both
+@pytest.mark.parametrize("kind", TIMEOUTS)
+def test_a_timeout_covers_everything(backend: str, kind: str) -> None:
+    """It counts from the job's turn, holds for whatever the job does, and for no other job."""
+    rooms_settings, document, how = TIMEOUTS[kind]
+    answer = rooms_settings.get("answer")
+    if answer is not None:
+        slow = answer
+        rooms_settings = {"answer": lambda v: slow(v) if v.room == "slow" else accepted()}
+    rooms = FakeRooms(**rooms_settings)
+    jobs = [job("first"), job("slow", 0, document()), job("other")]
+    report = in_virtual_time(jobs, rooms, backend=backend, timeout=30.5, **how)
+    outcome = report.outcomes[1]
+    assert (report.outcomes[0].status, report.outcomes[2].status) == ("accepted", "accepted")
+    assert outcome.status == ("unknown" if kind == "no answer" else outcome.status)
+    assert 20 < outcome.seconds <= 30.5 + 0.25  # a wait that does not fit ends it before
+    if isinstance(outcome.error, errors.DeadlineExceeded):
+        assert outcome.error.seconds == 30.5
+
+
+def test_a_timeout_covers_the_wait_for_a_permit() -> None:
+    """A job that comes back from a locked room, or from one that was not active, queues for one."""
+    acts = iter([busy(), *[accepted(replying=45.0)] * 5])
+    locked = FakeRooms(lambda v: next(acts))
+    is_late = {"a": 3}
+    late = FakeRooms(
+        ask=lambda v: absent() if v.number < is_late.get(v.room, 0) else accepted(), seconds=45.0
+    )
+    ways: list[tuple[FakeRooms, dict[str, Any]]] = [(locked, {}), (late, {"wait_active": 600})]
+    for rooms, how in ways:
+        jobs = [job("a"), *(job("b", number) for number in range(4))]
+        report = in_virtual_time(jobs, rooms, concurrency=1, timeout=50, **how)
+        error = report.outcomes[0].error
+        assert isinstance(error, errors.DeadlineExceeded)
+        assert (error.seconds, error.room_id, error.document) == (50, "a", "a-0.pdf")
+        assert report.outcomes[0].seconds == pytest.approx(50)
+
+
+@both
+def test_a_job_that_ends_in_a_wait_lets_the_next_one_begin(backend: str) -> None:
+    """Though it had no permit to give back, and nothing else happens in the batch."""
+    rooms = FakeRooms(lambda v: busy() if v.number < 20 else accepted())
+    report = in_virtual_time([job("a", n) for n in range(3)], rooms, backend=backend, timeout=7.3)
+    assert report.total == 3
+    assert isinstance(report.outcomes[0].error, errors.RoomBusy | errors.DeadlineExceeded)
+    rooms = FakeRooms(ask=lambda v: absent() if v.number < 9 else accepted())
+    jobs = [job("a", n) for n in range(9)]
+    report = in_virtual_time(jobs, rooms, backend=backend, timeout=7.3, wait_active=600)
+    assert [outcome.status for outcome in report.outcomes][-1] == "accepted"
+
+
+# --- arguments -----------------------------------------------------------------------------------
+
+WRONG: dict[str, list[Any]] = {
+    "concurrency": [0, -1, 1.5, "3", True, None],
+    "window": [0, -1, 2.5, math.inf],
+    "on_unknown": ["retry", 5, []],
+    "wait_active": [0, -1, math.nan, "60", True],
+    "timeout": [0, -1, math.nan, "60"],
+    "max_wait": [-1, math.nan, "60"],
+    "journal": [5, object()],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name, values in WRONG.items() for value in values]
+)
+async def test_wrong_arguments_are_named(name: str, value: Any) -> None:
+    """At once, and not when the batch is entered."""
+    async with client_of(FakeRooms()) as client:
+        with pytest.raises(errors.InvalidInput, match=name) as caught:
+            client.upload_many([], **{name: value})
+    assert caught.value.field == name
+
+
+async def test_arguments_that_contradict_each_other_are_refused() -> None:
+    """A client that may send twice, and a batch that must not."""
+    async with client_of(FakeRooms(), delivery="at_least_once") as client:
+        with pytest.raises(errors.ConfigurationError, match=r"contradicts .*at_least_once"):
+            client.upload_many([], on_unknown="report")
+        client.upload_many([], on_unknown="resend")
+
+
+@pytest.mark.parametrize("jobs", [None, 5, job("a"), object()])
+async def test_jobs_must_be_something_to_read(jobs: Any) -> None:
+    """Said at once, by the name of the argument."""
+    async with client_of(FakeRooms()) as client:
+        with pytest.raises(TypeError, match="jobs must be"):
+            client.upload_many(jobs)
+
+
+async def test_a_document_may_be_in_many_jobs() -> None:
+    """The same object, at the same time, in each room."""
+    deck = Document.from_bytes(PDF, "deck.pdf")
+    rooms = FakeRooms()
+    report = await ran([UploadJob(f"room{n}", deck) for n in range(20)], rooms)
+    assert statuses(report) == ["accepted"] * 20
+    assert all(rooms.names(f"room{n}") == ["deck.pdf"] for n in range(20))
+
+
+async def test_no_jobs() -> None:
+    """Nothing is sent, and nothing is wrong."""
+    rooms = FakeRooms()
+    report = await ran([], rooms)
+    report.raise_for_failures()
+    assert (report.total, report.outcomes, rooms.visits) == (0, [], [])
+
+
+async def test_totals_only() -> None:
+    """Without outcomes in the report they still come by."""
+    async with client_of(FakeRooms()) as client:
+        async with client.upload_many(jobs_for(3, 2), keep_outcomes=False) as batch:
+            came: list[UploadOutcome] = [outcome async for outcome in batch]
+    assert len(came) == batch.report.accepted == 6
+    assert batch.report.outcomes == []
+
+
+# --- events --------------------------------------------------------------------------------------
+
+
+def test_every_event_names_its_job() -> None:
+    """By key and index, the questions about rooms included; each call has one number."""
+
+    async def main() -> list[Event]:
+        acts = {"locked": iter([busy(), accepted()]), "torn": iter([cut_off(), accepted()])}
+        late = {"late"}
+
+        def ask(visit: Visit) -> Act:
+            if visit.room in late and visit.number == 2:
+                late.discard(visit.room)
+            return absent() if visit.room in late else accepted()
+
+        events: list[Event] = []
+        rooms = FakeRooms(lambda v: next(acts.get(v.room, iter([accepted()]))), ask=ask)
+        jobs = [job(room, key=f"row {room}") for room in ("first", "locked", "torn", "late")]
+        jobs.append(job("bad", 0, b"", key="row bad"))
+        await ran(jobs, rooms, wait_active=60, on_event=events.append)
+        return events
+
+    events = virtual_time.run("asyncio", main)
+    rooms = ["first", "locked", "torn", "late", "bad"]
+    assert {(event.key, event.index) for event in events} == {
+        (f"row {room}", index) for index, room in enumerate(rooms)
+    }
+    assert all(event.key == f"row {event.room_id}" for event in events)
+    kinds = {type(event).__name__ for event in events}
+    assert kinds >= {"Finished", "WaitingForRoom", "RetryScheduled", "WaitingUntilActive"}
+    finished = [event.call for event in events if type(event).__name__ == "Finished"]
+    assert len(finished) == len(set(finished)) == len({event.call for event in events})
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+
+async def test_errors_keep_their_tracebacks() -> None:
+    """The caller's own show where they were raised."""
+
+    class Broken:
+        def sign(self, message: bytes) -> Any:
+            raise KeyError("no key today")
+
+    async with client_of(FakeRooms(), signer=Broken()) as client:
+        async with client.upload_many([job("room01"), job("a b ")]) as batch:
+            pass
+    first, second = (outcome.error for outcome in batch.report.outcomes)
+    assert (type(first), type(second)) == (KeyError, errors.InvalidInput)
+    assert first is not None
+    traceback = first.__traceback__
+    names = []
+    while traceback is not None:
+        names.append(traceback.tb_frame.f_code.co_name)
+        traceback = traceback.tb_next
+    assert names[-1] == "sign"

@@ -1,0 +1,343 @@
+"""What dooms all stops before anything large is sent; what dooms a room stops that room only."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import anyio
+import pytest
+
+from meeting_async import RetryPolicy, errors
+from meeting_async._batch.jobs import UploadJob
+from meeting_async._batch.report import BatchReport
+from meeting_async.signers import HmacSigner, SignedHeaders
+from support import virtual_time
+from support.fake_rooms import (
+    PDF,
+    Act,
+    FakeRooms,
+    Visit,
+    absent,
+    accepted,
+    client_of,
+    conversion_failed,
+    failing,
+    hanging,
+    job,
+    jobs_for,
+    record,
+    reply,
+    unreachable,
+)
+
+pytestmark = pytest.mark.anyio
+both = pytest.mark.parametrize("backend", ["asyncio", "trio"])
+
+JOBS = 100
+WRONG_KEY = reply(401, record("INVALID_API_KEY"))
+HTML = b"<!doctype html><title>Welcome</title>"
+
+
+def ran(
+    jobs: Any,
+    rooms: FakeRooms,
+    settings: dict[str, Any] | None = None,
+    *,
+    backend: str = "asyncio",
+    **how: Any,
+) -> BatchReport:
+    """Run a batch to its end in virtual time and return its report."""
+
+    async def main() -> BatchReport:
+        async with client_of(rooms, **settings or {}) as client:
+            async with client.upload_many(jobs, **how) as batch:
+                pass
+        return batch.report
+
+    report = virtual_time.run(backend, main)
+    assert [outcome.index for outcome in report.outcomes] == list(range(report.total))
+    return report
+
+
+# --- the whole batch -----------------------------------------------------------------------------
+
+DOOMS: dict[str, tuple[Act, type[Exception]]] = {
+    "key": (WRONG_KEY, errors.AuthenticationFailed),
+    "signature": (
+        reply(401, record("INVALID_TOKEN_OR_SIGNATURE")),
+        errors.AuthenticationFailed,
+    ),
+    "a web page": (reply(200, HTML), errors.UnexpectedReply),
+    "no such page": (reply(404, HTML), errors.RequestRefused),
+    "redirect": (reply(301, b""), errors.RequestRefused),
+    "failing": (conversion_failed(), errors.ServerFailed),
+    "throttling": (reply(429, b"", retry_after="1"), errors.Throttled),
+    "nobody": (unreachable(), errors.ConnectFailed),
+    "silence": (
+        failing(errors.TransferTimeout("nothing for 15 s"), take=0, replying=15),
+        errors.TransferTimeout,
+    ),
+}
+
+
+@both
+@pytest.mark.parametrize("kind", DOOMS)
+def test_a_wrong_setting_costs_one_small_call(backend: str, kind: str) -> None:
+    """The first job finds it out, no document is sent, and the rest is skipped for it."""
+    act, error = DOOMS[kind]
+    rooms = FakeRooms(ask=lambda _: act)
+    large = PDF + bytes(300 * 1024)
+    jobs = [job(f"room{number % 10}", number, large) for number in range(JOBS)]
+    report = ran(jobs, rooms, backend=backend)
+    assert isinstance(report.stopped_by, error)
+    assert (report.total, report.skipped, rooms.uploads) == (JOBS, JOBS - 1, [])
+    assert {visit.room for visit in rooms.visits} == {"room0"}
+    first, *others = report.outcomes
+    assert first.status in {"refused", "failed"}
+    assert first.error is report.stopped_by
+    assert all(outcome.error is report.stopped_by for outcome in others)
+    assert report.seconds < 150
+    with pytest.raises(errors.BatchFailed, match="99 skipped"):
+        report.raise_for_failures()
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_generator_is_not_read_on(kind: str) -> None:
+    """What was read is accounted for; it is closed, though it has no end."""
+    read: list[int] = []
+
+    def plain() -> Iterator[UploadJob]:
+        for number in itertools.count():
+            read.append(number)
+            yield job(f"room{number}", number)
+
+    async def asynchronous() -> AsyncIterator[UploadJob]:
+        for one in plain():
+            yield one
+            if len(read) == 5:
+                await anyio.sleep_forever()
+
+    rooms = FakeRooms(ask=lambda _: WRONG_KEY)
+    report = ran(plain() if kind == "sync" else asynchronous(), rooms, window=50)
+    assert isinstance(report.stopped_by, errors.AuthenticationFailed)
+    assert report.total == len(read) < 60
+    assert len(rooms.visits) == 1
+
+
+def test_a_list_is_accounted_for_to_its_end() -> None:
+    """Beyond the window, too."""
+    report = ran(jobs_for(10, 30), FakeRooms(ask=lambda _: WRONG_KEY), window=7)
+    assert (report.total, report.refused, report.skipped) == (300, 1, 299)
+
+
+def test_without_preflight_no_question_is_asked() -> None:
+    """For servers that do not answer it; a wrong key still stops the batch."""
+    rooms = FakeRooms(ask=lambda _: reply(404, HTML))
+    assert ran(jobs_for(3, 3), rooms, {"preflight": False}).accepted == 9
+    rooms = FakeRooms(lambda _: WRONG_KEY)
+    report = ran(jobs_for(50, 2), rooms, {"preflight": False}, concurrency=4)
+    assert isinstance(report.stopped_by, errors.AuthenticationFailed)
+    assert (rooms.questions, len(rooms.uploads)) == ([], 4)
+
+
+def test_what_is_known_of_the_server_is_shared() -> None:
+    """A room that a single upload has just asked for is not asked for again."""
+    rooms = FakeRooms()
+
+    async def main() -> None:
+        async with client_of(rooms) as client:
+            await client.get_active_room_info("room00")
+            async with client.upload_many(jobs_for(1, 3)):
+                pass
+
+    virtual_time.run("asyncio", main)
+    assert (len(rooms.questions), len(rooms.uploads)) == (1, 3)
+
+
+def test_a_key_that_is_withdrawn() -> None:
+    """In the middle: what is on its way ends, nothing new begins."""
+
+    def answer(visit: Visit) -> Act:
+        if anyio.current_time() < 10:
+            return accepted(replying=1.0 if visit.room != "room00" else 15.0)
+        return WRONG_KEY
+
+    report = ran(jobs_for(4, 20), FakeRooms(answer))
+    assert isinstance(report.stopped_by, errors.AuthenticationFailed)
+    assert report.total == 80
+    assert report.outcomes[0].status == "accepted"
+    assert report.accepted > 20
+    assert report.refused <= 3
+    assert report.skipped == 80 - report.accepted - report.refused
+
+
+@both
+def test_a_server_that_goes_away(backend: str) -> None:
+    """For good: when an upload has got no connection for a minute, the rest is skipped."""
+    began: list[float] = []
+
+    def answer(_visit: Visit) -> Act:
+        began.append(anyio.current_time())
+        return accepted(replying=1) if anyio.current_time() < began[0] + 3 else unreachable()
+
+    report = ran(jobs_for(20, 10), FakeRooms(answer), backend=backend)
+    assert isinstance(report.stopped_by, errors.ConnectFailed)
+    assert report.accepted == 60
+    assert report.skipped > 100
+    assert report.accepted + report.failed + report.skipped == 200
+    assert 60 < report.seconds < 150
+
+
+def test_what_dooms_one_job_only() -> None:
+    """Descriptors of this machine, or a signer that raises now and then: the others are tried."""
+
+    class Flaky(HmacSigner):
+        calls = 0
+
+        def sign(self, message: bytes, /) -> SignedHeaders:
+            type(self).calls += 1
+            if self.calls % 4 == 0:
+                raise KeyError("signer")
+            return super().sign(message)
+
+    report = ran(jobs_for(3, 4), FakeRooms(), {"signer": Flaky("key", "secret")})
+    assert (report.accepted, report.failed, report.stopped_by) == (9, 3, None)
+    assert {type(o.error) for o in report.outcomes} == {type(None), KeyError}
+
+    exhausted = failing(errors.ResourceExhausted("no descriptor left"), take=0)
+    rooms = FakeRooms(lambda v: exhausted if v.room == "room01" else accepted())
+    report = ran(jobs_for(3, 2), rooms, {"retry": RetryPolicy(max_outage=2)})
+    assert (report.accepted, report.failed, report.stopped_by) == (4, 2, None)
+
+
+# --- rooms ---------------------------------------------------------------------------------------
+
+
+@both
+@pytest.mark.parametrize("code", ["ROOM_NOT_FOUND", "ROOM_NOT_ACTIVE"])
+@pytest.mark.parametrize("room", ["room00", "room01"])
+def test_a_room_that_is_not_there(backend: str, code: str, room: str) -> None:
+    """Its other documents are skipped with the same error; other rooms do not notice."""
+
+    def answer(visit: Visit) -> Act:
+        return reply(200, record(code)) if visit.room == room else accepted(replying=1.0)
+
+    rooms = FakeRooms(answer, ask=answer)
+    report = ran(jobs_for(3, 5), rooms, backend=backend)
+    assert report.stopped_by is None
+    assert (report.accepted, report.refused, report.skipped) == (10, 1, 4)
+    found = [outcome for outcome in report.outcomes if outcome.room_id == room]
+    assert [outcome.status for outcome in found] == ["refused"] + ["skipped"] * 4
+    assert len({id(outcome.error) for outcome in found}) == 1
+    assert sum(visit.room == room for visit in rooms.visits) == 1
+
+
+def test_a_large_document_is_not_sent_in_vain() -> None:
+    """Its room is asked for first, once per room."""
+    large = PDF + bytes(300 * 1024)
+    rooms = FakeRooms(ask=lambda visit: absent() if visit.room == "absent" else accepted())
+    jobs = [job("first"), *(job(room, n, large) for n in range(3) for room in ("absent", "there"))]
+    report = ran(jobs, rooms)
+    assert (report.accepted, report.refused, report.skipped) == (4, 1, 2)
+    assert sorted(visit.room for visit in rooms.questions) == ["absent", "first", "there"]
+    assert {visit.room for visit in rooms.uploads} == {"first", "there"}
+
+
+@both
+@pytest.mark.parametrize("first", ["late", "other"])
+def test_waiting_until_a_room_is_active(backend: str, first: str) -> None:
+    """It takes no permit, asks politely, and then the room gets all its documents in order."""
+    began: list[float] = []
+
+    def ask(visit: Visit) -> Act:
+        began.append(anyio.current_time())
+        is_late = visit.room == "late" and anyio.current_time() < began[0] + 600
+        return absent() if is_late else accepted()
+
+    rooms = FakeRooms(ask=ask, seconds=1.0)
+    jobs = [job("late", 0), job("late", 1), *(job("other", n) for n in range(10))]
+    jobs.sort(key=lambda one: one.room_id != first)
+    report = ran(jobs, rooms, backend=backend, wait_active=900, concurrency=1)
+    assert report.accepted == 12
+    assert rooms.names("late") == ["late-0.pdf", "late-1.pdf"]
+    others = [o.started + o.seconds for o in report.outcomes if o.room_id == "other"]
+    assert max(others) == pytest.approx(10, abs=0.1)
+    assert 600 <= report.seconds < 640
+    assert len(rooms.questions) < 60
+    late = next(outcome for outcome in report.outcomes if outcome.room_id == "late")
+    assert late.waited == pytest.approx(late.seconds - 1.0)
+
+
+def test_waiting_for_a_room_ends_in_time() -> None:
+    """Then the other documents of the room are skipped: they would wait for as long."""
+    rooms = FakeRooms(ask=lambda visit: absent() if visit.room == "room01" else accepted())
+    report = ran(jobs_for(2, 3), rooms, wait_active=100)
+    assert (report.accepted, report.refused, report.skipped) == (3, 1, 2)
+    assert 80 < report.seconds <= 100
+    assert all(visit.room == "room00" for visit in rooms.uploads)
+    assert isinstance(report.outcomes[1].error, errors.RoomNotActive)
+
+
+def test_a_room_that_goes_inactive() -> None:
+    """Between two documents: it is waited for again, and no document is lost."""
+
+    def answer(_visit: Visit) -> Act:
+        return absent() if 10 <= anyio.current_time() < 200 else accepted(replying=4.0)
+
+    rooms = FakeRooms(answer, ask=answer)
+    report = ran([job("a", n) for n in range(5)], rooms, wait_active=300)
+    assert report.accepted == 5
+    assert rooms.names("a") == [f"a-{number}.pdf" for number in range(5)]
+    (again,) = [outcome for outcome in report.outcomes if len(outcome.attempts) > 1]
+    assert [attempt.number for attempt in again.attempts] == [1, 2]
+    assert [attempt.verdict for attempt in again.attempts] == ["refused", "accepted"]
+    assert again.attempts[1].started > 185
+    assert len(rooms.visits) < 60
+
+
+@pytest.mark.parametrize("wait_active", [0.5, 60.0, 600.0])
+def test_a_room_that_calls_itself_active_and_refuses(wait_active: float) -> None:
+    """It is asked and tried politely, and given up in time."""
+    rooms = FakeRooms(lambda visit: absent() if visit.room == "odd" else accepted())
+    jobs = [job("odd", 0), job("odd", 1), job("other", 0)]
+    report = ran(jobs, rooms, wait_active=wait_active)
+    assert [outcome.status for outcome in report.outcomes] == ["refused", "skipped", "accepted"]
+    assert report.seconds <= wait_active + 1
+    assert len(rooms.uploads) <= 3 + min(wait_active / 2, 60)
+
+
+def test_a_question_that_fails_is_no_refusal() -> None:
+    """Once the server is known, a job whose question meets trouble is simply tried."""
+    trouble = iter([accepted(), *[unreachable()] * 3, conversion_failed(), reply(502, HTML)])
+    rooms = FakeRooms(ask=lambda _: next(trouble, accepted()))
+    assert ran(jobs_for(4, 2), rooms, wait_active=60).accepted == 8
+
+
+def test_a_stream_is_not_uploaded_twice() -> None:
+    """It can be read once: if the room refuses it as not active, that is final."""
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield PDF
+
+    rooms = FakeRooms(lambda _: absent())
+    report = ran([job("a", 0, pieces())], rooms, wait_active=100)
+    assert isinstance(report.outcomes[0].error, errors.RoomNotActive)
+    assert (len(rooms.uploads), report.seconds < 1) == (1, True)
+
+
+@pytest.mark.both_loops
+async def test_the_first_goes_ahead_alone() -> None:
+    """Until the server has answered, no second call is made; then all go."""
+    rooms = FakeRooms(lambda _: hanging(), ask=lambda _: accepted(replying=0.1))
+    async with client_of(rooms) as client:
+        with pytest.raises(KeyError):  # noqa: PT012 - what ends the block
+            async with client.upload_many(jobs_for(5, 1)) as batch:
+                await anyio.sleep(0.02)
+                assert len(rooms.visits) <= 1
+                with anyio.fail_after(20):
+                    while len(rooms.uploads) < 5:  # noqa: ASYNC110 - no event tells
+                        await anyio.sleep(0.01)
+                raise KeyError
+    assert batch.report.total == 5

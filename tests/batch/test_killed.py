@@ -1,0 +1,320 @@
+"""A batch that is killed again and again: nothing is lost, and nothing is twice in a room.
+
+A process that runs a batch with a journal is killed (SIGKILL) at random moments, some of them in
+the middle of what SQLite does, and started again. In the end the rooms of a server on a real socket
+have what the journal says, and what it says is what was asked for. The usual run kills some five
+processes, the nightly one hundreds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from meeting_async.testing import MeetingServer
+from support.batch_worker import WINDOW, Told, make_documents
+
+ROOMS = 30
+AT_SQLITE = 0.3
+"""Share of the kills that strike when SQLite is about to execute a statement."""
+
+TESTS = Path(__file__).parent.parent
+KNOWN_TO_BE_OUT = {"sent", "unknown", "accepted"}
+
+
+@attrs.define
+class Batch:
+    """A batch that is run until it is through, whatever happens to it."""
+
+    helper: subprocess.Popen[str]
+    order: dict[str, Any]
+    server: MeetingServer
+    kills: int = 0
+    in_flight: Counter[str] = attrs.field(factory=Counter)
+    """How often each document was in flight when a process was killed."""
+    last: Told | None = None
+
+    def run(self, **how: Any) -> Told:
+        """Run it once more."""
+        assert self.helper.stdin is not None
+        assert self.helper.stdout is not None
+        self.helper.stdin.write(json.dumps({**self.order, **how}) + "\n")
+        self.helper.stdin.flush()
+        self.last = told = Told(**json.loads(self.helper.stdout.readline()))
+        if told.killed:
+            self.kills += 1
+            self.in_flight.update(told.in_flight)
+        return told
+
+    def run_killed(self, dice: random.Random) -> Told:
+        """Run it and kill it: after a while, or at a statement; it may be through before."""
+        if dice.random() < AT_SQLITE:
+            return self.run(kill_at=dice.randint(1, 60))
+        return self.run(kill_after=dice.uniform(0.02, 0.6))
+
+    @property
+    def journal(self) -> Path:
+        """Where it is."""
+        return Path(self.order["journal"])
+
+    @property
+    def in_rooms(self) -> Counter[str]:
+        """How often each document is in its room."""
+        rooms = self.server.rooms.values()
+        return Counter(file.name for room in rooms for file in room.accepted)
+
+    def states(self) -> dict[str, str]:
+        """Return what the journal says, from a copy: the original stays as the kill left it."""
+        copy = self.journal.with_name("copy.db")
+        for end in ("", "-wal"):
+            Path(f"{copy}{end}").unlink(missing_ok=True)
+            if Path(f"{self.journal}{end}").exists():
+                shutil.copy(f"{self.journal}{end}", f"{copy}{end}")
+        return states_in(copy)
+
+
+def states_in(path: Path) -> dict[str, str]:
+    """Read a journal, and see that it is whole; one that was not made yet says nothing."""
+    if not path.exists() or not path.stat().st_size:
+        return {}
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        return dict(connection.execute("SELECT document, state FROM jobs"))
+
+
+@pytest.fixture(scope="module")
+def helper() -> Iterator[subprocess.Popen[str]]:
+    """Provide the process that forks."""
+    command = [sys.executable, "-m", "support.batch_worker"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=TESTS, stdin=pipe, stdout=pipe, text=True) as process:
+        yield process
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+@contextmanager
+def batch_in(
+    folder: Path, helper: subprocess.Popen[str], *, processing: float = 0.1, **how: Any
+) -> Iterator[Batch]:
+    """Provide a batch, its documents, and a server with its rooms."""
+    folder.mkdir()
+    make_documents(folder, how["jobs"])
+    server = MeetingServer(lock_seconds=WINDOW, processing_seconds=processing)
+    for number in range(ROOMS):
+        server.add_room(f"room{number:02}")
+    with server.run() as url:
+        facts = {"journal": str(folder / "term.db"), "folder": str(folder), "rooms": ROOMS}
+        yield Batch(helper, {"url": url, **facts, **how}, server)
+
+
+def check_after_a_kill(batch: Batch) -> None:
+    """Nothing that a room has counts as unsent, whatever was being written at that moment."""
+    there = set(batch.in_rooms)
+    states = batch.states()
+    unsent = {name for name in there if states.get(name, "none") not in KNOWN_TO_BE_OUT}
+    assert unsent == set(), f"called unsent, and there: {unsent}"
+
+
+def check_at_the_end(batch: Batch, *, resend: bool) -> dict[str, int]:
+    """Hold what the rooms have against what the last run says. Return the numbers."""
+    time.sleep(0.1)  # for what the server is still busy with
+    assert batch.last is not None
+    outcomes, in_rooms, in_flight = batch.last.outcomes, batch.in_rooms, batch.in_flight
+    assert len(outcomes) == batch.order["jobs"]
+    unknown = {name for name, status in outcomes.items() if status == "unknown"}
+    good = {name for name, status in outcomes.items() if status in {"accepted", "skipped"}}
+    assert good | unknown == set(outcomes)
+    assert all(in_rooms[name] >= 1 for name in good)  # nothing is lost
+    if resend:
+        assert unknown == set()
+        assert all(in_rooms[name] <= 1 + in_flight[name] for name in in_rooms)
+    else:
+        twice = {name for name, times in in_rooms.items() if times > 1}
+        assert twice == set(), f"twice in a room: {twice}"
+        assert unknown <= set(in_flight)  # nothing is called unknown that was not in flight
+    again = batch.run()
+    assert not again.begun
+    assert Counter(again.outcomes.values()) == Counter(skipped=len(good), unknown=len(unknown))
+    return {
+        "kills": batch.kills,
+        "documents": len(outcomes),
+        "in rooms": len(in_rooms),
+        "unknown": len(unknown),
+        "unknown, but there": len(unknown & set(in_rooms)),
+        "twice or more": sum(times > 1 for times in in_rooms.values()),
+    }
+
+
+nightly = pytest.mark.nightly
+RUNS = [
+    pytest.param("report", 8, "asyncio", 3, 60, id="report"),
+    pytest.param("resend", 1, "trio", 2, 40, id="resend"),
+    *(
+        pytest.param(
+            on_unknown, concurrency, backend, 200, 300, marks=[nightly, pytest.mark.timeout(3600)]
+        )
+        for on_unknown in ("report", "resend")
+        for concurrency in (1, 8)
+        for backend in ("asyncio", "trio")
+    ),
+]
+
+
+@pytest.mark.parametrize(("on_unknown", "concurrency", "backend", "kills", "jobs"), RUNS)
+def test_killed_and_started_again(
+    tmp_path: Path,
+    helper: subprocess.Popen[str],
+    on_unknown: str,
+    concurrency: int,
+    backend: str,
+    kills: int,
+    jobs: int,
+) -> None:
+    """As many batches as it takes for all the kills; each is run to its end at last."""
+    dice = random.Random(f"{on_unknown} {concurrency} {backend}" if kills < 10 else None)
+    sums: Counter[str] = Counter()
+    while sums["kills"] < kills:
+        how: dict[str, Any] = {
+            "on_unknown": on_unknown,
+            "concurrency": concurrency,
+            "backend": backend,
+        }
+        with batch_in(tmp_path / str(sums["batches"]), helper, jobs=jobs, **how) as batch:
+            left = kills - sums["kills"]
+            while batch.kills < left and batch.run_killed(dice).killed:
+                check_after_a_kill(batch)
+            if batch.last is None or batch.last.killed:
+                batch.run()
+            sums += Counter(batches=1, **check_at_the_end(batch, resend=on_unknown == "resend"))
+    sys.stdout.write(f"\n{on_unknown}, concurrency {concurrency}, {backend}: {dict(sums)}\n")
+
+
+@nightly
+def test_a_journal_that_forgets_is_found_out(tmp_path: Path, helper: subprocess.Popen[str]) -> None:
+    """The checks can fail: without the line before the closing boundary they do."""
+    dice = random.Random(7)
+
+    def kill_and_check() -> None:
+        for _ in range(20):
+            batch.run(kill_after=dice.uniform(0.2, 0.9))
+            check_after_a_kill(batch)
+
+    folder = tmp_path / "batch"
+    with batch_in(folder, helper, processing=0.3, forgets=True, jobs=60) as batch:
+        with pytest.raises(AssertionError, match="unsent"):
+            kill_and_check()
+        batch.run()
+        with pytest.raises(AssertionError, match="twice"):
+            check_at_the_end(batch, resend=False)
+
+
+# --- as when the power fails ---------------------------------------------------------------------
+
+
+def snapshot(journal: Path, copy: Path) -> bool:
+    """Copy file and log as they are while they are written; ``False`` if they do not fit together.
+
+    They do unless the log was begun anew meanwhile: its header then holds another salt.
+    """
+    log = Path(f"{journal}-wal")
+    try:
+        header = log.read_bytes()[:32]
+        shutil.copy(journal, copy)
+        Path(f"{copy}-wal").write_bytes(content := log.read_bytes())
+    except FileNotFoundError:
+        return False
+    return bool(header) and content[:32] == header
+
+
+@nightly
+def test_the_file_as_it_is_at_any_moment(tmp_path: Path, helper: subprocess.Popen[str]) -> None:
+    """A copy never calls unsent what the server had accepted before the copy was begun."""
+    copies = 0
+    with batch_in(tmp_path / "batch", helper, processing=0.05, jobs=60) as batch:
+        thread = threading.Thread(target=batch.run)
+        thread.start()
+        while thread.is_alive():
+            there = set(batch.in_rooms)
+            copy = tmp_path / f"{copies}.db"
+            if snapshot(batch.journal, copy):
+                states = states_in(copy)
+                assert {name for name in there if states.get(name) not in KNOWN_TO_BE_OUT} == set()
+                copies += bool(there)
+            time.sleep(0.005)
+        thread.join()
+        assert len(check_at_the_end(batch, resend=False)) > 0
+    assert copies > 10
+
+
+def can_trace() -> bool:
+    """Tell whether system calls can be looked at here."""
+    command = ["strace", "-f", "-o", os.devnull, "true"]
+    return bool(shutil.which("strace")) and subprocess.run(command, check=False).returncode == 0
+
+
+CALL = re.compile(
+    r"(?P<thread>\d+) +(?:"
+    r"(?P<write>pwrite64)\(\d+<[^>]*-wal>|"
+    r"(?P<sync>fdatasync|fsync)\(\d+<[^>]*-wal>\) += 0|"
+    r"(?P<begun>fdatasync|fsync)\(\d+<[^>]*-wal> <unfinished|"
+    r"<\.\.\. (?P<ended>fdatasync|fsync) resumed>\) += 0|"
+    r"(?P<upload>sendto|sendmsg|write)\(.*uploadWhiteboardFile"
+    r")"
+)
+
+
+def course_of(trace: Path) -> str:
+    """Return what happened in which order: W a write to the log, S it is on disk, U an upload."""
+    course, syncing = "", set()
+    for line in trace.read_text().splitlines():
+        call = CALL.match(line)
+        if call is None:
+            continue
+        kind, thread = call.lastgroup, call["thread"]
+        if kind == "begun":
+            syncing.add(thread)
+        elif kind in {"write", "upload"}:
+            course += "W" if kind == "write" else "U"
+        elif kind == "sync" or thread in syncing:
+            syncing.discard(thread)
+            course += "S"
+    return course
+
+
+@nightly
+def test_the_disk_has_it_before_the_closing_boundary_leaves(tmp_path: Path) -> None:
+    """By the system calls: written and synced before each upload, which is one call when small."""
+    if not can_trace():
+        pytest.skip("no strace that may trace")
+    make_documents(tmp_path, 3)
+    server, trace = MeetingServer(), tmp_path / "trace"
+    server.add_room("room00")
+    with server.run() as url:
+        order: dict[str, Any] = {"url": url, "folder": str(tmp_path)}
+        order |= {"journal": f"{tmp_path}/term.db", "jobs": 3, "rooms": 1, "concurrency": 1}
+        command = ["strace", "-f", "-qq", "-y", "-s", "100", "-o", str(trace)]
+        command += ["-e", "trace=fdatasync,fsync,pwrite64,sendto,sendmsg,write"]
+        command += [sys.executable, "-m", "support.batch_worker", json.dumps(order)]
+        subprocess.run(command, cwd=TESTS, check=True, capture_output=True)
+    course = course_of(trace)
+    before_each = course.split("U")[:-1]
+    assert len(before_each) == len(server.rooms["room00"].accepted) == 3
+    assert all("S" in calls for calls in before_each)
+    assert all(calls.rstrip("W").endswith("S") or calls.endswith("S") for calls in before_each)

@@ -1,0 +1,686 @@
+"""How batches begin and end: consumers, leaving, stopping, cancelling; what they leave behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import math
+import warnings
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from meeting_async import MeetingClient, errors
+from meeting_async._batch.batch import Batch
+from meeting_async._batch.jobs import UploadJob
+from support import virtual_time
+from support.fake_rooms import (
+    PDF,
+    Act,
+    FakeRooms,
+    Visit,
+    absent,
+    accepted,
+    busy,
+    client_of,
+    failing,
+    hanging,
+    job,
+    jobs_for,
+    lost,
+)
+
+pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
+both = pytest.mark.parametrize("backend", ["asyncio", "trio"])
+
+
+@pytest.fixture
+def asyncio_only(anyio_backend_name: str) -> None:
+    """Leave out trio, which has no cancellation but that of scopes."""
+    if anyio_backend_name != "asyncio":
+        pytest.skip("asyncio's own cancellation")
+
+
+class Oops(Exception):
+    """What a caller's code raises."""
+
+
+class TheEnd(BaseException):
+    """What no program goes on after."""
+
+
+def statuses(batch: Batch) -> list[str]:
+    """Return what became of the jobs in the order of the input; each has one outcome."""
+    outcomes = batch.report.outcomes
+    assert [outcome.index for outcome in outcomes] == list(range(batch.report.total))
+    return [outcome.status for outcome in outcomes]
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for a condition."""
+    with anyio.fail_after(20):
+        while not condition():  # noqa: ASYNC110 - whatever it is
+            await anyio.sleep(0.001)
+
+
+async def check_idle(batch: Batch, client: MeetingClient) -> None:
+    """See that neither a permit nor a room's lock is taken, and that the next batch works."""
+    locks: Any = client._session.locks
+    assert (batch._limiter.in_use, locks._lines) == (0, {})
+    async with client.upload_many([job("another", 0), job("another", 1)]) as following:
+        assert (await following.wait()).accepted == 2
+
+
+def out(rooms: FakeRooms) -> int:
+    """Count the documents that were sent to their end."""
+    return sum(visit.is_complete for visit in rooms.uploads)
+
+
+# --- consumers -----------------------------------------------------------------------------------
+
+
+async def test_several_consumers() -> None:
+    """Each outcome goes to one of them, and every one ends when the batch does."""
+    came: dict[int, list[int]] = {number: [] for number in range(4)}
+
+    async def consume(number: int, batch: Batch) -> None:
+        async for outcome in batch:
+            came[number].append(outcome.index)
+            await anyio.sleep(0.001 * number)
+
+    async with client_of(FakeRooms(seconds=0.002)) as client, anyio.create_task_group() as tasks:
+        async with client.upload_many(jobs_for(10, 20), window=20) as batch:
+            for number in came:
+                tasks.start_soon(consume, number, batch)
+            await batch.wait()
+    assert sorted(itertools.chain(*came.values())) == list(range(200))
+    assert all(came.values())
+
+
+async def test_consumers_outlive_the_block() -> None:
+    """Those that iterate when it is left get the rest of the outcomes."""
+    came: list[int] = []
+
+    async def consume(batch: Batch) -> None:
+        async for outcome in batch:
+            await anyio.sleep(0.003)
+            came.append(outcome.index)
+
+    async with client_of(FakeRooms(seconds=0.001)) as client, anyio.create_task_group() as tasks:
+        async with client.upload_many(jobs_for(5, 10), window=5) as batch:
+            for _ in range(2):
+                tasks.start_soon(consume, batch)
+            await anyio.sleep(0.01)
+    assert sorted(came) == list(range(50))
+
+
+async def test_a_slow_consumer_stops_the_reading_and_nothing_else() -> None:
+    """No more is read than the window holds; what was read goes on to its end."""
+    read: list[int] = []
+
+    def numbered() -> Iterator[UploadJob]:
+        for number in itertools.count():
+            read.append(number)
+            yield job(f"room{number % 4}", number)
+
+    rooms = FakeRooms()
+    async with client_of(rooms) as client, client.upload_many(numbered(), window=10) as batch:
+        await until(lambda: batch.report.accepted == 10)
+        await anyio.wait_all_tasks_blocked()
+        assert len(read) == 11
+        outcomes = aiter(batch)
+        for _ in range(5):
+            await anext(outcomes)
+        await until(lambda: batch.report.accepted == 15)
+        await anyio.wait_all_tasks_blocked()
+        assert (len(read), rooms.running) == (16, 0)
+        batch.stop()
+
+
+async def test_a_generator_that_waits_for_outcomes_of_its_batch() -> None:
+    """The first answer decides what comes next."""
+    ended = anyio.Event()
+
+    async def read() -> AsyncIterator[UploadJob]:
+        yield job("a", 0)
+        await ended.wait()
+        yield job("a", 1)
+
+    async with client_of(FakeRooms()) as client, client.upload_many(read()) as batch:
+        with anyio.fail_after(20):
+            async for _ in batch:
+                ended.set()
+    assert statuses(batch) == ["accepted", "accepted"]
+
+
+# --- leaving -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("body", ["nothing", "break", "an iterator that is kept", "wait"])
+async def test_leaving_the_block_waits_for_all_jobs(body: str) -> None:
+    """However many outcomes nobody has taken; they are in the report."""
+    async with client_of(FakeRooms(seconds=0.001)) as client:
+        async with client.upload_many(jobs_for(10, 10), window=7) as batch:
+            kept = aiter(batch)
+            if body in {"break", "an iterator that is kept"}:
+                assert (await anext(kept)).status == "accepted"
+            if body != "an iterator that is kept":
+                del kept
+            if body == "wait":
+                assert (await batch.wait()).total == 100
+    assert statuses(batch) == ["accepted"] * 100
+    left = [outcome async for outcome in batch]
+    assert len(left) == (99 if body == "an iterator that is kept" else 0)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(Oops("x"), SystemExit(3), StopAsyncIteration(), StopIteration()),
+        *(ExceptionGroup("mine", [Oops("y")]), GeneratorExit()),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+async def test_what_the_body_raises_comes_out_as_it_is(error: BaseException) -> None:
+    """No group around it, its place in the traceback; what was on its way is cut off."""
+    rooms = FakeRooms(lambda visit: hanging() if visit.room != "another" else accepted())
+    async with client_of(rooms) as client:
+        with pytest.raises(type(error)) as caught:  # noqa: PT012 - the block is what is tested
+            async with client.upload_many(jobs_for(3, 2), concurrency=2) as batch:
+                await until(lambda: out(rooms) == 2)
+                raise error
+        assert caught.value is error
+        assert "raise error" in str(caught.traceback[0].statement)
+        assert sorted(statuses(batch)) == ["skipped"] * 4 + ["unknown"] * 2
+        await check_idle(batch, client)
+
+
+async def test_an_error_while_cancelled_is_not_lost() -> None:
+    """As without a batch: what a body raises when it is cancelled wins."""
+    async with client_of(FakeRooms(lambda _: hanging())) as client:
+        with pytest.raises(Oops), anyio.move_on_after(0.05):  # noqa: PT012 - as above
+            async with client.upload_many(jobs_for(2, 2)):
+                try:
+                    await anyio.sleep_forever()
+                finally:
+                    raise Oops
+
+
+async def test_the_program_ends_in_a_job() -> None:
+    """What is no Exception comes out bare; the rest is accounted for.
+
+    Not with Ctrl-C itself, which asyncio lets out of the whole loop wherever a task raises it.
+    """
+
+    def interrupted(visit: Visit) -> Act:
+        return failing(TheEnd(), take=5) if visit.room == "room00" else hanging(take=5)
+
+    async with client_of(FakeRooms(interrupted)) as client:
+        with pytest.raises(TheEnd):
+            async with client.upload_many(jobs_for(3, 1)) as batch:
+                await batch.wait()
+    assert batch.report.total == 3
+    assert statuses(batch)[0] == "failed"
+    assert set(statuses(batch)) <= {"failed", "skipped"}
+
+
+# --- cancellation from outside -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("when", ["in the block", "while it is left"])
+async def test_a_scope_around_the_batch(when: str) -> None:
+    """It ends in time; the scope knows that it caught it."""
+    rooms = FakeRooms(lambda visit: hanging() if visit.room != "another" else accepted())
+    async with client_of(rooms) as client:
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as tasks:
+
+                async def cancel() -> None:
+                    await until(lambda: out(rooms) >= 3)
+                    scope.cancel()
+
+                tasks.start_soon(cancel)
+                async with client.upload_many(jobs_for(3, 2)) as batch:
+                    if when == "in the block":
+                        await batch.wait()
+        assert scope.cancelled_caught
+        assert sorted(statuses(batch)) == ["skipped"] * 3 + ["unknown"] * 3
+        for outcome in batch.report.outcomes:
+            kind = errors.UploadOutcomeUnknown
+            assert isinstance(
+                outcome.error, kind if outcome.status == "unknown" else errors.BatchStopped
+            )
+        await check_idle(batch, client)
+
+
+@pytest.mark.usefixtures("asyncio_only")
+@pytest.mark.parametrize("how", ["timeout", "cancel"])
+@pytest.mark.parametrize("when", ["in the block", "while it is left"])
+async def test_asyncios_own_cancellation(how: str, when: str) -> None:
+    """It ends as it does without a batch, once everything is accounted for."""
+    rooms, batches = FakeRooms(lambda _: hanging()), []
+
+    async def run() -> None:
+        async with client_of(rooms) as client, client.upload_many(jobs_for(3, 2)) as batch:
+            batches.append(batch)
+            if when == "in the block":
+                await batch.wait()
+
+    if how == "timeout":
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await run()
+    else:
+        task = asyncio.create_task(run())
+        await until(lambda: rooms.running == 3)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert batches[0].report.total == 6
+    task_now = asyncio.current_task()
+    assert task_now is not None
+    assert task_now.cancelling() == 0
+
+
+@pytest.mark.usefixtures("asyncio_only")
+@pytest.mark.parametrize("how", ["generator", "document", "transport", "late"])
+async def test_a_cancellation_that_nobody_asked_for(how: str) -> None:
+    """To await what was cancelled elsewhere raises CancelledError: the failure of one job."""
+    future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+    future.cancel()
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield PDF
+        yield await future
+
+    async def read() -> AsyncIterator[UploadJob]:
+        yield job("good", 0)
+        if how == "generator":
+            await future
+        yield job("bad", 0, pieces() if how == "document" else PDF)
+        yield job("good", 1)
+
+    def answer(visit: Visit) -> Act:
+        if visit.room != "bad" or how not in {"transport", "late"}:
+            return accepted()
+        return failing(asyncio.CancelledError(), take=5 if how == "transport" else None)
+
+    async with client_of(FakeRooms(answer)) as client, client.upload_many(read()) as batch:
+        if how == "generator":
+            with pytest.raises(asyncio.CancelledError):
+                await batch.wait()
+        else:
+            await batch.wait()
+    bad = "unknown" if how == "late" else "failed"
+    assert statuses(batch) == (
+        ["accepted"] if how == "generator" else ["accepted", bad, "accepted"]
+    )
+
+
+async def natively_cancelled(steps: int, function: Callable[[], Any]) -> bool:
+    """Run a function and cancel its task, as ``asyncio.timeout`` does; tell whether it struck."""
+    task = asyncio.create_task(function())
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    struck = task.cancel()
+    await asyncio.wait([task])
+    return struck
+
+
+async def cancelled_by_scope(steps: int, function: Callable[[], Any]) -> bool:
+    """Run a function in a scope that is cancelled after so many steps of the loop."""
+    with anyio.CancelScope() as scope:
+        async with anyio.create_task_group() as tasks:
+
+            async def cancel() -> None:
+                for _ in range(steps):
+                    await anyio.lowlevel.checkpoint()
+                scope.cancel()
+
+            tasks.start_soon(cancel)
+            await function()
+            tasks.cancel_scope.cancel()
+    return scope.cancelled_caught
+
+
+@pytest.mark.parametrize("how", ["scope", "task"])
+async def test_cancelled_at_any_moment(how: str, anyio_backend_name: str) -> None:
+    """No permit, lock or task is left, each job that was read has one outcome, the next works."""
+    if how == "task" and anyio_backend_name != "asyncio":
+        pytest.skip("asyncio's own cancellation")
+    cancelled = natively_cancelled if how == "task" else cancelled_by_scope
+    seen: set[str] = set()
+    rooms = FakeRooms()
+    async with client_of(rooms) as client:
+        for steps in itertools.count(1):
+            batches: list[Batch] = []
+
+            async def run(steps: int = steps, batches: list[Batch] = batches) -> None:
+                jobs = [UploadJob(f"r{steps}-{n % 2}", PDF, filename=f"{n}.pdf") for n in range(4)]
+                async with client.upload_many(jobs, concurrency=1, window=2) as batch:
+                    batches.append(batch)
+                    async for _ in batch:
+                        pass
+
+            struck = await cancelled(steps, run)
+            for batch in batches:
+                seen.update(statuses(batch))
+                await check_idle(batch, client)
+            assert rooms.running == 0
+            if not struck:
+                break
+    assert seen >= {"accepted", "skipped"}
+    assert steps > 10
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["iteration", "wait", "leaving"])
+@pytest.mark.parametrize("kind", ["sync", "async"])
+async def test_the_input_raises(kind: str, where: str) -> None:
+    """Those read before still end; then the caller's own exception comes out, as it is and once."""
+    error = Oops("row 3")
+
+    def plain() -> Iterator[UploadJob]:
+        yield from jobs_for(3, 1)
+        raise error
+
+    async def asynchronous() -> AsyncIterator[UploadJob]:
+        for one in plain():
+            yield one
+
+    came = []
+    async with client_of(FakeRooms(seconds=0.02)) as client:
+        with pytest.raises(Oops) as caught:  # noqa: PT012 - the block is what is tested
+            async with client.upload_many(plain() if kind == "sync" else asynchronous()) as batch:
+                if where == "wait":
+                    await batch.wait()
+                elif where == "iteration":
+                    async for outcome in batch:
+                        came.append(outcome.status)  # noqa: PERF401 - it raises at the end
+        assert caught.value is error
+        assert "plain" in [entry.name for entry in caught.traceback]
+        assert (await batch.wait()).total == 3
+    assert statuses(batch) == ["accepted"] * 3
+    assert came == (["accepted"] * 3 if where == "iteration" else [])
+    assert batch.report.stopped_by is error
+    with pytest.raises(errors.BatchFailed, match="row 3") as failed:
+        batch.report.raise_for_failures()
+    assert failed.value.__cause__ is error
+
+
+@pytest.mark.parametrize("item", [None, ("room", "deck.pdf"), "deck.pdf", UploadJob])
+async def test_an_item_that_is_no_job(item: Any) -> None:
+    """It is named by its place; those read before still end."""
+    jobs = [job("a", 0), job("a", 1), item, job("a", 2)]
+    async with client_of(FakeRooms()) as client, client.upload_many(jobs) as batch:
+        with pytest.raises(TypeError, match="job 2 must be an UploadJob"):
+            await batch.wait()
+    assert statuses(batch) == ["accepted", "accepted"]
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+@pytest.mark.parametrize("end", ["raised", "stopped", "doomed"])
+async def test_generators_are_closed(kind: str, end: str) -> None:
+    """However the batch ends, their ``finally`` has run when the block is left."""
+    closed: list[bool] = []
+
+    def plain() -> Iterator[UploadJob]:
+        try:
+            for number in itertools.count():
+                yield job("room", number)
+        finally:
+            closed.append(True)
+
+    async def asynchronous() -> AsyncIterator[UploadJob]:
+        try:
+            yield job("room")
+            await anyio.sleep_forever()
+        finally:
+            closed.append(True)
+
+    error = errors.TransferTimeout("silence")
+    rooms = FakeRooms(ask=lambda _: failing(error, take=0)) if end == "doomed" else FakeRooms()
+    async with client_of(rooms, retry=_once()) as client:
+        try:
+            jobs: Any = plain() if kind == "sync" else asynchronous()
+            async with client.upload_many(jobs, window=5) as batch:
+                outcome = await anext(aiter(batch))
+                if end == "raised":
+                    raise Oops  # noqa: TRY301 - the block is what is tested
+                if end == "stopped":
+                    batch.stop()
+        except Oops:
+            pass
+    assert closed
+    assert outcome.index == 0
+
+
+def _once() -> Any:
+    from meeting_async import RetryPolicy
+
+    return RetryPolicy(max_attempts=1)
+
+
+# --- stopping ------------------------------------------------------------------------------------
+
+
+async def test_stopping_does_not_wait_for_the_next_job() -> None:
+    """A generator that waits for ever is given up."""
+
+    async def waiting() -> AsyncIterator[UploadJob]:
+        yield job("a")
+        await anyio.sleep_forever()
+
+    async with client_of(FakeRooms()) as client, client.upload_many(waiting()) as batch:
+        await anext(aiter(batch))
+        batch.stop()
+        with anyio.fail_after(20):
+            report = await batch.wait()
+    assert report.accepted == report.total == 1
+
+
+async def test_stopping_lets_end_what_is_on_its_way() -> None:
+    """Nothing new is begun, and a list is accounted for to its end, beyond the window, too."""
+    rooms = FakeRooms(seconds=0.05)
+    async with client_of(rooms) as client:
+        async with client.upload_many(jobs_for(2, 50), concurrency=2, window=10) as batch:
+            await anext(aiter(batch))
+            await until(lambda: out(rooms) >= 3)
+            batch.stop()
+            batch.stop()
+    assert batch.report.accepted == len(rooms.uploads) < 20
+    assert statuses(batch).count("skipped") == batch.report.skipped == 100 - len(rooms.uploads)
+    assert batch.report.stopped_by is None
+    with pytest.raises(errors.BatchFailed, match="skipped"):
+        batch.report.raise_for_failures()
+
+
+@both
+@pytest.mark.parametrize("delivery", ["at_most_once", "at_least_once"])
+def test_stopping_waits_for_nothing_else(backend: str, delivery: Any) -> None:
+    """What is being answered comes to its end; what waits, now or then, ends at once, unsent."""
+
+    def answer(visit: Visit) -> Act:
+        match visit.room:
+            case "locked":
+                return busy()
+            case "locked at last":
+                return busy(replying=20.0)
+            case "lost":
+                return lost()
+        return accepted(replying=20.0)
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield PDF
+        await anyio.sleep(3600)
+
+    async def run() -> tuple[float, Batch]:
+        began = anyio.current_time()
+        rooms = FakeRooms(
+            answer,
+            ask=lambda v: (
+                absent() if v.room == "absent" else busy() if v.kind == "probe" else accepted()
+            ),
+        )
+        names = ("free", "locked", "locked at last", "absent", "lost")
+        jobs = [*(job(name) for name in names), job("unread", 0, slow())]
+        async with client_of(rooms, delivery=delivery) as client:
+            async with client.upload_many(jobs, wait_active=600) as batch:
+                await anyio.sleep(10)
+                batch.stop()
+        assert len(rooms.of("upload", "lost")) == 1
+        return anyio.current_time() - began, batch
+
+    seconds, batch = virtual_time.run(backend, run)
+    assert seconds == pytest.approx(20, abs=1)
+    found = {outcome.room_id: outcome for outcome in batch.report.outcomes}
+    assert {room: outcome.status for room, outcome in found.items()} == {
+        "free": "accepted",
+        "locked": "failed",
+        "locked at last": "failed",
+        "absent": "skipped",
+        "lost": "unknown",
+        "unread": "skipped",
+    }
+    stopped = [found[room].error for room in ("locked", "locked at last", "absent", "unread")]
+    assert all(isinstance(error, errors.BatchStopped) for error in stopped)
+    assert isinstance(found["lost"].error, errors.UploadOutcomeUnknown)
+
+
+async def test_a_batch_stopped_before_it_begins() -> None:
+    """Nothing is sent; of a generator nothing is read."""
+    read: list[int] = []
+
+    def numbered() -> Iterator[UploadJob]:
+        for number in range(9):
+            read.append(number)
+            yield job("a", number)
+
+    for jobs, total in ((list(numbered()), 9), (numbered(), 0)):
+        rooms = FakeRooms()
+        read.clear()
+        async with client_of(rooms) as client:
+            batch = client.upload_many(jobs)
+            batch.stop()
+            async with batch:
+                report = await batch.wait()
+        assert rooms.visits == []
+        assert report.skipped == report.total >= total
+        assert len(read) <= 1
+
+
+@pytest.mark.parametrize("kind", ["list", "generator"])
+async def test_what_was_read_is_accounted_for(kind: str) -> None:
+    """A job that waits for a place in the window when the block is left, too."""
+    read = []
+
+    def numbered() -> Iterator[UploadJob]:
+        for number in range(9):
+            read.append(number)
+            yield job("a", number)
+
+    rooms = FakeRooms(lambda _: hanging())
+    async with client_of(rooms) as client:
+        jobs: Any = numbered() if kind == "generator" else list(numbered())
+        read.clear()
+        with pytest.raises(Oops):  # noqa: PT012 - the block is what is tested
+            async with client.upload_many(jobs, window=3) as batch:
+                await until(lambda: out(rooms))
+                await anyio.wait_all_tasks_blocked()
+                raise Oops
+    assert statuses(batch) == ["unknown", "skipped", "skipped", "skipped"]
+    assert len(read) in (0, 4)
+
+
+# --- misuse --------------------------------------------------------------------------------------
+
+
+async def test_a_batch_runs_once() -> None:
+    """Entering it twice, during or afterwards, is a mistake that shows."""
+    async with client_of(FakeRooms()) as client:
+        batch = client.upload_many([job("a")])
+        async with batch:
+            with pytest.raises(RuntimeError, match="a batch runs once"):
+                async with batch:
+                    pass
+        with pytest.raises(RuntimeError, match="a batch runs once"):
+            await batch.__aenter__()
+    assert batch.report.accepted == 1
+
+
+async def test_iterating_outside_of_the_block() -> None:
+    """Before it is a mistake; afterwards there is nothing more."""
+    async with client_of(FakeRooms()) as client:
+        batch = client.upload_many([job("a")])
+        with pytest.raises(RuntimeError, match="in an `async with` block"):
+            aiter(batch)
+        with pytest.raises(RuntimeError, match="in an `async with` block"):
+            await batch.wait()
+        async with batch:
+            assert (await batch.wait()) is (await batch.wait()) is batch.report
+        assert [outcome async for outcome in batch] == []
+        assert (await batch.wait()).accepted == 1
+        batch.stop()
+
+
+async def test_a_closed_client() -> None:
+    """It says so on entering; nothing is left unclosed."""
+    client = client_of(FakeRooms())
+    await client.aclose()
+    batch = client.upload_many([job("a")])
+    with pytest.raises(RuntimeError, match="closed"):
+        async with batch:
+            pass
+    del batch
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        client.upload_many([job("a")])
+        gc.collect()
+    assert [str(warning.message) for warning in caught] == []
+
+
+async def test_a_client_that_is_closed_meanwhile() -> None:
+    """Each job that is left fails by itself."""
+    client = client_of(FakeRooms(seconds=0.05))
+    async with client.upload_many(jobs_for(1, 5)) as batch:
+        await anext(aiter(batch))
+        await client.aclose()
+        report = await batch.wait()
+    assert report.accepted in {1, 2}
+    assert report.failed == 5 - report.accepted
+    assert isinstance(report.outcomes[-1].error, RuntimeError)
+
+
+@both
+def test_the_report_stops_its_watch_with_the_batch(backend: str) -> None:
+    """However long the caller stays in the block afterwards."""
+
+    async def main() -> float:
+        async with client_of(FakeRooms(seconds=5.0)) as client:
+            async with client.upload_many([job("a")]) as batch:
+                await batch.wait()
+                await anyio.sleep(100)
+        return batch.report.seconds
+
+    assert virtual_time.run(backend, main) == pytest.approx(5)
+
+
+async def test_an_observer_that_raises_breaks_nothing() -> None:
+    """It is logged."""
+    seen = []
+
+    def observe(event: Any) -> None:
+        seen.append(event)
+        raise Oops
+
+    async with client_of(FakeRooms()) as client:
+        async with client.upload_many(jobs_for(2, 1), on_event=observe) as batch:
+            pass
+    assert (batch.report.accepted, math.isfinite(batch.report.seconds)) == (2, True)
+    assert {event.room_id for event in seen} == {"room00", "room01"}

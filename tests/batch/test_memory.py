@@ -1,0 +1,243 @@
+"""What a batch keeps in memory: a job that waits, a batch of any length, documents, errors."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import tracemalloc
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from meeting_async import Document
+from meeting_async._batch.failures import MAX_KEPT
+from meeting_async._batch.jobs import UploadJob
+from meeting_async._batch.reader import MAX_BYTES_AHEAD
+from meeting_async._batch.report import BatchReport
+from meeting_async._models import Reply, Request
+from meeting_async.errors import BatchStopped
+from support.fake_rooms import client_of
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
+
+MIB = 1024**2
+SUCCESS = b'{"status": true, "msg": "yes", "status_code": "SUCCESS"}'
+
+
+class Quick:
+    """A transport that answers at once and remembers nothing but numbers."""
+
+    def __init__(self, content: bytes = SUCCESS, status: int = 200) -> None:
+        self.uploads = 0
+        self._content, self._status = content, status
+
+    async def send(self, request: Request, /) -> Reply:
+        """Take all of it."""
+        content, status = SUCCESS, 200
+        if not isinstance(request.body, bytes):
+            async for _ in request.body:
+                pass
+            self.uploads += 1
+            content, status = self._content, self._status
+        await anyio.lowlevel.checkpoint()
+        return Reply(status, ((b"content-type", b"application/json"),), content)
+
+    async def aclose(self) -> None:
+        """Hold nothing."""
+
+
+def client(transport: Any) -> Any:
+    """Make a client of a transport."""
+    return client_of(transport)
+
+
+@pytest.fixture
+def tracing() -> Iterator[None]:
+    """Count what is allocated."""
+    gc.collect()
+    tracemalloc.start()
+    yield
+    tracemalloc.stop()
+
+
+def traced() -> int:
+    """Return the bytes that are in use."""
+    gc.collect()
+    return tracemalloc.get_traced_memory()[0]
+
+
+def blocks() -> int:
+    """Return the number of pieces of memory in use; unlike tracing it costs nothing."""
+    gc.collect()
+    return sys.getallocatedblocks()
+
+
+# --- a batch of any length -----------------------------------------------------------------------
+
+
+async def endless(count: int) -> AsyncIterator[UploadJob]:
+    """Yield jobs for ever new rooms, a thousand of them at a time."""
+    for number in range(count):
+        yield UploadJob(f"room{number % 997}-{number // 2000}", b"%PDF-1.7", filename="deck.pdf")
+
+
+async def kept_after(count: int, marks: tuple[int, ...]) -> list[int]:
+    """Run a batch of so many jobs; return what is in use when so many are over."""
+    transport, used = Quick(), []
+    async with client(transport) as made:
+        async with made.upload_many(endless(count), keep_outcomes=False, window=500) as batch:
+            seen = 0
+            async for _ in batch:
+                seen += 1
+                if seen in marks:
+                    used.append(blocks())
+    assert (transport.uploads, batch.report.accepted) == (count, count)
+    return used
+
+
+@pytest.mark.parametrize(
+    ("count", "marks", "most"),
+    [
+        (2_500, (1_000, 2_400), 250),
+        pytest.param(
+            1_000_000,
+            (300_000, 999_000),
+            20_000,
+            marks=[pytest.mark.nightly, pytest.mark.timeout(7200)],
+        ),
+    ],
+)
+async def test_a_batch_of_any_length_needs_the_same_memory(
+    count: int, marks: tuple[int, ...], most: int
+) -> None:
+    """From an asynchronous generator, over ever new rooms: nothing grows."""
+    early, late = await kept_after(count, marks)
+    assert late - early < most
+
+
+# --- a job that waits ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rooms", [10, 1_500])
+@pytest.mark.parametrize("with_journal", [False, True])
+async def test_a_queued_job_is_small(
+    rooms: int, with_journal: bool, tracing: None, tmp_path: Any
+) -> None:
+    """All that a job needs while it waits, its own object and its path's text included."""
+    jobs = 1_500
+    release = anyio.Event()
+
+    class Held(Quick):
+        async def send(self, request: Request, /) -> Reply:
+            await release.wait()
+            return await super().send(request)
+
+    def made() -> Iterator[UploadJob]:
+        for number in range(jobs):
+            path = f"/srv/slides/term/{number % rooms:05}/{number:05}.pdf"
+            yield UploadJob(f"room{number % rooms:05}", path)
+
+    journal = tmp_path / "term.db" if with_journal else None
+    async with client(Held()) as used:
+        before = traced()
+        with pytest.raises(BatchStopped):  # noqa: PT012 - what ends the block
+            async with used.upload_many(made(), journal=journal) as batch:
+                with anyio.fail_after(60):
+                    while len(batch._scheduler) < jobs - 1:  # noqa: ASYNC110 - no event tells
+                        await anyio.sleep(0.05)
+                each = (traced() - before) / jobs
+                raise BatchStopped("enough")
+    assert each <= (2500 if with_journal else 1000)
+
+
+# --- documents in memory -------------------------------------------------------------------------
+
+
+async def read_ahead(jobs: Iterator[UploadJob]) -> tuple[BatchReport, int]:
+    """Run a batch that gets no answer until all is read that will be; return its report."""
+    release = anyio.Event()
+
+    class Held(Quick):
+        async def send(self, request: Request, /) -> Reply:
+            if not isinstance(request.body, bytes):
+                await release.wait()
+            return await super().send(request)
+
+    async with client(Held()) as used, used.upload_many(jobs) as batch:
+        await anyio.sleep(0.3)
+        await anyio.wait_all_tasks_blocked()
+        read = batch._window._jobs
+        release.set()
+    return batch.report, read
+
+
+async def test_documents_in_memory_are_read_ahead_to_a_limit(tracing: None) -> None:
+    """Each is made when it is read; no more than the limit allows is there at once."""
+    size, count = 8 * MIB, 20
+
+    def made() -> Iterator[UploadJob]:
+        for number in range(count):
+            yield UploadJob(f"room{number}", b"%PDF-1.7" + bytes(size - 8), filename="deck.pdf")
+
+    before = traced()
+    report, read = await read_ahead(made())
+    peak = tracemalloc.get_traced_memory()[1] - before
+    assert report.accepted == count
+    assert read == MAX_BYTES_AHEAD // size
+    assert peak < MAX_BYTES_AHEAD + 4 * size
+
+
+async def test_one_document_for_many_rooms_does_not_stop_the_reading() -> None:
+    """It is in memory once, however many jobs it stands in."""
+    deck = Document.from_bytes(b"%PDF-1.7" + bytes(30 * MIB), "deck.pdf")
+    report, read = await read_ahead(UploadJob(f"room{n}", deck) for n in range(40))
+    assert (report.accepted, read) == (40, 40)
+
+
+async def test_rooms_are_forgotten() -> None:
+    """A batch keeps nothing of rooms that have nothing to do."""
+    rooms: Counter[str] = Counter()
+    async with client(Quick()) as used:
+        many = used.upload_many(endless(300), keep_outcomes=False, wait_active=5.0)
+        async with many as batch:
+            async for outcome in batch:
+                rooms[outcome.room_id] += 1
+        scheduler, window, locks = batch._scheduler, batch._window, used._session.locks
+        assert len(rooms) == 300
+        assert (scheduler._queues, scheduler._busy, scheduler._ready) == ({}, set(), {})
+        assert len(scheduler._heap) < 100
+        assert (window._jobs, window._bytes, locks._lines) == (0, 0, {})
+
+
+@pytest.mark.parametrize(
+    ("status", "content"),
+    [(200, SUCCESS), (400, SUCCESS.replace(b"true", b"false").replace(b"SUCCESS", b"INVALID"))],
+)
+async def test_documents_are_gone_with_their_jobs(
+    status: int, content: bytes, tracing: None
+) -> None:
+    """Though outcomes are kept, with their errors and tracebacks, of whatever went wrong."""
+    size, count = MIB, 200
+
+    def made() -> Iterator[UploadJob]:
+        for number in range(count):
+            yield UploadJob(f"room{number}", b"%PDF-1.7" + bytes(size), filename="deck.pdf")
+
+    async with client(Quick(content, status)) as used:
+        before = traced()
+        async with used.upload_many(made()) as batch:
+            await batch.wait()
+            kept = traced() - before
+    outcomes = batch.report.outcomes
+    assert (batch.report.accepted, batch.report.refused) in {(count, 0), (0, count)}
+    assert kept < (8 * size if status == 200 else MAX_KEPT + 8 * size)
+    if status != 200:
+        errors = [outcome.error for outcome in outcomes]
+        assert errors[0] is not None
+        assert errors[0].__traceback__ is not None
+        assert errors[-1] is not None
+        assert errors[-1].__traceback__ is None

@@ -1,0 +1,542 @@
+"""The file under a journal: it confirms nothing that it loses, and touches no other file."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import hashlib
+import os
+import random
+import shutil
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from meeting_async._batch.journal import JournalEntry, JournalJob
+from meeting_async._batch.sqlite_journal import SqliteJournal
+from meeting_async.errors import JournalError, JournalInUse
+from support.journals import SERVER
+from support.leaks import descriptors
+
+pytestmark = pytest.mark.anyio
+
+TESTS = Path(__file__).parent.parent
+
+
+def described(identity: str = "one") -> JournalJob:
+    """Describe a job."""
+    return JournalJob(identity=identity, room_id="room01", document="deck.pdf", is_unique=False)
+
+
+async def registered(journal: SqliteJournal, identity: str = "one") -> JournalEntry:
+    """Register a job."""
+    return await journal.register(described(identity))
+
+
+async def elsewhere(what: str, path: os.PathLike[str]) -> str:
+    """Do something with a file in another process; return what it says."""
+    command = [sys.executable, "-m", "support.sqlite_worker", what, os.fspath(path)]
+    result = await anyio.run_process(command, cwd=TESTS, check=False)
+    assert not result.stderr
+    return result.stdout.decode()
+
+
+def states_in(path: Path) -> dict[str, str]:
+    """Read a file that nobody has open."""
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        return dict(connection.execute("SELECT identity, state FROM jobs"))
+
+
+def prints_of(path: Path) -> dict[str, str]:
+    """Return a digest of each file that belongs to a database."""
+    return {
+        one.name: hashlib.sha256(one.read_bytes()).hexdigest()
+        for one in path.parent.iterdir()
+        if one.name.startswith(path.name)
+    }
+
+
+def names_in(folder: Path) -> list[str]:
+    """List what is in a folder."""
+    return sorted(one.name for one in folder.iterdir())
+
+
+class Disk:
+    """What SQLite executes, and a way to let it wait."""
+
+    def __init__(self) -> None:
+        self.statements: list[str] = []
+        self.connections: list[sqlite3.Connection] = []
+        self.free = threading.Event()
+        self.free.set()
+
+    def trace(self, statement: str) -> None:
+        """Note a statement, when it may be executed."""
+        self.free.wait(20)
+        self.statements.append(" ".join(statement.split()))
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    """Look at what journals execute."""
+    found, connect = Disk(), sqlite3.connect
+
+    def connected(*args: Any, **kwargs: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(*args, **kwargs)
+        connection.set_trace_callback(found.trace)
+        found.connections.append(connection)
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", connected)
+    return found
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Say where the journal is."""
+    return tmp_path / "term.db"
+
+
+# --- writing -------------------------------------------------------------------------------------
+
+
+async def test_what_is_confirmed_is_there_though_the_file_was_never_closed(path: Path) -> None:
+    """It is in the file and its log at that moment: their copies have it."""
+    async with SqliteJournal(path).opened(SERVER) as journal:
+        await journal.mark_sending(await registered(journal), 7, None)
+        # Another process copies: to close the file in this one would free its locks on it.
+        for end in ("", "-wal"):
+            await anyio.run_process(["cp", f"{path}{end}", f"{path.with_name('copy.db')}{end}"])
+    assert states_in(path.with_name("copy.db")) == {"one": "sent"}
+
+
+async def test_only_what_must_be_durable_waits_for_the_disk(path: Path, disk: Disk) -> None:
+    """Before a closing boundary leaves, the disk has the mark, and all that was written before."""
+    async with SqliteJournal(path).opened(SERVER) as journal:
+        assert "PRAGMA journal_mode = WAL" in disk.statements
+        assert {"PRAGMA synchronous = FULL", "PRAGMA fullfsync = ON"} <= set(disk.statements)
+        disk.statements.clear()
+        entry = await registered(journal)
+        await journal.mark_sending(entry, 7, None)
+        await journal.record(entry, "ready", None)
+        await journal.mark_sending(entry, 7, None)
+    kinds = [
+        s.split(" (")[0] for s in disk.statements if s.startswith(("PRAGMA", "INSERT", "UPDATE"))
+    ]
+    assert kinds == [
+        *("PRAGMA synchronous = NORMAL", "INSERT INTO jobs"),
+        *("PRAGMA synchronous = FULL", kinds[3]),
+        *("PRAGMA synchronous = NORMAL", kinds[5]),
+        *("PRAGMA synchronous = FULL", kinds[7]),
+    ]
+
+
+async def test_what_gathers_is_committed_together(path: Path, disk: Disk) -> None:
+    """A few statements for hundreds of jobs, in whatever they are written."""
+    async with SqliteJournal(path).opened(SERVER) as journal, anyio.create_task_group() as tasks:
+        entries = [await registered(journal, str(number)) for number in range(100)]
+        disk.statements.clear()
+        disk.free.clear()
+        tasks.start_soon(registered, journal, "held up")
+        await anyio.sleep(0.05)
+        for number in range(100):
+            tasks.start_soon(registered, journal, f"new {number}")
+            tasks.start_soon(journal.mark_sending, entries[number], number, None)
+        await anyio.sleep(0.05)
+        disk.free.set()
+    assert len(disk.statements) < 15
+
+
+async def test_the_loop_goes_on_while_the_disk_is_busy(path: Path, disk: Disk) -> None:
+    """A commit that takes long delays nobody who does not write."""
+    steps = 0
+
+    async def step() -> None:
+        nonlocal steps
+        while True:
+            await anyio.sleep(0.001)
+            steps += 1
+
+    async with SqliteJournal(path).opened(SERVER) as journal, anyio.create_task_group() as tasks:
+        entry = await registered(journal)
+        disk.free.clear()
+        threading.Timer(0.3, disk.free.set).start()
+        tasks.start_soon(step)
+        await journal.mark_sending(entry, 7, None)
+        assert steps > 20
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_full_disk_is_told_and_leaves_what_is_there(path: Path) -> None:
+    """The operating system refuses, as with a quota: an error for each write, and never a hang."""
+    with anyio.fail_after(50):
+        lines = (await elsewhere("overflow", path)).splitlines()
+    assert len(lines) == 3
+    assert all(line.startswith("cannot be written: ") for line in lines)
+    assert states_in(path) == {"one": "ready"}
+
+
+async def test_each_task_gets_an_error_of_its_own(path: Path, disk: Disk) -> None:
+    """Tracebacks must not mix; what comes afterwards can be written again."""
+    found: list[JournalError] = []
+
+    async def mark(number: int) -> None:
+        try:
+            await journal.mark_sending(entries[number], 7, None)
+        except JournalError as error:
+            found.append(error)
+
+    async with SqliteJournal(path).opened(SERVER) as journal:
+        entries = [await registered(journal, str(number)) for number in range(5)]
+        _move(path)
+        async with anyio.create_task_group() as tasks:
+            for number in range(5):
+                tasks.start_soon(mark, number)
+        _move_back(path)
+        await journal.mark_sending(entries[0], 7, None)
+    assert len({id(error) for error in found}) == 5
+    assert len({id(error.__traceback__) for error in found}) == 5
+
+
+# --- a file that is not where it was -------------------------------------------------------------
+
+
+def _delete(path: Path) -> None:
+    path.unlink()
+
+
+def _replace(path: Path) -> None:
+    shutil.copy(path, path.with_name("other"))
+    path.with_name("other").replace(path)
+
+
+def _move(path: Path) -> None:
+    path.rename(path.with_name("moved.db"))
+
+
+def _move_back(path: Path) -> None:
+    path.with_name("moved.db").rename(path)
+
+
+def _move_folder(path: Path) -> None:
+    path.parent.rename(path.parent.with_name("moved"))
+
+
+@pytest.mark.parametrize("change", [_delete, _replace, _move_folder])
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_file_that_is_deleted_or_replaced(
+    tmp_path: Path, change: Callable[[Path], None], when: str
+) -> None:
+    """It is noticed before the next document is sent: the next run would not know of it."""
+    path = tmp_path / "folder" / "term.db"
+    path.parent.mkdir()
+    async with SqliteJournal(path).opened(SERVER) as journal:
+        entry = await registered(journal)
+        if when == "after":
+            await journal.mark_sending(entry, 7, None)
+        await anyio.to_thread.run_sync(change, path)
+        with pytest.raises(JournalError, match=r"cannot be found any more|was replaced by another"):
+            await journal.mark_sending(entry, 7, None)
+
+
+async def test_another_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative path means the folder in which the batch began."""
+    monkeypatch.chdir(tmp_path)
+    async with SqliteJournal("term.db").opened(SERVER) as journal:
+        monkeypatch.chdir("/")
+        await journal.mark_sending(await registered(journal), 7, None)
+    assert states_in(tmp_path / "term.db") == {"one": "sent"}
+
+
+# --- cancellation --------------------------------------------------------------------------------
+
+
+async def _open_and_close(path: Path) -> None:
+    async with SqliteJournal(path).opened(SERVER) as journal:
+        await journal.mark_sending(await registered(journal), 7, None)
+
+
+@pytest.mark.parametrize("times", [200, pytest.param(2000, marks=pytest.mark.nightly)])
+async def test_cancelled_at_any_moment_of_opening_it_is_not_left_locked(
+    path: Path, times: int
+) -> None:
+    """By asyncio's own cancellation, which breaks through shields; the collector is not needed."""
+    dice = random.Random(5)
+    gc.disable()
+    try:
+        for number in range(times):
+            task = asyncio.create_task(_open_and_close(path))
+            if number % 3:
+                await asyncio.sleep(dice.uniform(0, 0.006))
+            else:
+                for _ in range(number % 60):
+                    await asyncio.sleep(0)
+            for _ in range(1 + number % 2):
+                task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+            async with SqliteJournal(path).opened(SERVER):
+                pass
+    finally:
+        gc.enable()
+
+
+@pytest.mark.both_loops
+async def test_cancelled_by_a_scope_it_is_closed(path: Path) -> None:
+    """Also while it is being closed."""
+    for number in range(30):
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as tasks:
+
+                async def cancel(scope: anyio.CancelScope = scope, number: int = number) -> None:
+                    await anyio.sleep(number * 0.0003)
+                    scope.cancel()
+
+                tasks.start_soon(cancel)
+                await _open_and_close(path)
+        async with SqliteJournal(path).opened(SERVER):
+            pass
+
+
+def test_a_loop_that_ends_early_leaves_no_lock(path: Path) -> None:
+    """The thread closes the file when nobody is left to wait for it."""
+
+    async def leave() -> None:
+        held = SqliteJournal(path).opened(SERVER)
+        await held.__aenter__()
+
+    # The generator is closed with the loop, as asyncio does with all that are left.
+    asyncio.run(leave())
+
+    async def use() -> None:
+        async with SqliteJournal(path).opened(SERVER):
+            pass
+
+    asyncio.run(use())
+
+
+# --- one owner -----------------------------------------------------------------------------------
+
+
+async def test_another_path_to_the_same_file_is_refused(tmp_path: Path, path: Path) -> None:
+    """However it is written, from here and from another process; the first keeps its lock."""
+    (tmp_path / "link.db").symlink_to(path)
+    (tmp_path / "x").mkdir()
+    async with SqliteJournal(path).opened(SERVER) as journal:
+        for number in range(10):  # so much that the log is folded into the file
+            entry = await registered(journal, str(number))
+            await journal.record(entry, "failed", "x" * 500_000)
+        for other in (path, tmp_path / "x" / ".." / "term.db", tmp_path / "link.db"):
+            with anyio.fail_after(10), pytest.raises(JournalInUse, match="wait for its end"):
+                async with SqliteJournal(other).opened(SERVER):
+                    pass
+        assert "JournalInUse" in await elsewhere("use", path)
+        await journal.mark_sending(entry, 7, None)
+    assert await elsewhere("use", path) == "opened\n"
+
+
+async def test_a_second_loop_is_refused(path: Path) -> None:
+    """In another thread of the same process."""
+
+    async def open_it() -> None:
+        async with SqliteJournal(path).opened(SERVER):
+            pass
+
+    async with SqliteJournal(path).opened(SERVER):
+        for backend in ("asyncio", "trio"):
+            run = partial(anyio.run, open_it, backend=backend)
+            with pytest.raises(JournalInUse):
+                await anyio.to_thread.run_sync(run)
+
+
+async def test_a_process_that_is_killed_leaves_a_file_that_can_be_opened(path: Path) -> None:
+    """Its lock ends with it, and what it had confirmed is there."""
+    assert await elsewhere("die", path) == ""
+    async with SqliteJournal(path).opened(SERVER) as journal:
+        await registered(journal, "two")
+    assert states_in(path) == {"one": "ready", "two": "ready"}
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+async def test_a_forked_child_harms_nothing(path: Path) -> None:
+    """It can neither write nor close; what its parent writes from then on is there."""
+    said = path.with_name("said")
+    held = SqliteJournal(path).opened(SERVER)
+    journal = await held.__aenter__()
+    entry = await registered(journal)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            steps: list[Any] = [
+                journal.record(entry, "failed", None),
+                held.__aexit__(None, None, None),
+            ]
+            for step in steps:
+                try:
+                    step.send(None)
+                except (StopIteration, JournalError) as error:
+                    with said.open("a") as file:
+                        file.write(str(error))
+            gc.collect()
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)  # noqa: ASYNC222 - it takes milliseconds
+    await journal.mark_sending(entry, 7, None)
+    assert "belongs to the process that this one was forked from" in said.read_text()
+    assert path.with_name("term.db-wal").exists()
+    await held.__aexit__(None, None, None)
+    assert states_in(path) == {"one": "sent"}
+
+
+# --- what is no journal --------------------------------------------------------------------------
+
+
+def _other(path: Path, script: str) -> None:
+    """Have another process make a database and crash."""
+    code = f"import os, sqlite3\nc = sqlite3.connect({str(path)!r})\n{script}\nos._exit(0)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+MADE = 'c.execute("CREATE TABLE t (a)"); c.execute("INSERT INTO t VALUES (1)"); c.commit()'
+FOREIGN = {
+    "plain": MADE,
+    "with a log": f'c.execute("PRAGMA journal_mode = WAL"); {MADE}',
+    "in the middle of a transaction": f"""if True:
+        {MADE}
+        c.execute("PRAGMA cache_size = 1")
+        c.executemany("INSERT INTO t VALUES (?)", [("x" * 3000,) for _ in range(100)])""",
+    "marked": f'{MADE}; c.execute("PRAGMA application_id = 77")',
+    "empty, but marked": 'c.execute("PRAGMA application_id = 77"); c.commit()',
+    "empty": 'c.execute("PRAGMA journal_mode = WAL"); c.commit()',
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+async def test_another_database_is_not_touched(path: Path, kind: str) -> None:
+    """Not a byte of it, nor of what a crash has left beside it."""
+    _other(path, FOREIGN[kind])
+    before = prints_of(path)
+    with pytest.raises(JournalError, match="is a database of something else: name another file"):
+        async with SqliteJournal(path).opened(SERVER):
+            pass
+    assert prints_of(path) == before
+
+
+@pytest.mark.parametrize("content", [b"%PDF-1.7 ", b"x" * 10_000, bytes(100), b"SQLite format 3\0"])
+async def test_a_file_that_is_no_database_is_not_touched(path: Path, content: bytes) -> None:
+    """Whatever it is."""
+    await anyio.Path(path).write_bytes(content)
+    with pytest.raises(JournalError, match=r"term.db' (cannot be used: file is not|is) a database"):
+        async with SqliteJournal(path).opened(SERVER):
+            pass
+    assert [one.read_bytes() for one in path.parent.iterdir()] == [content]
+
+
+@pytest.mark.parametrize("version", [1, 3])
+async def test_another_format_is_told_and_not_touched(path: Path, version: int) -> None:
+    """By its number, be it older or newer, with what to do."""
+    async with SqliteJournal(path).opened(SERVER):
+        pass
+    _other(path, f'c.execute("PRAGMA user_version = {version}"); c.close()')
+    before = prints_of(path)
+    with pytest.raises(JournalError, match=f"has format {version} instead of 2: finish its batch"):
+        async with SqliteJournal(path).opened(SERVER):
+            pass
+    assert prints_of(path) == before
+
+
+async def test_it_is_marked_as_a_journal(path: Path) -> None:
+    """In its header, where ``file`` looks; an empty file, as of ``mktemp``, becomes one."""
+    await anyio.Path(path).touch()
+    async with SqliteJournal(path).opened(SERVER):
+        assert (await anyio.run_process(["cat", str(path)])).stdout[68:72] == b"masj"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have other such places")
+async def test_where_nothing_can_be_written_nothing_is_opened(tmp_path: Path) -> None:
+    """A directory, a device, a pipe, a place without permission or that is not there."""
+    os.mkfifo(tmp_path / "pipe")
+    nowhere: list[str | Path] = [tmp_path, "", "/dev/null", tmp_path / "pipe"]
+    for place in nowhere:
+        with pytest.raises(JournalError, match="is no file: name one"):
+            async with SqliteJournal(place).opened(SERVER):
+                pass
+    nowhere = ["/proc/notes.db", tmp_path / "not there" / "term.db", tmp_path / "pipe" / "x"]
+    for place in nowhere:
+        with pytest.raises(JournalError, match="cannot be used: "):
+            async with SqliteJournal(place).opened(SERVER):
+                pass
+    assert names_in(tmp_path) == ["pipe"]
+
+
+async def test_a_file_that_may_only_be_read_is_refused() -> None:
+    """When it is opened, not when it is too late."""
+    with TemporaryDirectory(dir="/tmp") as folder:
+        path = anyio.Path(folder, "term.db")
+        async with SqliteJournal(path).opened(SERVER):
+            pass
+        await path.chmod(0o444)
+        await path.parent.chmod(0o755)
+        result = await elsewhere("use_as_nobody", path)
+    assert "may not be read and written by this process" in result
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800", "x" * 300])
+async def test_names_that_no_file_can_have(tmp_path: Path, name: str) -> None:
+    """One line, printable, and no file."""
+    with pytest.raises(JournalError, match="cannot be used: ") as caught:
+        async with SqliteJournal(f"{tmp_path}/{name}").opened(SERVER):
+            pass
+    assert str(caught.value).isprintable()
+    assert names_in(tmp_path) == []
+
+
+NAMES = [":memory:", "file:notes.db?mode=memory", "a?b#c%41.db", "días.db", os.fsdecode(b"\xff.db")]
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_names_that_mean_something_else_to_sqlite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """They are files, and can be opened again."""
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        await _open_and_close(Path(name))
+    assert names_in(tmp_path) == [name]
+    assert states_in(tmp_path / name) == {"one": "sent"}
+
+
+async def test_an_sqlite_that_is_too_old(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said at once, and no file is made."""
+    monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 32, 3))
+    with pytest.raises(JournalError, match=r"needs SQLite 3\.33 or later"):
+        async with SqliteJournal(path).opened(SERVER):
+            raise AssertionError
+    assert names_in(path.parent) == []
+
+
+def test_a_wrong_kind_of_path() -> None:
+    """It is a mistake in the program."""
+    wrong: Any = 7
+    with pytest.raises(TypeError):
+        SqliteJournal(wrong)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left(tmp_path: Path) -> Iterator[None]:
+    """Leave no file open."""
+    yield
+    assert not [name for name in descriptors() if name.startswith(str(tmp_path))]

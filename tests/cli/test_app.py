@@ -1,0 +1,159 @@
+"""The command line as such: help, mistakes, what is missing, completion."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from meeting_async import UploadOutcome
+from meeting_async.testing import MeetingServer
+from support.command_line import PDF, Result, call, run
+
+Capture = pytest.CaptureFixture[str]
+
+
+def _python(code: str) -> Result:
+    program = [sys.executable, "-c", code]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=50, check=False)
+    return Result(done.returncode, done.stdout, done.stderr)
+
+
+def test_help_loads_no_work() -> None:
+    """Who asks for help does not wait for what only a command needs."""
+    heavy = (
+        "jinja2", "rich.progress", "meeting_async.testing", "meeting_async.cli.delivery",
+        "meeting_async.cli.batch.manifest",
+    )  # fmt: skip
+    done = _python(
+        "import sys; from meeting_async.cli import main; main(['--help']); "
+        f"print(*[name for name in {heavy} if name in sys.modules], file=sys.stderr)"
+    )
+    assert (done.code, done.err.strip()) == (0, "")
+
+
+def test_help_says_what_is_needed(capsys: Capture) -> None:
+    """Environment, exit codes, several files; and no option takes a secret."""
+    top = call(capsys, "--help").out
+    for word in ("MEETING_BASE_URL", "MEETING_API_SECRET_FILE", "demo", "serve", " 75 ", " 130 "):
+        assert word in top
+    assert "upload [OPTIONS] ROOM_ID FILE..." in call(capsys, "upload", "--help").out
+    for command in ("room", "upload", "batch", "serve", "demo"):
+        shown = call(capsys, command, "--help").out
+        assert "secret" not in shown.replace("Key and secret come from", "").replace(
+            "MEETING_API_SECRET", ""
+        )
+
+
+def test_version(capsys: Capture) -> None:
+    """On stdout, exit code 0."""
+    done = call(capsys, "--version")
+    assert done.code == 0
+    assert done.out.strip()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told", "hint"),
+    [
+        (["uplod"], 'Did you mean "upload"', "see `meeting-async --help`"),
+        (["upload", "room01"], "FILE", "see `meeting-async upload --help`"),
+        (["batch", "m.csv", "--concurrency", "0"], "concurrency", "`meeting-async batch --help`"),
+        (["room", "room01"], "MEETING_API_SECRET are not set", "`meeting-async serve` runs a"),
+        (["room", "room01", "--json"], "MEETING_API_SECRET are not set", "prints what to export"),
+    ],
+)
+def test_mistakes(capsys: Capture, arguments: list[str], told: str, hint: str) -> None:
+    """Exit code 2, one line that says what is wrong, and one with the command that helps."""
+    done = call(capsys, *arguments)
+    assert done.code == 2
+    error, help_ = done.err.splitlines()
+    assert told in error
+    assert hint in help_
+    assert ("--json" in arguments) == bool(done.out)
+
+
+def test_errors_of_ours_are_one_line(
+    server: MeetingServer, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bug is no reason for a page of text; ``--debug`` shows where it is."""
+    from meeting_async.cli import room
+
+    monkeypatch.setattr(room, "_facts", lambda _found: 1 / 0)
+    done = call(capsys, "room", "room01")
+    assert done.code == 1
+    assert "error: ZeroDivisionError: division by zero (--debug shows where)" in done.err
+    assert "Traceback" not in done.err
+    assert "Traceback" in call(capsys, "room", "room01", "--debug").err
+
+
+def test_an_unforeseen_error_hides_nothing(
+    server: MeetingServer, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was delivered before is told, and is not called failed."""
+    from meeting_async.cli import delivery
+
+    tell = delivery._Run.tell
+    failed: list[object] = []
+
+    def fail_once(run: delivery._Run, outcome: UploadOutcome) -> None:
+        if not failed:
+            failed.append(outcome)
+            raise RuntimeError("no such thing")
+        tell(run, outcome)
+
+    monkeypatch.setattr(delivery._Run, "tell", fail_once)
+    done = call(capsys, "upload", "room01", "a.pdf", "--json")
+    assert "error: no such thing" in done.err
+    (document, summary) = done.objects
+    assert document["delivered"] is True
+    assert done.code == summary["exit_code"] == 0
+
+
+@pytest.mark.parametrize(
+    ("package", "command", "extra"),
+    [
+        ("cyclopts", "['--help']", "cli"),
+        ("rich", "['upload', 'room01', 'a.pdf']", "cli"),
+        ("jinja2", "['batch', 'm.csv', '--report', 'r.html']", "cli"),
+        ("python_multipart", "['serve']", "cli,testing"),
+        ("python_multipart", "['demo']", "cli,testing"),
+    ],
+)
+def test_missing_extras_are_told_alike(
+    server: MeetingServer, package: str, command: str, extra: str
+) -> None:
+    """One line with what to install, exit code 2, and nothing is sent."""
+    Path("m.csv").write_text("room_id,document\nroom01,a.pdf\n")
+    done = _python(
+        f"import sys; sys.modules[{package!r}] = None; from meeting_async.cli import main; "
+        f"sys.exit(main({command}))"
+    )
+    told = f"error: {package} is not installed: pip install 'meeting-async[{extra}]'"
+    assert done.err.splitlines()[-1] == f"meeting-async: {told}"
+    assert (done.code, server.requests) == (2, [])
+
+
+def test_completion(tmp_path: Path) -> None:
+    """For the shells that cyclopts knows."""
+    script = tmp_path / "completion"
+    done = run(
+        "--install-completion", "--shell", "bash", "--output", script,
+        env={**os.environ, "HOME": str(tmp_path)},
+    )  # fmt: skip
+    assert done.code == 0
+    assert "upload" in script.read_text()
+    assert "--max-wait" in script.read_text()
+
+
+def test_logs_and_warnings_are_lines(server: MeetingServer, capsys: Capture) -> None:
+    """What the library warns of is shown once; what the command tells itself is not repeated."""
+    server.add_room("an odd room")
+    Path("a.pdf").write_bytes(PDF)
+    done = call(capsys, "upload", "an odd room", "a.pdf")
+    assert done.err.count("known servers refuse it") == 1
+    assert len(done.err.splitlines()) == 3  # sending, the warning, and what was refused
+    assert "DEBUG" not in done.err.upper()
+    assert "debug: call" in call(capsys, "room", "room01", "--debug").err

@@ -1,0 +1,176 @@
+"""What is shown while documents are sent: words for events, bars on a terminal, lines elsewhere."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import subprocess
+import termios
+import threading
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from meeting_async import (
+    AttemptStarted,
+    BytesSent,
+    Event,
+    Finished,
+    Queued,
+    RetryScheduled,
+    Verdict,
+    WaitingForRoom,
+    WaitingUntilActive,
+)
+from meeting_async.cli.console import Output
+from meeting_async.cli.display import Bars, Lines, state_after
+from meeting_async.cli.words import duration, shortened, size
+from meeting_async.testing import MeetingServer
+from support.command_line import PROGRAM, call, until
+from support.reports import LOST, STOPPED, outcome, report_of
+
+
+def _event(kind: type[Event], call: int = 1, **facts: Any) -> Any:
+    common: dict[str, Any] = {"operation": "room/upload", "host": "h:1", "room_id": "room01"}
+    return kind(call=call, document=facts.pop("document", "a.pdf"), **common, **facts)
+
+
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        (_event(Queued), "waiting behind another upload"),
+        (_event(AttemptStarted, attempt=1), "sending"),
+        (_event(AttemptStarted, attempt=2), "sending (attempt 2)"),
+        (_event(BytesSent, attempt=1, sent=50, total=100), "sending 50%"),
+        (_event(BytesSent, attempt=1, sent=100, total=100), "sent, waiting for the answer"),
+        (_event(BytesSent, attempt=1, sent=0, total=None), "sent, waiting for the answer"),
+        (
+            _event(WaitingForRoom, attempt=0, retry_in=2.0, waited=1.0, max_wait=None),
+            "the room is taken, again in 2.0 s",
+        ),
+        (
+            _event(WaitingUntilActive, retry_in=2.0, waited=1.0, max_wait=9.0),
+            "the room is not active yet, again in 2.0 s",
+        ),
+        (
+            _event(
+                RetryScheduled, attempt=1, retry_in=2.0, verdict=Verdict.PARTIAL, reason="cut off"
+            ),
+            "cut off, again in 2.0 s",
+        ),
+    ],
+)
+def test_every_event_has_words(event: Event, words: str) -> None:
+    """With a countdown, where something is due."""
+    assert state_after(event, 10.0).text(10.0) == words
+
+
+def test_amounts_are_readable() -> None:
+    """Sizes in the units of limits, times to three digits, long names without their middle."""
+    assert [size(n) for n in (1, 1023, 1024, 1024**2 - 1, 30 * 1024**2, 5 * 1024**3)] == [
+        "1 byte", "1,023 bytes", "1.0 KiB", "1.0 MiB", "30.0 MiB", "5.0 GiB"
+    ]  # fmt: skip
+    assert [duration(s) for s in (0, 0.0123, 1, 59.96, 3599.6, 90_000)] == [
+        "0 s", "12 ms", "1.0 s", "1 min 0 s", "1 h 0 min", "25 h 0 min"
+    ]  # fmt: skip
+    assert shortened("introduction.pdf", 9) == "intr….pdf"
+
+
+def test_bars_are_honest_after_a_stop() -> None:
+    """What was skipped is not done."""
+    stopped = [outcome(n, status="skipped", error=STOPPED) for n in range(2, 10)]
+    bars = Bars(Output(), Console(file=io.StringIO(), width=80), documents=10)
+    bars.report = report_of([outcome(0), outcome(1, status="failed", error=LOST), *stopped])
+    bars.tick()
+    total = bars._progress.tasks[0]
+    assert (total.completed, total.total, total.description) == (2, 10, "2 of 10 documents")
+    assert bars._head(0.0).startswith("1 accepted, 1 failed, 8 skipped")
+
+
+def test_bars_show_what_waits_first() -> None:
+    """As many rooms as the terminal has lines for; a finished upload has no bar any more."""
+    console = Console(file=io.StringIO(), width=80, height=10, force_terminal=True)
+    bars = Bars(Output(), console, documents=100)
+    for number in range(20):
+        bars(_event(AttemptStarted, number, attempt=1, document=f"{number}.pdf"))
+    bars(_event(WaitingForRoom, 19, attempt=1, retry_in=2.0, waited=1.0, max_wait=None))
+    bars(_event(Finished, 0, verdict=Verdict.ACCEPTED, attempts=1, seconds=1.0))
+    bars(_event(AttemptStarted, 99, attempt=1, document=None))  # a JSON call
+    with console.capture() as captured:
+        console.print(*bars._progress.get_renderables())
+    shown = re.sub(r"\x1b\[[\d;]*m", "", captured.get()).splitlines()
+    assert "room01  19.pdf" in shown[1]
+    assert "the room is taken, again in" in shown[1]
+    assert shown[-1] == "and 12 more"
+    assert all(len(line) <= 80 for line in shown)
+
+
+def test_lines_do_not_repeat_themselves(capsys: pytest.CaptureFixture[str]) -> None:
+    """A room that is asked every two seconds is not told every two seconds."""
+    lines = Lines(Output(), 1, detailed=True)
+    for _ in range(5):
+        lines(_event(WaitingForRoom, attempt=1, retry_in=2.0, waited=1.0, max_wait=None))
+    lines(_event(AttemptStarted, attempt=1))
+    assert len(capsys.readouterr().err.splitlines()) == 2
+
+
+def test_sums_are_told_now_and_then(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch in a log file says how far it is, in a line every ten seconds."""
+    lines = Lines(Output(), 3, detailed=False)
+    lines.report = report_of([outcome(0), outcome(1, status="skipped")])
+    lines.tick()
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr("time.monotonic", lambda: lines._next + 1)
+    lines.tick()
+    told = capsys.readouterr().err
+    assert told == "meeting-async: 2 of 3 documents: 1 accepted, 1 accepted before\n"
+
+
+def test_on_a_terminal(server: MeetingServer) -> None:
+    """Bars while it lasts, and then only the result; Ctrl-C typed there finishes the upload."""
+    server.rooms["room01"].processing_seconds = 1.0
+    leader, follower = os.openpty()
+    termios.tcsetwinsize(follower, (24, 80))
+    process = subprocess.Popen(
+        [*PROGRAM, "upload", "room01", "a.pdf", "b.pdf"],
+        stdin=follower, stdout=follower, stderr=follower, start_new_session=True,
+    )  # fmt: skip
+    os.close(follower)
+    shown: list[bytes] = []
+    reader = threading.Thread(target=_read, args=(leader, shown), daemon=True)
+    reader.start()
+    until(lambda: server.rooms["room01"].accepted)
+    process.terminate()
+    process.wait(timeout=50)
+    reader.join(timeout=50)
+    os.close(leader)
+    text = b"".join(shown).decode()
+    assert "━" in text
+    assert "sent, waiting for the answer" in text
+    lines = [re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", line) for line in re.split(r"[\r\n]+", text)]
+    assert any(line.startswith("a.pdf: accepted by room01") for line in lines)
+    assert any("1 of 2 documents is in its room; 1 not begun" in line for line in lines)
+    assert text.endswith("\n")
+    assert "\x1b[?25h" in text.split("━")[-1]  # the cursor is back
+    assert process.returncode == 130
+
+
+def _read(leader: int, shown: list[bytes]) -> None:
+    while True:
+        try:
+            shown.append(os.read(leader, 65536))
+        except OSError:  # the other end is closed
+            return
+
+
+def test_force_color_makes_no_terminal_of_a_file(
+    server: MeetingServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a log file bars would be noise."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    done = call(capsys, "upload", "room01", "a.pdf")
+    assert "\x1b" not in done.out + done.err

@@ -1,0 +1,195 @@
+"""Manifests and folders: what is understood, and every mistake with its line."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meeting_async.cli.batch.manifest import manifest_of, natural
+from meeting_async.cli.batch.rows import Mistake, Row, rows_in
+from support.command_line import PNG, Result, call, start
+
+Capture = pytest.CaptureFixture[str]
+
+ROW = {"room_id": "room01", "document": "a.pdf"}
+OBJECT = b'{"room_id": "room01", "document": "a.pdf"}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "room_id,document\nroom01,a.pdf",
+        "room_id;document\r\nroom01;a.pdf\r\n",
+        "room_id\tdocument\nroom01\ta.pdf\n",
+        "document , Room_ID\n\na.pdf,room01\n,\n",
+        "\ufeffroom_id;document;;\r\nroom01;a.pdf;;\r\n;;;\r\n",
+        'room_id,document,filename,key\nroom01,"a.pdf",,',
+        "room_id, document\nroom01, a.pdf",
+        "\n\nroom_id,document\rroom01,a.pdf\r",
+        '"room_id";"document"\n"room01";"a.pdf"',
+        '{"room_id": "room01", "document": "a.pdf"}',
+        '\n {"document": "a.pdf", "filename": null, "key": "", "room_id": "room01"}\r\n\n',
+    ],
+)
+def test_manifests_as_they_are_written(text: str) -> None:
+    """By hand, by programs and by Excel in any country; CSV or an object on each line."""
+    (row,) = rows_in(text.encode())
+    assert isinstance(row, Row)
+    assert row.values == ROW
+
+
+@pytest.mark.parametrize(
+    ("data", "line", "told"),
+    [
+        (b"", 1, "the manifest is empty"),
+        (b"\n \n", 1, "the manifest is empty"),
+        ("room_id,document\n".encode("utf-16"), 1, "UTF-16"),
+        (b'[{"room_id": 1}]', 1, "a JSON array"),
+        (b"room,file\nroom01,a.pdf\n", 1, "unknown column 'room': there are room_id"),
+        (b"room01,a.pdf\n", 1, "the first line must name the columns"),
+        (b"room_id,document,key,key\n", 1, "column 'key' is there 2 times"),
+        (b"room_id,document\n\n,a.pdf\n", 3, "room_id is empty"),
+        (b"room_id,document\nroom01,\n", 2, "document is empty"),
+        (b"room_id,document\nroom01,a,b.pdf\n", 2, "3 values for 2 columns"),
+        (b"room_id,document\nroom01,\xe4.pdf\n", 2, "not UTF-8 (byte 0xe4)"),
+        (b'room_id,document\nroom01,"a.pdf\n', 2, "a quote is not closed"),
+        (b'room_id,document\n"a\nb",a.pdf\n,b\n', 4, "room_id is empty"),
+        (b'{"room_id": "room01"}', 1, "document is empty"),
+        (OBJECT + b'\n{"room_id": 1, "document": "a"}', 2, "room_id is a number"),
+        (OBJECT + b"\n[]", 2, "an array instead of an object"),
+        (OBJECT + b"\n{", 2, "not JSON"),
+        (OBJECT + b'\n{"key": "1", "key": "2"}', 2, "'key' is there twice"),
+        (OBJECT + b'\n{"file": "x"}', 2, "unknown field 'file'"),
+        (OBJECT + b"\n" + b"[" * 100_000, 2, "not JSON"),
+        (OBJECT.replace(b"a.pdf", b"a\\u0000"), 1, "NUL"),
+    ],
+)
+def test_mistakes_of_the_text(data: bytes, line: int, told: str) -> None:
+    """Each is told with the line where its record begins."""
+    found = [(one.line, one.text) for one in rows_in(data) if isinstance(one, Mistake)]
+    assert any(line == at and told in text for at, text in found), found
+
+
+@given(
+    st.one_of(st.binary(), st.text('room_id,document"\n\r;{}[]:\\', max_size=80).map(str.encode))
+)
+def test_any_bytes_are_read(data: bytes) -> None:
+    """Whatever comes, it is rows or mistakes, and never nothing."""
+    found = list(rows_in(data))
+    assert all(isinstance(one, Row | Mistake) for one in found)
+    assert found or data.strip()
+
+
+def _check(capsys: Capture, text: str) -> Result:
+    Path("m.csv").write_text(text)
+    return call(capsys, "batch", "m.csv", "--check")
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ("room01,a.pdf\nroom01,./a.pdf", "m.csv:3: the same document for the same room as m.csv:2"),
+        ("room01,a.pdf,,k\nroom02,a.pdf,,k", "m.csv:3: key 'k' is taken by m.csv:2"),
+        ("room01,nope.pdf", "m.csv:2: '{here}/nope.pdf' cannot be read: No such file"),
+        ("room01,.", "m.csv:2: '{here}' cannot be read: it is not a regular file"),
+        ("room01,image.pdf", "m.csv:2: 'image.pdf' is a PNG image"),
+        ("room01,empty.pdf", "m.csv:2: 'empty.pdf' is empty"),
+        ("room01,https://example.com/a.pdf,x.pdf", "m.csv:2: filename cannot be given for a link"),
+        ("room01,https://u:secret@example.com/", "m.csv:2: document_link contains a user name"),
+        ("a\tb,a.pdf", "m.csv:2: room_id contains control characters"),
+    ],
+)
+def test_mistakes_come_first(capsys: Capture, tmp_path: Path, lines: str, told: str) -> None:
+    """Nothing is sent, not even what stands before; no server is needed to find them."""
+    Path("image.pdf").write_bytes(PNG)
+    Path("empty.pdf").touch()
+    done = _check(capsys, f"room_id,document,filename,key\n{lines}\n")
+    assert (done.code, done.out) == (2, "")
+    assert told.format(here=tmp_path) in done.err
+    assert "secret" not in done.err
+    assert done.err.splitlines()[-1] == "meeting-async: nothing was sent"
+
+
+def test_many_mistakes_are_counted(capsys: Capture) -> None:
+    """After 50; the first ones are those of the first lines."""
+    done = _check(capsys, "room_id,document\n" + "r,nope.pdf\n" * 70)
+    assert "m.csv:2: " in done.err
+    assert "… and 89 more mistakes" in done.err  # 70 missing files and 69 twins
+    assert len(done.err.splitlines()) == 52
+
+
+@pytest.mark.parametrize("source", ["empty.csv", "header.csv", "folder", "nowhere.csv"])
+def test_a_source_without_documents_is_a_mistake(capsys: Capture, source: str) -> None:
+    """A slip of the hand must not look like success."""
+    Path("empty.csv").touch()
+    Path("header.csv").write_text("room_id,document\n")
+    Path("folder", "room01").mkdir(parents=True)
+    done = call(capsys, "batch", source, "--check")
+    assert (done.code, source in done.err) == (2, True)
+
+
+def test_check(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sums of what would be sent; it goes by the configured limit."""
+    text = "room_id,document\nroom01,a.pdf\nroom02,b.pdf\n"
+    assert "m.csv: 2 documents for 2 rooms, 44 bytes, checked in" in _check(capsys, text).out
+    monkeypatch.setenv("MEETING_MAX_SIZE_WHITEBOARD_FILE", "20")
+    done = _check(capsys, text)
+    assert (done.code, done.err.count("2 more than max_size_whiteboard_file")) == (2, 2)
+
+
+def test_folders(capsys: Capture) -> None:
+    """``ROOM_ID/file`` in natural order; what nobody means to send is left out and counted."""
+    for name in ("week 10.pdf", "week 9.pdf", "Week 1.pdf", ".hidden", "~$x.docx", "Thumbs.db"):
+        path = Path("term", "room01", name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"%PDF-1.7")
+    manifest = manifest_of("term", besides=["term/term.db"])
+    assert [entry.target for entry in manifest.entries] == [
+        "room01/Week 1.pdf", "room01/week 9.pdf", "room01/week 10.pdf"
+    ]  # fmt: skip
+    assert manifest.left_out == 3
+    Path("term", "room01", "sub").mkdir()
+    Path("term", "beside.pdf").touch()
+    done = call(capsys, "batch", "term", "--check")
+    assert "term/room01/sub: is a folder inside of a room's folder" in done.err
+    assert "term/beside.pdf: is beside the rooms' folders" in done.err
+
+
+def test_natural_order() -> None:
+    """Numbers count as numbers, wherever they are."""
+    names = ["b", "a10b2", "a9", "a10b10", "²", "A1"]
+    assert sorted(names, key=natural) == ["A1", "a9", "a10b2", "a10b10", "b", "²"]
+
+
+def test_keys_survive_a_move(tmp_path: Path) -> None:
+    """A journal recognises documents when the manifest and its documents were moved together."""
+    keys = []
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "m.csv").write_text("room_id,document\nroom01,a.pdf\n")
+        (entry,) = manifest_of(str(tmp_path / folder / "m.csv")).entries
+        keys.append(entry.job().key)
+    assert keys[0] == keys[1] == json.dumps(["room01", "a.pdf", "a.pdf"])
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", ["a.pdf", "nope.pdf"])
+def test_a_million_lines(name: str) -> None:
+    """A check of them takes less than a minute of CPU time and 700 MB, mistakes included."""
+    with Path("m.csv").open("w") as file:
+        file.write("room_id,document,key\n")
+        file.writelines(f"course-{n // 100:06},{name},{n:08}\n" for n in range(1_000_000))
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    process = start("batch", "m.csv", "--check", stderr=subprocess.PIPE)
+    done = process.communicate(timeout=500)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert process.returncode == (0 if name == "a.pdf" else 2), done
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 60
+    assert after.ru_maxrss < 700_000

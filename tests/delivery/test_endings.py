@@ -1,0 +1,479 @@
+"""Timeouts, cancellations and event loops: whatever ends a call, it leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+import time
+import types
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import Any
+
+import anyio
+import pytest
+import trio
+
+from meeting_async import Document, MeetingClient, UploadReceipt, Verdict
+from meeting_async.errors import (
+    DeadlineExceeded,
+    InvalidInput,
+    MeetingError,
+    RoomBusy,
+    RoomNotActive,
+    UploadOutcomeUnknown,
+)
+from meeting_async.testing import MeetingServer
+from support.fake_rooms import Act, absent, accepted, busy, cut_off, hanging, lost, unreachable
+from support.fakes import (
+    ASKED,
+    IN_DOCUMENT,
+    KEY,
+    LARGE,
+    PDF,
+    SECRET,
+    EventRecorder,
+    Scripted,
+    client_of,
+    is_out,
+    locked_until,
+)
+from support.virtual_time import run as run_in_virtual_time
+
+Run = Callable[..., Any]
+
+
+async def upload(client: MeetingClient, data: bytes = PDF, **how: Any) -> UploadReceipt:
+    """Upload to room01."""
+    return await client.upload_whiteboard_file("room01", data, filename="deck.pdf", **how)
+
+
+class HangingSigner:
+    """Waits for a vault that does not answer."""
+
+    async def sign(self, message: bytes, /) -> Any:
+        """Wait for ever."""
+        await anyio.sleep_forever()
+
+
+async def endless(first: bytes = b"%PDF") -> AsyncIterator[bytes]:
+    """Bring some bytes, and then nothing."""
+    yield first
+    await anyio.sleep_forever()
+
+
+LINK = Document.from_link("https://files.test/deck.pdf")
+
+# What the requests meet, what is uploaded, settings; which error, in which words.
+PHASES: dict[str, tuple[list[Act], Any, dict[str, Any], type[MeetingError], str]] = {
+    "reading": ([], "stream", {}, DeadlineExceeded, "reading the document"),
+    "the link": ([hanging()], LINK, {"check_link": True}, DeadlineExceeded, "link"),
+    "looking": ([hanging()], LARGE, {}, DeadlineExceeded, "asking for the room"),
+    "signing": ([], PDF, {"signer": HangingSigner()}, DeadlineExceeded, ""),
+    "connecting": ([hanging(take=0)], PDF, {}, DeadlineExceeded, "sending"),
+    "sending": ([hanging(take=1)], PDF, {}, DeadlineExceeded, "sending"),
+    "before the boundary": ([hanging(take=IN_DOCUMENT)], PDF, {}, DeadlineExceeded, ""),
+    "slow line": (
+        [accepted(sending=1000)], LARGE, {"preflight": False}, DeadlineExceeded, "sending"
+    ),
+    "asking": ([busy(), hanging()], ASKED, {}, DeadlineExceeded, "asking whether the room is free"),
+    "stream as it comes": ([accepted()], "declared", {}, DeadlineExceeded, ""),
+    "the reply": ([hanging()], PDF, {}, UploadOutcomeUnknown, "waiting for the reply"),
+    "the reply to a link": ([hanging()], LINK, {}, UploadOutcomeUnknown, "waiting for the reply"),
+    "after a lost one": (
+        [lost(), hanging()], PDF, {"delivery": "at_least_once"}, UploadOutcomeUnknown, "asking"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("script", "document", "how", "kind", "words"), PHASES.values(), ids=PHASES
+)
+def test_a_timeout_ends_every_phase(
+    run: Run, script: list[Act], document: Any, how: dict[str, Any], kind: type, words: str
+) -> None:
+    """Exactly in time; unknown if the closing boundary was out, and never otherwise."""
+
+    async def main() -> None:
+        data = document
+        if document == "stream":
+            data = Document.from_stream(endless(), "deck.pdf")
+        if document == "declared":
+            data = Document.from_stream(endless(), "deck.pdf", size=100, replayable=False)
+        named: Any = {} if isinstance(data, Document) else {"filename": "deck.pdf"}
+        transport, recorder = Scripted(*script), EventRecorder()
+        async with client_of(transport, on_event=recorder, **how) as client:
+            with pytest.raises(kind) as caught:
+                await client.upload_whiteboard_file("room01", data, timeout=5, **named)
+        assert anyio.current_time() == pytest.approx(5)
+        assert type(caught.value) is kind
+        assert words in str(caught.value)
+        assert "5 s" in str(caught.value)
+        assert caught.value.room_id == "room01"  # type: ignore[attr-defined]
+        assert recorder.finished.error is caught.value
+        assert (recorder.finished.verdict is Verdict.UNKNOWN) is (kind is UploadOutcomeUnknown)
+        assert transport.running == 0
+        if isinstance(caught.value, UploadOutcomeUnknown):
+            assert (caught.value.bytes_sent is None) is (document is LINK)
+            ago = 5 if len(script) == 2 else 0  # since the document was lost
+            assert caught.value.lock_free_in == pytest.approx(300 - ago)
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client: client.get_active_room_info("room01", timeout=5),
+        lambda client: client.call("room/create", {"room_id": "room01"}, timeout=5),
+        lambda client: client.wait_until_active("room01", 5),
+    ],
+)
+def test_a_timeout_ends_json_calls(run: Run, call: Any) -> None:
+    """The same word for the same limit on every method."""
+
+    async def main() -> None:
+        async with client_of(Scripted(hanging())) as client:
+            with pytest.raises(DeadlineExceeded) as caught:
+                await call(client)
+        assert anyio.current_time() == pytest.approx(5)
+        assert (caught.value.seconds, caught.value.room_id) == (5, "room01")
+
+    run(main)
+
+
+def test_a_timeout_ends_the_queue(run: Run) -> None:
+    """Behind another upload from here."""
+
+    async def main() -> None:
+        transport = Scripted(accepted(replying=100))
+        async with client_of(transport) as client, anyio.create_task_group() as group:
+            group.start_soon(upload, client)
+            await anyio.sleep(1)
+            with pytest.raises(DeadlineExceeded, match="waiting behind another upload from here"):
+                await upload(client, timeout=5)
+            assert anyio.current_time() == pytest.approx(6)
+            assert len(transport.visits) == 1
+
+    run(main)
+
+
+def test_a_timeout_while_the_room_is_locked(run: Run) -> None:
+    """A wait that does not fit ends the call now, with the error that caused it."""
+
+    async def main() -> None:
+        async with client_of(Scripted(then=locked_until(100))) as client:
+            with pytest.raises(RoomBusy):
+                await upload(client, ASKED, timeout=20)
+            assert 17 <= anyio.current_time() < 20
+
+    run(main)
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan"), "5", True])
+def test_unusable_timeouts(run: Run, timeout: Any) -> None:
+    """Found before anything is sent, and told."""
+
+    async def main() -> None:
+        transport, recorder = Scripted(), EventRecorder()
+        async with client_of(transport, on_event=recorder) as client:
+            for call in (partial(upload, client), partial(client.call, "room/create")):
+                recorder.events.clear()
+                with pytest.raises(InvalidInput, match="timeout"):
+                    await call(timeout=timeout)
+                assert recorder.kinds == ["Finished"]
+        assert not transport.visits
+
+    run(main)
+
+
+def test_a_blocked_read_does_not_outlast_the_timeout(tmp_path: Any) -> None:
+    """A dead network drive: the read hangs in a thread, the call ends (real time, wide margin)."""
+    unblock = threading.Event()
+
+    class DeadDrive:
+        name = "deck.pdf"
+
+        def read(self, size: int = -1) -> bytes:
+            unblock.wait(30)
+            return b""
+
+        def seekable(self) -> bool:
+            return False
+
+    async def main() -> float:
+        async with client_of(Scripted()) as client:
+            began = time.monotonic()
+            with pytest.raises(DeadlineExceeded):
+                await client.upload_whiteboard_file("room01", DeadDrive(), timeout=0.2)
+            return time.monotonic() - began
+
+    try:
+        assert asyncio.run(main()) < 5
+    finally:
+        unblock.set()
+
+
+# --- cancellation --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        [accepted(sending=3, replying=1)],
+        [cut_off(), accepted(sending=3, replying=1)],
+        [busy(sending=1), accepted(sending=3, replying=1)],
+        [unreachable(), accepted(sending=1, replying=10)],
+    ],
+)
+def test_a_cancellation_after_the_boundary_leaves_a_doubt(run: Run, script: list[Act]) -> None:
+    """And only then: the next upload asks first if, and only if, the document may have arrived."""
+
+    async def main(moment: float) -> bool:
+        transport, recorder = Scripted(*script, then=lambda _: accepted()), EventRecorder()
+        async with client_of(transport, on_event=recorder) as client:
+            with anyio.move_on_after(moment) as scope:
+                await upload(client)
+            last = transport.uploads[-1]
+            is_doubt = scope.cancelled_caught and is_out(last) and not last.status
+            assert transport.running == 0
+            if scope.cancelled_caught:
+                assert recorder.finished.error is None
+                assert (recorder.finished.verdict is Verdict.UNKNOWN) is is_doubt
+            seen = len(transport.visits)
+            await upload(client)
+            assert transport.kinds[seen:] == (["probe", "upload"] if is_doubt else ["upload"])
+        return is_doubt
+
+    doubts = [run(main, moment) for moment in (0.01, 0.6, 1.2, 2.9, 3.2, 3.6, 4.2, 5.2, 7)]
+    assert True in doubts
+    assert False in doubts
+
+
+@types.coroutine
+def _cancelling(coroutine: Any, step: int, reached: list[int]) -> Any:
+    """Run a coroutine, and cancel its task, as ``task.cancel()`` does, at one of its awaits."""
+    value, error = None, None
+    for number in itertools.count():
+        if number == step:
+            reached.append(step)
+            asyncio.current_task().cancel()  # type: ignore[union-attr]
+        try:
+            wanted = coroutine.throw(error) if error else coroutine.send(value)
+        except StopIteration as stop:
+            return stop.value
+        try:
+            value, error = (yield wanted), None
+        except BaseException as thrown:  # noqa: BLE001 - handed to the coroutine
+            value, error = None, thrown
+
+
+@pytest.mark.parametrize(
+    "acts",
+    [
+        [accepted()],
+        [busy(), accepted()],
+        [cut_off(), accepted()],
+        [lost(), accepted(), accepted()],
+    ],
+    ids=["accepted", "busy", "cut off", "lost"],
+)
+@pytest.mark.parametrize("document", ["bytes", "stream", "large"])
+def test_plain_cancellation_at_every_await(acts: list[Act], document: str) -> None:
+    """``task.cancel()`` in every round of the loop: no task, lock, request or spool is left."""
+
+    def make_document() -> Any:
+        async def chunks() -> AsyncIterator[bytes]:
+            for start in range(0, 1000, 250):
+                await asyncio.sleep(0)
+                yield PDF[start : start + 250]
+
+        if document == "stream":
+            return Document.from_stream(chunks(), "deck.pdf")
+        return Document.from_bytes(LARGE if document == "large" else PDF, "deck.pdf")
+
+    async def one(step: int) -> bool:
+        looks = [accepted()] if document == "large" else []
+        transport, recorder = Scripted(*looks, *acts, then=lambda _: accepted()), EventRecorder()
+        async with client_of(transport, on_event=recorder, delivery="at_least_once") as client:
+            reached: list[int] = []
+
+            async def run() -> None:
+                coroutine = client.upload_whiteboard_file("room01", make_document())
+                await _cancelling(coroutine, step, reached)
+
+            task = asyncio.ensure_future(run())
+            await asyncio.wait([task])
+            assert task.cancelled() is bool(reached)
+            assert transport.running == 0
+            assert len(asyncio.all_tasks()) == 1
+            if recorder.events or transport.visits:
+                finished = recorder.finished
+                if finished.verdict is Verdict.UNKNOWN:
+                    assert any(is_out(visit) and not visit.status for visit in transport.uploads)
+                seen = len(transport.visits)
+                await client.upload_whiteboard_file("room01", PDF, filename="next.pdf")
+                asked = transport.kinds[seen] == "probe"
+                assert asked is (finished.verdict is Verdict.UNKNOWN)
+        return bool(reached)
+
+    steps = 0
+    while run_in_virtual_time("asyncio", one, steps):
+        steps += 1
+    assert steps >= 3
+
+
+def test_trio_cancellation_at_every_step() -> None:
+    """The same on trio, whose cancellations come at every checkpoint."""
+
+    async def one(steps: int) -> bool:
+        transport, recorder = Scripted(busy(), then=lambda _: accepted()), EventRecorder()
+        async with client_of(transport, on_event=recorder) as client:
+            with trio.CancelScope() as scope:
+
+                class Stepper(trio.abc.Instrument):
+                    left = steps
+
+                    def after_task_step(self, task: Any) -> None:
+                        self.left -= 1
+                        if self.left < 0:
+                            scope.cancel()
+
+                stepper = Stepper()
+                trio.lowlevel.add_instrument(stepper)
+                await upload(client)
+            trio.lowlevel.remove_instrument(stepper)
+            assert transport.running == 0
+            seen = len(transport.visits)
+            if seen:
+                verdict = recorder.finished.verdict
+                await upload(client)
+                assert (transport.kinds[seen] == "probe") is (verdict is Verdict.UNKNOWN)
+        return scope.cancelled_caught
+
+    steps = 0
+    while run_in_virtual_time("trio", one, steps):
+        steps += 1
+    assert steps > 5
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, MemoryError])
+def test_the_end_of_the_program_passes(error: type[BaseException]) -> None:
+    """What a transport raises that is none of ours is neither retried nor swallowed."""
+
+    async def main() -> None:
+        transport = Scripted(Act(result=error("stop"), take=1))
+        async with client_of(transport) as client:
+            await upload(client)
+
+    with pytest.raises(error):
+        run_in_virtual_time("trio", main)
+
+
+def test_a_client_that_is_closed_amid_a_wait(run: Run) -> None:
+    """``aclose()`` with uploads that wait for their room: one clear error, nothing sent."""
+
+    async def main() -> None:
+        transport = Scripted(then=locked_until(100))
+        client = client_of(transport)
+        async with anyio.create_task_group() as group:
+
+            async def one() -> None:
+                with pytest.raises(RuntimeError, match="closed"):
+                    await upload(client, ASKED)
+
+            group.start_soon(one)
+            await anyio.sleep(10)
+            await client.aclose()
+            await client.aclose()
+        assert anyio.current_time() < 13
+        assert transport.closed == 1
+        with pytest.raises(RuntimeError, match="closed"):
+            await client.get_active_room_info("room01")
+
+    run(main)
+
+
+# --- several event loops -------------------------------------------------------------------------
+
+
+def test_one_client_in_one_loop_after_another() -> None:
+    """A module-level client: each ``asyncio.run`` may use it; what is known of rooms is dropped."""
+    transport = Scripted(lost(), then=lambda _: accepted())
+    client = client_of(transport)
+
+    async def lose() -> None:
+        with pytest.raises(UploadOutcomeUnknown):
+            await upload(client)
+
+    asyncio.run(lose())
+    for _ in range(3):
+        assert asyncio.run(upload(client, LARGE)).size == len(LARGE)
+    assert trio.run(upload, client).size == len(PDF)
+    assert transport.kinds == ["upload"] + ["question", "upload"] * 3 + ["upload"]
+    asyncio.run(client.aclose())
+
+
+def test_six_threads_with_a_loop_each_and_one_client() -> None:
+    """Each call succeeds, or raises one RuntimeError that says what to do; none stalls."""
+    server = MeetingServer(api_key=KEY, api_secret=SECRET)
+    rooms = [server.add_room(f"room{number}").room_id for number in range(6)]
+    outcomes: list[object] = []
+
+    def work(room: str) -> None:
+        for _ in range(10):
+            try:
+                outcomes.append(asyncio.run(one(room)))
+            except Exception as error:  # noqa: BLE001 - looked at below
+                outcomes.append(error)
+
+    async def one(room: str) -> object:
+        await client.get_active_room_info(room)
+        return await client.upload_whiteboard_file(room, b"%PDF-1.7\n%%EOF\n", filename="deck.pdf")
+
+    with server.run() as url:
+        client = MeetingClient(url, api_key=KEY, api_secret=SECRET)
+        threads = [threading.Thread(target=work, args=[room], daemon=True) for room in rooms]
+        began = time.monotonic()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(40)
+        seconds = time.monotonic() - began
+        asyncio.run(client.aclose())
+    errors = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
+    assert len(outcomes) == 60
+    assert {type(error) for error in errors} <= {RuntimeError}
+    assert all("one client for each event loop" in str(error) for error in errors)
+    assert len(errors) < 60
+    assert seconds < 40  # nobody waits for a time limit: those are 10 s and more per call
+
+
+def test_an_inactive_room_is_waited_for(run: Run) -> None:
+    """Every 2 s at first, every 30 s in the end; given up when no further wait fits."""
+
+    async def main() -> None:
+        recorder = EventRecorder()
+        transport = Scripted(*[absent()] * 5, accepted())
+        async with client_of(transport, on_event=recorder) as client:
+            assert (await client.wait_until_active("room01", 60)).room_id == "room01"
+            assert anyio.current_time() == pytest.approx(10)
+            waits = [event for event in recorder.events if "WaitingUntilActive" in repr(event)]
+            assert len(waits) == 5
+            assert len({event.call for event in recorder.events}) == 1
+            assert recorder.finished.call == waits[0].call > 0
+        late = Scripted(then=lambda _: absent())
+        async with client_of(late) as client:
+            with pytest.raises(DeadlineExceeded, match="active") as caught:
+                await client.wait_until_active("room01", 1)
+            assert anyio.current_time() == pytest.approx(10)  # no wait fits
+            assert isinstance(caught.value.__cause__, RoomNotActive)
+            late.visits.clear()
+            with pytest.raises(DeadlineExceeded, match="active"):
+                await client.wait_until_active("room01", 2000)
+            assert len(late.visits) < 130
+            gaps = [b.began - a.began for a, b in zip(late.visits, late.visits[1:], strict=False)]
+            assert 2 <= min(gaps) <= max(gaps) <= 30.001
+
+    run(main)

@@ -1,0 +1,566 @@
+"""What a call tells while it runs: events, the log, and no secret in either."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import itertools
+import logging
+import pickle
+import threading
+import traceback
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+import meeting_async
+from meeting_async import (
+    AttemptStarted,
+    BytesSent,
+    Document,
+    Event,
+    Finished,
+    RetryScheduled,
+    Timeouts,
+    Verdict,
+    WaitingForRoom,
+)
+from meeting_async.errors import (
+    ConfigurationError,
+    ConnectionLost,
+    DeadlineExceeded,
+    DocumentEmpty,
+    DocumentTooLarge,
+    DocumentTypeRefused,
+    DocumentUnreadable,
+    InvalidInput,
+    MeetingError,
+    RequestRefused,
+    RoomBusy,
+    UploadOutcomeUnknown,
+)
+from meeting_async.signers import SignedHeaders
+from support.fake_rooms import (
+    Act,
+    absent,
+    accepted,
+    busy,
+    conversion_failed,
+    cut_off,
+    hanging,
+    lost,
+    record,
+    refused,
+    reply,
+    unreachable,
+)
+from support.fakes import (
+    LARGE,
+    PDF,
+    SECRET,
+    EventRecorder,
+    Scripted,
+    client_of,
+    locked_until,
+    signature,
+)
+from support.virtual_time import run as run_in_virtual_time
+
+Run = Callable[..., Any]
+ONE, LAST = ["AttemptStarted", "BytesSent"], "Finished"
+LINK = Document.from_link("https://f.test/a?b")
+
+
+async def told(*script: Act, data: Any = PDF, **settings: Any) -> EventRecorder:
+    """Upload along a script, whatever comes of it, and return the events."""
+    recorder = EventRecorder()
+    how = {name: settings.pop(name) for name in ("max_wait", "timeout") if name in settings}
+    async with client_of(Scripted(*script), on_event=recorder, **settings) as client:
+        try:
+            named: Any = {} if isinstance(data, Document) else {"filename": "deck.pdf"}
+            await client.upload_whiteboard_file("room01", data, **named, **how)
+        except MeetingError as error:
+            assert recorder.finished.error is error  # noqa: PT017 - the very object that is raised
+    return recorder
+
+
+@pytest.mark.parametrize(
+    ("script", "how", "kinds", "verdict", "attempts"),
+    [
+        ([accepted()], {}, [*ONE, "Finished"], "accepted", 1),
+        ([busy(), accepted()], {}, [*ONE, "WaitingForRoom", *ONE, "Finished"], "accepted", 2),
+        ([unreachable(), accepted()], {}, [ONE[0], "RetryScheduled", *ONE, LAST], "accepted", 2),
+        ([cut_off()] * 3, {}, [ONE[0], "RetryScheduled"] * 2 + [ONE[0], "Finished"], "partial", 3),
+        ([lost()], {}, [*ONE, "Finished"], "unknown", 1),
+        ([absent()], {}, [*ONE, "Finished"], "refused", 1),
+        ([conversion_failed()], {}, [*ONE, "Finished"], "failed", 1),
+        ([busy()], {"max_wait": 0}, [*ONE, "Finished"], "busy", 1),
+        ([reply(429, b"", "0")] * 5, {}, [*ONE, "RetryScheduled"] * 4 + [*ONE, LAST],
+         "throttled", 5),
+        ([absent()], {"data": LARGE}, ["Finished"], "refused", 0),
+        ([hanging(take=1)], {"timeout": 5}, [ONE[0], "Finished"], "partial", 1),
+        ([accepted()], {"data": LINK}, [ONE[0], "Finished"], "accepted", 1),
+        ([], {"data": b""}, ["Finished"], "never sent", 0),
+    ],
+)  # fmt: skip
+def test_the_events_of_typical_courses(
+    run: Run, script: list[Act], how: dict[str, Any], kinds: list[str], verdict: str, attempts: int
+) -> None:
+    """Each attempt begins and reports, each wait is announced, the end comes once and last."""
+    recorder = run(lambda: told(*script, **how))
+    assert recorder.kinds == kinds
+    assert (recorder.finished.verdict, recorder.finished.attempts) == (verdict, attempts)
+    assert (recorder.finished.error is None) is (verdict == "accepted")
+    assert [e.attempt for e in recorder.of(AttemptStarted)] == list(range(1, attempts + 1))
+    assert len({event.call for event in recorder.events}) == 1
+    for event in recorder.events:
+        facts = (event.operation, event.room_id, event.host)
+        assert facts == ("room/uploadWhiteboardFile", "room01", "meet.test:443")
+        assert event.document in {"deck.pdf", "https://f.test/a?…"}
+
+
+def test_waits_and_retries_say_why_and_how_long(run: Run) -> None:
+    """The delay, the time waited so far, the limit; the verdict and what was seen."""
+    script = [busy(), reply(503, record("X", msg="come back"), "5"), unreachable(), accepted()]
+    recorder = run(lambda: told(*script, max_wait=100))
+    (wait,) = recorder.of(WaitingForRoom)
+    assert (wait.attempt, wait.waited, wait.max_wait) == (1, 0, 100)
+    throttled, unsent = recorder.of(RetryScheduled)
+    assert (throttled.attempt, throttled.verdict) == (2, Verdict.THROTTLED)
+    assert "503" in throttled.reason
+    assert 5 <= throttled.retry_in <= 6.25
+    assert (unsent.attempt, unsent.verdict) == (3, Verdict.NEVER_SENT)
+    assert "refused" in unsent.reason
+    total = wait.retry_in + throttled.retry_in + unsent.retry_in
+    assert recorder.times[-1] == pytest.approx(total)
+    assert recorder.finished.seconds == pytest.approx(total)
+
+
+# --- the end of every call -----------------------------------------------------------------------
+
+Ending = Callable[[Any, Path], Coroutine[Any, Any, object]]
+
+
+def put(document: Any = PDF, room: Any = "room01", **how: Any) -> Ending:
+    """Make a call that uploads."""
+    how = {"filename": "deck.pdf", **how}
+    return lambda client, folder: client.upload_whiteboard_file(
+        room, folder / document if isinstance(document, str) else document, **how
+    )
+
+
+class RaisingSigner:
+    """Cannot sign."""
+
+    def sign(self, message: bytes, /) -> Any:
+        """Fail."""
+        raise LookupError("the vault is closed")
+
+
+ENDINGS: dict[str, tuple[Ending, list[Act], dict[str, Any], Any, str]] = {
+    "bad room": (put(room=" room01"), [], {}, InvalidInput, "never sent"),
+    "room of a wrong type": (put(room=7), [], {}, TypeError, "never sent"),
+    "no document": (put(document=7), [], {}, TypeError, "never sent"),
+    "url as a document": (lambda c, _: c.upload_whiteboard_file("r", "https://f.test/a"), [], {},
+                          TypeError, "never sent"),
+    "bad name": (put(filename="."), [], {}, InvalidInput, "never sent"),
+    "no file": (put("missing.pdf"), [], {}, DocumentUnreadable, "never sent"),
+    "folder": (put("."), [], {}, DocumentUnreadable, "never sent"),
+    "empty": (put(b""), [], {}, DocumentEmpty, "never sent"),
+    "too large": (put(), [], {"max_size_whiteboard_file": 999}, DocumentTooLarge, "never sent"),
+    "image": (put(b"\x89PNG\r\n\x1a\n"), [], {}, DocumentTypeRefused, "never sent"),
+    "bad max_wait": (put(max_wait=-1), [], {}, ConfigurationError, "never sent"),
+    "bad timeout": (put(timeout=0), [], {}, InvalidInput, "never sent"),
+    "signer": (put(), [], {"signer": RaisingSigner()}, LookupError, "never sent"),
+    "bug": (put(), [Act(result=ZeroDivisionError())], {}, UploadOutcomeUnknown, "unknown"),
+    "early bug": (put(), [Act(result=KeyError(), take=1)], {}, KeyError, "partial"),
+    "refused": (put(), [refused()], {}, RequestRefused, "refused"),
+    "busy": (put(max_wait=0), [busy()], {}, RoomBusy, "busy"),
+    "unknown": (put(), [lost()], {}, UploadOutcomeUnknown, "unknown"),
+    "ok": (put(), [accepted()], {}, None, "accepted"),
+    "call": (lambda c, _: c.call("a/b", {"room_id": "r"}), [accepted()], {}, None, "accepted"),
+    "call refused": (lambda c, _: c.call("a/b"), [refused()], {}, RequestRefused, "refused"),
+    "call timed out": (
+        lambda c, _: c.call("a/b", timeout=0.05), [hanging()], {}, DeadlineExceeded, "unknown"
+    ),
+    "call unsigned": (
+        lambda c, _: c.call("a/b"), [], {"signer": RaisingSigner()}, LookupError, "never sent"
+    ),
+    "call lost": (lambda c, _: c.call("a/b"), [lost()], {}, ConnectionLost, "unknown"),
+    "bad path": (lambda c, _: c.call("../b"), [], {}, InvalidInput, "never sent"),
+    "path of a wrong type": (lambda c, _: c.call(7), [], {}, TypeError, "never sent"),
+    "bad payload": (lambda c, _: c.call("a/b", {"a": {1}}), [], {}, InvalidInput, "never sent"),
+    "payload of a wrong type": (lambda c, _: c.call("a/b", [1]), [], {}, TypeError, "never sent"),
+    "info": (lambda c, _: c.get_active_room_info("room01"), [accepted()], {}, None, "accepted"),
+    "info refused": (
+        lambda c, _: c.get_active_room_info("room01"), [absent()], {}, RequestRefused, "refused"
+    ),
+    "info of a bad room": (
+        lambda c, _: c.get_active_room_info(""), [], {}, InvalidInput, "never sent"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.both_loops
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("end", "script", "how", "error", "verdict"), ENDINGS.values(), ids=ENDINGS
+)
+async def test_every_call_finishes_exactly_once(
+    end: Ending, script: list[Act], how: dict[str, Any], error: Any, verdict: str, tmp_path: Path
+) -> None:
+    """Also one that is refused before anything was sent; every event carries its call's number."""
+    recorder = EventRecorder()
+    async with client_of(Scripted(*script), on_event=recorder, **how) as client:
+        if error is None:
+            await end(client, tmp_path)
+        else:
+            with pytest.raises(error) as caught:
+                await end(client, tmp_path)
+            ours = caught.value if isinstance(caught.value, MeetingError) else None
+            assert recorder.finished.error is ours
+            if ours is not None:
+                assert ours.operation
+    assert recorder.finished.verdict == verdict
+    assert recorder.finished.attempts == len(recorder.of(AttemptStarted))
+    assert {event.call for event in recorder.events} == {recorder.finished.call}
+    assert recorder.finished.call > 0
+
+
+def test_calls_have_numbers_of_their_own(run: Run) -> None:
+    """Side by side, the events of different calls can be told apart."""
+
+    async def main() -> None:
+        recorder, transport = EventRecorder(), Scripted(then=lambda _: accepted(replying=1))
+        async with (
+            client_of(transport, on_event=recorder) as client,
+            anyio.create_task_group() as group,
+        ):
+            for number in range(5):
+                group.start_soon(put(room=f"room{number}"), client, Path())
+        assert len({event.call for event in recorder.events}) == 5
+        assert len(recorder.of(Finished)) == 5
+
+    run(main)
+
+
+def test_an_observer_of_a_single_call(run: Run) -> None:
+    """``on_event=`` of a call replaces the client's for this call."""
+
+    async def main() -> None:
+        client_wide, own = EventRecorder(), EventRecorder()
+        transport = Scripted(then=lambda _: accepted())
+        async with client_of(transport, on_event=client_wide) as client:
+            await put(on_event=own)(client, Path())
+            await client.call("room/create", on_event=own)
+            await client.get_active_room_info("room01", on_event=own)
+            await client.wait_until_active("room01", 5, on_event=own)
+            assert not client_wide.events
+            assert len(own.of(Finished)) == 4
+            await client.call("room/create")
+            assert client_wide.kinds == ["AttemptStarted", "Finished"]
+
+    run(main)
+
+
+async def coroutine_function(event: Event) -> None:
+    """Be what many would try first."""
+
+
+class CoroutineObject:
+    """The same as an object."""
+
+    async def __call__(self, event: Event) -> None:
+        """Wait."""
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "on_event",
+    [coroutine_function, CoroutineObject(), functools.partial(coroutine_function), 7, "print"],
+)
+async def test_an_observer_is_a_plain_function(on_event: Any) -> None:
+    """A coroutine function is refused where it is given, for a client and for a single call."""
+    async with client_of(Scripted()) as client:
+        calls: list[Callable[[], Any]] = [
+            lambda: client_of(Scripted(), on_event=on_event),
+            lambda: client.with_options(on_event=on_event),
+            lambda: client.upload_whiteboard_file(
+                "room01", PDF, filename="a.pdf", on_event=on_event
+            ),
+            lambda: client.call("room/create", on_event=on_event),
+            lambda: client.get_active_room_info("room01", on_event=on_event),
+            lambda: client.wait_until_active("room01", 5, on_event=on_event),
+            lambda: client.upload_many([], on_event=on_event),
+        ]
+        for call in calls:
+            with pytest.raises(ConfigurationError, match="on_event"):
+                await call()
+
+
+@pytest.mark.parametrize("error", [RuntimeError("boom"), asyncio.CancelledError()])
+def test_an_observer_that_raises_changes_nothing(
+    error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The call goes on, and the log has the traceback."""
+
+    def on_event(event: Event) -> None:
+        raise error
+
+    async def main() -> Any:
+        async with client_of(Scripted(busy(), accepted()), on_event=on_event) as client:
+            return await put()(client, Path())
+
+    assert asyncio.run(main()).size == len(PDF)
+    warnings = [entry for entry in caplog.records if "on_event raised" in entry.getMessage()]
+    assert len(warnings) == 6
+    assert all(entry.exc_info for entry in warnings)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_an_observer_may_end_the_program(error: type[BaseException]) -> None:
+    """Ctrl-C inside an observer ends the program as anywhere else."""
+
+    def on_event(event: Event) -> None:
+        raise error
+
+    async def main() -> None:
+        async with client_of(Scripted(accepted()), on_event=on_event) as client:
+            await client.call("room/create")
+
+    with pytest.raises(error):
+        asyncio.run(main())
+
+
+# --- progress ------------------------------------------------------------------------------------
+
+TEN_MIB = b"%PDF".ljust(10 * 1024**2, b"\n")
+
+
+def test_progress_is_told_ten_times_a_second(run: Run) -> None:
+    """Growing, never above the size, and the whole at the end of the document."""
+    recorder = run(lambda: told(accepted(sending=10, replying=5), data=TEN_MIB, preflight=False))
+    sent = [event.sent for event in recorder.of(BytesSent)]
+    assert 20 <= len(sent) <= 102
+    assert sent == sorted(set(sent))
+    assert sent[-1] == len(TEN_MIB)
+    assert {event.total for event in recorder.of(BytesSent)} == {len(TEN_MIB)}
+    told_at = zip(recorder.times, recorder.events, strict=True)
+    moments = [moment for moment, event in told_at if isinstance(event, BytesSent)]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(moments[:-1])]
+    assert min(gaps) >= 0.099
+
+
+def test_a_slow_observer_gets_less_progress() -> None:
+    """One that takes 0.9 s per event takes a tenth of the time, not all of it."""
+    slept: list[float] = []
+
+    async def main() -> float:
+        loop: Any = asyncio.get_running_loop()
+
+        def on_event(event: Event) -> None:
+            if isinstance(event, BytesSent):  # as if it had blocked the loop
+                slept.append(0.9)
+
+        def clock() -> float:
+            return float(real() + sum(slept))
+
+        real = loop.time
+        loop.time = clock
+        transport = Scripted(accepted(sending=60))
+        async with client_of(transport, on_event=on_event, preflight=False) as client:
+            await put(TEN_MIB)(client, Path())
+        return clock()
+
+    seconds = run_in_virtual_time("asyncio", main)
+    assert sum(slept) <= 0.2 * 60
+    assert seconds <= 60 * 1.25
+
+
+# --- the log -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> Any:
+    """Collect what the library logs, at every level."""
+    with caplog.at_level(logging.DEBUG, "meeting_async"):
+        yield caplog
+
+
+@pytest.mark.parametrize(
+    ("script", "how", "levels"),
+    [
+        ([accepted()], {}, ["DEBUG AttemptStarted", "DEBUG Finished"]),
+        ([busy(), unreachable(), accepted()], {},
+         ["DEBUG AttemptStarted", "INFO WaitingForRoom", "DEBUG AttemptStarted",
+          "INFO RetryScheduled", "DEBUG AttemptStarted", "DEBUG Finished"]),
+        ([refused()], {}, ["DEBUG AttemptStarted", "WARNING Finished"]),
+        ([conversion_failed()], {}, ["DEBUG AttemptStarted", "WARNING Finished"]),
+        ([busy()], {"max_wait": 0}, ["DEBUG AttemptStarted", "WARNING Finished"]),
+        ([lost()], {}, ["DEBUG AttemptStarted", "ERROR Finished"]),
+        ([], {"data": b""}, ["WARNING Finished"]),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("observed", [True, False])
+def test_the_log_is_for_operators(
+    log: Any, script: list[Act], how: dict[str, Any], levels: list[str], observed: bool
+) -> None:
+    """Retries at INFO, giving up and refusals at WARNING, an unknown outcome at ERROR."""
+    asyncio.run(told(*script, **how) if observed else _unobserved(*script, **how))
+    lines = [entry for entry in log.records if entry.name == "meeting_async"]
+    assert [f"{entry.levelname} {entry.action}" for entry in lines] == levels
+    for entry in lines:
+        assert (entry.room_id, entry.document, entry.host) == (
+            "room01",
+            "deck.pdf",
+            "meet.test:443",
+        )
+        assert entry.operation == "room/uploadWhiteboardFile"
+        message = entry.getMessage()
+        assert all(word in message for word in ("room01", "deck.pdf", "meet.test:443"))
+        assert "\n" not in message
+    constant = {entry.action: entry.msg for entry in lines}
+    assert all(constant[entry.action] == entry.msg for entry in lines)
+
+
+async def _unobserved(*script: Act, data: bytes = PDF, **how: Any) -> None:
+    async with client_of(Scripted(*script)) as client:
+        with contextlib.suppress(MeetingError):
+            await put(data, **how)(client, Path())
+
+
+def test_every_field_of_an_event_is_in_extra(log: Any) -> None:
+    """Log processors get numbers, not text."""
+    recorder = asyncio.run(told(busy(), accepted()))
+    entries = {entry.action: entry for entry in log.records if entry.name == "meeting_async"}
+    for event in recorder.events:
+        if type(event) is BytesSent:
+            continue  # progress is not logged
+        entry = entries[type(event).__name__]
+        names = [name for name in event.__annotations__ if name != "attempt"]
+        assert all(hasattr(entry, name) for name in names)
+
+
+def test_unusual_rooms_are_warned_about_once(log: Any) -> None:
+    """Known servers refuse ids with other characters; the interface allows them."""
+
+    async def main() -> None:
+        async with client_of(Scripted(then=lambda _: accepted())) as client:
+            for room in ("an odd room", "an odd room", "room-01_x"):
+                await put(room=room)(client, Path())
+
+    asyncio.run(main())
+    warnings = [entry for entry in log.records if entry.levelname == "WARNING"]
+    assert len(warnings) == 1
+    assert "an odd room" in warnings[0].getMessage()
+
+
+# --- secrets -------------------------------------------------------------------------------------
+
+CREDENTIALS = [SECRET, signature(b"room01"), signature(b'{"room_id":"room01"}'), signature(b"{}")]
+LIBRARY = str(Path(meeting_async.__file__).parent)
+
+
+class BrokenSigner:
+    """Returns a signature that cannot stand in a header."""
+
+    def sign(self, message: bytes, /) -> SignedHeaders:
+        """Sign as a tool prints it, with a line break."""
+        return SignedHeaders("key", signature(message) + "\n")
+
+
+FAILURES = {
+    **{name: ENDINGS[name] for name in ENDINGS if ENDINGS[name][3] is not None},
+    "timeout": (put(timeout=5), [hanging()], {}, UploadOutcomeUnknown, ""),
+    "in the body": (put(timeout=5), [hanging(take=1)], {}, MeetingError, ""),
+    "redirect": (put(), [reply(302, b"")], {}, RequestRefused, ""),
+    "wrong key": (put(LARGE), [reply(401, record("INVALID_API_KEY"))], {}, RequestRefused, ""),
+    "broken signer": (put(), [], {"signer": BrokenSigner()}, InvalidInput, ""),
+    "cut off": (put(), [cut_off()] * 3, {}, MeetingError, ""),
+    "timeouts": (put(), [lost()], {"timeouts": Timeouts(reply=1)}, UploadOutcomeUnknown, ""),
+}
+
+
+@pytest.mark.parametrize(("end", "script", "how", "error", "_"), FAILURES.values(), ids=FAILURES)
+def test_no_failure_shows_a_credential(
+    end: Ending,
+    script: list[Act],
+    how: dict[str, Any],
+    error: Any,
+    _: str,
+    log: Any,
+    tmp_path: Path,
+) -> None:
+    """Not in the error, its pickle, the events, the log, nor the locals of our own frames."""
+    recorder = EventRecorder()
+    raised: list[BaseException] = []
+
+    async def main() -> None:
+        async with client_of(Scripted(*script), on_event=recorder, **how) as client:
+            try:
+                await end(client, tmp_path)
+            except BaseException as caught:
+                raised.append(caught)
+                raise
+
+    with pytest.raises(error):
+        run_in_virtual_time("trio", main)
+    report = traceback.TracebackException.from_exception(raised[0], capture_locals=True)
+    shown = [
+        str(raised[0]),
+        repr(raised[0]),
+        repr(recorder.events),
+        log.text,
+        *_library_locals(report),
+    ]
+    shown += [repr([vars(entry) for entry in log.records])]
+    if isinstance(raised[0], MeetingError):
+        shown.append(repr(pickle.dumps(raised[0])))
+    for credential in CREDENTIALS:
+        assert not any(credential in text for text in shown)
+
+
+def _library_locals(report: traceback.TracebackException | None) -> list[str]:
+    found: list[str] = []
+    while report is not None:
+        found += [
+            repr(frame.locals) for frame in report.stack if frame.filename.startswith(LIBRARY)
+        ]
+        report = report.__cause__ or report.__context__
+    return found
+
+
+def test_the_search_for_credentials_finds_what_is_there() -> None:
+    """The signatures above are the ones that are sent."""
+    transport = Scripted(accepted(), accepted(), accepted())
+
+    async def main() -> None:
+        async with client_of(transport) as client:
+            await put(LARGE)(client, Path())
+            await client.call("room/create")
+
+    asyncio.run(main())
+    sent = [
+        bytes(dict(visit.request.headers)[b"HASH-SIGNATURE"]).decode() for visit in transport.visits
+    ]
+    assert sorted(sent) == sorted(CREDENTIALS[1:])
+    assert threading.active_count() >= 1
+
+
+def test_an_observer_sees_the_document_of_a_waiting_room(run: Run) -> None:
+    """A question that is answered before the first attempt is attempt 0."""
+
+    async def main() -> None:
+        transport, recorder = Scripted(lost(), then=locked_until(3)), EventRecorder()
+        async with client_of(transport) as client:
+            with pytest.raises(UploadOutcomeUnknown):
+                await put()(client, Path())
+            await put(on_event=recorder)(client, Path())
+        assert recorder.of(WaitingForRoom)[0].attempt == 0
+        assert recorder.finished.attempts == 1
+
+    run(main)

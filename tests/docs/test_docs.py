@@ -1,0 +1,128 @@
+"""Every Python example of README and docs runs, as pasted, in an empty folder."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.redis_server import BINARY, redis_running
+
+ROOT = Path(__file__).parent.parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+
+EXAMPLE = re.compile(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\]\((?!https?://)([^)#\s]*)(?:#([^)\s]*))?\)")
+
+
+def examples(page: str) -> list[tuple[str, str]]:
+    """Return each Python block of a page with the output that directly follows it."""
+    return EXAMPLE.findall(page)
+
+
+def blocks(page: str) -> int:
+    """Count the Python blocks, however their fences are written."""
+    return len(re.findall(r"^[ \t]*(?:```+|~~~+)[ \t]*(?:python|py)\b", page, re.MULTILINE))
+
+
+def broken_links(page: str, folder: Path) -> list[str]:
+    """Return the links to files that are not there, or to headings that no page has."""
+    found = []
+    for path, heading in LINK.findall(page):
+        target = folder / path
+        text = page if not path else target.read_text("utf-8") if target.is_file() else None
+        if text is None or (heading and heading not in anchors(text)):
+            found.append(f"{path}#{heading}")
+    return found
+
+
+def anchors(page: str) -> set[str]:
+    """Return what headings can be linked as: lower case, words joined by hyphens."""
+    headings = re.findall(r"^#+ (.+)$", page, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@contextlib.contextmanager
+def redis_if_needed(code: str) -> Iterator[dict[str, str]]:
+    """Yield the environment, with a Redis server for an example that names ``REDIS_URL``."""
+    if "REDIS_URL" not in code:
+        yield dict(os.environ)
+        return
+    if BINARY is None:
+        pytest.skip("there is no redis-server (Debian: redis-server)")
+    with redis_running() as redis:
+        yield {**os.environ, "REDIS_URL": f"redis://127.0.0.1:{redis.port}"}
+
+
+def every_example() -> list[object]:
+    """Return all examples as parameters, named after their pages."""
+    return [
+        pytest.param(code, output, id=f"{path.stem}-{number}")
+        for path in PAGES
+        for number, (code, output) in enumerate(examples(path.read_text("utf-8")), 1)
+    ]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_each_example_has_its_output(path: Path) -> None:
+    """No Python block stands without the output it is checked against."""
+    page = path.read_text("utf-8")
+    assert len(examples(page)) == blocks(page)
+
+
+def is_test_module(code: str) -> bool:
+    """Tell tests, which pytest runs, from programs."""
+    return re.search(r"^(?:async )?def test_", code, re.MULTILINE) is not None
+
+
+def run(code: str, folder: Path) -> tuple[str, str]:
+    """Run an example as a program of its own, with warnings as errors; return what it prints.
+
+    Of a test module that is one line per test, as ``pytest -rA`` says at its end.
+    """
+    command = [sys.executable, "-W", "error", "-c", code]
+    if is_test_module(code):
+        (folder / "test_slides.py").write_text(code, encoding="utf-8")
+        plugins = ["-p", "anyio", "-p", "meeting_async", "-p", "no:cacheprovider"]
+        command = [sys.executable, "-m", "pytest", "-W", "error", "-rA", *plugins]
+    with redis_if_needed(code) as environment:
+        environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # our plugins are not a user's
+        done = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+        )
+    if is_test_module(code):
+        results = re.findall(r"^(?:PASSED|FAILED|ERROR) test_.*\n", done.stdout, re.MULTILINE)
+        return "".join(results), done.stderr
+    return done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(("code", "output"), every_example())
+def test_example(code: str, output: str, tmp_path: Path) -> None:
+    """The example prints its output."""
+    assert run(code, tmp_path) == (output, "")
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_links_lead_somewhere(path: Path) -> None:
+    """Files and headings that a page links to are there."""
+    assert broken_links(path.read_text("utf-8"), path.parent) == []
+
+
+def test_there_are_examples() -> None:
+    """The checks above have something to check."""
+    assert {"rooms", "signers", "transports"} <= {path.stem for path in PAGES}
+    assert len(every_example()) >= 2
+
+
+def test_two_commands_come_first() -> None:
+    """The first two shell blocks are the demo and the tests; the continuous check relies on it."""
+    readme = PAGES[0].read_text("utf-8")
+    demo, tests, *_ = re.findall(r"^```sh\n(.*?)^```", readme, re.DOTALL | re.MULTILINE)
+    assert demo.strip().endswith("meeting-async demo")
+    assert "pytest" in tests

@@ -1,0 +1,373 @@
+"""The form of an upload: exact to the byte, readable for everybody, complete only at its end.
+
+The bodies wait for nothing here, so no event loop is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import anyio
+import attrs
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from meeting_async._documents.form import (
+    LARGEST_CHUNK,
+    QUICK_SECONDS,
+    SMALLEST_CHUNK,
+    MultipartBody,
+    next_chunk_size,
+)
+from meeting_async._models import Body
+from meeting_async._protocol.multipart import FormPlan, document_form, file_name, link_form
+from meeting_async.errors import DocumentChanged, InvalidInput
+from support.parsers import PARSERS, Part
+
+T = TypeVar("T")
+Parser = Callable[[bytes, bytes], list[Part]]
+
+BOUNDARY = "5f0ab7c3d19e46b28a4c6e1f90d2b375"
+PDF = b"%PDF-1.7\r\nslides\r\n%%EOF\r\n"
+
+every_parser = pytest.mark.parametrize("parse", PARSERS)
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Stop the event loop's clock; return what moves it on."""
+    now = [0.0]
+    monkeypatch.setattr(anyio, "current_time", lambda: now[0])
+
+    def move(seconds: float) -> None:
+        now[0] += seconds
+
+    return move
+
+
+@attrs.define
+class Memory:
+    """A reader of bytes that returns at most ``step`` of them at a time."""
+
+    data: bytes
+    step: int = 1 << 40
+    error: BaseException | None = None
+    """Raised at the end."""
+    asked: list[int] = attrs.field(factory=list)
+    finished: bool = False
+    closed: bool = False
+
+    async def read(self, limit: int, /) -> bytes:
+        """Return the next bytes."""
+        self.asked.append(limit)
+        chunk, self.data = self.data[: min(limit, self.step)], self.data[min(limit, self.step) :]
+        return chunk
+
+    async def finish(self) -> None:
+        """Raise the error."""
+        self.finished = True
+        if self.error is not None:
+            raise self.error
+
+    def close(self) -> None:
+        """Note it."""
+        self.closed = True
+
+
+def now(awaitable: Awaitable[T]) -> T:
+    """Run what does not wait."""
+    steps = awaitable.__await__()
+    try:
+        next(steps)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]
+    raise AssertionError("it waits")
+
+
+def taken(body: MultipartBody) -> list[bytes]:
+    """Take all chunks."""
+    found: list[bytes] = []
+    while True:
+        try:
+            found.append(now(anext(body)))
+        except StopAsyncIteration:
+            return found
+
+
+def plan_of(size: int, name: str = "deck.pdf", kind: str = "application/pdf") -> FormPlan:
+    """Plan the form of a document."""
+    return document_form(name, kind, size, boundary=BOUNDARY)
+
+
+def body_of(plan: FormPlan, reader: Memory, *hooks: Any) -> MultipartBody:
+    """Make a body."""
+
+    async def open_document() -> Memory:
+        return reader
+
+    return MultipartBody(plan, "deck.pdf", open_document, *hooks)
+
+
+def form_of(data: bytes, name: str = "deck.pdf", **reader: Any) -> bytes:
+    """Make the whole form of a document."""
+    return b"".join(taken(body_of(plan_of(len(data), name), Memory(data, **reader))))
+
+
+# --- the format ----------------------------------------------------------------------------------
+
+
+def test_the_form_of_a_document_to_the_byte() -> None:
+    """RFC 7578: one part named ``document``, with file name and type."""
+    assert form_of(PDF, "Übung 1.pdf") == (
+        b"--5f0ab7c3d19e46b28a4c6e1f90d2b375\r\n"
+        b'Content-Disposition: form-data; name="document"; filename="\xc3\x9cbung 1.pdf"\r\n'
+        b"Content-Type: application/pdf\r\n"
+        b"\r\n"
+        b"%PDF-1.7\r\nslides\r\n%%EOF\r\n"
+        b"\r\n--5f0ab7c3d19e46b28a4c6e1f90d2b375--\r\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "size",
+    [1, 17, SMALLEST_CHUNK - 1, SMALLEST_CHUNK, SMALLEST_CHUNK + 1, 3 * SMALLEST_CHUNK + 5],
+)
+def test_the_length_is_exact(size: int) -> None:
+    """Content-Length is known before the document is opened, and every byte is counted."""
+    plan = plan_of(size)
+    body = body_of(plan, Memory(b"x" * size))
+    assert isinstance(body, Body)
+    assert (body.length, body.sent, body.document_sent) == (plan.length, 0, 0)
+    assert len(b"".join(taken(body))) == plan.length == body.sent
+    assert body.document_sent == size
+    assert repr(body) == f"<MultipartBody, {plan.length} of {plan.length} bytes sent>"
+
+
+def test_chunks() -> None:
+    """Head, the document in chunks of bounded size, and the closing boundary by itself."""
+    small, large = SMALLEST_CHUNK, 2 * SMALLEST_CHUNK
+    data = bytes(range(256)) * ((small + large) // 256) + b"rest"
+    reader, plan = Memory(data), plan_of(len(data))
+    chunks = taken(body_of(plan, reader))
+    assert chunks[0] == plan.head
+    assert [len(chunk) for chunk in chunks[1:-1]] == [small, large, 4] == reader.asked
+    assert b"".join(chunks[1:-1]) == data
+    assert chunks[-1] == b"\r\n--5f0ab7c3d19e46b28a4c6e1f90d2b375--\r\n" == plan.tail
+    assert reader.finished
+
+
+def test_chunks_suit_the_line(clock: Callable[[float], None]) -> None:
+    """They grow while the transport takes them quickly, and shrink when it does not."""
+    size, largest = SMALLEST_CHUNK, LARGEST_CHUNK
+    assert next_chunk_size(size, 0) == 2 * size
+    assert next_chunk_size(largest, 0) == largest
+    assert next_chunk_size(largest, 2 * QUICK_SECONDS) == largest
+    assert next_chunk_size(largest, 5 * QUICK_SECONDS) == largest // 2
+    assert next_chunk_size(size, 60) == size
+    body = body_of(plan_of(5 * size), Memory(bytes(5 * size)))
+    sizes = []
+    for _ in range(6):
+        sizes.append(len(now(anext(body))))
+        clock(1)
+    assert sizes[1:] == [size] * 5
+
+
+# --- read back by others -------------------------------------------------------------------------
+
+NAMES = [
+    *("deck.pdf", 'a"b.pdf', '"', '""', '"a', 'a"', "'a'.pdf", "a;b.pdf", "a,b", "a=b", "a%"),
+    *("%22", "a%0Db", "a&b<c>&amp;.pdf", "a: b", "(a)", "<a@b>", "[a]", "?", "*"),
+    *('a"; filename="evil.exe', "a; filename=evil.exe", "filename*=utf-8''x"),
+    *("=?utf-8?b?ZXZpbA==?=", "a\r\nX-Evil: 1.pdf", "a\nb", "a\rb", "a\r\n\r\nb", "a\tb", "\n"),
+    *("a\x0bb\x0cb", "a\x1cb\x1db\x1eb\x1fb", "a\x01", "a\x7f", "a\x85b", "a\u2028b\u2029c"),
+    *("ü.pdf", "u\u0308.pdf", "會議 “Q”.pptx", "😀.pdf", "\u202efdp.exe", "שלום.pdf", "a\u200db"),
+    *("a\u00a0b", "\ufeffa", "\ufffd", "é" * 150, "x" * 300, "ä" * 300, " a ", "a  b"),
+    *("C:\\docs\\b.pdf", "../../etc/passwd", "/abs/c.pdf", "..\\..\\d.pdf", "a/b\\c/d.pdf"),
+    *(".hidden", "a.", "-a", "--", "--boundary", "CON"),
+]  # fmt: skip
+
+
+def undone(parts: list[Part]) -> list[Part]:
+    """Undo what some parsers undo: a literal ``%22`` is how browsers escape a quote."""
+    return [
+        (field, name.replace("%22", '"') if name else name, kind, content)
+        for field, name, kind, content in parts
+    ]
+
+
+@every_parser
+@pytest.mark.parametrize("name", NAMES, ids=lambda name: ascii(name)[:30])
+def test_nasty_names_are_read_back(parse: Parser, name: str) -> None:
+    """Every parser sees one part, its content to the byte, and the name that the receipt has."""
+    clean = file_name(name)
+    whole = form_of(PDF, clean)
+    expected: list[Part] = [("document", clean, "application/pdf", PDF)]
+    assert undone(parse(plan_of(1).content_type, whole)) == undone(expected)
+    assert whole.partition(b"\r\n\r\n")[0].count(b"\r\n") == 2
+
+
+@every_parser
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
+@given(name=st.text(max_size=40), data=st.binary(min_size=1, max_size=200), step=st.integers(1, 50))
+@example(name="a", data=b"\r\n", step=1)
+@example(name="a", data=b"\n--" + BOUNDARY.encode()[:-1], step=3)
+def test_any_name_and_content_are_read_back(
+    parse: Parser, name: str, data: bytes, step: int
+) -> None:
+    """Whatever a file is called and holds, however its bytes come; or its name is refused."""
+    try:
+        clean = file_name(name)
+    except InvalidInput:
+        return
+    expected: list[Part] = [("document", clean, "application/pdf", data)]
+    whole = form_of(data, clean, step=step)
+    assert undone(parse(plan_of(1).content_type, whole)) == undone(expected)
+
+
+NEARBY = [
+    *(b"-", b"--", b"\r", b"\n", b"\r\n", b"\r\n-", b"\r\n--", b"\r\n--\r\n", b"\r\n----\r\n"),
+    b"\r\n--" + BOUNDARY[:-1].encode(),
+    b"\r\n--" + BOUNDARY[:-1].encode() + b"--\r\n",
+    b"\r\n--" + BOUNDARY.upper().encode() + b"--\r\n",
+    b"\r\n-" + BOUNDARY.encode() + b"--\r\n",
+    BOUNDARY.encode() + b"--\r\n",
+    b"\r\n" + BOUNDARY.encode() + b"\r\n",
+    b"\r\nContent-Disposition: form-data; name=document_link\r\n\r\nhttps://evil.example",
+]
+
+
+@every_parser
+@pytest.mark.parametrize("near", NEARBY, ids=lambda data: ascii(data)[:40])
+def test_almost_the_boundary_in_the_data(parse: Parser, near: bytes) -> None:
+    """All but the boundary itself, at the start, in the middle and at the end of the document."""
+    for data in (near, near + PDF, PDF + near, PDF + near + PDF, near * 50):
+        for step in (1, 7, SMALLEST_CHUNK):
+            parts = parse(plan_of(1).content_type, form_of(data, step=step))
+            assert parts == [("document", "deck.pdf", "application/pdf", data)]
+
+
+@every_parser
+@pytest.mark.parametrize(
+    "link", ["https://files.example.com/deck.pdf", "http://[::1]:8/a?b=c&d=%20;e#f", "h" * 8192]
+)
+def test_links_are_read_back(parse: Parser, link: str) -> None:
+    """As a plain field, to the byte."""
+    plan = link_form(link, boundary=BOUNDARY)
+    whole = b"".join(taken(body_of(plan, Memory(link.encode()))))
+    assert parse(plan.content_type, whole) == [("document_link", None, "", link.encode())]
+    assert len(whole) == plan.length
+
+
+# --- what is told on the way ---------------------------------------------------------------------
+
+
+def test_what_was_sent() -> None:
+    """A chunk counts when it is yielded; the transport may correct the number downward."""
+    plan = plan_of(6)
+    body = body_of(plan, Memory(b"abcdef", step=3))
+    seen = []
+    for _ in range(4):
+        now(anext(body))
+        seen.append((body.sent - len(plan.head), body.document_sent))
+    assert seen == [(0, 0), (3, 3), (6, 6), (6 + len(plan.tail), 6)]
+    body.sent = len(plan.head) + 2
+    assert body.document_sent == 2
+    body.sent = len(plan.head) - 1
+    assert body.document_sent == 0
+
+
+def test_progress_is_told_when_a_chunk_was_taken() -> None:
+    """Called with the bytes of the document so far, up to its size and not beyond."""
+    told: list[int] = []
+    body = body_of(plan_of(10), Memory(b"x" * 10, step=4), told.append)
+    before = []
+    for _ in range(5):
+        now(anext(body))
+        before.append(list(told))
+    assert before == [[], [], [4], [4, 8], [4, 8, 10]]
+
+
+def test_progress_that_raises_ends_the_body() -> None:
+    """Before the closing boundary, so nothing was delivered."""
+
+    def progress(sent: int) -> None:
+        raise RuntimeError(f"after {sent}")
+
+    body = body_of(plan_of(10), Memory(b"x" * 10), progress)
+    with pytest.raises(RuntimeError, match="after 10"):
+        taken(body)
+    assert body.sent == body.length - len(plan_of(10).tail)
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError("not now")])
+def test_the_end_waits_for_its_hook(error: Exception | None) -> None:
+    """Awaited once, after the document was sent and checked; what it raises ends the body."""
+    told: list[tuple[int, bool]] = []
+    reader, plan = Memory(PDF, step=4), plan_of(len(PDF))
+
+    async def before_end() -> None:
+        told.append((body.document_sent, reader.finished))
+        if error is not None:
+            raise error
+
+    body = body_of(plan, reader, None, before_end)
+    if error is None:
+        assert b"".join(taken(body)) == form_of(PDF)
+        assert body.sent == body.length
+    else:
+        with pytest.raises(RuntimeError, match="not now"):
+            taken(body)
+        assert body.sent == body.length - len(plan.tail)
+    assert told == [(len(PDF), True)]
+
+
+# --- documents that are not what they were -------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 24, 25, 26, 1000])
+def test_short_reads_are_no_fault(step: int) -> None:
+    """A reader may return less than it was asked for; it is asked for the rest."""
+    assert form_of(PDF, step=step) == form_of(PDF)
+
+
+@pytest.mark.parametrize("there", [0, 1, len(PDF) - 1])
+def test_a_document_that_ends_early_is_never_complete(there: int) -> None:
+    """It shrank: the closing boundary is not yielded, and the hook not called."""
+    called: list[bool] = []
+
+    async def before_end() -> None:
+        called.append(True)
+
+    body = body_of(plan_of(len(PDF)), Memory(PDF[:there]), None, before_end)
+    with pytest.raises(DocumentChanged, match=f"ended after {there} of {len(PDF)} bytes") as caught:
+        taken(body)
+    assert caught.value.document == "deck.pdf"
+    assert body.sent == len(plan_of(1).head) + there
+    assert called == []
+
+
+def test_a_document_that_is_longer_is_never_complete() -> None:
+    """Whether a read returns too much or the check at the end fails."""
+
+    class TooMuch(Memory):
+        async def read(self, limit: int, /) -> bytes:
+            return b"x" * (limit + 1)
+
+    for reader in (TooMuch(b""), Memory(PDF, error=DocumentChanged("deck.pdf", "more than"))):
+        body = body_of(plan_of(len(PDF)), reader)
+        with pytest.raises(DocumentChanged, match="more than"):
+            taken(body)
+        assert body.sent < body.length
+
+
+def test_closing() -> None:
+    """The document is closed, if it was opened."""
+    reader = Memory(PDF)
+    body = body_of(plan_of(len(PDF)), reader)
+    body.close()
+    assert not reader.closed
+    now(anext(body))
+    body.close()
+    assert reader.closed

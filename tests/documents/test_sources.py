@@ -1,0 +1,236 @@
+"""What holds for every kind of document: right bytes, at every attempt, in every room."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from meeting_async._documents import file_content
+from meeting_async.errors import DocumentUnreadable
+from support.leaks import descriptors, temporary_files, threads_idle
+from support.sources import (
+    KINDS,
+    LARGE,
+    SMALL,
+    Opened,
+    attempt,
+    named,
+    opened,
+    uploaded,
+)
+
+pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
+
+SIZES = pytest.mark.parametrize("data", [LARGE, SMALL], ids=["large", "small"])
+ROOMS = 20
+
+
+every_kind = pytest.mark.parametrize("kind", [*KINDS, "anyio"])
+
+
+def position(document: Opened) -> Any:
+    """Ask a file where it stands."""
+    return document.position() if document.position else None
+
+
+@every_kind
+@SIZES
+async def test_every_attempt_sends_the_rest_of_it(kind: str, data: bytes, tmp_path: Path) -> None:
+    """All bytes from its position on, again at a retry; nothing is open between attempts."""
+    async with opened(kind, data, tmp_path) as document:
+        before, stands = descriptors(), position(document)
+        attempts = 1 if kind == "stream sent as it comes" else 3
+        prepare = named(document.value).prepare(max_size=None, allow_images=True)
+        async with prepare as prepared:
+            for _ in range(attempts):
+                assert await attempt(prepared) == document.content
+                assert descriptors() <= before  # a pipe's other end may be closed by now
+                assert position(document) == stands
+            assert prepared.size == (None if kind == "link" else len(document.content))
+            assert prepared.is_spent is (kind == "stream sent as it comes")
+        assert descriptors() <= before
+        assert temporary_files() == []
+
+
+@every_kind
+@SIZES
+async def test_one_object_goes_to_many_rooms_at_once(
+    kind: str, data: bytes, tmp_path: Path
+) -> None:
+    """The right bytes in every room; of a stream, in one room, and a clear refusal elsewhere."""
+    async with opened(kind, data, tmp_path) as document:
+        before, stands = descriptors(), position(document)
+        contents: list[bytes] = []
+        refusals: list[str] = []
+
+        async def upload() -> None:
+            try:
+                contents.append(await uploaded(document.value))
+            except DocumentUnreadable as error:
+                refusals.append(error.reason)
+
+        async with anyio.create_task_group() as group:
+            for _ in range(ROOMS):
+                group.start_soon(upload)
+        count = 1 if document.is_stream else ROOMS
+        assert contents == [document.content] * count
+        assert len(refusals) == ROOMS - count
+        assert all("already used" in reason and "path or bytes" in reason for reason in refusals)
+        assert position(document) == stands
+        assert descriptors() <= before
+        assert temporary_files() == []
+
+
+# --- cancellation --------------------------------------------------------------------------------
+
+
+class CancelAt:
+    """Awaits a coroutine and calls ``cancel`` when it waits for the n-th time."""
+
+    def __init__(self, wait: int, cancel: Callable[[], object], awaitable: Awaitable[Any]) -> None:
+        self.wait = wait
+        self.cancel = cancel
+        self.awaitable = awaitable
+        self.has_cancelled = False
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        steps: Any = self.awaitable.__await__()
+        wait, send, value = 0, steps.send, None
+        while True:
+            try:
+                waits_for = send(value)
+            except StopIteration as stop:
+                return stop.value
+            wait += 1
+            if wait == self.wait:
+                self.has_cancelled = True
+                self.cancel()
+            try:
+                value, send = (yield waits_for), steps.send
+            except BaseException as error:  # noqa: BLE001 - the coroutine gets it
+                value, send = error, steps.throw
+
+
+async def cancelled_at(wait: int, function: Callable[[], Awaitable[None]]) -> bool:
+    """Run a function in a scope that is cancelled at a wait; tell whether it was."""
+    with anyio.CancelScope() as scope:
+        awaited = CancelAt(wait, scope.cancel, function())
+        await awaited
+    return awaited.has_cancelled
+
+
+async def task_cancelled_at(wait: int, function: Callable[[], Awaitable[None]]) -> bool:
+    """Run a function in an asyncio task that cancels itself at a wait."""
+
+    async def main() -> bool:
+        awaited = CancelAt(wait, asyncio.current_task().cancel, function())  # type: ignore[union-attr]
+        try:
+            await awaited
+        except asyncio.CancelledError:
+            assert awaited.has_cancelled
+        return awaited.has_cancelled
+
+    return await asyncio.create_task(main())
+
+
+@pytest.mark.parametrize(
+    ("kind", "disk"),
+    [
+        *[("path", "quick"), ("path", "slow"), ("open file", "slow")],
+        *[("SpooledTemporaryFile on disk", "quick"), ("no hash, no weak references", "quick")],
+        *[("pipe", "quick"), ("async generator", "quick"), ("async generator", "slow")],
+        *[("stream sent as it comes", "quick"), ("asynchronous file", "quick")],
+    ],
+)
+@SIZES
+async def test_cancelled_at_every_wait_it_leaves_nothing(
+    kind: str,
+    data: bytes,
+    disk: str,
+    anyio_backend: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No descriptor, temporary file or moved position; the next upload sends the right bytes."""
+    if disk == "slow":
+        monkeypatch.delattr("os.RWF_NOWAIT")  # so that every chunk is read in a thread
+    ways = [cancelled_at, *([task_cancelled_at] if anyio_backend[0] == "asyncio" else [])]
+    for cancelled in ways:
+        waits = 1
+        while await _leaves_nothing(cancelled, waits, kind, data, tmp_path):
+            waits += 1
+        assert waits > 2
+
+
+async def _leaves_nothing(cancelled: Any, wait: int, kind: str, data: bytes, folder: Path) -> bool:
+    async with opened(kind, data, folder) as document:
+        before, stands = descriptors(), position(document)
+
+        async def upload() -> None:
+            attempts = 1 if kind == "stream sent as it comes" else 2
+            assert await uploaded(document.value, attempts) == document.content
+
+        was_cancelled: bool = await cancelled(wait, upload)
+        await threads_idle()
+        assert descriptors() <= before
+        assert temporary_files() == []
+        assert position(document) == stands
+        if not document.is_stream:
+            assert await uploaded(document.value) == document.content
+        return was_cancelled
+
+
+# --- failures ------------------------------------------------------------------------------------
+
+
+@every_kind
+async def test_a_kept_error_keeps_nothing_open(kind: str, tmp_path: Path) -> None:
+    """A transport fails, and the caller keeps the error with its traceback."""
+    async with opened(kind, LARGE, tmp_path) as document:
+        before = descriptors()
+        try:
+            await _broken_off(document)
+        except ConnectionError as error:
+            kept = error
+        assert kept.__traceback__
+        assert descriptors() <= before
+        assert temporary_files() == []
+
+
+async def _broken_off(document: Opened) -> None:
+    prepare = named(document.value).prepare(max_size=None, allow_images=True)
+    async with prepare as prepared, prepared.open_form("b" * 32) as (_, body):
+        chunks: AsyncIterator[bytes] = aiter(body)
+        for _ in range(3):
+            await anext(chunks, b"")
+        raise ConnectionError("reset by peer")
+
+
+async def test_a_waiting_upload_keeps_no_bytes(tmp_path: Path) -> None:
+    """What was read along when a small file was measured is dropped on request, or by others."""
+    async with opened("path", SMALL, tmp_path) as document, anyio.create_task_group() as group:
+        waiting = anyio.Event()
+        contents = []
+        for number in range(file_content.MAX_KEPT * 2):
+            contents.append(await group.start(_prepared, document, waiting))
+            if number == 0:
+                contents[0].release()
+                assert contents[0]._kept == []
+        kept = [content for content in contents if content._kept]
+        assert len(kept) == file_content.MAX_KEPT
+        assert await (await contents[0].open()).read(len(SMALL)) == SMALL
+        waiting.set()
+    gc.collect()
+
+
+async def _prepared(document: Opened, waiting: anyio.Event, *, task_status: Any) -> None:
+    prepare = named(document.value).prepare(max_size=None, allow_images=True)
+    async with prepare as prepared:
+        task_status.started(prepared._content)
+        await waiting.wait()

@@ -1,0 +1,638 @@
+"""Streams: spooled or sent as they come, used once, checked, closed."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import io
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any
+
+import anyio
+import anyio.abc
+import anyio.lowlevel
+import pytest
+
+from meeting_async._documents import spool
+from meeting_async._documents.document import Document
+from meeting_async._documents.spool import MEMORY_BYTES
+from meeting_async.errors import (
+    DocumentChanged,
+    DocumentEmpty,
+    DocumentTooLarge,
+    DocumentUnreadable,
+    InvalidInput,
+    MeetingError,
+)
+from support.gaps import loop_stays_free
+from support.leaks import descriptors, temporary_files, threads_idle
+from support.sources import Producer, attempt, named, pieces, uploaded
+
+pytestmark = pytest.mark.anyio
+
+DATA = bytes(range(250)) * 8_000
+"""More than a spool keeps in memory."""
+SIZE = len(DATA)
+
+
+async def spooled(stream: Any, size: int | None = None, **checks: Any) -> bytes:
+    """Upload a stream by way of its spool, in two attempts."""
+    return await uploaded(Document.from_stream(stream, "deck.pdf", size=size), 2, **checks)
+
+
+async def passed(stream: Any, size: int = SIZE, **checks: Any) -> bytes:
+    """Upload a stream as it comes."""
+    document = Document.from_stream(stream, "deck.pdf", size=size, replayable=False)
+    return await uploaded(document, **checks)
+
+
+both_ways = pytest.mark.parametrize("how", [spooled, passed])
+
+
+class Iterable:
+    """Makes an iterator each time."""
+
+    def __init__(self, data: bytes) -> None:
+        self.producer = Producer(pieces(data))
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self.producer()
+
+
+class Reads:
+    """Has a ``read`` and cannot seek."""
+
+    def __init__(self, data: bytes) -> None:
+        self.file = io.BytesIO(data)
+
+    def read(self, size: int) -> Any:
+        """Return less than was asked for, now and then."""
+        return self.file.read(min(size, 100_001))
+
+
+class AsyncReads(Reads):
+    """Has an asynchronous ``read``; iterating over it gives lines, as over asyncio's streams."""
+
+    async def read(self, size: int) -> Any:
+        """Return bytes."""
+        await anyio.lowlevel.checkpoint()
+        return super().read(size)
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        raise AssertionError("lines are not wanted")
+
+
+# --- both ways -----------------------------------------------------------------------------------
+
+
+@pytest.mark.both_loops
+@pytest.mark.parametrize("kind", [Iterable, Reads, AsyncReads])
+@both_ways
+async def test_streams_of_each_kind_arrive(kind: Any, how: Any) -> None:
+    """Byte for byte (generators and pipes are in the contract of all sources)."""
+    assert await how(kind(DATA)) == DATA
+    assert temporary_files() == []
+
+
+@both_ways
+async def test_items_of_any_size_and_kind(how: Any) -> None:
+    """Empty ones are skipped; buffers of any item size and layout count in bytes."""
+    words = array.array("I", range(1000))
+    items = [
+        *(b"", DATA[:1], b"", bytearray(DATA[1:7]), memoryview(DATA)[7:900_000], b"", b""),
+        *(memoryview(words), memoryview(bytes(range(100)))[::2], b""),
+    ]
+    wanted = DATA[:900_000] + words.tobytes() + bytes(range(0, 100, 2))
+    assert await how(Producer(items)(), len(wanted)) == wanted
+
+
+@both_ways
+async def test_a_producer_may_use_its_buffer_again(how: Any) -> None:
+    """As with ``readinto``: an item is valid until the next one is asked for."""
+
+    async def produce() -> AsyncIterator[memoryview]:
+        buffer = bytearray(100_000)
+        for piece in pieces(DATA, 100_000):
+            buffer[: len(piece)] = piece
+            yield memoryview(buffer)[: len(piece)]
+
+    assert await how(produce()) == DATA
+
+
+@both_ways
+async def test_an_item_of_many_megabytes_is_cut_up(how: Any) -> None:
+    """One item may be the whole document."""
+    assert await how(Producer([DATA * 5])(), SIZE * 5) == DATA * 5
+
+
+@pytest.mark.parametrize("item", ["text", None, 7, [1], object()])
+@both_ways
+async def test_items_that_are_not_bytes_are_named(how: Any, item: Any) -> None:
+    """One clear error, and the generator is closed."""
+    producer = Producer([b"good", item])
+    with pytest.raises(DocumentUnreadable, match="instead of bytes") as caught:
+        await how(producer())
+    assert caught.value.document == "deck.pdf"
+    assert producer.closed
+    streams: list[Any] = [Reads(b""), AsyncReads(b"")]
+    for stream in streams:
+        stream.file.read = lambda _size: item
+        with pytest.raises(DocumentUnreadable, match="instead of bytes"):
+            await how(stream)
+
+
+@both_ways
+async def test_what_a_stream_raises_is_the_cause(how: Any) -> None:
+    """The document is unreadable, in the words of the stream."""
+    torn = ConnectionResetError("the storage hung up")
+    producer = Producer([b"good", torn])
+    with pytest.raises(DocumentUnreadable, match="the storage hung up") as caught:
+        await how(producer())
+    assert caught.value.__cause__ is torn
+    assert producer.closed
+    assert temporary_files() == []
+
+
+@both_ways
+@pytest.mark.parametrize("difference", [-1, 1, -(SIZE % 70_000), -SIZE // 2, SIZE])
+async def test_another_size_than_declared_is_a_change(how: Any, difference: int) -> None:
+    """More or fewer bytes than declared never become a whole form."""
+    producer = Producer(pieces(DATA))
+    with pytest.raises(DocumentChanged, match=rf"declared {SIZE + difference:,} bytes"):
+        await how(producer(), size=SIZE + difference)
+    assert producer.closed
+
+
+@both_ways
+async def test_a_declared_size_above_the_limit_is_refused_unread(how: Any) -> None:
+    """Nothing is taken from the stream, and it is closed."""
+    producer = Producer([b"data"])
+    stream = producer()
+    with pytest.raises(DocumentTooLarge):
+        await how(stream, 4, max_size=3)
+    assert producer.given == 0
+    with pytest.raises(StopAsyncIteration):
+        await anext(stream)
+
+
+async def test_an_empty_stream_is_refused() -> None:
+    """There is nothing to show."""
+    with pytest.raises(DocumentEmpty):
+        await spooled(Producer([b"", b""])())
+
+
+async def test_images_are_recognised_in_streams() -> None:
+    """By their first bytes, once they are spooled."""
+    png = b"\x89PNG\r\n\x1a\n" + bytes(100)
+    with pytest.raises(MeetingError, match="PNG image"):
+        await spooled(Producer([png])(), allow_images=False)
+
+
+# --- used once -----------------------------------------------------------------------------------
+
+
+class WithoutHash(Iterable):
+    """A stream that cannot be a key."""
+
+    __hash__ = None  # type: ignore[assignment]  # on purpose
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, WithoutHash)
+
+
+class Slotted:
+    """A stream that takes no weak references and cannot seek."""
+
+    __slots__ = ("file",)
+
+    def __init__(self, data: bytes) -> None:
+        self.file = io.BytesIO(data)
+
+    def read(self, size: int) -> bytes:
+        """Return bytes."""
+        return self.file.read(size)
+
+
+@pytest.mark.parametrize("kind", [WithoutHash, Slotted, Reads, AsyncReads])
+@pytest.mark.parametrize("wrapped", [True, False])
+async def test_a_stream_is_good_for_one_upload(kind: Any, wrapped: bool) -> None:
+    """A second upload is refused, by another document too, after the first one or during it."""
+    stream = kind(DATA)
+    values = [Document.from_stream(stream, "a.pdf") if wrapped else stream for _ in range(3)]
+    contents, refusals = [], []
+
+    async def upload(value: Any) -> None:
+        try:
+            contents.append(await uploaded(value))
+        except DocumentUnreadable as error:
+            refusals.append(str(error))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(upload, values[0])
+        group.start_soon(upload, values[1])
+    del values[:2]
+    await upload(values.pop())
+    assert contents == [DATA]
+    assert len(refusals) == 2
+    assert all("already used for an upload" in refusal for refusal in refusals)
+
+
+async def test_a_stream_that_failed_is_not_read_on() -> None:
+    """What is left of it would be a part of the document."""
+    stream = Slotted(DATA)
+    with pytest.raises(DocumentTooLarge):
+        await spooled(stream, max_size=1_500_000)
+    assert 0 < stream.file.tell() < SIZE
+    with pytest.raises(DocumentUnreadable, match="already used"):
+        await spooled(stream)
+
+
+async def test_a_refused_upload_does_not_close_the_stream_of_the_other() -> None:
+    """The first upload goes on."""
+    stream = Producer(pieces(DATA))()
+    document = Document.from_stream(stream, "deck.pdf", size=SIZE, replayable=False)
+    async with document.prepare(max_size=None, allow_images=True) as prepared:
+        with pytest.raises(DocumentUnreadable, match="already used"):
+            await uploaded(document)
+        assert await attempt(prepared) == DATA
+
+
+async def test_used_streams_are_forgotten_with_their_objects() -> None:
+    """A new stream that gets the place of an old one in memory is a new stream."""
+    for _ in range(2000):
+        assert await uploaded(Producer([b"data"])()) == b"data"
+        assert await uploaded(Slotted(b"data")) == b"data"
+
+
+# --- spooled -------------------------------------------------------------------------------------
+
+
+async def test_a_stream_is_read_no_further_than_the_limit() -> None:
+    """One that never ends is left as soon as it is too large; just the limit fits."""
+    producer = Producer(iter(lambda: bytes(1000), None))
+    with pytest.raises(DocumentTooLarge) as caught:
+        await spooled(producer(), max_size=2_000_000)
+    assert producer.given == 2001
+    assert producer.closed
+    assert (caught.value.size, caught.value.limit) == (2_001_000, 2_000_000)
+    assert "may be larger" in "".join(caught.value.__notes__)
+    assert await spooled(Producer(pieces(DATA))(), max_size=SIZE) == DATA
+
+
+@pytest.mark.parametrize("size", [MEMORY_BYTES, MEMORY_BYTES + 1])
+async def test_a_spool_is_there_during_the_upload_only(size: int) -> None:
+    """In memory up to 1 MiB, then in one file that nobody else may read, and that is not open."""
+    before, producer = descriptors(), Producer(pieces(DATA[:size]))
+    async with named(producer()).prepare(max_size=None, allow_images=True) as prepared:
+        assert producer.closed  # what it holds is free while the upload waits
+        modes = [(path.stat().st_mode & 0o777, path.stat().st_size) for path in temporary_files()]
+        assert modes == ([(0o600, size)] if size > MEMORY_BYTES else [])
+        assert descriptors() == before
+        assert await attempt(prepared) == DATA[:size]
+        assert await attempt(prepared) == DATA[:size]
+    assert temporary_files() == []
+
+
+async def test_a_spool_is_gone_when_the_upload_fails() -> None:
+    """Even if the caller keeps the error with its traceback."""
+
+    async def fail() -> None:
+        async with named(Iterable(DATA)).prepare(max_size=None, allow_images=True):
+            assert len(temporary_files()) == 1
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError) as kept:
+        await fail()
+    assert temporary_files() == []
+    assert kept.value.__traceback__
+
+
+async def test_a_full_disk_makes_a_stream_unreadable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The note tells what could not be written."""
+    folder = "/dev/full/nowhere"
+    monkeypatch.setattr("tempfile.tempdir", folder)
+    with pytest.raises(DocumentUnreadable) as caught:
+        await spooled(Iterable(DATA))
+    assert "temporary file" in caught.value.__notes__[0]
+
+
+def test_a_spool_does_not_outlive_its_process(tmp_path: Any) -> None:
+    """An interpreter that exits amid an upload deletes it; a forked child leaves it alone."""
+    code = (
+        "import anyio, os, sys, tempfile\n"
+        "from meeting_async._documents.spool import Spool\n"
+        f"tempfile.tempdir = {str(tmp_path)!r}\n"
+        "spool = Spool('deck.pdf', None)\n"
+        "anyio.run(spool.add, bytes(3_000_000))\n"
+        "if not os.fork():\n"
+        "    sys.exit(0)\n"
+        "os.wait()\n"
+        "print(len(os.listdir(tempfile.tempdir)))\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=False
+    )
+    assert (ended.stdout, ended.stderr) == ("1\n", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- as it comes ---------------------------------------------------------------------------------
+
+
+async def test_a_stream_is_not_read_ahead_of_its_sending() -> None:
+    """Attempts without a connection take nothing from it; the first one that reads spends it."""
+    producer = Producer(pieces(DATA))
+    document = Document.from_stream(producer(), "deck.pdf", size=SIZE, replayable=False)
+    async with document.prepare(max_size=None, allow_images=True) as prepared:
+        for _ in range(2):
+            async with prepared.open_form("b" * 32):
+                pass
+        assert (prepared.is_spent, producer.given) == (False, 0)
+        assert await attempt(prepared) == DATA
+        assert prepared.is_spent
+        with pytest.raises(DocumentUnreadable, match="already read"):
+            await attempt(prepared)
+    assert producer.closed
+
+
+async def test_no_other_attempt_gets_the_rest() -> None:
+    """An attempt that was cut off leaves a stream that nobody reads on."""
+    document = Document.from_stream(Iterable(DATA), "deck.pdf", size=SIZE, replayable=False)
+    async with document.prepare(max_size=None, allow_images=True) as prepared:
+        async with prepared.open_form("b" * 32) as (_, body):
+            await anext(body)
+            await anext(body)
+        assert prepared.is_spent
+        with pytest.raises(DocumentUnreadable, match="already read"):
+            await attempt(prepared)
+
+
+# --- arguments -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [0, -1, 1.5, True, "7"])
+def test_a_size_is_a_positive_number_of_bytes(size: Any) -> None:
+    """Found before the stream is touched."""
+    with pytest.raises(InvalidInput, match="positive number"):
+        Document.from_stream(Iterable(DATA), "deck.pdf", size=size)
+
+
+async def test_what_can_seek_needs_no_spool() -> None:
+    """A file that is given as a stream stays in its place, and may go to many rooms."""
+    file = io.BytesIO(DATA)
+    for _ in range(2):
+        assert await uploaded(Document.from_stream(file, "deck.pdf")) == DATA
+    with pytest.raises(InvalidInput, match="can seek"):
+        Document.from_stream(file, "deck.pdf", size=SIZE)
+    with pytest.raises(InvalidInput, match="is needed"):
+        Document.from_stream(Iterable(DATA), "deck.pdf", replayable=False)
+
+
+# --- closing -------------------------------------------------------------------------------------
+
+
+@both_ways
+@pytest.mark.both_loops
+async def test_a_generator_may_clean_up_on_cancellation(how: Any) -> None:
+    """Its cleanup is awaited, for a moment: on a busy machine too short a one now and then."""
+    cleaned: list[bool] = []
+
+    async def produce(began: anyio.Event) -> AsyncGenerator[bytes, None]:
+        try:
+            while True:
+                began.set()
+                yield bytes(100_000)
+        finally:
+            await anyio.sleep(0.001)
+            cleaned.append(True)
+
+    for _ in range(10):
+        async with anyio.create_task_group() as group:
+            began = anyio.Event()
+            group.start_soon(how, produce(began), 1 << 40)
+            await began.wait()
+            await anyio.sleep(0.02)
+            group.cancel_scope.cancel()
+        if cleaned:
+            break
+    assert cleaned
+
+
+@both_ways
+@pytest.mark.both_loops
+async def test_a_generator_that_hangs_when_closed_is_given_up(how: Any) -> None:
+    """It cannot outlast the end of its call for long: a call ends within its timeout."""
+    began = anyio.Event()
+
+    async def produce() -> AsyncGenerator[bytes, None]:
+        try:
+            while True:
+                began.set()
+                yield bytes(100_000)
+        finally:
+            await anyio.sleep_forever()
+
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as group:
+            group.start_soon(how, produce(), 1 << 40)
+            await began.wait()
+            group.cancel_scope.cancel()
+
+
+@pytest.mark.both_loops
+async def test_how_long_a_cleanup_may_take() -> None:
+    """Five seconds, but no more than a tenth beyond the end of the call."""
+    with anyio.CancelScope() as scope:  # noqa: ASYNC100 - its deadline is what is looked at
+        assert spool.cleanup_scope().deadline == pytest.approx(anyio.current_time() + 5, abs=0.5)
+        scope.deadline = anyio.current_time() + 2
+        assert spool.cleanup_scope().deadline == pytest.approx(scope.deadline + 0.1, abs=0.01)
+        scope.cancel()
+        end = spool.cleanup_scope().deadline
+        assert end == pytest.approx(anyio.current_time() + 0.1, abs=0.09)
+
+
+async def test_a_cleanup_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """It affects no upload."""
+
+    async def produce() -> AsyncGenerator[bytes, None]:
+        try:
+            yield b"data"
+            yield b"more"
+        finally:
+            raise ZeroDivisionError
+
+    document = Document.from_stream(produce(), "deck.pdf", size=8, replayable=False)
+    async with (
+        document.prepare(max_size=None, allow_images=True) as prepared,
+        prepared.open_form("b" * 32) as (_, body),
+    ):
+        await anext(body)
+        assert await anext(body) == b"data"
+    (record,) = caplog.records
+    assert "deck.pdf" in record.getMessage()
+    assert "ZeroDivisionError" in record.getMessage()
+
+
+async def test_somebodys_stream_object_stays_open() -> None:
+    """An iterator that is not a generator is its owner's to close."""
+
+    class Stream(anyio.abc.ByteReceiveStream):
+        closed = 0
+        left = 3
+
+        async def receive(self, max_bytes: int = 65536) -> bytes:
+            self.left -= 1
+            if self.left < 0:
+                raise anyio.EndOfStream
+            return bytes(1000)
+
+        async def aclose(self) -> None:
+            self.closed += 1
+
+    stream = Stream()
+    assert await spooled(stream) == bytes(3000)
+    assert stream.closed == 0
+
+
+# --- time and memory -----------------------------------------------------------------------------
+
+
+@pytest.mark.both_loops
+async def test_forty_idle_pipes_do_not_delay_a_healthy_stream(anyio_backend: Any) -> None:
+    """Their reads never return; each upload ends at once when it is cancelled, in either way."""
+    pipes = [os.pipe() for _ in range(40)]
+    files = [os.fdopen(reading, "rb") for reading, _ in pipes]
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as group:
+            for file in files[:20]:
+                group.start_soon(uploaded, file)
+            await anyio.sleep(0.02)
+            group.cancel_scope.cancel()
+        await _cancelled_plainly(files[20:], anyio_backend[0])
+        assert await spooled(Reads(DATA)) == DATA
+    for _, writing in pipes:
+        os.close(writing)  # the threads end before their files do
+    await threads_idle()
+    for file in files:
+        file.close()
+
+
+async def _cancelled_plainly(files: list[Any], backend: str) -> None:
+    if backend != "asyncio":
+        return
+    tasks = [asyncio.create_task(uploaded(file)) for file in files]
+    await anyio.sleep(0.02)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(task.cancelled() for task in tasks)
+
+
+@pytest.mark.both_loops
+@pytest.mark.parametrize("item", [b"", b"x"])
+async def test_a_stream_that_never_waits_lets_others_work(item: bytes) -> None:
+    """Not even one of countless tiny or empty items holds the loop, or a cancellation."""
+    given, turns = 0, 0
+
+    async def produce() -> AsyncIterator[bytes]:
+        nonlocal given
+        while True:
+            given += 1
+            yield item
+
+    async def work() -> None:
+        nonlocal turns
+        while True:
+            await anyio.lowlevel.checkpoint()
+            turns += 1
+
+    with anyio.move_on_after(0.1) as scope:
+        async with anyio.create_task_group() as group:
+            group.start_soon(work)
+            await spooled(produce())
+    assert scope.cancelled_caught
+    assert given > 100
+    assert turns > given / 100
+
+
+@both_ways
+@pytest.mark.parametrize("kind", [Reads, AsyncReads])
+async def test_a_slow_stream_does_not_hold_the_loop(how: Any, kind: Any) -> None:
+    """With 50 ms per read the loop never stands still for 20 ms."""
+
+    async def upload() -> None:
+        stream = kind(DATA[:500_000])
+        _slow_down(stream)
+        assert await how(stream, size=500_000) == DATA[:500_000]
+
+    assert await loop_stays_free(upload)
+
+
+def _slow_down(stream: Any) -> None:
+    read = stream.read
+
+    def slow(size: int) -> Any:
+        time.sleep(0.05)
+        return read(size)
+
+    async def slowly(size: int) -> Any:
+        await anyio.sleep(0.05)
+        return await read(size)
+
+    stream.read = slowly if isinstance(stream, AsyncReads) else slow
+
+
+_MEMORY = """
+import anyio, os, resource, sys, tempfile, threading
+from meeting_async._documents.document import Document
+
+MEGABYTES = 300
+piece = os.urandom(1_000_000)
+
+async def produce():
+    for _ in range(MEGABYTES):
+        yield piece
+
+def document(kind):
+    if kind == "spooled":
+        return Document.from_stream(produce(), "deck.pdf")
+    if kind == "passed":
+        size = MEGABYTES * len(piece)
+        return Document.from_stream(produce(), "deck.pdf", size=size, replayable=False)
+    return Document.of(kind, filename="deck.pdf")
+
+async def main(kind):
+    async with document(kind).prepare(max_size=None, allow_images=True) as prepared:
+        async with prepared.open_form("b" * 32) as (_, body):
+            async for chunk in body:
+                pass
+
+kind = sys.argv[1]
+if kind == "path":
+    kind = sys.argv[2] + "/deck.pdf"
+    with open(kind, "wb") as file:
+        file.truncate(MEGABYTES * len(piece))
+tempfile.tempdir = sys.argv[2]
+anyio.run(main, b"warm up")
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+anyio.run(main, kind)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+@pytest.mark.parametrize("kind", ["spooled", "passed", "path"])
+def test_300_megabytes_need_less_than_16_of_memory(kind: str, tmp_path: Any) -> None:
+    """Spooled, sent as it comes, and from a file (aioboto3#273, obstore#540)."""
+    ended = subprocess.run(
+        [sys.executable, "-c", _MEMORY, kind, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=58,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert int(ended.stdout) < 16 * 1024  # KiB

@@ -1,0 +1,675 @@
+"""Room locks through a real Redis server: several processes, and what Redis can do wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import itertools
+import logging
+import pickle
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from typing import Any
+
+import anyio
+import anyio.abc
+import anyio.to_thread
+import pytest
+import redis as redis_py
+import trio
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+import meeting_async.redis
+import support.redis_worker
+from meeting_async.errors import ConfigurationError, RoomLocksUnavailable
+from meeting_async.redis import RedisRoomLocks
+from support.leaks import until
+from support.redis_server import RedisServer, free_port, needs_redis, redis_running
+from support.redis_worker import ROOM
+
+pytestmark = [pytest.mark.anyio, needs_redis]
+
+KEY = f"meeting-async:lock:{ROOM}"
+WAITING = f"meeting-async:waiting:{ROOM}"
+LIMIT = 0.8
+"""Seconds for an exchange in tests in which Redis does not answer."""
+LATE = 0.25
+"""Seconds by which a limit may be passed."""
+
+Make = Callable[..., RedisRoomLocks]
+
+
+@pytest.fixture(scope="module")
+def server_of_module() -> Iterator[RedisServer]:
+    """Run one Redis server for all tests."""
+    with redis_running() as server:
+        yield server
+
+
+@pytest.fixture
+async def server(server_of_module: RedisServer) -> AsyncIterator[RedisServer]:
+    """Empty it; afterwards it answers, whatever a test did to it."""
+    async with Redis(port=server_of_module.port) as client:
+        await client.flushall()
+        await client.config_resetstat()
+    yield server_of_module
+    await anyio.to_thread.run_sync(server_of_module.restore)
+
+
+@pytest.fixture
+async def redis(server: RedisServer) -> AsyncIterator[Redis]:
+    """Connect to it, past the locks, and again when it was restarted."""
+    async with Redis(port=server.port, **retrying(1)) as client:
+        yield client
+
+
+@pytest.fixture
+async def make(server: RedisServer) -> AsyncIterator[Make]:
+    """Make locks; nothing of theirs runs in the end, and their clients are closed."""
+    made: list[RedisRoomLocks] = []
+    clients: list[Redis] = []
+
+    def locks(client: dict[str, Any] | None = None, **settings: Any) -> RedisRoomLocks:
+        clients.append(Redis(**{"port": server.port} | (client or {})))
+        made.append(RedisRoomLocks(clients[-1], **settings))
+        return made[-1]
+
+    yield locks
+    await anyio.to_thread.run_sync(server.restore)
+    assert await until(lambda: not any(locks._tasks for locks in made), 20)
+    for client in clients:
+        await client.aclose()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give up on Redis sooner."""
+    monkeypatch.setattr(meeting_async.redis, "EXCHANGE_SECONDS", LIMIT)
+
+
+def retrying(times: int) -> dict[str, Any]:
+    """Make options for a client; their types differ between redis-py's versions."""
+    return {
+        "retry": Retry(NoBackoff(), times),
+        "retry_on_error": [redis_py.ConnectionError],
+    }
+
+
+async def gone(redis: Redis, key: str = KEY, seconds: float = 20) -> bool:
+    """Wait until a key is gone; tell whether it is."""
+    with anyio.move_on_after(seconds):
+        while await redis.exists(key):  # noqa: ASYNC110 - Redis changes it
+            await anyio.sleep(0.02)
+    return not await redis.exists(key)
+
+
+def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return the warnings of the library; each says in ``extra`` where it comes from."""
+    records = [record for record in caplog.records if record.name == "meeting_async"]
+    assert all(record.levelno == logging.WARNING for record in records)
+    assert all(vars(record)["action"] == "room_locks" for record in records)
+    assert all(vars(record)["room"] == ROOM for record in records)
+    return [record.getMessage() for record in records]
+
+
+# --- one process ---------------------------------------------------------------------------------
+
+
+async def test_what_is_in_redis(make: Make, redis: Redis) -> None:
+    """The lock with its lifetime while it is held; afterwards nothing, and no task goes on."""
+    locks = make(prefix="mine:", lifetime=600)
+    async with locks.acquire(ROOM, timeout=0):
+        assert await redis.keys("*") == [f"mine:lock:{ROOM}".encode()]
+        assert 590_000 < await redis.pttl(f"mine:lock:{ROOM}") <= 600_000
+    assert await redis.keys("*") == []
+    assert await until(lambda: not locks._tasks)
+
+
+async def test_objects_of_one_loop_share_a_line(make: Make) -> None:
+    """First come, first served, over several objects and clients."""
+    order: list[int] = []
+
+    async def visit(number: int) -> None:
+        async with make().acquire(ROOM, timeout=None):
+            order.append(number)
+
+    async with anyio.create_task_group() as group, make().acquire(ROOM, timeout=0):
+        for number in range(8):
+            group.start_soon(visit, number)
+            await anyio.wait_all_tasks_blocked()
+    assert order == list(range(8))
+
+
+async def test_a_room_locked_elsewhere(make: Make, redis: Redis) -> None:
+    """It is waited for as long as the timeout says; another's lock stays untouched."""
+    locks = make()
+    await redis.set(KEY, "somebody")
+    for timeout in (0, 0.3):
+        with pytest.raises(TimeoutError):
+            async with locks.acquire(ROOM, timeout=timeout):
+                pytest.fail("the room is taken")
+        assert await redis.get(KEY) == b"somebody"
+    async with anyio.create_task_group() as group:
+        group.start_soon(anyio.sleep, 0.4)
+        await redis.pexpire(KEY, 400)
+        async with locks.acquire(ROOM, timeout=30):
+            assert await redis.get(KEY) != b"somebody"
+
+
+async def test_a_lock_is_renewed_while_it_is_held(make: Make, redis: Redis) -> None:
+    """For three lifetimes, and not one moment longer."""
+    locks = make(lifetime=1)
+    async with locks.acquire(ROOM, timeout=0):
+        for _ in range(30):
+            await anyio.sleep(0.1)
+            assert await redis.pttl(KEY) > 0
+    assert await until(lambda: not locks._tasks)
+    assert await redis.keys("*") == []
+
+
+@pytest.mark.parametrize("lost", ["expired", "taken"])
+async def test_a_lost_lock_does_not_disturb(
+    make: Make, redis: Redis, lost: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The block goes on, the log has a warning, and another's lock stays."""
+    async with make(lifetime=1.2).acquire(ROOM, timeout=0):
+        await redis.delete(KEY)
+        if lost == "taken":
+            await redis.set(KEY, "somebody")
+        await anyio.sleep(0.5)
+    assert await redis.get(KEY) == (b"somebody" if lost == "taken" else None)
+    message = f"the lock of room {ROOM!r} expired or was lost during an upload: "
+    assert set(warnings_in(caplog)) == {f"{message}others may have been let in"}
+
+
+@pytest.mark.parametrize("decode", [False, True], ids=["bytes", "str"])
+async def test_a_room_is_left_to_another_process_that_waits(
+    make: Make, redis: Redis, decode: bool
+) -> None:
+    """For a moment after it was held, so that a long line here does not keep others out."""
+    locks = make({"decode_responses": decode})
+    async with locks.acquire(ROOM, timeout=0):
+        await redis.set(WAITING, locks._id)
+    async with locks.acquire(ROOM, timeout=0):
+        await redis.set(WAITING, "another")
+    with pytest.raises(TimeoutError):
+        async with locks.acquire(ROOM, timeout=0):
+            pytest.fail("another waits")
+    async with locks.acquire(ROOM, timeout=30):
+        assert await redis.get(WAITING) == locks._id.encode()
+
+
+async def test_few_connections(make: Make, redis: Redis) -> None:
+    """A hundred rooms at once need 16."""
+    locks = make()
+    before = (await redis.info("stats"))["total_connections_received"]
+
+    async def visit(number: int) -> None:
+        async with locks.acquire(f"room{number}", timeout=None):
+            await anyio.sleep(0.01)
+
+    async with anyio.create_task_group() as group:
+        for number in range(100):
+            group.start_soon(visit, number)
+    assert (await redis.info("stats"))["total_connections_received"] - before <= 16
+
+
+async def test_a_burst_is_no_outage(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many at once may wait longer than an exchange takes, as Redis goes on answering."""
+    monkeypatch.setattr(meeting_async.redis, "EXCHANGE_SECONDS", 1.0)
+    monkeypatch.setattr(meeting_async.redis, "CONNECTIONS", 1)
+    locks, entered = make(), []
+    fast = locks._client.set
+
+    async def slow(*args: Any, **options: Any) -> Any:
+        await anyio.sleep(0.1)
+        return await fast(*args, **options)
+
+    async def visit(number: int) -> None:
+        async with locks.acquire(f"room{number}", timeout=0):
+            entered.append(number)
+
+    monkeypatch.setattr(locks._client, "set", slow)
+    async with anyio.create_task_group() as group:
+        for number in range(20):
+            group.start_soon(visit, number)
+    assert entered == list(range(20))
+
+
+@pytest.mark.nightly
+async def test_many_that_wait_ask_less_often(
+    make: Make, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twice as many rooms do not mean twice as many polls."""
+    monkeypatch.setattr(meeting_async.redis, "POLLS_PER_SECOND", 20)
+    locks = make()
+    for number in range(60):
+        await redis.set(f"meeting-async:lock:{number}", "somebody")
+    await redis.config_resetstat()
+
+    async def wait(number: int) -> None:
+        with pytest.raises(TimeoutError):
+            async with locks.acquire(str(number), timeout=3):
+                pytest.fail("the room is taken")
+
+    async with anyio.create_task_group() as group:
+        for number in range(60):
+            group.start_soon(wait, number)
+    sets = (await redis.info("commandstats"))["cmdstat_set"]["calls"]
+    # Each room: a first attempt, a last one, and one or two between, each with a notice.
+    assert sets <= 60 * 6
+
+
+# --- a Redis that does not answer ----------------------------------------------------------------
+
+
+@pytest.fixture(params=["suspended", "killed"])
+def stop(request: pytest.FixtureRequest, server: RedisServer) -> Callable[[], None]:
+    """Stop Redis: with connections that stay, or that break and are refused."""
+    if request.param == "suspended":
+        return server.suspend
+    return server.kill
+
+
+async def shortest(limit: float, measured: Callable[[], Any]) -> float:
+    """Return the shortest of up to five durations: a busy machine makes single ones longer."""
+    durations = [float("inf")]
+    while len(durations) <= 5 and min(durations) > limit:
+        began = anyio.current_time()
+        await measured()
+        durations.append(anyio.current_time() - began)
+    return min(durations)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("timeout", [0, 0.3, None])
+async def test_no_answer_on_the_way_in(
+    make: Make, redis: Redis, server: RedisServer, stop: Callable[[], None], timeout: float | None
+) -> None:
+    """``RoomLocksUnavailable`` in time; what Redis took nevertheless is released."""
+    locks = make()
+    async with locks.acquire("warm up", timeout=0):
+        pass
+    stop()
+
+    async def enter() -> None:
+        with pytest.raises(RoomLocksUnavailable, match="nothing was sent") as caught:
+            async with locks.acquire(ROOM, timeout=timeout):
+                pytest.fail("Redis does not answer")
+        assert caught.value.reason.startswith("Redis: ")
+
+    limit = LATE + (timeout or LIMIT)
+    assert await shortest(limit, enter) <= limit
+    await anyio.to_thread.run_sync(server.restore)
+    assert await until(lambda: not locks._tasks, 20)
+    assert await redis.keys("*") == []
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_no_answer_while_waiting(
+    make: Make, redis: Redis, server: RedisServer, stop: Callable[[], None]
+) -> None:
+    """The same for who waits for another process."""
+    await redis.set(KEY, "somebody")
+
+    async def stop_soon() -> None:
+        await anyio.sleep(0.3)
+        stop()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(stop_soon)
+        with pytest.raises(RoomLocksUnavailable):
+            async with make().acquire(ROOM, timeout=None):
+                pytest.fail("the room is taken")
+    await anyio.to_thread.run_sync(server.restore)
+    assert await redis.get(KEY) in {b"somebody", None}
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(
+    ("seconds", "error"),
+    [(1.5, None), (0.0, None), (0.0, ZeroDivisionError())],
+    ids=["while held", "on the way out", "on the way out of an error"],
+)
+async def test_no_answer_later_changes_no_outcome(
+    make: Make,
+    redis: Redis,
+    server: RedisServer,
+    stop: Callable[[], None],
+    caplog: pytest.LogCaptureFixture,
+    seconds: float,
+    error: Exception | None,
+) -> None:
+    """Leaving takes 0.2 s; the log has warnings; the lock is released when Redis is back."""
+    locks = make(lifetime=1.5 if seconds else 60)
+
+    async def upload() -> float:
+        async with locks.acquire(ROOM, timeout=None):
+            stop()
+            await anyio.sleep(seconds)
+            if error:
+                raise error
+        return anyio.current_time()
+
+    began = anyio.current_time()
+    if error:
+        with pytest.raises(ZeroDivisionError) as caught:
+            await upload()
+        assert caught.value is error
+    else:
+        await upload()
+    assert anyio.current_time() - began < seconds + 0.2 + LATE + 1  # the machine may be busy
+    assert await until(lambda: any("not released" in text for text in warnings_in(caplog)))
+    assert any("not renewed" in text for text in warnings_in(caplog)) == bool(seconds)
+    await anyio.to_thread.run_sync(server.restore)
+    assert await gone(redis)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("native", [False, True], ids=["scope", "task"])
+@pytest.mark.parametrize("phase", ["taking", "holding"])
+async def test_a_cancellation_while_redis_is_silent(
+    make: Make, redis: Redis, server: RedisServer, native: bool, phase: str
+) -> None:
+    """It takes 0.2 s, and the lock is released when Redis answers again."""
+    locks = make()
+    scope, entered = anyio.CancelScope(), anyio.Event()
+
+    async def upload() -> None:
+        with scope:
+            async with locks.acquire(ROOM, timeout=None):
+                entered.set()
+                await anyio.sleep_forever()
+
+    async with locks.acquire("warm up", timeout=0):
+        pass
+    task = asyncio.create_task(upload())
+    if phase == "holding":
+        await entered.wait()
+    server.suspend()
+    await anyio.sleep(0.1)
+    began = anyio.current_time()
+    if native:
+        task.cancel()
+    else:
+        scope.cancel()
+    await asyncio.wait([task])
+    assert anyio.current_time() - began < 0.2 + LATE + 1  # the machine may be busy
+    assert task.cancelled() == native
+    assert entered.is_set() == (phase == "holding")
+    await anyio.sleep(2.5 * LIMIT)  # a first attempt to release it fails
+    server.restore()
+    assert await until(lambda: not locks._tasks, 20)
+    assert await redis.keys("*") == []
+    sets = (await redis.info("commandstats"))["cmdstat_set"]
+    assert sets["calls"] == 2, "Redis took the lock, also where nobody waited for it any more"
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_second_cancellation_does_not_stop_a_release(
+    make: Make, redis: Redis, server: RedisServer
+) -> None:
+    """Asyncio's own breaks through the shield; the release goes on in the background."""
+    locks, entered = make(), anyio.Event()
+
+    async def upload() -> None:
+        async with locks.acquire(ROOM, timeout=None):
+            entered.set()
+            await anyio.sleep_forever()
+
+    task = asyncio.create_task(upload())
+    await entered.wait()
+    server.suspend()
+    for _ in range(3):
+        task.cancel()
+        await anyio.sleep(0.02)
+    await asyncio.wait([task])
+    server.restore()
+    assert await gone(redis)
+
+
+class Proxy:
+    """Stands before Redis and spoils the first attempt to take a lock."""
+
+    def __init__(self, port: int, *, delay: float = 0, cut: bool = False) -> None:
+        self.port, self.delay, self.cut = port, delay, cut
+        self.spoilt = 0
+
+    async def __call__(self, client: anyio.abc.SocketStream) -> None:
+        """Pass each request and its reply; a delayed request arrives even if the client leaves."""
+        async with client, await anyio.connect_tcp("127.0.0.1", self.port) as redis:
+            with suppress(anyio.BrokenResourceError):
+                async for data in client:
+                    spoils = b"\r\nNX\r\n" in data and not self.spoilt
+                    self.spoilt += spoils
+                    await anyio.sleep(self.delay * spoils)
+                    await redis.send(data)
+                    reply = await redis.receive()
+                    if self.cut and spoils:
+                        return
+                    await client.send(reply)
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[int]:
+        """Listen on the port that this yields."""
+        async with anyio.create_task_group() as group:
+            listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+            group.start_soon(listener.serve, self)
+            yield listener.extra(anyio.abc.SocketAttribute.local_port)
+            group.cancel_scope.cancel()
+        await listener.aclose()
+
+
+@pytest.mark.parametrize("retries", [0, 3])
+async def test_a_lock_whose_reply_was_lost(
+    make: Make, redis: Redis, server: RedisServer, retries: int
+) -> None:
+    """With redis-py's own retries it is ours, without them it is released."""
+    proxy = Proxy(server.port, cut=True)
+    async with proxy.serving() as port:
+        locks = make({"port": port, **retrying(retries)})
+        if retries:
+            async with locks.acquire(ROOM, timeout=5):
+                assert await redis.keys("*") == [KEY.encode()]
+        else:
+            with pytest.raises(RoomLocksUnavailable):
+                async with locks.acquire(ROOM, timeout=5):
+                    pytest.fail("nobody knows that the lock is ours")
+        assert await until(lambda: not locks._tasks)
+        await locks._client.aclose()
+    assert proxy.spoilt == 1
+    assert await redis.keys("*") == []
+
+
+async def test_a_lock_that_is_set_after_a_cancellation(
+    make: Make, redis: Redis, server: RedisServer
+) -> None:
+    """A request that was on its way is waited for, and what it took is released."""
+    proxy = Proxy(server.port, delay=0.4)
+    async with proxy.serving() as port:
+        locks = make({"port": port})
+        with anyio.move_on_after(0.2):
+            async with locks.acquire(ROOM, timeout=None):
+                pytest.fail("Redis has not answered")
+        assert proxy.spoilt == 1
+        await anyio.sleep(0.6)
+        assert await until(lambda: not locks._tasks)
+        await locks._client.aclose()
+    assert (await redis.info("commandstats"))["cmdstat_set"]["calls"] == 1
+    assert await redis.keys("*") == []
+
+
+# --- clients that cannot be used -----------------------------------------------------------------
+
+
+async def test_a_client_that_is_closed_under_way(make: Make, redis: Redis) -> None:
+    """The block ends as it would have; later uploads get the lock or are told that they cannot."""
+    locks = make()
+    async with locks.acquire(ROOM, timeout=0):
+        await locks._client.aclose()
+    assert await gone(redis)
+    await locks._client.aclose()
+    try:
+        async with locks.acquire(ROOM, timeout=0):
+            assert await redis.exists(KEY)
+    except RoomLocksUnavailable:
+        pass
+    assert await gone(redis)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [RuntimeError("Event loop is closed"), redis_py.ResponseError("OOM"), OSError(24, "full")],
+    ids=lambda error: type(error).__name__,
+)
+async def test_whatever_a_client_raises(
+    make: Make, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the cause of ``RoomLocksUnavailable``, without what its frames may show."""
+    locks = make(lifetime=0.2)
+
+    async def broken(*_args: object, **_options: object) -> None:
+        raise error from ValueError("hunter2")
+
+    monkeypatch.setattr(locks._client, "execute_command", broken)
+    with pytest.raises(RoomLocksUnavailable, match=type(error).__name__) as caught:
+        async with locks.acquire(ROOM, timeout=0):
+            pytest.fail("nothing can be asked")
+    assert caught.value.__cause__ is error
+    told = traceback.TracebackException.from_exception(caught.value, capture_locals=True)
+    assert "hunter2" not in "".join(told.format())
+
+
+@asynccontextmanager
+async def _locks_with_secret(port: int) -> AsyncIterator[RedisRoomLocks]:
+    client = Redis.from_url(f"redis://bob:hunter2@127.0.0.1:{port}/0")
+    async with client:
+        yield RedisRoomLocks(client, lifetime=0.2)
+
+
+@pytest.mark.parametrize("case", ["refused", "wrong password"])
+async def test_secrets_stay_secret(case: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The password of the URL is in no repr, error, pickle, traceback with locals or log."""
+    caplog.set_level(logging.DEBUG)
+    with ExitStack() as stack:
+        port = free_port()
+        if case == "wrong password":
+            server = redis_running("--requirepass", "other")
+            port = (await anyio.to_thread.run_sync(stack.enter_context, server)).port
+        async with _locks_with_secret(port) as locks:
+            with pytest.raises(RoomLocksUnavailable) as caught:
+                async with locks.acquire(ROOM, timeout=0):
+                    pytest.fail("nothing can be asked")
+            assert await until(lambda: not locks._tasks)
+            assert repr(locks) == "RedisRoomLocks(prefix='meeting-async:', lifetime=0.2)"
+            texts = [repr(locks), str(caught.value), repr(caught.value), caplog.text]
+    error = caught.value
+    told = traceback.TracebackException.from_exception(error, capture_locals=True)
+    texts += ["".join(told.format()), repr(pickle.dumps(error)), repr(error.__cause__)]
+    assert "Error" in error.reason
+    assert not any("hunter2" in text for text in texts)
+
+
+UNUSABLE: list[tuple[str, Callable[[], RedisRoomLocks]]] = [
+    ("client", lambda: RedisRoomLocks(redis_py.Redis(password="hunter2"))),  # type: ignore[arg-type]  # under test
+    *(
+        ("lifetime", lambda value=value: RedisRoomLocks(Redis(), lifetime=value))
+        for value in (0, -1, 0.01, float("inf"), float("nan"), True, "9", None)
+    ),
+]
+
+
+@pytest.mark.parametrize(("field", "wrong"), UNUSABLE)
+def test_unusable_settings_are_refused(field: str, wrong: Callable[[], RedisRoomLocks]) -> None:
+    """At once, and by name."""
+    with pytest.raises(ConfigurationError) as caught:
+        wrong()
+    assert caught.value.field == field
+    assert "hunter2" not in str(caught.value)
+
+
+def test_on_trio_it_says_so() -> None:
+    """One clear error, on acquiring."""
+
+    async def main() -> None:
+        async with RedisRoomLocks(Redis()).acquire(ROOM, timeout=None):
+            pytest.fail("this is trio")
+
+    with pytest.raises(ConfigurationError, match="asyncio only"):
+        trio.run(main)
+
+
+def test_without_redis_py_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The extra is named."""
+    monkeypatch.setitem(sys.modules, "redis.asyncio", None)
+    monkeypatch.delitem(sys.modules, "meeting_async.redis")
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'meeting-async\[redis\]'"):
+        importlib.import_module("meeting_async.redis")
+
+
+# --- several processes ---------------------------------------------------------------------------
+
+
+@contextmanager
+def workers(count: int, *args: object) -> Iterator[list[subprocess.Popen[str]]]:
+    """Start processes that have begun when the block begins and are gone when it ends."""
+    script, pipe = support.redis_worker.__file__, subprocess.PIPE
+    command = [sys.executable, "-W", "error", str(script), *map(str, args)]
+    with ExitStack() as stack:
+        made = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(count)]
+        for worker in made:
+            stack.enter_context(worker)
+            stack.callback(worker.kill)
+        assert [heard(worker) for worker in made] == ["ready"] * count
+        for worker in made:
+            assert worker.stdin
+            worker.stdin.write("\n")
+            worker.stdin.flush()
+        yield made
+
+
+def heard(worker: subprocess.Popen[str]) -> str:
+    """Return the next line."""
+    assert worker.stdout
+    return worker.stdout.readline().strip()
+
+
+def test_two_processes_take_turns(server_of_module: RedisServer) -> None:
+    """Never two in the room, and the line of one does not keep the other out."""
+    held: list[tuple[float, float, int]] = []
+    with workers(2, server_of_module.port, 360, 0.2, 4) as made:
+        for number, worker in enumerate(made):
+            times = [
+                float(line.split()[1])
+                for line in worker.communicate(timeout=50)[0].split("\n")
+                if line
+            ]
+            held += [
+                (began, ended, number) for began, ended in zip(times[::2], times[1::2], strict=True)
+            ]
+            assert worker.returncode == 0
+    held.sort()
+    assert all(ended <= began for (_, ended, _), (began, _, _) in itertools.pairwise(held))
+    who = [number for _, _, number in held]
+    assert sorted(who) == [0] * 4 + [1] * 4
+    assert sum(one != other for one, other in itertools.pairwise(who)) >= 3
+
+
+async def test_the_lock_of_a_killed_holder_expires(make: Make, server: RedisServer) -> None:
+    """Not before 5/6 of its lifetime, as its upload may hold the server's lock, and then soon."""
+
+    def killed() -> float:
+        with workers(1, server.port, 3, 60, 1) as [holder]:
+            assert heard(holder).startswith("in")
+            holder.kill()
+            return time.monotonic()
+
+    since = await anyio.to_thread.run_sync(killed)
+    async with make().acquire(ROOM, timeout=30):
+        assert 2.2 < time.monotonic() - since < 6

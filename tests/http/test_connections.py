@@ -1,0 +1,388 @@
+"""Connections: which are used again, for how long they are kept, how many there are."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+
+import anyio
+import anyio.lowlevel
+import httpcore
+import pytest
+import trio
+
+from meeting_async import errors
+from meeting_async._http import connections
+from meeting_async.transports import HttpxTransport
+from support.peer import RECORD, Connection, Peer, Script, answering, answering_once, reply, silent
+from support.sending import (
+    Form,
+    Wire,
+    call,
+    cancelled_by_scope,
+    closed_port,
+    closing,
+    over,
+    until,
+    upload,
+    within,
+)
+
+pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
+
+TCP: Wire = None, True
+
+
+async def test_idempotent_calls_share_a_connection(wire: Wire) -> None:
+    """One after the other, and also after a long reply."""
+    async with over(wire, answering(reply(), reply(content=b"x" * 100_000))) as (transport, peer):
+        for _ in range(4):
+            assert (await transport.send(call(peer.url))).status == 200
+        assert peer.connected == 1
+
+
+async def test_others_have_one_of_their_own(wire: Wire) -> None:
+    """Uploads, and calls that must not be sent twice, neither use an idle one nor leave one."""
+    async with over(wire, answering(reply())) as (transport, peer):
+        await transport.send(call(peer.url))
+        await transport.send(upload(peer.url))
+        await transport.send(call(peer.url, idempotent=False))
+        await until(lambda: peer.open == 1)
+        assert peer.connected == 3
+        await transport.send(call(peer.url))
+        await transport.send(upload(peer.url, Form(), idempotent=True))
+        assert peer.connected == 4
+
+
+@pytest.mark.parametrize("with_reset", [True, False])
+async def test_a_stale_connection(wire: Wire, with_reset: bool) -> None:
+    """A proxy drops idle connections; the next call notices and takes a new one."""
+
+    def once(connection: Connection) -> None:
+        answering_once(reply())(connection)
+        if with_reset:
+            connection.reset()
+
+    async with over(wire, once) as (transport, peer):
+        for number in range(3):
+            assert (await transport.send(call(peer.url))).status == 200
+            await until(lambda: not peer.open)
+            assert peer.connected == number + 1
+
+
+async def test_a_connection_that_is_dropped_as_it_is_used(wire: Wire) -> None:
+    """What must not be sent twice is not on it, so only an idempotent call can be lost."""
+
+    def script(connection: Connection) -> None:
+        answering_once(reply())(connection)
+        connection.read_head()  # of the second request
+
+    async with over(wire, script) as (transport, peer):
+        for _ in range(3):
+            assert (await transport.send(call(peer.url, idempotent=False))).status == 200
+        await transport.send(call(peer.url))
+        with pytest.raises(errors.ConnectionLost):
+            await transport.send(call(peer.url))
+
+
+SMUGGLED = reply(content=b'{"status":true,"room":"somebody else\'s"}')
+
+CLEAN = {
+    "plain": (reply(), True),
+    "empty": (reply(content=b""), True),
+    "long head": (reply(headers=[b"X-Long: " + b"x" * 50_000]), True),
+    "refusal": (reply(500), True),
+    "length twice": (reply(headers=[b"Content-Length: %d" % len(RECORD)]), True),  # h11 merges
+    "odd length": (reply(length=False, headers=[b"Content-Length: 0%d" % len(RECORD)]), False),
+    "chunked": (
+        reply(length=False, content=b"0\r\n\r\n", headers=[b"Transfer-Encoding: chunked"]),
+        False,
+    ),
+    "after 100": (b"HTTP/1.1 100 Continue\r\n\r\n" + reply(), False),
+    "close": (reply(headers=[b"Connection: close"]), False),
+    "1.0": (reply(version=b"1.0", headers=[b"Connection: keep-alive"]), False),
+    "a byte behind": (reply() + b"x", False),
+    "a reply behind": (reply() + SMUGGLED, False),
+}
+
+
+@pytest.mark.parametrize(("data", "shared"), CLEAN.values(), ids=CLEAN.keys())
+async def test_which_connection_is_used_again(wire: Wire, data: bytes, shared: bool) -> None:
+    """One whose last reply is plain and all that came: what follows is never the next reply."""
+    content = data.partition(b"\r\n\r\n")[2]
+    async with over(wire, answering(data)) as (transport, peer):
+        for _ in range(3):
+            answer = await transport.send(call(peer.url))
+            assert answer.content in {RECORD, b""}
+            assert content.startswith(answer.content) or b"100" in data
+        assert peer.connected == (1 if shared else 3)
+
+
+async def test_surplus_that_comes_later(wire: Wire) -> None:
+    """Bytes that follow a reply some time after it never answer the next call."""
+
+    def script(connection: Connection) -> None:
+        connection.read_head()
+        connection.read_body()
+        connection.send(reply())
+        connection.closed_within(0.02)
+        connection.send(SMUGGLED)
+        connection.drain()
+
+    async with over(wire, script) as (transport, peer):
+        for number in range(3):
+            assert (await transport.send(call(peer.url))).content == RECORD
+            assert peer.connected == number + 1
+            await anyio.sleep(0.2)
+
+
+# --- idle ones -----------------------------------------------------------------------------------
+
+
+async def together(transport: HttpxTransport, url: str, count: int) -> None:
+    """Send so many calls at the same time."""
+    async with anyio.create_task_group() as group:
+        for _ in range(count):
+            group.start_soon(transport.send, call(url))
+
+
+def together_answered(count: int) -> Script:
+    """Make a script that answers when so many requests are there, and then at once."""
+    barrier = threading.Barrier(count)
+
+    def script(connection: Connection) -> None:
+        connection.read_head()
+        connection.read_body()
+        barrier.wait(10)
+        connection.send(reply())
+        answering(reply())(connection)
+
+    return script
+
+
+async def test_calls_that_begin_together_share_connections_later(wire: Wire) -> None:
+    """However many of them looked up the server at the same time."""
+    async with over(wire, together_answered(3)) as (transport, peer):
+        await together(transport, peer.url, 3)
+        await together(transport, peer.url, 3)
+        assert peer.connected == 3
+
+
+async def test_no_more_than_twenty_are_kept() -> None:
+    """The oldest are closed; the newest is used first."""
+    async with over(TCP, together_answered(22)) as (transport, peer):
+        await together(transport, peer.url, 22)
+        await until(lambda: peer.open == 20)
+        for _ in range(3):
+            await transport.send(call(peer.url))
+        assert peer.connected == 22
+
+
+async def test_they_expire_by_themselves(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without another call; each use begins its time again."""
+    monkeypatch.setattr(connections, "IDLE_SECONDS", 0.4)
+    scripts = [*[together_answered(3)] * 3, answering(reply())]
+    async with over(wire, *scripts) as (transport, peer):
+        await together(transport, peer.url, 3)
+        for _ in range(6):
+            await anyio.sleep(0.1)
+            await transport.send(call(peer.url))
+        await until(lambda: peer.open == 1)  # the two others
+        await transport.send(call(peer.url))
+        assert peer.connected == 3
+        await until(lambda: not peer.open)
+        await transport.send(call(peer.url))
+        assert peer.connected == 4
+
+
+def test_the_time_is_less_than_any_servers() -> None:
+    """Uvicorn closes idle connections after 5 s."""
+    assert connections.IDLE_SECONDS == 4
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_an_idle_connection_keeps_no_program_alive(backend: str) -> None:
+    """The loop ends at once, and without a warning, also in debug mode."""
+    code = (
+        "import sys, anyio\n"
+        "from support.sending import call\n"
+        "from meeting_async.transports import HttpxTransport\n"
+        "transport = HttpxTransport()\n"
+        "async def main(url):\n"
+        "    await transport.send(call(url))\n"
+        "    if sys.argv[2] == 'close': await transport.aclose()\n"
+        "import time; started = time.monotonic()\n"
+        f"anyio.run(main, sys.argv[1], backend={backend!r})\n"
+        "sys.exit(time.monotonic() - started > 3.5)"
+    )
+    with Peer(answering(reply())) as peer:
+        for end in ("close", "leave"):
+            command = [sys.executable, "-X", "dev", "-W", "error", "-c", code, peer.url, end]
+            done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=TESTS)
+            assert done.returncode == 0, done.stderr
+            if end == "close":
+                assert done.stderr == ""
+
+
+TESTS = __file__.partition("/http/")[0]
+
+
+async def test_cancelled_connections_are_forgotten(wire: Wire) -> None:
+    """Wherever requests are cancelled, none of their objects stays."""
+    async with over(wire, answering(reply())) as (transport, peer):
+        number = 1
+        while await cancelled_by_scope(transport.send(upload(peer.url)), number):
+            number += 1
+        gc.collect()
+        kinds = map(type, gc.get_objects())  # to ask an object itself may wake a lazy one up
+        assert not any(issubclass(kind, httpcore.AsyncHTTP11Connection) for kind in kinds)
+
+
+# --- places --------------------------------------------------------------------------------------
+
+
+def taking(seconds: float, seen: Callable[[], None] = lambda: None) -> Script:
+    """Answer each request after a while."""
+
+    def script(connection: Connection) -> None:
+        while connection.read_head():
+            seen()
+            connection.read_body()
+            connection.closed_within(seconds)
+            connection.send(reply())
+
+    return script
+
+
+async def test_no_more_connections_than_places() -> None:
+    """Uploads and calls together; idle ones count, too."""
+    most: list[int] = []
+    async with (
+        over(TCP, taking(0.02, lambda: most.append(peer.open)), max_connections=3) as (
+            transport,
+            peer,
+        ),
+        anyio.create_task_group() as group,
+    ):
+        for number in range(30):
+            request = call(peer.url) if number % 3 else upload(peer.url)
+            group.start_soon(transport.send, request)
+    assert len(most) == 30
+    # One more: the client has closed it, and the peer's thread has not noticed.
+    assert max(most) <= 3 + 1
+
+
+async def test_places_are_given_in_order() -> None:
+    """First come, first served, whatever it is."""
+    begun: list[int] = []
+    order: list[int] = []
+    async with over(TCP, taking(0.01), max_connections=1) as (transport, peer):
+        await transport.send(call(peer.url))
+
+        async def send(number: int) -> None:
+            begun.append(number)
+            await transport.send(call(peer.url) if number % 2 else upload(peer.url))
+            order.append(number)
+
+        async with anyio.create_task_group() as group:
+            for number in range(10):
+                group.start_soon(send, number)
+                while len(begun) <= number:
+                    await anyio.lowlevel.checkpoint()
+    assert order == list(range(10))
+
+
+async def test_waiting_for_a_place_is_not_connecting() -> None:
+    """It may take longer than a connection."""
+    async with (
+        over(TCP, taking(0.6), max_connections=1) as (transport, peer),
+        anyio.create_task_group() as group,
+    ):
+        for _ in range(3):
+            group.start_soon(transport.send, call(peer.url, connect_timeout=0.5))
+    assert len(peer.requests) == 3
+
+
+async def test_a_cancelled_request_gives_its_place_back() -> None:
+    """Whether it had it or waited for it."""
+    async with over(TCP, silent, answering(reply()), max_connections=1) as (transport, peer):
+        async with anyio.create_task_group() as group:
+            for _ in range(3):
+                group.start_soon(transport.send, call(peer.url))
+            await until(lambda: peer.requests)
+            group.cancel_scope.cancel()
+        with within(5):
+            assert (await transport.send(call(peer.url))).status == 200
+
+
+async def test_a_request_that_fails_gives_its_place_back(wire: Wire) -> None:
+    """Wherever it fails."""
+    async with over(wire, answering(b"garbage\r\n\r\n"), max_connections=1) as (transport, peer):
+        for url in (peer.url, f"http://127.0.0.1:{closed_port()}") * 3:
+            with within(5), pytest.raises(errors.TransportError):
+                await transport.send(call(url))
+
+
+async def test_closing_ends_who_waits_for_a_place() -> None:
+    """With ``ConnectFailed``: nothing was sent, nor ever is."""
+    async with over(TCP, silent, answering(reply()), max_connections=1) as (transport, peer):
+        ended: list[str] = []
+
+        async def send() -> None:
+            try:
+                await transport.send(call(peer.url))
+            except errors.TransportError as error:
+                ended.append(type(error).__name__)
+
+        with within(5):
+            async with anyio.create_task_group() as group:
+                for _ in range(3):
+                    group.start_soon(send)
+                await until(lambda: peer.requests)
+                await transport.aclose()
+    assert sorted(ended) == ["ConnectFailed", "ConnectFailed", "ConnectionLost"]
+    assert peer.connected == 1
+
+
+# --- timers --------------------------------------------------------------------------------------
+
+
+async def test_what_is_to_be_called_later() -> None:
+    """It is called once, unless it is cancelled before."""
+    calls: list[str] = []
+    connections.call_later(0.01, lambda: calls.append("called"))
+    cancel = connections.call_later(0.01, lambda: calls.append("cancelled"))
+    cancel()
+    await anyio.sleep(0.1)
+    assert calls == ["called"]
+    cancel()
+
+
+@pytest.mark.parametrize("run", [asyncio.run, trio.run])
+def test_a_loop_that_ends_before(run: object) -> None:
+    """What was to be called later is not; nobody is warned."""
+    calls: list[str] = []
+
+    async def main() -> None:
+        connections.call_later(0.01, lambda: calls.append("called"))
+        await anyio.lowlevel.checkpoint()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(main() if run is asyncio.run else main)  # type: ignore[operator]
+    assert calls == []
+
+
+async def test_closed_while_idle() -> None:
+    """Closing the transport closes idle connections, and leaves no task."""
+    transport = HttpxTransport()
+    with Peer(answering(reply())) as peer:
+        async with closing(transport):
+            await transport.send(call(peer.url))
+            assert peer.open == 1
+        await until(lambda: not peer.open)

@@ -1,0 +1,290 @@
+"""Clients of the caller's: httpx and httpx2, used as they are and never closed."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import anyio
+import httpx
+import httpx2
+import pytest
+
+from meeting_async import errors
+from meeting_async.transports import HttpxTransport, Request
+from support.peer import (
+    RECORD,
+    WHOLE,
+    Peer,
+    Script,
+    answering,
+    answering_once,
+    deaf,
+    dripping,
+    flooding,
+    reply,
+    resetting,
+    silent,
+)
+from support.sending import (
+    KIB,
+    MIB,
+    TAIL,
+    Form,
+    call,
+    closed_port,
+    either,
+    headers,
+    living_tasks,
+    until,
+    upload,
+    within,
+)
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.both_loops,
+    # On trio, httpx leaves its generator around a body to the garbage collector.
+    pytest.mark.filterwarnings(
+        "ignore:.*AsyncIteratorByteStream:pytest.PytestUnraisableExceptionWarning"
+    ),
+]
+
+both_kinds = pytest.mark.parametrize("kind", ["call", "upload"])
+
+
+@pytest.fixture(params=[httpx, httpx2], ids=["httpx", "httpx2"])
+def library(request: pytest.FixtureRequest) -> Any:
+    """Provide httpx and its fork."""
+    return request.param
+
+
+@pytest.fixture
+async def client(library: Any) -> AsyncIterator[Any]:
+    """Provide a client."""
+    async with library.AsyncClient(trust_env=False) as client:
+        yield client
+
+
+@both_kinds
+async def test_it_is_used_as_it_is(library: Any, kind: str) -> None:
+    """With its headers and hooks, and it stays open."""
+    seen: list[str] = []
+
+    async def hook(request: Any) -> None:
+        seen.append(request.url.path)
+
+    with Peer(answering(reply())) as peer:
+        async with library.AsyncClient(
+            headers={"X-Mine": "1"}, event_hooks={"request": [hook]}, trust_env=False
+        ) as client:
+            transport = HttpxTransport(client)
+            assert (await transport.send(either(kind, peer.url))).content == RECORD
+            await transport.aclose()
+            assert not client.is_closed
+            assert (await client.get(peer.url)).status_code == 200
+            assert "client of yours" in repr(transport)
+            with pytest.raises(RuntimeError, match="closed"):
+                await transport.send(either(kind, peer.url))
+    assert seen[0].startswith("/auth/room/")
+    (received, _) = peer.requests
+    assert received.values(b"X-Mine") == [b"1"]
+    assert received.length == len(received.body)
+    assert received.values(b"Transfer-Encoding") == []
+
+
+async def test_the_bytes_on_the_wire(client: Any) -> None:
+    """The body and its length are exact."""
+    form = Form(3 * MIB + 1)
+    with Peer(answering(reply())) as peer:
+        reply_ = await HttpxTransport(client).send(upload(peer.url, form))
+    assert (reply_.status, reply_.content) == (200, RECORD)
+    assert (b"Content-Type", b"application/json") in reply_.headers
+    assert peer.requests[0].body == Form(3 * MIB + 1).content
+    assert form.is_complete
+
+
+async def test_redirects_are_not_followed(library: Any) -> None:
+    """Nor does the client's own setting change that."""
+    with Peer(answering(reply(308, headers=[b"Location: /elsewhere"]))) as peer:
+        async with library.AsyncClient(follow_redirects=True, trust_env=False) as client:
+            assert (await HttpxTransport(client).send(upload(peer.url))).status == 308
+    assert len(peer.requests) == 1
+
+
+FAILURES: dict[str, tuple[Script, type[errors.TransportError]]] = {
+    "garbage": (answering_once(b"garbage\r\n\r\n"), errors.ConnectionLost),
+    "closed": (answering_once(b""), errors.ConnectionLost),
+    "half a reply": (answering_once(reply()[:-5]), errors.ConnectionLost),
+    "reset": (resetting(WHOLE), errors.ConnectionLost),
+    "silent": (silent, errors.TransferTimeout),
+    "too long": (flooding(bytes(64 * KIB), 8 * MIB), errors.ConnectionLost),
+}
+
+
+@both_kinds
+@pytest.mark.parametrize(("script", "expected"), FAILURES.values(), ids=FAILURES.keys())
+async def test_what_fails(
+    client: Any, kind: str, script: Script, expected: type[errors.TransportError]
+) -> None:
+    """The same errors as without a client, whichever library raises; tasks are left nowhere."""
+    tasks = living_tasks()
+    with Peer(script) as peer:
+        seconds = 0.2 if expected is errors.TransferTimeout else 10
+        request = either(kind, peer.url, reply_timeout=seconds, max_reply_bytes=MIB)
+        with within(5), pytest.raises(expected) as caught:
+            await HttpxTransport(client).send(request)
+        assert type(caught.value) is expected
+        assert caught.value.host == f"127.0.0.1:{peer.port}"
+        await until(lambda: not peer.open)
+    await until(lambda: living_tasks() <= tasks)
+
+
+@both_kinds
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:{}", "http://no-such-host.invalid", "ftp://127.0.0.1", "http://"]
+)
+async def test_what_does_not_connect(client: Any, kind: str, url: str) -> None:
+    """Nothing was sent, and the body is untouched."""
+    request = either(kind, url.format(closed_port()))
+    with pytest.raises(errors.ConnectFailed):
+        await HttpxTransport(client).send(request)
+    assert not isinstance(request.body, Form) or request.body._offset == 0
+
+
+async def test_connecting_is_limited(client: Any, full: str) -> None:
+    """By the request, not by the client."""
+    with within(5), pytest.raises(errors.ConnectFailed, match="in time"):
+        await HttpxTransport(client).send(call(f"http://{full}", connect_timeout=0.2))
+
+
+async def test_a_client_without_a_free_connection(library: Any) -> None:
+    """Its own limit; waiting for it is limited as connecting."""
+    with Peer(silent) as peer:
+        limits = library.Limits(max_connections=1)
+        async with (
+            library.AsyncClient(limits=limits, trust_env=False) as client,
+            anyio.create_task_group() as group,
+        ):
+
+            async def fill() -> None:
+                await HttpxTransport(client).send(call(peer.url))
+
+            group.start_soon(fill)
+            await until(lambda: peer.requests)
+            with within(5), pytest.raises(errors.ConnectFailed, match="in time"):
+                await HttpxTransport(client).send(call(peer.url, connect_timeout=0.2))
+            group.cancel_scope.cancel()
+
+
+async def test_a_peer_that_stops_reading(client: Any) -> None:
+    """``sent`` is what the body counted: nobody knows better."""
+    form = Form(64 * MIB)
+    with (
+        Peer(deaf, receive_buffer=64 * KIB) as peer,
+        within(5),
+        pytest.raises(errors.TransferTimeout, match="reading"),
+    ):
+        await HttpxTransport(client).send(upload(peer.url, form, stall_timeout=0.3))
+    assert form.sent == form._offset < form.length
+
+
+def endless_content() -> Iterator[bytes]:
+    """Answer byte by byte."""
+    return itertools.chain([b"HTTP/1.1 200 OK\r\n\r\n"], itertools.repeat(b" "))
+
+
+@both_kinds
+async def test_a_reply_is_limited_as_a_whole(client: Any, kind: str) -> None:
+    """From the end of the body, however it drips."""
+    with Peer(dripping(endless_content, 0.02)) as peer:
+        with within(5), pytest.raises(errors.TransferTimeout, match=r"within 0\.4 s"):
+            await HttpxTransport(client).send(either(kind, peer.url, reply_timeout=0.4))
+        await until(lambda: not peer.open)
+
+
+@pytest.mark.parametrize("kind", [OSError, TimeoutError, httpx.WriteError, errors.DocumentEmpty])
+async def test_an_error_of_the_body(client: Any, kind: type[Exception]) -> None:
+    """It reaches the caller as it is."""
+    error = kind("torn")
+
+    async def fail() -> None:
+        raise error
+
+    with Peer(silent) as peer, within(5), pytest.raises(kind) as caught:
+        await HttpxTransport(client).send(upload(peer.url, Form(MIB, MIB // 2, fail)))
+    assert caught.value is error
+
+
+async def test_a_closed_client(client: Any) -> None:
+    """The caller's mistake, not a lost connection, which would be tried again."""
+    await client.aclose()
+    with pytest.raises(RuntimeError, match="closed"):
+        await HttpxTransport(client).send(call("http://127.0.0.1:9"))
+
+
+async def test_an_error_of_a_hook(library: Any) -> None:
+    """The caller's own error passes as it is."""
+
+    async def hook(_request: object) -> None:
+        raise LookupError("mine")
+
+    async with library.AsyncClient(event_hooks={"request": [hook]}) as client:
+        with pytest.raises(LookupError, match="mine"):
+            await HttpxTransport(client).send(call("http://127.0.0.1:9"))
+
+
+@both_kinds
+async def test_an_application_in_process(library: Any, kind: str) -> None:
+    """Without any network."""
+    got = bytearray()
+
+    async def application(_scope: Any, receive: Any, send: Any) -> None:
+        more = True
+        while more:
+            message = await receive()
+            got.extend(message.get("body", b""))
+            more = message.get("more_body", False)
+        start = {"type": "http.response.start", "status": 200, "headers": [(b"x-a", b"b")]}
+        await send(start)
+        await send({"type": "http.response.body", "body": RECORD})
+
+    transport = library.ASGITransport(app=application)
+    async with library.AsyncClient(transport=transport) as client:
+        request = either(kind, "http://meet.invalid")
+        answer = await HttpxTransport(client).send(request)
+    assert (answer.status, answer.content) == (200, RECORD)
+    assert answer.headers == ((b"x-a", b"b"),)
+    assert got == (request.body if isinstance(request.body, bytes) else Form().content)
+
+
+async def test_cancelled(client: Any) -> None:
+    """The connection is closed, and the client goes on working."""
+    with Peer(silent, answering(reply())) as peer:
+        with anyio.move_on_after(0.2) as scope:
+            await HttpxTransport(client).send(upload(peer.url, Form(MIB)))
+        assert scope.cancelled_caught
+        await until(lambda: not peer.open)
+        assert (await HttpxTransport(client).send(upload(peer.url))).status == 200
+
+
+async def test_no_connection_after_the_body(library: Any) -> None:
+    """A client that sends again by itself: the body was taken, whatever its last error says."""
+
+    class Retrying(library.AsyncBaseTransport):  # type: ignore[misc]
+        async def handle_async_request(self, request: Any) -> Any:
+            async for _ in request.stream:
+                pass
+            raise library.ConnectError("the second time")
+
+    async with library.AsyncClient(transport=Retrying()) as client:
+        with pytest.raises(errors.ConnectionLost, match="the second time"):
+            await HttpxTransport(client).send(upload("http://meet.invalid"))
+
+
+def test_the_tail_of_a_form() -> None:
+    """The request of these tests is what its headers say."""
+    form = Form()
+    request = Request(url="http://x", headers=headers(form.length), body=form)
+    assert request.headers[-1] == (b"Content-Length", b"%d" % (1000 + len(TAIL)))

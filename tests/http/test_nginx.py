@@ -1,0 +1,365 @@
+"""nginx in front of the meeting server: the table of docs/delivery.md, "Proxies in front".
+
+Each test has the few lines of configuration that it is about. A failing test prints nginx's logs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from meeting_async import Event, LockPolicy, MeetingClient, RetryPolicy, RetryScheduled
+from meeting_async.errors import (
+    DocumentRefused,
+    MeetingError,
+    RequestRefused,
+    TransportError,
+    UnexpectedReply,
+    UploadInterrupted,
+    UploadOutcomeUnknown,
+)
+from meeting_async.testing import MeetingServer
+from meeting_async.transports import HttpxTransport
+from support.certificates import make_certificate
+from support.nginx import Nginx, ProxiedServer, needs_nginx
+
+pytestmark = [needs_nginx, pytest.mark.anyio]
+
+SMALL = b"%PDF-1.7\n".ljust(4096, b"%")
+LARGE = SMALL.ljust(24 * 1024**2, b"%")
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[ProxiedServer]:
+    """Provide a running server with a room; a test starts nginx itself."""
+    site = ProxiedServer(tmp_path)
+    site.server.add_room("room01")
+    site.start()
+    yield site
+    site.stop()
+    site.stop_nginx()
+    if site.nginx:
+        print(site.nginx.log())  # noqa: T201 - pytest shows it if the test fails
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[Path, ssl.SSLContext]:
+    """Make a file with certificate and key, and the context of a client that trusts it."""
+    key, cert = make_certificate(tmp_path)
+    both = tmp_path / "both.pem"
+    both.write_text(key.read_text() + cert.read_text())
+    return both, ssl.create_default_context(cafile=str(cert))
+
+
+def client_of(nginx: Nginx, prefix: str = "", **settings: Any) -> MeetingClient:
+    """Make a client that does not ask for the room first."""
+    usual: dict[str, Any] = {
+        "api_key": "devkey",
+        "api_secret": "devsecret",
+        "retry": RetryPolicy(initial_delay=1.5),  # a server starts faster
+        "preflight": False,
+    }
+    return MeetingClient(nginx.url + prefix, **{**usual, **settings})
+
+
+def at_retry(then: Callable[[], object]) -> Callable[[Event], None]:
+    """Make an observer that begins something in a thread, once, when a retry is scheduled."""
+    todo = [then]
+
+    def observe(event: Event) -> None:
+        if isinstance(event, RetryScheduled) and todo:
+            threading.Thread(target=todo.pop()).start()
+
+    return observe
+
+
+async def upload(client: MeetingClient, content: bytes = SMALL) -> list[str]:
+    """Upload and return the verdicts of all attempts."""
+    receipt = await client.upload_whiteboard_file("room01", content, filename="deck.pdf")
+    return [attempt.verdict for attempt in receipt.attempts]
+
+
+async def lost(client: MeetingClient, content: bytes = SMALL) -> UploadOutcomeUnknown:
+    """Upload, and return the error of an unknown outcome after one attempt."""
+    with pytest.raises(UploadOutcomeUnknown) as caught:
+        await upload(client, content)
+    assert [attempt.verdict for attempt in caught.value.attempts] == ["unknown"]
+    return caught.value
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for a condition."""
+    with anyio.fail_after(20):
+        while not condition():  # noqa: ASYNC110 - the server runs in a thread, without events
+            await anyio.sleep(0.02)
+
+
+async def in_thread(function: Callable[[], object]) -> None:
+    """Call a function that blocks, such as stopping a server."""
+    await anyio.to_thread.run_sync(function)
+
+
+# --- 504: nginx times out, the server goes on ----------------------------------------------------
+
+
+async def test_504_while_the_server_goes_on_is_unknown(site: ProxiedServer) -> None:
+    """The document appears although nginx gave up; it is sent once."""
+    site.room.processing_seconds = 1.3
+    async with client_of(site.front("proxy_read_timeout 1s;")) as client:
+        error = await lost(client)
+    assert "504" in error.reason
+    assert error.bytes_sent == error.size == len(SMALL)
+    await until(lambda: site.room.received)
+    assert site.requests() == ["room01"]
+
+
+@pytest.mark.nightly
+async def test_nginx_with_two_servers_asks_one_of_them(site: ProxiedServer) -> None:
+    """By default nginx repeats no POST, whatever else ``proxy_next_upstream`` allows."""
+    site.room.processing_seconds = 0.5
+    settings = "proxy_read_timeout 300ms; proxy_next_upstream error timeout http_502 http_504;"
+    http = f"upstream meet {{ {f'server 127.0.0.1:{site.port};' * 2} }}"
+    async with client_of(site.front(settings, to="http://meet", http=http)) as client:
+        await lost(client)
+    await until(lambda: site.room.received)
+    assert site.requests() == ["room01"]
+
+
+@pytest.mark.nightly
+async def test_504_of_a_question_is_asked_again(site: ProxiedServer) -> None:
+    """Asking for a room changes nothing, so it is repeated."""
+    site.server.reply_next(200, delay=1.5)
+    async with client_of(site.front("proxy_read_timeout 500ms;")) as client:
+        await client.get_active_room_info("room01")
+    assert site.requests("getActiveRoomInfo") == ["room01", "room01"]
+
+
+# --- 413: nginx has a limit of its own -----------------------------------------------------------
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("closing", ["always", "off"])
+@pytest.mark.parametrize("tls", [False, True], ids=["tcp", "tls"])
+async def test_413_comes_before_the_document_is_out(
+    site: ProxiedServer, closing: str, tls: bool, certificate: tuple[Path, ssl.SSLContext]
+) -> None:
+    """Nginx knows it from Content-Length, and the caller before half of the document is sent."""
+    limits = f"client_max_body_size 1m; lingering_close {closing};"
+    nginx = site.front(limits, certificate=certificate[0] if tls else None)
+    async with client_of(nginx, transport=HttpxTransport(verify=certificate[1])) as client:
+        with pytest.raises(DocumentRefused) as caught:
+            await upload(client, LARGE)
+    assert (caught.value.status, caught.value.status_code) == (413, None)
+    (attempt,) = caught.value.attempts
+    assert attempt.bytes_sent < len(LARGE) / 2
+    assert site.requests() == []
+
+
+@pytest.mark.nightly
+async def test_413_of_a_small_document(site: ProxiedServer) -> None:
+    """It is understood, too, when all was sent before nginx answered."""
+    async with client_of(site.front("client_max_body_size 1k;")) as client:
+        with pytest.raises(DocumentRefused):
+            await upload(client)
+    assert site.requests() == []
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("buffering", "expected"),
+    [
+        ("on", (DocumentRefused, UploadOutcomeUnknown)),
+        ("off", (DocumentRefused, UploadInterrupted)),
+    ],
+)
+async def test_413_of_the_server_itself_may_be_lost(
+    site: ProxiedServer, buffering: str, expected: tuple[type[MeetingError], ...]
+) -> None:
+    """Nginx may make 502 of it, or cut it off; nothing is delivered. Its own limit is better."""
+    await in_thread(site.stop)
+    site.server = MeetingServer(max_body_size=1024**2)
+    site.server.add_room("room01")
+    await in_thread(site.start)
+    async with client_of(site.front(f"proxy_request_buffering {buffering};")) as client:
+        with pytest.raises(expected):
+            await upload(client, LARGE)
+    assert site.room.accepted == ()
+
+
+# --- 502: the server restarts --------------------------------------------------------------------
+
+
+@pytest.mark.nightly
+async def test_502_after_the_document_is_unknown(site: ProxiedServer) -> None:
+    """It is not the server's record, so nobody knows, though here nothing arrived."""
+    nginx = site.front()
+    await in_thread(site.stop)
+    async with client_of(nginx) as client:
+        assert "502" in (await lost(client)).reason
+        await in_thread(site.start)
+        assert await upload(client) == ["accepted"]
+    assert len(site.room.accepted) == 1
+
+
+@pytest.mark.nightly
+async def test_502_before_the_document_is_out_is_repeated(site: ProxiedServer) -> None:
+    """Without buffering nginx sees early that there is no server; the upload is repeated."""
+    nginx = site.front("proxy_request_buffering off;")
+    await in_thread(site.stop)
+    async with client_of(nginx, on_event=at_retry(site.start)) as client:
+        assert await upload(client, LARGE) == ["partial", "accepted"]
+    assert [file.size for file in site.room.received] == [len(LARGE)]
+
+
+@pytest.mark.nightly
+async def test_502_and_at_least_once_delivers_after_the_restart(site: ProxiedServer) -> None:
+    """The second attempt comes when the lock that the first one may hold must have ended."""
+    nginx = site.front()
+    await in_thread(site.stop)
+    settings: dict[str, Any] = {"delivery": "at_least_once", "lock": LockPolicy(window=0.5)}
+    async with client_of(nginx, on_event=at_retry(site.start), **settings) as client:
+        verdicts = await upload(client)
+    assert (verdicts[0], verdicts[-1]) == ("unknown", "accepted")
+    assert len(site.room.received) == 1
+
+
+@pytest.mark.nightly
+async def test_502_of_json_calls(site: ProxiedServer) -> None:
+    """A question is repeated; a call that may have had its effect is not."""
+    nginx = site.front()
+    await in_thread(site.stop)
+    async with client_of(nginx) as client:
+        with pytest.raises(UnexpectedReply) as caught:
+            await client.call("room/create", {"room_id": "new"})
+        assert (caught.value.status, len(caught.value.attempts)) == (502, 1)
+        then = at_retry(site.start)
+        room = await client.get_active_room_info("room01", on_event=then)
+    assert room.room_id == "room01"
+    assert site.requests("create") == []
+
+
+# --- 503 and 429: nginx limits requests ----------------------------------------------------------
+
+LIMIT = "limit_req_zone $binary_remote_addr zone=one:1m rate=2r/s;"
+WITH_HINT = "location @later { add_header Retry-After 1 always; return 503; }"
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("settings", "content", "verdict"),
+    [
+        ("limit_req_status 429;", SMALL, "throttled"),
+        ("limit_req_status 429;", LARGE, "throttled"),
+        ("error_page 503 @later;", SMALL, None),
+        ("error_page 503 @later;", LARGE, "throttled"),
+        ("", SMALL, None),
+        ("", LARGE, "partial"),
+    ],
+)
+async def test_a_limit_of_requests(
+    site: ProxiedServer, settings: str, content: bytes, verdict: str | None
+) -> None:
+    """429 is waited for; 503 only before the whole document is out, else nobody knows."""
+    nginx = site.front(f"limit_req zone=one; {settings}", http=LIMIT, beside=WITH_HINT)
+    async with client_of(nginx) as client:
+        await client.get_active_room_info("room01")
+        if verdict is None:
+            assert "503" in (await lost(client, content)).reason
+        else:
+            assert await upload(client, content) == [verdict, "accepted"]
+    assert len(site.requests()) == (verdict is not None)
+
+
+# --- connections, ways to put it together --------------------------------------------------------
+
+
+TITLE = {"metadata": {"room_title": "Room", "room_features": {}}}
+
+
+@pytest.mark.nightly
+async def test_idle_connections_that_nginx_closes(site: ProxiedServer) -> None:
+    """Calls before and after go through, each of them once."""
+    nginx = site.front(beside="keepalive_timeout 1s;")
+    async with client_of(nginx, retry=RetryPolicy(max_attempts=1)) as client:
+        await client.call("room/create", {"room_id": "before", **TITLE})
+        await anyio.sleep(1.3)
+        await client.call("room/create", {"room_id": "after", **TITLE})
+        await upload(client)
+    assert site.requests("create") == ["before", "after"]
+    assert len(site.room.received) == 1
+
+
+KEPT_UPSTREAM = 'proxy_http_version 1.1; proxy_set_header Connection "";'
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    "settings",
+    [
+        "",
+        "proxy_request_buffering off; proxy_http_version 1.0;",
+        f"proxy_request_buffering off; {KEPT_UPSTREAM}",
+        f"proxy_buffering off; client_body_buffer_size 1k; {KEPT_UPSTREAM}",
+    ],
+    ids=["usual", "streaming to HTTP/1.0", "streaming", "no buffers"],
+)
+async def test_documents_arrive_whole(site: ProxiedServer, settings: str) -> None:
+    """However nginx passes on a body, the same bytes arrive, and 409 and 200 come back."""
+    site.server.reply_next(409, path="/room/uploadWhiteboardFile")
+    http = f"upstream meet {{ server 127.0.0.1:{site.port}; keepalive 4; }}"
+    content = LARGE[: 3 * 1024**2 + 1]
+    async with client_of(site.front(settings, to="http://meet", http=http)) as client:
+        assert await upload(client, content) == ["busy", "accepted"]
+    (received,) = site.room.received
+    assert received.sha256 == hashlib.sha256(content).hexdigest()
+
+
+@pytest.mark.nightly
+async def test_a_path_prefix(site: ProxiedServer) -> None:
+    """The base URL may have a path; what is signed stays the same."""
+    nginx = site.front(location="/meet/", to=f"http://127.0.0.1:{site.port}/")
+    async with client_of(nginx, "/meet") as client:
+        await client.get_active_room_info("room01")
+        assert await upload(client) == ["accepted"]
+    async with client_of(nginx) as client:
+        with pytest.raises(RequestRefused, match="404"):
+            await client.get_active_room_info("room01")
+
+
+@pytest.mark.nightly
+async def test_tls_ends_at_nginx(
+    site: ProxiedServer, certificate: tuple[Path, ssl.SSLContext]
+) -> None:
+    """The server behind speaks plain HTTP; a client that does not trust the certificate stops."""
+    file, context = certificate
+    nginx = site.front(certificate=file)
+    async with client_of(nginx, transport=HttpxTransport(verify=context)) as client:
+        assert await upload(client, LARGE) == ["accepted"]
+    async with client_of(nginx, retry=RetryPolicy(max_attempts=1)) as stranger:
+        with pytest.raises(TransportError, match="certificate"):
+            await stranger.get_active_room_info("room01")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("content", [SMALL, LARGE], ids=["small", "large"])
+async def test_a_redirect_to_https_is_not_followed(
+    site: ProxiedServer, content: bytes, certificate: tuple[Path, ssl.SSLContext]
+) -> None:
+    """It ends each kind of call after one attempt, and the server sees nothing."""
+    to_https = "error_page 497 =301 https://$http_host$request_uri;"
+    nginx = site.front(beside=to_https, certificate=certificate[0])
+    nginx.url = nginx.url.replace("https:", "http:")
+    async with client_of(nginx) as client:
+        for call in (upload(client, content), client.get_active_room_info("room01")):
+            with pytest.raises(RequestRefused) as caught:
+                await call
+            assert (caught.value.status, len(caught.value.attempts)) == (301, 1)
+    assert site.server.requests == []

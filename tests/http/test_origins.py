@@ -1,0 +1,464 @@
+"""Settings of the default transport: certificates, proxies, the environment."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import anyio
+import attrs
+import httpx
+import pytest
+
+from meeting_async import errors
+from meeting_async._http import origins
+from meeting_async.transports import HttpxTransport
+from support.certificates import make_certificate
+from support.peer import (
+    RECORD,
+    Connection,
+    Peer,
+    Script,
+    answering,
+    deaf,
+    descriptors,
+    relaying,
+    reply,
+    silent,
+)
+from support.sending import (
+    MIB,
+    SIGNATURE,
+    Form,
+    Wire,
+    call,
+    closed_port,
+    closing,
+    either,
+    shown,
+    until,
+    upload,
+    within,
+)
+
+pytestmark = [pytest.mark.anyio]
+
+Contexts = tuple[ssl.SSLContext, ssl.SSLContext]
+SECRET = "hunter2-secret"
+both_kinds = pytest.mark.parametrize("kind", ["call", "upload"])
+
+# --- what is given -------------------------------------------------------------------------------
+
+
+WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
+    "client, a text": ({"client": "http://proxy"}, "client", "httpx.AsyncClient"),
+    "client, synchronous": ({"client": httpx.Client()}, "client", "httpx.AsyncClient"),
+    "verify, a number": ({"verify": 5}, "verify", "SSLContext"),
+    "verify, None": ({"verify": None}, "verify", "SSLContext"),
+    "cert, bytes": ({"cert": b"x"}, "cert", "PEM"),
+    "cert, too many": ({"cert": ("a", "b", SECRET, "d")}, "cert", "tuple"),
+    "cert, too few": ({"cert": ("a",)}, "cert", "tuple"),
+    "cert, beside a context": (
+        {"cert": "a", "verify": ssl.create_default_context()},
+        "cert",
+        "load_cert_chain",
+    ),
+    "proxy, no URL": ({"proxy": "127.0.0.1:3128"}, "proxy", "http://host:port"),
+    "proxy, https": ({"proxy": f"https://me:{SECRET}@proxy"}, "proxy", "AsyncClient(proxy="),
+    "proxy, socks": ({"proxy": f"socks5://me:{SECRET}@proxy"}, "proxy", "AsyncClient(proxy="),
+    "proxy, ftp": ({"proxy": "ftp://127.0.0.1"}, "proxy", "http://host:port"),
+    "proxy, broken": ({"proxy": "http://[::1"}, "proxy", "http://host:port"),
+    "proxy, with a path": ({"proxy": "http://proxy/path"}, "proxy", "http://host:port"),
+    "proxy, no text": ({"proxy": httpx.URL("http://proxy")}, "proxy", "http://host:port"),
+    "no connections": ({"max_connections": 0}, "max_connections", "at least 1"),
+    "True connections": ({"max_connections": True}, "max_connections", "at least 1"),
+}
+
+
+@pytest.mark.parametrize(("settings", "field", "words"), WRONG.values(), ids=WRONG.keys())
+def test_a_wrong_setting(settings: dict[str, Any], field: str, words: str) -> None:
+    """One error when it is set: it names the field, shows no password and says what to do."""
+    with pytest.raises(errors.ConfigurationError) as caught:
+        HttpxTransport(**settings)
+    assert caught.value.field == field
+    assert words in str(caught.value)
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"verify": False},
+        {"verify": "authorities.pem"},
+        {"cert": "cert.pem"},
+        {"proxy": "http://proxy:3128"},
+        {"trust_env": True},
+        {"max_connections": 5},
+    ],
+    ids=str,
+)
+async def test_settings_beside_a_client(settings: dict[str, Any]) -> None:
+    """None is silently ignored."""
+    async with httpx.AsyncClient() as client:
+        with pytest.raises(errors.ConfigurationError, match="client of yours") as caught:
+            HttpxTransport(client, **settings)
+    assert caught.value.field in settings
+
+
+def test_httpx_is_not_imported() -> None:
+    """It takes long, and only its certificate authorities are needed."""
+    code = "import meeting_async.transports, sys; sys.exit('httpx' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# --- certificates --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Make a key and its certificate."""
+    return make_certificate(tmp_path_factory.mktemp("certificate"))
+
+
+@pytest.fixture
+def demanding(files: tuple[Path, Path]) -> ssl.SSLContext:
+    """Provide a server's side that demands a certificate of its clients."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files[1], files[0])
+    context.load_verify_locations(files[1])
+    context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+@pytest.mark.parametrize("form", ["two files", "one file", "with a password"])
+@pytest.mark.parametrize("kind", [str, Path])
+async def test_certificates_of_ones_own(
+    demanding: ssl.SSLContext,
+    files: tuple[Path, Path],
+    tmp_path: Path,
+    form: str,
+    kind: type[Any],
+) -> None:
+    """Authorities as text or path; a server that demands a certificate gets it."""
+    key, cert = files
+    given: Any = (str(cert), str(key))
+    if form == "one file":
+        both = tmp_path / "both.pem"
+        both.write_bytes(key.read_bytes() + cert.read_bytes())
+        given = str(both)
+    elif form == "with a password":
+        given = (str(cert), str(_locked(key, tmp_path)), SECRET)
+    with Peer(answering(reply()), tls=demanding) as peer:
+        transport = HttpxTransport(verify=kind(cert), cert=given)
+        async with closing(transport):
+            for _ in range(2):
+                assert (await transport.send(call(peer.url))).status == 200
+    assert SECRET not in repr(transport)
+
+
+def _locked(key: Path, directory: Path) -> Path:
+    locked = directory / "locked.pem"
+    command = ["openssl", "ec", "-in", str(key), "-out", str(locked), "-aes256", "-passout"]
+    subprocess.run([*command, f"pass:{SECRET}"], check=True, capture_output=True)
+    return locked
+
+
+async def test_a_password_that_is_missing_or_wrong(
+    files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """The error does not show it, and OpenSSL asks nobody for another one."""
+    assert origins._chain("one.pem") == ("one.pem", None, "")  # None would make it ask
+    for more in ((), (f"not-{SECRET}",)):
+        transport = HttpxTransport(cert=(str(files[1]), str(_locked(files[0], tmp_path)), *more))
+        async with closing(transport):
+            with within(10), pytest.raises(errors.ConfigurationError) as caught:
+                await transport.send(call("https://127.0.0.1:9"))
+        assert caught.value.field == "cert"
+        assert SECRET not in shown(caught.value)
+
+
+@pytest.mark.parametrize("field", ["verify", "cert", "SSL_CERT_FILE"])
+@pytest.mark.parametrize("content", [None, b"no certificate"])
+async def test_a_file_that_cannot_be_used(
+    field: str, content: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A setting is wrong, and no second attempt makes it right: not a failure of the network."""
+    path = tmp_path / "wrong.pem"
+    if content is not None:
+        path.write_bytes(content)
+    monkeypatch.setenv("NO_PROXY", "*")
+    if field == "SSL_CERT_FILE":
+        monkeypatch.setenv(field, str(path))
+        transport = HttpxTransport(trust_env=True)
+    else:
+        transport = HttpxTransport(**{field: str(path)})  # type: ignore[arg-type]
+    async with closing(transport):
+        for kind in ("call", "upload"):
+            with pytest.raises(errors.ConfigurationError) as caught:
+                await transport.send(either(kind, f"https://127.0.0.1:{closed_port()}"))
+            assert caught.value.field == ("cert" if field == "cert" else "verify")
+
+
+async def test_certificates_are_loaded_once_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many requests start at once; and not at all for plain HTTP."""
+    threads: list[int] = []
+    load = ssl.create_default_context
+
+    def noting(*args: Any, **kwargs: Any) -> ssl.SSLContext:
+        threads.append(threading.get_ident())
+        return load(*args, **kwargs)
+
+    monkeypatch.setattr(ssl, "create_default_context", noting)
+    transport = HttpxTransport()
+
+    async def fail(kind: str) -> None:
+        with pytest.raises(errors.ConnectFailed):
+            await transport.send(either(kind, f"https://127.0.0.1:{closed_port()}"))
+
+    with Peer(answering(reply())) as peer:
+        async with closing(transport):
+            for kind in ("call", "upload"):
+                await transport.send(either(kind, peer.url))
+            assert threads == []
+            async with anyio.create_task_group() as group:
+                for kind in ("call", "upload") * 5:
+                    group.start_soon(fail, kind)
+    assert len(threads) == 1
+    assert threads[0] != threading.get_ident()
+
+
+# --- proxies -------------------------------------------------------------------------------------
+
+
+@pytest.mark.both_loops
+@both_kinds
+async def test_through_a_proxy_in_clear(kind: str) -> None:
+    """It gets the whole address, and the credentials that are meant for it."""
+    with Peer(answering(reply())) as proxy:
+        transport = HttpxTransport(proxy=f"http://m%65:{SECRET}@127.0.0.1:{proxy.port}/")
+        async with closing(transport):
+            for host in ("meet.invalid", "meet.invalid:8080", "[::1]:8080"):
+                assert (await transport.send(either(kind, f"http://{host}"))).status == 200
+    lines = [received.head.split(b"\r\n") for received in proxy.requests]
+    assert [line[0].split()[1].partition(b"/auth")[0] for line in lines] == [
+        b"http://meet.invalid",
+        b"http://meet.invalid:8080",
+        b"http://[::1]:8080",
+    ]
+    assert [line[1] for line in lines][1:] == [b"Host: meet.invalid:8080", b"Host: [::1]:8080"]
+    assert proxy.requests[0].values(b"Proxy-Authorization") == [b"Basic bWU6aHVudGVyMi1zZWNyZXQ="]
+
+
+@pytest.mark.both_loops
+@both_kinds
+async def test_through_a_tunnel(tls: Contexts, kind: str) -> None:
+    """To an ``https`` server; the proxy sees nothing of the request."""
+    with Peer(answering(reply()), tls=tls[0]) as server, Peer(relaying(server.port)) as proxy:
+        transport = HttpxTransport(
+            proxy=f"http://me:{SECRET}@127.0.0.1:{proxy.port}", verify=tls[1]
+        )
+        async with closing(transport):
+            for _ in range(2):
+                answer = await transport.send(either(kind, server.url))
+                assert (answer.status, answer.content) == (200, RECORD)
+            form = Form(2 * MIB)
+            await transport.send(upload(server.url, form))
+            assert form.is_complete
+    assert len(server.requests) == 3
+    assert [received.values(b"Proxy-Authorization") for received in server.requests] == [[]] * 3
+    head = proxy.requests[0].head
+    assert head.startswith(b"CONNECT 127.0.0.1:%d HTTP/1.1\r\n" % server.port)
+    assert proxy.requests[0].values(b"Host") == [b"127.0.0.1:%d" % server.port]
+    assert proxy.requests[0].values(b"Proxy-Authorization") == [b"Basic bWU6aHVudGVyMi1zZWNyZXQ="]
+    assert all(SIGNATURE.encode() not in received.head for received in proxy.requests)
+
+
+def _with_password(proxy: Peer) -> str:
+    return f"http://me:{SECRET}@127.0.0.1:{proxy.port}"
+
+
+def refusing(connection: Connection) -> None:
+    """Refuse to connect."""
+    answering(reply(407, b"", [b'Proxy-Authenticate: Basic realm="x"']))(connection)
+
+
+def breaking(connection: Connection) -> None:
+    """Break while asked to connect."""
+    connection.read_head()
+    connection.reset()
+
+
+def broken(connection: Connection) -> None:
+    """Connect, and break in the handshake."""
+    connection.read_head()
+    connection.send(b"HTTP/1.1 200 OK\r\n\r\n")
+    connection.sock.recv(1)
+    connection.reset()
+
+
+def babbling(connection: Connection) -> None:
+    """Answer what is no HTTP, for ever."""
+    connection.read_head()
+    while True:
+        connection.send(b"SOCKS?\r\n\r\n")
+
+
+def speaking(connection: Connection) -> None:
+    """Answer for the server before the handshake."""
+    connection.read_head()
+    connection.send(b"HTTP/1.1 200 OK\r\n\r\n" + reply())
+    connection.drain()
+
+
+def mute(connection: Connection) -> None:
+    """Connect, and pass nothing on."""
+    connection.read_head()
+    connection.send(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n\r\n")
+    connection.drain()
+
+
+TUNNELS: dict[str, tuple[Script, str]] = {
+    "refusing": (refusing, "407"),
+    "breaking": (breaking, "no connection"),
+    "broken": (broken, "no connection"),
+    "babbling": (babbling, "not answer in HTTP"),
+    "speaking": (speaking, "before the handshake"),
+    "deaf": (deaf, "in time"),
+    "silent": (silent, "in time"),
+    "mute": (mute, "in time"),
+}
+
+
+@pytest.mark.both_loops
+@pytest.mark.parametrize(("script", "words"), TUNNELS.values(), ids=TUNNELS.keys())
+async def test_a_tunnel_that_is_not_made(
+    tls: Contexts, script: Script, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing was sent, nothing stays open, and the password of the proxy does not show."""
+    caplog.set_level(logging.DEBUG)
+    seconds = 0.2 if words == "in time" else 10
+    with Peer(script) as proxy:
+        transport = HttpxTransport(
+            proxy=f"http://me:{SECRET}@127.0.0.1:{proxy.port}", verify=tls[1]
+        )
+        async with closing(transport):
+            before = descriptors(proxy)
+            form = Form()
+            for request in (call("https://meet.invalid"), upload("https://meet.invalid", form)):
+                with pytest.raises(errors.ConnectFailed, match=words) as caught:
+                    await transport.send(attrs.evolve(request, connect_timeout=seconds))
+            await until(lambda: not proxy.open)
+            assert descriptors(proxy) == before
+    assert caught.value.host == "meet.invalid:443"
+    assert form.sent == form._offset == 0
+    seen = shown(caught.value) + repr(transport) + caplog.text
+    assert SECRET not in seen
+    assert "aHVudGVyMi1zZWNyZXQ" not in seen
+
+
+async def test_a_proxy_that_is_not_there(tls: Contexts) -> None:
+    """Refused, for both kinds of server."""
+    transport = HttpxTransport(proxy=f"http://127.0.0.1:{closed_port()}", verify=tls[1])
+    async with closing(transport):
+        for scheme in ("http", "https"):
+            with pytest.raises(errors.ConnectFailed, match="refused"):
+                await transport.send(call(f"{scheme}://meet.invalid"))
+
+
+# --- the environment -----------------------------------------------------------------------------
+
+PROXY_VARIABLES = ["http_proxy", "https_proxy", "all_proxy", "no_proxy"]
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Begin without variables for proxies."""
+    for name in PROXY_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    monkeypatch.delenv("REQUEST_METHOD", raising=False)
+    return monkeypatch
+
+
+async def test_the_environment_is_not_used(
+    environment: pytest.MonkeyPatch, tmp_path: Path, wire: Wire
+) -> None:
+    """Neither proxies nor ``.netrc`` change a request, unless they may."""
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login me password it\n")
+    environment.setenv("NETRC", str(netrc))
+    with Peer(answering(reply()), tls=wire[0]) as peer, Peer(answering(reply(502))) as proxy:
+        for name in PROXY_VARIABLES[:3]:
+            environment.setenv(name.upper(), proxy.url)
+        transport = HttpxTransport(verify=wire[1])
+        async with closing(transport):
+            assert (await transport.send(call(peer.url))).status == 200
+    assert (proxy.connected, peer.connected) == (0, 1)
+    assert peer.requests[0].values(b"Authorization") == []
+
+
+@pytest.mark.parametrize(
+    ("variables", "host", "through"),
+    [
+        ({}, "127.0.0.1", False),
+        ({"HTTP_PROXY": "{}"}, "127.0.0.1", True),
+        ({"http_proxy": "{}"}, "127.0.0.1", True),
+        ({"HTTPS_PROXY": "{}"}, "127.0.0.1", False),
+        ({"ALL_PROXY": "{}"}, "127.0.0.1", True),
+        ({"ALL_PROXY": "127.0.0.1:{port}"}, "127.0.0.1", True),
+        ({"ALL_PROXY": "{}", "NO_PROXY": "other.invalid"}, "127.0.0.1", True),
+        ({"ALL_PROXY": "{}", "NO_PROXY": "*"}, "127.0.0.1", False),
+        ({"ALL_PROXY": "{}", "NO_PROXY": "other.invalid,127.0.0.1"}, "127.0.0.1", False),
+        ({"ALL_PROXY": "{}", "NO_PROXY": "localhost"}, "localhost", False),
+        ({"HTTP_PROXY": "{}", "REQUEST_METHOD": "GET"}, "127.0.0.1", False),  # httpoxy
+        ({"HTTP_PROXY": ""}, "127.0.0.1", False),
+    ],
+    ids=str,
+)
+async def test_the_environment_is_used_if_it_may(
+    environment: pytest.MonkeyPatch, variables: dict[str, str], host: str, through: bool
+) -> None:
+    """As ``urllib.request`` reads it."""
+    with Peer(answering(reply())) as peer, Peer(answering(reply(502))) as proxy:
+        for name, value in variables.items():
+            environment.setenv(name, value.format(proxy.url, port=proxy.port))
+        transport = HttpxTransport(trust_env=True)
+        async with closing(transport):
+            answer = await transport.send(call(peer.url.replace("127.0.0.1", host)))
+    assert answer.status == (502 if through else 200)
+
+
+async def test_a_proxy_of_the_environment_that_is_not_plain(
+    environment: pytest.MonkeyPatch,
+) -> None:
+    """The same error as for one that is given, when it is needed."""
+    environment.setenv("HTTP_PROXY", f"socks5://me:{SECRET}@127.0.0.1:1080")
+    transport = HttpxTransport(trust_env=True)
+    async with closing(transport):
+        with pytest.raises(errors.ConfigurationError, match="AsyncClient") as caught:
+            await transport.send(call("http://meet.invalid"))
+    assert caught.value.field == "proxy"
+    assert SECRET not in str(caught.value)
+
+
+async def test_certificates_of_the_environment(
+    environment: pytest.MonkeyPatch, tls: Contexts, files: tuple[Path, Path]
+) -> None:
+    """``SSL_CERT_FILE`` counts with ``trust_env`` only."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files[1], files[0])
+    environment.setenv("SSL_CERT_FILE", str(files[1]))
+    with Peer(answering(reply()), tls=context) as peer:
+        for trust_env in (True, False):
+            transport = HttpxTransport(trust_env=trust_env)
+            async with closing(transport):
+                if trust_env:
+                    assert (await transport.send(call(peer.url))).status == 200
+                else:
+                    with pytest.raises(errors.ConnectFailed):
+                        await transport.send(call(peer.url))

@@ -1,0 +1,360 @@
+"""TLS over real sockets: what OpenSSL does on its own account while a body goes out."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from meeting_async import errors
+from meeting_async.transports import HttpxTransport
+from support.certificates import make_certificate
+from support.peer import Connection, Peer, answering, deaf, reply
+from support.sending import (
+    KIB,
+    MIB,
+    Form,
+    call,
+    closed_port,
+    closing,
+    either,
+    over,
+    until,
+    upload,
+    within,
+)
+
+pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
+
+both_kinds = pytest.mark.parametrize("kind", ["call", "upload"])
+versions = pytest.mark.parametrize("version", ["TLSv1_2", "TLSv1_3"])
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Make a key and its certificate."""
+    return make_certificate(tmp_path_factory.mktemp("certificate"))
+
+
+@pytest.fixture
+def client(files: tuple[Path, Path]) -> ssl.SSLContext:
+    """Provide a context that trusts the certificate, and shows it if it is asked to."""
+    context = ssl.create_default_context(cafile=files[1])
+    context.load_cert_chain(files[1], files[0])
+    context.post_handshake_auth = True
+    return context
+
+
+@pytest.fixture
+def server(files: tuple[Path, Path]) -> ssl.SSLContext:
+    """Provide the server's side, which trusts it, too."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files[1], files[0])
+    context.load_verify_locations(files[1])
+    return context
+
+
+@versions
+async def test_both_versions(server: ssl.SSLContext, client: ssl.SSLContext, version: str) -> None:
+    """A body and a long reply, byte for byte."""
+    server.minimum_version = server.maximum_version = ssl.TLSVersion[version]
+    content = bytes(range(256)) * 4 * KIB
+    async with over((server, client), answering(reply(content=content))) as (transport, peer):
+        request = upload(peer.url, Form(3 * MIB), max_reply_bytes=2 * MIB)
+        assert (await transport.send(request)).content == content
+    assert peer.requests[0].body == Form(3 * MIB).content
+
+
+# --- client certificates after the handshake (RFC 8446 section 4.6.2) ----------------------------
+
+
+def shown_certificate(connection: Connection) -> object:
+    """Wait for the client's certificate if it is not there; nothing else may come."""
+    assert isinstance(connection.sock, ssl.SSLSocket)
+    until = time.monotonic() + 10
+    connection.sock.settimeout(0.05)
+    while not connection.sock.getpeercert() and time.monotonic() < until:
+        with contextlib.suppress(TimeoutError):
+            assert connection.sock.recv(1) == b"nothing"
+    connection.sock.settimeout(10)
+    return connection.sock.getpeercert()
+
+
+@pytest.mark.parametrize("after", [0, 100 * KIB, 2 * MIB])
+@pytest.mark.parametrize("then", ["reads on", "pauses"])
+async def test_a_certificate_is_asked_for_amid_the_body(
+    server: ssl.SSLContext, client: ssl.SSLContext, after: int, then: str
+) -> None:
+    """It is shown, and the body goes on, also if the server's buffers are full meanwhile."""
+    server.post_handshake_auth = True
+    server.verify_mode = ssl.CERT_REQUIRED
+    shown: list[object] = []
+
+    def script(connection: Connection) -> None:
+        assert isinstance(connection.sock, ssl.SSLSocket)
+        connection.read_head()
+        connection.read_body(after)
+        if then == "pauses":
+            time.sleep(0.2)
+        assert not connection.sock.getpeercert()
+        connection.sock.verify_client_post_handshake()
+        connection.sock.send(b"HTTP/1.1 100 Continue\r\n\r\n")  # which sends the question, too
+        if then == "pauses":
+            time.sleep(0.2)
+        connection.read_body()
+        shown.append(shown_certificate(connection))
+        connection.send(reply())
+
+    async with over((server, client), script, receive_buffer=64 * KIB) as (transport, peer):
+        with within(10):
+            assert (await transport.send(upload(peer.url, Form(16 * MIB)))).status == 200
+    assert shown[0]
+    assert peer.requests[0].body == Form(16 * MIB).content
+
+
+async def test_a_certificate_is_asked_for_before_the_reply(
+    server: ssl.SSLContext, client: ssl.SSLContext
+) -> None:
+    """While the client only reads."""
+    server.post_handshake_auth = True
+    server.verify_mode = ssl.CERT_REQUIRED
+    shown: list[object] = []
+
+    def script(connection: Connection) -> None:
+        assert isinstance(connection.sock, ssl.SSLSocket)
+        connection.read_head()
+        connection.read_body()
+        connection.sock.verify_client_post_handshake()
+        connection.send(reply()[:10])
+        shown.append(shown_certificate(connection))
+        connection.send(reply()[10:])
+
+    async with over((server, client), script) as (transport, peer):
+        assert (await transport.send(call(peer.url))).status == 200
+    assert shown[0]
+
+
+async def test_a_certificate_given_as_a_file(
+    server: ssl.SSLContext, files: tuple[Path, Path]
+) -> None:
+    """``cert=`` is shown in the handshake and after it."""
+    server.post_handshake_auth = True
+    server.verify_mode = ssl.CERT_REQUIRED
+
+    def script(connection: Connection) -> None:
+        assert isinstance(connection.sock, ssl.SSLSocket)
+        connection.read_head()
+        connection.sock.verify_client_post_handshake()
+        connection.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+        connection.read_body()
+        connection.send(reply(200 if shown_certificate(connection) else 403))
+
+    with Peer(script, tls=server) as peer:
+        transport = HttpxTransport(verify=str(files[1]), cert=(str(files[1]), str(files[0])))
+        async with closing(transport):
+            assert (await transport.send(upload(peer.url, Form(MIB)))).status == 200
+
+
+# --- OpenSSL's own server ------------------------------------------------------------------------
+
+
+class SServer:
+    """``openssl s_server``: what is written to it, the client gets; some lines are commands."""
+
+    def __init__(self, files: tuple[Path, Path], *options: str) -> None:
+        openssl = shutil.which("openssl")
+        assert openssl
+        self.port = closed_port()
+        key, cert = map(str, files)
+        command = [openssl, "s_server", "-accept", f"127.0.0.1:{self.port}", "-key", key]
+        command += ["-cert", cert, "-CAfile", cert, *options]
+        self.received = bytearray()
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout
+        while data := os.read(self._process.stdout.fileno(), 65536):
+            self.received += data
+
+    def type(self, line: str) -> None:
+        """Type a line."""
+        assert self._process.stdin
+        self._process.stdin.write(line.encode() + b"\n")
+        self._process.stdin.flush()
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[SServer]:
+        """End it after the block."""
+        try:
+            yield self
+        finally:
+            self._process.kill()
+            self._reader.join()
+            assert self._process.stdin
+            assert self._process.stdout
+            self._process.stdin.close()
+            self._process.stdout.close()
+            self._process.wait()
+
+
+@pytest.mark.parametrize("command", ["K", "k", "c"])
+async def test_openssl_changes_keys_or_asks_for_a_certificate(
+    files: tuple[Path, Path], client: ssl.SSLContext, command: str
+) -> None:
+    """Key updates of both kinds, and certificates, ten times while a body goes out."""
+    options = ["-verify", "1", "-verify_return_error"] if command == "c" else []
+    with SServer(files, *options).running() as server:
+        await until(lambda: b"ACCEPT" in server.received)
+        form = Form(8 * MIB, chunk=256 * KIB)
+
+        async def disturb() -> None:
+            await until(lambda: form.sent)
+            for _ in range(10):
+                server.type(command)
+                await anyio.sleep(0.02)
+            await until(lambda: b"\r\n--" + b"b" * 32 + b"--" in server.received)
+            server.type("HTTP/1.1 200 OK\nContent-Length: 3\n\nok")
+
+        transport = HttpxTransport(verify=client)
+        async with closing(transport), anyio.create_task_group() as group:
+            group.start_soon(disturb)
+            with within(20):
+                answer = await transport.send(upload(f"https://127.0.0.1:{server.port}", form))
+    assert (answer.status, answer.content) == (200, b"ok\n")
+    assert b"SSL_do_handshake -> 1" in server.received  # commands that arrive together are one
+
+
+# --- handshakes ----------------------------------------------------------------------------------
+
+
+async def _never_connects(transport: HttpxTransport, url: str) -> errors.ConnectFailed:
+    form = Form()
+    with pytest.raises(errors.ConnectFailed) as caught:
+        await transport.send(upload(url, form))
+    assert form.sent == form._offset == 0
+    return caught.value
+
+
+async def test_a_certificate_that_nobody_signed(server: ssl.SSLContext) -> None:
+    """Refused before a byte of the request; the reason names the certificate."""
+    with Peer(answering(reply()), tls=server) as peer:
+        transport = HttpxTransport()
+        async with closing(transport):
+            error = await _never_connects(transport, peer.url)
+    assert "certificate" in error.reason.lower()
+    assert isinstance(error.__cause__, ssl.SSLCertVerificationError)
+    assert peer.requests == []
+
+
+async def test_a_certificate_of_another_host(
+    server: ssl.SSLContext, client: ssl.SSLContext
+) -> None:
+    """The name must match."""
+    async with over((server, client), answering(reply())) as (transport, peer):
+        error = await _never_connects(transport, f"https://127.1:{peer.port}")
+        assert "certificate" in error.reason.lower()
+        assert (await transport.send(call(f"https://localhost:{peer.port}"))).status == 200
+
+
+async def test_nothing_is_checked_when_told_so(server: ssl.SSLContext) -> None:
+    """``verify=False`` is for laboratories."""
+    async with over((server, False), answering(reply())) as (transport, peer):
+        assert (await transport.send(call(peer.url))).status == 200
+
+
+@pytest.mark.parametrize("data", [b"", reply(400), b"\0" * 100], ids=["reset", "HTTP", "garbage"])
+async def test_a_peer_that_speaks_no_tls(data: bytes) -> None:
+    """A reset or something else in the handshake: no connection, and no descriptor."""
+
+    def rude(connection: Connection) -> None:
+        connection.sock.recv(1)
+        connection.send(data)
+        connection.reset()
+
+    with Peer(rude) as peer:
+        transport = HttpxTransport(verify=False)
+        async with closing(transport):
+            await _never_connects(transport, f"https://127.0.0.1:{peer.port}")
+            await until(lambda: not peer.open)
+
+
+async def test_a_server_that_demands_a_certificate_gets_none(
+    server: ssl.SSLContext, files: tuple[Path, Path]
+) -> None:
+    """With TLS 1.3 that shows after the handshake: the request was not read."""
+    server.verify_mode = ssl.CERT_REQUIRED
+    client = ssl.create_default_context(cafile=files[1])
+    async with over((server, client), answering(reply())) as (transport, peer):
+        with pytest.raises(errors.TransportError):
+            await transport.send(call(peer.url))
+    assert peer.requests == []
+
+
+async def test_words_before_the_handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
+    """Whoever sits on the way could otherwise put words in the server's mouth."""
+
+    def script(connection: Connection) -> None:
+        connection.send(reply())
+        with contextlib.suppress(ssl.SSLError):
+            server.wrap_socket(connection.sock, server_side=True).close()
+
+    with Peer(script) as peer:
+        transport = HttpxTransport(verify=client)
+        async with closing(transport):
+            await _never_connects(transport, f"https://127.0.0.1:{peer.port}")
+
+
+async def test_what_is_no_record_of_tls(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
+    """Behind the handshake it breaks the connection."""
+
+    def spoil(connection: Connection) -> None:
+        connection.read_head()
+        with socket.socket(fileno=os.dup(connection.sock.fileno())) as raw:
+            raw.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+        deaf(connection)
+
+    async with over((server, client), spoil) as (transport, peer):
+        for kind in ("call", "upload"):
+            with pytest.raises(errors.ConnectionLost):
+                await transport.send(either(kind, peer.url))
+
+
+async def test_session_tickets_are_no_data(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
+    """A server sends them unasked behind the handshake; the connection can be used again."""
+    async with over((server, client), answering(reply())) as (transport, peer):
+        for _ in range(3):
+            await transport.send(call(peer.url))
+            await anyio.sleep(0.02)
+        assert peer.connected == 1
+
+
+async def test_a_context_that_others_use_for_http_2(
+    server: ssl.SSLContext, client: ssl.SSLContext
+) -> None:
+    """We offer HTTP/1.1 only."""
+    server.set_alpn_protocols(["h2", "http/1.1"])
+    client.set_alpn_protocols(["h2", "http/1.1"])
+    chosen: list[str | None] = []
+
+    def script(connection: Connection) -> None:
+        assert isinstance(connection.sock, ssl.SSLSocket)
+        chosen.append(connection.sock.selected_alpn_protocol())
+        answering(reply())(connection)
+
+    async with over((server, client), script) as (transport, peer):
+        assert (await transport.send(call(peer.url))).status == 200
+    assert chosen == ["http/1.1"]

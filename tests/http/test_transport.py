@@ -1,0 +1,564 @@
+"""The contract of ``Transport`` on real sockets: bytes, cuts, errors, cancellation, closing."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import attrs
+import httpx
+import pytest
+import trio
+
+from meeting_async import errors
+from meeting_async._models import Request
+from meeting_async.transports import Body, HttpxTransport, Transport
+from support.peer import (
+    RECORD,
+    WHOLE,
+    Connection,
+    Peer,
+    Script,
+    answering,
+    answering_once,
+    deaf,
+    descriptors,
+    dripping,
+    reply,
+    resetting,
+    resetting_at_once,
+    silent,
+)
+from support.sending import (
+    JSON_BODY,
+    KIB,
+    MIB,
+    TAIL,
+    Form,
+    Interrupted,
+    Wire,
+    call,
+    cancelled_by_scope,
+    cancelled_natively,
+    closed_port,
+    closing,
+    either,
+    headers,
+    living_tasks,
+    over,
+    until,
+    upload,
+    within,
+)
+
+pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
+
+both_kinds = pytest.mark.parametrize("kind", ["call", "upload"])
+
+# --- bytes ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [0, 1, 1000, 64 * KIB, 3 * MIB + 1])
+async def test_the_bytes_on_the_wire(wire: Wire, size: int) -> None:
+    """Method, target, headers and body arrive exactly as they were given."""
+    form = Form(size)
+    async with over(wire, answering(reply())) as (transport, peer):
+        answer = await transport.send(upload(peer.url, form))
+    assert (answer.status, answer.content) == (200, RECORD)
+    assert (b"Content-Type", b"application/json") in answer.headers
+    (received,) = peer.requests
+    assert received.body == Form(size).content
+    assert form.sent == form.length
+    lines = received.head.split(b"\r\n")
+    assert lines[0] == b"POST /auth/room/upload HTTP/1.1"
+    assert lines[1] == b"Host: 127.0.0.1:%d" % peer.port
+    assert lines[2].startswith(b"User-Agent: meeting-async")
+    assert lines[3:-2] == [b"%b: %b" % pair for pair in headers(form.length, Room_Id=b"room01")]
+
+
+async def test_a_call_is_one_packet(wire: Wire) -> None:
+    """Head and body leave together, so that the server is woken once."""
+    sizes: list[int] = []
+
+    def script(connection: Connection) -> None:
+        sizes.append(len(connection.sock.recv(65536)))
+        connection.send(reply())
+
+    async with over(wire, script) as (transport, peer):
+        await transport.send(call(peer.url))
+    assert sizes[0] > len(JSON_BODY) + 200
+
+
+REPLIES = {
+    "HTTP/1.0": reply(version=b"1.0", length=False),
+    "no length": reply(length=False, headers=[b"Connection: close"]),
+    "chunked": reply(
+        length=False,
+        content=b"10\r\n%b\r\n%x\r\n%b\r\n0\r\n\r\n" % (RECORD[:16], len(RECORD) - 16, RECORD[16:]),
+        headers=[b"Transfer-Encoding: chunked"],
+    ),
+    "after 103": b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n" + reply(),
+    "after 100 times 100": b"HTTP/1.1 100 Continue\r\n\r\n" * 100 + reply(),
+    "garbage behind": reply() + b"garbage\r\n\r\n",
+}
+
+
+@both_kinds
+@pytest.mark.parametrize("data", REPLIES.values(), ids=REPLIES.keys())
+async def test_replies_of_all_kinds(wire: Wire, kind: str, data: bytes) -> None:
+    """Each is understood."""
+    async with over(wire, answering_once(data)) as (transport, peer):
+        answer = await transport.send(either(kind, peer.url))
+    assert (answer.status, answer.content) == (200, RECORD)
+
+
+async def test_a_long_reply(wire: Wire) -> None:
+    """Byte for byte, whatever TLS holds back in its own buffers."""
+    content = bytes(range(256)) * 8 * KIB
+    async with over(wire, answering(reply(content=content))) as (transport, peer):
+        assert (await transport.send(call(peer.url))).content == content
+
+
+# --- cuts ----------------------------------------------------------------------------------------
+
+SIZE = 2 * MIB
+LENGTH = SIZE + len(TAIL)
+CUTS: dict[str, tuple[Script, int, range]] = {
+    "at once": (resetting_at_once, 64 * KIB, range(64 * KIB + 1)),
+    "before the body": (resetting(0), 64 * KIB, range(64 * KIB + 1)),
+    "after 1 byte": (resetting(1), 64 * KIB, range(1, 64 * KIB + 1)),
+    "after 1 MiB": (resetting(MIB), MIB + 64 * KIB, range(MIB, MIB + 64 * KIB + 1)),
+    "one byte before the boundary": (
+        resetting(-len(TAIL) - 1),
+        SIZE - 1,
+        range(SIZE - 1, SIZE),
+    ),
+    "right before the boundary": (resetting(-len(TAIL)), SIZE, range(SIZE, SIZE + 1)),
+    "right after the boundary": (resetting(WHOLE), -1, range(LENGTH, LENGTH + 1)),
+}
+"""Where the peer resets, up to which byte the body waits for that, and how much was then sent."""
+
+
+@pytest.mark.parametrize(("script", "hold", "sent"), CUTS.values(), ids=CUTS.keys())
+async def test_a_cut(wire: Wire, script: Script, hold: int, sent: range) -> None:
+    """The connection is lost, and ``sent`` is what the operating system took."""
+    async with over(wire, script) as (transport, peer):
+
+        async def is_cut() -> None:
+            await until(lambda: peer.connected and not peer.open)
+
+        form = Form(SIZE, hold, is_cut)
+        with within(10), pytest.raises((errors.ConnectionLost, errors.ConnectFailed)) as caught:
+            await transport.send(upload(peer.url, form))
+    assert form.sent in sent or (script is resetting_at_once and form.sent == 0)
+    assert caught.value.host == f"127.0.0.1:{peer.port}"
+    assert peer.connected == 1
+    assert all(len(received.body) <= form.sent for received in peer.requests)
+
+
+async def test_a_peer_that_hangs_up_before_reading(wire: Wire) -> None:
+    """A small document that was only gathered in a buffer of ours was not sent."""
+    async with over(wire, lambda connection: None) as (transport, peer):
+
+        async def is_gone() -> None:
+            await until(lambda: peer.connected and not peer.open)
+
+        form = Form(1000, 1000, is_gone)
+        with pytest.raises(errors.TransportError):
+            await transport.send(upload(peer.url, form))
+    assert form.sent == 0
+
+
+async def test_a_peer_that_stops_reading(wire: Wire) -> None:
+    """``sent`` is what fits into the buffers of the two kernels, not what the body yielded."""
+    async with over(wire, deaf, receive_buffer=64 * KIB) as (transport, peer):
+        form = Form(64 * MIB)
+        with within(5), pytest.raises(errors.TransferTimeout, match="reading"):
+            await transport.send(upload(peer.url, form, stall_timeout=0.3))
+    assert 0 < form.sent < 32 * MIB
+    assert form.sent % form.chunk or wire[0] is None
+
+
+@pytest.mark.parametrize("moment", ["in the body", "behind the body"])
+async def test_sent_after_a_cancellation(wire: Wire, moment: str) -> None:
+    """It is corrected then, too."""
+    scope = anyio.CancelScope()
+
+    async def cancel() -> None:
+        scope.cancel()
+        await anyio.lowlevel.checkpoint()
+
+    async with over(wire, silent) as (transport, peer):
+        form = Form(MIB, 512 * KIB if moment == "in the body" else -1, cancel)
+        with scope:
+            if moment == "behind the body":
+                scope.deadline = anyio.current_time() + 0.3
+            await transport.send(upload(peer.url, form))
+        assert scope.cancelled_caught
+    assert form.sent == (512 * KIB if moment == "in the body" else form.length)
+
+
+async def test_a_slow_peer_is_no_stall(wire: Wire) -> None:
+    """``stall_timeout`` limits the time without progress, not the time of a chunk."""
+
+    def slow(connection: Connection) -> None:
+        connection.read_head()
+        while len(connection.request.body) < connection.request.length:
+            left = connection.request.length - len(connection.request.body)
+            connection.read_body(min(left, 512 * KIB))
+            connection.closed_within(0.05)
+        connection.send(reply())
+
+    async with over(wire, slow, receive_buffer=16 * KIB) as (transport, peer):
+        form = Form(12 * MIB, chunk=8 * MIB)
+        started = anyio.current_time()
+        assert (await transport.send(upload(peer.url, form, stall_timeout=0.8))).status == 200
+        assert anyio.current_time() - started > 0.8
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+
+async def never_connects(transport: Transport, url: str, **settings: Any) -> errors.ConnectFailed:
+    """Fail with ``ConnectFailed`` for both kinds of request, and do not touch the body."""
+    with pytest.raises(errors.ConnectFailed):
+        await transport.send(call(url, **settings))
+    form = Form()
+    with pytest.raises(errors.ConnectFailed) as caught:
+        await transport.send(upload(url, form, **settings))
+    assert form._offset == form.sent == 0
+    return caught.value
+
+
+async def test_a_port_nobody_listens_on() -> None:
+    """The error says to where."""
+    transport = HttpxTransport()
+    host = f"127.0.0.1:{closed_port()}"
+    async with closing(transport):
+        error = await never_connects(transport, f"http://{host}")
+        assert "refused" in (await never_connects(transport, f"http://{host}")).reason
+    assert (error.host, type(error)) == (host, errors.ConnectFailed)
+    assert isinstance(error.__cause__, ConnectionRefusedError)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["ftp://127.0.0.1", "http://", "http:///x", "nonsense", "http://[::1", "http://h:99999", ""],
+)
+async def test_what_is_no_address(url: str) -> None:
+    """A request to it was not sent."""
+    transport = HttpxTransport()
+    async with closing(transport):
+        await never_connects(transport, url)
+
+
+@both_kinds
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        (answering_once(b"garbage\r\n\r\n"), "broke"),
+        (answering_once(b""), "broke"),
+        (answering_once(reply()[:-5]), "broke"),
+        (answering_once(reply()[:20]), "broke"),
+        (resetting(WHOLE), "broke"),
+    ],
+    ids=["garbage", "nothing", "half a reply", "half a head", "reset"],
+)
+async def test_no_valid_reply(wire: Wire, kind: str, script: Script, words: str) -> None:
+    """The connection is lost, and the error says why."""
+    async with over(wire, script) as (transport, peer):
+        with pytest.raises(errors.ConnectionLost, match=words) as caught:
+            await transport.send(either(kind, peer.url))
+    assert caught.value.host == f"127.0.0.1:{peer.port}"
+    assert caught.value.__cause__ is not None
+
+
+@pytest.mark.parametrize("kind", [OSError, ConnectionResetError, TimeoutError, httpx.ReadError])
+async def test_an_error_of_the_body(wire: Wire, kind: type[Exception]) -> None:
+    """It reaches the caller as it is, whatever it is, and no complete form is sent."""
+    await _fails_in_the_body(wire, kind("torn"))
+
+
+async def test_an_error_of_ours_in_the_body(wire: Wire) -> None:
+    """With its cause."""
+    error = errors.DocumentUnreadable("deck.pdf", "torn")
+    error.__cause__ = OSError("torn")
+    await _fails_in_the_body(wire, error)
+    assert isinstance(error.__cause__, OSError)
+
+
+async def test_an_error_that_httpcore_swallows() -> None:
+    """It reads on after a ``WriteError`` of its own, but not after one of a body."""
+    import httpcore
+
+    await _fails_in_the_body((None, True), httpcore.WriteError("torn"))
+
+
+async def _fails_in_the_body(wire: Wire, error: Exception) -> None:
+    async def fail() -> None:
+        raise error
+
+    async with over(wire, silent) as (transport, peer):
+        form = Form(MIB, MIB // 2, fail)
+        with within(5), pytest.raises(type(error)) as caught:
+            await transport.send(upload(peer.url, form))
+        await until(lambda: not peer.open)
+    assert caught.value is error
+    assert form.sent == MIB // 2
+
+
+async def test_a_body_of_another_length() -> None:
+    """Neither a shorter nor a longer one makes a complete request."""
+
+    @attrs.define
+    class Lying(Form):
+        declared: int = 0
+
+    for declared in (1000, 1100):
+        body: Body = Lying(1000, declared=declared)
+        with Peer(silent) as peer:
+            transport = HttpxTransport()
+            async with closing(transport):
+                request = Request(url=peer.url, headers=headers(declared), body=body)
+                with within(5), pytest.raises(errors.ConnectionLost):
+                    await transport.send(attrs.evolve(request, reply_timeout=0.3))
+                await until(lambda: not peer.open)
+
+
+# --- closing -------------------------------------------------------------------------------------
+
+
+def test_it_is_a_transport() -> None:
+    """The protocol can be checked at run time."""
+    assert isinstance(HttpxTransport(), Transport)
+    assert repr(HttpxTransport()) == "<HttpxTransport with 0 requests in progress>"
+    assert repr(HttpxTransport.__new__(HttpxTransport)).startswith("<HttpxTransport")
+
+
+async def test_a_closed_transport() -> None:
+    """Using it again is a mistake that is told; closing it again is none."""
+    transport = HttpxTransport()
+    for _ in range(2):
+        await transport.aclose()
+    with pytest.raises(RuntimeError, match="closed"):
+        await transport.send(call("http://127.0.0.1:9"))
+
+
+def endless_content() -> Iterator[bytes]:
+    """Answer byte by byte."""
+    return itertools.chain([b"HTTP/1.1 200 OK\r\n\r\n"], itertools.repeat(b" "))
+
+
+PHASES: dict[str, tuple[Script, type[errors.TransportError]]] = {
+    "sending": (deaf, errors.ConnectionLost),
+    "waiting": (silent, errors.ConnectionLost),
+    "receiving": (dripping(endless_content, 0.01), errors.ConnectionLost),
+}
+
+
+@pytest.mark.parametrize(("script", "kind"), PHASES.values(), ids=PHASES.keys())
+async def test_closing_ends_what_is_sent(
+    wire: Wire, script: Script, kind: type[errors.TransportError]
+) -> None:
+    """At once, with an error that says so."""
+    async with over(wire, script, receive_buffer=64 * KIB) as (transport, peer):
+        failed: list[errors.TransportError] = []
+        form = Form(16 * MIB)
+
+        async def send() -> None:
+            with pytest.raises(kind, match="was closed") as caught:
+                await transport.send(upload(peer.url, form))
+            failed.append(caught.value)
+
+        with within(5):
+            async with anyio.create_task_group() as group:
+                group.start_soon(send)
+                await until(lambda: form.sent)
+                await anyio.sleep(0.3)
+                await transport.aclose()
+            await until(lambda: not peer.open)
+    assert failed[0].host == f"127.0.0.1:{peer.port}"
+
+
+def slow_handshake(connection: Connection) -> None:
+    """Accept, and begin a handshake late."""
+    connection.closed_within(5)
+
+
+@pytest.mark.parametrize("where", ["looking up", "connecting", "shaking hands", "tunnelling"])
+@both_kinds
+async def test_closing_ends_what_is_connecting(
+    where: str, kind: str, full: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is sent afterwards."""
+    with Peer(slow_handshake, answering(reply())) as peer:
+        urls = {
+            "looking up": f"http://localhost:{peer.port}",
+            "connecting": f"http://{full}",
+            "shaking hands": f"https://127.0.0.1:{peer.port}",
+            "tunnelling": "https://meet.invalid",
+        }
+        if where == "looking up":
+
+            async def lookup(*_args: object, **_options: object) -> list[object]:
+                await anyio.sleep(5)
+                return []
+
+            monkeypatch.setattr(anyio, "getaddrinfo", lookup)
+        proxy = peer.url if where == "tunnelling" else None
+        transport = HttpxTransport(verify=False, proxy=proxy)
+        form = Form()
+        request = call(urls[where]) if kind == "call" else upload(urls[where], form)
+
+        async def send() -> None:
+            with pytest.raises(errors.ConnectFailed, match="was closed") as caught:
+                await transport.send(request)
+            assert ":" in caught.value.host
+
+        with within(4):
+            async with anyio.create_task_group() as group:
+                group.start_soon(send)
+                if where in {"shaking hands", "tunnelling"}:
+                    await until(lambda: peer.connected)
+                await anyio.sleep(0.2)
+                await transport.aclose()
+        await until(lambda: not peer.open)
+    assert form.sent == 0
+    assert all(received.head.startswith(b"CONNECT") for received in peer.requests)
+
+
+@pytest.mark.parametrize("delay", range(12))
+async def test_closing_at_any_moment_of_connecting(delay: int) -> None:
+    """Either the request was sent before, or never is."""
+    with Peer(answering(reply())) as peer:
+        transport = HttpxTransport()
+        outcome: list[object] = []
+
+        async def send() -> None:
+            try:
+                outcome.append((await transport.send(call(peer.url))).status)
+            except (errors.ConnectFailed, RuntimeError):  # the latter if it was closed before
+                outcome.append("never sent")
+            except errors.ConnectionLost:
+                outcome.append("lost")
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(send)
+            for _ in range(delay):
+                await anyio.lowlevel.checkpoint()
+            await transport.aclose()
+        await until(lambda: not peer.open)
+    if outcome == ["never sent"]:
+        assert peer.requests == []
+
+
+# --- loops ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["call", "upload"])
+def test_one_loop_after_another(kind: str) -> None:
+    """Idle connections of the first loop are closed, not used."""
+    transport = HttpxTransport()
+
+    async def main(peer: Peer, last: bool) -> None:
+        assert (await transport.send(either(kind, peer.url))).status == 200
+        if last:
+            await transport.aclose()
+
+    with Peer(answering(reply())) as peer:
+        asyncio.run(main(peer, False))
+        asyncio.run(main(peer, False))
+        trio.run(main, peer, True)
+        assert peer.connected == 3
+
+
+def test_two_loops_at_once() -> None:
+    """One clear error that says what to do."""
+    transport = HttpxTransport()
+    answers: list[object] = []
+
+    def second(url: str) -> None:
+        with pytest.raises(RuntimeError, match="one for each loop"):
+            asyncio.run(transport.send(call(url)))
+
+    async def main(peer: Peer) -> None:
+        async with closing(transport), anyio.create_task_group() as group:
+
+            async def send() -> None:
+                answers.append((await transport.send(call(peer.url))).status)
+
+            group.start_soon(send)
+            await until(lambda: peer.requests)
+            await anyio.to_thread.run_sync(second, peer.url)
+
+    def late(connection: Connection) -> None:
+        connection.read_head()
+        connection.closed_within(0.5)
+        connection.send(reply())
+
+    with Peer(late) as peer:
+        asyncio.run(main(peer))
+    assert answers == [200]
+
+
+# --- cancellation --------------------------------------------------------------------------------
+
+
+@both_kinds
+async def test_cancelled_at_every_wait(wire: Wire, kind: str) -> None:
+    """Its connection is closed, no task and no place is left, and the next request works."""
+    await _cancelled_everywhere(wire, kind, cancelled_by_scope)
+
+
+@both_kinds
+def test_cancelled_natively_at_every_wait(wire: Wire, kind: str) -> None:
+    """The same for ``task.cancel()`` of asyncio, which breaks through shields."""
+    asyncio.run(_cancelled_everywhere(wire, kind, cancelled_natively))
+
+
+async def _cancelled_everywhere(
+    wire: Wire, kind: str, cancel: Callable[..., Awaitable[bool]]
+) -> None:
+    async with over(wire, answering(reply()), max_connections=1) as (transport, peer):
+        await transport.send(call(peer.url, idempotent=False))  # loads certificates
+        await until(lambda: not peer.open)
+        before, tasks = descriptors(peer), living_tasks()
+        number = 1
+        while await cancel(transport.send(_fresh(kind, peer.url)), number):
+            await until(lambda: not peer.open)
+            assert (await transport.send(_fresh(kind, peer.url))).status == 200
+            await until(lambda: not peer.open)
+            assert descriptors(peer) == before
+            await until(lambda: living_tasks() == tasks)
+            number += 1
+        assert number > 3
+
+
+def _fresh(kind: str, url: str) -> Request:
+    return call(url, idempotent=False) if kind == "call" else upload(url, Form(100 * KIB))
+
+
+async def test_cancelled_amid_a_stalled_upload(wire: Wire) -> None:
+    """Thirty times: the connections are reset, and nothing is left."""
+    async with over(wire, deaf, receive_buffer=64 * KIB) as (transport, peer):
+        before = descriptors(peer)
+        for number in range(30):
+            with anyio.move_on_after(0.001 + 0.002 * number):
+                await transport.send(upload(peer.url, Form(16 * MIB)))
+        await until(lambda: descriptors(peer) == before)
+
+
+async def test_interrupted_helper() -> None:
+    """The interruptions above do strike."""
+    run = Interrupted(_three_waits(), 2, lambda: None)
+    await run
+    assert run.waited == 3
+
+
+async def _three_waits() -> None:
+    for _ in range(3):
+        await anyio.sleep(0.001)

@@ -1,0 +1,98 @@
+"""Settings from ``MEETING_*`` variables, so that no secret stands in code or argv."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meeting_async import _config
+from meeting_async._config import settings_from
+from meeting_async.errors import ConfigurationError
+
+PLAIN = {"allow_plaintext": False}
+
+
+def test_all_variables() -> None:
+    """Each has its argument; unset and empty ones are left out; the secret does not show."""
+    settings = settings_from(
+        {
+            "MEETING_BASE_URL": "https://meet.example.com",
+            "MEETING_API_KEY": "devkey",
+            "MEETING_API_SECRET": "hush-ü",
+            "MEETING_MAX_SIZE_WHITEBOARD_FILE": "30MiB",
+            "MEETING_ALLOW_PLAINTEXT": "1",
+        }
+    )
+    assert settings == {
+        "base_url": "https://meet.example.com",
+        "api_key": "devkey",
+        "api_secret": "hush-ü".encode(),
+        "max_size_whiteboard_file": 31_457_280,
+        "allow_plaintext": True,
+    }
+    assert "hush" not in f"{settings!r} {settings['api_secret']}"
+    assert settings_from({"HOME": "/root", "meeting_base_url": "x"}) == PLAIN
+    names = ("BASE_URL", "API_KEY", "API_SECRET", "API_SECRET_FILE", "ALLOW_PLAINTEXT")
+    assert settings_from({f"MEETING_{name}": "" for name in names}) == PLAIN
+
+
+@pytest.mark.parametrize(
+    ("content", "secret"),
+    [
+        *((b"hush" + end, b"hush") for end in (b"", b"\n", b"\r\n")),
+        *((b" hush \n", b" hush "), (b"hu\nsh\n", b"hu\nsh"), (b"\xff\x80\n", b"\xff\x80")),
+    ],
+)
+def test_the_secret_from_a_file(tmp_path: Path, content: bytes, secret: bytes) -> None:
+    """The file's bytes, without the line break that editors put at its end."""
+    path = tmp_path / "secret"
+    path.write_bytes(content)
+    settings = settings_from({"MEETING_API_SECRET_FILE": str(path), "MEETING_API_SECRET": ""})
+    assert settings == PLAIN | {"api_secret": secret}
+    assert "hush" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("variables", "field"),
+    [
+        ({"MEETING_API_SECRET": "hush", "MEETING_API_SECRET_FILE": "secret"}, "MEETING_API_SECRET"),
+        *(({"MEETING_API_SECRET_FILE": name}, "MEETING_API_SECRET_FILE")
+          for name in (".", "missing", "missing/secret", "nul\0", "empty", "line")),
+        *(({"MEETING_MAX_SIZE_WHITEBOARD_FILE": size}, "MEETING_MAX_SIZE_WHITEBOARD_FILE")
+          for size in ("30MB", "0", "-5", "much", " ", "1.5GiB")),
+        *(({"MEETING_ALLOW_PLAINTEXT": text}, "MEETING_ALLOW_PLAINTEXT")
+          for text in ("2", "maybe", "y es", "1.0", "ja")),
+    ],
+)  # fmt: skip
+def test_unusable_variables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], field: str
+) -> None:
+    """Named like the variable; what stands beside it does not show, nor in a traceback's locals."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "secret").write_bytes(b"hush")
+    (tmp_path / "empty").touch()
+    (tmp_path / "line").write_bytes(b"\n")
+    if "MEETING_API_SECRET_FILE" not in variables:
+        variables = {"MEETING_API_SECRET": "hush", **variables}
+    with pytest.raises(ConfigurationError) as caught:
+        settings_from(variables)
+    assert caught.value.field == field
+    report = traceback.TracebackException.from_exception(caught.value, capture_locals=True)
+    frames = [frame.locals for frame in report.stack if frame.filename == _config.__file__]
+    assert frames
+    assert "hush" not in f"{frames} {caught.value} {caught.value!r}"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        *((text, True) for text in ("1", "true", "TRUE", "yes", "on", " On ")),
+        *((text, False) for text in ("0", "false", "False", "no", "off", "", " ")),
+    ],
+)
+def test_booleans(text: str, value: Any) -> None:
+    """The usual words, in any case."""
+    assert settings_from({"MEETING_ALLOW_PLAINTEXT": text}) == {"allow_plaintext": value}

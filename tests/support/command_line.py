@@ -1,0 +1,167 @@
+"""Running the command line: in this process, in one of its own, and with signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, TextIO
+
+import attrs
+import pytest
+
+from meeting_async.cli import main
+from meeting_async.testing import MeetingServer
+
+PROGRAM = (sys.executable, "-m", "meeting_async")
+PDF = b"%PDF-1.7\nslides\n%%EOF\n"
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(32)
+
+SECONDS = 50.0
+"""Longest wait for anything; only a machine that is overloaded takes near as long."""
+
+
+@attrs.frozen
+class Result:
+    """What a command did."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def objects(self) -> list[dict[str, Any]]:
+        """What ``--json`` printed."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+@contextmanager
+def signals_kept() -> Iterator[None]:
+    """Put back what the command line catches until its process ends."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+def call(
+    capsys: pytest.CaptureFixture[str], *arguments: object, stdout: TextIO | str | None = ""
+) -> Result:
+    """Run a command in this process; ``stdout`` may be another stream, or ``None``: closed."""
+    capsys.readouterr()
+    with signals_kept(), pytest.MonkeyPatch.context() as patch:
+        if not isinstance(stdout, str):
+            patch.setattr(sys, "stdout", stdout)
+        code = main([str(argument) for argument in arguments])
+    return Result(int(code), *capsys.readouterr())
+
+
+def interrupt_when(condition: Callable[[], object], *numbers: int) -> threading.Thread:
+    """Send this process signals once something has come true, with time to notice each."""
+
+    def watch() -> None:
+        until(condition)
+        for number in numbers:
+            os.kill(os.getpid(), number)
+            time.sleep(0.3)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    return thread
+
+
+@contextmanager
+def full_disk() -> Iterator[TextIO]:
+    """A stream that cannot be written because the disk is full."""
+    with open("/dev/full", "w") as file:
+        yield file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), file.fileno())  # what is in its buffer
+
+
+@contextmanager
+def closed_pipe() -> Iterator[TextIO]:
+    """A stream that nobody reads any more."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "w") as file:
+        yield file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), writing)
+
+
+def start(*arguments: object, **settings: Any) -> subprocess.Popen[str]:
+    """Start a command in a process of its own, which heeds Ctrl-C however the tests were started.
+
+    Where tests run in the background of a shell, SIGINT is ignored and stays so in their children.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        program = [*PROGRAM, *map(str, arguments)]
+        return subprocess.Popen(program, text=True, **{**pipes, **settings})
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def finish(process: subprocess.Popen[str]) -> Result:
+    """Wait for a command."""
+    out, err = process.communicate(timeout=SECONDS)
+    return Result(process.returncode, out or "", err or "")
+
+
+def run(*arguments: object, **settings: Any) -> Result:
+    """Run a command in a process of its own."""
+    return finish(start(*arguments, **settings))
+
+
+def shell(script: str, *, stdin: IO[bytes] | None = None) -> Result:
+    """Run a script of bash, in which ``$M`` is the command line."""
+    environ = {**os.environ, "M": " ".join(PROGRAM)}
+    done = subprocess.run(
+        ["bash", "-c", script], env=environ, stdin=stdin, capture_output=True, text=True,
+        timeout=SECONDS, check=False,
+    )  # fmt: skip
+    return Result(done.returncode, done.stdout, done.stderr)
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Wait for another thread or process."""
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def export(monkeypatch: pytest.MonkeyPatch, server: MeetingServer) -> None:
+    """Let commands find a server by their environment."""
+    monkeypatch.setenv("MEETING_BASE_URL", server.url)
+    monkeypatch.setenv("MEETING_API_KEY", server.api_key)
+    monkeypatch.setenv("MEETING_API_SECRET", server.api_secret)
+
+
+def names_in(server: MeetingServer, room_id: str) -> list[str]:
+    """Return the names of what a room has received, in its order."""
+    return [file.name for file in server.rooms[room_id].received]
+
+
+def manifest(server: MeetingServer, *, rooms: int, documents: int) -> None:
+    """Write ``m.csv``, with the same document several times for each of some new rooms."""
+    lines = ["room_id,document,key"]
+    for room in range(rooms):
+        server.add_room(f"class{room}")
+        lines += [f"class{room},a.pdf,{room}-{number}" for number in range(documents)]
+    Path("m.csv").write_text("\n".join(lines))
+
+
+def accepted(server: MeetingServer) -> int:
+    """Count the documents that a server has accepted."""
+    return sum(len(room.accepted) for room in server.rooms.values())

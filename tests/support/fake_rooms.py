@@ -1,0 +1,269 @@
+"""Rooms behind a transport, in process: a script decides what each request meets.
+
+A :class:`FakeRooms` is a transport. It answers every request at once, or as two functions say that
+are called with each :class:`Visit`: ``answer`` for uploads, ``ask`` for questions whether a room is
+active and for empty forms. Time is that of the event loop, so it may be virtual.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import attrs
+
+from meeting_async import LockPolicy, MeetingClient
+from meeting_async._batch.jobs import UploadJob
+from meeting_async._models import Reply, Request
+from meeting_async.errors import ConnectFailed, ConnectionLost
+from meeting_async.rooms import LocalRoomLocks
+
+PDF = b"%PDF-1.7\nslides\n%%EOF\n"
+
+
+@attrs.frozen(kw_only=True)
+class Act:
+    """What happens to one request."""
+
+    result: Reply | BaseException | None = None
+    """Returned, raised, or ``None``: nothing follows until somebody cancels."""
+    take: int | None = None
+    """Bytes of the body that are taken first, rounded up to whole chunks; ``None``: all."""
+    sending: float = 0.0
+    """Seconds for the body."""
+    replying: float = 0.0
+    """Seconds from the last byte taken to the result."""
+
+
+def record(status_code: str, **fields: Any) -> Mapping[str, Any]:
+    """Make the server's own record; success only for ``SUCCESS``."""
+    return {
+        "status": status_code == "SUCCESS",
+        "msg": "scripted",
+        "status_code": status_code,
+    } | fields
+
+
+def reply(status: int, content: object = b"", retry_after: str | None = None, **how: Any) -> Act:
+    """Reply with bytes, or with an object as JSON; ``how`` is the rest of the :class:`Act`."""
+    is_text = isinstance(content, bytes)
+    headers = [(b"content-type", b"text/html" if is_text else b"application/json")]
+    if retry_after is not None:
+        headers.append((b"retry-after", retry_after.encode()))
+    data = content if isinstance(content, bytes) else json.dumps(content).encode()
+    return Act(result=Reply(status, tuple(headers), data), **how)
+
+
+def accepted(**how: Any) -> Act:
+    """Reply as a server that takes the document, or whose room is active."""
+    return reply(200, record("SUCCESS"), **how)
+
+
+def busy(**how: Any) -> Act:
+    """Reply that another upload holds the room."""
+    return reply(409, record("CONFLICT"), **how)
+
+
+def absent(**how: Any) -> Act:
+    """Reply that no session is running."""
+    return reply(200, record("ROOM_NOT_ACTIVE"), **how)
+
+
+def refused(**how: Any) -> Act:
+    """Reply that this document is not wanted."""
+    return reply(400, record("INVALID_PARAMETERS"), **how)
+
+
+def conversion_failed(**how: Any) -> Act:
+    """Reply that the document could not be converted."""
+    return reply(500, record("INTERNAL_SERVER_ERROR"), **how)
+
+
+def failing(error: BaseException, **how: Any) -> Act:
+    """Raise ``error``."""
+    return Act(result=error, **how)
+
+
+def lost(**how: Any) -> Act:
+    """Take the whole form, then lose the connection."""
+    return failing(ConnectionLost("reset"), **how)
+
+
+def cut_off(take: int = 1, **how: Any) -> Act:
+    """Lose the connection before the document is out."""
+    return failing(ConnectionLost("reset"), take=take, **how)
+
+
+def unreachable(**how: Any) -> Act:
+    """Get no connection."""
+    return failing(ConnectFailed("refused", "meet.test:443"), take=0, **how)
+
+
+def hanging(**how: Any) -> Act:
+    """Fall silent until somebody cancels."""
+    return Act(**how)
+
+
+@attrs.define(eq=False)
+class Visit:
+    """A request as the rooms saw it."""
+
+    request: Request = attrs.field(repr=False)
+    began: float
+    kind: str
+    """``"upload"``, ``"question"`` (is the room active?) or ``"probe"`` (an empty form)."""
+    room: str
+    number: int
+    """1 for the first of its kind in its room."""
+    sent: bytearray = attrs.field(factory=bytearray, repr=False)
+    """The bytes of the body that were taken."""
+    is_complete: bool = False
+    """Whether the body was taken to its end."""
+    status: int = 0
+    """Of the answer, if there was one."""
+    is_accepted: bool = False
+    """Whether the room has the document."""
+
+    @property
+    def name(self) -> str:
+        """Name of the document, as far as the form was taken."""
+        found = re.search(rb'filename="([^"]*)"', bytes(self.sent[:1000]))
+        return found[1].decode() if found else ""
+
+
+Answer = Callable[[Visit], Act]
+
+
+class FakeRooms:
+    """A transport that plays a script and counts; ``seconds`` is how long each upload takes."""
+
+    def __init__(
+        self,
+        answer: Answer | None = None,
+        *,
+        ask: Answer | None = None,
+        seconds: float = 0.0,
+        at_end: Callable[[Visit], Any] | None = None,
+    ) -> None:
+        self.visits: list[Visit] = []
+        self.running = 0
+        """Requests in flight."""
+        self.peak = 0
+        """Most uploads in flight at the same moment."""
+        self.collisions: list[str] = []
+        """Rooms that were sent an upload during another one."""
+        self._answer = answer or (lambda _visit: accepted(replying=seconds))
+        self._ask = ask or (lambda _visit: accepted())
+        self._at_end = at_end
+        """Awaited when a document has been taken to its end."""
+        self._uploading: Counter[str] = Counter()
+        self._numbers: Counter[tuple[str, str]] = Counter()
+
+    async def send(self, request: Request, /) -> Reply:
+        """Answer."""
+        visit = self._visit(request)
+        is_upload = visit.kind == "upload"
+        if is_upload and self._uploading[visit.room]:
+            self.collisions.append(visit.room)
+        self.running += 1
+        self._uploading[visit.room] += is_upload
+        self.peak = max(self.peak, self._uploading.total())
+        try:
+            act = self._answer(visit) if is_upload else self._ask(visit)
+            found = await self._play(act, visit)
+            visit.status = found.status
+            visit.is_accepted = is_upload and visit.is_complete and b'"SUCCESS"' in found.content
+            return found
+        finally:
+            self.running -= 1
+            self._uploading[visit.room] -= is_upload
+
+    async def aclose(self) -> None:
+        """Hold nothing."""
+
+    async def _play(self, act: Act, visit: Visit) -> Reply:
+        body = visit.request.body
+        if isinstance(body, bytes):
+            visit.sent += body
+        elif act.take != 0:
+            async for chunk in body:
+                visit.sent += chunk
+                await anyio.sleep(act.sending * len(chunk) / body.length)
+                if act.take is not None and len(visit.sent) >= act.take:
+                    break
+            else:
+                visit.is_complete = True
+                if self._at_end is not None:
+                    await self._at_end(visit)
+        await anyio.sleep(act.replying)
+        if isinstance(act.result, BaseException):
+            raise act.result
+        if act.result is None:
+            await anyio.sleep_forever()
+        assert isinstance(act.result, Reply)
+        return act.result
+
+    def _visit(self, request: Request) -> Visit:
+        headers = {name.decode().lower(): value.decode() for name, value in request.headers}
+        room, kind = headers.get("room-id", ""), "upload"
+        if isinstance(request.body, bytes):
+            kind = "probe" if room else "question"
+            room = room or json.loads(request.body or b"{}").get("room_id", "")
+        self._numbers[room, kind] += 1
+        number = self._numbers[room, kind]
+        visit = Visit(request, anyio.current_time(), kind, room, number)
+        self.visits.append(visit)
+        return visit
+
+    def of(self, kind: str, room: str | None = None) -> list[Visit]:
+        """Return the requests of a kind, in the order in which they began."""
+        return [v for v in self.visits if v.kind == kind and room in {None, v.room}]
+
+    @property
+    def uploads(self) -> list[Visit]:
+        """The uploads among the requests, in the order in which they began."""
+        return self.of("upload")
+
+    @property
+    def questions(self) -> list[Visit]:
+        """The questions whether a room is active."""
+        return self.of("question")
+
+    def names(self, room: str) -> list[str]:
+        """Return what a room has, in the order in which it came."""
+        return [visit.name for visit in self.of("upload", room) if visit.is_accepted]
+
+
+def client_of(rooms: FakeRooms, **settings: Any) -> MeetingClient:
+    """Make a client of these rooms, whose room locks nobody shares, as in a new process."""
+    usual: dict[str, Any] = {"lock": LockPolicy(), "room_locks": LocalRoomLocks(), **settings}
+    if "signer" not in usual:
+        usual |= {"api_key": "key-0f-the-app", "api_secret": "secret-0f-the-app"}
+    return MeetingClient("https://meet.test", transport=rooms, **usual)
+
+
+def job(room: str, number: int = 0, document: Any = PDF, **facts: Any) -> UploadJob:
+    """Make a job whose document has a name of its own."""
+    return UploadJob(room, document, filename=facts.pop("name", f"{room}-{number}.pdf"), **facts)
+
+
+def jobs_for(rooms: int, each: int) -> list[UploadJob]:
+    """Make jobs for so many rooms in turn."""
+    return [job(f"room{room:02}", number) for number in range(each) for room in range(rooms)]
+
+
+def generated(jobs: Iterable[UploadJob]) -> Iterator[UploadJob]:
+    """Yield jobs from a plain generator."""
+    yield from jobs
+
+
+async def asynchronously(jobs: Iterable[UploadJob]) -> AsyncIterator[UploadJob]:
+    """Yield jobs from an async generator."""
+    for one in jobs:
+        await anyio.lowlevel.checkpoint()
+        yield one

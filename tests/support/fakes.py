@@ -1,0 +1,127 @@
+"""A transport that plays a script, request by request, and an observer that keeps all events.
+
+transport = Scripted(busy(), lost(), accepted())
+...
+assert transport.kinds == ["upload", "probe", "upload"]
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import anyio
+import attrs
+
+from meeting_async import Event, Finished, LockPolicy, MeetingClient
+from support.fake_rooms import Act, FakeRooms, Visit, accepted, busy, record, reply
+
+E = TypeVar("E", bound=Event)
+
+KEY, SECRET = "key-0f-the-app", "secret-0f-the-app"
+PDF = b"%PDF-1.7".ljust(1000, b"\n")
+"""A document of 1,000 bytes: its own question, and too small to look first."""
+ASKED = b"%PDF-1.7".ljust(64 * 1024 + 1, b"\n")
+"""The smallest document that is preceded by a question once its room was locked."""
+LARGE = b"%PDF-1.7".ljust(256 * 1024 + 1, b"\n")
+"""The smallest document whose room is asked for first."""
+IN_DOCUMENT = 500
+"""To be taken of a form with `PDF`: all but the closing boundary."""
+
+
+class Scripted(FakeRooms):
+    """Plays an act for each request; after the script, what ``then`` makes of it."""
+
+    def __init__(self, *script: Act, then: Callable[[Visit], Act] | None = None) -> None:
+        super().__init__(self._next, ask=self._next)
+        self.closed = 0
+        self._script, self._then = deque(script), then
+
+    def _next(self, visit: Visit) -> Act:
+        if self._script:
+            return self._script.popleft()
+        if self._then is None:
+            raise AssertionError(f"request {len(self.visits)} is not in the script: {visit}")
+        return self._then(visit)
+
+    async def aclose(self) -> None:
+        """Count."""
+        self.closed += 1
+
+    @property
+    def kinds(self) -> list[str]:
+        """What each request was: upload, probe (an empty form) or question (a JSON call)."""
+        return [visit.kind for visit in self.visits]
+
+
+def locked_until(end: float, free: Act | None = None) -> Callable[[Visit], Act]:
+    """Answer as a room whose lock is held by somebody else until that moment."""
+
+    def then(visit: Visit) -> Act:
+        if anyio.current_time() < end and visit.kind != "question":
+            return busy()
+        return (
+            (free or reply(400, record("INVALID_PARAMETERS")))
+            if visit.kind == "probe"
+            else accepted()
+        )
+
+    return then
+
+
+def headers_of(visit: Visit) -> dict[str, str]:
+    """Return a request's headers by their lower-case names."""
+    return {name.decode().lower(): bytes(value).decode() for name, value in visit.request.headers}
+
+
+def is_out(visit: Visit) -> bool:
+    """Tell whether the closing boundary was handed over."""
+    body = visit.request.body
+    return not isinstance(body, bytes) and len(visit.sent) == body.length
+
+
+def signature(message: bytes) -> str:
+    """Sign as the interface says."""
+    return hmac.new(SECRET.encode(), message, hashlib.sha256).hexdigest()
+
+
+@attrs.define(eq=False)
+class EventRecorder:
+    """An observer that keeps every event and the moment it came."""
+
+    events: list[Event] = attrs.field(factory=list)
+    times: list[float] = attrs.field(factory=list)
+
+    def __call__(self, event: Event) -> None:
+        """Keep an event."""
+        self.events.append(event)
+        self.times.append(anyio.current_time())
+
+    @property
+    def kinds(self) -> list[str]:
+        """Names of the events' classes in order."""
+        return [type(event).__name__ for event in self.events]
+
+    def of(self, kind: type[E]) -> list[E]:
+        """All events of one class."""
+        return [event for event in self.events if isinstance(event, kind)]
+
+    @property
+    def finished(self) -> Finished:
+        """The last event; there is exactly one of its kind."""
+        (found,) = self.of(Finished)
+        assert self.events[-1] is found
+        return found
+
+
+def client_of(transport: FakeRooms, **settings: Any) -> MeetingClient:
+    """Make a client of a fake transport; the client locks rooms with the rest of its loop."""
+    if "signer" not in settings:
+        settings = {"api_key": KEY, "api_secret": SECRET, **settings}
+    waits = {name: settings.pop(name) for name in ("probe", "window") if name in settings}
+    return MeetingClient(
+        "https://meet.test", transport=transport, lock=LockPolicy(**waits), **settings
+    )

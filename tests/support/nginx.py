@@ -1,0 +1,165 @@
+"""nginx as a process of its own, in front of a meeting server.
+
+Its configuration and its files are in a folder of the test, it listens on loopback, and it needs no
+rights. It inherits a socket that listens already, so there is no moment of refused connections.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import attrs
+import pytest
+
+from meeting_async.testing import MeetingServer, Room
+
+PROGRAM = shutil.which("nginx", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
+"""Debian installs it in a folder that is not in an ordinary user's PATH."""
+
+needs_nginx = pytest.mark.skipif(PROGRAM is None, reason="there is no nginx (apt install nginx)")
+
+STOP_SECONDS = 5.0
+
+_CONFIGURATION = """\
+daemon off;
+{user}
+worker_processes 1;
+worker_shutdown_timeout 1s;
+pid nginx.pid;
+error_log error.log info;
+events {{ worker_connections 512; }}
+http {{
+    access_log access.log;
+    client_body_temp_path body;
+    proxy_temp_path proxy;
+    fastcgi_temp_path fastcgi;
+    uwsgi_temp_path uwsgi;
+    scgi_temp_path scgi;
+    {http}
+    server {{
+        listen 127.0.0.1:{port}{ssl};
+        {server}
+    }}
+}}
+"""
+
+
+class Nginx:
+    """Runs while its block does. ``server`` and ``http`` are what those blocks contain.
+
+    With ``certificate``, a file that also holds the key, it speaks TLS.
+    """
+
+    def __init__(
+        self, directory: Path, server: str, *, http: str = "", certificate: Path | None = None
+    ) -> None:
+        self.directory = directory
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self._listener.setblocking(False)  # as nginx makes its own
+        self.port: int = self._listener.getsockname()[1]
+        self.url = f"http{'s' if certificate else ''}://127.0.0.1:{self.port}"
+        files = [f"ssl_certificate{kind} {certificate};" for kind in ("", "_key") if certificate]
+        text = _CONFIGURATION.format(
+            # A worker of root would become a user who may not enter the folder.
+            user="user root;" if os.geteuid() == 0 else "",
+            port=self.port,
+            ssl=" ssl" if certificate else "",
+            http=http,
+            server="\n        ".join([*files, server]),
+        )
+        (directory / "nginx.conf").write_text(text)
+
+    def __enter__(self) -> Self:
+        assert PROGRAM
+        number = self._listener.fileno()
+        self._process = subprocess.Popen(
+            [PROGRAM, "-p", f"{self.directory}/", "-e", "error.log", "-c", "nginx.conf"],
+            env={"NGINX": f"{number};"},  # how it inherits sockets
+            pass_fds=[number],
+            stdin=subprocess.DEVNULL,
+        )
+        self._listener.close()
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self._process.terminate()
+        try:
+            status = self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            status = self._process.wait()
+        # It dies of the signal if that comes before its handler is there.
+        assert status in {0, -signal.SIGTERM}, f"nginx ended with {status}\n{self.log()}"
+
+    def log(self) -> str:
+        """Return its configuration, its errors and its requests."""
+        names = ["nginx.conf", "error.log", "access.log"]
+        files = [self.directory / name for name in names]
+        return "\n".join(f"--- {file.name}\n{file.read_text()}" for file in files if file.exists())
+
+
+@attrs.define
+class ProxiedServer:
+    """A meeting server that can be stopped and started again, and nginx in front of it."""
+
+    directory: Path
+    server: MeetingServer = attrs.field(factory=MeetingServer)
+    nginx: Nginx | None = None
+    _nginx: contextlib.ExitStack = attrs.field(factory=contextlib.ExitStack, init=False)
+    _running: contextlib.ExitStack = attrs.field(factory=contextlib.ExitStack, init=False)
+    port: int = 0
+
+    def start(self) -> None:
+        """Start the server, each time on the same port."""
+        url = self._running.enter_context(self.server.run(port=self.port))
+        self.port = int(url.rpartition(":")[2])
+
+    def stop(self) -> None:
+        """Stop the server and cut its connections."""
+        self._running.close()
+
+    def front(
+        self,
+        settings: str = "",
+        *,
+        location: str = "/",
+        to: str = "",
+        beside: str = "",
+        **more: Any,
+    ) -> Nginx:
+        """Start nginx with ``settings`` in the location of the server.
+
+        ``beside`` has further lines of the ``server`` block; the rest is for :class:`Nginx`.
+        """
+        upstream = to or f"http://127.0.0.1:{self.port}"
+        block = f"location {location} {{ proxy_pass {upstream}; {settings} }}"
+        server = f"client_max_body_size 100m; {block} {beside}"
+        self.nginx = self._nginx.enter_context(Nginx(self.directory, server, **more))
+        return self.nginx
+
+    def stop_nginx(self) -> None:
+        """Stop nginx."""
+        self._nginx.close()
+
+    @property
+    def room(self) -> Room:
+        """The room of all tests."""
+        return self.server.rooms["room01"]
+
+    def requests(self, method: str = "uploadWhiteboardFile") -> list[str | None]:
+        """Return the rooms of the requests that the server has seen, by method."""
+        path = f"/auth/room/{method}"
+        return [request.room_id for request in self.server.requests if request.path == path]

@@ -1,0 +1,450 @@
+"""A scriptable HTTP peer made of raw sockets, for what no well-behaved server would do.
+
+A script is a function that drives one connection in a thread of its own: it reads as much of the
+request as it likes, answers with any bytes at any pace, resets, or falls silent. What arrived is
+recorded. ``python tests/support/peer.py`` is a sink in a process of its own, which keeps nothing.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import fcntl
+import itertools
+import os
+import re
+import select
+import socket
+import ssl
+import stat
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+RECORD = b'{"status":true,"msg":"file uploaded successfully","status_code":"SUCCESS"}'
+"""A success (``docs/interface.md``, Replies)."""
+
+PATIENCE = 10.0
+"""Seconds a script waits for the other side before it gives up, so that no test hangs."""
+
+WHOLE = 1 << 60
+"""More bytes than any body has."""
+
+Script = Callable[["Connection"], None]
+
+
+class Received:
+    """One request, as far as it came."""
+
+    def __init__(self, head: bytes) -> None:
+        self.head = head
+        self.body = bytearray()
+
+    def values(self, name: bytes) -> list[bytes]:
+        """Return the values of a header, exactly as they stood on the wire after ``name: ``."""
+        return re.findall(rb"(?im)^%b: (.*?)\r$" % re.escape(name), self.head)
+
+    @property
+    def length(self) -> int:
+        """The declared Content-Length."""
+        return int((self.values(b"Content-Length") or [b"0"])[0])
+
+
+class Connection:
+    """The peer's end of one connection."""
+
+    def __init__(self, sock: socket.socket, peer: Peer) -> None:
+        self.sock = sock
+        self.peer = peer
+        self.request = Received(b"")
+        self._ahead = b""
+
+    def read_head(self) -> bool:
+        """Read up to the blank line; ``False`` if the other side closed instead."""
+        while b"\r\n\r\n" not in self._ahead:
+            data = self.sock.recv(65536)
+            if not data:
+                return False
+            self._ahead += data
+        head, _, self._ahead = self._ahead.partition(b"\r\n\r\n")
+        self.request = Received(head + b"\r\n\r\n")
+        self.peer.requests.append(self.request)
+        return True
+
+    def read_body(self, count: int | None = None, *, keep: bool = True) -> None:
+        """Read ``count`` more bytes of the body, by default all that were declared."""
+        left = self.request.length - len(self.request.body) if count is None else count
+        while left > 0:
+            data = self._ahead or self.sock.recv(min(left, 256 * 1024))
+            if not data:
+                raise ConnectionError("the other side closed")
+            self._ahead, data = data[left:], data[:left]
+            left -= len(data)
+            if keep:
+                self.request.body += data
+
+    def send(self, data: bytes) -> None:
+        """Send all of ``data``."""
+        self.sock.sendall(data)
+
+    def drip(self, pieces: Iterable[bytes], every: float) -> None:
+        """Send one piece every so many seconds, until the other side closes."""
+        for piece in pieces:
+            self.sock.sendall(piece)
+            if self.closed_within(every):
+                return
+
+    def closed_within(self, seconds: float) -> bool:
+        """Wait without reading; tell whether the other side, or the test, closed meanwhile."""
+        poll = select.poll()
+        poll.register(self.sock, select.POLLRDHUP)
+        until = time.monotonic() + seconds
+        while not self.peer.stopping.is_set() and (left := until - time.monotonic()) > 0:
+            if poll.poll(min(left, 0.01) * 1000):
+                return True
+        return self.peer.stopping.is_set()
+
+    def drain(self) -> None:
+        """Read until the other side closes."""
+        while self.sock.recv(65536):
+            pass
+
+    def reset(self) -> None:
+        """Close with RST instead of FIN."""
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.sock.close()
+
+
+class Peer:
+    """Listens on loopback. The n-th connection runs the n-th script; the last serves the rest."""
+
+    def __init__(
+        self, *scripts: Script, tls: ssl.SSLContext | None = None, receive_buffer: int = 0
+    ) -> None:
+        self.requests: list[Received] = []
+        self.stopping = threading.Event()
+        self.connected = 0
+        self._scripts = scripts
+        self._tls = tls
+        self._threads: list[threading.Thread] = []
+        self._open: set[socket.socket] = set()
+        self._errors: list[BaseException] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        if receive_buffer:
+            self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        self.port: int = self._listener.getsockname()[1]
+        self._acceptor = threading.Thread(target=self._accept, name="peer")
+
+    @property
+    def url(self) -> str:
+        """Base URL."""
+        return f"{'https' if self._tls else 'http'}://127.0.0.1:{self.port}"
+
+    def descriptors(self) -> set[int]:
+        """Return the descriptors of this process that are the peer's, not the client's."""
+        return {sock.fileno() for sock in [self._listener, *self._open]}
+
+    @property
+    def open(self) -> int:
+        """Connections that have not ended."""
+        return len(self._open)
+
+    def idle(self) -> bool:
+        """Tell whether every connection so far has ended."""
+        return not self._open
+
+    def __enter__(self) -> Self:
+        self._acceptor.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self.stopping.set()
+        for sock in [self._listener, *self._open]:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+        for thread in [self._acceptor, *self._threads]:
+            thread.join(PATIENCE)
+        self._listener.close()
+        if error is None and self._errors:
+            raise self._errors[0]
+
+    def _accept(self) -> None:
+        for number in itertools.count():
+            try:
+                sock, _ = self._listener.accept()
+            except OSError:
+                return
+            self._open.add(sock)
+            self.connected += 1
+            script = self._scripts[min(number, len(self._scripts) - 1)]
+            thread = threading.Thread(target=self._serve, args=(sock, script), name="peer")
+            self._threads.append(thread)
+            thread.start()
+
+    def _serve(self, raw: socket.socket, script: Script) -> None:
+        sock = raw
+        try:
+            raw.settimeout(PATIENCE)
+            # As servers do; else an answer could still be held back when a reset discards it.
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._tls:
+                sock = self._tls.wrap_socket(raw, server_side=True, do_handshake_on_connect=False)
+                self._open = self._open - {raw} | {sock}
+                sock.do_handshake()
+            script(Connection(sock, self))
+        except OSError:  # the other side went away, which is what many scripts are about
+            pass
+        except BaseException as error:  # noqa: BLE001 - reported by the test's thread
+            self._errors.append(error)
+        finally:
+            sock.close()
+            raw.close()
+            self._open -= {sock, raw}
+
+
+# --- what to answer ------------------------------------------------------------------------------
+
+
+def reply(
+    status: int = 200,
+    content: bytes = RECORD,
+    headers: Iterable[bytes] = (),
+    *,
+    version: bytes = b"1.1",
+    length: bool = True,
+) -> bytes:
+    """Make the bytes of a reply; without ``length`` its end is the end of the connection."""
+    lines = [b"HTTP/%b %d Whatever" % (version, status), b"Content-Type: application/json"]
+    if length:
+        lines.append(b"Content-Length: %d" % len(content))
+    return b"\r\n".join([*lines, *headers, b"", content])
+
+
+# --- scripts -------------------------------------------------------------------------------------
+
+
+def answering(*replies: bytes) -> Script:
+    """Read each request completely and answer it; the last reply serves all further requests."""
+
+    def script(connection: Connection) -> None:
+        for data in itertools.chain(replies, itertools.repeat(replies[-1])):
+            if not connection.read_head():
+                return
+            connection.read_body()
+            connection.send(data)
+
+    return script
+
+
+def answering_once(data: bytes) -> Script:
+    """Answer one request and close."""
+
+    def script(connection: Connection) -> None:
+        connection.read_head()
+        connection.read_body()
+        connection.send(data)
+
+    return script
+
+
+def resetting(after: int) -> Script:
+    """Reset after so many bytes of the body; a negative number counts from its end."""
+
+    def script(connection: Connection) -> None:
+        connection.read_head()
+        length = connection.request.length
+        connection.read_body(min(after if after >= 0 else length + after, length))
+        connection.reset()
+
+    return script
+
+
+def resetting_at_once(connection: Connection) -> None:
+    """Reset instead of reading anything."""
+    connection.reset()
+
+
+def silent(connection: Connection) -> None:
+    """Read everything and never answer."""
+    connection.read_head()
+    connection.drain()
+
+
+def deaf(connection: Connection) -> None:
+    """Neither read nor answer."""
+    connection.closed_within(PATIENCE)
+
+
+def early(data: bytes, then: Callable[[Connection], None]) -> Script:
+    """Answer when the head has been read, and go on with ``then``."""
+
+    def script(connection: Connection) -> None:
+        connection.read_head()
+        connection.send(data)
+        then(connection)
+
+    return script
+
+
+def dripping(pieces: Callable[[], Iterable[bytes]], every: float = 0.05) -> Script:
+    """Read the request, then answer in pieces, one every so many seconds."""
+
+    def script(connection: Connection) -> None:
+        connection.read_head()
+        connection.read_body()
+        connection.drip(pieces(), every)
+
+    return script
+
+
+def discarding(connection: Connection) -> None:
+    """Accept uploads for ever and keep nothing."""
+    while connection.read_head():
+        connection.read_body(connection.request.length, keep=False)
+        connection.send(reply())
+
+
+def late(connection: Connection) -> None:
+    """Answer a second after the request has arrived, and close."""
+    connection.read_head()
+    connection.read_body(keep=False)
+    connection.closed_within(1)
+    connection.send(reply())
+
+
+def relaying(port: int) -> Script:
+    """Make a proxy's tunnel to a port."""
+
+    def script(connection: Connection) -> None:
+        connection.read_head()
+        connection.send(b"HTTP/1.1 200 OK\r\n\r\n")
+        with socket.create_connection(("127.0.0.1", port), PATIENCE) as server:
+            back = threading.Thread(target=_pass_on, args=(server, connection.sock))
+            back.start()
+            _pass_on(connection.sock, server)
+            back.join()
+
+    return script
+
+
+def _pass_on(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(65536):
+            target.sendall(data)
+    for sock in (source, target):
+        with contextlib.suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
+
+
+# --- around it -----------------------------------------------------------------------------------
+
+
+def descriptors(*peers: Peer) -> collections.Counter[str]:
+    """Count what this process has open, without what its peers have."""
+    theirs = set().union(*(peer.descriptors() for peer in peers))
+    found: collections.Counter[str] = collections.Counter()
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # the descriptor of the listing itself
+            if int(entry.name) not in theirs:
+                found[str(entry.readlink())] += 1
+    return found
+
+
+def flooding(data: bytes, total: int = WHOLE, head: bytes = b"HTTP/1.1 200 OK\r\n\r\n") -> Script:
+    """Read the request, then send ``head`` and so many bytes of ``data`` at full speed."""
+
+    def script(connection: Connection) -> None:
+        connection.read_head()
+        connection.read_body()
+        connection.send(head)
+        block = data * (65536 // len(data))
+        for _ in range(0, total, len(block)):
+            connection.send(block)
+
+    return script
+
+
+def in_flight(connection: Connection, whole: int = 0, seconds: float = 1) -> int:
+    """Count the bytes that the client has sent and a script has not read yet.
+
+    They are in the kernel: in the queue of the client's socket, which is one of this process, and
+    in the one of the peer's; what is on its way from one to the other may count twice. With
+    ``whole``, wait first until the client's kernel takes no more, or there are as many bytes.
+    """
+    until, steady, last = time.monotonic() + seconds, 0, -1
+    while True:
+        count, takes_more = _client_queue(connection)
+        full = count == last and (not takes_more or count >= whole)
+        steady, last = steady + 1 if full else 0, count
+        if steady == 3 or not whole or time.monotonic() > until:
+            return count
+        time.sleep(0.001)
+
+
+def _client_queue(connection: Connection) -> tuple[int, bool]:
+    """Count what is in flight, and tell whether the client could send more."""
+    waiting = _queued(connection.sock.fileno(), termios.FIONREAD) + len(connection._ahead)
+    address = connection.sock.getpeername()
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            if stat.S_ISSOCK(entry.stat().st_mode):
+                with socket.socket(fileno=os.dup(int(entry.name))) as sock:
+                    if sock.family == socket.AF_INET and sock.getsockname() == address:
+                        writable = select.select([], [sock], [], 0)[1]
+                        return waiting + _queued(sock.fileno(), termios.TIOCOUTQ), bool(writable)
+    return waiting, False
+
+
+def delivered(connection: Connection, seconds: float = 1) -> None:
+    """Wait until the client's kernel has acknowledged everything that a script has sent."""
+    until = time.monotonic() + seconds
+    while _queued(connection.sock.fileno(), termios.TIOCOUTQ) and time.monotonic() < until:
+        time.sleep(0.001)
+
+
+def _queued(descriptor: int, queue: int) -> int:
+    return int(struct.unpack("i", fcntl.ioctl(descriptor, queue, bytes(4)))[0])
+
+
+@contextlib.contextmanager
+def in_another_process(script: str) -> Iterator[str]:
+    """Run a peer with one of :data:`SCRIPTS` in another process and yield its URL."""
+    command = [sys.executable, __file__, script]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin
+        assert process.stdout
+        try:
+            yield process.stdout.readline().decode().strip()
+        finally:
+            process.stdin.close()
+            process.wait(PATIENCE)
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+SCRIPTS: dict[str, Script] = {
+    "sink": discarding,
+    "late": late,
+    "endless content": flooding(bytes(65536)),
+    "endless 1-byte chunks": flooding(b"1\r\nx\r\n", head=CHUNKED),
+    "endless interim replies": flooding(b"HTTP/1.1 100 Continue\r\n\r\n", head=b""),
+    "endless headers": flooding(b"X: y\r\n", head=b"HTTP/1.1 200 OK\r\n"),
+}
+
+
+if __name__ == "__main__":
+    with Peer(SCRIPTS[sys.argv[1]]) as _peer:
+        print(_peer.url, flush=True)  # noqa: T201 - how the other process learns it
+        sys.stdin.read()

@@ -1,0 +1,98 @@
+"""A real Redis server for tests: loopback only, nothing on disk, gone afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+
+import attrs
+import pytest
+
+BINARY = shutil.which("redis-server")
+
+needs_redis = pytest.mark.skipif(
+    BINARY is None, reason="redis-server is not installed (Debian: apt install redis-server)"
+)
+
+
+@attrs.define
+class RedisServer:
+    """One that can be killed, started again on the same port, and suspended."""
+
+    folder: str
+    options: tuple[str, ...] = ()
+    port: int = 0
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start and wait until it answers; at first on a free port."""
+        for _ in range(5):  # another program may take the free port first
+            port = self.port or free_port()
+            self.process = subprocess.Popen(self._command(port), stdout=subprocess.DEVNULL)
+            if self._answers(port):
+                self.port = port
+                return
+            self.kill()
+        raise RuntimeError("redis-server does not start")
+
+    def kill(self) -> None:
+        """End it at once; what it has in memory is lost."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def suspend(self) -> None:
+        """Let it answer nothing; its system still accepts connections and bytes."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+
+    def restore(self) -> None:
+        """Let it answer again, whatever was done to it."""
+        if self.process is None:
+            self.start()
+        else:
+            self.process.send_signal(signal.SIGCONT)
+
+    def _command(self, port: int) -> list[str]:
+        where = ["--bind", "127.0.0.1", "--port", str(port), "--dir", self.folder]
+        return [BINARY or "", *where, "--save", "", "--appendonly", "no", *self.options]
+
+    def _answers(self, port: int) -> bool:
+        until = time.monotonic() + 20
+        while self.process and self.process.poll() is None and time.monotonic() < until:
+            with (
+                contextlib.suppress(OSError),
+                socket.create_connection(("127.0.0.1", port), timeout=1) as connection,
+            ):
+                connection.sendall(b"PING\r\n")
+                if connection.recv(7).startswith((b"+PONG", b"-NOAUTH")):
+                    return True
+            time.sleep(0.02)
+        return False
+
+
+def free_port() -> int:
+    """Return a loopback port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextlib.contextmanager
+def redis_running(*options: str) -> Iterator[RedisServer]:
+    """Run a server while the block runs."""
+    with tempfile.TemporaryDirectory() as folder:
+        server = RedisServer(folder, options)
+        try:
+            server.start()
+            yield server
+        finally:
+            server.kill()

@@ -1,0 +1,111 @@
+"""Reports of batches that never ran: what a page is made from."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from meeting_async import Attempt, BatchReport, UploadOutcome, UploadReceipt, Verdict, errors
+
+LOST = errors.ConnectFailed("connection refused", "meet.example.com:443")
+STOPPED = errors.BatchStopped("before it was sent")
+BEGAN = datetime(2026, 9, 1, 23, 59, 50, tzinfo=timezone(timedelta(hours=2), "CEST"))
+
+
+def report_of(outcomes: Iterable[UploadOutcome], **totals: Any) -> BatchReport:
+    """Add outcomes up; unless told otherwise the batch ended with the last of them."""
+    report = BatchReport(**totals)
+    for one in outcomes:
+        report.add(one)
+    ends = [one.started + one.seconds for one in report.outcomes]
+    report.seconds = report.seconds or max(ends, default=0.0)
+    return report
+
+
+def attempt(number: int = 1, started: float = 0.0, seconds: float = 1.0, **facts: Any) -> Attempt:
+    """Return an attempt; unless told otherwise it was accepted."""
+    defaults = {"verdict": Verdict.ACCEPTED, "status": 200, "reason": "", "bytes_sent": 1000}
+    return Attempt(number, started, seconds, **{**defaults, **facts})
+
+
+def outcome(
+    index: int = 0,
+    room_id: str = "room01",
+    document: str = "deck.pdf",
+    status: str = "accepted",
+    **facts: Any,
+) -> UploadOutcome:
+    """Return an outcome; what was accepted has a receipt and one attempt of a second."""
+    found: dict[str, Any] = {"size": 1000}
+    if status == "accepted":
+        tried = facts.get("attempts", (attempt(body_seconds=0.4),))
+        receipt = UploadReceipt(
+            room_id=room_id, document=document, size=1000, msg="file uploaded",
+            status_code="SUCCESS", seconds=1.0, attempts=tried, raw={},
+        )  # fmt: skip
+        found |= {"receipt": receipt, "attempts": tried, "seconds": 1.0}
+    names = {"index": index, "room_id": room_id, "document": document, "status": status}
+    return UploadOutcome(**{**found, **names, **facts})
+
+
+def absent(index: int, room_id: str, status: str = "skipped") -> UploadOutcome:
+    """Return what becomes of a document whose room is not there."""
+    error = errors.RoomNotFound(404, "ROOM_NOT_FOUND", "no such room")
+    error.operation, error.room_id = "room/uploadWhiteboardFile", room_id
+    return outcome(index, room_id, status=status, error=error)
+
+
+def unknown(index: int, room_id: str, document: str) -> UploadOutcome:
+    """Return what becomes of silence after the last byte."""
+    error = errors.UploadOutcomeUnknown("no reply within 330 s", 9, 9, 300.0)
+    error.room_id, error.document = room_id, document
+    silent = attempt(seconds=2.0, verdict=Verdict.UNKNOWN, status=None, body_seconds=1.5)
+    facts = {"error": error, "attempts": (silent,), "seconds": 2.0}
+    return outcome(index, room_id, document, "unknown", **facts)
+
+
+def one_of_each() -> BatchReport:
+    """Return a report in which everything that can happen has happened."""
+    busy = attempt(verdict=Verdict.BUSY, status=409)
+    refusal = errors.RequestRefused(400, "BAD", "no presenter")
+    return report_of(
+        [
+            outcome(0, attempts=(busy, attempt(2, 3.0)), seconds=4.0),
+            unknown(1, "room01", "b.pdf"),
+            outcome(2, "room02", status="refused", error=refusal),
+            outcome(3, "room03", status="failed", error=LOST),
+            outcome(4, "room03", status="skipped", error=LOST),
+            outcome(5, "room04", status="skipped"),
+            absent(6, "room05", "refused"),
+            absent(7, "room05"),
+            outcome(8, "room06", status="skipped", error=STOPPED),
+        ],
+        seconds=20.0,
+    )
+
+
+def term(rooms: int, documents: int) -> list[UploadOutcome]:
+    """Make up the start of a term: most documents are accepted, some after the room was taken."""
+    dice = random.Random(1)
+    found: list[UploadOutcome] = []
+    for room in range(rooms):
+        clock = dice.uniform(0, 2)
+        for number in range(documents):
+            tries: list[Attempt] = []
+            at = 0.0
+            while dice.random() < 0.1:
+                tries.append(attempt(len(tries) + 1, at, 0.3, verdict=Verdict.BUSY, status=409))
+                at += 0.3 + dice.uniform(1, 6)
+            last = attempt(len(tries) + 1, at, dice.uniform(0.5, 4), body_seconds=0.4)
+            name = f"Übungsblatt {number + 1} {'(final) ' * dice.randint(0, 2)}.pdf"
+            facts: dict[str, Any] = {"attempts": (*tries, last), "started": clock}
+            facts["seconds"] = at + last.seconds
+            found.append(
+                outcome(
+                    len(found), f"course-{room + 101}", name, size=dice.randint(1, 9**7), **facts
+                )
+            )
+            clock += found[-1].seconds + dice.uniform(0, 0.3)
+    return found

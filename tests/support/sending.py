@@ -1,0 +1,296 @@
+"""Requests, bodies and limits for tests of transports on real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import gc
+import socket
+import ssl
+import time
+import traceback
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterator,
+)
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any, Generic, Self, TypeVar
+
+import anyio
+import anyio.lowlevel
+import attrs
+import trio
+
+from meeting_async._models import Request, Secret
+from meeting_async.transports import HttpxTransport, Transport
+from support.peer import Peer, Script
+
+KIB, MIB = 1024, 1024**2
+API_KEY, SIGNATURE = "a-key-that-is-known", "5ec2e7" * 10 + "abcd"
+JSON_BODY = b'{"room_id":"room01"}'
+TAIL = b"\r\n--" + b"b" * 32 + b"--\r\n"
+"""The closing boundary of a form."""
+
+Wire = tuple[ssl.SSLContext | None, ssl.SSLContext | bool]
+"""What a peer needs, and what ``HttpxTransport(verify=...)`` needs."""
+
+T = TypeVar("T")
+
+
+async def nothing() -> None:
+    """Do nothing."""
+
+
+@attrs.define
+class Form:
+    """A body with ``size`` bytes before its closing boundary.
+
+    Something may happen before byte ``at`` is yielded.
+    """
+
+    size: int = 1000
+    at: int = -1
+    happening: Callable[[], Awaitable[object]] = nothing
+    chunk: int = 64 * KIB
+    sent: int = 0
+    _offset: int = 0
+    _has_happened: bool = False
+
+    @property
+    def length(self) -> int:
+        """Return the number of bytes, closing boundary included."""
+        return self.size + len(TAIL)
+
+    @property
+    def content(self) -> bytes:
+        """Return everything that is yielded."""
+        return self._cut(0, self.size) + TAIL
+
+    @property
+    def is_complete(self) -> bool:
+        """Tell whether all of it was sent."""
+        return self.sent == self.length
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if self._offset == self.at and not self._has_happened:
+            self._has_happened = True
+            await self.happening()
+        if self._offset == self.length:
+            raise StopAsyncIteration
+        start, self._offset = self._offset, self._end_of_chunk()
+        self.sent = self._offset
+        return TAIL if start == self.size else self._cut(start, self._offset)
+
+    def _end_of_chunk(self) -> int:
+        if self._offset == self.size:
+            return self.length
+        bound = self.at if self._offset < self.at else self.size
+        return min(self._offset + self.chunk, self.size, bound)
+
+    def _cut(self, start: int, end: int) -> bytes:
+        first = start // 256
+        return (_PATTERN * ((end - first * 256) // 256 + 1))[
+            start - first * 256 : end - first * 256
+        ]
+
+
+_PATTERN = bytes(range(256))
+
+
+def headers(length: int, **more: bytes) -> tuple[tuple[bytes, bytes], ...]:
+    """Make the headers of a request; key and signature are credentials."""
+    return (
+        (b"API-KEY", Secret(API_KEY.encode())),
+        (b"HASH-SIGNATURE", Secret(SIGNATURE.encode())),
+        *((name.replace("_", "-").encode(), value) for name, value in more.items()),
+        (b"Content-Length", b"%d" % length),
+    )
+
+
+def call(url: str, body: bytes = JSON_BODY, **settings: Any) -> Request:
+    """Make a JSON call that may use an idle connection, unless ``idempotent=False``."""
+    settings = {**PATIENT, "idempotent": True, **settings}
+    pairs = headers(len(body), Content_Type=b"application/json")
+    return Request(url=f"{url}/auth/room/call", headers=pairs, body=body, **settings)
+
+
+def upload(url: str, form: Form | None = None, **settings: Any) -> Request:
+    """Make an upload."""
+    form = form or Form()
+    pairs = headers(form.length, Room_Id=b"room01")
+    settings = {**PATIENT, "max_reply_bytes": MIB, **settings}
+    return Request(url=f"{url}/auth/room/upload", headers=pairs, body=form, **settings)
+
+
+def either(kind: str, url: str, **settings: Any) -> Request:
+    """Make a ``"call"`` or an ``"upload"``."""
+    return call(url, **settings) if kind == "call" else upload(url, **settings)
+
+
+PATIENT = {"connect_timeout": 10.0, "stall_timeout": 10.0, "reply_timeout": 10.0}
+"""More than a busy machine needs."""
+
+
+@asynccontextmanager
+async def over(
+    wire: Wire, *scripts: Script, receive_buffer: int = 0, **settings: Any
+) -> AsyncGenerator[tuple[HttpxTransport, Peer]]:
+    """Open a transport and a peer; at the end neither task nor descriptor is left."""
+    with Peer(*scripts, tls=wire[0], receive_buffer=receive_buffer) as peer:
+        transport = HttpxTransport(verify=wire[1], **settings)
+        async with closing(transport):
+            yield transport, peer
+
+
+@asynccontextmanager
+async def closing(transport: Transport) -> AsyncGenerator[None]:
+    """Close a transport; what was left open then shows while the loop still runs."""
+    try:
+        yield
+    finally:
+        await transport.aclose()
+        gc.collect()
+        await anyio.lowlevel.checkpoint()
+
+
+async def until(condition: Callable[[], object], seconds: float = 10) -> None:
+    """Wait until another thread has come so far."""
+    with anyio.fail_after(seconds):
+        while not condition():  # noqa: ASYNC110 - it happens in another thread
+            await anyio.sleep(0.002)
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Fail if the block takes longer."""
+    started = time.monotonic()
+    with anyio.fail_after(seconds * 3):
+        yield
+    assert time.monotonic() - started < seconds
+
+
+def closed_port() -> int:
+    """Return a port on which nobody listens."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+def living_tasks() -> int:
+    """Count the tasks of the running loop."""
+    try:
+        return len(asyncio.all_tasks())
+    except RuntimeError:
+        return trio.lowlevel.current_statistics().tasks_living
+
+
+def shown(error: BaseException) -> str:
+    """Show an error with the locals of every frame, as some reporters do, but for the tests'."""
+    report = traceback.TracebackException.from_exception(error, capture_locals=True)
+    _forget_tests(report)
+    return "".join(report.format()) + repr(error) + str(error)
+
+
+def _forget_tests(report: traceback.TracebackException) -> None:
+    frames = [frame for frame in report.stack if not frame.filename.startswith(_TESTS)]
+    report.stack = traceback.StackSummary.from_list(frames)
+    links = [report.__cause__, report.__context__, *(report.exceptions or ())]
+    for link in links:
+        if link is not None:
+            _forget_tests(link)
+
+
+_TESTS = str(Path(__file__).parents[1])
+
+
+@attrs.define
+class Ticker:
+    """Measures for how long the loop works without letting other tasks run.
+
+    In processor time of the loop's thread, as other processes may take the processor away.
+    """
+
+    gap: float = 0.0
+    """Seconds: the longest."""
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[Self]:
+        """Measure while the block runs."""
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._tick)
+            yield self
+            group.cancel_scope.cancel()
+
+    async def _tick(self) -> None:
+        last = time.thread_time()
+        while True:
+            await anyio.sleep(0.001)
+            now = time.thread_time()
+            self.gap = max(self.gap, now - last)
+            last = now
+
+
+# --- interruptions -------------------------------------------------------------------------------
+
+
+@attrs.define
+class Interrupted(Generic[T]):
+    """Drives a coroutine and does something when it waits for the n-th time."""
+
+    coroutine: Coroutine[Any, Any, T]
+    number: int
+    strike: Callable[[], object]
+    waited: int = 0
+    """How often it waited."""
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        steps = self.coroutine.__await__()
+        step: Callable[[], Any] = steps.__next__
+        while True:
+            try:
+                trap = step()
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            self.waited += 1
+            if self.waited == self.number:
+                self.strike()
+            try:
+                value = yield trap
+            except BaseException as error:  # noqa: BLE001 - it goes to the coroutine
+                step = functools.partial(steps.throw, error)
+            else:
+                step = functools.partial(steps.send, value)
+
+
+async def cancelled_by_scope(coroutine: Coroutine[Any, Any, object], number: int) -> bool:
+    """Cancel around the n-th wait; tell whether there was one."""
+    with anyio.CancelScope() as scope:
+        run = Interrupted(coroutine, number, scope.cancel)
+        await run
+    return run.waited >= number
+
+
+async def cancelled_natively(coroutine: Coroutine[Any, Any, object], number: int) -> bool:
+    """Cancel a task of asyncio around its n-th wait, once; tell whether there was one."""
+
+    async def main() -> None:
+        await run
+
+    task: asyncio.Task[None]
+    run = Interrupted(coroutine, number, lambda: task.cancel())  # noqa: PLW0108 - made below
+    task = asyncio.create_task(main())
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    return run.waited >= number

@@ -1,0 +1,297 @@
+"""Scripted faults: what a peer sees on the wire."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+
+from meeting_async.testing import MeetingServer, run_in_virtual_time
+from support.raw_http import (
+    INFO,
+    call,
+    connect,
+    document,
+    read_answer,
+    talk,
+    talk_in_process,
+    upload,
+)
+from support.worlds import World
+
+HTML = b"<html><h1>Bad Gateway</h1></html>"
+ASK = call(INFO, {"room_id": "room01"})
+
+
+def rest(peer: socket.socket, raw: bytes) -> bytes | None:
+    """Send a request and read all that comes; None if it ends in a reset."""
+    with contextlib.suppress(ConnectionResetError):
+        peer.sendall(raw)
+        return b"".join(iter(lambda: peer.recv(65536), b""))
+    return None
+
+
+# --- replies ------------------------------------------------------------------------------------
+
+AFTERWARDS = [
+    (503, {"headers": {"Retry-After": "5"}, "body": HTML}),
+    (502, {"body": HTML}),
+    (504, {"body": HTML}),
+    (408, {}),
+    (200, {"body": HTML, "headers": [("Content-Type", "text/html")]}),
+    (200, {"json": {"status": False, "msg": "ä", "status_code": "NEW"}}),
+]
+
+
+@pytest.mark.parametrize(("status", "how"), AFTERWARDS)
+@pytest.mark.parametrize("when", ["before_body", "instead", "afterwards"])
+def test_any_reply_at_any_moment(world: World, status: int, how: dict[str, Any], when: Any) -> None:
+    """Only "afterwards" has the room got the document; the next request is treated as usual."""
+    world.server.reply_next(status, when=when, **how)
+    answer = world.talk(upload())
+    assert answer.status == status
+    if "json" in how:
+        assert (answer.record, answer.headers["content-type"]) == (how["json"], "application/json")
+    else:
+        assert answer.body == how.get("body", b"")
+        given = {name.lower(): value for name, value in dict(how.get("headers", {})).items()}
+        assert given.items() <= answer.headers.items()
+    assert len(world.room.received) == (when == "afterwards")
+    assert world.talk(upload()).status == 200
+    first = world.server.requests[0]
+    assert (first.status, first.body_bytes) == (status, 0 if when == "before_body" else 141)
+
+
+def test_faults_are_taken_in_their_order_and_by_path(world: World) -> None:
+    """Each request takes the first fault that is meant for it; `times` is for how many."""
+    server = world.server
+    server.reply_next(503, path="/room/uploadWhiteboardFile", times=2)
+    server.refuse_next("INVALID_API_KEY", path="/auth/room/getActiveRoomInfo/")
+    server.reply_next(418)
+    assert [world.talk(raw).status for raw in (ASK, ASK, upload(), upload(), upload(), ASK)] == [
+        *(401, 418),
+        *(503, 503, 200),
+        200,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "polite"),
+    [
+        ("CONFLICT", 409, 409),
+        ("INTERNAL_SERVER_ERROR", 500, 500),
+        ("INVALID_API_KEY", 401, 401),
+        ("INVALID_PARAMETERS", 400, 200),
+        ("INVALID_TOKEN_OR_SIGNATURE", 401, 401),
+        ("MISSING_REQUIRED_PARAMETER", 400, 200),
+        ("ROOM_NOT_ACTIVE", 400, 200),
+        ("ROOM_NOT_FOUND", 400, 200),
+        ("USER_NOT_ACTIVE", 400, 200),
+    ],
+)
+def test_a_refusal_by_its_name(world: World, code: str, status: int, polite: int) -> None:
+    """The server's own record with its usual status; JSON calls answer 200 as the server does."""
+    world.server.refuse_next(code, msg="scripted", times=2)
+    assert world.talk(upload()).code == (status, code)
+    answer = world.talk(ASK)
+    assert answer.code == (polite, code)
+    assert answer.record == {"status": False, "msg": "scripted", "status_code": code}
+    assert world.room.accepted == ()
+
+
+def test_an_error_page_of_a_get(world: World) -> None:
+    """Faults are for every path, known or not."""
+    world.server.reply_next(302, headers={"Location": "http://127.0.0.1:1/"}, path="/moved")
+    assert world.talk(call("/auth/moved", {})).headers["location"] == "http://127.0.0.1:1/"
+
+
+# --- what only a socket can show ----------------------------------------------------------------
+
+
+@pytest.fixture
+def server() -> MeetingServer:
+    """Provide a server with one room, not running yet."""
+    server = MeetingServer()
+    server.add_room("room01")
+    return server
+
+
+def accepted(server: MeetingServer) -> int:
+    """Count the documents of room01."""
+    return len(server.rooms["room01"].accepted)
+
+
+@pytest.mark.parametrize(
+    ("script", "count"),
+    [
+        (lambda server: server.lose_next_reply(), 1),
+        (lambda server: server.lose_next_reply(when="instead"), 0),
+        (lambda server: server.lose_next_reply(when="before_body"), 0),
+        (lambda server: server.cut_next_upload(after=10), 0),
+        (lambda server: server.cut_next_upload(), 0),
+        (lambda server: server.cut_next_upload(after=10**6), 0),
+    ],
+)
+def test_a_reset(
+    server: MeetingServer, script: Callable[[MeetingServer], None], count: int
+) -> None:
+    """On a socket the peer sees a reset, in process the caller gets one; nothing was answered."""
+    script(server)
+    with server.run() as url, connect(url) as peer:
+        assert rest(peer, upload()) is None
+        assert (accepted(server), server.requests[0].status) == (count, None)
+        server_requests = len(server.requests)
+    script(server)
+    with pytest.raises(ConnectionResetError, match="script"):
+        anyio.run(talk_in_process, server, upload())
+    assert len(server.requests) == server_requests + 1
+
+
+@pytest.mark.parametrize("after", [0, 10])
+def test_a_reply_that_is_cut(server: MeetingServer, after: int) -> None:
+    """The head and some bytes, then the end; in process a reset follows them."""
+    server.cut_next_reply(after=after, times=2)
+    with server.run() as url, connect(url) as peer:
+        head, _, body = (rest(peer, upload()) or b"").partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 ")
+    assert b"content-length: 79" in head
+    assert len(body) == after
+    with pytest.raises(ConnectionResetError):
+        anyio.run(talk_in_process, server, upload())
+    assert accepted(server) == 2
+
+
+def test_two_replies(server: MeetingServer) -> None:
+    """The second comes unasked on the connection, which stays open; in process there is one."""
+    server.double_next_reply(times=2)
+    with server.run() as url, connect(url) as peer:
+        peer.sendall(upload())
+        assert [read_answer(peer).status for _ in range(2)] == [200, 200]
+        peer.sendall(ASK)
+        assert read_answer(peer).status == 200
+    assert anyio.run(talk_in_process, server, upload()).status == 200
+    assert accepted(server) == 2
+
+
+@pytest.mark.parametrize("every", [0, 0.001])
+@pytest.mark.parametrize("when", ["before_body", "instead", "afterwards"])
+def test_endless_interim_replies(server: MeetingServer, every: float, when: Any) -> None:
+    """`100 Continue` again and again until the peer goes; the server stops at once all the same."""
+    server.flood_next_reply(interim=True, every=every, when=when)
+    with server.run() as url:
+        with connect(url) as peer:
+            peer.sendall(upload())
+            seen = b"".join(peer.recv(25) for _ in range(40))
+        assert set(seen.split(b"\r\n")) <= {b"HTTP/1.1 100 Continue", b"", seen[-25:].split()[-1]}
+        assert talk(url, upload()).status == 200
+    assert accepted(server) == (2 if when == "afterwards" else 1)
+
+
+@pytest.mark.parametrize("every", [0, 0.001])
+def test_an_endless_reply(server: MeetingServer, every: float) -> None:
+    """A valid head without a length, then bytes without end, fast or one by one."""
+    server.flood_next_reply(every=every)
+    with server.run() as url, connect(url) as peer:
+        peer.sendall(ASK)
+        seen = b""
+        while len(seen) < (10**6 if every == 0 else 1500):
+            seen += peer.recv(65536)
+    head, _, body = seen.partition(b"\r\n\r\n")
+    assert b"content-length" not in head
+    assert body.lstrip().startswith(b'{"status": true')
+    assert not body.endswith(b"}")
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_floods_in_process(server: MeetingServer, backend: str) -> None:
+    """Interim replies are silence; an endless reply is long, and ends in a reset."""
+    sizes: list[int] = []
+
+    async def send(message: Any) -> None:
+        sizes.append(len(message.get("body", b"")))
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"{}", "more_body": False}
+
+    async def main() -> None:
+        scope = {"type": "http", "method": "POST", "path": INFO, "headers": []}
+        server.flood_next_reply(interim=True)
+        with anyio.move_on_after(1000) as limit:
+            await server(scope, receive, send)
+        assert limit.cancelled_caught
+        assert sizes == []
+        server.flood_next_reply()
+        with pytest.raises(ConnectionResetError):
+            await server(scope, receive, send)
+        assert sum(sizes) == 32 * 1024**2
+
+    run_in_virtual_time(main, backend=backend)
+
+
+def test_a_stall_reads_no_more(server: MeetingServer) -> None:
+    """What the kernels do not buffer stays with the sender, and the server can be stopped."""
+    server.stall_next_upload(after=1)
+    sent = 0
+    with server.run() as url, connect(url) as peer:
+        peer.settimeout(0.5)
+        raw = upload(document(bytes(29 * 1024**2)))
+        with contextlib.suppress(TimeoutError):
+            while sent < len(raw):
+                sent += peer.send(raw[sent : sent + 65536])
+    assert 0 < sent < len(raw)
+    assert server.requests[0].body_bytes < sent
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_stalls_and_delays_in_virtual_time(server: MeetingServer, backend: str) -> None:
+    """Both are as long as they are said to be, and the request goes on."""
+    server.stall_next_upload(20, after=8)
+    server.delay_next_reply(100)
+    server.delay_next_reply(7)
+    server.reply_next(200, delay=4)
+
+    async def seconds(raw: bytes) -> float:
+        began = anyio.current_time()
+        await talk_in_process(server, raw, piece=16)
+        return round(anyio.current_time() - began, 6)
+
+    async def main() -> list[float]:
+        return [await seconds(raw) for raw in (upload(), ASK, ASK, ASK)]
+
+    assert run_in_virtual_time(main, backend=backend) == [120, 7, 4, 0]
+    assert accepted(server) == 1
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        lambda server: server.cut_next_upload(after=-1),
+        lambda server: server.cut_next_upload(times=0),
+        lambda server: server.cut_next_reply(after=-1),
+        lambda server: server.flood_next_reply(every=-1),
+        lambda server: server.stall_next_upload(-1),
+        lambda server: server.delay_next_reply(-1),
+        lambda server: server.lose_next_reply(times=0),
+        lambda server: server.lose_next_reply(when="never"),
+        lambda server: server.reply_next(200, when="after"),
+        lambda server: server.refuse_next("ROOM_NOT_FUOND"),
+        lambda server: server.rooms["room01"].lock(-1),
+        lambda server: server.rooms["room01"].lock(1, after=-1),
+    ],
+)
+def test_impossible_faults_are_refused(
+    server: MeetingServer, script: Callable[[MeetingServer], None]
+) -> None:
+    """Where they are scripted, not where they would happen."""
+    with pytest.raises(ValueError, match="must be"):
+        script(server)
+
+
+def test_a_scripted_reply_has_one_body(server: MeetingServer) -> None:
+    """Body and json together are a mistake of the caller."""
+    with pytest.raises(TypeError, match="either a body or json"):
+        server.reply_next(200, body=b"x", json={})

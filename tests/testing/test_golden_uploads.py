@@ -1,0 +1,216 @@
+"""Golden requests: uploads, in the order in which the server examines them.
+
+Each is sent on a plain socket, and handed to the application in process; no HTTP client and none
+of the library's own code takes part.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from meeting_async.testing import MeetingServer
+from support.raw_http import (
+    END,
+    FORM,
+    INFO,
+    PDF,
+    UPLOAD,
+    call,
+    document,
+    link,
+    part,
+    sign,
+    talk,
+    upload,
+)
+from support.worlds import BODY_LIMIT, LIMIT, World
+
+SUCCESS = {"status": True, "msg": "file uploaded successfully", "status_code": "SUCCESS"}
+EMPTY_FORM = part('name="probe"', b"1") + END
+
+# Computed once with: printf '%s' MESSAGE | openssl dgst -sha256 -hmac devsecret
+OPENSSL_VECTORS = {
+    "room01": "534a9003352821d9a2341ea637e5954fefe0c38183ba670232734bd522f304a2",
+    '{"room_id":"room01"}': "9a9769cf292ab2212e826d5982693b84e97e6a028cfb2ab4991bea3b9bf47e05",
+    '{"room_id":"raum-ä","title":"會議"}': (
+        "4631440bd95340bf680d2c047a227660b21092d48ba530f9c6fbf92f8623d373"
+    ),
+}
+
+
+# --- uploads, in the order of examination -----------------------------------------------------
+
+
+def test_an_upload_that_is_taken(world: World) -> None:
+    """200, the success record, and the file is listed in the room with every byte."""
+    answer = world.talk(upload())
+    assert (answer.status, answer.record) == (200, SUCCESS)
+    assert answer.headers["content-type"] == "application/json"
+    (file,) = world.room.received
+    assert (file.name, file.stored_name, file.content) == ("deck.pdf", "deck.pdf", PDF)
+    assert (file.kind, file.content_type, file.via) == ("pdf", "application/pdf", "document")
+
+
+REFUSED = [
+    # body limit, form, key, signature, Room-Id, room, presenter, lock, file, size, kind
+    ("body", upload(bytes(BODY_LIMIT + 1), API_KEY="no"), 413, "Request Entity Too Large"),
+    ("form", upload(b"junk", API_KEY="no"), 400, "Bad Request"),
+    ("no key", upload(API_KEY=None, HASH_SIGNATURE="no"), 401, "MISSING_REQUIRED_PARAMETER"),
+    ("empty key", upload(API_KEY="", HASH_SIGNATURE="no"), 401, "MISSING_REQUIRED_PARAMETER"),
+    ("key", upload(API_KEY="devkex", HASH_SIGNATURE=None), 401, "INVALID_API_KEY"),
+    ("no signature", upload(HASH_SIGNATURE=None, Room_Id=None), 401, "MISSING_REQUIRED_PARAMETER"),
+    ("signature", upload(HASH_SIGNATURE="0" * 64), 401, "INVALID_TOKEN_OR_SIGNATURE"),
+    (
+        "upper case",
+        upload(HASH_SIGNATURE=OPENSSL_VECTORS["room01"].upper()),
+        401,
+        "INVALID_TOKEN_OR_SIGNATURE",
+    ),
+    ("another room's signature", upload(Room_Id="room02"), 401, "INVALID_TOKEN_OR_SIGNATURE"),
+    ("form without Room-Id", upload(Room_Id=None), 401, "MISSING_REQUIRED_PARAMETER"),
+    (
+        "no form, no Room-Id",
+        upload(b"{}", Room_Id=None, Content_Type=None, HASH_SIGNATURE=sign(b"{}")),
+        400,
+        "MISSING_REQUIRED_PARAMETER",
+    ),
+    ("no room", upload(room="room02"), 400, "ROOM_NOT_FOUND"),
+    ("odd room id", upload(room="room 1"), 400, "INTERNAL_SERVER_ERROR"),
+    ("no field", upload(EMPTY_FORM), 400, "INVALID_PARAMETERS"),
+    ("empty form", upload(END), 400, "INVALID_PARAMETERS"),
+    ("no file name", upload(part('name="document"', PDF) + END), 400, "INVALID_PARAMETERS"),
+    (
+        "link as file",
+        upload(part('name="document_link"; filename="x"', b"http://127.0.0.1/") + END),
+        400,
+        "INVALID_PARAMETERS",
+    ),
+    ("two files", upload(document()[: -len(END)] + document()), 400, "INVALID_PARAMETERS"),
+    (
+        "no form",
+        upload(b"{}", Content_Type="text/plain", HASH_SIGNATURE=sign(b"{}")),
+        400,
+        "INVALID_PARAMETERS",
+    ),
+    ("long field", upload(link("x" * 70_000)), 413, "Request Entity Too Large"),
+    ("size", upload(document(PDF.ljust(LIMIT + 1))), 413, "INVALID_PARAMETERS"),
+    ("bad link", upload(link("http://127.0.0.1:1/x.pdf")), 400, "INTERNAL_SERVER_ERROR"),
+    ("no link", upload(link("deck.pdf")), 400, "INTERNAL_SERVER_ERROR"),
+    ("half a link", upload(link("http://[::")), 400, "INTERNAL_SERVER_ERROR"),
+    ("file link", upload(link("file:///etc/passwd")), 400, "INTERNAL_SERVER_ERROR"),
+    ("head", upload(X="x" * 4096), 431, "Request Header Fields Too Large"),
+]
+
+
+@pytest.mark.parametrize(
+    ("raw", "status", "code"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED]
+)
+def test_an_upload_that_is_refused(world: World, raw: bytes, status: int, code: str) -> None:
+    """The first thing that is wrong is named; the room has no file and no lock afterwards."""
+    assert world.talk(raw).code == (status, code)
+    assert (world.room.accepted, world.room.locked) == ((), False)
+    assert world.talk(upload()).status == 200
+
+
+BROKEN_FORMS = {
+    "no end": document()[: -len(END)],
+    "half an end": document()[: -len(b"--\r\n")],
+    "no header end": b"--XX\r\nContent-Disposition: form-data",
+    "nothing": b"",
+    "no boundary in the type": document(),
+    "a long boundary": document(),
+}
+TYPES = {
+    "no boundary in the type": "multipart/form-data",
+    "a long boundary": f"multipart/form-data; boundary={'X' * 300}",
+}
+
+
+@pytest.mark.parametrize("fault", BROKEN_FORMS)
+def test_a_form_that_does_not_parse(world: World, fault: str) -> None:
+    """Plain 400 and a close, before the key is looked at, on every path."""
+    content_type = TYPES.get(fault, FORM)
+    for path in (UPLOAD, INFO):
+        raw = upload(BROKEN_FORMS[fault], path=path, Content_Type=content_type, API_KEY=None)
+        answer = world.talk(raw)
+        assert answer.code == (400, "Bad Request")
+        assert answer.headers["connection"] == "close"
+    assert not world.room.locked
+
+
+def test_the_room_is_examined_before_its_lock_and_the_lock_before_the_form(world: World) -> None:
+    """ROOM_NOT_ACTIVE, then the presenter, then 409, then what is in the form."""
+    form = upload(EMPTY_FORM)
+    world.do(lambda: world.room.lock(60))
+    world.room.active = world.room.presenter = False
+    assert world.talk(form).code == (400, "ROOM_NOT_ACTIVE")
+    world.room.active = True
+    assert world.talk(form).code == (400, "USER_NOT_ACTIVE")
+    world.room.presenter = True
+    assert world.talk(form).code == (409, "CONFLICT")
+    assert world.talk(upload()).code == (409, "CONFLICT")
+    world.room.unlock()
+    assert world.talk(form).code == (400, "INVALID_PARAMETERS")
+    assert world.talk(upload()).status == 200
+
+
+def test_a_presenter_and_odd_room_ids_are_settings() -> None:
+    """The real server looks for no presenter; another one may take any id."""
+    server = MeetingServer(presenter_required=False, strict_room_ids=False)
+    server.add_room("raum 1/ä", presenter=False)
+    with server.run() as url:
+        assert talk(url, upload(room="raum 1/ä")).status == 200
+
+
+def test_a_field_that_is_too_long() -> None:
+    """No link has more than 64 KiB; what a longer field holds is not kept."""
+    server = MeetingServer()
+    server.add_room("room01")
+    with server.run() as url:
+        answer = talk(url, upload(link("http://127.0.0.1/" + "x" * 10**6)))
+    assert answer.code == (400, "INVALID_PARAMETERS")
+
+
+def test_a_body_of_exactly_the_limit_is_read(world: World) -> None:
+    """Equality is allowed, for the body and for the document."""
+    assert world.talk(upload(b"x" * BODY_LIMIT)).code == (400, "Bad Request")
+    assert world.talk(upload(document(PDF.ljust(LIMIT)))).status == 200
+
+
+def test_the_same_file_twice_is_two_entries(world: World) -> None:
+    """Nothing deduplicates."""
+    for _ in range(2):
+        assert world.talk(upload()).status == 200
+    assert [file.name for file in world.room.received] == ["deck.pdf", "deck.pdf"]
+
+
+# --- signatures -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("message", "signature"), OPENSSL_VECTORS.items())
+def test_signatures_of_openssl_are_right(world: World, message: str, signature: str) -> None:
+    """Over Room-Id for a form, over the raw body for anything else, byte for byte."""
+    if message.startswith("{"):
+        raw = call(INFO, message.encode(), HASH_SIGNATURE=signature)
+    else:
+        raw = upload(room=message, HASH_SIGNATURE=signature)
+    assert world.talk(raw).status == 200
+
+
+@pytest.mark.parametrize(
+    ("raw", "code"),
+    [
+        (call(INFO, b'{"room_id": "room01"}', API_KEY=None), "MISSING_REQUIRED_PARAMETER"),
+        (call(INFO, b'{"room_id": "room01"}', API_KEY="x"), "INVALID_API_KEY"),
+        (call(INFO, b"{}", HASH_SIGNATURE=None), "MISSING_REQUIRED_PARAMETER"),
+        (call(INFO, b"{}", HASH_SIGNATURE=sign(b"{ }")), "INVALID_TOKEN_OR_SIGNATURE"),
+        (
+            call(INFO, b"{}", HASH_SIGNATURE=sign(b"room01"), Room_Id="room01"),
+            "INVALID_TOKEN_OR_SIGNATURE",
+        ),
+        (upload(path=INFO, HASH_SIGNATURE=sign(document())), "INVALID_TOKEN_OR_SIGNATURE"),
+    ],
+)
+def test_a_call_that_is_not_signed_right(world: World, raw: bytes, code: str) -> None:
+    """401 with the name of what is wrong; the content type decides what is signed."""
+    assert world.talk(raw).code == (401, code)

@@ -1,0 +1,278 @@
+"""The pytest plugin, as a project meets it that has the package installed.
+
+Each test runs a pytest of its own, in this process, so that coverage sees the plugin; only what
+has to do with imports has a process of its own.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+
+import pytest
+
+from support.inner import IN_VIRTUAL_TIME, Inner
+
+
+def test_users_need_not_load_it(inner: Inner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The entry point is registered, and gets along with all other plugins that are installed."""
+    (found,) = entry_points(group="pytest11", name="meeting_async")
+    assert found.value == "_meeting_async_pytest"
+    monkeypatch.delenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD")
+    scope = ("-o", "asyncio_default_fixture_loop_scope=function")
+    inner("def test_it(meeting_server):\n    pass\n", *scope).assert_outcomes(passed=1)
+
+
+# --- fixtures ---------------------------------------------------------------------------------
+
+
+def test_a_server_on_a_socket_and_its_client(inner: Inner) -> None:
+    """On both event loops; nothing is left open, connections of JSON calls included."""
+    done = inner(
+        """
+@pytest.mark.anyio
+async def test_it(meeting_server, meeting_client):
+    assert meeting_server.url.startswith("http://127.0.0.1:")
+    info = await meeting_client.get_active_room_info("room01")
+    assert info.joined_participants == 1
+    assert (await upload(meeting_client)).status_code == "SUCCESS"
+    assert [file.name for file in meeting_server.rooms["room01"].received] == ["deck.pdf"]
+""",
+        "-v",
+    )
+    done.assert_outcomes(passed=2)
+    done.stdout.fnmatch_lines(["*[[]asyncio[]] PASSED*", "*[[]trio[]] PASSED*"])
+
+
+def test_each_test_has_a_server_of_its_own(inner: Inner) -> None:
+    """What one test does another does not see, and the first client is closed by then."""
+    inner(
+        """
+clients = []
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_it(meeting_server, meeting_client, number):
+    assert meeting_server.requests == []
+    anyio.run(upload, meeting_client)
+    for client in clients:
+        with pytest.raises(RuntimeError, match="closed"):
+            anyio.run(upload, client)
+    clients.append(meeting_client)
+"""
+    ).assert_outcomes(passed=2)
+
+
+def test_a_client_works_in_any_loop_a_test_runs(inner: Inner) -> None:
+    """In one after the other, too."""
+    inner(
+        """
+def test_it(meeting_server, meeting_client):
+    for backend in ("asyncio", "trio"):
+        anyio.run(upload, meeting_client, backend, backend=backend)
+        anyio.run(meeting_client.get_active_room_info, "room01", backend=backend)
+    assert [file.name for file in meeting_server.rooms["room01"].received] == ["asyncio", "trio"]
+"""
+    ).assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize("mode", ["strict", "auto"])
+def test_with_pytest_asyncio(inner: Inner, mode: str) -> None:
+    """Another plugin for asynchronous tests will do."""
+    inner(
+        """
+@pytest.mark.asyncio
+async def test_it(meeting_server, meeting_client):
+    await meeting_client.get_active_room_info("room01")
+    await upload(meeting_client)
+    assert len(meeting_server.rooms["room01"].received) == 1
+""",
+        *("-p", "asyncio", f"--asyncio-mode={mode}"),
+        *("-o", "asyncio_default_fixture_loop_scope=function"),
+    ).assert_outcomes(passed=1)
+
+
+def test_an_unknown_outcome_is_not_inherited(inner: Inner) -> None:
+    """A room in doubt is none for the next test, though the event loop is the same."""
+    inner(
+        """
+from meeting_async.errors import UploadOutcomeUnknown
+
+pytestmark = [pytest.mark.anyio, pytest.mark.meeting_server(in_process=True)]
+loops = set()
+
+@pytest.fixture(scope="module")
+async def keeps_the_loop():
+    yield
+
+@pytest.fixture(scope="module", params=["asyncio"])
+def anyio_backend(request):
+    return request.param
+
+@pytest.mark.parametrize("number", [1, 2])
+async def test_it(keeps_the_loop, meeting_server, meeting_client, number):
+    import asyncio
+    loops.add(asyncio.get_running_loop())
+    assert len(loops) == 1
+    await upload(meeting_client, timeout=5)
+    assert len(meeting_server.requests) == 1
+    meeting_server.lose_next_reply()
+    with pytest.raises(UploadOutcomeUnknown):
+        await upload(meeting_client, timeout=5)
+"""
+    ).assert_outcomes(passed=2)
+
+
+@pytest.mark.parametrize("in_process", [False, True])
+def test_scripted_faults(inner: Inner, in_process: bool) -> None:
+    """In one line, and known for what they are in every variant."""
+    inner(
+        f"""
+from meeting_async.errors import RoomNotActive, UploadOutcomeUnknown
+
+@pytest.mark.anyio
+@pytest.mark.meeting_server(in_process={in_process})
+async def test_it(meeting_server, meeting_client):
+    meeting_server.refuse_next("ROOM_NOT_ACTIVE")
+    meeting_server.reply_next(503, headers={{"Retry-After": "5"}}, when="afterwards")
+    for error in (RoomNotActive, UploadOutcomeUnknown):
+        with pytest.raises(error):
+            await upload(meeting_client)
+    assert len(meeting_server.rooms["room01"].received) == 1
+"""
+    ).assert_outcomes(passed=2)
+
+
+# --- the marker -------------------------------------------------------------------------------
+
+
+def test_the_marker_says_what_server_it_is(inner: Inner) -> None:
+    """Rooms, settings of the server, and the client's key; the closest marker wins."""
+    inner(
+        """
+from meeting_async.errors import DocumentRefused
+
+pytestmark = pytest.mark.meeting_server(api_key="module", lock_seconds=7)
+
+@pytest.mark.meeting_server(api_key="class", max_size_whiteboard_file=7)
+class TestIt:
+    @pytest.mark.meeting_server(rooms=["room01", "room02"], api_key="test")
+    def test_all(self, meeting_server, meeting_client):
+        assert list(meeting_server.rooms) == ["room01", "room02"]
+        assert meeting_server.settings.lock_seconds == 7
+        assert meeting_server.api_key == "test"
+        with pytest.raises(DocumentRefused):
+            anyio.run(upload, meeting_client)
+
+    @pytest.mark.meeting_server(rooms=[])
+    def test_no_room(self, meeting_server):
+        assert (dict(meeting_server.rooms), meeting_server.api_key) == ({}, "class")
+"""
+    ).assert_outcomes(passed=2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ("processing=1", "unexpected keyword argument 'processing'"),
+        ("lock_seconds=0", "'lock_seconds' must be > 0"),
+        ("accepted_kinds=['pdf', 'jpg']", "'accepted_kinds' must be in"),
+        ("rooms=['a', 'a']", "there is already a room 'a'"),
+        ("'room02'", "takes keyword arguments only, not ('room02',)"),
+    ],
+)
+def test_a_wrong_marker_is_one_clear_line(inner: Inner, arguments: str, problem: str) -> None:
+    """No traceback through the plugin."""
+    done = inner(
+        f"@pytest.mark.meeting_server({arguments})\ndef test_it(meeting_server):\n    pass\n"
+    )
+    done.assert_outcomes(errors=1)
+    (line,) = {line for line in done.outlines if line.startswith("@pytest.mark.meeting_server: ")}
+    assert problem in line
+    assert "_meeting_async_pytest.py" not in done.stdout.str()
+
+
+def test_the_marker_and_the_fixtures_are_listed(inner: Inner) -> None:
+    """`--strict-markers` knows the marker, and pytest says what there is."""
+    test = "@pytest.mark.meeting_server()\ndef test_it(meeting_server):\n    pass\n"
+    inner(test, "--strict-markers").assert_outcomes(passed=1)
+    inner("", "--markers").stdout.fnmatch_lines(["@pytest.mark.meeting_server(*, rooms=*"])
+    inner("", "--fixtures").stdout.fnmatch_lines(
+        ["meeting_server*", "meeting_client*", "in_virtual_time*"]
+    )
+
+
+# --- in process, and virtual time -------------------------------------------------------------
+
+
+def test_in_process(inner: Inner) -> None:
+    """No socket, no thread: the server runs in the test's own event loop."""
+    inner(
+        """
+import threading
+
+@pytest.mark.anyio
+@pytest.mark.meeting_server(in_process=True)
+async def test_it(meeting_server, meeting_client):
+    assert "meeting-server" not in [thread.name for thread in threading.enumerate()]
+    with pytest.raises(RuntimeError, match="no URL"):
+        meeting_server.url
+    before = anyio.current_time()
+    await upload(meeting_client)
+    (file,) = meeting_server.rooms["room01"].received
+    assert before <= file.at <= anyio.current_time()
+"""
+    ).assert_outcomes(passed=2)
+
+
+@pytest.mark.parametrize(
+    ("fixture", "backend", "count"),
+    [
+        ("", '"asyncio"', 1),
+        (", anyio_backend", "anyio_backend", 2),
+        (", anyio_backend_name", "anyio_backend_name", 2),
+    ],
+)
+def test_virtual_time(inner: Inner, fixture: str, backend: str, count: int) -> None:
+    """A lock of five minutes and a conversion of one take no time, on the test's own backend."""
+    done = inner(IN_VIRTUAL_TIME.format(fixture=fixture, backend=backend))
+    done.assert_outcomes(passed=count)
+    assert done.duration < 30
+
+
+def test_virtual_time_with_options_of_the_backend(inner: Inner) -> None:
+    """`anyio_backend` may be a name with options, which are those of a real loop."""
+    done = inner(
+        "@pytest.fixture\ndef anyio_backend():\n"
+        '    return "trio", {"strict_exception_groups": True}\n'
+        + IN_VIRTUAL_TIME.format(fixture=", anyio_backend", backend='"trio"')
+    )
+    done.assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [
+        '"asyncio", {"loop_factory": meeting_async.testing.VirtualTimeLoop}',
+        '"trio", {"clock": trio.testing.MockClock(autojump_threshold=0)}',
+    ],
+)
+def test_virtual_time_for_all_tests_of_a_module(inner: Inner, backend: str) -> None:
+    """With the plugin of anyio: the clock is an option of its backend."""
+    done = inner(
+        f"""
+import meeting_async.testing, trio.testing
+
+pytestmark = [pytest.mark.anyio, pytest.mark.meeting_server(in_process=True)]
+
+@pytest.fixture
+def anyio_backend():
+    return {backend}
+
+@pytest.mark.parametrize("number", [1, 2])
+async def test_it(meeting_server, meeting_client, number):
+    meeting_server.rooms["room01"].lock(300)
+    receipt = await upload(meeting_client)
+    assert 300 <= receipt.seconds < 310
+"""
+    )
+    done.assert_outcomes(passed=2)
+    assert done.duration < 30
