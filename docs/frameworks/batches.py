@@ -1,34 +1,39 @@
 """Batches in the background of a web application, and their progress as server-sent events.
 
-One file per batch says what is to be done, a journal says how far it got: what a restart interrupts
-goes on after it. Batches live in one process: run one worker, or give each a folder of its own.
+A file per batch keeps the order, a journal keeps its progress, so a batch goes on after a restart.
+Batches live in one process: run one worker, or give each worker a folder of its own.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import uuid
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 import anyio
 import attrs
 from anyio.abc import TaskGroup
 
+import answers
 from meeting_async import Batch, BatchReport, Document, MeetingClient, UploadJob, UploadOutcome
 from meeting_async.errors import InvalidInput, MeetingError
 
+logger = logging.getLogger(__name__)
+
 HEARTBEAT_SECONDS = 15.0
-"""Between two comments on a silent stream: proxies cut what is silent for a minute."""
+"""A silent stream gets a comment this often, because proxies close what is silent for a minute."""
 
 STOP_SECONDS = 20.0
-"""For what is in flight when the application stops; below the patience of your supervisor."""
+"""Uploads in flight get this long when the application stops; your supervisor must wait longer."""
 
 KEPT = 100
-"""Finished batches whose outcomes stay in memory for late listeners; of others, the report."""
+"""So many finished batches keep their outcomes in memory; older ones have only their report."""
 
 EVENT_STREAM = {
     "Content-Type": "text/event-stream; charset=utf-8",
@@ -38,16 +43,16 @@ EVENT_STREAM = {
 
 
 class Progress:
-    """What a batch told so far. Listeners come and go as they like; nobody waits for them."""
+    """The events of a batch so far. Each listener reads them at its own speed."""
 
     def __init__(self) -> None:
-        self._run = uuid.uuid4().hex[:8]  # a restart numbers anew, so ids name the run, too
+        self._run = uuid.uuid4().hex[:8]  # numbers start again after a restart
         self._events: list[str] = []
         self._news = anyio.Event()
         self._is_over = False
 
     def tell(self, event: str, facts: Mapping[str, Any], *, last: bool = False) -> None:
-        """Add an event; after the ``last`` one listeners are sent home."""
+        """Add an event; the ``last`` one ends the streams of all listeners."""
         number = f"{self._run}-{len(self._events) + 1}"
         self._events.append(f"id: {number}\nevent: {event}\ndata: {json.dumps(facts)}\n\n")
         self._is_over = last
@@ -55,7 +60,7 @@ class Progress:
         self._news = anyio.Event()
 
     async def listen(self, last_seen: str | None = None) -> AsyncGenerator[str, None]:
-        """Yield what was told since ``last_seen`` (Last-Event-ID), then what will be."""
+        """Yield the events since ``last_seen`` (Last-Event-ID), then new ones as they come."""
         run, _, number = (last_seen or "").partition("-")
         seen = int(number) if run == self._run and number.isdecimal() else 0
         while True:
@@ -90,7 +95,7 @@ class Batches:
     @classmethod
     @asynccontextmanager
     async def open(cls, client: MeetingClient) -> AsyncGenerator[Self, None]:
-        """Go on with what was interrupted, and stop cleanly when the block ends."""
+        """Resume interrupted batches, and stop cleanly when the block ends."""
         folder = anyio.Path(os.environ.get("BATCHES_FOLDER", "batches"))
         await folder.mkdir(parents=True, exist_ok=True)
         documents = await anyio.Path(os.environ.get("DOCUMENTS_FOLDER", "documents")).resolve()
@@ -138,13 +143,14 @@ class Batches:
         progress = self._progress[batch_id]
         try:
             report = await self._upload(batch_id, jobs, progress)
-        except MeetingError as error:  # of the journal; jobs that fail do not raise
-            progress.tell("failed", {"detail": str(error)}, last=True)
-        else:
             if self._is_stopping:
                 return  # without a report, so that a restart goes on with it
             file = self.folder / f"{batch_id}.report.json"
             await file.write_text(json.dumps(_summary(report)), "utf-8")
+        except (MeetingError, OSError) as error:  # of the journal or the disk; no job raises
+            logger.exception("batch %s failed", batch_id)
+            progress.tell("failed", {"detail": answers.explain(error)}, last=True)
+        else:
             progress.tell("report", _summary(report), last=True)
         self._forget_old(batch_id)
 
@@ -171,15 +177,18 @@ class Batches:
     async def _resume(self) -> None:
         async for file in self.folder.glob("*.json"):
             if _is_id(file.stem) and not await file.with_suffix(".report.json").exists():
-                self._start(file.stem, self._jobs(await file.read_bytes()))
+                try:
+                    self._start(file.stem, self._jobs(await file.read_bytes()))
+                except InvalidInput:  # DOCUMENTS_FOLDER is another one now
+                    logger.exception("batch %s cannot be resumed", file.stem)
 
     def _stop(self) -> None:
-        """Begin nothing new; what is in flight may end."""
+        """Begin nothing new; what is being sent or answered comes to its end."""
         self._is_stopping = True
         for batch in self._running:
             batch.stop()
 
-    # --- what is ordered -------------------------------------------------------------------------
+    # --- orders ----------------------------------------------------------------------------------
 
     def _jobs(self, order: bytes) -> list[UploadJob]:
         try:
@@ -191,7 +200,7 @@ class Batches:
         return [self._job(number, job) for number, job in enumerate(jobs, 1)]
 
     def _job(self, number: int, job: object) -> UploadJob:
-        """Make one job; it is known by its number, so that an order may name a file twice."""
+        """Make one job. Its key is its number, so that an order may name a file twice."""
         match job:
             case {"room_id": str(room_id), "link": str(link), **rest} if not rest:
                 return UploadJob(room_id, Document.from_link(link), key=str(number))
@@ -200,10 +209,14 @@ class Batches:
         raise _wrong("jobs", job, 'is not {"room_id": ..., "link" or "path": ...}')
 
     def _document(self, path: str) -> Path:
-        """Refuse whatever leads out of the folder: the path comes from somebody's browser."""
-        file = Path(os.path.realpath(self.documents / path))
+        """Refuse a path that leads out of the folder, because it comes from a browser."""
+        problem = "is not in the folder of documents"
+        try:
+            file = Path(os.path.realpath(self.documents / path))
+        except ValueError as error:  # a NUL, or half a surrogate pair
+            raise _wrong("path", path, problem) from error
         if not file.is_relative_to(self.documents):
-            raise _wrong("path", path, "is not in the folder of documents")
+            raise _wrong("path", path, problem)
         return file
 
 
@@ -212,21 +225,26 @@ def _is_id(text: str) -> bool:
 
 
 def _wrong(field: str, value: object, problem: str) -> InvalidInput:
-    return InvalidInput(field, repr(value)[:80], problem, "mend the order")
+    return InvalidInput(field, repr(value)[:80], problem, "fix the order")
 
 
 def _facts(outcome: UploadOutcome) -> dict[str, Any]:
     return {
         "index": outcome.index,
         "room_id": outcome.room_id,
-        "document": outcome.document,
+        "document": _name(outcome.document),
         "status": outcome.status,
-        "delivered": None if outcome.status == "unknown" else outcome.is_good,
-        "detail": str(outcome.error) if outcome.error else None,
+        "delivered": None if outcome.status == "unknown" else outcome.delivered,
+        "detail": answers.explain(outcome.error),
     }
 
 
+def _name(document: str) -> str:
+    """Return the name of a document, and of a link only the last part: a host is not shown."""
+    return urlsplit(document).path.rpartition("/")[2] if "://" in document else document
+
+
 def _summary(report: BatchReport) -> dict[str, Any]:
-    names = ("total", "accepted", "resumed", "refused", "failed", "unknown", "skipped")
+    names = ("total", "accepted", "already_delivered", "refused", "failed", "unknown", "skipped")
     facts = {name: getattr(report, name) for name in names}
-    return {**facts, "stopped_by": str(report.stopped_by) if report.stopped_by else None}
+    return {**facts, "stopped_by": answers.explain(report.stopped_by)}

@@ -1,7 +1,7 @@
-"""What becomes of an upload whose browser goes away, or says nothing more.
+"""What becomes of an upload if the browser disconnects or stops sending.
 
 Frameworks differ: Starlette, FastAPI and Litestar let a handler go on, Quart and Django cancel it.
-Choose yourself: :meth:`Errands.finish` goes on under all of them, :func:`unless_gone` stops.
+Choose yourself: :meth:`Background.finish` goes on under all of them, :func:`unless_gone` stops.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ T = TypeVar("T")
 Receive = Callable[[], Awaitable[Any]]
 """ASGI's ``receive``, however a framework types it."""
 
-PATIENCE_SECONDS = 30.0
-"""Longest silence of a browser in the middle of its upload."""
+SILENCE_SECONDS = 30.0
+"""Longest time without a byte in the middle of a browser's upload."""
 
 STOP_SECONDS = 20.0
-"""For uploads that are on their way when the application stops."""
+"""Uploads in the background get this long when the application stops."""
 
 
-async def patiently(
-    stream: AsyncIterable[bytes], seconds: float = PATIENCE_SECONDS
+async def limit_silence(
+    stream: AsyncIterable[bytes], seconds: float = SILENCE_SECONDS
 ) -> AsyncGenerator[bytes, None]:
-    """Pass a request's body on; ``TimeoutError`` if for so long nothing comes.
+    """Pass a request's body on; raise ``TimeoutError`` when nothing comes for so many seconds.
 
-    A browser whose network is gone says nothing, and neither uvicorn nor the frameworks limit
-    that. Without a limit it would hold its turn in the room until TCP gives up, if ever.
+    A browser that lost its network sends nothing, and neither uvicorn nor the frameworks limit
+    that. Without a limit its upload would hold the room's lock here until TCP gives up, if ever.
     """
     iterator = aiter(stream)
     while True:
@@ -50,9 +50,9 @@ async def patiently(
 
 
 async def unless_gone(receive: Receive, work: Callable[[], Awaitable[T]]) -> T | None:
-    """Do the work, but cancel it when the browser goes away; then return ``None``.
+    """Do the work, but cancel it when the browser disconnects; then return ``None``.
 
-    For handlers that are not cancelled by their framework, and whose request was read to its end.
+    For handlers that the framework does not cancel, after the request's body was read.
     """
     results: list[T] = []
     failures: list[MeetingError] = []
@@ -60,7 +60,7 @@ async def unless_gone(receive: Receive, work: Callable[[], Awaitable[T]]) -> T |
     async def working() -> None:
         try:
             results.append(await work())
-        except MeetingError as error:  # out of the group's way, which would wrap it
+        except MeetingError as error:  # the task group would wrap it
             failures.append(error)
         group.cancel_scope.cancel()
 
@@ -68,23 +68,23 @@ async def unless_gone(receive: Receive, work: Callable[[], Awaitable[T]]) -> T |
         group.start_soon(working)
         while (await receive())["type"] != "http.disconnect":
             pass
-        logger.info("the browser went away: its upload is cancelled")
+        logger.info("the browser disconnected: its upload is cancelled")
         group.cancel_scope.cancel()
     if failures:
         raise failures[0]
     return results[0] if results else None
 
 
-class Errands:
-    """Work that outlives the request that asked for it."""
+class Background:
+    """Work that goes on when its request is cancelled."""
 
     def __init__(self, group: TaskGroup) -> None:
         self._group = group
 
     @classmethod
     @asynccontextmanager
-    async def open(cls) -> AsyncGenerator[Errands, None]:
-        """Run errands while the block runs; at its end, let those on their way come to theirs."""
+    async def open(cls) -> AsyncGenerator[Background, None]:
+        """Run work while the block runs; at its end, wait for it, ``STOP_SECONDS`` at most."""
         async with anyio.create_task_group() as group:
             yield cls(group)
             group.cancel_scope.deadline = anyio.current_time() + STOP_SECONDS
@@ -98,7 +98,7 @@ class Errands:
         async def working() -> None:
             try:
                 results.append(await work())
-            except Exception as error:  # noqa: BLE001 - it must not end the other errands
+            except Exception as error:  # noqa: BLE001 - it must not end other work
                 logger.info("an upload failed: %s", error)
                 failures.append(error)
             finally:

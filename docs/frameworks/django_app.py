@@ -23,12 +23,12 @@ from django.utils.decorators import async_only_middleware
 
 import answers
 from batches import EVENT_STREAM, Batches
-from disconnects import Errands, patiently
-from meeting_async import Document, LockPolicy, MeetingClient, UploadReceipt
+from disconnects import Background, limit_silence
+from meeting_async import Document, MeetingClient, UploadReceipt
 from meeting_async.errors import MeetingError
 
 MAX_WAIT = 20.0
-"""Seconds to wait for a locked room: browsers and proxies lose patience after a minute."""
+"""Seconds to wait for a locked room: proxies time out after a minute."""
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -47,7 +47,7 @@ settings.configure(
 
 
 async def upload(request: HttpRequest, room_id: str) -> HttpResponse:
-    """Hand the file of a form on to a room. Django parses it into a temporary file."""
+    """Pass the file of a form on to a room. Django parses it into a temporary file."""
     files = await sync_to_async(lambda: request.FILES)()  # reads, parses, writes: not on the loop
     document = files.get("document")
     if not isinstance(document, UploadedFile):
@@ -60,8 +60,8 @@ async def upload(request: HttpRequest, room_id: str) -> HttpResponse:
 
     if request.GET.get("when_gone") == "cancel":  # what Django does
         return respond(answers.delivered(await work()))
-    errands: Errands = of(request, "errands")
-    return respond(answers.delivered(await errands.finish(work)))
+    background: Background = of(request, "background")
+    return respond(answers.delivered(await background.finish(work)))
 
 
 async def begin(request: HttpRequest) -> HttpResponse:
@@ -72,7 +72,7 @@ async def begin(request: HttpRequest) -> HttpResponse:
 
 
 async def events(request: HttpRequest, batch_id: str) -> HttpResponse | StreamingHttpResponse:
-    """Tell what happened to a batch so far, and go on telling."""
+    """Send the events of a batch so far, then new ones as they come."""
     batches: Batches = of(request, "batches")
     told = await batches.listen(batch_id, request.headers.get("Last-Event-ID"))
     if told is None:
@@ -122,9 +122,9 @@ async def lifespan(scope: Message, receive: Receive, send: Send) -> None:
         async with (
             MeetingClient.from_env() as client,
             Batches.open(client) as batches,
-            Errands.open() as errands,
+            Background.open() as background,
         ):
-            scope["state"].update(client=client, batches=batches, errands=errands)
+            scope["state"].update(client=client, batches=batches, background=background)
             await send({"type": "lifespan.startup.complete"})
             phase = "shutdown"
             await receive()  # lifespan.shutdown
@@ -146,13 +146,12 @@ async def stream(scope: Message, receive: Receive) -> answers.Answer:
     client: MeetingClient = scope["state"]["client"]
     try:
         document = Document.from_stream(
-            patiently(body(receive)),
+            limit_silence(body(receive)),
             filename,
             size=int(size),
-            replayable=False,  # so a busy room must be found out before the first byte:
+            replayable=False,  # so there is one attempt
         )
-        asking = client.with_options(lock=LockPolicy(probe=True))
-        receipt = await asking.upload_whiteboard_file(room_id, document, max_wait=MAX_WAIT)
+        receipt = await client.upload_whiteboard_file(room_id, document, max_wait=MAX_WAIT)
     except MeetingError as error:
         return answers.failed(error)
     return answers.delivered(receipt)

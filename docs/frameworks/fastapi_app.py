@@ -14,12 +14,12 @@ from fastapi.responses import JSONResponse, StreamingResponse
 
 import answers
 from batches import EVENT_STREAM, Batches
-from disconnects import patiently, unless_gone
-from meeting_async import Document, LockPolicy, MeetingClient, UploadReceipt
+from disconnects import limit_silence, unless_gone
+from meeting_async import Document, MeetingClient, UploadReceipt
 from meeting_async.errors import MeetingError
 
 MAX_WAIT = 20.0
-"""Seconds to wait for a locked room: browsers and proxies lose patience after a minute."""
+"""Seconds to wait for a locked room: proxies time out after a minute."""
 
 
 @asynccontextmanager
@@ -39,7 +39,7 @@ async def upload(
     document: UploadFile,
     when_gone: Literal["finish", "cancel"] = "finish",
 ) -> Response:
-    """Hand the file of a form on to a room. FastAPI has put it into a temporary file by now."""
+    """Pass the file of a form on to a room. FastAPI has put it into a temporary file by now."""
     client: MeetingClient = request.state.client
 
     async def work() -> UploadReceipt:
@@ -58,13 +58,12 @@ async def stream(request: Request, room_id: str, filename: str) -> Response:
         raise HTTPException(411)
     client: MeetingClient = request.state.client
     document = Document.from_stream(
-        patiently(request.stream()),
+        limit_silence(request.stream()),
         filename,
         size=int(request.headers["content-length"]),
-        replayable=False,  # so a busy room must be found out before the first byte:
+        replayable=False,  # so there is one attempt
     )
-    asking = client.with_options(lock=LockPolicy(probe=True))
-    receipt = await asking.upload_whiteboard_file(room_id, document, max_wait=MAX_WAIT)
+    receipt = await client.upload_whiteboard_file(room_id, document, max_wait=MAX_WAIT)
     return respond(answers.delivered(receipt))
 
 
@@ -79,7 +78,7 @@ async def begin(request: Request) -> Response:
 async def events(
     request: Request, batch_id: str, last_event_id: str | None = Header(None)
 ) -> Response:
-    """Tell what happened to a batch so far, and go on telling."""
+    """Send the events of a batch so far, then new ones as they come."""
     told = await request.state.batches.listen(batch_id, last_event_id)
     if told is None:
         raise HTTPException(404)
@@ -87,8 +86,8 @@ async def events(
 
 
 @app.exception_handler(MeetingError)
-async def refuse(_request: Request, error: Exception) -> Response:
-    """Turn what the client raises into statuses, for all routes at once."""
+async def refuse(_request: Request, error: Any) -> Response:
+    """Turn errors of the client into statuses, for all routes at once."""
     return respond(answers.failed(error))
 
 

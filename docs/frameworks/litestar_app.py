@@ -18,12 +18,12 @@ from litestar.response import Stream
 
 import answers
 from batches import EVENT_STREAM, Batches
-from disconnects import patiently, unless_gone
-from meeting_async import Document, LockPolicy, MeetingClient, UploadReceipt
+from disconnects import limit_silence, unless_gone
+from meeting_async import Document, MeetingClient, UploadReceipt
 from meeting_async.errors import MeetingError
 
 MAX_WAIT = 20.0
-"""Seconds to wait for a locked room: browsers and proxies lose patience after a minute."""
+"""Seconds to wait for a locked room: proxies time out after a minute."""
 
 MAX_BODY = 128 * 1024**2
 """Bytes of a request; Litestar's own limit of 10 MB is below that of most meeting servers."""
@@ -47,7 +47,7 @@ async def upload(
     data: Form,
     when_gone: Literal["finish", "cancel"] = "finish",
 ) -> Response[Any]:
-    """Hand the file of a form on to a room. Litestar has put it into a temporary file by now."""
+    """Pass the file of a form on to a room. Litestar has put it into a temporary file by now."""
     client: MeetingClient = state.client
     if "document" not in data:
         raise HTTPException("the form has no file named document", status_code=422)
@@ -70,13 +70,12 @@ async def stream(
         raise HTTPException(status_code=411)
     client: MeetingClient = state.client
     document = Document.from_stream(
-        patiently(request.stream()),
+        limit_silence(request.stream()),
         filename,
         size=int(request.headers["content-length"]),
-        replayable=False,  # so a busy room must be found out before the first byte:
+        replayable=False,  # so there is one attempt
     )
-    asking = client.with_options(lock=LockPolicy(probe=True))
-    receipt = await asking.upload_whiteboard_file(room_id, document, max_wait=MAX_WAIT)
+    receipt = await client.upload_whiteboard_file(room_id, document, max_wait=MAX_WAIT)
     return respond(answers.delivered(receipt))
 
 
@@ -89,7 +88,7 @@ async def begin(request: Request[Any, Any, State], state: State) -> dict[str, st
 
 @get("/batches/{batch_id:str}/events")
 async def events(request: Request[Any, Any, State], state: State, batch_id: str) -> Stream:
-    """Tell what happened to a batch so far, and go on telling."""
+    """Send the events of a batch so far, then new ones as they come."""
     told = await state.batches.listen(batch_id, request.headers.get("last-event-id"))
     if told is None:
         raise NotFoundException
@@ -99,7 +98,7 @@ async def events(request: Request[Any, Any, State], state: State, batch_id: str)
 
 
 def refuse(_request: Request[Any, Any, State], error: MeetingError) -> Response[Any]:
-    """Turn what the client raises into statuses, for all routes at once."""
+    """Turn errors of the client into statuses, for all routes at once."""
     return respond(answers.failed(error))
 
 

@@ -17,12 +17,12 @@ from quart.wrappers.request import Body
 
 import answers
 from batches import EVENT_STREAM, Batches
-from disconnects import Errands, patiently
-from meeting_async import Document, LockPolicy, MeetingClient, UploadReceipt
+from disconnects import Background, limit_silence
+from meeting_async import Document, MeetingClient, UploadReceipt
 from meeting_async.errors import MeetingError
 
 MAX_WAIT = 20.0
-"""Seconds to wait for a locked room: browsers and proxies lose patience after a minute."""
+"""Seconds to wait for a locked room: proxies time out after a minute."""
 
 # --- one chunk at a time -------------------------------------------------------------------------
 
@@ -92,9 +92,9 @@ async def lifespan() -> AsyncGenerator[None, None]:
     async with (
         MeetingClient.from_env() as client,
         Batches.open(client) as batches,
-        Errands.open() as errands,
+        Background.open() as background,
     ):
-        app.extensions.update(client=client, batches=batches, errands=errands)
+        app.extensions.update(client=client, batches=batches, background=background)
         yield
 
 
@@ -106,7 +106,7 @@ def client() -> MeetingClient:
 
 @app.post("/rooms/<room_id>/documents")
 async def upload(room_id: str) -> Response:
-    """Hand the file of a form on to a room. Quart parses it into a temporary file."""
+    """Pass the file of a form on to a room. Quart parses it into a temporary file."""
     document = (await request.files).get("document")
     if document is None:
         abort(422, "the form has no file named document")
@@ -126,8 +126,8 @@ async def upload(room_id: str) -> Response:
 
     if request.args.get("when_gone") == "cancel":  # what Quart does
         return respond(answers.delivered(await work()))
-    errands: Errands = current_app.extensions["errands"]
-    return respond(answers.delivered(await errands.finish(work)))
+    background: Background = current_app.extensions["background"]
+    return respond(answers.delivered(await background.finish(work)))
 
 
 @app.put("/rooms/<room_id>/documents/<filename>")
@@ -136,13 +136,12 @@ async def stream(room_id: str, filename: str) -> Response:
     if request.content_length is None:
         abort(411)
     document = Document.from_stream(
-        patiently(request.body),
+        limit_silence(request.body),
         filename,
         size=request.content_length,
-        replayable=False,  # so a busy room must be found out before the first byte:
+        replayable=False,  # so there is one attempt
     )
-    asking = client().with_options(lock=LockPolicy(probe=True))
-    receipt = await asking.upload_whiteboard_file(room_id, document, max_wait=MAX_WAIT)
+    receipt = await client().upload_whiteboard_file(room_id, document, max_wait=MAX_WAIT)
     return respond(answers.delivered(receipt))
 
 
@@ -156,7 +155,7 @@ async def begin() -> tuple[Response, int]:
 
 @app.get("/batches/<batch_id>/events")
 async def events(batch_id: str) -> Response:
-    """Tell what happened to a batch so far, and go on telling."""
+    """Send the events of a batch so far, then new ones as they come."""
     batches: Batches = current_app.extensions["batches"]
     told = await batches.listen(batch_id, request.headers.get("Last-Event-ID"))
     if told is None:
@@ -166,7 +165,7 @@ async def events(batch_id: str) -> Response:
 
 @app.errorhandler(MeetingError)
 async def refuse(error: MeetingError) -> Response:
-    """Turn what the client raises into statuses, for all routes at once."""
+    """Turn errors of the client into statuses, for all routes at once."""
     return respond(answers.failed(error))
 
 

@@ -18,12 +18,12 @@ from starlette.routing import Route
 
 import answers
 from batches import EVENT_STREAM, Batches
-from disconnects import patiently, unless_gone
-from meeting_async import Document, LockPolicy, MeetingClient, UploadReceipt
+from disconnects import limit_silence, unless_gone
+from meeting_async import Document, MeetingClient, UploadReceipt
 from meeting_async.errors import MeetingError
 
 MAX_WAIT = 20.0
-"""Seconds to wait for a locked room: browsers and proxies lose patience after a minute."""
+"""Seconds to wait for a locked room: proxies time out after a minute."""
 
 
 @asynccontextmanager
@@ -34,7 +34,7 @@ async def lifespan(_app: Starlette) -> AsyncIterator[dict[str, Any]]:
 
 
 async def upload(request: Request) -> Response:
-    """Hand the file of a form on to a room. Starlette parses it into a temporary file."""
+    """Pass the file of a form on to a room. Starlette parses it into a temporary file."""
     client: MeetingClient = request.state.client
     room_id: str = request.path_params["room_id"]
     async with request.form(max_files=1) as form:  # closes the file at the end
@@ -58,13 +58,12 @@ async def stream(request: Request) -> Response:
         raise HTTPException(411)
     client: MeetingClient = request.state.client
     document = Document.from_stream(
-        patiently(request.stream()),
+        limit_silence(request.stream()),
         request.path_params["filename"],
         size=int(request.headers["content-length"]),
-        replayable=False,  # so a busy room must be found out before the first byte:
+        replayable=False,  # so there is one attempt
     )
-    asking = client.with_options(lock=LockPolicy(probe=True))
-    receipt = await asking.upload_whiteboard_file(
+    receipt = await client.upload_whiteboard_file(
         request.path_params["room_id"], document, max_wait=MAX_WAIT
     )
     return respond(answers.delivered(receipt))
@@ -77,7 +76,7 @@ async def begin(request: Request) -> Response:
 
 
 async def events(request: Request) -> Response:
-    """Tell what happened to a batch so far, and go on telling."""
+    """Send the events of a batch so far, then new ones as they come."""
     last_seen = request.headers.get("last-event-id")
     told = await request.state.batches.listen(request.path_params["batch_id"], last_seen)
     if told is None:
@@ -85,13 +84,13 @@ async def events(request: Request) -> Response:
     return StreamingResponse(told, headers=EVENT_STREAM)
 
 
-async def refuse(_request: Request, error: Exception) -> Response:
-    """Turn what the client raises into statuses, for all routes at once."""
+async def refuse(_request: Request, error: Any) -> Response:
+    """Turn errors of the client into statuses, for all routes at once."""
     return respond(answers.failed(error))
 
 
 async def nobody_there(_request: Request, _error: Exception) -> Response:
-    """End a request whose browser is gone without a traceback in the log."""
+    """End a request without a browser, and without a traceback in the log."""
     return Response(status_code=499)
 
 
