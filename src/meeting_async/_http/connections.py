@@ -101,6 +101,9 @@ class Connections:
         try:
             with scope:
                 return await self._send(request, scope)
+        except errors.TransportError:
+            if not scope.cancel_called:  # else it broke because it was closed
+                raise
         finally:
             if_closed = self._sending.pop(scope)
         raise if_closed

@@ -85,7 +85,7 @@ class Signals:
         self.count += 1
 
     def ignore(self) -> None:
-        """Let the process end in peace: everything is told."""
+        """Ignore them until the process ends, as everything is told."""
         for number in self._caught:
             signal.signal(number, signal.SIG_IGN)
 

@@ -75,7 +75,7 @@ class Entry:
         """Path from the working directory, or link without its query, which may be a secret."""
         if self.is_link:
             return re.split(r"[?#]", self.target, maxsplit=1)[0]
-        return os.path.join(self.origin.folder, self.target)  # noqa: PTH118 - any string is a path
+        return os.path.join(self.origin.folder, self.target)
 
     @property
     def is_link(self) -> bool:
@@ -85,7 +85,7 @@ class Entry:
     @property
     def path(self) -> str:
         """Absolute path, as one file may be written in several ways."""
-        return os.path.normpath(os.path.join(self.origin.root, self.target))  # noqa: PTH118 - as above
+        return os.path.normpath(os.path.join(self.origin.root, self.target))
 
     @property
     def identity(self) -> object:
@@ -130,7 +130,7 @@ class Entry:
         """Look at the file, and tell what is wrong with it."""
         if self.is_link:
             return None
-        name = self.filename or os.path.basename(self.target)  # noqa: PTH119 - as above
+        name = self.filename or os.path.basename(self.target)
         try:
             self.size = check_file(self.path, name, max_size)
         except MeetingError as error:
@@ -148,7 +148,7 @@ class StdinEntry(Entry):
 
     def document(self) -> Document:
         """Make the document."""
-        stdin = io.FileIO(0, closefd=False)  # sys.stdin has a lock that a thread may keep for ever
+        stdin = io.FileIO(0, closefd=False)  # a thread that reads sys.stdin would hold up the exit
         return Document.from_stream(stdin, self.filename or "")
 
     def problems(self) -> Iterator[str]:

@@ -86,11 +86,11 @@ def _measures(manifest: Manifest) -> tuple[int, int, int]:
 
 def _check_report(path: str) -> None:
     """Find out before the batch whether the report can be written."""
-    place = path if os.path.exists(path) else os.path.dirname(path) or "."  # noqa: PTH110, PTH120 - any string
+    place = path if os.path.exists(path) else os.path.dirname(path) or "."
     problem = None
-    if os.path.isdir(path):  # noqa: PTH112 - as above
+    if os.path.isdir(path):
         problem = "is a folder"
-    elif not os.path.exists(place):  # noqa: PTH110 - as above
+    elif not os.path.exists(place):
         problem = "is in a folder that is not there"
     elif not os.access(place, os.W_OK):
         problem = "cannot be written"

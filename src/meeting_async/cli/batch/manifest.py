@@ -63,14 +63,14 @@ def _read(source: str, besides: Collection[str]) -> Manifest:
             raise _unusable(source, "is closed")
         return _written(sys.stdin.buffer.read(MAX_MANIFEST_BYTES + 1), "stdin", "")
     try:
-        if stat.S_ISDIR(os.stat(source).st_mode):  # noqa: PTH116 - a path may be any string
-            return _folder(source, {os.path.abspath(path) for path in besides})  # noqa: PTH100 - as above
-        with open(source, "rb") as file:  # noqa: PTH123 - as above
+        if stat.S_ISDIR(os.stat(source).st_mode):
+            return _folder(source, {os.path.abspath(path) for path in besides})
+        with open(source, "rb") as file:
             data = file.read(MAX_MANIFEST_BYTES + 1)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         reason = getattr(error, "strerror", None) or str(error)
         raise _unusable(source, f"cannot be read: {reason}") from error
-    return _written(data, source, os.path.dirname(source))  # noqa: PTH120 - as above
+    return _written(data, source, os.path.dirname(source))
 
 
 def _unusable(source: str, problem: str) -> InvalidInput:
@@ -82,7 +82,7 @@ def _written(data: bytes, name: str, folder: str) -> Manifest:
     if len(data) > MAX_MANIFEST_BYTES:
         raise _unusable(name, f"is larger than {MAX_MANIFEST_BYTES // 1024**2} MiB")
     manifest = Manifest(name)
-    origin = Origin(name, folder, os.path.abspath(folder))  # noqa: PTH100 - a path may be any string
+    origin = Origin(name, folder, os.path.abspath(folder))
     rooms: dict[str, str] = {}  # one string for each room, not one for each line
     for row in rows_in(data):
         if isinstance(row, Mistake):
@@ -127,7 +127,7 @@ def _folder(source: str, besides: Collection[str]) -> Manifest:
     could mean that a document is missed; only hidden files and ``besides`` are left out.
     """
     manifest = Manifest(source)
-    origin = Origin("", source, os.path.abspath(source))  # noqa: PTH100 - as above
+    origin = Origin("", source, os.path.abspath(source))
     for room in _listed(source, manifest, besides):
         if not room.is_dir():
             manifest.flaws.add(0, room.path, f"is beside the rooms' folders: {_LAYOUT}")
@@ -155,7 +155,7 @@ def _listed(
     for entry in everything:
         if _is_hidden(entry.name):
             manifest.left_out += 1
-        elif os.path.abspath(entry.path) not in besides:  # noqa: PTH100 - a name may be any string
+        elif os.path.abspath(entry.path) not in besides:
             yield entry
 
 

@@ -30,7 +30,7 @@ MOST_ROWS = 20_000
 
 def write_page(path: str, report: BatchReport, **facts: Any) -> None:
     """Write the page to a file; see :func:`page`."""
-    with open(path, "w", encoding="utf-8") as file:  # noqa: PTH123 - a path may be any string
+    with open(path, "w", encoding="utf-8") as file:
         file.write(page(report, **facts))
 
 
