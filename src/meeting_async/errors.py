@@ -315,10 +315,10 @@ class RoomBusy(MeetingError, TimeoutError):
     free_in: float | None
     """Seconds from now after which the room's lock must have ended; ``None`` if nobody can say."""
     reason: str = ""
-    """The server's own words, if it was asked."""
+    """What the server answered, if it was asked."""
 
     def _text(self) -> str:
-        said = f" ({self.reason})" if self.reason else ""
+        said = f" (HTTP 409: {self.reason})" if self.reason else ""
         free = "" if self.free_in is None else f"; it must be free in {self.free_in:.0f} s"
         return (
             f"room {self.room_id!r} is busy: {self.held_by} has it{said}, "

@@ -24,9 +24,9 @@ try:
     from redis.asyncio import Redis
     from redis.asyncio.lock import Lock
     from redis.exceptions import LockNotOwnedError
-except ModuleNotFoundError as error:
+except ModuleNotFoundError as _error:
     hint = "meeting_async.redis needs redis-py: pip install 'meeting-async[redis]'"
-    raise ModuleNotFoundError(hint, name=error.name) from error
+    raise ModuleNotFoundError(hint, name=_error.name) from _error
 
 from meeting_async._delivery.observer import logger
 from meeting_async._delivery.room_locks import local_room_locks

@@ -11,7 +11,15 @@ import anyio
 import httpx
 import pytest
 
-from meeting_async import Document, MeetingClient, RetryPolicy, Timeouts, UploadReceipt
+from meeting_async import (
+    Document,
+    Event,
+    Finished,
+    MeetingClient,
+    RetryPolicy,
+    Timeouts,
+    UploadReceipt,
+)
 from meeting_async.errors import (
     ConfigurationError,
     ConnectFailed,
@@ -332,6 +340,17 @@ def test_check_link(run: Run, answer: Act, error: Any, words: str) -> None:
     run(main)
 
 
+def test_check_link_with_images_allowed(run: Run) -> None:
+    """A link to an image is what the caller wants then."""
+
+    async def main() -> None:
+        transport = Scripted(head(kind=b"image/png"), accepted())
+        async with client_of(transport, check_link=True, allow_images=True) as client:
+            await client.upload_whiteboard_file("room01", Document.from_link(LINK))
+
+    run(main)
+
+
 def test_a_link_is_not_asked_by_default(run: Run) -> None:
     """It would make the caller's machine fetch a URL."""
 
@@ -466,7 +485,8 @@ async def test_the_life_of_a_client() -> None:
     await clients[0].call("room/list")
     with pytest.warns(ResourceWarning, match="unclosed MeetingClient for https://meet.test/auth"):
         clients.clear()
-    async with client_of(Scripted()) as closed:
+    ends: list[Event] = []
+    async with client_of(Scripted(), on_event=ends.append) as closed:
         pass
     await closed.aclose()
     with pytest.raises(RuntimeError, match="closed"):
@@ -474,6 +494,7 @@ async def test_the_life_of_a_client() -> None:
     with pytest.raises(RuntimeError, match="closed"):
         await closed.upload_whiteboard_file("room01", PDF, filename="deck.pdf")
     assert "closed" in repr(closed)
+    assert [type(event) for event in ends] == [Finished, Finished]
 
 
 def test_receipts_are_public_values(run: Run) -> None:

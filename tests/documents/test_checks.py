@@ -14,8 +14,8 @@ from meeting_async._documents.checks import (
     check_link,
     check_size,
     check_type,
-    parse_size,
 )
+from meeting_async._policies import parse_size
 from meeting_async.errors import (
     ConfigurationError,
     DocumentEmpty,

@@ -147,7 +147,7 @@ REPLY = (400, "NAME", "no such thing")
          ("upload of 'deck.pdf' to room 'room01': the server knows no such room "
           "(HTTP 200: none). Create it.")),
         (errors.RoomBusy(330.04, "another client", 12.3, "in use"),
-         ("room 'room01' is busy: another client has it (in use), after 330.0 s of waiting; "
+         ("room 'room01' is busy: another client has it (HTTP 409: in use), after 330.0 s of waiting; "
           "it must be free in 12 s")),
         (errors.RoomBusy(0, "another upload from here", None),
          "room 'room01' is busy: another upload from here has it, after 0.0 s of waiting"),

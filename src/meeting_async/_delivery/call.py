@@ -25,6 +25,8 @@ from meeting_async.errors import (
     MeetingError,
     RequestRefused,
     RoomBusy,
+    RoomNotActive,
+    RoomNotFound,
     UploadOutcomeUnknown,
 )
 
@@ -175,6 +177,8 @@ class Call:
         ours = error if isinstance(error, MeetingError) else None
         if ours is not None:
             self.note(ours)
+        if isinstance(error, RoomNotFound | RoomNotActive) and self.room_id is not None:
+            self.session.forget(self.room_id)
         self.tell(
             _events.Finished,
             verdict=self.log.verdict(error),
@@ -220,20 +224,20 @@ async def running(call: Call, timeout: float | None) -> AsyncGenerator[None, Non
 
     An upload of which an attempt may have arrived ends as unknown, whatever ended it.
     """
-    with call.session.in_use():
-        try:
+    try:
+        with call.session.in_use():
             async with _limited(call, checked_seconds(timeout)):
                 yield
-        except Exception as error:
-            final = _final(call, error)
-            call.finish(final)
-            if final is error:
-                raise
-            raise final from error
-        except BaseException as error:
-            call.finish(error)
+    except Exception as error:
+        final = _final(call, error)
+        call.finish(final)
+        if final is error:
             raise
-        call.finish(None)
+        raise final from error
+    except BaseException as error:
+        call.finish(error)
+        raise
+    call.finish(None)
 
 
 @asynccontextmanager

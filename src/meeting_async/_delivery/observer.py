@@ -43,7 +43,7 @@ _MESSAGES: dict[type[Event], tuple[int, str]] = {
     ),
     _events.Finished: (
         logging.WARNING,
-        _CALL + "%(verdict)s after %(attempts)d attempts and %(seconds).2f s (%(error)s)",
+        _CALL + "%(verdict)s in %(seconds).2f s; attempts: %(attempts)d; error: %(error)s",
     ),
 }
 

@@ -124,7 +124,7 @@ async def upload_document(
             log.size = state.size = prepared.size
             if options.check_link and made.link is not None:
                 log.phase = "asking the link"
-                await check_target(session, made.link, options.max_size_whiteboard_file)
+                await check_target(session, made.link, options)
             hooks = hooks or NoHooks()
             async with _room_lock(call, state, prepared, hooks):
                 state.set_doubt(session.doubt_since(room_id, state.lock.window))

@@ -7,7 +7,6 @@ from urllib.parse import urlsplit
 
 from meeting_async._text import link_label, short_repr
 from meeting_async.errors import (
-    ConfigurationError,
     DocumentEmpty,
     DocumentTooLarge,
     DocumentTypeRefused,
@@ -19,8 +18,6 @@ HEAD_BYTES = 32
 
 MAX_LINK_BYTES = 8192
 """Longest link: common HTTP servers refuse request lines above 8 KiB (RFC 9110 section 4.1)."""
-
-_UNITS = {"": 1, "B": 1, "KIB": 1024, "MIB": 1024**2, "GIB": 1024**3}
 
 _IMAGE_MAGIC: tuple[tuple[bytes, str], ...] = (
     (rb"\x89PNG\r\n\x1a\n", "PNG image"),
@@ -39,27 +36,6 @@ _IMAGE_SUFFIXES = frozenset(
 )
 
 _DOCUMENT_MAGIC = (b"%PDF-", b"PK\x03\x04", b"\xd0\xcf\x11\xe0", b"{\\rtf")
-
-
-def parse_size(text: str | int, *, field: str) -> int:
-    """Read a size in bytes: an ``int``, digits, or a number with KiB, MiB or GiB (powers of 1024).
-
-    ``MB`` and the like are refused instead of guessed: servers of this kind count in 1024².
-
-    Raises:
-        ConfigurationError: It is not a size; the error names ``field``.
-
-    """
-    if isinstance(text, int) and not isinstance(text, bool):
-        size = text
-    else:
-        match = re.fullmatch(r"\s*(\d{1,15})\s*([A-Za-z]*)\s*", str(text), re.ASCII)
-        unit = _UNITS.get(match[2].upper()) if match else None
-        size = int(match[1]) * unit if match and unit else 0
-    if size <= 0:
-        fix = "give a number of bytes above 0, or a unit as in 30MiB"
-        raise ConfigurationError(field, short_repr(text), "is not a size", fix)
-    return size
 
 
 def check_size(document: str, size: int, limit: int | None) -> None:

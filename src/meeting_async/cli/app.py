@@ -54,7 +54,7 @@ def _version() -> str:
     return meeting_async.__version__
 
 
-app = App(
+app: App = App(
     name=PROGRAM,
     help=_HELP,
     help_format="plaintext",  # needs no parser, which would take a while to import

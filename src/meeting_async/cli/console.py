@@ -105,8 +105,8 @@ class Output:
     """The two streams of a command."""
 
     def __init__(self, *, as_json: bool = False) -> None:
-        self.results = Stream(sys.stdout)
-        self.notes = Stream(sys.stderr)
+        self.results: Stream = Stream(sys.stdout)
+        self.notes: Stream = Stream(sys.stderr)
         self.as_json = as_json
         self.live: Console | None = None
         """The console of a display that is redrawn in place; lines are written above it."""

@@ -74,7 +74,7 @@ class Signals:
     """
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count: int = 0
         numbers = [getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP")]
         # Whoever started us may want a signal to be ignored, as `nohup` does.
         self._caught = [n for n in numbers if n and signal.getsignal(n) is not signal.SIG_IGN]

@@ -43,7 +43,7 @@ class Display:
     """Shows a batch while its block runs; it is itself an ``on_event``. This one says nothing."""
 
     def __init__(self) -> None:
-        self.report = BatchReport()
+        self.report: BatchReport = BatchReport()
         """The account of the batch so far."""
 
     def __call__(self, event: Event, /) -> None:
