@@ -71,7 +71,7 @@ class LockPolicy:
 
     After a first refusal (HTTP 409) an upload asks with a form of some 300 bytes whether the room
     is still locked: after ``min_delay`` at first, then every 2 s; it sends its document when the
-    room is free. Documents of at most 64 KiB are sent instead of a question.
+    room is free. A document of at most 64 KiB is its own question.
     """
 
     max_wait: float | None = attrs.field(default=None, validator=_max_wait)
@@ -84,7 +84,7 @@ class LockPolicy:
     min_delay: float = attrs.field(default=0.5, validator=number(float, 0.25))
     """First delay, before jitter. A lock may be released a moment after its holder's 200."""
     max_delay: float = attrs.field(default=7.5, validator=_positive)
-    """Longest delay between two documents that are sent without a question, before jitter."""
+    """Longest delay between two documents above 64 KiB that are sent without a question."""
     probe: bool = attrs.field(default=True, validator=instance(bool))
     """Ask with an empty form whether the room is free before a document is sent again."""
 

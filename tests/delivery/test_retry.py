@@ -425,17 +425,6 @@ def test_documents_without_questions_come_ever_more_rarely() -> None:
     assert waited(slow, BUSY, 150, body_seconds=100) >= 50
 
 
-@pytest.mark.parametrize("random", RANDOMS)
-@pytest.mark.parametrize(("body", "expected"), [(1.0, 2.0), (2.4, 0.6), (9.0, 0.5)])
-def test_a_document_ends_just_when_the_lock_must_have_ended(
-    body: float, expected: float, random: float
-) -> None:
-    """Three seconds before the lock's last moment there is time for a body of one."""
-    state = new_state(probe=False)
-    follow(state, BUSY, 0, body_seconds=body)
-    assert waited(state, BUSY, 297, random, body_seconds=body) == pytest.approx(expected)
-
-
 def test_two_vain_bodies_and_no_more_questions() -> None:
     """A server that says *free* and then 409, twice in a row, is asked no more, by no call."""
     questions = Questions()

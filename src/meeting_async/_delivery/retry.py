@@ -56,15 +56,12 @@ MAX_ROOM_HINT = 60.0
 JITTER = 0.25
 """Share by which a delay is moved at random, so that waiters do not wake together."""
 
-# For documents that are sent without a question; the simulation in `benchmarks/` chose them.
 GROWTH = 4.0
 """Delay as a multiple of the time already waited, until it reaches its longest."""
-LINE_SHARE = 0.4
-"""Share of the time for which refused documents may keep a slow line busy."""
-PATIENCE = 120.0
-"""Seconds of waiting after which the longest delay shrinks in proportion."""
-SMALLEST_SHARE = 0.25
-"""Part of the longest delay that is left after a long wait: it must not end in hammering."""
+
+BODY_SHARE = 1.5
+"""Shortest delay between two documents that are sent without a question, as a multiple of the time
+that one takes to send: a slow line stays free for others for 60 % of the time."""
 
 
 class Repeatability(enum.Enum):
@@ -420,29 +417,18 @@ class RetryState:
     def _room_delay(self, now: float, random: float) -> float:
         """Seconds until the room is asked, or the document sent, again."""
         waited = self._lock_age(now)
-        if self.must_ask:
-            seconds = max(min(waited * GROWTH, ASK_INTERVAL), self.lock.min_delay)
-            rivals = self._rival_interval(random) if waited > 0 else 0.0
-            return max(_jittered(seconds, random), rivals, MIN_WAIT)
-        longest = max(self.lock.max_delay * _shrinking(waited), self._slow_line)
-        grown = max(min(waited * GROWTH, longest), self._slow_line / 2, self.lock.min_delay)
-        return max(min(_jittered(grown, random), self._until_expiry(waited)), MIN_WAIT)
+        is_small = not (self.must_ask or self._is_worth_asking)  # it is its own question
+        longest = ASK_INTERVAL if self.must_ask or is_small else self.lock.max_delay
+        seconds = max(min(waited * GROWTH, longest), self.lock.min_delay)
+        if not self.must_ask:
+            seconds = max(seconds, self._body_seconds * BODY_SHARE)
+        rivals = self._rival_interval(random) if self.must_ask and waited > 0 else 0.0
+        return max(seconds * (1 + JITTER * (2 * random - 1)), rivals, MIN_WAIT)
 
     def _rival_interval(self, random: float) -> float:
         """Seconds between questions after lost races; the first question after one comes soon."""
         share = min(RIVAL_SHARE * self._lost_races, MAX_RIVAL_SHARE)
         return self._body_seconds * share * (1 + RIVAL_JITTER * (2 * random - 1))
-
-    @property
-    def _slow_line(self) -> float:
-        """Delay that leaves the line free for ``1 - LINE_SHARE`` of the time."""
-        return self._body_seconds * (1 - LINE_SHARE) / LINE_SHARE
-
-    def _until_expiry(self, waited: float) -> float:
-        """Delay after which the next document ends just when the lock must have ended."""
-        if waited >= self.lock.window:
-            return math.inf
-        return max(self.lock.window - waited - self._body_seconds, self.lock.min_delay)
 
     # --- errors ----------------------------------------------------------------------------------
 
@@ -468,15 +454,6 @@ class RetryState:
         if isinstance(result.error, MeetingError):
             return result.error
         return reply_error(result.verdict, result.answer or Answer(0), upload=is_upload)
-
-
-def _jittered(seconds: float, random: float) -> float:
-    return seconds * (1 + JITTER * (2 * random - 1))
-
-
-def _shrinking(waited: float) -> float:
-    """Share of the longest delay: an upload that has waited long tries more often."""
-    return 1.0 if waited <= PATIENCE else max(PATIENCE / waited, SMALLEST_SHARE)
 
 
 def _noted(error: MeetingError, note: str) -> MeetingError:
