@@ -1,9 +1,9 @@
 """Room locks that several processes share, through a Redis server (extra ``redis``).
 
 Each lock is one of redis-py's own, renewed while it is held. A room's queue within a process is
-that of :class:`~meeting_async.rooms.LocalRoomLocks`; only the first in it asks Redis. Every
-exchange with Redis is a task of its own: a cancelled caller leaves at once, and what Redis has
-done by then is known when the exchange ends.
+that of :class:`~meeting_async.rooms.LocalRoomLocks`; only the first in it asks Redis. Taking and
+releasing a lock are tasks of their own: a cancelled caller leaves at once, and what Redis granted
+nevertheless is released.
 """
 
 from __future__ import annotations
@@ -49,14 +49,8 @@ RELEASE_SECONDS = 0.2
 CONNECTIONS = 16
 """Exchanges at a time: thousands of rooms need no more connections than that."""
 
-FIRST_POLL_SECONDS, LAST_POLL_SECONDS = 0.1, 0.5
+FIRST_POLL_SECONDS, LAST_POLL_SECONDS = 0.1, 1.0
 """Pauses between two attempts to take a lock, at first and after a while."""
-
-POLLS_PER_SECOND = 200
-"""Of one object: a poll takes up to 0.3 ms of CPU. Above 100 waiting rooms the pauses grow."""
-
-COURTESY_SECONDS = 0.7
-"""How long a room is left to another process that waits for it: longer than its longest pause."""
 
 RENEWALS = 6
 """Renewals per lifetime: a lock outlives its killed holder by at least 5/6 of the lifetime."""
@@ -78,8 +72,7 @@ class RedisRoomLocks:
     """The :class:`~meeting_async.rooms.RoomLocks` of all processes that use the same Redis server.
 
     Uploads of one event loop queue first come, first served. Among processes a free room goes to
-    one of those that wait for it, in no order: they ask every 0.1 to 0.5 s, and a process that
-    has just had the room lets others go first.
+    one of those that wait for it, in no order: they ask every 0.1 s at first, every second later.
 
     If Redis does not answer within 5 s on the way in,
     :class:`~meeting_async.errors.RoomLocksUnavailable` is raised and nothing was sent. If it goes
@@ -103,17 +96,9 @@ class RedisRoomLocks:
     lifetime: float = attrs.field(
         default=360.0, kw_only=True, validator=number(float, 0.1, 86_400.0)
     )
-    _id: str = attrs.field(factory=lambda: uuid.uuid4().hex, init=False, repr=False)
-    """What this object is called where it waits."""
-    _waiting: int = attrs.field(default=0, init=False, repr=False)
-    """Rooms that are waited for now."""
-    _courtesy: set[str] = attrs.field(factory=set, init=False, repr=False)
-    """Rooms that are left to other processes for a moment."""
     _slots: asyncio.Semaphore = attrs.field(
         factory=lambda: asyncio.Semaphore(CONNECTIONS), init=False, repr=False
     )
-    _answered: float = attrs.field(default=-math.inf, init=False, repr=False)
-    """When Redis answered last."""
     _tasks: set[asyncio.Task[object]] = attrs.field(factory=set, init=False, repr=False)
     """What runs in the background: an event loop keeps no reference."""
 
@@ -128,132 +113,81 @@ class RedisRoomLocks:
         async with local_room_locks().acquire(room, timeout=timeout):
             name = f"{self.prefix}lock:{room}"
             lock = self._client.lock(name, timeout=self.lifetime, thread_local=False)
-            if not await self._attempt(room, lock, ends_at if timeout else math.inf):
-                await self._wait(room, lock, ends_at)
-            renewals = self._in_background(self._renew(room, lock))
+            pause = FIRST_POLL_SECONDS
+            while not await self._take(lock, ends_at if timeout else math.inf):
+                left = ends_at - anyio.current_time()
+                if left <= 0:
+                    raise TimeoutError(f"another process uploads to {room}")
+                jittered = pause * random.uniform(0.75, 1.25)  # noqa: S311 - no secret
+                await asyncio.sleep(min(left, jittered))
+                pause = min(pause * 1.5, LAST_POLL_SECONDS)
+            renewals = self._start(self._renew(room, lock))
             try:
                 yield
             finally:
                 renewals.cancel()
-                await _shielded(self._in_background(self._release(room, lock)))
+                await _for_a_moment(self._start(self._free(lock, room)))
 
-    # --- taking ----------------------------------------------------------------------------------
-
-    async def _wait(self, room: str, lock: Lock, ends_at: float) -> None:
-        """Try until the lock is taken, and let its holder know that somebody waits."""
-        self._waiting += 1
+    async def _take(self, lock: Lock, ends_at: float) -> bool:
+        """Try once to take a lock. What is granted when nobody waits any more is released."""
+        taking = self._start(self._exchange(partial(_set, lock)))
+        left = max(ends_at - anyio.current_time(), LAST_EXCHANGE_SECONDS)
         try:
-            pause = FIRST_POLL_SECONDS
-            while (left := ends_at - anyio.current_time()) > 0:
-                pause = max(pause, self._waiting / POLLS_PER_SECOND)
-                wakes_in = min(left, pause * random.uniform(0.75, 1.25))  # noqa: S311 - no secret
-                told = self._exchange(partial(self._tell, room, pause))
-                await asyncio.sleep(wakes_in)
-                await self._answer(told, ends_at)
-                if await self._attempt(room, lock, ends_at):
-                    return
-                pause = min(pause * 1.5, LAST_POLL_SECONDS)
-        finally:
-            self._waiting -= 1
-        raise TimeoutError(f"another process uploads to {room}")
-
-    async def _tell(self, room: str, pause: float) -> None:
-        await self._client.set(self._waiting_key(room), self._id, px=round(2500 * pause))
-
-    def _waiting_key(self, room: str) -> str:
-        return f"{self.prefix}waiting:{room}"
-
-    async def _attempt(self, room: str, lock: Lock, ends_at: float) -> bool:
-        if room in self._courtesy:
-            return False
-        exchange = self._exchange(partial(_take, lock))
-        try:
-            return await self._answer(exchange, ends_at)
-        except (RoomLocksUnavailable, asyncio.CancelledError) as error:
-            if lock.local.token is None:
-                exchange.cancel()  # it still waits for a connection
-                raise
-            undoing = self._in_background(self._undo(lock, exchange))
-            if isinstance(error, asyncio.CancelledError):
-                await _shielded(undoing)
+            async with asyncio.timeout(left):
+                return await asyncio.shield(taking)
+        except RoomLocksUnavailable:
+            self._start(self._undo(lock, taking))
+            raise
+        except TimeoutError:
+            self._start(self._undo(lock, taking))
+            raise RoomLocksUnavailable(f"Redis: no answer within {left:.2g} s") from None
+        except asyncio.CancelledError:
+            await _for_a_moment(self._start(self._undo(lock, taking)))
             raise
 
-    # --- holding and releasing -------------------------------------------------------------------
+    async def _undo(self, lock: Lock, taking: asyncio.Task[bool]) -> None:
+        await asyncio.wait([taking])
+        await self._free(lock)
 
     async def _renew(self, room: str, lock: Lock) -> None:
         while True:
             await asyncio.sleep(self.lifetime / RENEWALS)
             try:
-                await self._answer(self._exchange(lock.reacquire))
+                await self._exchange(lock.reacquire)
             except LockNotOwnedError:
                 return _warn(room, _LOST)
             except RoomLocksUnavailable as error:
                 _warn(room, _NOT_RENEWED, error.reason)
 
-    async def _release(self, room: str, lock: Lock) -> None:
-        try:
-            await self._answer(self._exchange(partial(self._give_back, room, lock)))
-        except LockNotOwnedError:
-            _warn(room, _LOST)
-        except RoomLocksUnavailable as error:
-            _warn(room, _NOT_RELEASED, error.reason)
-            await self._free(lock)
-
-    async def _give_back(self, room: str, lock: Lock) -> None:
-        if await self._client.get(self._waiting_key(room)) not in {
-            None,
-            self._id,
-            self._id.encode(),
-        }:
-            self._courtesy.add(room)
-            asyncio.get_running_loop().call_later(COURTESY_SECONDS, self._courtesy.discard, room)
-        await lock.do_release(lock.local.token)
-
-    async def _undo(self, lock: Lock, taking: asyncio.Task[bool]) -> None:
-        await asyncio.wait([taking], timeout=EXCHANGE_SECONDS)
-        await self._free(lock)
-
-    async def _free(self, lock: Lock) -> None:
-        """Release a lock that Redis may have for nobody; give up when it has expired."""
+    async def _free(self, lock: Lock, room: str = "") -> None:
+        """Release a lock, or let it expire; with a room, warn if there is trouble."""
         pause = self.lifetime / 500
         while pause < self.lifetime:
             try:
-                await self._answer(self._exchange(partial(lock.do_release, lock.local.token)))
+                await self._exchange(partial(lock.do_release, lock.local.token))
+            except RoomLocksUnavailable as error:
+                _warn(room, _NOT_RELEASED, error.reason)
             except LockNotOwnedError:
+                _warn(room, _LOST)
                 return
-            except RoomLocksUnavailable:
-                await asyncio.sleep(pause)
-                pause *= 2
             else:
                 return
+            room = ""
+            await asyncio.sleep(pause)
+            pause *= 2
 
-    # --- exchanges -------------------------------------------------------------------------------
+    async def _exchange(self, command: Callable[[], Awaitable[T]]) -> T:
+        try:
+            async with asyncio.timeout(EXCHANGE_SECONDS), self._slots:
+                return await command()
+        except LockNotOwnedError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the client may be anything
+            # Frames and contexts go: redis-py's local variables have the password of its URL.
+            error.__cause__ = error.__context__ = None
+            raise RoomLocksUnavailable(_reason(error)) from error.with_traceback(None)
 
-    def _exchange(self, command: Callable[[], Awaitable[T]]) -> asyncio.Task[T]:
-        return self._in_background(self._limited(command))
-
-    async def _limited(self, command: Callable[[], Awaitable[T]]) -> T:
-        async with self._slots, asyncio.timeout(EXCHANGE_SECONDS):
-            result = await command()
-        self._answered = anyio.current_time()
-        return result
-
-    async def _answer(self, exchange: asyncio.Task[T], ends_at: float = math.inf) -> T:
-        """Wait for an exchange; it goes on when this is cancelled or raises.
-
-        The wait for a connection is not limited as long as Redis answers to others.
-        """
-        began = anyio.current_time()
-        while not exchange.done():
-            limit = max(began, self._answered) + EXCHANGE_SECONDS
-            limit = min(limit, max(began + LAST_EXCHANGE_SECONDS, ends_at))
-            left = limit - anyio.current_time()
-            if left <= 0:
-                raise RoomLocksUnavailable(f"Redis: no answer within {limit - began:.2g} s")
-            await asyncio.wait([exchange], timeout=left)
-        return _result(exchange)
-
-    def _in_background(self, coroutine: Coroutine[object, object, T]) -> asyncio.Task[T]:
+    def _start(self, coroutine: Coroutine[object, object, T]) -> asyncio.Task[T]:
         task = asyncio.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._forget)
@@ -265,25 +199,10 @@ class RedisRoomLocks:
             task.exception()  # looked at: a cancelled caller does not
 
 
-async def _take(lock: Lock) -> bool:
-    """Take a lock if it is free. While it has a token, Redis may have it, too.
-
-    It is also ours when the reply to an attempt was lost and redis-py made another one.
-    """
+async def _set(lock: Lock) -> bool:
+    """Take a lock if it is free; also ours if a reply was lost and redis-py tried again."""
     lock.local.token = token = uuid.uuid4().hex.encode()
-    if await lock.acquire(blocking=False, token=token) or await lock.owned():
-        return True
-    lock.local.token = None
-    return False
-
-
-def _result(exchange: asyncio.Task[T]) -> T:
-    error = exchange.exception()
-    if not isinstance(error, Exception) or isinstance(error, LockNotOwnedError):
-        return exchange.result()
-    # Frames and contexts go: redis-py's local variables have the password of its URL.
-    error.__cause__ = error.__context__ = None
-    raise RoomLocksUnavailable(_reason(error)) from error.with_traceback(None)
+    return await lock.acquire(blocking=False, token=token) or await lock.owned()
 
 
 def _reason(error: Exception) -> str:
@@ -292,13 +211,14 @@ def _reason(error: Exception) -> str:
     return f"Redis: {type(error).__name__}: {error}"
 
 
-async def _shielded(release: asyncio.Task[None]) -> None:
+async def _for_a_moment(release: asyncio.Task[None]) -> None:
     with anyio.CancelScope(shield=True):
         await asyncio.wait([release], timeout=RELEASE_SECONDS)
 
 
 def _warn(room: str, message: str, *reason: str) -> None:
-    logger.warning(message, room, *reason, extra={"action": "room_locks", "room": room})
+    if room:
+        logger.warning(message, room, *reason, extra={"action": "room_locks", "room": room})
 
 
 def _check_loop() -> None:
