@@ -5,15 +5,14 @@ Every document reaches its room once, or you are told exactly what is known.
     async with MeetingClient("https://meet.example.com", api_key=..., api_secret=...) as client:
         receipt = await client.upload_whiteboard_file("room01", "deck.pdf")
 
-Errors are in :mod:`meeting_async.errors`; what to implement for another transport, signer or lock
-of rooms is in :mod:`meeting_async.transports`, :mod:`meeting_async.signers` and
-:mod:`meeting_async.rooms`; a server for development and tests is in :mod:`meeting_async.testing`.
+Errors are in :mod:`meeting_async.errors`. To write your own transport, signer or room locks, see
+:mod:`meeting_async.transports`, :mod:`meeting_async.signers` and :mod:`meeting_async.rooms`. A
+server for development and tests is in :mod:`meeting_async.testing`.
 """
 
 from meeting_async import errors
 from meeting_async._batch.batch import Batch
-from meeting_async._batch.jobs import UploadJob, UploadOutcome
-from meeting_async._batch.report import BatchReport
+from meeting_async._batch.jobs import BatchReport, UploadJob, UploadOutcome
 from meeting_async._client import MeetingClient
 from meeting_async._documents.document import Document
 from meeting_async._events import (
@@ -58,11 +57,11 @@ __all__ = [
 
 
 __version__: str
-"""Looked up when asked for; see ``__getattr__``."""
+"""Read from the package's metadata on first use."""
 
 
 def __getattr__(name: str) -> str:
-    """Look the version up when asked: reading the package's metadata costs milliseconds."""
+    """Read the version only when it is used: reading the metadata costs milliseconds."""
     if name == "__version__":
         import importlib.metadata  # noqa: PLC0415 - as above
 

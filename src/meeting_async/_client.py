@@ -28,8 +28,9 @@ from meeting_async.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from meeting_async._batch.batch import Batch
+    from meeting_async._batch.flow import Jobs
     from meeting_async._batch.journal import Journal
-    from meeting_async._batch.options import Jobs, OnUnknown
+    from meeting_async._batch.options import OnUnknown
 
 
 class ClientOptions(TypedDict, total=False):
@@ -47,7 +48,7 @@ class ClientOptions(TypedDict, total=False):
 
 
 class ClientSettings(ClientOptions, total=False):
-    """What :meth:`MeetingClient.from_env` takes beside the environment."""
+    """What :meth:`MeetingClient.from_env` takes besides the environment."""
 
     base_url: str
     api_key: str
@@ -71,32 +72,33 @@ class MeetingClient:
         api_key: The server's API key.
         api_secret: Its secret; never sent. Key and secret make an
             :class:`~meeting_async.signers.HmacSigner`.
-        signer: A signer of yours, instead of key and secret.
-        transport: A transport of yours, for example ``HttpxTransport(your_httpx_client)``; the
+        signer: Your own signer, instead of key and secret.
+        transport: Your own transport, for example ``HttpxTransport(your_httpx_client)``; the
             client closes the transport.
-        room_locks: What lets uploads to one room take turns. By default the clients of this event
-            loop share locks; to coordinate processes, a
-            :class:`~meeting_async.redis.RedisRoomLocks` or one of yours.
+        room_locks: Locks that allow one upload per room at a time. By default the clients of this
+            event loop share locks. For several processes use
+            :class:`~meeting_async.redis.RedisRoomLocks`, or your own.
         default_headers: Headers that are sent with every request, such as a request id.
-        allow_plaintext: Allow plain ``http`` to hosts other than this machine.
+        allow_plaintext: Allow plain ``http`` to other hosts than loopback.
         max_size_whiteboard_file: The server's setting of that name: bytes, or text such as
             ``"30MiB"``. Larger documents are refused before anything is sent. ``None``: unchecked.
-        allow_images: Do not refuse images (the interface says that servers do).
-        check_link: Ask a link with HEAD before it is handed to the server: it must be direct,
-            public, a document and not too large. This machine then fetches a URL that it is given.
-        preflight: Ask for the room before a document above 256 KiB is sent, at most every 30 s
-            for each room.
+        allow_images: Do not refuse images. Servers refuse them (``docs/interface.md``, Upload).
+        check_link: Check a link with HEAD before it is passed to the server: it must be direct,
+            public, a document and not too large. Then this machine fetches a URL that somebody
+            else may have chosen.
+        preflight: Check the room with a small call before a document above 256 KiB is sent, at
+            most every 30 s for each room.
         delivery: ``"at_most_once"``: an upload of unknown outcome raises
             :class:`~meeting_async.errors.UploadOutcomeUnknown`. ``"at_least_once"``: it is sent
             again when the room is free; the room may show the document twice.
-        lock: How to wait for a room that is taken.
-        retry: How often to repeat what can be repeated.
+        lock: How to wait for a locked room.
+        retry: How often to retry.
         timeouts: Limits on a single attempt.
-        on_event: A plain function that is called with every :class:`~meeting_async.Event`. What it
-            raises is logged and changes nothing.
+        on_event: A plain function that is called with every :class:`~meeting_async.Event`. If it
+            raises, the exception is logged and the call goes on.
 
     Raises:
-        ConfigurationError: A setting cannot be used; it is named.
+        ConfigurationError: A setting cannot be used; the error names it.
 
     """
 
@@ -147,14 +149,14 @@ class MeetingClient:
     def from_env(
         cls, environ: Mapping[str, str] | None = None, **settings: Unpack[ClientSettings]
     ) -> Self:
-        """Make a client from ``MEETING_*`` variables; ``settings`` are the constructor's and win.
+        """Make a client from ``MEETING_*`` variables; ``settings`` override them.
 
         ``MEETING_BASE_URL``, ``MEETING_API_KEY``, ``MEETING_API_SECRET`` or
         ``MEETING_API_SECRET_FILE``, ``MEETING_MAX_SIZE_WHITEBOARD_FILE`` (bytes or ``30MiB``),
         ``MEETING_ALLOW_PLAINTEXT`` (``1`` or ``0``).
 
         Raises:
-            ConfigurationError: Variables are missing (all of them are named) or unusable.
+            ConfigurationError: Variables are missing (the error names all of them) or unusable.
 
         """
         _refuse_unknown(settings, ClientSettings)
@@ -171,12 +173,12 @@ class MeetingClient:
         return cls(**merged)
 
     def with_options(self, **changes: Unpack[ClientOptions]) -> Self:
-        """Return a client with other options that shares connections and what is known of rooms.
+        """Return a client with other options. Both share connections, budget and room state.
 
         Close the original, not the result.
 
         Raises:
-            ConfigurationError: An option cannot be used; it is named.
+            ConfigurationError: An option cannot be used; the error names it.
 
         """
         _refuse_unknown(changes, ClientOptions)
@@ -194,7 +196,7 @@ class MeetingClient:
     async def get_active_room_info(
         self, room_id: str, *, timeout: float | None = None, on_event: OnEvent | None = None
     ) -> ActiveRoom:
-        """Ask for a room that is active (``docs/interface.md``, Active room). Repeated on trouble.
+        """Return the information about an active room (``docs/interface.md``, Active room).
 
         Args:
             room_id: The room.
@@ -203,7 +205,7 @@ class MeetingClient:
 
         Raises:
             InvalidInput: The room id cannot be sent.
-            RoomNotFound, RoomNotActive, AuthenticationFailed: As the server says.
+            RoomNotFound, RoomNotActive, AuthenticationFailed: The server refused.
             TransportError, Throttled, UnexpectedReply: Every attempt failed.
             DeadlineExceeded: The timeout ended the call.
 
@@ -215,7 +217,7 @@ class MeetingClient:
     async def wait_until_active(
         self, room_id: str, timeout: float, *, on_event: OnEvent | None = None
     ) -> ActiveRoom:
-        """Ask every 2 s at first, every 30 s in the end, until the room is active.
+        """Ask until the room is active: every 2 s at first, later less often, up to every 30 s.
 
         Args:
             room_id: The room.
@@ -224,7 +226,7 @@ class MeetingClient:
 
         Raises:
             DeadlineExceeded: It did not become active in time.
-            MeetingError: As :meth:`get_active_room_info`, but for a room that is not there yet.
+            MeetingError: As :meth:`get_active_room_info`, except RoomNotFound and RoomNotActive.
 
         """
         return await json_call.wait_until_active(
@@ -244,18 +246,19 @@ class MeetingClient:
     ) -> UploadReceipt:
         """Put a document into the whiteboard files of an active room.
 
-        Waits behind other uploads from here to the room, and while somebody else's upload holds
-        the room's lock (``docs/interface.md``, Upload). Success means accepted: the server may
-        still be converting.
+        Waits while the room is locked, by another upload of this application or by another
+        client (``docs/interface.md``, Upload). Success means accepted: the server may still be
+        converting.
 
         Args:
             room_id: An active room with a presenter in it.
             document: A path, bytes, an open binary file, an upload of a web framework, an async
                 iterable of bytes, or a :class:`Document`; a link is ``Document.from_link(url)``.
-            filename: What the room shows instead of the document's own name; needed for what has
-                none.
-            content_type: Media type, instead of its own or the one guessed from the name.
-            max_wait: Longest time in seconds that the upload waits because its room is taken,
+            filename: Name that the room shows, instead of the document's own name; required if
+                the document has none.
+            content_type: Media type, instead of the document's own or the one guessed from the
+                name.
+            max_wait: Longest time in seconds that the upload waits because its room is locked,
                 instead of ``LockPolicy.max_wait``; 0 never waits.
             timeout: Seconds for everything: queue, waits, reading the document, attempts.
             on_event: Called with the events of this call, instead of the client's.
@@ -264,9 +267,9 @@ class MeetingClient:
             InvalidInput, DocumentError, TypeError: Found before anything was sent (or, for a
                 document that changes meanwhile, before its form was complete).
             RequestRefused, ProcessingFailed: The server's answer.
-            RoomBusy: The room was taken for longer than ``max_wait``.
+            RoomBusy: The room was locked for longer than ``max_wait``.
             TransportError, Throttled: The document was never sent completely.
-            DeadlineExceeded: The timeout ended the call before the document was out.
+            DeadlineExceeded: The timeout ended the call before the document was sent completely.
             UploadOutcomeUnknown: The document was sent and no valid answer came back.
 
         """
@@ -298,31 +301,33 @@ class MeetingClient:
     ) -> Batch:
         """Upload many documents to many rooms: ``async with client.upload_many(jobs) as batch``.
 
-        The documents of a room are sent one after another, in the order of the input; rooms are
-        served side by side. Iterate over the batch for outcomes in the order in which they come,
+        The documents of a room are sent one after another, in the order of the input; several
+        rooms are served at the same time. Iterate over the batch to get the outcomes as they come,
         or ``await batch.wait()``; ``batch.report`` has an outcome for every job that was read. A
-        job that fails never raises and disturbs no other. What would fail every job, such as a
-        wrong key, is found out before anything large is sent, and the rest is skipped; so are the
-        further documents for a room that is not there or not active. Leaving the block waits for
-        all jobs; an exception in it, or :meth:`Batch.stop`, does not.
+        job that fails never raises and does not affect other jobs, with two exceptions. An error
+        that every job would have, such as a wrong key, is found before a large document is sent,
+        and all other jobs are skipped. If a room does not exist or is not active, the rest of its
+        jobs is skipped. Leaving the block waits for all jobs, unless there is an exception in it
+        or :meth:`Batch.stop` was called.
 
         Args:
             jobs: An iterable or async iterable of :class:`UploadJob`, read as needed.
-            concurrency: Uploads in flight at the same time. One that waits for its room does not
-                count, and holds no connection and no open file.
-            journal: Path of a file (SQLite) that makes the batch resumable, or a journal of yours.
-                Before a document's closing boundary leaves, the journal has on disk that it may
-                arrive. Run the same jobs again: what was accepted is skipped, what was not sent
-                is sent, what is unknown is reported.
-            on_unknown: ``"report"``, or ``"resend"``: send again what may have arrived, when its
-                room is free; the room may show it twice. ``None``: as the client's ``delivery``
-                says.
-            wait_active: Seconds to wait for a room that is not there or not active yet, instead
-                of skipping its documents.
-            max_wait: Longest time in seconds that a job waits because its room is taken; see
+            concurrency: Uploads in flight at the same time. An upload that waits for its room does
+                not count, and holds no connection and no open file.
+            journal: Path of an SQLite file that makes the batch resumable, or your own journal.
+                Before a document's closing boundary is sent, the journal records on disk that the
+                document may arrive. When the same jobs are run again, accepted documents are
+                skipped, unsent ones are sent, unknown ones are reported.
+            on_unknown: ``"report"``, or ``"resend"``: send a document that may have arrived again,
+                when its room is free; the room may show it twice. ``None``: follow the client's
+                ``delivery``.
+            wait_active: Seconds to wait for a room that does not exist or is not active yet,
+                instead of skipping its documents.
+            max_wait: Longest time in seconds that a job waits because its room is locked; see
                 :meth:`upload_whiteboard_file`.
-            timeout: Seconds for everything that a single job does, from when its turn has come.
-            window: Jobs that are read ahead, at most: those whose outcome you have not taken yet.
+            timeout: Seconds for each job, from its start.
+            window: Largest number of jobs that are read ahead, including those whose outcome you
+                have not read yet.
             keep_outcomes: Keep all outcomes in ``batch.report.outcomes``.
             on_event: Called with the events of this batch, instead of the client's.
 
@@ -358,13 +363,13 @@ class MeetingClient:
         timeout: float | None = None,
         on_event: OnEvent | None = None,
     ) -> dict[str, Any]:
-        """Make any other signed JSON call; for example ``call("room/endRoom", {"room_id": …})``.
+        """Make any other signed JSON call, for example ``call("room/endRoom", {"room_id": …})``.
 
         Args:
             path: The method path below ``/auth``.
             payload: The JSON object to send.
-            idempotent: The call may be repeated when its outcome is unknown. Otherwise only calls
-                that were never sent, or were rate-limited, are repeated.
+            idempotent: Whether the call may be retried when its outcome is unknown. Otherwise it is
+                retried only if it was never sent, or was rate-limited.
             timeout: Seconds for everything, retries included.
             on_event: Called with the events of this call, instead of the client's.
 
@@ -372,7 +377,7 @@ class MeetingClient:
             The JSON object of the reply.
 
         Raises:
-            MeetingError: As :meth:`get_active_room_info`; ``status: false`` always raises.
+            MeetingError: As :meth:`get_active_room_info`. A reply with ``status: false`` raises.
 
         """
         answer = await json_call.call_json(
@@ -389,7 +394,7 @@ class MeetingClient:
     # --- lifetime --------------------------------------------------------------------------------
 
     async def aclose(self) -> None:
-        """Close the connections; a client made by :meth:`with_options` leaves it to its origin."""
+        """Close the connections. Does nothing for a client made by :meth:`with_options`."""
         if not self._is_derived:
             await self._session.aclose()
 
@@ -414,9 +419,8 @@ class MeetingClient:
 def _signer(api_key: str | None, api_secret: str | bytes | None, signer: Signer | None) -> Signer:
     if signer is not None:
         if api_key is not None or api_secret is not None:
-            raise ConfigurationError(
-                "signer", "(hidden)", "is given beside api_key or api_secret", "give one of them"
-            )
+            problem = "is given together with api_key or api_secret"
+            raise ConfigurationError("signer", "(hidden)", problem, "give one of them")
         return signer
     if api_key is None or api_secret is None:
         missing = "api_key" if api_key is None else "api_secret"

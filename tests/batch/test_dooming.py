@@ -9,9 +9,8 @@ from typing import Any
 import anyio
 import pytest
 
-from meeting_async import RetryPolicy, errors
-from meeting_async._batch.jobs import UploadJob
-from meeting_async._batch.report import BatchReport
+from meeting_async import Document, RetryPolicy, errors
+from meeting_async._batch.jobs import BatchReport, UploadJob
 from meeting_async.signers import HmacSigner, SignedHeaders
 from support import virtual_time
 from support.fake_rooms import (
@@ -243,6 +242,22 @@ def test_a_large_document_is_not_sent_in_vain() -> None:
     assert (report.accepted, report.refused, report.skipped) == (4, 1, 2)
     assert sorted(visit.room for visit in rooms.questions) == ["absent", "first", "there"]
     assert {visit.room for visit in rooms.uploads} == {"first", "there"}
+
+
+def test_a_room_that_refused_is_asked_for_again() -> None:
+    """What was known of it is forgotten, by batches and single uploads alike."""
+    answers = iter([absent(), accepted()])
+    rooms = FakeRooms(lambda _: next(answers))
+
+    async def main() -> None:
+        async with client_of(rooms) as client:
+            async with client.upload_many([job("a")]):
+                pass
+            large = Document.from_bytes(PDF + bytes(300 * 1024), "large.pdf")
+            await client.upload_whiteboard_file("a", large)
+
+    virtual_time.run("asyncio", main)
+    assert [v.kind for v in rooms.visits] == ["question", "upload", "question", "upload"]
 
 
 @both

@@ -226,12 +226,12 @@ async def test_many_jobs_at_once(make: MakeJournal) -> None:
         await journal.record(entry, "accepted" if number % 2 else "refused", None)
 
     async with (journal := make()).opened(SERVER), anyio.create_task_group() as tasks:
-        for number in range(200):
+        for number in range(1_200):
             tasks.start_soon(work, number)
     async with (journal := make()).opened(SERVER):
-        found = await registered(journal, *[described(str(number)) for number in range(200)])
+        found = await registered(journal, *[described(str(number)) for number in range(1_200)])
     assert [(e.size, e.state) for e in found] == [
-        (n, "accepted" if n % 2 else "refused") for n in range(200)
+        (n, "accepted" if n % 2 else "refused") for n in range(1_200)
     ]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
-import math
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
@@ -14,7 +13,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from meeting_async import MeetingClient, errors
+from meeting_async import Event, MeetingClient, errors
 from meeting_async._batch.batch import Batch
 from meeting_async._batch.jobs import UploadJob
 from support import virtual_time
@@ -70,7 +69,7 @@ async def until(condition: Callable[[], object]) -> None:
 async def check_idle(batch: Batch, client: MeetingClient) -> None:
     """See that neither a permit nor a room's lock is taken, and that the next batch works."""
     locks: Any = client._session.locks
-    assert (batch._limiter.in_use, locks._lines) == (0, {})
+    assert (batch._scheduler.in_use, locks._lines) == (0, {})
     async with client.upload_many([job("another", 0), job("another", 1)]) as following:
         assert (await following.wait()).accepted == 2
 
@@ -233,7 +232,8 @@ async def test_the_program_ends_in_a_job() -> None:
 
 @pytest.mark.parametrize("when", ["in the block", "while it is left"])
 async def test_a_scope_around_the_batch(when: str) -> None:
-    """It ends in time; the scope knows that it caught it."""
+    """It ends in time, and the scope knows that it caught it; nothing begins any more."""
+    events: list[Event] = []
     rooms = FakeRooms(lambda visit: hanging() if visit.room != "another" else accepted())
     async with client_of(rooms) as client:
         with anyio.CancelScope() as scope:
@@ -244,11 +244,13 @@ async def test_a_scope_around_the_batch(when: str) -> None:
                     scope.cancel()
 
                 tasks.start_soon(cancel)
-                async with client.upload_many(jobs_for(3, 2)) as batch:
+                async with client.upload_many(jobs_for(3, 2), on_event=events.append) as batch:
                     if when == "in the block":
                         await batch.wait()
         assert scope.cancelled_caught
         assert sorted(statuses(batch)) == ["skipped"] * 3 + ["unknown"] * 3
+        unknown = {o.index for o in batch.report.outcomes if o.status == "unknown"}
+        assert {event.index for event in events} == unknown
         for outcome in batch.report.outcomes:
             kind = errors.UploadOutcomeUnknown
             assert isinstance(
@@ -669,18 +671,3 @@ def test_the_report_stops_its_watch_with_the_batch(backend: str) -> None:
         return batch.report.seconds
 
     assert virtual_time.run(backend, main) == pytest.approx(5)
-
-
-async def test_an_observer_that_raises_breaks_nothing() -> None:
-    """It is logged."""
-    seen = []
-
-    def observe(event: Any) -> None:
-        seen.append(event)
-        raise Oops
-
-    async with client_of(FakeRooms()) as client:
-        async with client.upload_many(jobs_for(2, 1), on_event=observe) as batch:
-            pass
-    assert (batch.report.accepted, math.isfinite(batch.report.seconds)) == (2, True)
-    assert {event.room_id for event in seen} == {"room00", "room01"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import sys
 import tracemalloc
-from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -14,10 +13,8 @@ import anyio.lowlevel
 import pytest
 
 from meeting_async import Document
-from meeting_async._batch.failures import MAX_KEPT
-from meeting_async._batch.jobs import UploadJob
-from meeting_async._batch.reader import MAX_BYTES_AHEAD
-from meeting_async._batch.report import BatchReport
+from meeting_async._batch.flow import MAX_BYTES_AHEAD
+from meeting_async._batch.jobs import BatchReport, UploadJob
 from meeting_async._models import Reply, Request
 from meeting_async.errors import BatchStopped
 from support.fake_rooms import client_of
@@ -170,7 +167,7 @@ async def read_ahead(jobs: Iterator[UploadJob]) -> tuple[BatchReport, int]:
     async with client(Held()) as used, used.upload_many(jobs) as batch:
         await anyio.sleep(0.3)
         await anyio.wait_all_tasks_blocked()
-        read = batch._window._jobs
+        read = batch._flow.jobs
         release.set()
     return batch.report, read
 
@@ -198,21 +195,6 @@ async def test_one_document_for_many_rooms_does_not_stop_the_reading() -> None:
     assert (report.accepted, read) == (40, 40)
 
 
-async def test_rooms_are_forgotten() -> None:
-    """A batch keeps nothing of rooms that have nothing to do."""
-    rooms: Counter[str] = Counter()
-    async with client(Quick()) as used:
-        many = used.upload_many(endless(300), keep_outcomes=False, wait_active=5.0)
-        async with many as batch:
-            async for outcome in batch:
-                rooms[outcome.room_id] += 1
-        scheduler, window, locks = batch._scheduler, batch._window, used._session.locks
-        assert len(rooms) == 300
-        assert (scheduler._queues, scheduler._busy, scheduler._ready) == ({}, set(), {})
-        assert len(scheduler._heap) < 100
-        assert (window._jobs, window._bytes, locks._lines) == (0, 0, {})
-
-
 @pytest.mark.parametrize(
     ("status", "content"),
     [(200, SUCCESS), (400, SUCCESS.replace(b"true", b"false").replace(b"SUCCESS", b"INVALID"))],
@@ -220,7 +202,7 @@ async def test_rooms_are_forgotten() -> None:
 async def test_documents_are_gone_with_their_jobs(
     status: int, content: bytes, tracing: None
 ) -> None:
-    """Though outcomes are kept, with their errors and tracebacks, of whatever went wrong."""
+    """Though outcomes are kept, with their errors, of whatever went wrong."""
     size, count = MIB, 200
 
     def made() -> Iterator[UploadJob]:
@@ -232,12 +214,5 @@ async def test_documents_are_gone_with_their_jobs(
         async with used.upload_many(made()) as batch:
             await batch.wait()
             kept = traced() - before
-    outcomes = batch.report.outcomes
     assert (batch.report.accepted, batch.report.refused) in {(count, 0), (0, count)}
-    assert kept < (8 * size if status == 200 else MAX_KEPT + 8 * size)
-    if status != 200:
-        errors = [outcome.error for outcome in outcomes]
-        assert errors[0] is not None
-        assert errors[0].__traceback__ is not None
-        assert errors[-1] is not None
-        assert errors[-1].__traceback__ is None
+    assert kept < 8 * size

@@ -287,7 +287,7 @@ def check(course: Course) -> None:
     check_truth(course, outcomes)
     assert course.rooms.collisions == []
     assert course.rooms.peak <= course.plan.concurrency
-    assert course.batch._limiter.in_use == 0
+    assert course.batch._scheduler.in_use == 0
     assert course.locks._lines == {}
     assert course.next_works
     if course.plan.timeout is not None:

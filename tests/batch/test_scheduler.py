@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
+from functools import partial
 
 import anyio
 import anyio.lowlevel
@@ -11,8 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from meeting_async._batch.limiter import ConcurrencyLimiter
-from meeting_async._batch.scheduler import PATIENCE, RETURN_DELAY, RoomScheduler
+from meeting_async._batch.scheduler import PATIENCE, RETURN_DELAY, Scheduler
 from support.batch_simulation import SHAPES, SLOW, load, simulate
 
 pytestmark = pytest.mark.anyio
@@ -26,117 +27,99 @@ quick = settings(
 )
 
 
-def filled(**lengths: int) -> RoomScheduler[str]:
-    """Make a scheduler whose rooms have so many jobs, called a0, a1, ..."""
-    scheduler: RoomScheduler[str] = RoomScheduler()
-    for room, length in lengths.items():
-        for number in range(length):
-            scheduler.add(room, f"{room}{number}")
-    return scheduler
+class Course:
+    """A scheduler, and what it let begin."""
 
+    def __init__(self, limit: int = 1, **lengths: int) -> None:
+        """Give rooms so many jobs, called a0, a1, ..."""
+        self.begun: list[str] = []
+        self.scheduler = Scheduler[str](lambda _room, job: self.begun.append(job), limit=0)
+        for room, length in lengths.items():
+            for number in range(length):
+                self.scheduler.add(room, f"{room}{number}")
+        self.scheduler.set_limit(limit)
 
-def begun(scheduler: RoomScheduler[str]) -> str | None:
-    """Return the job that begins next."""
-    candidate = scheduler.next()
-    return candidate.job if candidate else None
-
-
-def done_in_turn(scheduler: RoomScheduler[str]) -> list[str]:
-    """Do one job after another; return their names."""
-    names = []
-    while (candidate := scheduler.next()) is not None:
-        names.append(candidate.job or "")
-        scheduler.finish(candidate.room)
-    return names
+    def end(self, room: str) -> None:
+        """End the job of a room."""
+        self.scheduler.finish(room)
+        self.scheduler.release()
 
 
 def test_the_room_with_most_left_goes_first() -> None:
     """Within a room in order; among equals the one that was ready first."""
-    assert done_in_turn(filled(a=1, b=3, c=2)) == ["b0", "c0", "b1", "a0", "c1", "b2"]
+    course = Course(a=1, b=3, c=2)
+    for _ in range(5):
+        course.end(course.begun[-1][0])
+    assert course.begun == ["b0", "c0", "b1", "a0", "c1", "b2"]
 
 
 def test_a_room_whose_job_runs_waits() -> None:
-    """However long its queue is; what comes meanwhile goes behind."""
-    scheduler = filled(a=2, b=1)
-    assert (begun(scheduler), begun(scheduler), begun(scheduler)) == ("a0", "b0", None)
-    scheduler.add("b", "b1")
-    assert begun(scheduler) is None
-    scheduler.finish("b")
-    assert begun(scheduler) == "b1"
-    scheduler.finish("a")
-    assert (begun(scheduler), len(scheduler)) == ("a1", 0)
+    """However long its queue is; what comes meanwhile goes behind. The limit can grow."""
+    course = Course(a=2, b=1, c=1)
+    assert course.begun == ["a0"]
+    course.scheduler.set_limit(4)
+    assert course.begun == ["a0", "b0", "c0"]
+    course.scheduler.add("b", "b1")
+    assert course.begun == ["a0", "b0", "c0"]
+    course.end("b")
+    course.end("a")
+    assert course.begun == ["a0", "b0", "c0", "b1", "a1"]
+    assert len(course.scheduler) == 0
 
 
 def test_dropping_jobs() -> None:
     """Those that have begun go on; a room can be used again."""
-    scheduler = filled(a=3, b=2, c=1)
-    assert begun(scheduler) == "a0"
-    assert scheduler.drop("a") == ["a1", "a2"]
-    scheduler.finish("a")
-    assert sorted(scheduler.drop_all()) == ["b0", "b1", "c0"]
-    assert (len(scheduler), begun(scheduler), scheduler.drop("x")) == (0, None, [])
-    scheduler.add("b", "again")
-    assert begun(scheduler) == "again"
+    course = Course(a=3, b=2, c=1)
+    assert course.scheduler.drop("a") == ["a1", "a2"]
+    assert sorted(course.scheduler.drop_all()) == ["b0", "b1", "c0"]
+    course.end("a")
+    assert (course.begun, len(course.scheduler), course.scheduler.drop("x")) == (["a0"], 0, [])
+    course.scheduler.add("b", "again")
+    assert course.begun[-1] == "again"
 
 
-def test_a_job_that_returns_goes_behind_what_has_not_begun() -> None:
+@pytest.mark.parametrize(("left", "first"), [(2, "fresh"), (41, "returning")])
+def test_a_job_that_returns_goes_behind_what_has_not_begun(left: int, first: str) -> None:
     """Unless what is left in its room decides when the batch ends."""
-    scheduler = filled(returning=2, **{f"fresh{number}": 2 for number in range(20)})
-    assert begun(scheduler) == "returning0"
-    behind: list[str] = []
-    scheduler.rejoin("returning", lambda: behind.append("returning"), permits=2)
-    assert str(begun(scheduler)).startswith("fresh")
-    scheduler = filled(returning=21, **{f"fresh{number}": 2 for number in range(20)})
-    assert begun(scheduler) == "returning0"
-    candidate = scheduler.rejoin("returning", lambda: None, permits=2)
-    assert scheduler.next() is candidate
+    course = Course(2, returning=left, **{f"fresh{number}": 2 for number in range(20)})
+    course.scheduler.release()  # it waits
+    course.scheduler.rejoin("returning", lambda: course.begun.append("returning"))
+    course.end(course.begun[-1][:-1])
+    assert course.begun[-1].startswith(first)
 
 
 def test_nobody_waits_for_ever() -> None:
     """A short room beside one that is filled up again and again; a job that returns beside both."""
-    scheduler = filled(long=9, short=1)
-    came: list[str] = []
-    scheduler.rejoin("returned", lambda: came.append("returned"), permits=1)
+    course = Course(long=9, short=1)
+    course.scheduler.rejoin("returned", lambda: course.begun.append("returned0"))
     for number in range(20 * PATIENCE + RETURN_DELAY):
-        candidate = scheduler.next()
-        assert candidate is not None
-        if candidate.granted:
-            candidate.granted()
+        if course.begun[-1] == "returned0":
+            course.scheduler.release()
             continue
-        came.append(candidate.room)
-        scheduler.add("long", f"more{number}")
-        scheduler.finish(candidate.room)
-    assert {"short", "returned"} <= set(came)
+        course.scheduler.add("long", f"long{number}")
+        course.end(course.begun[-1].rstrip("0123456789"))
+    assert {"short0", "returned0"} <= set(course.begun)
 
 
 def test_a_step_takes_constant_time() -> None:
     """Twenty times the rooms: about twenty times as long, and not four hundred times."""
 
     def seconds_for(rooms: int) -> float:
-        scheduler: RoomScheduler[int] = RoomScheduler()
-        began = time.process_time()
+        began, course = time.process_time(), Course(0)
         for number in range(3 * rooms):
-            scheduler.add(str(number % rooms), number)
-        while (candidate := scheduler.next()) is not None:
-            scheduler.finish(candidate.room)
+            course.scheduler.add(str(number % rooms), str(number % rooms))
+        course.scheduler.set_limit(1)
+        while len(course.scheduler):
+            course.end(course.begun[-1])
         return time.process_time() - began
 
     few = min(seconds_for(500) for _ in range(3))
     assert seconds_for(10_000) < 20 * few * 5
 
 
-def test_turns_that_are_over_are_forgotten() -> None:
-    """A room that gets a thousand jobs, or returns a thousand times, has one candidate."""
-    scheduler = filled(a=1000)
-    for _ in range(1000):
-        scheduler.withdraw(scheduler.rejoin("b", lambda: None, permits=1))
-    assert len(scheduler._heap) < 100
-
-
 steps = st.lists(
     st.tuples(
-        st.sampled_from(["add", "next", "finish", "rejoin", "withdraw", "drop"]),
-        st.sampled_from("abcd"),
+        st.sampled_from(["add", "more", "finish", "rejoin", "drop"]), st.sampled_from("abcd")
     ),
     max_size=80,
 )
@@ -145,38 +128,44 @@ steps = st.lists(
 @quick
 @given(steps)
 def test_any_order_of_calls(steps: list[tuple[str, str]]) -> None:
-    """A room's jobs begin in order, one at a time; what was asked for is given once."""
-    scheduler: RoomScheduler[int] = RoomScheduler()
+    """A room's jobs begin in order, one at a time; no permit is lost, none is given twice."""
     queues: dict[str, list[int]] = {room: [] for room in "abcd"}
-    running: set[str] = set()
-    waiting: dict[str, object] = {}
+    running: dict[str, bool] = {}
+    """Rooms in which a job has begun, and whether it has a permit."""
+
+    def begin(room: str, job: int) -> None:
+        assert room not in running
+        assert queues[room].pop(0) == job
+        running[room] = True
+
+    def grant(room: str) -> None:
+        assert not running[room]
+        running[room] = True
+
+    scheduler = Scheduler(begin)
     for number, (step, room) in enumerate(steps):
+        has_permit = running.get(room)
         if step == "add":
-            scheduler.add(room, number)
             queues[room].append(number)
-        elif step == "next":
-            candidate = scheduler.next()
-            ready = {r for r, queue in queues.items() if queue and r not in running}
-            if candidate is None:
-                assert not ready
-                assert not waiting
-            elif candidate.granted:
-                assert waiting.pop(candidate.room) is candidate
-            else:
-                assert candidate.room in ready
-                assert candidate.job == queues[candidate.room].pop(0)
-                running.add(candidate.room)
-        elif step == "finish" and room in running and room not in waiting:
-            running.remove(room)
+            scheduler.add(room, number)
+        elif step == "more":
+            scheduler.set_limit(min(4, scheduler.limit + 1))
+        elif step == "finish" and has_permit:
+            del running[room]
             scheduler.finish(room)
-        elif step == "rejoin" and room in running and room not in waiting:
-            waiting[room] = scheduler.rejoin(room, lambda: None, permits=2)
-        elif step == "withdraw" and room in waiting:
-            scheduler.withdraw(waiting.pop(room))  # type: ignore[arg-type]  # it is a turn
+            scheduler.release()
+        elif step == "rejoin" and has_permit:
+            running[room] = False
+            scheduler.release()
+            scheduler.rejoin(room, partial(grant, room))
         elif step == "drop":
-            assert scheduler.drop(room) == queues[room]
-            queues[room] = []
+            left, queues[room] = queues[room], []
+            assert scheduler.drop(room) == left
+        assert scheduler.in_use == sum(running.values()) <= scheduler.limit
         assert len(scheduler) == sum(map(len, queues.values()))
+        ready = [queue for r, queue in queues.items() if queue and r not in running]
+        is_waiting = bool(ready) or not all(running.values())
+        assert scheduler.in_use == scheduler.limit or not is_waiting
 
 
 # --- how long it takes ---------------------------------------------------------------------------
@@ -198,8 +187,7 @@ def test_the_total_time_is_near_the_least_possible(shape: str, locked: float, pa
 
 
 async def test_no_more_permits_than_there_are() -> None:
-    """Whatever order jobs begin, wait and end in; a cancelled wait loses none."""
-    scheduler: RoomScheduler[int] = RoomScheduler()
+    """Whatever order jobs begin, wait and end in; a cancelled wait loses none and leaves none."""
     running: Counter[str] = Counter()
     peak = 0
 
@@ -209,38 +197,36 @@ async def test_no_more_permits_than_there_are() -> None:
     async def work(room: str) -> None:
         nonlocal peak
         running[room] += 1
-        peak = max(peak, limiter.in_use)
+        peak = max(peak, scheduler.in_use)
         assert running[room] == 1
         await anyio.lowlevel.checkpoint()
-        limiter.release()
+        scheduler.release()
         with anyio.move_on_after(0 if room == "room3" else 1) as scope:
-            await limiter.acquire(room)
+            await scheduler.acquire(room)
         running[room] -= 1
         scheduler.finish(room)
         if not scope.cancelled_caught:
-            limiter.release()
-        limiter.dispatch()
+            scheduler.release()
 
-    limiter = ConcurrencyLimiter(scheduler, begin, limit=3)
+    scheduler = Scheduler(begin, limit=3)
     async with anyio.create_task_group() as tasks:
-        for number in range(100):
+        for number in range(1000):
             scheduler.add(f"room{number % 10}", number)
-        limiter.dispatch()
-    assert (peak, limiter.in_use, len(scheduler)) == (3, 0, 0)
+    assert (peak, scheduler.in_use, len(scheduler)) == (3, 0, 0)
+    assert len(scheduler._heap) < 100
 
 
 @pytest.mark.both_loops
 async def test_a_permit_that_comes_with_a_cancellation_goes_on() -> None:
     """To the next one that waits."""
-    scheduler: RoomScheduler[int] = RoomScheduler()
-    limiter = ConcurrencyLimiter(scheduler, lambda _room, _job: None)
-    limiter.in_use, got = 1, []
+    scheduler, got = Scheduler[int](lambda _room, _job: None), []
+    scheduler.in_use = 1
 
     async def acquire(room: str, scope: anyio.CancelScope) -> None:
         with scope:
-            await limiter.acquire(room)
+            await scheduler.acquire(room)
             got.append(room)
-            limiter.release()
+            scheduler.release()
 
     first = anyio.CancelScope()
     async with anyio.create_task_group() as tasks:
@@ -248,18 +234,20 @@ async def test_a_permit_that_comes_with_a_cancellation_goes_on() -> None:
         await anyio.wait_all_tasks_blocked()
         tasks.start_soon(acquire, "second", anyio.CancelScope())
         await anyio.wait_all_tasks_blocked()
-        limiter.release()
+        scheduler.release()
         first.cancel()
     assert got[-1] == "second"
-    assert limiter.in_use == 0
+    assert scheduler.in_use == 0
 
 
-async def test_the_limit_can_grow() -> None:
-    """One goes ahead; then as many as may."""
-    begun: list[str] = []
-    scheduler = filled(a=1, b=1, c=1, d=1)
-    limiter = ConcurrencyLimiter(scheduler, lambda room, _job: begun.append(room))
-    limiter.dispatch()
-    assert begun == ["a"]
-    limiter.set_limit(3)
-    assert begun == ["a", "b", "c"]
+async def test_a_permit_that_comes_with_asyncios_own_cancellation_goes_on() -> None:
+    """It strikes a task that has its permit and has not run yet."""
+    scheduler = Scheduler[int](lambda _room, _job: None)
+    scheduler.in_use = 1
+    first, second = (asyncio.create_task(scheduler.acquire(room)) for room in "ab")
+    await anyio.wait_all_tasks_blocked()
+    scheduler.release()
+    first.cancel()
+    await asyncio.wait_for(second, 20)
+    assert first.cancelled()
+    assert scheduler.in_use == 1

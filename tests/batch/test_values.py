@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from meeting_async import Attempt, Document, Verdict, errors
 from meeting_async._batch.failures import ends_batch, ends_room, status_of
-from meeting_async._batch.jobs import UploadJob, UploadOutcome
-from meeting_async._batch.report import BatchReport
+from meeting_async._batch.jobs import BatchReport, UploadJob, UploadOutcome
 
 REPLY = (400, "NAME", "no")
 STATUSES = ["accepted", "refused", "failed", "unknown", "skipped"]

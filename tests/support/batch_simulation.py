@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import attrs
 
-from meeting_async._batch.scheduler import RoomScheduler
+from meeting_async._batch.scheduler import Scheduler
 
 SIGMA = 0.5
 """Of the logarithm of what a conversion takes: one in ten takes twice the median or more."""
@@ -114,20 +114,19 @@ class _Simulation:
     dice: random.Random
     now: float = 0.0
     attempts: int = 0
-    free: int = attrs.field(default=0, init=False)
-    scheduler: RoomScheduler[int] = attrs.field(factory=RoomScheduler, init=False)
+    scheduler: Scheduler[int] = attrs.field(init=False)
     chains: list[list[float]] = attrs.field(init=False)
     since: dict[int, float] = attrs.field(factory=dict, init=False)
     events: list[tuple[float, int, Callable[[], None]]] = attrs.field(factory=list, init=False)
     numbers: itertools.count[int] = attrs.field(factory=itertools.count, init=False)
 
     def run(self) -> Result:
-        self.free = self.permits
+        self.scheduler = Scheduler(lambda room, _job: self._attempt(int(room)), limit=0)
         self.chains = [list(chain) for chain in self.load.chains]
         for room, chain in enumerate(self.chains):
             for number in range(len(chain)):
                 self.scheduler.add(str(room), number)
-        self._dispatch()
+        self.scheduler.set_limit(self.permits)
         while self.events:
             self.now, _, happen = heapq.heappop(self.events)
             happen()
@@ -136,14 +135,6 @@ class _Simulation:
 
     def _after(self, seconds: float, happen: Callable[[], None]) -> None:
         heapq.heappush(self.events, (self.now + seconds, next(self.numbers), happen))
-
-    def _dispatch(self) -> None:
-        while self.free and (candidate := self.scheduler.next()) is not None:
-            self.free -= 1
-            if candidate.granted:
-                candidate.granted()
-            else:
-                self._attempt(int(candidate.room))
 
     def _attempt(self, room: int) -> None:
         self.attempts += 1
@@ -157,17 +148,14 @@ class _Simulation:
         waited = self.now - self.since.setdefault(room, self.now)
         seconds = min(max(4 * waited, 0.5), 7.5) * self.dice.uniform(0.75, 1.25)
         self._after(seconds, lambda: self._return(room))
-        self.free += 1
-        self._dispatch()
+        self.scheduler.release()
 
     def _return(self, room: int) -> None:
-        self.scheduler.rejoin(str(room), lambda: self._attempt(room), self.permits)
-        self._dispatch()
+        self.scheduler.rejoin(str(room), lambda: self._attempt(room))
 
     def _done(self, room: int) -> None:
         self.scheduler.finish(str(room))
-        self.free += 1
-        self._dispatch()
+        self.scheduler.release()
 
 
 def simulate(load: Load, permits: int, seed: int) -> Result:

@@ -21,7 +21,7 @@ import anyio
 import attrs
 
 from meeting_async import AttemptStarted, Event, LockPolicy, MeetingClient
-from meeting_async._batch import sqlite_file
+from meeting_async._batch import sqlite_journal
 from meeting_async._batch.jobs import UploadJob
 from meeting_async._batch.sqlite_journal import SqliteJournal
 
@@ -138,7 +138,7 @@ def _be_killed_at(statement: int) -> None:
         connection.set_trace_callback(count)
         return connection
 
-    cast("Any", sqlite_file).sqlite3.connect = connected
+    cast("Any", sqlite_journal).sqlite3.connect = connected
 
 
 # --- the process that forks ----------------------------------------------------------------------

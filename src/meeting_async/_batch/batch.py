@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sized
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Sized
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -13,18 +13,19 @@ import anyio.abc
 import attrs
 
 from meeting_async import errors
-from meeting_async._batch.cancellation import is_stray, one_of
-from meeting_async._batch.failures import Tracebacks, ends_batch, ends_room
-from meeting_async._batch.job_journal import JobJournal, Registration, registered
+from meeting_async._batch.failures import (
+    drop_tracebacks,
+    ends_batch,
+    ends_room,
+    is_stray,
+    one_of,
+)
+from meeting_async._batch.flow import Flow, Held, Jobs, OutcomeIterator, held_by, read
 from meeting_async._batch.job_runner import BatchState, JobRunner
-from meeting_async._batch.jobs import UploadJob, UploadOutcome
-from meeting_async._batch.journal import Journal
-from meeting_async._batch.limiter import ConcurrencyLimiter
-from meeting_async._batch.options import BatchOptions, Jobs, with_delivery
-from meeting_async._batch.outcomes import OutcomeIterator, OutcomeStream
-from meeting_async._batch.reader import InMemory, Window, check_jobs, in_memory, reading
-from meeting_async._batch.report import BatchReport
-from meeting_async._batch.scheduler import RoomScheduler
+from meeting_async._batch.jobs import BatchReport, UploadJob, UploadOutcome
+from meeting_async._batch.journal import Journal, Registration, register
+from meeting_async._batch.options import BatchOptions, with_delivery
+from meeting_async._batch.scheduler import Scheduler
 from meeting_async._batch.sqlite_journal import SqliteJournal
 from meeting_async._delivery.session import Options, Session
 
@@ -35,7 +36,7 @@ class _Queued:
 
     index: int
     job: UploadJob
-    in_memory: InMemory
+    held: Held | None
     registration: Registration | None = None
 
 
@@ -50,20 +51,21 @@ class Batch:
     def __init__(
         self, session: Session, options: Options, jobs: Jobs, batch_options: BatchOptions
     ) -> None:
-        check_jobs(jobs)
+        given: object = jobs
+        if not isinstance(given, Iterable | AsyncIterable):
+            kind = type(given).__name__
+            raise TypeError(f"jobs must be an iterable or async iterable of UploadJob, not {kind}")
         self._jobs = jobs
         self._report = BatchReport(keep=batch_options.keep_outcomes)
-        self._scheduler: RoomScheduler[_Queued] = RoomScheduler()
-        self._limiter = ConcurrencyLimiter(self._scheduler, self._begin)
+        self._scheduler = Scheduler(self._begin)
         self._state = BatchState(
             session=session,
             options=with_delivery(options, batch_options.on_unknown),
             batch_options=batch_options,
-            limiter=self._limiter,
+            scheduler=self._scheduler,
+            stop=self.stop,
         )
-        self._outcomes = OutcomeStream()
-        self._window = Window(batch_options.window, self._outcomes.count_untaken)
-        self._tracebacks = Tracebacks()
+        self._flow = Flow(batch_options.window)
         self._lifetime: contextlib.AbstractAsyncContextManager[None] | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
         self._reading: anyio.CancelScope | None = None
@@ -99,14 +101,14 @@ class Batch:
 
         """
         self._check_entered()
-        self._stop_keeping()
+        self._flow.stop_keeping()
         await self._ended.wait()
         self._raise_input_error()
         return self._report
 
     def __aiter__(self) -> OutcomeIterator:
         self._check_entered()
-        return OutcomeIterator(self._outcomes, self._window.look_again, self._raise_input_error)
+        return OutcomeIterator(self._flow, self._raise_input_error)
 
     async def __aenter__(self) -> Self:
         if self._lifetime is not None:
@@ -138,7 +140,6 @@ class Batch:
             stack.enter_context(self._state.session.in_use())
             self._state.began = anyio.current_time()
             await self._open_journal(stack)
-            stack.enter_context(self._outcomes.opened())
             try:
                 async with anyio.create_task_group() as self._tasks:
                     if not self._state.options.preflight:
@@ -146,7 +147,7 @@ class Batch:
                     self._tasks.start_soon(self._read)
                     try:
                         yield
-                        self._stop_keeping()
+                        self._flow.stop_keeping()
                     except BaseException as error:
                         failure = error
                         self.stop()
@@ -184,13 +185,8 @@ class Batch:
 
     def _end(self) -> None:
         if not self._ended.is_set():
-            self._report.seconds = anyio.current_time() - self._state.began
             self._ended.set()
-            self._outcomes.end()
-
-    def _stop_keeping(self) -> None:
-        self._outcomes.stop_keeping()
-        self._window.look_again()
+            self._flow.end()
 
     def _raise_input_error(self) -> None:
         """Raise what reading the jobs raised, once."""
@@ -202,7 +198,7 @@ class Batch:
 
     async def _read(self) -> None:
         try:
-            async with reading(self._jobs) as jobs:
+            async with contextlib.aclosing(read(self._jobs)) as jobs:
                 with anyio.CancelScope() as self._reading:
                     await self._read_all(jobs)
         except BaseException as error:
@@ -225,12 +221,14 @@ class Batch:
     async def _take_in(self, index: int, job: UploadJob) -> None:
         if not isinstance(job, UploadJob):
             raise TypeError(f"job {index} must be an UploadJob, not {type(job).__name__}")
-        queued = _Queued(index, job, in_memory(job))
+        queued = _Queued(index, job, held_by(job))
         try:
-            await self._window.enter(queued.in_memory)
+            await self._flow.enter(queued.held)
             if self._stop_error is None and self._state.journal is not None:
-                registration = await registered(self._state.journal, job)
-                queued = attrs.evolve(queued, registration=registration)
+                # What is no proper job is refused at its turn; foreign objects may raise anything.
+                with contextlib.suppress(Exception):
+                    registration = await register(self._state.journal, job)
+                    queued = attrs.evolve(queued, registration=registration)
         except BaseException:  # it was read, and is accounted for
             self._skip([queued], self._stop_error or errors.BatchStopped("before it was sent"))
             raise
@@ -240,7 +238,6 @@ class Batch:
         room_id: object = job.room_id
         # What is no room id has a queue, too, until it is refused.
         self._scheduler.add(room_id if isinstance(room_id, str) else "", queued)
-        self._limiter.dispatch()
 
     # --- running ---------------------------------------------------------------------------------
 
@@ -252,7 +249,7 @@ class Batch:
             queued.index,
             queued.job,
             self._state,
-            JobJournal(self._state.journal, queued.registration),
+            queued.registration,
             when_ended=partial(self._leave_room, room, doomed),
         )
         self._running.add(runner)
@@ -276,7 +273,6 @@ class Batch:
         """Let the room's next job begin, unless it would meet the same error."""
         doomed += self._doomed_by(outcome.error, room)
         self._scheduler.finish(room)
-        self._limiter.dispatch()
 
     def _doomed_by(self, error: Exception | None, room: str) -> list[_Queued]:
         """Take out of the queues what would meet the same error."""
@@ -311,8 +307,7 @@ class Batch:
             self._account(outcome, queued)
 
     def _account(self, outcome: UploadOutcome, queued: _Queued) -> None:
-        self._tracebacks.limit(outcome, queued.in_memory.size)
+        drop_tracebacks(outcome.error)
         self._report.add(outcome)
         self._report.seconds = anyio.current_time() - self._state.began
-        self._outcomes.put(outcome)
-        self._window.leave(queued.in_memory)
+        self._flow.leave(queued.held, outcome)

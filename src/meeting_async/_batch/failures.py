@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import attrs
+import asyncio
+import math
+
+import anyio
 
 from meeting_async import errors
-from meeting_async._batch.jobs import Status, UploadOutcome
-from meeting_async._delivery.observer import logger
+from meeting_async._batch.jobs import Status
 from meeting_async._models import Verdict
 
 ABSENT = (errors.RoomNotFound, errors.RoomNotActive)
@@ -64,47 +66,39 @@ def _outage(error: errors.MeetingError) -> float:
             break
         ended = attempt.started + attempt.seconds if ended is None else ended
         seconds = ended - attempt.started
-    return seconds + _ROUNDING
+    return seconds + 0.001  # sums of moments may differ by so much
 
 
-_ROUNDING = 0.001
-"""Seconds by which sums of moments may differ."""
+def drop_tracebacks(error: BaseException | None) -> None:
+    """Forget the frames of an error of ours and of what caused it: they keep the document.
 
-
-MAX_KEPT = 64 * 1024**2
-"""Bytes that the tracebacks of a batch's errors may keep in memory."""
-
-TRACEBACK_BYTES = 512 * 1024
-"""What a traceback's frames may keep besides a document: a chunk of a file, buffers."""
-
-
-@attrs.define
-class Tracebacks:
-    """Lets the first errors of a batch keep their tracebacks, whose frames know the documents.
-
-    Frames are never cleared: that would end coroutines which are still waiting.
+    The error says all there is to say. Errors of the caller's own code keep their tracebacks.
     """
-
-    _kept: int = 0
-
-    def limit(self, outcome: UploadOutcome, size: int) -> None:
-        """Log what nobody foresaw, and drop the traceback if there are too many."""
-        error = outcome.error
-        if error is None or outcome.status == "skipped":
-            return
-        if outcome.status == "failed" and not isinstance(error, errors.MeetingError):
-            facts = {"action": "batch", "room_id": outcome.room_id, "document": outcome.document}
-            logger.warning("a job of a batch raised %r", error, exc_info=error, extra=facts)
-        self._kept += size + TRACEBACK_BYTES
-        if self._kept > MAX_KEPT:
-            _drop(error, set())
+    seen = set[int]()
+    if isinstance(error, errors.MeetingError):
+        while error is not None and id(error) not in seen:  # a cause may lead back to the error
+            seen.add(id(error))
+            error.__traceback__ = None
+            error = error.__cause__ or error.__context__
 
 
-def _drop(error: BaseException | None, seen: set[int]) -> None:
-    if error is None or id(error) in seen:
-        return
-    seen.add(id(error))
-    error.__traceback__ = None
-    inner = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
-    for other in (error.__cause__, error.__context__, *inner):
-        _drop(other, seen)
+# --- cancellations -------------------------------------------------------------------------------
+
+
+def is_stray(error: BaseException) -> bool:
+    """Tell whether an error is a cancellation although nobody cancels the current task.
+
+    On asyncio any code can raise one: awaiting what somebody else has cancelled does. Here that is
+    a failure like any other, and must not end other jobs.
+    """
+    if not isinstance(error, asyncio.CancelledError):
+        return False
+    task = asyncio.current_task()
+    is_cancelled = anyio.current_effective_deadline() == -math.inf
+    return task is not None and not task.cancelling() and not is_cancelled
+
+
+def one_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the error to raise in place of a group: what ends the program, if anything does."""
+    first = (group.split(anyio.get_cancelled_exc_class())[1] or group).exceptions[0]
+    return one_of(first) if isinstance(first, BaseExceptionGroup) else first

@@ -8,21 +8,17 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import anyio
+import anyio.lowlevel
 import attrs
 
 from meeting_async import errors
-from meeting_async._batch.cancellation import is_stray, ordinary
-from meeting_async._batch.failures import ABSENT, status_of
-from meeting_async._batch.job_journal import JobJournal
+from meeting_async._batch.failures import ABSENT, is_stray, status_of
 from meeting_async._batch.jobs import Status, UploadJob, UploadOutcome
-from meeting_async._batch.journal import Journal, check_key
-from meeting_async._batch.limiter import ConcurrencyLimiter
+from meeting_async._batch.journal import JobJournal, Journal, Registration, register
 from meeting_async._batch.options import BatchOptions
+from meeting_async._batch.scheduler import Scheduler
 from meeting_async._delivery.call import AttemptLog
-from meeting_async._delivery.json_call import (
-    active_room,
-    wait_until_active,
-)
+from meeting_async._delivery.json_call import active_room, wait_until_active
 from meeting_async._delivery.session import Options, Session
 from meeting_async._delivery.upload import upload_document
 from meeting_async._documents.document import Document, PreparedDocument
@@ -40,7 +36,9 @@ class BatchState:
     session: Session
     options: Options
     batch_options: BatchOptions
-    limiter: ConcurrencyLimiter[Any]
+    scheduler: Scheduler[Any]
+    stop: Callable[[], None]
+    """Begins nothing new."""
     journal: Journal | None = attrs.field(default=None, init=False)
     began: float = attrs.field(default=0.0, init=False)
     is_verified: bool = attrs.field(default=False, init=False)
@@ -51,7 +49,7 @@ class BatchState:
         """Let the other jobs begin."""
         if not self.is_verified:
             self.is_verified = True
-            self.limiter.set_limit(self.batch_options.concurrency)
+            self.scheduler.set_limit(self.batch_options.concurrency)
 
 
 @attrs.define(eq=False)
@@ -64,11 +62,13 @@ class JobRunner:
     index: int
     job: UploadJob
     batch: BatchState
-    journal: JobJournal
+    registration: Registration | None
+    """Made when the job was read; ``None`` without a journal, or if it could not be made then."""
     when_ended: Callable[[UploadOutcome], None]
     """Called when the room may go to its next job; the journal has the outcome only later."""
 
     outcome: UploadOutcome | None = attrs.field(default=None, init=False)
+    journal: JobJournal = attrs.field(init=False)
     _log: AttemptLog = attrs.field(factory=AttemptLog, init=False)
     _began: float = attrs.field(factory=anyio.current_time, init=False)
     _ends_at: float = attrs.field(init=False)
@@ -79,6 +79,7 @@ class JobRunner:
     _scope: anyio.CancelScope = attrs.field(factory=anyio.CancelScope, init=False)
 
     def __attrs_post_init__(self) -> None:
+        self.journal = JobJournal(self.batch.journal)
         self._ends_at = self._began + (self.batch.batch_options.timeout or math.inf)
 
     async def run(self) -> None:
@@ -90,9 +91,12 @@ class JobRunner:
                 await self._fail(error)
             except BaseException as error:
                 if not is_stray(error):
+                    self._is_interruptible = False
+                    if not self._is_stopped:  # it was not this job that was stopped
+                        self.batch.stop()
                     await self._cut_off()
                     raise
-                await self._fail(ordinary(error))
+                await self._fail(RuntimeError("it was cancelled, though nobody cancelled the job"))
             else:
                 await self._end("accepted" if receipt else "skipped", receipt=receipt)
 
@@ -106,12 +110,8 @@ class JobRunner:
 
     async def _delivered(self) -> UploadReceipt | None:
         """Upload the document; ``None``: by the journal, an earlier run did."""
-        job = self.job
-        requests.room_id_bytes(job.room_id)
-        document = Document.of(job.document, filename=job.filename, content_type=job.content_type)
-        self._log.document = document.filename
-        check_key(job.key)
         with self._limited("reading the journal"):
+            document = await self._registered()
             if await self._is_in_room(document):
                 return None
         await self._find_room()
@@ -120,16 +120,23 @@ class JobRunner:
             try:
                 return await self._upload(document)
             except ABSENT as error:
-                self.batch.session.forget(job.room_id)
                 if isinstance(document.source, StreamSource):
                     raise
                 if absent_since is None:
                     absent_since = anyio.current_time()
                 await self._wait_until_active(error, absent_since)
 
+    async def _registered(self) -> Document:
+        """Check what was asked for, and wait for the job's entry in the journal."""
+        registration = self.registration or await register(self.batch.journal, self.job)
+        self._log.document = registration.document.filename
+        if registration.entry is not None:
+            self.journal.entry = await registration.entry
+        return registration.document
+
     async def _is_in_room(self, document: Document) -> bool:
         """Go by the journal; raise if by it the document must not be sent."""
-        entry = await self.journal.open_entry(self.job, document)
+        entry = self.journal.entry
         doubt, resends = self._doubt, self.batch.options.delivery == "at_least_once"
         if doubt is not None and not resends:
             raise doubt
@@ -216,6 +223,7 @@ class JobRunner:
     async def before_attempt(self) -> None:
         """Take a permit. From now on the job is not interrupted, until it waits."""
         await self._take_permit()
+        await anyio.lowlevel.checkpoint_if_cancelled()  # nothing begins after a stop
         self._is_interruptible = False
 
     async def before_closing_boundary(self, document: PreparedDocument) -> None:
@@ -233,13 +241,13 @@ class JobRunner:
 
     async def _take_permit(self) -> None:
         if not self._has_permit:
-            await self.batch.limiter.acquire(self.job.room_id)
+            await self.batch.scheduler.acquire(self.job.room_id)
             self._has_permit = True
 
     def _give_permit_back(self) -> None:
         if self._has_permit:
             self._has_permit = False
-            self.batch.limiter.release()
+            self.batch.scheduler.release()
 
     # --- the end ---------------------------------------------------------------------------------
 
@@ -268,15 +276,14 @@ class JobRunner:
 
     async def _cut_off(self) -> None:
         """Say what a cancellation left behind."""
-        error: errors.MeetingError
         if self._log.lost_at is not None:
-            error = self._log.unknown("the batch ended before an answer came")
+            how_far = "before an answer came"
         elif self._log.attempts:
-            error = errors.BatchStopped("while it was on its way; it did not reach its room")
+            how_far = "while it was on its way; it did not reach its room"
         else:
-            error = errors.BatchStopped("before it was sent")
+            how_far = "before it was sent"
         with anyio.CancelScope(shield=True):
-            await self._fail(self._named(error))
+            await self._fail(self._named(errors.BatchStopped(how_far)))
 
     async def _end(
         self,

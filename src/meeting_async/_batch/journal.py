@@ -11,16 +11,21 @@ import hashlib
 import json
 from collections.abc import Awaitable, Mapping
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
+import anyio
 import attrs
 
-from meeting_async._documents.document import Document
+from meeting_async._batch.jobs import UploadJob
+from meeting_async._documents.document import Document, PreparedDocument
 from meeting_async._documents.files import PathSource
-from meeting_async._documents.source import BytesSource, Snapshot
+from meeting_async._documents.source import BytesSource
+from meeting_async._documents.threads import in_thread
+from meeting_async._protocol.requests import room_id_bytes
 from meeting_async._text import short_repr
-from meeting_async.errors import InvalidInput
+from meeting_async.errors import DocumentChanged, InvalidInput, JournalError, UploadOutcomeUnknown
 
 State = Literal["ready", "sent", "accepted", "refused", "failed", "unknown"]
 """``ready``: not sent, or sent in vain. ``sent``: may have arrived, and has no outcome."""
@@ -120,13 +125,7 @@ def journal_job(room_id: str, document: Document, key: str | None) -> JournalJob
     )
 
 
-def check_key(key: object) -> None:
-    """Refuse what is no key.
-
-    Raises:
-        InvalidInput: It is neither a text nor ``None``.
-
-    """
+def _check_key(key: object) -> None:
     if key is not None and (not isinstance(key, str) or key == ""):
         raise InvalidInput("key", short_repr(key), "is no text", "give a str, or None")
 
@@ -141,14 +140,6 @@ def _origin(document: Document) -> tuple[str, str]:
     return "stream", ""
 
 
-def sent_fingerprint(document: Document, snapshot: Snapshot | None) -> str | None:
-    """Return the fingerprint of a file that is being sent; ``None`` for other documents."""
-    if snapshot is None or not isinstance(document.source, PathSource):
-        return None
-    size, _, _, modified, *_ = snapshot.fingerprint
-    return f"{size} bytes, {modified}"
-
-
 def current_fingerprint(document: Document) -> str | None:
     """Return size and modification time of a file; ``None`` where there is no file to ask.
 
@@ -161,3 +152,105 @@ def current_fingerprint(document: Document) -> str | None:
     except (OSError, ValueError):
         return None
     return f"{status.st_size} bytes, {status.st_mtime_ns}"
+
+
+# --- the entry of one job ------------------------------------------------------------------------
+
+MAX_HASHED = 256 * 1024
+"""Bytes that are hashed on the event loop's thread; more would hold it up."""
+
+_CERTAIN = {"ready", "accepted", "refused", "failed"}
+
+
+@attrs.frozen
+class Registration:
+    """A job that is on its way into the journal."""
+
+    document: Document
+    entry: Awaitable[JournalEntry] | None
+    """``None`` without a journal."""
+
+
+async def register(journal: Journal | None, job: UploadJob) -> Registration:
+    """Check what was asked for, and register it.
+
+    Raises:
+        InvalidInput: Something about it cannot be used.
+
+    """
+    room_id_bytes(job.room_id)
+    document = Document.of(job.document, filename=job.filename, content_type=job.content_type)
+    _check_key(job.key)
+    if journal is None:
+        return Registration(document, None)
+    describe = partial(journal_job, job.room_id, document, job.key)
+    data = document.source.data if isinstance(document.source, BytesSource) else b""
+    described = await in_thread(describe) if len(data) > MAX_HASHED else describe()
+    return Registration(document, journal.register(described))
+
+
+@attrs.define(eq=False)
+class JobJournal:
+    """What the journal says of one job, and what the job says to it.
+
+    Without a journal nothing is known, and nothing happens.
+    """
+
+    journal: Journal | None
+    entry: JournalEntry | None = attrs.field(default=None, init=False)
+    error: JournalError | None = attrs.field(default=None, init=False)
+    """Why the journal does not have the outcome."""
+    _is_marked: bool = attrs.field(default=False, init=False)
+    """Whether the journal says that the document may have arrived."""
+
+    def doubt(self, window: float) -> UploadOutcomeUnknown | None:
+        """Return what is unknown since an earlier run, if anything is."""
+        entry = self.entry
+        if entry is None or entry.state in _CERTAIN:
+            return None
+        reason = f"{entry.sent_ago:,.0f} s ago an earlier run sent it and saw no answer"
+        free_in = max(0.0, window - entry.sent_ago)
+        return UploadOutcomeUnknown(reason, entry.size, entry.size, free_in)
+
+    async def check_unchanged(self, document: Document) -> None:
+        """See that a file is the one that an earlier run sent, if anybody can tell.
+
+        Raises:
+            DocumentChanged: It is another one.
+
+        """
+        if self.entry is None or self.entry.fingerprint is None:
+            return
+        current = await in_thread(partial(current_fingerprint, document))
+        if current not in {None, self.entry.fingerprint}:
+            change = "an earlier run of the batch sent the file as it was then"
+            fix = "to send this one too, give it another name or key, or use another journal"
+            if self.entry.state == "accepted":
+                self.entry = None  # what is on record remains true
+            raise DocumentChanged(document.filename, f"{change}; {fix}")
+
+    async def mark_sending(self, document: PreparedDocument) -> None:
+        """Put on record that the document may be in the room from now on."""
+        if self.journal is not None and self.entry is not None:
+            self._is_marked = True
+            fingerprint = None
+            if document.snapshot is not None and isinstance(document.document.source, PathSource):
+                size, _, _, modified, *_ = document.snapshot.fingerprint
+                fingerprint = f"{size} bytes, {modified}"
+            await self.journal.mark_sending(self.entry, document.size, fingerprint)
+
+    async def unmark(self) -> None:
+        """Put on record that nothing arrived after all; an earlier run's doubt remains."""
+        if self._is_marked and self.entry is not None and self.entry.state in _CERTAIN:
+            await self.record("ready", None)
+
+    async def record(self, state: State, reason: str | None) -> None:
+        """Write what became of the job. Trouble with that does not change the outcome."""
+        if self.journal is None or self.entry is None:
+            return
+        try:
+            with anyio.CancelScope(shield=True):
+                await self.journal.record(self.entry, state, reason)
+            self._is_marked = False
+        except JournalError as error:
+            self.error = error

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterable, Iterable
 from typing import Any, Literal, get_args
 
 import attrs
 from attrs.validators import optional
 
-from meeting_async._batch.jobs import UploadJob
 from meeting_async._batch.journal import Journal
 from meeting_async._delivery.session import Options
 from meeting_async._policies import instance, number
 from meeting_async._text import short_repr
 from meeting_async.errors import ConfigurationError
-
-Jobs = Iterable[UploadJob] | AsyncIterable[UploadJob]
 
 OnUnknown = Literal["report", "resend"]
 """What to do with a document that may or may not have reached its room."""

@@ -1,9 +1,9 @@
-"""Which job begins next: in order within a room, the room with most left to do first. Pure.
+"""Which job goes on next, and how many at a time.
 
-A room is a chain: one document after another. With rooms side by side, beginning with the longest
-chain ends soonest (for jobs of one length this is Hu's algorithm of 1961, and optimal). All that
-may use the next permit is in one heap: rooms whose next job can begin, and jobs that want their
-permit back after a wait.
+Jobs go in order within a room, and the room with most left to do goes first. A room is a chain: one
+document after another. With rooms side by side, beginning with the longest chain ends soonest (for
+jobs of one length this is Hu's algorithm of 1961, and optimal). All that may use the next permit is
+in one heap: rooms whose next job can begin, and jobs that want a permit again after a wait.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import itertools
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+import anyio
 import attrs
 
 T = TypeVar("T")
@@ -27,31 +28,27 @@ locked may still be locked; then its attempt occupies a permit in vain."""
 
 
 @attrs.define(eq=False)
-class Candidate(Generic[T]):
-    """Something that wants a permit: a job that begins, or one that returns from a wait."""
+class Scheduler(Generic[T]):
+    """Jobs that have not begun, those that want to go on, and permits.
 
-    room: str
-    job: T | None = None
-    """The job that begins."""
-    granted: Callable[[], None] | None = None
-    """Called when a job that returns gets its permit."""
-    is_open: bool = True
-    """Whether it still wants a permit."""
+    A permit is held while a document is prepared, sent and answered, and never in a wait.
+    """
 
-
-@attrs.define
-class RoomScheduler(Generic[T]):
-    """Jobs that have not begun, and those that want to go on."""
-
+    begin: Callable[[str, T], None]
+    """Called with a room and its job, which begins with a permit."""
+    limit: int = 1
+    """How many permits there are."""
+    in_use: int = attrs.field(default=0, init=False)
     _queues: dict[str, list[T]] = attrs.field(factory=dict, init=False)
     """Lists: a deque takes 760 bytes even for one job."""
     _busy: set[str] = attrs.field(factory=set, init=False)
     """Rooms in which a job has begun and not ended."""
-    _ready: dict[str, Candidate[T]] = attrs.field(factory=dict, init=False)
-    """The open candidate of each room whose next job can begin."""
-    _heap: list[tuple[int, int, Candidate[T]]] = attrs.field(factory=list, init=False)
-    """Candidates by rank; those that are no longer open are dropped when they come up."""
-    _open: int = attrs.field(default=0, init=False)
+    _heap: list[tuple[int, int, str]] = attrs.field(factory=list, init=False)
+    """Rank, number and room of each turn; those that are over are dropped when they come up."""
+    _turns: dict[int, Callable[[], None] | None] = attrs.field(factory=dict, init=False)
+    """By number, what is called when a job gets a permit again; ``None``: a job begins."""
+    _ready: dict[str, int] = attrs.field(factory=dict, init=False)
+    """Number of the turn of each room whose next job can begin."""
     _numbers: itertools.count[int] = attrs.field(factory=itertools.count, init=False)
     _queued: int = attrs.field(default=0, init=False)
     _given: int = attrs.field(default=0, init=False)
@@ -61,86 +58,104 @@ class RoomScheduler(Generic[T]):
         """Jobs that have not begun."""
         return self._queued
 
+    def set_limit(self, limit: int) -> None:
+        """Change how many permits there are."""
+        self.limit = limit
+        self._dispatch()
+
     def add(self, room: str, job: T) -> None:
         """Append a job to the queue of its room."""
         self._queues.setdefault(room, []).append(job)
         self._queued += 1
         if room not in self._busy:
             self._make_ready(room)
-
-    def next(self) -> Candidate[T] | None:
-        """Give a permit to the candidate that comes first.
-
-        A room whose job begins is busy until :meth:`finish`.
-        """
-        while self._heap:
-            _, _, candidate = heapq.heappop(self._heap)
-            if candidate.is_open:
-                self._close(candidate)
-                self._given += 1
-                return candidate if candidate.granted else self._begun(candidate)
-        return None
+            self._dispatch()
 
     def finish(self, room: str) -> None:
-        """Note that the job of a room has ended."""
+        """Let the next job of a room begin."""
         self._busy.remove(room)
         if room in self._queues:
             self._make_ready(room)
-
-    def rejoin(self, room: str, granted: Callable[[], None], permits: int) -> Candidate[T]:
-        """Queue a job that has waited; ``granted`` is called when it gets a permit.
-
-        If the rest of its room takes longer, one document after another, than everything that is
-        queued takes with so many permits, it decides when the batch ends, and does not go behind.
-        """
-        left = 1 + len(self._queues.get(room, ()))
-        delay = 0 if left * permits >= self._queued else RETURN_DELAY
-        candidate = Candidate[T](room, granted=granted)
-        self._push(candidate, self._given + delay - PATIENCE * left)
-        return candidate
-
-    def withdraw(self, candidate: Candidate[T]) -> None:
-        """Forget a candidate that no longer wants a permit."""
-        if candidate.is_open:
-            self._close(candidate)
+            self._dispatch()
 
     def drop(self, room: str) -> list[T]:
         """Take all jobs that have not begun out of a room."""
-        if room in self._ready:
-            self._close(self._ready.pop(room))
         jobs = self._queues.pop(room, [])
         self._queued -= len(jobs)
+        if room in self._ready:
+            del self._turns[self._ready.pop(room)]
         return jobs
 
     def drop_all(self) -> list[T]:
         """Take all jobs that have not begun out of all rooms."""
         return [job for room in list(self._queues) for job in self.drop(room)]
 
-    def _begun(self, candidate: Candidate[T]) -> Candidate[T]:
-        queue = self._queues[candidate.room]
-        candidate.job = queue.pop(0)
+    async def acquire(self, room: str) -> None:
+        """Wait for a permit for a job that has begun, and waited since."""
+        granted = anyio.Event()
+        number = self.rejoin(room, granted.set)
+        try:
+            await granted.wait()
+        except BaseException:
+            if granted.is_set():
+                self.release()
+            else:
+                del self._turns[number]
+            raise
+
+    def rejoin(self, room: str, granted: Callable[[], None]) -> int:
+        """Queue a job that has waited; ``granted`` is called when it gets a permit.
+
+        If the rest of its room takes longer, one document after another, than everything that is
+        queued takes with all permits, it decides when the batch ends, and does not go behind.
+        """
+        left = 1 + len(self._queues.get(room, ()))
+        delay = 0 if left * self.limit >= self._queued else RETURN_DELAY
+        number = self._push(room, self._given + delay - PATIENCE * left, granted)
+        self._dispatch()
+        return number
+
+    def release(self) -> None:
+        """Give a permit back."""
+        self.in_use -= 1
+        self._dispatch()
+
+    def _dispatch(self) -> None:
+        """Give out what is free."""
+        while self.in_use < self.limit and self._heap:
+            _, number, room = heapq.heappop(self._heap)
+            if number not in self._turns:
+                continue
+            granted = self._turns.pop(number)
+            self.in_use += 1
+            self._given += 1
+            if granted is None:
+                self._begin(room)
+            else:
+                granted()
+
+    def _begin(self, room: str) -> None:
+        del self._ready[room]
+        self._busy.add(room)
+        queue = self._queues[room]
+        job = queue.pop(0)
         self._queued -= 1
         if not queue:
-            del self._queues[candidate.room]
-        del self._ready[candidate.room]
-        self._busy.add(candidate.room)
-        return candidate
+            del self._queues[room]
+        self.begin(room, job)
 
     def _make_ready(self, room: str) -> None:
-        """Rank a room by its jobs; one more job makes a new candidate of it."""
-        earlier = self._ready.get(room)
-        if earlier is not None:
-            self._close(earlier)
-        candidate = self._ready[room] = Candidate[T](room)
-        self._push(candidate, self._given - PATIENCE * len(self._queues[room]))
+        """Rank a room by its jobs; one more job gives it a new turn."""
+        if room in self._ready:
+            del self._turns[self._ready[room]]
+        rank = self._given - PATIENCE * len(self._queues[room])
+        self._ready[room] = self._push(room, rank, None)
 
-    def _push(self, candidate: Candidate[T], rank: int) -> None:
-        heapq.heappush(self._heap, (rank, next(self._numbers), candidate))
-        self._open += 1
-        if len(self._heap) > 2 * self._open + 64:
-            self._heap = [entry for entry in self._heap if entry[2].is_open]
+    def _push(self, room: str, rank: int, granted: Callable[[], None] | None) -> int:
+        number = next(self._numbers)
+        self._turns[number] = granted
+        heapq.heappush(self._heap, (rank, number, room))
+        if len(self._heap) > 2 * len(self._turns) + 64:
+            self._heap = [turn for turn in self._heap if turn[1] in self._turns]
             heapq.heapify(self._heap)
-
-    def _close(self, candidate: Candidate[T]) -> None:
-        candidate.is_open = False
-        self._open -= 1
+        return number

@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import stat
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple, Self
 
 import attrs
 
 from meeting_async._batch.journal import JournalEntry, JournalJob, State
-from meeting_async._batch.sqlite_file import SqliteFile
 from meeting_async._batch.writer import Commit, Write, Writer, journal_error
 from meeting_async._text import short_repr
-from meeting_async.errors import InvalidInput, JournalError
+from meeting_async.errors import InvalidInput, JournalError, JournalInUse
 
 
 class SqliteJournal:
@@ -50,9 +51,6 @@ class SqliteJournal:
             JournalError: It cannot be opened, is something else, or belongs to another server.
 
         """
-        if sqlite3.sqlite_version_info < (3, 33):  # for UPDATE ... FROM
-            reason = f"needs SQLite 3.33 or later; this Python has {sqlite3.sqlite_version}"
-            raise JournalError(self.path, reason)
         if self._writer is not None:
             raise JournalError(self.path, "is open already: one batch at a time")
         self._writer = Writer(self.path, partial(_opened, self.path, server))
@@ -79,12 +77,11 @@ class SqliteJournal:
         self, entry: JournalEntry, size: int | None, fingerprint: str | None
     ) -> None:
         """Have it on the disk that a document may arrive; see :meth:`Journal.mark_sending`."""
-        now = self._now()
-        await self._submit(_Update(entry.id, "sent", None, size, fingerprint, now, now))
+        await self._submit(_Update(entry.id, "sent", self._now(), None, size, fingerprint))
 
     async def record(self, entry: JournalEntry, state: State, reason: str | None) -> None:
         """Write what became of a job; see :meth:`Journal.record`."""
-        await self._submit(_Update(entry.id, state, reason, None, None, None, self._now()))
+        await self._submit(_Update(entry.id, state, self._now(), reason))
 
     def _submit(self, request: object) -> Write:
         if self._writer is None:
@@ -103,11 +100,10 @@ class _Register(NamedTuple):
 class _Update(NamedTuple):
     id: int
     state: State
-    reason: str | None
-    size: int | None
-    fingerprint: str | None
-    sent_at: float | None
-    changed_at: float
+    now: float
+    reason: str | None = None
+    size: int | None = None
+    fingerprint: str | None = None
 
 
 class _Load(NamedTuple):
@@ -117,8 +113,12 @@ class _Load(NamedTuple):
 @contextmanager
 def _opened(path: str, server: str) -> Generator[Commit, None, None]:
     """Hold the file open; see that it belongs to the server."""
-    file = SqliteFile.open(path)
-    execute = file.connection.execute
+    # SQLite gives "" and ":memory:" a meaning of their own; an absolute path is always a file.
+    full = Path(path).absolute()
+    with _explained(path):
+        _check_kind(full, path)
+        connection = _taken(full)
+    execute = connection.execute
     try:
         known = execute("SELECT base FROM servers").fetchone()
         if known is None:
@@ -126,26 +126,28 @@ def _opened(path: str, server: str) -> Generator[Commit, None, None]:
         elif known[0] != server:
             raise JournalError(path, f"belongs to the server at {known[0]}: take one for {server}")
         (run,) = execute("SELECT coalesce(max(run), 0) + 1 FROM jobs").fetchone()
-        yield _Run(file, int(run)).commit
+        yield _Run(connection, path, full, int(run)).commit
     finally:
-        file.close()
+        with suppress(sqlite3.Error):  # on a disk that is full; nothing that was committed is lost
+            connection.close()
 
 
 @attrs.define
 class _Run:
-    """The file during a run of the batch.
+    """The file during a run of the batch."""
 
-    Each statement takes the interpreter's lock again, and on a busy loop waits for it. So any
-    number of rows takes the same few statements.
-    """
-
-    _file: SqliteFile
+    _connection: sqlite3.Connection
+    _name: str
+    """The path as it was given, for messages."""
+    _path: Path
     _number: int
-    _is_syncing: bool = True
-    """Whether a commit waits for the disk, as it is set."""
+    _identity: tuple[int, int] = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._identity = _identity(self._path)
 
     def commit(self, writes: Sequence[Write]) -> None:
-        """Write what has gathered. Register first: a job waits for that, but not for the disk."""
+        """Write what has gathered, and have it on the disk."""
         steps = ((_Register, self._register), (_Update, self._update), (_Load, self._load))
         for kind, step in steps:
             share = [write for write in writes if type(write.request) is kind]
@@ -154,12 +156,16 @@ class _Run:
                     step(share)
             except Exception as error:  # noqa: BLE001 - raised where the writes are awaited
                 for write in share:
-                    write.error = journal_error(self._file.name, error)
+                    write.error = journal_error(self._name, error)
 
     def _register(self, writes: list[Write]) -> None:
-        """Match the n-th job of an identity in this run with the n-th entry of the identity."""
+        """Match the n-th job of an identity in this run with the n-th entry of the identity.
+
+        Each statement takes the interpreter's lock again, and on a busy loop waits for it. So
+        thousands of jobs, as at the beginning of a batch, take three statements.
+        """
         jobs: list[JournalJob] = [write.request.job for write in writes]
-        now, execute = writes[-1].request.now, self._file.connection.execute
+        now, execute = writes[-1].request.now, self._connection.execute
         identities = json.dumps([job.identity for job in jobs])
         rows = []
         for position, ordinal in execute(_ORDINALS, (self._number, identities)):
@@ -168,34 +174,43 @@ class _Run:
                 writes[position].error = _used_before(job)
             else:
                 rows.append([position, job.identity, ordinal, job.room_id, job.document])
-        self._sync(on=False)
-        execute(_CLAIM, (self._number, now, json.dumps(rows)))
-        for position, entry_id, state, size, sent_at, fingerprint in execute(
-            _FIND, (json.dumps(rows),)
-        ):
+        new = json.dumps(rows)
+        execute(_CLAIM, (self._number, now, new))
+        for position, entry_id, state, size, sent_at, fingerprint in execute(_FIND, (new,)):
             ago = 0.0 if sent_at is None else max(0.0, now - sent_at)
             entry = JournalEntry(entry_id, state, size, ago, fingerprint)
             writes[position].result = entry
 
     def _update(self, writes: list[Write]) -> None:
-        """Update entries, durably if one of them is about to be sent; the last update wins."""
-        updates: dict[int, _Update] = {write.request.id: write.request for write in writes}
-        is_durable = any(write.request.state == "sent" for write in writes)
-        if is_durable:
-            self._file.check_place()
-        self._sync(on=is_durable)
-        self._file.connection.execute(_UPDATE, (json.dumps(list(updates.values())),))
+        self._check_place()
+        execute = self._connection.execute
+        execute("BEGIN")
+        try:
+            self._connection.executemany(_UPDATE, [write.request for write in writes])
+            execute("COMMIT")
+        except BaseException:
+            with suppress(sqlite3.Error):  # a disk that is full may have ended it already
+                execute("ROLLBACK")
+            raise
 
     def _load(self, writes: list[Write]) -> None:
         for write in writes:
-            found = self._file.connection.execute(_IN_DOUBT, (write.request.since,))
-            write.result = found.fetchall()
+            write.result = self._connection.execute(_IN_DOUBT, write.request).fetchall()
 
-    def _sync(self, *, on: bool) -> None:
-        """Let the next commit wait for the disk or not; in WAL mode one waits for all before it."""
-        if on != self._is_syncing:
-            self._file.connection.execute(f"PRAGMA synchronous = {'FULL' if on else 'NORMAL'}")
-            self._is_syncing = on
+    def _check_place(self) -> None:
+        """See that the path still leads to the file: else what is written would be lost."""
+        try:
+            is_same = _identity(self._path) == self._identity
+        except OSError as error:
+            raise JournalError(self._name, f"cannot be found any more: {error}") from error
+        if not is_same:
+            raise JournalError(self._name, "was replaced by another file while the batch ran")
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    """Return device and inode."""
+    status = path.stat()
+    return status.st_dev, status.st_ino
 
 
 def _used_before(job: JournalJob) -> InvalidInput:
@@ -203,6 +218,95 @@ def _used_before(job: JournalJob) -> InvalidInput:
     key = json.loads(job.identity)["key"]
     return InvalidInput("key", short_repr(key), "was used in this batch before", fix)
 
+
+# --- opening a file, without harm to files of another kind ---------------------------------------
+
+APPLICATION_ID = 0x6D61736A
+"""Marks a journal (``application_id`` in SQLite's file format)."""
+
+VERSION = 2
+
+
+@contextmanager
+def _explained(path: str) -> Generator[None, None, None]:
+    try:
+        yield
+    except JournalError:
+        raise
+    except (sqlite3.Error, OSError, ValueError) as error:  # ValueError: what no path can hold
+        if getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY"):
+            raise JournalInUse(path, "is in use by another batch: wait for its end") from error
+        raise JournalError(path, f"cannot be used: {error}") from error
+
+
+def _check_kind(full: Path, path: str) -> None:
+    """See that the file is new, or a journal, without changing what may be something else.
+
+    Opening a file as usual changes what a process that crashed has left beside it. Reading it
+    without SQLite would release the locks that this process has on it (fcntl).
+    """
+    try:
+        status = full.stat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(status.st_mode):
+        raise JournalError(path, "is no file: name one, or one to be made")
+    if not os.access(full, os.R_OK | os.W_OK):
+        raise JournalError(path, "may not be read and written by this process")
+    if status.st_size == 0:
+        return
+    with closing(sqlite3.connect(f"{full.as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if application != APPLICATION_ID:
+        raise JournalError(path, "is a database of something else: name another file")
+    if version != VERSION:
+        fix = "finish its batch with the version that made it, or name another file"
+        raise JournalError(path, f"has format {version} instead of {VERSION}: {fix}")
+
+
+def _taken(full: Path) -> sqlite3.Connection:
+    # In exclusive mode a second connection is refused at once, wherever it is.
+    connection = sqlite3.connect(full, timeout=0, isolation_level=None)
+    try:
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+        connection.execute("PRAGMA synchronous = FULL")  # durable, also when the power fails
+        connection.execute("PRAGMA fullfsync = ON")  # what FULL takes on macOS
+        connection.execute("BEGIN EXCLUSIVE")
+        if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            # Before WAL mode, so that all of it is in the file itself: see `_check_kind`.
+            for table in _TABLES:
+                connection.execute(table)
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {VERSION}")
+        connection.execute("COMMIT")
+        connection.execute("PRAGMA journal_mode = WAL")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+# --- statements ----------------------------------------------------------------------------------
+
+_TABLES = (
+    "CREATE TABLE servers (base TEXT NOT NULL)",
+    """CREATE TABLE jobs (
+        id INTEGER PRIMARY KEY,
+        identity TEXT NOT NULL,    -- what tells jobs apart,
+        ordinal INTEGER NOT NULL,  -- and those that nothing else tells apart
+        run INTEGER NOT NULL,      -- the last run of the batch that came to it
+        room_id TEXT NOT NULL,
+        document TEXT NOT NULL,
+        state TEXT NOT NULL,
+        reason TEXT,
+        size INTEGER,              -- bytes, and
+        fingerprint TEXT,          -- that of a file, and
+        sent_at REAL,              -- Unix time, when it was last about to be complete
+        changed_at REAL NOT NULL,
+        UNIQUE (identity, ordinal)
+    )""",
+)
 
 _ORDINALS = """
     SELECT key, row_number() OVER (PARTITION BY value ORDER BY key) - 1
@@ -222,15 +326,11 @@ _FIND = """
     ON identity = json_extract(value, '$[1]') AND ordinal = json_extract(value, '$[2]')"""
 
 _UPDATE = """
-    UPDATE jobs SET state = new.state, reason = new.reason, changed_at = new.changed_at,
-        size = iif(new.state = 'sent', new.size, jobs.size),
-        fingerprint = iif(new.state = 'sent', new.fingerprint, jobs.fingerprint),
-        sent_at = coalesce(new.sent_at, jobs.sent_at)
-    FROM (SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS state,
-        json_extract(value, '$[2]') AS reason, json_extract(value, '$[3]') AS size,
-        json_extract(value, '$[4]') AS fingerprint, json_extract(value, '$[5]') AS sent_at,
-        json_extract(value, '$[6]') AS changed_at FROM json_each(?)) AS new
-    WHERE jobs.id = new.id"""
+    UPDATE jobs SET state = ?2, changed_at = ?3, reason = ?4,
+        size = CASE ?2 WHEN 'sent' THEN ?5 ELSE size END,
+        fingerprint = CASE ?2 WHEN 'sent' THEN ?6 ELSE fingerprint END,
+        sent_at = CASE ?2 WHEN 'sent' THEN ?3 ELSE sent_at END
+    WHERE id = ?1"""
 
 _IN_DOUBT = """
     SELECT room_id, max(sent_at) FROM jobs

@@ -6,8 +6,8 @@ handed over is written, and the file is closed in the end.
 
 from __future__ import annotations
 
-import os
 import queue
+import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import Any
@@ -18,6 +18,10 @@ import attrs
 from meeting_async._documents.threads import call_soon, run_in_thread
 from meeting_async.errors import JournalError
 
+GATHERING_SECONDS = 0.005
+"""How long the thread waits for company for what is to be written. For each commit it competes with
+the event loop for the interpreter, which costs more than the commit itself."""
+
 CLOSING_SECONDS = 10.0
 """How long a task waits for a file to be closed: a disk may not answer any more."""
 
@@ -26,19 +30,14 @@ CLOSING_SECONDS = 10.0
 class Write:
     """Something to be written. Await it for the result."""
 
-    writer: Writer
-    request: Any
+    request: Any = None
     result: Any = None
     error: Exception | None = None
     done: anyio.Event = attrs.field(factory=anyio.Event)
 
     def __await__(self) -> Generator[Any, None, Any]:
-        return self._wait().__await__()
-
-    async def _wait(self) -> Any:
-        self.writer.check_process()
         if not self.done.is_set():
-            await self.done.wait()
+            yield from self.done.wait().__await__()
         if self.error is not None:
             raise self.error
         return self.result
@@ -67,9 +66,8 @@ class Writer:
         """Opens the file, and closes it."""
         self._queue: queue.SimpleQueue[Write | None] = queue.SimpleQueue()
         """What no commit has taken up yet; ``None``: close the file."""
-        self._opening, self._closing = Write(self, None), Write(self, None)
+        self._opening, self._closing = Write(), Write()
         self._has_ended = False
-        self._process = os.getpid()
         self._call_soon = call_soon()
 
     async def open(self) -> None:
@@ -83,20 +81,14 @@ class Writer:
 
     def submit(self, request: object) -> Write:
         """Hand something over; everything is written in the order of the calls."""
-        self.check_process()
-        write = Write(self, request)
+        write = Write(request)
         self._queue.put(write)
         if self._has_ended:
             self._fail_rest()
         return write
 
     async def close(self) -> None:
-        """Wait until everything is written and the file is closed.
-
-        Not in a process that was forked meanwhile: it has neither the thread nor the file's locks.
-        """
-        if os.getpid() != self._process:
-            return
+        """Wait until everything is written and the file is closed."""
         self._queue.put(None)
         cancelled: BaseException | None = None
         with anyio.move_on_after(CLOSING_SECONDS, shield=True) as scope:
@@ -110,63 +102,51 @@ class Writer:
         if cancelled is not None:
             raise cancelled
 
-    def check_process(self) -> None:
-        """Refuse to work in a process that was forked: the thread is in its parent.
-
-        Raises:
-            JournalError: It is another process.
-
-        """
-        if os.getpid() != self._process:
-            raise JournalError(self._name, "belongs to the process that this one was forked from")
-
     # --- in the thread ---------------------------------------------------------------------------
 
     def _work(self) -> None:
         # The file is in local variables only: a forked process must not close it as garbage.
         try:
             with self._opened() as commit:
-                self._finish([self._opening])
-                while writes := self._gathered():
+                self._wake(self._opening)
+                while writes := self._taken():
                     commit(writes)
-                    self._finish(writes)
+                    self._wake(*writes)
         except BaseException as error:  # noqa: BLE001 - raised by `open`
             self._opening.error = journal_error(self._name, error)
         self._has_ended = True
         self._fail_rest()
-        self._finish([self._opening, self._closing])
+        self._wake(self._opening, self._closing)
 
-    def _gathered(self) -> list[Write]:
+    def _taken(self) -> list[Write]:
         """Wait for something to be written and take all that is there; nothing: close the file."""
-        writes = []
+        found: list[Write] = []
         write = self._queue.get()
+        if write is not None:
+            time.sleep(GATHERING_SECONDS)
         while write is not None:
-            writes.append(write)
-            try:
-                write = self._queue.get_nowait()
-            except queue.Empty:
-                return writes
-        if writes:
+            found.append(write)
+            if self._queue.empty():
+                return found
+            write = self._queue.get()
+        if found:
             self._queue.put(None)
-        return writes
+        return found
 
     def _fail_rest(self) -> None:
         """Fail what comes too late to be written."""
         with suppress(queue.Empty):
             while True:
-                write = self._queue.get_nowait()
-                if write is not None:
+                if (write := self._queue.get_nowait()) is not None:
                     write.error = JournalError(self._name, "is closed")
-                    self._finish([write])
+                    self._wake(write)
 
-    def _finish(self, writes: Sequence[Write]) -> None:
-        """Wake the tasks that wait."""
+    def _wake(self, *writes: Write) -> None:
+        """Wake the tasks that wait, unless the event loop is closed."""
 
-        def finish() -> None:
+        def wake() -> None:
             for write in writes:
                 write.done.set()
 
-        try:
-            self._call_soon(finish)
-        except RuntimeError:  # the event loop is closed: nobody waits
-            return
+        with suppress(RuntimeError):
+            self._call_soon(wake)

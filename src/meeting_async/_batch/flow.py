@@ -1,0 +1,158 @@
+"""What is under way in a batch: jobs that were read, and outcomes that nobody has taken yet."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterable
+from typing import Self
+from weakref import WeakSet
+
+import anyio
+import anyio.lowlevel
+import attrs
+
+from meeting_async._batch.jobs import UploadJob, UploadOutcome
+from meeting_async._documents.document import Document
+from meeting_async._documents.source import BytesSource
+
+Jobs = Iterable[UploadJob] | AsyncIterable[UploadJob]
+
+MAX_BYTES_AHEAD = 64 * 1024**2
+"""Bytes of documents in memory, as ``bytes``, that are read ahead."""
+
+JOBS_PER_STEP = 64
+"""Jobs that are read from a list or generator before other tasks get their turn."""
+
+
+async def read(jobs: Jobs) -> AsyncGenerator[UploadJob, None]:
+    """Read jobs from whatever they come in; generators are closed at the end."""
+    if isinstance(jobs, AsyncIterable):
+        found = aiter(jobs)
+        try:
+            async for job in found:
+                yield job
+        finally:
+            if isinstance(found, AsyncGenerator):
+                await found.aclose()
+        return
+    each = iter(jobs)
+    try:
+        for number, job in enumerate(each, 1):
+            yield job
+            if number % JOBS_PER_STEP == 0:
+                await anyio.lowlevel.checkpoint()
+    finally:
+        if isinstance(each, Generator):
+            each.close()
+
+
+Held = tuple[int, int]
+"""Identity and size of bytes in memory. Jobs that have them in common keep them once."""
+
+
+def held_by(job: UploadJob) -> Held | None:
+    """Return what a job keeps in memory, besides its own few hundred bytes."""
+    document = job.document
+    if isinstance(document, Document) and isinstance(document.source, BytesSource):
+        document = document.source.data
+    return (id(document), len(document)) if isinstance(document, bytes | bytearray) else None
+
+
+@attrs.define(eq=False)
+class Flow:
+    """Limits the jobs that were read and whose outcome nobody has taken, and hands outcomes over.
+
+    Each outcome goes to one of the iterators.
+    """
+
+    window: int
+    jobs: int = attrs.field(default=0, init=False)
+    """Jobs that were read and have no outcome."""
+    _bytes: int = attrs.field(default=0, init=False)
+    _users: Counter[Held] = attrs.field(factory=Counter, init=False)
+    """How many jobs keep each document that is in memory."""
+    _untaken: deque[UploadOutcome] = attrs.field(factory=deque, init=False)
+    iterators: WeakSet[OutcomeIterator] = attrs.field(factory=WeakSet, init=False)
+    """Those that somebody may still use: a loop that is left early drops its own."""
+    _is_keeping: bool = attrs.field(default=True, init=False)
+    """Whether outcomes are kept for iterators that are made later."""
+    _has_ended: bool = attrs.field(default=False, init=False)
+    _change: anyio.Event = attrs.field(factory=anyio.Event, init=False)
+
+    async def enter(self, held: Held | None) -> None:
+        """Wait until there is room for one more job; a document always has room by itself.
+
+        The job counts however the wait ends: it was read.
+        """
+        try:
+            while self._is_full_for(held):
+                await self._changed()
+        finally:
+            self.jobs += 1
+            if held:
+                self._bytes += held[1] if held not in self._users else 0
+                self._users[held] += 1
+
+    def leave(self, held: Held | None, outcome: UploadOutcome) -> None:
+        """Hand over the outcome of a job: to an iterator, or keep it for one, or drop it."""
+        self.jobs -= 1
+        if held:
+            self._users[held] -= 1
+            if not self._users[held]:
+                del self._users[held]
+                self._bytes -= held[1]
+        if self._is_keeping or self.iterators:
+            self._untaken.append(outcome)
+        self._change.set()
+
+    async def take(self) -> UploadOutcome | None:
+        """Wait for an outcome; ``None`` if no further one comes."""
+        await anyio.lowlevel.checkpoint()
+        while not self._untaken:
+            if self._has_ended:
+                return None
+            await self._changed()
+        self._change.set()
+        return self._untaken.popleft()
+
+    def stop_keeping(self) -> None:
+        """Keep outcomes for those who iterate, and for nobody else."""
+        self._is_keeping = False
+        if not self.iterators:
+            self._untaken.clear()
+        self._change.set()
+
+    def end(self) -> None:
+        """No further outcome comes."""
+        self._has_ended = True
+        self._change.set()
+
+    async def _changed(self) -> None:
+        if self._change.is_set():
+            self._change = anyio.Event()
+        await self._change.wait()
+
+    def _is_full_for(self, held: Held | None) -> bool:
+        untaken = len(self._untaken) if self._is_keeping else 0
+        if self.jobs + untaken >= self.window:
+            return True
+        more = held[1] if held and held not in self._users else 0
+        return more > 0 and self._bytes > 0 and self._bytes + more > MAX_BYTES_AHEAD
+
+
+class OutcomeIterator:
+    """Iterates over the outcomes of a batch that go to one consumer."""
+
+    def __init__(self, flow: Flow, at_end: Callable[[], None]) -> None:
+        self._flow, self._at_end = flow, at_end
+        flow.iterators.add(self)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> UploadOutcome:
+        outcome = await self._flow.take()
+        if outcome is None:
+            self._at_end()
+            raise StopAsyncIteration
+        return outcome
