@@ -1,4 +1,4 @@
-"""Settings from ``MEETING_*`` environment variables, so that no secret stands in code or argv."""
+"""Settings from ``MEETING_*`` environment variables, so that no secret is in code or argv."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BOOLEANS = {"1": True, "true": True, "yes": True, "on": True} | {
 
 @attrs.frozen
 class _Environment:
-    """Variables that do not show in tracebacks with locals."""
+    """Variables; tracebacks with locals do not show their values."""
 
     variables: Mapping[str, str] = attrs.field(repr=False)
 
@@ -30,10 +30,10 @@ class _Environment:
 
 
 def settings_from(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Read the arguments of ``MeetingClient`` that the environment gives; unset ones are left out.
+    """Read the arguments of ``MeetingClient`` from variables that are set.
 
     Raises:
-        ConfigurationError: A variable is set to something unusable; it is named.
+        ConfigurationError: A variable cannot be used; the error names it.
 
     """
     variables = _Environment(environ)
@@ -57,7 +57,7 @@ def _secret(environ: _Environment) -> Secret:
         return hidden_text(environ.get("MEETING_API_SECRET"))
     if environ.get("MEETING_API_SECRET"):
         raise ConfigurationError(
-            "MEETING_API_SECRET", "(hidden)", "is set beside MEETING_API_SECRET_FILE", "unset one"
+            "MEETING_API_SECRET", "(hidden)", "is set, as is MEETING_API_SECRET_FILE", "unset one"
         )
     try:
         content = Path(path).read_bytes()

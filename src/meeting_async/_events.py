@@ -1,4 +1,4 @@
-"""What a call tells while it runs: small frozen values for progress displays, logs and metrics."""
+"""Events of a call: small frozen values for progress displays, logs and metrics."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class Event:
     host: str
     """Host and port of the server."""
     room_id: str | None
-    """The room, where the request names one."""
+    """The room, if the call has one."""
     document: str | None
     """Name of the document, or the link without its query; ``None`` for JSON calls."""
     key: str | None = None
-    """The key of the job, in a batch."""
+    """Key of the job in a batch."""
     index: int | None = None
-    """The place of the job in the input, from 0, in a batch."""
+    """Index of the job in the input of a batch, from 0."""
 
 
 @attrs.frozen(kw_only=True)
 class Queued(Event):
-    """The upload waits behind another upload from here to the same room."""
+    """The upload waits behind another upload of this application to the same room."""
 
 
 @attrs.frozen(kw_only=True)
@@ -47,70 +47,68 @@ class AttemptStarted(Event):
 
 @attrs.frozen(kw_only=True)
 class BytesSent(Event):
-    """Progress; at most ten times a second, and at the end of the document."""
+    """Progress of a document: at most ten times a second, and at its end."""
 
     attempt: int
     sent: int
-    """Bytes of the document handed to the network in this attempt."""
+    """Bytes of the document that were sent in this attempt."""
     total: int | None
     """Bytes of the document; ``None`` for a link."""
 
 
 @attrs.frozen(kw_only=True)
 class WaitingForRoom(Event):
-    """The room is taken (409); nothing is held or sent while the upload waits."""
+    """The room is locked (409). While the upload waits, it holds no connection and no open file."""
 
     attempt: int
-    """The attempt that was refused; 0 if a question was answered before the first attempt."""
+    """The attempt that got 409; 0 if a question got 409 before the first attempt."""
     retry_in: float
-    """Seconds until the room is asked, or the document sent, again."""
+    """Seconds until the next question or attempt."""
     waited: float
     """Seconds that the upload has waited for the room so far."""
     max_wait: float | None
-    """What ``waited`` may grow to, if the caller set a limit."""
+    """Limit of ``waited``; ``None`` if there is none."""
 
 
 @attrs.frozen(kw_only=True)
 class WaitingUntilActive(Event):
-    """The room is not active yet; its upload holds nothing meanwhile."""
+    """The room is not active yet."""
 
     retry_in: float
-    """Seconds until the room is asked for again."""
+    """Seconds until the next question."""
     waited: float
-    """Seconds since it was first asked for."""
+    """Seconds since the first question."""
     max_wait: float
-    """What ``waited`` may grow to."""
+    """Limit of ``waited``."""
 
 
 @attrs.frozen(kw_only=True)
 class RetryScheduled(Event):
-    """An attempt failed in a way that allows another one."""
+    """An attempt failed, and the client will retry."""
 
     attempt: int
     """The attempt that failed."""
     retry_in: float
     """Seconds until the next attempt."""
     verdict: Verdict
-    """What the attempt came to."""
+    """Result of the attempt."""
     reason: str
     """What was seen."""
 
 
 @attrs.frozen(kw_only=True)
 class Finished(Event):
-    """The call is over: the last event of every call, exactly once."""
+    """The call has ended: the last event of every call, exactly once."""
 
     verdict: Verdict
-    """What the whole call came to; ``never sent`` when an argument or the document was refused.
-
-    A call that is cancelled after the closing boundary was sent finishes as ``unknown``.
-    """
+    """Result of the call: ``never sent`` if an argument or the document was refused, ``unknown`` if
+    it was cancelled after the closing boundary was sent."""
     attempts: int
-    """How many were made."""
+    """Number of attempts."""
     seconds: float
     """How long the call took."""
     error: MeetingError | None = attrs.field(default=None, eq=False)
-    """What the caller gets to see; ``None`` if accepted, cancelled, or not an error of this
+    """The error that the call raises; ``None`` if accepted, cancelled, or not an error of this
     library."""
 
 

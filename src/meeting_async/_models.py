@@ -1,7 +1,7 @@
-"""The values that cross the library's borders: requests, replies, attempts, receipts, rooms.
+"""Values that users and transports see: requests, replies, attempts, receipts, rooms.
 
-Frozen, comparable and free of secrets in their ``repr``. Fields that the server leaves out are
-``None``; fields that this library does not know are kept in ``raw``.
+They are frozen and comparable, and show no secret in their ``repr``. A field that the server leaves
+out is ``None``. Other fields of the server are in ``raw``.
 """
 
 from __future__ import annotations
@@ -32,37 +32,36 @@ class Secret(bytes):
 
 
 def hidden(api_secret: T) -> T | Secret:
-    """Turn a secret into a :class:`Secret`; return what is neither text nor bytes as it is."""
+    """Turn text or bytes into a :class:`Secret`; return any other value unchanged."""
     if isinstance(api_secret, str):
         return hidden_text(api_secret)
     return Secret(api_secret) if isinstance(api_secret, bytes) else api_secret
 
 
 def hidden_text(api_secret: str) -> Secret:
-    """Encode a secret; halves of characters become NUL, which no signer accepts."""
+    """Encode a secret; lone surrogates become NUL, which no signer accepts."""
     return Secret(re.sub("[\ud800-\udfff]", "\0", api_secret).encode())
 
 
 HeaderPairs = tuple[tuple[bytes, bytes], ...]
-"""Header fields in the order sent, exactly as bytes; a value that is a credential is a `Secret`."""
+"""Header fields as bytes, in the order sent; credentials are `Secret` values."""
 
 
 @runtime_checkable
 class Body(Protocol):
-    """A request body that is produced while it is sent. It serves one attempt only."""
+    """A request body that is produced while it is sent, for one attempt only."""
 
     @property
     def length(self) -> int:
-        """Exact number of bytes that it yields; also the ``Content-Length``."""
+        """Exact number of bytes that it yields: the ``Content-Length``."""
         ...
 
     sent: int
-    """Bytes that may have left this process.
+    """Bytes that may have been sent.
 
-    The body counts what it yields. A transport that knows better corrects the number before
-    :meth:`~meeting_async.transports.Transport.send` ends: bytes that were only gathered in a
-    buffer of its own were not sent. Whether ``sent`` reached ``length`` decides if a document may
-    have arrived.
+    The body counts the bytes that it yields. A transport that still has some of them in its own
+    buffer corrects the number before :meth:`~meeting_async.transports.Transport.send` ends. A
+    document may have arrived only if ``sent`` has reached ``length``.
     """
 
     def __aiter__(self) -> AsyncIterator[bytes]:
@@ -88,9 +87,9 @@ class Request:
     reply_timeout: float = 15.0
     """Seconds from the end of the body to the end of the reply."""
     max_reply_bytes: int = 16 * 1024**2
-    """Longest reply that is read; a longer one is an error at once."""
+    """Largest reply in bytes; a larger one is an error at once."""
     idempotent: bool = False
-    """Whether the request may be sent on an idle connection that the server may have dropped."""
+    """Whether an idle connection may be used; the server may have closed it."""
 
 
 @attrs.frozen
@@ -120,7 +119,7 @@ class SignedHeaders:
 
 
 class Verdict(enum.StrEnum):
-    """What an attempt came to: the rows of the table in ``docs/delivery.md``."""
+    """Result of an attempt: the rows of the table in ``docs/delivery.md``, What is retried."""
 
     NEVER_SENT = "never sent"
     PARTIAL = "partial"
@@ -134,7 +133,7 @@ class Verdict(enum.StrEnum):
 
 @attrs.frozen
 class Attempt:
-    """One attempt of a call, as receipts and errors remember it."""
+    """One attempt of a call, for receipts and errors."""
 
     number: int
     """1 for the first."""
@@ -143,15 +142,15 @@ class Attempt:
     seconds: float
     """How long the attempt took."""
     verdict: Verdict
-    """What it came to."""
+    """Its result."""
     status: int | None
-    """HTTP status, when there was a reply."""
+    """HTTP status, if there was a reply."""
     reason: str
     """What was seen, in a few words."""
     bytes_sent: int = 0
     """Bytes of the document that were handed to the operating system."""
     body_seconds: float | None = None
-    """How long it took until the whole document was out; ``None`` if it never was."""
+    """Seconds until the whole document was sent; ``None`` if it was not."""
 
 
 @attrs.frozen(kw_only=True)
@@ -168,7 +167,7 @@ class UploadReceipt:
     status_code: str
     """The server's code, for example ``SUCCESS``."""
     seconds: float
-    """From the call to the answer, waiting included."""
+    """Seconds from the call to the answer, waits included."""
     attempts: tuple[Attempt, ...]
     """Every attempt, the accepted one last."""
     headers: tuple[tuple[str, str], ...] = attrs.field(default=(), repr=False)
@@ -179,7 +178,7 @@ class UploadReceipt:
 
 @attrs.frozen
 class Participant:
-    """Somebody in a room."""
+    """A user in a room."""
 
     identity: str | None
     name: str | None
@@ -188,12 +187,12 @@ class Participant:
     joined_at: int | None
     """Unix time, as the server gives it."""
     metadata: Any = attrs.field(repr=False, hash=False)
-    """Decoded from the JSON text the server sends; the text itself if it is no JSON."""
+    """Decoded from JSON; the text itself if it is not JSON."""
     raw: Mapping[str, Any] = attrs.field(repr=False, hash=False)
 
     @classmethod
     def from_reply(cls, record: Mapping[str, Any]) -> Self:
-        """Read one entry of ``participants_info``; nothing in it is required."""
+        """Read one entry of ``participants_info``; no field is required."""
         return cls(
             identity=_text(record.get("identity")),
             name=_text(record.get("name")),
@@ -218,12 +217,12 @@ class ActiveRoom:
     is_breakout_room: bool | None
     parent_room_id: str | None
     joined_participants: int | None
-    """How many the server counts; ``participants`` lists them."""
+    """Number of participants, according to the server."""
     creation_time: int | None
     """Unix time, as the server gives it."""
     webhook_url: str | None = attrs.field(repr=False)
     metadata: Any = attrs.field(repr=False, hash=False)
-    """Decoded from the JSON text the server sends; the text itself if it is no JSON."""
+    """Decoded from JSON; the text itself if it is not JSON."""
     participants: tuple[Participant, ...] = attrs.field(
         repr=lambda people: f"({len(people)} participants)"
     )
@@ -232,7 +231,7 @@ class ActiveRoom:
 
     @classmethod
     def from_reply(cls, room_id: str, reply: Mapping[str, Any]) -> Self:
-        """Read the reply of ``getActiveRoomInfo``; nothing in it is required."""
+        """Read the reply of ``getActiveRoomInfo``; no field is required."""
         room = _mapping(reply.get("room"))
         info = _mapping(room.get("room_info"))
         people = room.get("participants_info")
@@ -267,7 +266,7 @@ def _text(value: object) -> str | None:
 
 
 def _integer(value: object) -> int | None:
-    """64-bit integers arrive as JSON strings from servers that follow the protobuf mapping."""
+    """Read an integer; the protobuf mapping sends 64-bit integers as JSON strings."""
     if isinstance(value, str):
         digits = value.removeprefix("-")
         return int(value) if digits.isascii() and digits.isdigit() and len(digits) <= 20 else None
@@ -282,7 +281,7 @@ def _flag(value: object) -> bool | None:
 
 
 def _decoded(value: object) -> Any:
-    """Metadata is a JSON text inside JSON; whatever it is, it never spoils the record."""
+    """Decode metadata, which is JSON text inside JSON; return other values unchanged."""
     if not isinstance(value, str) or not value:
         return value or None
     try:

@@ -1,7 +1,6 @@
-"""Settings for waiting, retrying and timing out: frozen values, checked when they are made.
+"""Settings for waiting, retries and timeouts: frozen values, validated when they are made.
 
-Sans-I/O. All times are seconds. What follows from the settings is decided in
-``_delivery/retry.py``.
+Sans-I/O. All times are in seconds. ``_delivery/retry.py`` makes the decisions.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from meeting_async._text import short_repr
 from meeting_async.errors import ConfigurationError
 
 Delivery = Literal["at_most_once", "at_least_once"]
-"""What to do when it is unknown whether a document arrived: stop, or send it again."""
+"""After an unknown outcome: stop (at most once), or send the document again (at least once)."""
 
 
 def number(
     kind: type[int | float], low: float, high: float = math.inf, *, above: bool = False
 ) -> Callable[[object, attrs.Attribute[Any], Any], None]:
-    """Make a validator for a number from ``low`` (or ``above`` it) to ``high``."""
+    """Make a validator for a number from ``low`` (excluded if ``above``) to ``high``."""
     word = "an integer" if kind is int else "a number"
     limits = f"{word} {'above' if above else 'of at least'} {low:g}"
     limits += f" and at most {high:g}" if high < math.inf else ""
@@ -53,7 +52,7 @@ def delivery_mode(_instance: object, field: attrs.Attribute[Any], value: object)
     modes = get_args(Delivery)
     if value not in modes:
         fix = f"choose {' or '.join(map(repr, modes))}"
-        raise ConfigurationError(field.name, short_repr(value), "is not a way of delivery", fix)
+        raise ConfigurationError(field.name, short_repr(value), "is not a delivery mode", fix)
 
 
 def _max_wait(instance: object, field: attrs.Attribute[Any], value: Any) -> None:
@@ -67,55 +66,55 @@ _positive = number(float, 0, above=True)
 
 @attrs.frozen(kw_only=True)
 class LockPolicy:
-    """How to wait for a room that is taken.
+    """How to wait for a locked room.
 
-    After a first refusal (HTTP 409) an upload asks with a form of some 300 bytes whether the room
-    is still locked: after ``min_delay`` at first, then every 2 s; it sends its document when the
-    room is free. A document of at most 64 KiB is its own question.
+    After the first 409 an upload asks with an empty form of some 300 bytes whether the room is
+    still locked: first after ``min_delay``, then every 2 s. When the room is free, it sends its
+    document. A document of at most 64 KiB is sent again without asking.
     """
 
     max_wait: float | None = attrs.field(default=None, validator=_max_wait)
-    """Longest time that an upload waits before it may be sent because its room is taken, whoever
-    holds it: another client, another upload from here, or an upload of unknown outcome. A number
-    limits the sum, 0 never waits. ``None``: without limit behind uploads from here, and for any one
-    lock of the server until it must have ended (``window``) plus 30 s."""
+    """Longest time in all that an upload waits because its room is locked: by another client, by
+    another upload of this application, or by an upload of unknown outcome. 0: never wait. ``None``:
+    no limit behind uploads of this application, and ``window`` plus 30 s for each lock of the
+    server."""
     window: float = attrs.field(default=300.0, validator=_seconds)
-    """Longest time that a server holds a room's lock (``docs/interface.md``, Limits: 5 minutes)."""
+    """Longest time that a server locks a room (``docs/interface.md``, Limits: 5 minutes)."""
     min_delay: float = attrs.field(default=0.5, validator=number(float, 0.25))
-    """First delay, before jitter. A lock may be released a moment after its holder's 200."""
+    """First delay, before jitter. A server may release a lock a moment after its 200."""
     max_delay: float = attrs.field(default=7.5, validator=_positive)
-    """Longest delay between two documents above 64 KiB that are sent without a question."""
+    """Longest delay before a document above 64 KiB is sent again without asking."""
     probe: bool = attrs.field(default=True, validator=instance(bool))
     """Ask with an empty form whether the room is free before a document is sent again."""
 
 
 @attrs.frozen(kw_only=True)
 class RetryPolicy:
-    """How often to repeat what can be repeated without harm (see the table of verdicts)."""
+    """How often to retry (``docs/delivery.md``, What is retried)."""
 
     max_attempts: int = attrs.field(default=5, validator=number(int, 1))
-    """Attempts of one call. Waiting for a room does not count, nor, for an upload, do attempts
-    that got no connection: ``max_outage`` limits them."""
+    """Attempts of one call. Waits for a room do not count. For an upload, attempts without a
+    connection do not count either: ``max_outage`` limits them."""
     max_interruptions: int = attrs.field(default=2, validator=number(int, 0))
-    """Repetitions in a row of an upload that was cut off before its end with bytes sent."""
+    """Retries in a row of an upload that was cut off after some bytes were sent."""
     initial_delay: float = attrs.field(default=0.5, validator=number(float, 0.25))
-    """Seconds before the first repetition, before jitter; doubles with each further one."""
+    """Seconds before the first retry, before jitter; doubles with each further retry."""
     max_delay: float = attrs.field(default=20.0, validator=number(float, 0.25))
-    """Longest delay in seconds that doubling may reach."""
+    """Longest delay in seconds between retries."""
     max_retry_after: float = attrs.field(default=60.0, validator=_seconds)
-    """Longest Retry-After that is obeyed; a longer one is cut to this."""
+    """Longest Retry-After that is obeyed; a longer one is shortened to this."""
     max_outage: float = attrs.field(default=60.0, validator=_seconds)
-    """Seconds for which an upload goes on trying while it gets no connection; 0: it does not."""
+    """Seconds for which an upload keeps trying to connect; 0: one attempt."""
 
 
 @attrs.frozen(kw_only=True)
 class Timeouts:
-    """Limits on one attempt, in seconds. ``timeout=`` of a call limits everything together."""
+    """Limits on one attempt, in seconds. ``timeout=`` limits the whole call."""
 
     connect: float = attrs.field(default=10.0, validator=_positive)
     """Name lookup, TCP and TLS together."""
     send_stall: float = attrs.field(default=30.0, validator=_positive)
-    """Longest time without progress while a body is sent: a stall, not a total."""
+    """Longest time without progress while a body is sent."""
     reply: float = attrs.field(default=15.0, validator=_positive)
     """From the end of a JSON request to the end of its reply."""
     upload_reply: float = attrs.field(default=330.0, validator=_positive)
@@ -130,7 +129,7 @@ _UNITS = {"": 1, "B": 1, "KIB": 1024, "MIB": 1024**2, "GIB": 1024**3}
 def parse_size(text: str | int, *, field: str) -> int:
     """Read a size in bytes: an ``int``, digits, or a number with KiB, MiB or GiB (powers of 1024).
 
-    ``MB`` and the like are refused rather than guessed: servers of this kind count in 1024².
+    ``MB`` and similar units are refused, because servers mean 1024² by them.
     """
     if isinstance(text, int) and not isinstance(text, bool):
         size = text

@@ -1,10 +1,10 @@
 """Every error that this library raises, as one tree.
 
-The branches tell where to look: at the caller's input, at the server's answer, or at the network::
+The branches say where the cause is: in the caller's input, the server's answer, or the network::
 
     MeetingError
-    ├── InvalidInput (ValueError)               an argument of yours; nothing was sent
-    │   └── ConfigurationError                  a setting or an environment variable of yours
+    ├── InvalidInput (ValueError)               your argument; nothing was sent
+    │   └── ConfigurationError                  your setting or environment variable
     ├── DocumentError                           your document; nothing reached the room
     │   ├── DocumentEmpty (ValueError)
     │   ├── DocumentTooLarge (ValueError)
@@ -22,27 +22,27 @@ The branches tell where to look: at the caller's input, at the server's answer, 
     │   ├── ServerFailed                        5xx with the server's own record
     │   │   └── ProcessingFailed                the same for an upload: the conversion failed
     │   └── UnexpectedReply                     the reply is not from a meeting server
-    ├── RoomBusy (TimeoutError)                 the room stayed taken for longer than max_wait
+    ├── RoomBusy (TimeoutError)                 the room was locked for longer than max_wait
     ├── DeadlineExceeded (TimeoutError)         your timeout ended it; nothing reached the room
     ├── RoomLocksUnavailable (ConnectionError)  the room locks do not answer; nothing was sent
     ├── TransportError (ConnectionError)        the network failed; nothing reached the room
     │   ├── ConnectFailed                       no connection; nothing was sent
-    │   │   └── ResourceExhausted               this machine has no descriptor left
+    │   │   └── ResourceExhausted               this machine has no file descriptor left
     │   ├── ConnectionLost
     │   ├── TransferTimeout (TimeoutError)
-    │   └── UploadInterrupted                   cut off before its end, several times in a row
+    │   └── UploadInterrupted                   cut off several times in a row
     ├── UploadOutcomeUnknown                    the document may or may not reach the room
     ├── JournalError (OSError)                  the journal of a batch cannot be used
-    │   └── JournalInUse                        another batch is writing it
-    ├── BatchStopped                            the batch ended before this job did
+    │   └── JournalInUse                        another batch uses it
+    ├── BatchStopped                            the batch was stopped before this job ended
     └── BatchFailed                             some documents of a batch are not in their rooms
 
 :class:`UploadOutcomeUnknown` is deliberately not a ``TransportError``: a generic ``except
 TransportError: retry()`` must not show a class the same document twice.
 
-Facts are attributes; the text of an error is for people. Every error can be pickled and copied and
-holds no secret. Errors of a call name it in ``operation``, ``room_id`` and ``document``, and tell
-in ``attempts`` what was tried.
+Facts are attributes; the text of an error is for people. Every error can be pickled and copied, and
+contains no secret. An error of a call has ``operation``, ``room_id``, ``document`` and
+``attempts``.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 
 class MeetingError(Exception):
-    """The root of the tree."""
+    """Base class of all errors of this library."""
 
     operation: str | None = None
     """Method path of the call, for example ``room/uploadWhiteboardFile``."""
@@ -65,17 +65,17 @@ class MeetingError(Exception):
     document: str | None = None
     """Name of the document as the room shows it, or the link without its query."""
     attempts: tuple[Attempt, ...] = ()
-    """What was tried before this was raised, oldest first."""
+    """All attempts of the call, oldest first."""
 
     def __str__(self) -> str:
-        """One line, whatever a server or an operating system put into a fact."""
+        """Return the message as one line, even if a server's text has line breaks."""
         return _one_line(self._text())
 
     def _text(self) -> str:
         return super().__str__()
 
     def _call(self) -> str:
-        """Name the call in the words of a person."""
+        """Describe the call for people."""
         room = f" room {self.room_id!r}" if self.room_id is not None else ""
         if self.document is not None:
             return (
@@ -95,7 +95,7 @@ class InvalidInput(MeetingError, ValueError):
     field: str
     """Name of the argument or environment variable."""
     value: str
-    """What was given, as text, shortened; never a secret."""
+    """The given value as text, shortened; never a secret."""
     problem: str
     """What is wrong with it."""
     fix: str
@@ -148,12 +148,12 @@ class DocumentTooLarge(DocumentError, ValueError):
 
 @attrs.define(slots=False)
 class DocumentTypeRefused(DocumentError, ValueError):
-    """The document is an image, which the server rejects (``docs/interface.md``, Upload)."""
+    """The document is an image, which servers refuse (``docs/interface.md``, Upload)."""
 
     document: str  # pyright: ignore[reportIncompatibleVariableOverride]  # never None here
     """Name of the document."""
     kind: str
-    """What it was recognised as, for example ``"PNG image"``."""
+    """What was detected, for example ``"PNG image"``."""
 
     def _text(self) -> str:
         return (
@@ -177,9 +177,9 @@ class DocumentUnreadable(DocumentError, OSError):
 
 @attrs.define(slots=False)
 class DocumentChanged(DocumentError):
-    """The document is no longer the one that was measured when the upload began.
+    """The document changed after the upload began.
 
-    Raised before the closing boundary goes out, so the server has received no valid form.
+    Raised before the closing boundary is sent, so the server has not received a valid form.
     """
 
     document: str  # pyright: ignore[reportIncompatibleVariableOverride]  # never None here
@@ -193,7 +193,7 @@ class DocumentChanged(DocumentError):
 
 @attrs.define(slots=False)
 class LinkRefused(DocumentError, ValueError):
-    """The link was asked itself (``check_link=True``), and a server could not download it."""
+    """A server could not download the link, as a check with HEAD showed (``check_link=True``)."""
 
     document: str  # pyright: ignore[reportIncompatibleVariableOverride]  # never None here
     """The link without its query."""
@@ -209,7 +209,7 @@ class LinkRefused(DocumentError, ValueError):
 
 @attrs.define(slots=False)
 class ReplyError(MeetingError):
-    """The server answered, and the answer is not success."""
+    """The server answered, but not with success."""
 
     status: int
     """HTTP status."""
@@ -222,7 +222,7 @@ class ReplyError(MeetingError):
     body: bytes = attrs.field(default=b"", repr=False)
     """The first 1,024 bytes of the reply's content."""
     hint: str | None = None
-    """What this usually means to the person who has to fix it."""
+    """How to fix it, if that is known."""
 
     def _text(self) -> str:
         code = f" {self.status_code}" if self.status_code else ""
@@ -234,21 +234,21 @@ class ReplyError(MeetingError):
 
 
 class RequestRefused(ReplyError):
-    """The server refused, and would refuse the same request again."""
+    """The server refused the request, and would refuse it again."""
 
     def _what(self) -> str:
         return "refused"
 
 
 class AuthenticationFailed(RequestRefused):
-    """Key, signature or their headers were not accepted; ``status_code`` says which."""
+    """The server refused the key or the signature; ``status_code`` says which."""
 
     def _what(self) -> str:
         return "authentication failed"
 
 
 class RoomNotFound(RequestRefused):
-    """The server knows no such room."""
+    """The room does not exist on the server."""
 
     def _what(self) -> str:
         return "the server knows no such room"
@@ -273,14 +273,14 @@ class Throttled(ReplyError):
     """The server kept rate-limiting us (429, or 503 with Retry-After)."""
 
     retry_after: float | None = None
-    """Seconds that the server last asked to wait, if it said so."""
+    """The last Retry-After in seconds, if there was one."""
 
     def _what(self) -> str:
         return "the server asks for fewer requests"
 
 
 class ServerFailed(ReplyError):
-    """The server itself reports a failure (5xx with its own record)."""
+    """The server reports a failure (5xx with the server's own record)."""
 
     def _what(self) -> str:
         return "the server failed"
@@ -305,23 +305,23 @@ class UnexpectedReply(ReplyError):
 
 @attrs.define(slots=False)
 class RoomBusy(MeetingError, TimeoutError):
-    """The room was taken for longer than the upload may wait (``max_wait``); nothing was stored."""
+    """The room was locked for longer than ``max_wait``; nothing was stored."""
 
     waited: float
     """Seconds that the upload waited for the room."""
     held_by: str
-    """``"another client"``, ``"another upload from here"`` or
+    """``"another client"``, ``"another upload of this application"`` (it shares the room locks), or
     ``"an upload of unknown outcome"``."""
     free_in: float | None
-    """Seconds from now after which the room's lock must have ended; ``None`` if nobody can say."""
+    """Seconds from now until the room must be free; ``None`` if that is not known."""
     reason: str = ""
-    """What the server answered, if it was asked."""
+    """What the server answered, if there was an answer."""
 
     def _text(self) -> str:
         said = f" (HTTP 409: {self.reason})" if self.reason else ""
         free = "" if self.free_in is None else f"; it must be free in {self.free_in:.0f} s"
         return (
-            f"room {self.room_id!r} is busy: {self.held_by} has it{said}, "
+            f"room {self.room_id!r} is busy: {self.held_by} has locked it{said}, "
             f"after {self.waited:.1f} s of waiting{free}"
         )
 
@@ -330,14 +330,14 @@ class RoomBusy(MeetingError, TimeoutError):
 class DeadlineExceeded(MeetingError, TimeoutError):
     """The caller's ``timeout`` ended the call.
 
-    A document had not been sent completely (else it is :class:`UploadOutcomeUnknown`). A JSON call
-    may have reached the server; repeat it only if it is idempotent.
+    An upload was not sent completely (otherwise the error is :class:`UploadOutcomeUnknown`). A JSON
+    call may have reached the server; repeat it only if it is idempotent.
     """
 
     seconds: float
     """The timeout that was given."""
     phase: str
-    """What was going on at that moment."""
+    """What the call was doing at that moment."""
 
     def _text(self) -> str:
         return f"{self._call()}: the timeout of {self.seconds:g} s ended it while {self.phase}"
@@ -345,13 +345,13 @@ class DeadlineExceeded(MeetingError, TimeoutError):
 
 @attrs.define(slots=False)
 class RoomLocksUnavailable(MeetingError, ConnectionError):
-    """The locks that several processes share do not answer; nothing was sent."""
+    """The room locks of several processes do not answer; nothing was sent."""
 
     reason: str
     """What happened, in one line."""
 
     def _text(self) -> str:
-        return f"the lock of room {self.room_id!r} cannot be taken, nothing was sent: {self.reason}"
+        return f"room {self.room_id!r} cannot be locked, nothing was sent: {self.reason}"
 
 
 # --- the network ---------------------------------------------------------------------------------
@@ -359,7 +359,7 @@ class RoomLocksUnavailable(MeetingError, ConnectionError):
 
 @attrs.define(slots=False)
 class TransportError(MeetingError, ConnectionError):
-    """The network failed; for an upload: before the closing boundary, so nothing was delivered."""
+    """The network failed. An upload was not sent completely, so nothing was delivered."""
 
     reason: str
     """What happened, in one line."""
@@ -375,7 +375,7 @@ class ConnectFailed(TransportError):
 
 
 class ResourceExhausted(ConnectFailed):
-    """The caller's machine has no descriptor left for a file or a connection; nothing was sent."""
+    """No file descriptor is left on this machine; nothing was sent."""
 
 
 class ConnectionLost(TransportError):
@@ -388,7 +388,7 @@ class TransferTimeout(TransportError, TimeoutError):
 
 @attrs.define(slots=False)
 class UploadInterrupted(TransportError):
-    """The upload was cut off repeatedly, each time before its closing boundary."""
+    """The upload was cut off several times in a row, each time before its closing boundary."""
 
     bytes_sent: int = 0
     """Bytes of the document that the last attempt handed to the operating system."""
@@ -401,8 +401,8 @@ class UploadInterrupted(TransportError):
 class UploadOutcomeUnknown(MeetingError):
     """The whole document was sent and no valid answer came back.
 
-    The server may be converting it still and show it in the room. Sending it again can show it
-    twice; the interface has no way to ask.
+    The document may still appear in the room. If it is sent again, the room may show it twice. No
+    call of the API can check this.
     """
 
     reason: str
@@ -412,7 +412,7 @@ class UploadOutcomeUnknown(MeetingError):
     bytes_sent: int | None
     """Bytes of the document that were handed to the operating system; ``None`` for a link."""
     lock_free_in: float
-    """Seconds from now after which the room's lock must be free."""
+    """Seconds from now until the room must be free."""
 
     def _text(self) -> str:
         return (
@@ -438,15 +438,15 @@ class JournalError(MeetingError, OSError):
 
 
 class JournalInUse(JournalError):
-    """Another batch is writing this journal."""
+    """Another batch uses this journal."""
 
 
 @attrs.define(slots=False)
 class BatchStopped(MeetingError):
-    """The batch was stopped, or its block left, before this document was in its room."""
+    """The batch was stopped, or its block was left, before this document was delivered."""
 
     how_far: str
-    """How far it had come."""
+    """How far the job had come."""
 
     def _text(self) -> str:
         return f"the batch was stopped {self.how_far}"
@@ -454,7 +454,7 @@ class BatchStopped(MeetingError):
 
 @attrs.define(slots=False)
 class BatchFailed(MeetingError):
-    """Not every document of a batch is in its room, as far as is known."""
+    """At least one document of a batch is not known to be in its room."""
 
     total: int
     """Jobs that have an outcome."""
@@ -467,7 +467,7 @@ class BatchFailed(MeetingError):
     skipped: int
     """Not tried."""
     first: str
-    """The first of them, with its error."""
+    """The first of these jobs, with its error."""
 
     def _text(self) -> str:
         counts = {

@@ -1,6 +1,5 @@
 """One call, from its arguments to its result: attempts, waits, limits, events, and room locks.
 
-``retry.py`` decides, without input or output, what follows an attempt; ``upload.py`` and
-``json_call.py`` attempt and sleep. How a request gets to the server is in ``_http``, what its reply
-means in ``_protocol``, and many uploads together in ``_batch``.
+``retry.py`` (sans-I/O) decides what to do after an attempt; ``upload.py`` and ``json_call.py`` send
+and sleep. ``_http`` sends requests, ``_protocol`` reads replies, and ``_batch`` has many uploads.
 """

@@ -1,4 +1,4 @@
-"""One call while it runs: its number, limit and attempts, and what its errors and events say."""
+"""A running call: its number, time limit, attempts, errors and events."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ P = ParamSpec("P")
 
 @attrs.define
 class AttemptLog:
-    """What is known of a call: its attempts, and whether one of them may have arrived."""
+    """The attempts of a call, and whether one of them may have arrived."""
 
     window: float = 300.0
-    """Seconds for which a server holds a room's lock at most."""
+    """Longest time in seconds for which a server locks a room."""
     size: int | None = None
-    """Bytes of the document once it was measured; ``None`` for a link and a JSON call."""
+    """Bytes of the document, once known; ``None`` for a link and a JSON call."""
     document: str | None = None
-    """Name of the document once it is known."""
+    """Name of the document, once known."""
     attempts: list[Attempt] = attrs.field(factory=list, init=False)
     phase: str = attrs.field(default="starting", init=False)
-    """What is going on, in words that follow "while"."""
+    """What the call is doing, as words that can follow "while"."""
     lost_at: float | None = attrs.field(default=None, init=False)
-    """When an attempt ended that may have reached the room, on the event loop's clock."""
+    """When the last attempt of unknown outcome ended, on the event loop's clock."""
 
     def add(self, result: AttemptResult, *, call_began: float, is_upload: bool) -> None:
-        """Remember how an attempt ended."""
+        """Add the result of an attempt."""
         if result.verdict is Verdict.UNKNOWN and is_upload:
             self.lost_at = result.ended
         self.attempts.append(
@@ -67,19 +67,19 @@ class AttemptLog:
         )
 
     def verdict(self, error: BaseException | None) -> Verdict:
-        """Return the verdict on the whole call, which ``error`` ended."""
+        """Return the verdict on the whole call; ``error`` ended it."""
         if error is None:
             return Verdict.ACCEPTED
         if self.lost_at is not None:
             return Verdict.UNKNOWN
         if isinstance(error, RoomBusy):
             return Verdict.BUSY
-        if isinstance(error, RequestRefused):  # also as the answer to a question before the upload
+        if isinstance(error, RequestRefused):  # the room check may have been refused, too
             return Verdict.REFUSED
         return self.attempts[-1].verdict if self.attempts else Verdict.NEVER_SENT
 
     def unknown(self, reason: str) -> UploadOutcomeUnknown:
-        """Make the error of an upload that may have arrived."""
+        """Return the error for an upload that may have arrived."""
         if self.attempts and self.attempts[-1].verdict is not Verdict.UNKNOWN:
             reason = f"an earlier attempt was lost, then: {reason}"
         sent = max((attempt.bytes_sent for attempt in self.attempts), default=0)
@@ -92,7 +92,7 @@ class AttemptLog:
 
 @attrs.define(kw_only=True, eq=False)
 class Call:
-    """One call while it runs."""
+    """A running call."""
 
     session: Session
     options: Options
@@ -106,12 +106,12 @@ class Call:
     number: int = attrs.field(factory=lambda: next(call_numbers), init=False)
 
     def tell(self, kind: type[_events.Event], **facts: Any) -> None:
-        """Tell the log and the caller about an event."""
+        """Emit an event to the log and to ``on_event``."""
         if not self.observer.ignores(kind):
             self.observer.tell(kind(**self._facts(), **facts))
 
     def tell_progress(self, sent: int) -> None:
-        """Tell how much of the document is out."""
+        """Emit the progress of the document."""
         if self.observer.callback is not None:
             attempt, total = len(self.log.attempts) + 1, self.log.size
             event = _events.BytesSent(**self._facts(), attempt=attempt, sent=sent, total=total)
@@ -129,7 +129,7 @@ class Call:
         }
 
     def follow(self, state: RetryState, result: AttemptResult) -> Answer | Wait:
-        """Return what follows an attempt, or raise the error that ends the call."""
+        """Return the answer or the wait after an attempt, or raise the error that ends the call."""
         decision = state.next(result, anyio.current_time(), random.random())
         if isinstance(decision, Done):
             return decision.answer
@@ -149,7 +149,7 @@ class Call:
         return decision
 
     def tell_room_wait(self, state: RetryState, wait: Wait) -> None:
-        """Tell that the room is taken."""
+        """Emit that the room is locked."""
         self.log.phase = "waiting for the room's lock"
         self.tell(
             _events.WaitingForRoom,
@@ -160,12 +160,12 @@ class Call:
         )
 
     def leave_doubt(self) -> None:
-        """Let the next upload to the room ask first, if this one may have arrived."""
+        """Put the room in doubt if this upload may have arrived: the next one then asks first."""
         if self.log.lost_at is not None:
             self.session.put_in_doubt(self.room_id or "", self.log.lost_at)
 
     def note(self, error: MeetingError) -> None:
-        """Let an error say which call it ended."""
+        """Add the facts of the call to an error."""
         error.operation = error.operation or self.operation
         error.room_id = error.room_id or self.room_id
         if getattr(error, "document", None) is None:
@@ -173,7 +173,7 @@ class Call:
         error.attempts = error.attempts or tuple(self.log.attempts)
 
     def finish(self, error: BaseException | None) -> None:
-        """Tell how the call ended."""
+        """Emit the last event of the call."""
         ours = error if isinstance(error, MeetingError) else None
         if ours is not None:
             self.note(ours)
@@ -199,9 +199,10 @@ def new_call(
     index: int | None = None,
     began: float | None = None,
 ) -> Call:
-    """Give a call its number; its own ``on_event`` replaces the client's.
+    """Make a call with a new number; its own ``on_event`` replaces the client's.
 
-    ``key``, ``index`` and ``began`` are those of a job in a batch: its time counts from ``began``.
+    ``key``, ``index`` and ``began`` belong to a job of a batch; its ``timeout`` counts from
+    ``began``.
     """
     if on_event is not None:
         check_callback(None, None, on_event)
@@ -220,9 +221,9 @@ def new_call(
 
 @asynccontextmanager
 async def running(call: Call, timeout: float | None) -> AsyncGenerator[None, None]:
-    """Limit a call, and tell how it ends, exactly once.
+    """Apply the call's timeout, and emit its last event, exactly once.
 
-    An upload of which an attempt may have arrived ends as unknown, whatever ended it.
+    If an attempt of an upload may have arrived, every error becomes ``UploadOutcomeUnknown``.
     """
     try:
         with call.session.in_use():
@@ -262,7 +263,7 @@ def _final(call: Call, error: Exception) -> Exception:
 
 
 def checked_seconds(value: float | None, field: str = "timeout") -> float | None:
-    """Refuse what is no positive number of seconds; ``None`` is no limit."""
+    """Check that a value is a positive number of seconds, or ``None``: no limit."""
     if value is None:
         return None
     if type(value) not in {int, float} or not value > 0:
@@ -277,7 +278,7 @@ def checked_seconds(value: float | None, field: str = "timeout") -> float | None
 async def repeat(
     attempt: Callable[P, Awaitable[Answer | Wait]], *args: P.args, **kwargs: P.kwargs
 ) -> Answer:
-    """Attempt until there is an answer. Most calls need no loop, and it costs to set one up."""
+    """Repeat attempts until there is an answer. The retry loop is made only when it is needed."""
     outcome = await attempt(*args, **kwargs)
     if not isinstance(outcome, Wait):
         return outcome

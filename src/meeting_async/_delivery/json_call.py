@@ -1,4 +1,4 @@
-"""JSON calls: any signed endpoint, and the question whether a room is active."""
+"""JSON calls: any signed endpoint, and the check whether a room is active."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from meeting_async.errors import (
 )
 
 POLL_SECONDS = 2.0
-"""Shortest time between two questions whether a room is active."""
+"""Shortest time in seconds between two checks whether a room is active."""
 
 LONGEST_POLL_SECONDS = 30.0
-"""After long waits: a tenth of the time waited, at most this."""
+"""Longest such time; between both it is a tenth of the time waited."""
 
 
 async def call_json(
@@ -59,7 +59,7 @@ async def active_room(
     key: str | None = None,
     index: int | None = None,
 ) -> ActiveRoom:
-    """Ask for a room that is active."""
+    """Return the information about an active room."""
     call = new_call(
         session, options, requests.ACTIVE_ROOM_INFO, room_id, on_event, key=key, index=index
     )
@@ -79,9 +79,10 @@ async def wait_until_active(
     began: float | None = None,
     absent: RoomNotFound | RoomNotActive | None = None,
 ) -> ActiveRoom:
-    """Ask for a room until it is active, at most ``timeout`` seconds.
+    """Check a room until it is active, at most ``timeout`` seconds.
 
-    ``absent`` is what the server has just said of the room, since ``began``: then wait first.
+    ``absent`` is the error of a check that the caller has just made; then wait first. The timeout
+    counts from ``began``.
     """
     call = new_call(
         session,
@@ -104,7 +105,7 @@ async def wait_until_active(
 
 
 async def _pause(call: Call, timeout: float, error: RoomNotFound | RoomNotActive) -> None:
-    """Wait before a room is asked for again; give up at once if there is no time for that."""
+    """Wait before the next check; give up at once if there is no time for it."""
     waited = anyio.current_time() - call.began
     seconds = min(max(waited / 10, POLL_SECONDS), LONGEST_POLL_SECONDS)
     call.log.phase = f"waiting for room {call.room_id!r} to become active"
@@ -123,7 +124,7 @@ async def _active_room(call: Call, room_id: str, timeout: float | None) -> Activ
 
 
 def room_question(room_id: str) -> bytes:
-    """Return the body of a call that asks for a room."""
+    """Return the body of ``getActiveRoomInfo``."""
     requests.room_id_bytes(room_id)
     return requests.json_bytes({"room_id": room_id})
 
@@ -146,7 +147,7 @@ async def _repeated(
 
 
 async def _attempt(call: Call, path: str, body: bytes, state: RetryState) -> Answer | Wait:
-    """Send a call once. A cancellation leaves in the log what the attempt came to."""
+    """Send a call once. The log gets a result also when the call is cancelled."""
     call.log.phase = "waiting for the reply"
     call.tell(_events.AttemptStarted, attempt=len(call.log.attempts) + 1)
     idempotent = state.repeatability is Repeatability.IDEMPOTENT
@@ -167,7 +168,7 @@ async def _attempt(call: Call, path: str, body: bytes, state: RetryState) -> Ans
 async def send_json(
     call: Call, path: str, body: bytes, signed: SignedHeaders, *, idempotent: bool
 ) -> AttemptResult:
-    """Send a JSON call that is signed."""
+    """Send a signed JSON call."""
     session, timeouts = call.session, call.options.timeouts
     began = anyio.current_time()
     answer, error = None, None

@@ -1,4 +1,4 @@
-"""``check_link=True``: ask a link as the server will, before it is handed to the server."""
+"""``check_link=True``: check a link with HEAD, as the server does, before the upload."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from meeting_async._text import link_label
 from meeting_async.errors import DocumentTooLarge, LinkRefused, TransportError
 
 HEAD_SECONDS = 5.0
-"""The server that was seen waits no longer for its own HEAD."""
+"""plugNmeet-server waits this long for its own HEAD."""
 
 _NO_DOCUMENT = re.compile(r"text/html|video/|audio/", re.IGNORECASE)
 
 
 async def check_target(session: Session, link: str, options: Options) -> None:
-    """Ask a link with HEAD: it must be direct, public, a document and not too large.
+    """Check a link with HEAD: it must be direct, public, a document and not too large.
 
     Raises:
         LinkRefused: A server could not download a document from it.
-        DocumentTooLarge: It says that it is larger than ``max_size_whiteboard_file``.
+        DocumentTooLarge: Its Content-Length is above ``max_size_whiteboard_file``.
 
     """
     request = Request(

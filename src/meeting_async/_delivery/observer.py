@@ -1,4 +1,4 @@
-"""Telling what a call does: to the log, and to ``on_event``, which can break nothing."""
+"""Events go to the log and to ``on_event``, whose exceptions do not end a call."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from meeting_async._text import short_repr
 from meeting_async.errors import ConfigurationError
 
 PROGRESS_INTERVAL = 0.1
-"""Seconds between two progress events of an attempt: ten a second look smooth to an eye."""
+"""Seconds between two progress events of an attempt: ten per second look smooth."""
 
 OBSERVER_SHARE = 0.1
-"""Share of the time that progress events may take: a slow observer gets fewer of them."""
+"""Largest share of the time for progress events: a slow callback gets fewer of them."""
 
 logger = logging.getLogger("meeting_async")
-logger.addHandler(logging.NullHandler())  # the program decides where its log goes
+logger.addHandler(logging.NullHandler())  # the program configures its logging
 
 _CALL = "call %(call)d, %(operation)s on %(host)s, room %(room_id)s, document %(document)s: "
 
 _MESSAGES: dict[type[Event], tuple[int, str]] = {
-    _events.Queued: (logging.INFO, _CALL + "waits behind another upload from here"),
+    _events.Queued: (logging.INFO, _CALL + "waits behind another upload of this application"),
     _events.AttemptStarted: (logging.DEBUG, _CALL + "attempt %(attempt)d"),
     _events.WaitingForRoom: (
         logging.INFO,
-        _CALL + "the room is taken, again in %(retry_in).1f s (waited %(waited).1f s)",
+        _CALL + "the room is locked, again in %(retry_in).1f s (waited %(waited).1f s)",
     ),
     _events.WaitingUntilActive: (
         logging.INFO,
@@ -52,24 +52,24 @@ _FINISHED_LEVELS = {Verdict.ACCEPTED: logging.DEBUG, Verdict.UNKNOWN: logging.ER
 
 @attrs.define
 class Observer:
-    """Passes events on. Whatever the callback does, the call goes on."""
+    """Logs events and passes them to the callback, whose exceptions do not end the call."""
 
     callback: OnEvent | None = None
     _next_progress: float = 0.0
 
     def tell(self, event: Event) -> None:
-        """Log an event and hand it to the caller's callback."""
+        """Log an event and pass it to the callback."""
         _log(event)
         if self.callback is not None:
             _notify(self.callback, event)
 
     def ignores(self, kind: type[Event]) -> bool:
-        """Tell whether nobody would notice such an event, so that it need not be made."""
+        """Return whether such an event would go nowhere, so that it need not be made."""
         level = logging.ERROR if kind is _events.Finished else _MESSAGES.get(kind, (0, ""))[0]
         return self.callback is None and not (level and logger.isEnabledFor(level))
 
     def tell_progress(self, event: _events.BytesSent, *, is_last: bool) -> None:
-        """Pass progress on, not more often than is useful and than the observer can bear."""
+        """Pass progress on, at most ten times a second, and less often to a slow callback."""
         began = anyio.current_time()
         if self.callback is None or (began < self._next_progress and not is_last):
             return
@@ -89,7 +89,7 @@ def check_callback(_instance: object, _field: object, value: Any) -> None:
         fix = "give a function that takes an event"
         raise ConfigurationError("on_event", short_repr(value), "is not callable", fix)
     if inspect.iscoroutinefunction(value) or inspect.iscoroutinefunction(value.__call__):
-        problem = "is a coroutine function, but events are told while the call goes on"
+        problem = "is a coroutine function, but it is not awaited"
         fix = "give a plain function; let it put the event into a queue for what must be awaited"
         raise ConfigurationError("on_event", short_repr(value), problem, fix)
 
@@ -97,7 +97,7 @@ def check_callback(_instance: object, _field: object, value: Any) -> None:
 def _notify(callback: OnEvent, event: Event) -> None:
     try:
         callback(event)
-    # A plain function cannot be cancelled: what looks like a cancellation is an error of its own.
+    # A plain function cannot be cancelled, so a cancellation exception is its own error.
     except (Exception, anyio.get_cancelled_exc_class()):
         logger.warning("on_event raised; the call goes on", exc_info=True, extra=_OBSERVER)
 

@@ -1,8 +1,8 @@
-"""What follows an attempt: pure decisions, without a clock, a loop or randomness of their own.
+"""What to do after an attempt: pure decisions (sans-I/O). The caller passes time and randomness.
 
-Every repetition waits at least :data:`MIN_WAIT` seconds. A wait that does not fit into what is left
-of ``max_wait`` or ``timeout`` ends the call at once, with the error that caused it. Moments are
-those of the caller's clock, in seconds; ``random`` is a number in [0, 1).
+Every retry waits at least :data:`MIN_WAIT` seconds. A wait that does not fit into the rest of
+``max_wait`` or ``timeout`` ends the call at once, with the error of the attempt. Times are seconds
+of the caller's clock; ``random`` is a number in [0, 1).
 """
 
 from __future__ import annotations
@@ -23,56 +23,57 @@ from meeting_async.errors import (
 )
 
 MIN_WAIT = 0.25
-"""Shortest wait in seconds before anything is attempted again, whatever the server says."""
+"""Shortest wait in seconds before any retry, even if the server asks for less."""
 
 ASK_ABOVE = 64 * 1024
-"""Bytes of a document above which a room is asked with an empty form before the document is sent
-again. A smaller document costs hardly more than the question."""
+"""Bytes of a document above which an empty form asks whether the room is free, before the document
+is sent again. A smaller document costs hardly more than the question."""
 
 ASK_INTERVAL = 2.0
-"""Longest time in seconds between two questions, before jitter: a person hardly notices it."""
+"""Longest time in seconds between two questions, before jitter; users hardly notice it."""
 
 RIVAL_SHARE = 4.0
-"""Time between two questions as a multiple of the time that a document takes to send, after a
-document lost a race: it got 409 right after an answer said *free*, so others wait, too. While one
-of them sends, the room still answers *free*, and all who ask would send."""
+"""Time between two questions after a lost race, as a multiple of the time that the document takes to
+send. A race is lost if a document gets 409 right after the answer *free*: then other uploads wait,
+too. While one of them sends, the room still answers *free*, and every upload that asks would send.
+"""
 
 MAX_RIVAL_SHARE = 8.0
-"""The same after further lost races. The simulation in `benchmarks/` chose both."""
+"""The same after more lost races. Both values come from the simulation in ``benchmarks/``."""
 
 RIVAL_JITTER = 0.8
-"""Share by which that time is moved at random: uploads that lost together must not ask together."""
+"""Random share of that time, so that uploads that lost together do not ask together."""
 
 MAX_VAIN_BODIES = 2
-"""After this many documents that got 409 right after an answer said *free*, a server that never
-answered a question with 409 is not asked any more: its answers mean something else."""
+"""After this many documents in a row that got 409 right after the answer *free*, stop asking this
+server, if no question ever got 409: its answers mean something else."""
 
 LOCK_GRACE = 30.0
-"""Seconds beyond the lock's longest life for which an upload waits by default: clocks differ."""
+"""Seconds that an upload waits by default after a lock must have ended: clocks differ."""
 
 MAX_ROOM_HINT = 60.0
 """Longest Retry-After in seconds that is obeyed for a locked room."""
 
 JITTER = 0.25
-"""Share by which a delay is moved at random, so that waiters do not wake together."""
+"""Random share of a delay, so that waiting uploads do not continue together."""
 
 GROWTH = 4.0
-"""Delay as a multiple of the time already waited, until it reaches its longest."""
+"""Delay as a multiple of the time already waited, up to the longest delay."""
 
 BODY_SHARE = 1.5
-"""Shortest delay between two documents that are sent without a question, as a multiple of the time
-that one takes to send: a slow line stays free for others for 60 % of the time."""
+"""Shortest delay before a document is sent again without asking, as a multiple of the time that it
+takes to send: a slow line stays free for others for 60 % of the time."""
 
 
 class Repeatability(enum.Enum):
-    """What may be repeated, by kind of call."""
+    """What may be retried, by kind of call."""
 
     AT_MOST_ONCE = "at_most_once"
     """An upload that must not appear twice."""
     AT_LEAST_ONCE = "at_least_once"
-    """An upload that may rather appear twice than never."""
+    """An upload that may appear twice."""
     IDEMPOTENT = "idempotent"
-    """A call that changes nothing, or the same each time."""
+    """A call that changes nothing, or has the same effect each time."""
     ONCE = "once"
     """Any other call."""
 
@@ -88,25 +89,25 @@ _REPEATED: dict[Verdict, frozenset[Repeatability]] = {
     Verdict.THROTTLED: frozenset(Repeatability),
     Verdict.UNKNOWN: frozenset({Repeatability.AT_LEAST_ONCE, Repeatability.IDEMPOTENT}),
 }
-"""Which kinds of call are repeated after which verdict; others stop. BUSY waits for the room."""
+"""Which kinds of call are retried after which verdict; others stop. BUSY waits for the room."""
 
 
 @attrs.frozen(kw_only=True)
 class AttemptResult:
-    """What one attempt came to."""
+    """Result of one attempt."""
 
     verdict: Verdict
     began: float
     ended: float
     answer: Answer | None = None
     error: BaseException | None = None
-    """What came instead of an answer."""
+    """The exception, if there is no answer."""
     bytes_sent: int = 0
     """Bytes of the document that were handed to the operating system."""
     body_seconds: float | None = None
-    """Seconds until the whole document was out; ``None`` if it never was."""
+    """Seconds until the whole document was sent; ``None`` if it was not."""
     is_spent: bool = False
-    """Whether the document was a stream that cannot be read again."""
+    """Whether the document is a stream that was read and cannot be read again."""
 
     @property
     def reason(self) -> str:
@@ -118,7 +119,7 @@ class AttemptResult:
 
     @property
     def hint(self) -> float | None:
-        """Seconds that the server asks to wait."""
+        """``Retry-After`` of the answer, in seconds."""
         return self.answer.retry_after if self.answer else None
 
 
@@ -138,64 +139,64 @@ class Stop:
 
 @attrs.frozen
 class Wait:
-    """Attempt again after so many seconds."""
+    """Retry after this many seconds."""
 
     seconds: float
     is_for_room: bool = False
-    """Whether the room is taken."""
+    """Whether the reason is that the room is locked."""
 
 
 CAPACITY = 500.0
-"""Tokens of a full budget: enough for 100 repetitions in a row without a success."""
+"""Tokens of a full budget: enough for 100 retries in a row without a success."""
 REPETITION_COST = 5.0
 SUCCESS_REFUND = 1.0
-"""For a call that succeeds at once; one that succeeds after a repetition gets that one back."""
+"""Tokens for a call that succeeds at once; one that succeeds after a retry gets its cost back."""
 
 
 @attrs.define
 class RetryBudget:
-    """What all calls of a client together may spend on repetitions: a token bucket.
+    """The retries of all calls of a client: a token bucket.
 
-    While most calls succeed, repeating is free. When a server fails everybody, the bucket runs
-    empty, and calls end with their own error instead of doubling the load.
+    While most calls succeed, the bucket stays full. If most calls fail, it becomes empty, and calls
+    end with their own error instead of adding load to the server.
     """
 
     tokens: float = CAPACITY
 
     def take(self) -> bool:
-        """Pay for one repetition; ``False`` if there is not enough left."""
+        """Take the tokens for one retry; ``False`` if there are not enough."""
         if self.tokens < REPETITION_COST:
             return False
         self.tokens -= REPETITION_COST
         return True
 
     def refund(self, *, repeated: bool) -> None:
-        """Put back what a success earns."""
+        """Put tokens back after a success."""
         earned = REPETITION_COST if repeated else SUCCESS_REFUND
         self.tokens = min(self.tokens + earned, CAPACITY)
 
 
 @attrs.define
 class Questions:
-    """Whether a server's answers to an empty form can be believed; shared by a client's calls."""
+    """Whether answers to an empty form are reliable on this server; shared by a client's calls."""
 
     are_answered: bool = True
     vain_bodies: int = 0
-    """Documents in a row that got 409 right after an answer said *free*."""
+    """Documents in a row that got 409 right after the answer *free*."""
     is_proven: bool = False
-    """Whether a question was answered with 409: this server does look at its lock, so that a
-    document that gets 409 after *free* has lost a race."""
+    """Whether any question got 409. Then the server checks its lock, and a document that gets 409
+    after *free* has lost a race."""
 
     def answered_busy(self) -> None:
-        """Note a 409."""
+        """Count a question that got 409."""
         self.is_proven = True
 
     def confirmed(self) -> None:
-        """Note a document that was accepted right after an answer said *free*."""
+        """Count a document that was accepted right after the answer *free*."""
         self.vain_bodies = 0
 
     def refused_after_free(self) -> None:
-        """Note a document that got 409 right after an answer said *free*."""
+        """Count a document that got 409 right after the answer *free*."""
         self.vain_bodies += 1
         if self.vain_bodies >= MAX_VAIN_BODIES and not self.is_proven:
             self.are_answered = False
@@ -203,7 +204,7 @@ class Questions:
 
 @attrs.define(kw_only=True)
 class RetryState:
-    """All counters, budgets and limits of one call; :meth:`next` says what follows an attempt."""
+    """All counters, budgets and limits of one call; :meth:`next` decides after an attempt."""
 
     repeatability: Repeatability
     retry: RetryPolicy = attrs.field(factory=RetryPolicy)
@@ -216,52 +217,52 @@ class RetryState:
     """When the call's ``timeout`` ends it."""
 
     doubt_since: float | None = attrs.field(default=None, init=False)
-    """When an upload to the room was last lost, so that its lock may still be held."""
+    """When the room got in doubt: an upload of unknown outcome may still hold its lock."""
     must_ask: bool = attrs.field(default=False, init=False)
-    """Whether the room is asked with an empty form before the next attempt."""
+    """Whether to ask with an empty form before the next attempt."""
     _said_free: bool = attrs.field(default=False, init=False)
-    """Whether the room was asked just before the attempt and did not answer 409."""
+    """Whether a question just before the attempt was not answered with 409."""
     _failures: int = attrs.field(default=0, init=False)
     """Failed attempts that count for ``max_attempts``."""
     _unconnected: int = attrs.field(default=0, init=False)
-    """Attempts of the last outage; ``max_outage`` limits them."""
+    """Attempts without a connection in the last outage; ``max_outage`` limits them."""
     _interruptions: int = attrs.field(default=0, init=False)
     _outage_since: float | None = attrs.field(default=None, init=False)
     _queued: float = attrs.field(default=0.0, init=False)
-    """Seconds spent behind other uploads from here."""
+    """Seconds spent behind other uploads of this application."""
     _busy_since: float | None = attrs.field(default=None, init=False)
-    """When the room was first found taken."""
+    """When the room was first found locked."""
     _lock_since: float | None = attrs.field(default=None, init=False)
-    """When the lock that is waited for was first seen."""
+    """When the present lock of the room was first seen."""
     _lost_races: int = attrs.field(default=0, init=False)
-    """Documents that got 409 right after an answer said *free*."""
+    """Documents that got 409 right after the answer *free*."""
     _body_seconds: float = attrs.field(default=0.0, init=False)
     """How long the last refused document took to send."""
 
     # --- before an attempt -----------------------------------------------------------------------
 
     def set_doubt(self, since: float | None) -> None:
-        """Take in that an earlier upload to the room was lost at that moment: ask first."""
+        """Start with a room in doubt since that time: ask first. ``None``: no doubt."""
         self.doubt_since = since
         self.must_ask = since is not None and self._can_ask
 
     def queue_limit(self) -> float | None:
-        """Seconds that the upload may wait behind others from here; ``None``: no limit."""
+        """Seconds that the upload may wait behind others of this application; ``None``: no limit."""
         return None if self.lock.max_wait is None else max(0.0, self.lock.max_wait - self._queued)
 
     def queued(self, seconds: float) -> None:
-        """Count a wait behind other uploads from here."""
+        """Count a wait behind other uploads of this application."""
         self._queued += seconds
 
     def paused(self, seconds: float) -> None:
-        """Do not count a wait for a place among the concurrent uploads as waiting for the room."""
+        """Do not count a wait for a permit as waiting for the room."""
         if self._busy_since is not None:
             self._busy_since += seconds
         if self._lock_since is not None:
             self._lock_since += seconds
 
     def answered(self, locked: Answer | None, now: float, random: float) -> Wait | Stop | None:
-        """Take in the answer to a question: ``locked`` is the 409; ``None`` means send."""
+        """Decide after a question; ``locked`` is its 409, if any. ``None``: send."""
         self.must_ask = False
         if locked is None:
             self._said_free, self._lock_since, self.doubt_since = True, None, None
@@ -276,7 +277,7 @@ class RetryState:
     # --- after an attempt ------------------------------------------------------------------------
 
     def next(self, result: AttemptResult, now: float, random: float) -> Done | Stop | Wait:
-        """Say what follows an attempt."""
+        """Decide what to do after an attempt."""
         verdict = result.verdict
         if verdict is not Verdict.PARTIAL:
             self._interruptions = 0
@@ -318,10 +319,10 @@ class RetryState:
         return is_strict and self._interruptions > self.retry.max_interruptions
 
     def _sit_out(self, result: AttemptResult, now: float, random: float) -> Stop | Wait:
-        """Try again while no connection can be made, for ``max_outage`` seconds at most.
+        """Retry while no connection can be made, for ``max_outage`` seconds at most.
 
-        Without a token of the budget the longest delay applies: an outage ends no call early, and
-        a server that comes back is not flooded.
+        If the budget is empty, the longest delay applies: the call goes on, and a server that comes
+        back is not flooded.
         """
         if self._outage_since is None:
             self._outage_since, self._unconnected = result.began, 0
@@ -335,7 +336,7 @@ class RetryState:
         return self._fitting(max(seconds, MIN_WAIT), result, now)
 
     def _after_loss(self, result: AttemptResult, now: float, random: float) -> Stop | Wait:
-        """Repeat an upload that may have arrived: when its room is free."""
+        """Retry an upload that may have arrived, when its room is free."""
         self.doubt_since, self._lock_since = result.ended, None
         if self._busy_since is None:
             self._busy_since = result.ended
@@ -345,9 +346,10 @@ class RetryState:
         return self._fitting(max(self.lock.window, MIN_WAIT), result, now)
 
     def _backoff(self, failures: int, hint: float | None, random: float) -> float:
-        """Seconds before the next attempt after so many failures; a hint of the server wins.
+        """Seconds before the next attempt; a hint of the server wins.
 
-        Between half and all of the doubled delay, at random ("equal jitter").
+        The delay doubles with each failure; a random part of up to a half is subtracted ("equal
+        jitter").
         """
         if hint is not None:
             return max(min(hint, self.retry.max_retry_after), MIN_WAIT) * (1 + JITTER * random)
@@ -355,14 +357,14 @@ class RetryState:
         return max(min(ceiling, self.retry.max_delay) * (0.5 + 0.5 * random), MIN_WAIT)
 
     def _fitting(self, seconds: float, result: AttemptResult, now: float) -> Stop | Wait:
-        """Wait, unless that exceeds what is left of a limit."""
+        """Wait, or stop if the wait does not fit into the rest of a limit."""
         is_limited = self.lock.max_wait is not None and self._busy_since is not None
         room_time = self._room_time_left(now) if is_limited else math.inf
         if now + seconds >= self.ends_at or seconds > room_time:
             return Stop(self._error(result, now))
         return Wait(seconds)
 
-    # --- a room that is taken --------------------------------------------------------------------
+    # --- a locked room ---------------------------------------------------------------------------
 
     def waited(self, now: float) -> float:
         """Seconds that the upload has waited for its room so far."""
@@ -382,7 +384,7 @@ class RetryState:
         if self._lock_since is None:
             self._lock_since = now
         if self.doubt_since is not None and now >= self.doubt_since + self.lock.window:
-            self.doubt_since = None  # that lock must have ended: what holds the room is another
+            self.doubt_since = None  # that lock must have ended: another client holds this one
         self.must_ask = self._can_ask and self._is_worth_asking
         left = self._room_time_left(now)
         hint = answer.retry_after if answer else None
@@ -404,7 +406,7 @@ class RetryState:
         return self.lock.window + LOCK_GRACE - self._lock_age(now)
 
     def _lock_age(self, now: float) -> float:
-        """Seconds since the lock that is waited for was first seen."""
+        """Seconds since the present lock of the room was first seen."""
         return 0.0 if self._lock_since is None else now - self._lock_since
 
     def _busy(self, answer: Answer | None, now: float) -> RoomBusy:
@@ -415,9 +417,9 @@ class RetryState:
         return RoomBusy(self.waited(now), holder, free_in, answer.msg if answer else "")
 
     def _room_delay(self, now: float, random: float) -> float:
-        """Seconds until the room is asked, or the document sent, again."""
+        """Seconds until the next question or attempt."""
         waited = self._lock_age(now)
-        is_small = not (self.must_ask or self._is_worth_asking)  # it is its own question
+        is_small = not (self.must_ask or self._is_worth_asking)  # it is sent without asking
         longest = ASK_INTERVAL if self.must_ask or is_small else self.lock.max_delay
         seconds = max(min(waited * GROWTH, longest), self.lock.min_delay)
         if not self.must_ask:
@@ -426,14 +428,14 @@ class RetryState:
         return max(seconds * (1 + JITTER * (2 * random - 1)), rivals, MIN_WAIT)
 
     def _rival_interval(self, random: float) -> float:
-        """Seconds between questions after lost races; the first question after one comes soon."""
+        """Seconds between questions after lost races."""
         share = min(RIVAL_SHARE * self._lost_races, MAX_RIVAL_SHARE)
         return self._body_seconds * share * (1 + RIVAL_JITTER * (2 * random - 1))
 
     # --- errors ----------------------------------------------------------------------------------
 
     def _error(self, result: AttemptResult, now: float) -> MeetingError:
-        """Make the error that a failed attempt ends the call with."""
+        """Return the error for a call that ends with this attempt."""
         error = self._made_error(result, now)
         if error is not result.error:
             error.__cause__ = result.error

@@ -1,4 +1,4 @@
-"""Locks of rooms: one upload at a time to each room, in the order in which the uploads arrive.
+"""Room locks: one upload at a time to each room, first come, first served.
 
 A server accepts one upload per room at a time. Uploads of this process queue here instead of
 sending a document that would get 409.
@@ -17,7 +17,7 @@ import attrs
 
 
 class RoomLocks(Protocol):
-    """Admits one upload per room at a time. Implement it to coordinate processes another way."""
+    """Allows one upload per room at a time. Implement it to coordinate several processes."""
 
     def acquire(self, room: str, *, timeout: float | None) -> AbstractAsyncContextManager[object]:
         """Return a context manager that holds the room's lock.
@@ -29,8 +29,8 @@ class RoomLocks(Protocol):
 
         Raises:
             TimeoutError: On entering: the lock was not free in time.
-            RoomLocksUnavailable: On entering: the lock cannot be taken; nothing was sent. What
-                goes wrong on leaving is logged: it cannot change the outcome of an upload.
+            RoomLocksUnavailable: On entering: the locks do not answer; nothing was sent. An
+                exception on leaving is logged: it does not change the outcome of the upload.
 
         """
         ...
@@ -41,13 +41,13 @@ class LocalRoomLocks:
     """The locks of one event loop: first come, first served."""
 
     _lines: dict[str, deque[anyio.Event]] = attrs.field(factory=dict, init=False, repr=False)
-    """Per room the uploads in order of arrival; the first of them holds the lock."""
+    """Uploads per room in order of arrival; the first one holds the lock."""
 
     @asynccontextmanager
     async def acquire(self, room: str, *, timeout: float | None) -> AsyncGenerator[None, None]:
         """Hold the lock of a room; see :class:`RoomLocks`."""
         if timeout is not None and timeout <= 0 and room in self._lines:
-            raise TimeoutError(f"another upload from here is at {room}")
+            raise TimeoutError(f"another upload of this application has locked {room}")
         line = self._lines.setdefault(room, deque())
         place = anyio.Event()
         line.append(place)

@@ -1,4 +1,4 @@
-"""What all calls of a client share: the server's address, signer, transport, and what is known."""
+"""State that all calls of a client share: address, signer, transport, retry budget, rooms."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from meeting_async._protocol.requests import host_and_port
 from meeting_async._protocol.signing import Signer
 
 VERIFIED_SECONDS = 30.0
-"""How long it is remembered that a room is active: few sessions end within half a minute."""
+"""Seconds for which a room counts as active after a check: few sessions end that soon."""
 
 MAX_REMEMBERED_ROOMS = 10_000
 
 
 @attrs.frozen(kw_only=True)
 class Options:
-    """All that ``MeetingClient.with_options`` can change."""
+    """The options that ``MeetingClient.with_options`` can change."""
 
     max_size_whiteboard_file: int | None = None
     allow_images: bool = attrs.field(default=False, validator=instance(bool))
@@ -58,14 +58,14 @@ class Options:
 
 @attrs.define(eq=False, kw_only=True)
 class Session:
-    """The shared state of a client and of those made from it by ``with_options``."""
+    """State that a client shares with those made from it by ``with_options``."""
 
     base: str
     """``{base_url}/auth``."""
     signer: Signer
     transport: Transport
     locks: RoomLocks | None = None
-    """``None``: those of the running event loop."""
+    """``None``: the locks of the running event loop."""
     default_headers: HeaderPairs = ()
     budget: RetryBudget = attrs.field(factory=RetryBudget, init=False)
     questions: Questions = attrs.field(factory=Questions, init=False)
@@ -75,10 +75,10 @@ class Session:
     _verified: dict[str, float] = attrs.field(factory=dict, init=False)
     """Until when a room counts as active."""
     _doubts: dict[str, float] = attrs.field(factory=dict, init=False)
-    """When the last upload to a room was lost."""
+    """When the last upload of unknown outcome to a room ended."""
     _loop: object = attrs.field(default=None, init=False)
     _calls: int = attrs.field(default=0, init=False)
-    """Calls that run now."""
+    """Number of running calls."""
     _guard: threading.Lock = attrs.field(factory=threading.Lock, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -88,10 +88,10 @@ class Session:
 
     @contextlib.contextmanager
     def in_use(self) -> Generator[None, None, None]:
-        """Hold the client for a call.
+        """Count a running call.
 
         Raises:
-            RuntimeError: It is closed, or in use in another event loop at this moment.
+            RuntimeError: The client is closed, or is in use in another event loop now.
 
         """
         loop = anyio.lowlevel.current_token()
@@ -113,13 +113,13 @@ class Session:
             )
         if loop != self._loop:
             self._loop = loop
-            self._verified.clear()  # their moments are those of another clock
+            self._verified.clear()  # their times are of another clock
             self._doubts.clear()
         self._calls += 1
         self._was_used = True
 
     def check_open(self) -> None:
-        """Refuse to work once closed, also in the middle of a call that waits for its room."""
+        """Raise if the client is closed, also during a call that waits for its room."""
         if self.closed:
             raise RuntimeError("this MeetingClient is closed; make a new one")
 
@@ -140,7 +140,7 @@ class Session:
     # --- requests --------------------------------------------------------------------------------
 
     async def sign(self, message: bytes) -> SignedHeaders:
-        """Ask the signer for the headers of one attempt."""
+        """Get the signed headers of one attempt."""
         signed = self.signer.sign(message)
         if inspect.isawaitable(signed):
             signed = await signed
@@ -149,7 +149,7 @@ class Session:
         return signed
 
     async def send(self, request: Request) -> Answer:
-        """Send a request and read its reply; a large one is read in a thread."""
+        """Send a request and parse its reply; a large reply is parsed in a thread."""
         self.check_open()
         reply: Reply = await self.transport.send(request)
         read = partial(decipher, reply, now=time.time())
@@ -158,31 +158,31 @@ class Session:
     # --- rooms -----------------------------------------------------------------------------------
 
     def room_locks(self) -> RoomLocks:
-        """Return the locks that uploads of this client queue at."""
+        """Return the room locks for uploads of this client."""
         return self.locks or local_room_locks()
 
     def is_verified(self, room_id: str) -> bool:
-        """Tell whether the server said lately that a room is active."""
+        """Return whether a check within the last 30 s said that the room is active."""
         return self._verified.get(room_id, -1.0) > anyio.current_time()
 
     def verify(self, room_id: str) -> None:
-        """Remember that a room is active."""
+        """Record that a room is active."""
         _remember(self._verified, room_id, anyio.current_time() + VERIFIED_SECONDS)
 
     def forget(self, room_id: str) -> None:
-        """Ask about a room again before the next large document."""
+        """Check a room again before the next large document."""
         self._verified.pop(room_id, None)
 
     def put_in_doubt(self, room_id: str, since: float) -> None:
-        """Remember that an upload was lost, so that the next one asks whether the room is free."""
+        """Record an unknown outcome, so that the next upload asks whether the room is free."""
         _remember(self._doubts, room_id, since)
 
     def settle_doubt(self, room_id: str) -> None:
-        """Remember that the room has answered since."""
+        """Record that the room has answered since."""
         self._doubts.pop(room_id, None)
 
     def doubt_since(self, room_id: str, window: float) -> float | None:
-        """Return when an upload to the room was lost, while its lock may still be held."""
+        """Return when the room got in doubt; ``None`` if its lock must have ended since."""
         since = self._doubts.get(room_id)
         return None if since is None or anyio.current_time() >= since + window else since
 

@@ -1,7 +1,7 @@
-"""One upload: look, ask, send, wait, until the room has the document or it is known why not.
+"""One upload: check the room, ask whether it is free, send, wait, until it is accepted or fails.
 
-While it waits, an upload holds no connection, no open file and no place among the concurrent
-uploads; a spooled stream keeps its spool.
+While it waits, an upload holds no connection, no open file and no permit of a batch; a spooled
+stream keeps its spool.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ from meeting_async._protocol.verdicts import Sent, judge
 from meeting_async.errors import ConnectFailed, RoomBusy, TransportError
 
 LOOK_ABOVE = 256 * 1024
-"""Bytes of a document above which its room is asked for first: a wrong URL, key, secret or room
-then costs some 300 bytes. A smaller document finds out at little more cost."""
+"""Bytes of a document above which its room is checked first: a wrong URL, key, secret or room then
+costs some 300 bytes. A smaller document costs little more than the check."""
 
 
 class UploadHooks(Protocol):
-    """What a batch does around the attempts of an upload. What a hook raises ends the upload."""
+    """What a batch does around the attempts of an upload. If a hook raises, the upload ends."""
 
     async def before_attempt(self) -> None:
-        """Wait for a place among the concurrent uploads."""
+        """Acquire a permit."""
         ...
 
     async def before_closing_boundary(self, document: PreparedDocument) -> None:
@@ -59,12 +59,12 @@ class UploadHooks(Protocol):
         ...
 
     async def before_wait(self, *, may_have_arrived: bool) -> None:
-        """Called before the upload waits for its room, its turn or its next attempt."""
+        """Called before the upload waits, for its room or its next attempt: release the permit."""
         ...
 
 
 class NoHooks:
-    """For an upload that is not part of a batch."""
+    """Hooks of an upload that is not part of a batch."""
 
     async def before_attempt(self) -> None:
         """Go on."""
@@ -93,9 +93,10 @@ async def upload_document(
     index: int | None = None,
     began: float | None = None,
 ) -> UploadReceipt:
-    """Deliver a document to a room, or raise why that was not possible.
+    """Upload a document to a room.
 
-    ``log`` is filled while the upload runs: it tells what is known when a cancellation ends it.
+    ``log`` is filled while the upload runs, so the caller has its attempts also after a
+    cancellation.
     """
     log = AttemptLog() if log is None else log
     log.window = options.lock.window
@@ -123,7 +124,7 @@ async def upload_document(
         async with prepare as prepared:
             log.size = state.size = prepared.size
             if options.check_link and made.link is not None:
-                log.phase = "asking the link"
+                log.phase = "checking the link"
                 await check_target(session, made.link, options)
             hooks = hooks or NoHooks()
             async with _room_lock(call, state, prepared, hooks):
@@ -163,7 +164,7 @@ _warned: set[str] = set()
 
 
 def _warn_of_unusual(room_id: str) -> None:
-    """Warn once: known servers use room ids as message subjects; others are legal on the wire."""
+    """Warn once about a room id that known servers refuse; the interface allows it."""
     if re.fullmatch(r"[A-Za-z0-9_-]+", room_id) or room_id in _warned or len(_warned) > 1000:
         return
     _warned.add(room_id)
@@ -174,14 +175,14 @@ def _warn_of_unusual(room_id: str) -> None:
     )
 
 
-# --- the room's lock here ------------------------------------------------------------------------
+# --- the room's lock in this process -------------------------------------------------------------
 
 
 @asynccontextmanager
 async def _room_lock(
     call: Call, state: RetryState, prepared: PreparedDocument, hooks: UploadHooks
 ) -> AsyncGenerator[None, None]:
-    """Hold the lock of the room among uploads from here; what its release raises is logged."""
+    """Hold the room's lock of this application; an exception of its release is logged."""
     locks = call.session.room_locks()
     room = f"{call.session.base} {call.room_id}"
     async with AsyncExitStack() as held:
@@ -212,18 +213,18 @@ async def _queue(call: Call, state: RetryState, hooks: UploadHooks) -> None:
     if state.queue_limit() == 0:
         raise _taken(call, anyio.current_time())
     await hooks.before_wait(may_have_arrived=False)
-    call.log.phase = "waiting behind another upload from here"
+    call.log.phase = "waiting behind another upload of this application"
     call.tell(_events.Queued)
 
 
 def _taken(call: Call, since: float) -> RoomBusy:
-    return RoomBusy(anyio.current_time() - since, "another upload from here", None)
+    return RoomBusy(anyio.current_time() - since, "another upload of this application", None)
 
 
 async def _released(release: AsyncExitStack, error: BaseException | None) -> None:
     try:
         await release.__aexit__(type(error) if error else None, error, None)
-    except Exception as raised:  # noqa: BLE001 - locks may be anybody's; the upload is over
+    except Exception as raised:  # noqa: BLE001 - a user's locks may raise anything
         if raised is not error:
             logger.warning(
                 "releasing a room's lock raised; the outcome of the upload is not affected",
@@ -271,9 +272,10 @@ async def _looked_asked_sent(
 
 
 async def _look(call: Call, prepared: PreparedDocument) -> AttemptResult | None:
-    """Ask for the room before a first large document. Only a clear refusal ends the upload.
+    """Check the room before the first attempt of a large document.
 
-    Without a connection the attempt is over, too. Any other trouble means: send the document.
+    A refusal ends the upload, no connection ends the attempt. After any other failure the document
+    is sent.
     """
     session, room_id = call.session, call.room_id or ""
     is_large = (prepared.size or 0) > LOOK_ABOVE
@@ -281,7 +283,7 @@ async def _look(call: Call, prepared: PreparedDocument) -> AttemptResult | None:
         return None
     if any(attempt.verdict is not Verdict.NEVER_SENT for attempt in call.log.attempts):
         return None
-    call.log.phase = "asking for the room"
+    call.log.phase = "checking the room"
     body, path = room_question(room_id), requests.ACTIVE_ROOM_INFO
     signed = await session.sign(body)
     result = await send_json(call, path, body, signed, idempotent=True)
@@ -293,9 +295,9 @@ async def _look(call: Call, prepared: PreparedDocument) -> AttemptResult | None:
 
 
 async def _ask(call: Call, state: RetryState, room: bytes) -> Wait | None:
-    """Ask with an empty form whether the room is locked; 409 means yes, all else: try it.
+    """Ask with an empty form whether the room is locked: 409 means yes, any other answer no.
 
-    ``docs/interface.md`` leaves the answer of a free room open.
+    The answer of a free room is not specified (``docs/interface.md``, Upload).
     """
     session = call.session
     call.log.phase = "asking whether the room is free"
@@ -323,7 +325,7 @@ async def _ask(call: Call, state: RetryState, room: bytes) -> Wait | None:
 async def _send(
     call: Call, room: bytes, prepared: PreparedDocument, hooks: UploadHooks
 ) -> AttemptResult:
-    """Send the document once. A cancellation leaves in the log what the attempt came to."""
+    """Send the document once. The log gets a result also when the call is cancelled."""
     call.log.phase = "sending"
     call.tell(_events.AttemptStarted, attempt=len(call.log.attempts) + 1)
     watch = _Watch(call, prepared)
@@ -349,7 +351,7 @@ async def _send(
 
 @attrs.define
 class _Watch:
-    """What is known of an attempt while it runs."""
+    """A running attempt."""
 
     call: Call
     prepared: PreparedDocument
@@ -358,7 +360,7 @@ class _Watch:
     body_seconds: float | None = None
 
     def progress(self, sent: int) -> None:
-        """Called with the bytes of the document that are out; a link has none."""
+        """Called with the bytes of the document sent so far; a link has none."""
         if self.prepared.size is None:
             self.call.log.phase = "waiting for the reply"
             return
@@ -370,7 +372,7 @@ class _Watch:
     def result(
         self, *, answer: Answer | None = None, error: BaseException | None = None
     ) -> AttemptResult:
-        """Say what the attempt came to."""
+        """Return the result of the attempt."""
         return AttemptResult(
             verdict=judge(answer, self._sent(error), upload=True),
             began=self.began,
@@ -383,7 +385,7 @@ class _Watch:
         )
 
     def _sent(self, error: BaseException | None) -> Sent:
-        """Say how much was out; the closing boundary counts more than the name of an error."""
+        """Return how much was sent; the byte count matters more than the type of the error."""
         if self.body is None:
             return Sent.NOTHING
         if self.body.sent >= self.body.length:

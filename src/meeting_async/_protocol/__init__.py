@@ -1,5 +1,5 @@
-"""The wire, without input or output: requests, replies, the multipart form, signatures, verdicts.
+"""The protocol, sans-I/O: requests, replies, the multipart form, signatures, verdicts.
 
-Everything here is a pure function or a frozen value, so it is tested without an event loop.
-Sockets are in ``_http``, documents in ``_documents``, and what follows an attempt in ``_delivery``.
+Everything here is a pure function or a frozen value, so its tests need no event loop. Sockets are
+in ``_http``, documents in ``_documents``, attempts and retries in ``_delivery``.
 """

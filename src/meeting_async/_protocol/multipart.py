@@ -1,7 +1,7 @@
-"""The multipart form of an upload: planned to the byte before the first one is sent.
+"""The multipart form of an upload. Its exact size is known before the first byte is sent.
 
-RFC 7578 for the form, RFC 2046 section 5.1 for the framing. The closing boundary is a chunk of its
-own: until it has left, no server can have parsed the form; from then on one may have.
+RFC 7578 for the form, RFC 2046 section 5.1 for the framing. The closing boundary is a separate
+chunk: before it is sent, no server can have parsed the form; after that, a server may have.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from meeting_async._text import short_repr
 from meeting_async.errors import InvalidInput
 
 MAX_NAME_BYTES = 200
-"""Longest file name in UTF-8. The server seen cuts at 255 bytes, extension included, and fails
+"""Longest file name in UTF-8. plugNmeet-server cuts at 255 bytes, extension included, and fails
 for office documents above about 248."""
 
 _MAX_SUFFIX_BYTES = 20
@@ -24,7 +24,7 @@ _MAX_SUFFIX_BYTES = 20
 
 @attrs.frozen
 class FormPlan:
-    """A form with one part: everything around the content of the part."""
+    """A form with one part, without the content of the part."""
 
     boundary: str
     head: bytes = attrs.field(repr=False)
@@ -45,18 +45,18 @@ class FormPlan:
 
 
 def document_form(name: str, content_type: str, size: int, *, boundary: str) -> FormPlan:
-    """Plan the form that carries a file as ``document``; ``name`` is from :func:`file_name`."""
+    """Plan the form with a file as ``document``; ``name`` is from :func:`file_name`."""
     disposition = f'form-data; name="document"; filename="{name}"'
     return _plan(size, boundary, disposition, content_type)
 
 
 def link_form(link: str, *, boundary: str) -> FormPlan:
-    """Plan the form that carries a URL as ``document_link``."""
+    """Plan the form with a URL as ``document_link``."""
     return _plan(len(link), boundary, 'form-data; name="document_link"', None)
 
 
 def empty_form(*, boundary: str) -> tuple[bytes, bytes]:
-    """Return content type and body of a form with neither field; some parsers want one part."""
+    """Return content type and body of a form with neither field; some parsers need one part."""
     plan = _plan(1, boundary, 'form-data; name="probe"', None)
     return plan.content_type, plan.head + b"1" + plan.tail
 
@@ -72,22 +72,22 @@ def _plan(size: int, boundary: str, disposition: str, content_type: str | None) 
 def file_name(name: object) -> str:
     r"""Return the name that the room shows: the last component of a path, clean and short.
 
-    In NFC; ``< > : " | ? *`` and control characters become ``_``, as known servers change them or
-    show them escaped; at most 200 bytes of UTF-8, cut before the extension. Both ``/`` and ``\``
-    separate components, as browsers send either.
+    The name is in NFC and has at most 200 bytes of UTF-8, cut before the extension. Control
+    characters and ``< > : " | ? *`` become ``_``, because known servers change or escape them. Both
+    ``/`` and ``\`` separate components, because browsers send either.
 
     Raises:
-        InvalidInput: Nothing is left of the name, or it is no Unicode text.
+        InvalidInput: The name is empty or not valid Unicode.
 
     """
     if not isinstance(name, str):
         raise TypeError(f"filename must be a str, not {type(name).__name__}")
     base = unicodedata.normalize("NFC", re.split(r"[/\\]", name)[-1])
     if "\0" in base or re.search("[\ud800-\udfff]", base):
-        problem = "contains NUL or a character that is no Unicode text"
+        problem = "contains NUL or is not valid Unicode"
         raise _bad_name(name, problem, "pass filename= with a clean name")
     if base.strip(" .") == "":
-        raise _bad_name(name, "has no name in it", "give one such as 'deck.pdf'")
+        raise _bad_name(name, "contains no name", "give one such as 'deck.pdf'")
     return _cut(re.sub(r'[<>:"|?*\x01-\x1f\x7f-\x9f]', "_", base))
 
 
@@ -107,10 +107,10 @@ def _bad_name(name: str, problem: str, fix: str) -> InvalidInput:
 
 
 def media_type(content_type: object) -> str:
-    """Check a ``Content-Type`` for a part: ``type/subtype``, with parameters if any."""
+    """Check the ``Content-Type`` of a part: ``type/subtype``, optionally with parameters."""
     if not isinstance(content_type, str):
         raise TypeError(f"content_type must be a str, not {type(content_type).__name__}")
     if not re.fullmatch(r"[\w!#$&^.+-]+/[\w!#$&^.+-]+( *;[\x20-\x7e]*)?", content_type, re.ASCII):
-        problem, fix = "is no media type", "give one such as 'application/pdf'"
+        problem, fix = "is not a media type", "give one such as 'application/pdf'"
         raise InvalidInput("content_type", short_repr(content_type), problem, fix)
     return content_type

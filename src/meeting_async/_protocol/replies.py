@@ -1,4 +1,4 @@
-"""What a reply says (``docs/interface.md``): status, the server's own record, hints, errors."""
+"""Reading replies (``docs/interface.md``): status, the server's own record, hints, errors."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ from meeting_async.errors import (
 )
 
 MAX_MSG_CHARACTERS = 500
-"""Longest message of a server that is kept; it is remembered for every attempt."""
+"""Longest message of a server that is kept; every attempt keeps one."""
 
 MAX_CODE_CHARACTERS = 100
 """Longest status_code that is kept."""
 
 KEPT_BODY_BYTES = 1024
-"""Of a reply that became an error."""
+"""Bytes of a reply that an error keeps."""
 
 
 @attrs.frozen
 class Answer:
-    """A reply that was read: what it says."""
+    """A parsed reply."""
 
     status: int
     """HTTP status."""
     payload: Mapping[str, Any] | None = attrs.field(default=None, repr=False)
-    """The JSON object of the reply, if it is one."""
+    """The JSON object of the reply; ``None`` if it is not one."""
     retry_after: float | None = None
     """Seconds that a valid ``Retry-After`` asks to wait."""
     description: str = ""
-    """Type and size of the reply, for when it brought no message of the server."""
+    """Type and size of the reply, used if it has no message of the server."""
     headers: tuple[tuple[str, str], ...] = attrs.field(default=(), repr=False)
     """Names in lower case."""
     body: bytes = attrs.field(default=b"", repr=False)
@@ -55,7 +55,7 @@ class Answer:
 
     @property
     def accepted(self) -> bool | None:
-        """The record's ``status``; ``None`` when there is none that is boolean."""
+        """The record's ``status``; ``None`` if there is no boolean."""
         status = (self.payload or {}).get("status")
         return status if isinstance(status, bool) else None
 
@@ -66,7 +66,7 @@ class Answer:
 
     @property
     def is_record(self) -> bool:
-        """Whether this is the server's own record (interface section 2), complete and typed."""
+        """Whether this is the server's own record, complete (``docs/interface.md``, Replies)."""
         payload = self.payload or {}
         return (
             self.accepted is not None
@@ -88,35 +88,37 @@ class Answer:
 
 
 def decipher(reply: Reply, *, now: float = 0.0) -> Answer:
-    """Read a reply. ``now`` is the Unix time against which a date in Retry-After counts.
+    """Parse a reply. ``now`` is the Unix time for a date in Retry-After.
 
-    A content of many megabytes takes seconds: see :data:`LARGE_REPLY_BYTES`.
+    Many megabytes take seconds: see :data:`LARGE_REPLY_BYTES`.
     """
     headers = tuple(
         (name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in reply.headers
     )
     by_name = dict(reversed(headers))
-    kind = by_name.get("content-type", "no content type")
+    kind = by_name.get("content-type", "unknown type")
     return Answer(
         status=reply.status,
         payload=json_object(reply.content),
         retry_after=retry_after(by_name.get("retry-after"), now=now),
-        description=f"{len(reply.content):,} bytes of {repr(kind[:80])[1:-1]}",
+        description=f"{len(reply.content):,} bytes of {repr(kind[:80])[1:-1]}"
+        if reply.content
+        else "no content",
         headers=headers,
         body=reply.content[:KEPT_BODY_BYTES],
     )
 
 
 LARGE_REPLY_BYTES = 256 * 1024
-"""Above this, JSON is read by the standard library's decoder in Python, so that a thread that runs
-it lets others run meanwhile; the one in C holds the interpreter's lock to its end."""
+"""Above this size JSON is parsed in a thread by the standard library's decoder in Python, because
+the decoder in C holds the interpreter's lock (GIL) until it has finished."""
 
 
 def json_object(content: bytes) -> dict[str, Any] | None:
     """Return the JSON object in ``content``; ``None`` for anything else.
 
-    Strict where leniency would guess: duplicate names and NaN make it no JSON (RFC 8259
-    sections 4 and 6). A byte order mark is passed over (section 8.1).
+    Duplicate names and NaN are errors (RFC 8259 sections 4 and 6). A byte order mark is skipped
+    (section 8.1).
     """
     try:
         text = content.decode("utf-8-sig")
@@ -146,10 +148,10 @@ def _no_constant(name: str) -> None:
 
 
 def retry_after(value: str | None, *, now: float) -> float | None:
-    """Read a ``Retry-After`` (RFC 9110 section 10.2.3): seconds, never negative.
+    """Parse a ``Retry-After`` (RFC 9110 section 10.2.3): seconds, never negative.
 
-    Anything that is neither a plain number nor an HTTP date is ignored. Fractions are accepted,
-    as servers send them. The caller caps the result.
+    Anything except a plain number or an HTTP date is ignored. Fractions are accepted, because
+    some servers send them. The caller limits the result.
     """
     text = (value or "").strip()
     if re.fullmatch(r"\d{1,12}(\.\d{1,9})?", text, re.ASCII):
@@ -160,7 +162,7 @@ def retry_after(value: str | None, *, now: float) -> float | None:
         moment = parsedate_to_datetime(text)
     except (ValueError, OverflowError):
         return None
-    # An HTTP date is always GMT; one that forgets to say so is not this machine's local time.
+    # An HTTP date is always in GMT, also if it does not say so.
     return max(0.0, moment.replace(tzinfo=moment.tzinfo or UTC).timestamp() - now)
 
 
@@ -176,13 +178,13 @@ _BY_CODE: dict[str, type[RequestRefused]] = {
 _HINTS = {
     "INVALID_API_KEY": "The server does not know the API key.",
     "INVALID_TOKEN_OR_SIGNATURE": "The API secret differs from the server's, "
-    "or something between changed the request.",
+    "or a proxy changed the request.",
     "MISSING_REQUIRED_PARAMETER": "A header or field did not arrive; does a proxy strip it?",
 }
 
 
 def reply_error(verdict: Verdict, answer: Answer, *, upload: bool) -> ReplyError:
-    """Turn an answer that ends a call into the error for it."""
+    """Return the error for an answer that ends a call."""
     facts: dict[str, Any] = {
         "status": answer.status,
         "status_code": answer.status_code,
@@ -201,7 +203,7 @@ def reply_error(verdict: Verdict, answer: Answer, *, upload: bool) -> ReplyError
 
 
 def _refusal(answer: Answer, *, upload: bool) -> type[RequestRefused]:
-    """By HTTP status where that is plain, else by the server's own code."""
+    """Choose by HTTP status if it is specific, otherwise by the server's own code."""
     if answer.status == 401:
         return AuthenticationFailed
     if answer.status == 413 and upload:

@@ -1,4 +1,4 @@
-"""What a request looks like (``docs/interface.md``): values in, a :class:`Request` out."""
+"""Building requests (``docs/interface.md``): values in, a :class:`Request` out."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ ACTIVE_ROOM_INFO = "room/getActiveRoomInfo"
 UPLOAD_WHITEBOARD_FILE = "room/uploadWhiteboardFile"
 
 MAX_ROOM_ID_BYTES = 1024
-"""Longest room id: far beyond any in use, well below the 8 KiB that servers allow for headers."""
+"""Longest room id: far longer than any in use; servers allow 8 KiB for headers."""
 
 MAX_UPLOAD_REPLY_BYTES = 1024**2
-"""Longest reply to an upload that is read; the server's own record has a few hundred bytes."""
+"""Largest reply to an upload; the server's own record has a few hundred bytes."""
 
 # --- addresses and arguments ---------------------------------------------------------------------
 
 
 def auth_base(base_url: object, *, allow_plaintext: bool = False) -> str:
-    """Return ``{base_url}/auth`` without a trailing slash, for any way to write the base URL.
+    """Return ``{base_url}/auth`` without a trailing slash, however the base URL is written.
 
-    A path prefix stays; an ``/auth`` that is already there is not repeated. Plain ``http`` is for
-    loopback only, as an upload's signature is a lasting credential for its room.
+    A path prefix is kept; ``/auth`` is not added twice. Plain ``http`` is for loopback only: the
+    signature of an upload is a lasting credential for its room.
     """
     if not isinstance(base_url, str):
         raise TypeError(f"base_url must be a str, not {type(base_url).__name__}")
@@ -69,7 +69,7 @@ def _base_url_problem(base_url: str, *, allow_plaintext: bool) -> tuple[str, str
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether ``host`` names this machine without asking a name server (RFC 6761 6.3)."""
+    """Return whether ``host`` is this machine, without a DNS query (RFC 6761 section 6.3)."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -77,7 +77,7 @@ def is_loopback(host: str) -> bool:
 
 
 def host_and_port(base_url: str) -> str:
-    """Return ``host:port`` of a checked URL, as errors and events name the server."""
+    """Return ``host:port`` of a checked URL, for errors and events."""
     parts = urlsplit(base_url)
     host = parts.hostname or ""
     port = parts.port or {"http": 80, "https": 443}[parts.scheme]
@@ -103,10 +103,11 @@ def method_path(path: object) -> str:
 
 
 def room_id_bytes(room_id: object) -> bytes:
-    """Encode a room id once: the same bytes are signed and sent (interface section 5 rule 3).
+    """Encode a room id once: the same bytes are signed and sent.
 
-    Blanks around a header's value are trimmed on the way (RFC 9110 section 5.5), so that the
-    server would sign other bytes; they are refused, like whatever cannot stand in a header.
+    See ``docs/interface.md``, Authentication. Blanks at the ends are refused: HTTP strips them from
+    a header's value (RFC 9110 section 5.5), so the signature would not match. So is everything else
+    that a header cannot contain.
     """
     if not isinstance(room_id, str):
         raise TypeError(f"room_id must be a str, not {type(room_id).__name__}")
@@ -124,14 +125,14 @@ def _room_id_problem(room_id: str) -> str | None:
     if re.search(r"[\x00-\x1f\x7f\x80-\x9f]", room_id):
         return "contains control characters"
     if re.search(r"[\ud800-\udfff]", room_id):
-        return "contains characters that are no Unicode text"
+        return "contains characters that are not valid Unicode"
     if len(room_id.encode("utf-8")) > MAX_ROOM_ID_BYTES:
         return f"is longer than {MAX_ROOM_ID_BYTES:,} bytes"
     return None
 
 
 def json_bytes(payload: object) -> bytes:
-    """Serialise a JSON body once: these very bytes are signed and sent."""
+    """Serialise a JSON body once: the same bytes are signed and sent."""
     if not isinstance(payload, Mapping):
         raise TypeError(f"payload must be a mapping, not {type(payload).__name__}")
     try:
@@ -153,7 +154,7 @@ def default_header_pairs(headers: Mapping[str, str] | None) -> HeaderPairs:
     """Check and encode headers that are sent with every request.
 
     Raises:
-        ConfigurationError: One cannot be sent, or is one that this library sets itself.
+        ConfigurationError: A header cannot be sent, or this library sets it itself.
 
     """
     if headers is not None and not isinstance(headers, Mapping):
@@ -163,7 +164,7 @@ def default_header_pairs(headers: Mapping[str, str] | None) -> HeaderPairs:
 
 def _checked_header(name: object, value: object) -> tuple[bytes, bytes]:
     if not isinstance(name, str) or not re.fullmatch(r"[\w!#$%&'*+.^`|~-]+", name, re.ASCII):
-        raise _bad_header(name, "has a name that is no token", "use letters, digits and -")
+        raise _bad_header(name, "is not a valid header name", "use letters, digits and -")
     if name.lower() in _OWN_HEADERS:
         raise _bad_header(name, "is set by this library", "leave it out")
     if not isinstance(value, str) or not re.fullmatch(
@@ -194,7 +195,7 @@ def json_request(
     *,
     idempotent: bool,
 ) -> Request:
-    """Make a JSON call; ``body`` is what was signed."""
+    """Build a JSON call; ``body`` is what was signed."""
     headers = (
         *_auth_headers(signed),
         (b"Content-Type", b"application/json"),
@@ -222,7 +223,7 @@ def upload_request(
     extra: HeaderPairs,
     timeouts: Timeouts,
 ) -> Request:
-    """Make an upload, or the question with an empty form; ``room`` is what was signed."""
+    """Build an upload, or the question with an empty form; ``room`` is what was signed."""
     length = len(body) if isinstance(body, bytes) else body.length
     headers = (
         *_auth_headers(signed),
@@ -252,7 +253,7 @@ def _auth_headers(signed: SignedHeaders) -> HeaderPairs:
     for field in ("api_key", "signature"):
         if not _sendable(getattr(signed, field)):
             fix = "fix the signer that returned it"
-            raise InvalidInput(field, "(hidden)", "cannot stand in a header", fix)
+            raise InvalidInput(field, "(hidden)", "cannot be sent in a header", fix)
     return (
         (b"API-KEY", Secret(signed.api_key.encode("ascii"))),
         (b"HASH-SIGNATURE", Secret(signed.signature.encode("ascii"))),
@@ -260,5 +261,5 @@ def _auth_headers(signed: SignedHeaders) -> HeaderPairs:
 
 
 def _sendable(value: object) -> bool:
-    """Tell whether a header can hold a value, without a text of it in a frame that may be shown."""
+    """Return whether a header can contain the value; its frame has no plain copy of it."""
     return isinstance(value, str) and re.fullmatch(r"[\x21-\x7e]+", value) is not None

@@ -14,17 +14,17 @@ from meeting_async.errors import ConfigurationError
 
 @runtime_checkable
 class Signer(Protocol):
-    """Authenticates requests. Implement it to fetch or rotate keys.
+    """Signs requests. Implement it to fetch or rotate keys.
 
-    It is called once for every attempt, so a rotated key is used from the next attempt on. What it
-    raises ends the call and reaches the caller as it is.
+    It is called once for every attempt and every question, so a new key is used from the next
+    attempt on. An exception that it raises ends the call and reaches the caller unchanged.
     """
 
     def sign(self, message: bytes, /) -> SignedHeaders | Awaitable[SignedHeaders]:
         """Return the authentication headers for the exact bytes of ``message``.
 
-        That is the raw body of a JSON call, and the value of the ``Room-Id`` header of an upload.
-        May be a coroutine function.
+        The message is the raw body of a JSON call, or the value of the ``Room-Id`` header of an
+        upload. ``sign`` may be a coroutine function.
         """
         ...
 
@@ -32,19 +32,19 @@ class Signer(Protocol):
 class HmacSigner:
     """Signs with HMAC-SHA256 in lowercase hexadecimal (``docs/interface.md``, Authentication).
 
-    ``api_key`` is sent with each call; ``api_secret`` (text or bytes) never leaves the process. A
-    line break at the end of the secret is stripped with a warning.
+    ``api_key`` is sent with each call; ``api_secret`` (text or bytes) is never sent. A line break
+    at the end of the secret is stripped with a warning.
 
     Raises:
-        ConfigurationError: Key or secret cannot be used; neither is shown.
+        ConfigurationError: Key or secret cannot be used; the error shows neither.
 
     """
 
-    _api_key = ""  # so that a repr works from the start: error reporters ask for it amid __init__
+    _api_key = ""  # error reporters may call repr during __init__
 
     def __init__(self, api_key: str, api_secret: str | bytes) -> None:
         secret, kind = hidden(api_secret), type(api_secret).__name__
-        del api_secret  # so that no frame of what is raised below shows it
+        del api_secret  # so that no traceback frame shows it
         if not isinstance(secret, Secret):
             del secret
             raise TypeError(f"api_secret must be str or bytes, not {kind}")
@@ -52,12 +52,12 @@ class HmacSigner:
         del api_key
         if not re.fullmatch(r"[\x21-\x7e]+", self._api_key):
             fix = "give the key as printable ASCII without blanks"
-            raise _unusable("api_key", self._api_key, "cannot stand in a header", fix)
+            raise _unusable("api_key", self._api_key, "cannot be sent in a header", fix)
         if self._secret.endswith((b"\n", b"\r")):
             self._secret = Secret(self._secret.rstrip(b"\r\n"))
             warnings.warn(_LINE_BREAK, stacklevel=2)
         if not self._secret or self._secret.count(0):
-            problem = "is empty, contains NUL or is no Unicode text"
+            problem = "is empty, contains NUL or is not valid Unicode"
             raise _unusable(
                 "api_secret", self._secret, problem, "give the API secret of the server"
             )
@@ -73,7 +73,7 @@ class HmacSigner:
         return SignedHeaders(self._api_key, self._hexdigest(message))
 
     def verify(self, message: bytes, signature: str) -> bool:
-        """Tell, in constant time, whether ``signature`` is the one for ``message``."""
+        """Return whether ``signature`` is that of ``message``, compared in constant time."""
         given = signature.encode("utf-8", "surrogatepass")
         return hmac.compare_digest(self._hexdigest(message).encode(), given)
 

@@ -1,8 +1,8 @@
-"""What an attempt means: the table of verdicts (``docs/delivery.md``), as one pure function.
+"""The verdict on an attempt: the table in ``docs/delivery.md``, as one pure function.
 
 Two facts decide: the reply, if there is one, and whether the closing boundary of the form was
-handed to the operating system. Before that, no server can have parsed the form. After it, one may
-have stored the document, and nobody can ask.
+handed to the operating system. Before that, no server can have parsed the form. After that, a
+server may have stored the document, and no call can check it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Sent(enum.Enum):
     """How much of a request was handed to the operating system when the attempt ended."""
 
     NOTHING = "nothing"
-    """No connection, or not a byte of the body."""
+    """No connection, or no byte of the body."""
     PART = "part"
     """Some of the body, but not its end."""
     ALL = "all"
@@ -25,7 +25,7 @@ class Sent(enum.Enum):
 
 
 def judge(answer: Answer | None, sent: Sent, *, upload: bool) -> Verdict:
-    """Say what an attempt came to; ``answer`` is ``None`` when no complete reply arrived."""
+    """Return the verdict on an attempt; ``answer`` is ``None`` if no complete reply arrived."""
     if answer is None:
         return _NO_VALID_ANSWER[sent]
     status = answer.status
@@ -52,19 +52,19 @@ _NO_VALID_ANSWER = {
 
 
 def _is_rate_limit(answer: Answer, sent: Sent) -> bool:
-    """Tell whether a 503 asks to come again later.
+    """Return whether a 503 means: retry later.
 
-    A cache or CDN sends 503 with Retry-After when the server behind it is slow, after it passed
-    the whole request on. So after the end of the request only the server's own record counts.
+    A cache or CDN sends 503 with Retry-After when the server behind it is slow, after it passed on
+    the whole request. So after the end of the request only the server's own record counts.
     """
     return answer.retry_after is not None and (sent is not Sent.ALL or answer.is_record)
 
 
 def _judge_200(answer: Answer, sent: Sent, *, upload: bool) -> Verdict:
-    """With status 200 the record's own ``status`` decides; without one, 200 says nothing.
+    """Decide by the record's ``status``; without it, a 200 is not a valid answer to an upload.
 
-    The replies of JSON calls are specified loosely ("not shown"), so an object without ``status``
-    is a success there. A success before the end of the form contradicts itself: unknown.
+    The fields of replies to JSON calls are not specified, so an object without ``status`` is a
+    success there. A success before the end of the form cannot be right: unknown.
     """
     if answer.accepted is False:
         return Verdict.REFUSED
