@@ -11,6 +11,7 @@ import attrs
 
 from meeting_async._config import settings_from
 from meeting_async._delivery import json_call
+from meeting_async._delivery.call import Call, new_call
 from meeting_async._delivery.retry import Repeatability
 from meeting_async._delivery.room_locks import RoomLocks
 from meeting_async._delivery.session import Options, Session
@@ -210,9 +211,8 @@ class MeetingClient:
             DeadlineExceeded: The timeout ended the call.
 
         """
-        return await json_call.active_room(
-            self._session, self._options, room_id, timeout=timeout, on_event=on_event
-        )
+        call = self._call(requests.ACTIVE_ROOM_INFO, room_id, on_event)
+        return await json_call.active_room(call, room_id, timeout=timeout)
 
     async def wait_until_active(
         self, room_id: str, timeout: float, *, on_event: OnEvent | None = None
@@ -229,9 +229,8 @@ class MeetingClient:
             MeetingError: As :meth:`get_active_room_info`, except RoomNotFound and RoomNotActive.
 
         """
-        return await json_call.wait_until_active(
-            self._session, self._options, room_id, timeout=timeout, on_event=on_event
-        )
+        call = self._call(requests.ACTIVE_ROOM_INFO, room_id, on_event)
+        return await json_call.wait_until_active(call, room_id, timeout=timeout)
 
     async def upload_whiteboard_file(
         self,
@@ -274,15 +273,13 @@ class MeetingClient:
 
         """
         return await upload_document(
-            self._session,
-            self._options,
+            self._call(requests.UPLOAD_WHITEBOARD_FILE, room_id, on_event),
             room_id,
             document,
             filename=filename,
             content_type=content_type,
             max_wait=max_wait,
             timeout=timeout,
-            on_event=on_event,
         )
 
     def upload_many(
@@ -380,16 +377,14 @@ class MeetingClient:
             MeetingError: As :meth:`get_active_room_info`. A reply with ``status: false`` raises.
 
         """
-        answer = await json_call.call_json(
-            self._session,
-            self._options,
-            path,
-            {} if payload is None else payload,
-            Repeatability.IDEMPOTENT if idempotent else Repeatability.ONCE,
-            timeout=timeout,
-            on_event=on_event,
-        )
+        kind = Repeatability.IDEMPOTENT if idempotent else Repeatability.ONCE
+        call = self._call(str(path), json_call.room_in(payload), on_event)
+        given = {} if payload is None else payload
+        answer = await json_call.call_json(call, path, given, kind, timeout=timeout)
         return dict(answer.payload or {})
+
+    def _call(self, operation: str, room_id: object, on_event: OnEvent | None) -> Call:
+        return new_call(self._session, self._options, operation, room_id, on_event=on_event)
 
     # --- lifetime --------------------------------------------------------------------------------
 

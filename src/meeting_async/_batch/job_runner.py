@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -17,10 +17,10 @@ from meeting_async._batch.jobs import Status, UploadJob, UploadOutcome
 from meeting_async._batch.journal import JobJournal, Journal, Registration, register
 from meeting_async._batch.options import BatchOptions
 from meeting_async._batch.scheduler import Scheduler
-from meeting_async._delivery.call import AttemptLog
+from meeting_async._delivery.call import AttemptLog, Call, new_call
 from meeting_async._delivery.json_call import active_room, wait_until_active
 from meeting_async._delivery.session import Options, Session
-from meeting_async._delivery.upload import upload_document
+from meeting_async._delivery.upload import UploadHooks, upload_document
 from meeting_async._documents.document import Document, PreparedDocument
 from meeting_async._documents.streams import StreamSource
 from meeting_async._models import UploadReceipt, Verdict
@@ -53,7 +53,7 @@ class BatchState:
 
 
 @attrs.define(eq=False)
-class JobRunner:
+class JobRunner(UploadHooks):
     """A job while it runs. Await :meth:`run` once; :attr:`outcome` is there when it ends, however.
 
     It is the :class:`~meeting_async._delivery.upload.UploadHooks` of its own upload.
@@ -149,18 +149,14 @@ class JobRunner:
         batch_options = self.batch.batch_options
         with self._limited("waiting for a place among the concurrent uploads"):
             await self._take_permit()
+        call = self._call(requests.UPLOAD_WHITEBOARD_FILE, log=self._log, began=self._began)
         return await upload_document(
-            self.batch.session,
-            self.batch.options,
+            call,
             self.job.room_id,
             document,
             max_wait=batch_options.max_wait,
             timeout=batch_options.timeout,
             hooks=self,
-            log=self._log,
-            key=self.job.key,
-            index=self.index,
-            began=self._began,
         )
 
     @contextmanager
@@ -187,7 +183,8 @@ class JobRunner:
                 options = attrs.evolve(options, retry=attrs.evolve(options.retry, max_attempts=1))
             try:
                 with self._limited("asking for the room"):
-                    await self._ask(active_room, options=options, timeout=None)
+                    call = self._call(requests.ACTIVE_ROOM_INFO, options)
+                    await active_room(call, self.job.room_id, timeout=None)
             except errors.RequestRefused as error:
                 # The server's own record, and not about the key: it is a meeting server.
                 if error.status_code and not isinstance(error, errors.AuthenticationFailed):
@@ -204,19 +201,20 @@ class JobRunner:
         if wait_active is None or not isinstance(error, ABSENT):
             raise error
         await self.before_wait(may_have_arrived=False)
-        how = {"options": self.batch.options, "timeout": wait_active}
+        call, room_id = self._call(requests.ACTIVE_ROOM_INFO, began=since), self.job.room_id
         with self._limited(f"waiting for room {self.job.room_id!r} to become active"):
             try:
-                await self._ask(wait_until_active, began=since, absent=error, **how)
+                await wait_until_active(call, room_id, timeout=wait_active, absent=error)
             except errors.DeadlineExceeded as exceeded:
                 raise (exceeded.__cause__ or error) from None
             except (errors.TransportError, errors.ReplyError) as failure:
                 if isinstance(failure, errors.RequestRefused):
                     raise
 
-    async def _ask(self, ask: Callable[..., Awaitable[object]], **how: Any) -> None:
-        job, session = self.job, self.batch.session
-        await ask(session, room_id=job.room_id, key=job.key, index=self.index, **how)
+    def _call(self, operation: str, options: Options | None = None, **facts: Any) -> Call:
+        job, batch = self.job, self.batch
+        facts = {"key": job.key, "index": self.index, **facts}
+        return new_call(batch.session, options or batch.options, operation, job.room_id, **facts)
 
     # --- hooks of the upload ---------------------------------------------------------------------
 

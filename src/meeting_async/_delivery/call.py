@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -97,12 +98,15 @@ class Call:
     session: Session
     options: Options
     operation: str
-    room_id: str | None
+    room_id: str
+    """``""`` if the request names no room."""
     observer: Observer
     log: AttemptLog
-    key: str | None = None
-    index: int | None = None
-    began: float = attrs.field(factory=anyio.current_time)
+    key: str | None
+    index: int | None
+    began: float
+    ends_at: float = attrs.field(default=math.inf, init=False)
+    """When ``timeout`` ends it, on the event loop's clock."""
     number: int = attrs.field(factory=lambda: next(call_numbers), init=False)
 
     def tell(self, kind: type[_events.Event], **facts: Any) -> None:
@@ -122,7 +126,7 @@ class Call:
             "call": self.number,
             "operation": self.operation,
             "host": self.session.host,
-            "room_id": self.room_id,
+            "room_id": self.room_id or None,
             "document": self.log.document,
             "key": self.key,
             "index": self.index,
@@ -162,12 +166,12 @@ class Call:
     def leave_doubt(self) -> None:
         """Put the room in doubt if this upload may have arrived: the next one then asks first."""
         if self.log.lost_at is not None:
-            self.session.put_in_doubt(self.room_id or "", self.log.lost_at)
+            self.session.put_in_doubt(self.room_id, self.log.lost_at)
 
     def note(self, error: MeetingError) -> None:
         """Add the facts of the call to an error."""
         error.operation = error.operation or self.operation
-        error.room_id = error.room_id or self.room_id
+        error.room_id = error.room_id or self.room_id or None
         if getattr(error, "document", None) is None:
             error.document = self.log.document
         error.attempts = error.attempts or tuple(self.log.attempts)
@@ -177,7 +181,7 @@ class Call:
         ours = error if isinstance(error, MeetingError) else None
         if ours is not None:
             self.note(ours)
-        if isinstance(error, RoomNotFound | RoomNotActive) and self.room_id is not None:
+        if isinstance(error, RoomNotFound | RoomNotActive):
             self.session.forget(self.room_id)
         self.tell(
             _events.Finished,
@@ -193,7 +197,8 @@ def new_call(
     options: Options,
     operation: str,
     room_id: object,
-    on_event: OnEvent | None,
+    *,
+    on_event: OnEvent | None = None,
     log: AttemptLog | None = None,
     key: str | None = None,
     index: int | None = None,
@@ -201,8 +206,8 @@ def new_call(
 ) -> Call:
     """Make a call with a new number; its own ``on_event`` replaces the client's.
 
-    ``key``, ``index`` and ``began`` belong to a job of a batch; its ``timeout`` counts from
-    ``began``.
+    With a ``log`` of its own, the caller has the attempts also after a cancellation. ``key``, ``index`` and
+    ``began`` belong to a job of a batch; its ``timeout`` counts from ``began``.
     """
     if on_event is not None:
         check_callback(None, None, on_event)
@@ -210,7 +215,7 @@ def new_call(
         session=session,
         options=options,
         operation=operation,
-        room_id=room_id if isinstance(room_id, str) else None,
+        room_id=room_id if isinstance(room_id, str) else "",
         observer=Observer(options.on_event if on_event is None else on_event),
         log=AttemptLog() if log is None else log,
         key=key,
@@ -227,7 +232,7 @@ async def running(call: Call, timeout: float | None) -> AsyncGenerator[None, Non
     """
     try:
         with call.session.in_use():
-            async with _limited(call, checked_seconds(timeout)):
+            async with _limited(call, _checked_seconds(timeout)):
                 yield
     except Exception as error:
         final = _final(call, error)
@@ -242,11 +247,12 @@ async def running(call: Call, timeout: float | None) -> AsyncGenerator[None, Non
 
 
 @asynccontextmanager
-async def _limited(call: Call, timeout: float | None) -> AsyncGenerator[None, None]:
-    if timeout is None:
+async def _limited(call: Call, timeout: float) -> AsyncGenerator[None, None]:
+    if timeout == math.inf:
         yield
         return
-    with anyio.CancelScope(deadline=call.began + timeout) as scope:
+    call.ends_at = call.began + timeout
+    with anyio.CancelScope(deadline=call.ends_at) as scope:
         yield
     if scope.cancelled_caught:
         raise DeadlineExceeded(timeout, call.log.phase)
@@ -262,14 +268,13 @@ def _final(call: Call, error: Exception) -> Exception:
     return call.log.unknown(reason)
 
 
-def checked_seconds(value: float | None, field: str = "timeout") -> float | None:
-    """Check that a value is a positive number of seconds, or ``None``: no limit."""
-    if value is None:
-        return None
-    if type(value) not in {int, float} or not value > 0:
+def _checked_seconds(timeout: float | None) -> float:
+    if timeout is None:
+        return math.inf
+    if type(timeout) not in {int, float} or not timeout > 0:
         problem, fix = "is not a positive number of seconds", "give seconds, or None for no limit"
-        raise InvalidInput(field, short_repr(value), problem, fix)
-    return value
+        raise InvalidInput("timeout", short_repr(timeout), problem, fix)
+    return timeout
 
 
 # --- the loop ------------------------------------------------------------------------------------

@@ -7,10 +7,8 @@ from collections.abc import Mapping
 import anyio
 
 from meeting_async import _events
-from meeting_async._delivery.call import Call, checked_seconds, new_call, repeat, running
+from meeting_async._delivery.call import Call, repeat, running
 from meeting_async._delivery.retry import AttemptResult, Repeatability, RetryState, Wait
-from meeting_async._delivery.session import Options, Session
-from meeting_async._events import OnEvent
 from meeting_async._models import ActiveRoom, SignedHeaders, Verdict
 from meeting_async._protocol import requests
 from meeting_async._protocol.replies import Answer
@@ -31,75 +29,43 @@ LONGEST_POLL_SECONDS = 30.0
 
 
 async def call_json(
-    session: Session,
-    options: Options,
-    path: str,
-    payload: object,
-    repeatability: Repeatability,
-    *,
-    timeout: float | None,
-    on_event: OnEvent | None = None,
+    call: Call, path: str, payload: object, repeatability: Repeatability, *, timeout: float | None
 ) -> Answer:
     """Make a signed JSON call and return the answer that accepts it."""
-    room_id = payload.get("room_id") if isinstance(payload, Mapping) else None
-    call = new_call(session, options, str(path), room_id, on_event)
     async with running(call, timeout):
-        path = call.operation = requests.method_path(path)
-        body = requests.json_bytes(payload)
-        return await _repeated(call, path, body, repeatability, timeout)
+        call.operation = requests.method_path(path)
+        return await _repeated(call, requests.json_bytes(payload), repeatability)
 
 
-async def active_room(
-    session: Session,
-    options: Options,
-    room_id: str,
-    *,
-    timeout: float | None,
-    on_event: OnEvent | None = None,
-    key: str | None = None,
-    index: int | None = None,
-) -> ActiveRoom:
+def room_in(payload: object) -> object:
+    """Return the room that a payload names."""
+    return payload.get("room_id") if isinstance(payload, Mapping) else None
+
+
+async def active_room(call: Call, room_id: str, *, timeout: float | None) -> ActiveRoom:
     """Return the information about an active room."""
-    call = new_call(
-        session, options, requests.ACTIVE_ROOM_INFO, room_id, on_event, key=key, index=index
-    )
     async with running(call, timeout):
-        return await _active_room(call, room_id, timeout)
+        return await _active_room(call, room_id)
 
 
 async def wait_until_active(
-    session: Session,
-    options: Options,
+    call: Call,
     room_id: str,
     *,
     timeout: float,
-    on_event: OnEvent | None = None,
-    key: str | None = None,
-    index: int | None = None,
-    began: float | None = None,
     absent: RoomNotFound | RoomNotActive | None = None,
 ) -> ActiveRoom:
     """Check a room until it is active, at most ``timeout`` seconds.
 
     ``absent`` is the error of a check that the caller has just made; then wait first. The timeout
-    counts from ``began``.
+    counts from the beginning of the call.
     """
-    call = new_call(
-        session,
-        options,
-        requests.ACTIVE_ROOM_INFO,
-        room_id,
-        on_event,
-        key=key,
-        index=index,
-        began=began,
-    )
     async with running(call, timeout):
         while True:
             if absent is not None:
                 await _pause(call, timeout, absent)
             try:
-                return await _active_room(call, room_id, timeout)
+                return await _active_room(call, room_id)
             except (RoomNotFound, RoomNotActive) as error:
                 absent = error
 
@@ -115,10 +81,8 @@ async def _pause(call: Call, timeout: float, error: RoomNotFound | RoomNotActive
     await anyio.sleep(seconds)
 
 
-async def _active_room(call: Call, room_id: str, timeout: float | None) -> ActiveRoom:
-    body = room_question(room_id)
-    path, kind = requests.ACTIVE_ROOM_INFO, Repeatability.IDEMPOTENT
-    answer = await _repeated(call, path, body, kind, timeout)
+async def _active_room(call: Call, room_id: str) -> ActiveRoom:
+    answer = await _repeated(call, room_question(room_id), Repeatability.IDEMPOTENT)
     call.session.verify(room_id)
     return ActiveRoom.from_reply(room_id, answer.payload or {})
 
@@ -129,24 +93,18 @@ def room_question(room_id: str) -> bytes:
     return requests.json_bytes({"room_id": room_id})
 
 
-async def _repeated(
-    call: Call,
-    path: str,
-    body: bytes,
-    repeatability: Repeatability,
-    timeout: float | None,
-) -> Answer:
+async def _repeated(call: Call, body: bytes, repeatability: Repeatability) -> Answer:
     state = RetryState(
         repeatability=repeatability,
         retry=call.options.retry,
         lock=call.options.lock,
         budget=call.session.budget,
-        ends_at=call.began + (checked_seconds(timeout) or float("inf")),
+        ends_at=call.ends_at,
     )
-    return await repeat(_attempt, call, path, body, state)
+    return await repeat(_attempt, call, body, state)
 
 
-async def _attempt(call: Call, path: str, body: bytes, state: RetryState) -> Answer | Wait:
+async def _attempt(call: Call, body: bytes, state: RetryState) -> Answer | Wait:
     """Send a call once. The log gets a result also when the call is cancelled."""
     call.log.phase = "waiting for the reply"
     call.tell(_events.AttemptStarted, attempt=len(call.log.attempts) + 1)
@@ -155,7 +113,7 @@ async def _attempt(call: Call, path: str, body: bytes, state: RetryState) -> Ans
     try:
         signed = await call.session.sign(body)
         verdict = Verdict.UNKNOWN
-        result = await send_json(call, path, body, signed, idempotent=idempotent)
+        result = await send_json(call, call.operation, body, signed, idempotent=idempotent)
     except BaseException as error:
         ended = anyio.current_time()
         result = AttemptResult(verdict=verdict, began=began, ended=ended, error=error)

@@ -12,30 +12,20 @@ import secrets
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import Protocol
 
 import anyio
 import attrs
 
 from meeting_async import _events
-from meeting_async._delivery.call import (
-    AttemptLog,
-    Call,
-    checked_seconds,
-    new_call,
-    repeat,
-    running,
-)
+from meeting_async._delivery.call import Call, repeat, running
 from meeting_async._delivery.json_call import room_question, send_json
 from meeting_async._delivery.link_check import check_target
 from meeting_async._delivery.observer import logger
 from meeting_async._delivery.retry import AttemptResult, Repeatability, RetryState, Stop, Wait
-from meeting_async._delivery.session import Options, Session
 from meeting_async._documents.detect import Uploadable
 from meeting_async._documents.document import Document, PreparedDocument
 from meeting_async._documents.form import MultipartBody
-from meeting_async._events import OnEvent
-from meeting_async._models import UploadReceipt, Verdict
+from meeting_async._models import Body, UploadReceipt, Verdict
 from meeting_async._protocol import requests
 from meeting_async._protocol.multipart import empty_form
 from meeting_async._protocol.replies import Answer, reply_error
@@ -47,38 +37,21 @@ LOOK_ABOVE = 256 * 1024
 costs some 300 bytes. A smaller document costs little more than the check."""
 
 
-class UploadHooks(Protocol):
+class UploadHooks:
     """What a batch does around the attempts of an upload. If a hook raises, the upload ends."""
 
     async def before_attempt(self) -> None:
         """Acquire a permit."""
-        ...
 
     async def before_closing_boundary(self, document: PreparedDocument) -> None:
         """Called after the document's last byte, before the closing boundary."""
-        ...
 
     async def before_wait(self, *, may_have_arrived: bool) -> None:
         """Called before the upload waits, for its room or its next attempt: release the permit."""
-        ...
-
-
-class NoHooks:
-    """Hooks of an upload that is not part of a batch."""
-
-    async def before_attempt(self) -> None:
-        """Go on."""
-
-    async def before_closing_boundary(self, document: PreparedDocument) -> None:
-        """Go on."""
-
-    async def before_wait(self, *, may_have_arrived: bool) -> None:
-        """Go on."""
 
 
 async def upload_document(
-    session: Session,
-    options: Options,
+    call: Call,
     room_id: str,
     document: Document | Uploadable,
     *,
@@ -86,35 +59,15 @@ async def upload_document(
     content_type: str | None = None,
     max_wait: float | None = None,
     timeout: float | None = None,
-    on_event: OnEvent | None = None,
     hooks: UploadHooks | None = None,
-    log: AttemptLog | None = None,
-    key: str | None = None,
-    index: int | None = None,
-    began: float | None = None,
 ) -> UploadReceipt:
-    """Upload a document to a room.
-
-    ``log`` is filled while the upload runs, so the caller has its attempts also after a
-    cancellation.
-    """
-    log = AttemptLog() if log is None else log
+    """Upload a document to a room."""
+    session, options, log = call.session, call.options, call.log
     log.window = options.lock.window
-    call = new_call(
-        session,
-        options,
-        requests.UPLOAD_WHITEBOARD_FILE,
-        room_id,
-        on_event,
-        log=log,
-        key=key,
-        index=index,
-        began=began,
-    )
     async with running(call, timeout):
         room = requests.room_id_bytes(room_id)
         _warn_of_unusual(room_id)
-        state = _new_state(call, max_wait, timeout)
+        state = _new_state(call, max_wait)
         made = Document.of(document, filename=filename, content_type=content_type)
         log.document = made.filename
         log.phase = "reading the document"
@@ -126,14 +79,14 @@ async def upload_document(
             if options.check_link and made.link is not None:
                 log.phase = "checking the link"
                 await check_target(session, made.link, options)
-            hooks = hooks or NoHooks()
+            hooks = hooks or UploadHooks()
             async with _room_lock(call, state, prepared, hooks):
                 state.set_doubt(session.doubt_since(room_id, state.lock.window))
                 answer = await repeat(_attempt, call, state, room, prepared, hooks)
     return _receipt(call, answer)
 
 
-def _new_state(call: Call, max_wait: float | None, timeout: float | None) -> RetryState:
+def _new_state(call: Call, max_wait: float | None) -> RetryState:
     options = call.options
     lock = options.lock if max_wait is None else attrs.evolve(options.lock, max_wait=max_wait)
     return RetryState(
@@ -142,13 +95,13 @@ def _new_state(call: Call, max_wait: float | None, timeout: float | None) -> Ret
         lock=lock,
         budget=call.session.budget,
         questions=call.session.questions,
-        ends_at=call.began + (checked_seconds(timeout) or float("inf")),
+        ends_at=call.ends_at,
     )
 
 
 def _receipt(call: Call, answer: Answer) -> UploadReceipt:
     return UploadReceipt(
-        room_id=call.room_id or "",
+        room_id=call.room_id,
         document=call.log.document or "",
         size=call.log.size,
         msg=answer.msg,
@@ -267,7 +220,7 @@ async def _looked_asked_sent(
         result = await _send(call, room, prepared, hooks)
     call.log.add(result, call_began=call.began, is_upload=True)
     if result.verdict is Verdict.ACCEPTED:
-        call.session.settle_doubt(call.room_id or "")
+        call.session.settle_doubt(call.room_id)
     return call.follow(state, result)
 
 
@@ -277,7 +230,7 @@ async def _look(call: Call, prepared: PreparedDocument) -> AttemptResult | None:
     A refusal ends the upload, no connection ends the attempt. After any other failure the document
     is sent.
     """
-    session, room_id = call.session, call.room_id or ""
+    session, room_id = call.session, call.room_id
     is_large = (prepared.size or 0) > LOOK_ABOVE
     if not (call.options.preflight and is_large) or session.is_verified(room_id):
         return None
@@ -299,16 +252,10 @@ async def _ask(call: Call, state: RetryState, room: bytes) -> Wait | None:
 
     The answer of a free room is not specified (``docs/interface.md``, Upload).
     """
-    session = call.session
     call.log.phase = "asking whether the room is free"
     content_type, form = empty_form(boundary=secrets.token_hex(16))
-    url = f"{session.base}/{requests.UPLOAD_WHITEBOARD_FILE}"
-    signed, extra = await session.sign(room), session.default_headers
-    request = requests.upload_request(
-        url, room, content_type, form, signed, extra, call.options.timeouts
-    )
     try:
-        answer = await session.send(request)
+        answer = await _post(call, room, content_type, form)
     except TransportError:
         return None
     is_locked = judge(answer, Sent.ALL, upload=True) is Verdict.BUSY
@@ -316,7 +263,7 @@ async def _ask(call: Call, state: RetryState, room: bytes) -> Wait | None:
     if isinstance(decision, Stop):
         raise decision.error
     if decision is None:
-        session.settle_doubt(call.room_id or "")
+        call.session.settle_doubt(call.room_id)
     else:
         call.tell_room_wait(state, decision)
     return decision
@@ -330,23 +277,31 @@ async def _send(
     call.tell(_events.AttemptStarted, attempt=len(call.log.attempts) + 1)
     watch = _Watch(call, prepared)
     try:
-        signed = await call.session.sign(room)
         before_end = partial(hooks.before_closing_boundary, prepared)
         boundary = secrets.token_hex(16)
         async with prepared.open_form(boundary, watch.progress, before_end) as (kind, body):
             watch.body = body
-            url = f"{call.session.base}/{requests.UPLOAD_WHITEBOARD_FILE}"
-            extra = call.session.default_headers
-            request = requests.upload_request(
-                url, room, kind, body, signed, extra, call.options.timeouts
-            )
-            answer = await call.session.send(request)
+            answer = await _post(call, room, kind, body)
     except TransportError as error:
         return watch.result(error=error)
     except BaseException as error:
         call.log.add(watch.result(error=error), call_began=call.began, is_upload=True)
         raise
     return watch.result(answer=answer)
+
+
+async def _post(call: Call, room: bytes, content_type: bytes, form: bytes | Body) -> Answer:
+    session = call.session
+    request = requests.upload_request(
+        f"{session.base}/{requests.UPLOAD_WHITEBOARD_FILE}",
+        room,
+        content_type,
+        form,
+        await session.sign(room),
+        session.default_headers,
+        call.options.timeouts,
+    )
+    return await session.send(request)
 
 
 @attrs.define
