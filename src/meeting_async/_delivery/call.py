@@ -206,8 +206,8 @@ def new_call(
 ) -> Call:
     """Make a call with a new number; its own ``on_event`` replaces the client's.
 
-    With a ``log`` of its own, the caller has the attempts also after a cancellation. ``key``, ``index`` and
-    ``began`` belong to a job of a batch; its ``timeout`` counts from ``began``.
+    A caller with a ``log`` of its own has the attempts also after a cancellation. ``key``,
+    ``index`` and ``began`` belong to a job of a batch; its ``timeout`` counts from ``began``.
     """
     if on_event is not None:
         check_callback(None, None, on_event)
@@ -281,10 +281,12 @@ def _checked_seconds(timeout: float | None) -> float:
 
 
 async def repeat(
-    attempt: Callable[P, Awaitable[Answer | Wait]], *args: P.args, **kwargs: P.kwargs
+    outcome: Answer | Wait,
+    attempt: Callable[P, Awaitable[Answer | Wait]],
+    *args: P.args,
+    **kwargs: P.kwargs,
 ) -> Answer:
-    """Repeat attempts until there is an answer. The retry loop is made only when it is needed."""
-    outcome = await attempt(*args, **kwargs)
+    """Attempt again until there is an answer; ``outcome`` is that of the first attempt."""
     if not isinstance(outcome, Wait):
         return outcome
     await anyio.sleep(outcome.seconds)

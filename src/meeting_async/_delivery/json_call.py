@@ -101,7 +101,8 @@ async def _repeated(call: Call, body: bytes, repeatability: Repeatability) -> An
         budget=call.session.budget,
         ends_at=call.ends_at,
     )
-    return await repeat(_attempt, call, body, state)
+    outcome = await _attempt(call, body, state)
+    return await repeat(outcome, _attempt, call, body, state)
 
 
 async def _attempt(call: Call, body: bytes, state: RetryState) -> Answer | Wait:

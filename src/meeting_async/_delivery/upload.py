@@ -71,10 +71,9 @@ async def upload_document(
         made = Document.of(document, filename=filename, content_type=content_type)
         log.document = made.filename
         log.phase = "reading the document"
-        prepare = made.prepare(
+        async with made.prepare(
             max_size=options.max_size_whiteboard_file, allow_images=options.allow_images
-        )
-        async with prepare as prepared:
+        ) as prepared:
             log.size = state.size = prepared.size
             if options.check_link and made.link is not None:
                 log.phase = "checking the link"
@@ -82,7 +81,8 @@ async def upload_document(
             hooks = hooks or UploadHooks()
             async with _room_lock(call, state, prepared, hooks):
                 state.set_doubt(session.doubt_since(room_id, state.lock.window))
-                answer = await repeat(_attempt, call, state, room, prepared, hooks)
+                outcome = await _attempt(call, state, room, prepared, hooks)
+                answer = await repeat(outcome, _attempt, call, state, room, prepared, hooks)
     return _receipt(call, answer)
 
 

@@ -1,0 +1,70 @@
+"""What type checkers see of the public names. Not run: mypy and pyright read it.
+
+An ignored error that no longer is one fails, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, assert_type
+
+from meeting_async import (
+    ActiveRoom,
+    BatchReport,
+    Document,
+    MeetingClient,
+    UploadJob,
+    UploadOutcome,
+    UploadReceipt,
+    Verdict,
+    errors,
+)
+from meeting_async.transports import HttpxTransport, Reply, Request, Transport
+
+
+async def calls(client: MeetingClient, chunks: AsyncIterator[bytes]) -> None:
+    """Every method returns what its page says, and takes every kind of document."""
+    assert_type(await client.get_active_room_info("room01"), ActiveRoom)
+    assert_type(await client.wait_until_active("room01", 60), ActiveRoom)
+    assert_type(await client.call("room/list"), dict[str, Any])
+    receipt = await client.upload_whiteboard_file("room01", "deck.pdf", timeout=30)
+    assert_type(receipt, UploadReceipt)
+    assert_type(receipt.attempts[-1].verdict, Verdict)
+    with open("deck.pdf", "rb") as file:  # noqa: ASYNC230 - never run
+        await client.upload_whiteboard_file("room01", file)
+    await client.upload_whiteboard_file("room01", b"%PDF", filename="deck.pdf")
+    await client.upload_whiteboard_file("room01", chunks, filename="deck.pdf")
+    await client.upload_whiteboard_file("room01", Document.from_link("https://f.test/a.pdf"))
+    await client.upload_whiteboard_file("room01", 17)  # type: ignore[arg-type]
+
+
+async def batches(client: MeetingClient) -> None:
+    """A batch iterates over outcomes."""
+    async with client.upload_many([UploadJob("room01", "deck.pdf")], concurrency=4) as batch:
+        async for outcome in batch:
+            assert_type(outcome, UploadOutcome)
+        assert_type(batch.report, BatchReport)
+    client.upload_many(["deck.pdf"])  # type: ignore[list-item]
+
+
+def settings(client: MeetingClient) -> None:
+    """Options are spelled: a checker finds one that does not exist."""
+    assert_type(client.with_options(delivery="at_least_once"), MeetingClient)
+    assert_type(MeetingClient.from_env(allow_images=True), MeetingClient)
+    client.with_options(timeout=3)  # type: ignore[call-arg]
+    client.with_options(delivery="twice")  # type: ignore[arg-type]
+    MeetingClient.from_env(timeot=3)  # type: ignore[call-arg]
+
+
+async def implementers(transport: Transport, request: Request) -> None:
+    """The protocols that others implement."""
+    assert_type(await transport.send(request), Reply)
+    mine: Transport = HttpxTransport()
+    await mine.aclose()
+
+
+def failures(error: errors.MeetingError) -> None:
+    """Errors have their facts as attributes."""
+    assert_type(error.room_id, str | None)
+    if isinstance(error, errors.UploadOutcomeUnknown):
+        assert_type(error.lock_free_in, float)
