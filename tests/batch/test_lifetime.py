@@ -100,6 +100,25 @@ async def test_several_consumers() -> None:
     assert all(came.values())
 
 
+async def test_consumers_inside_the_block_end_by_themselves() -> None:
+    """When the last job has ended, though nobody waits for the batch or leaves its block."""
+    came: list[int] = []
+
+    async def consume(batch: Batch) -> None:
+        async for outcome in batch:
+            came.append(outcome.index)
+
+    async with (
+        client_of(FakeRooms()) as client,
+        client.upload_many(jobs_for(5, 10)) as batch,
+    ):
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                for _ in range(3):
+                    tasks.start_soon(consume, batch)
+        assert sorted(came) == list(range(50))
+
+
 async def test_consumers_outlive_the_block() -> None:
     """Those that iterate when it is left get the rest of the outcomes."""
     came: list[int] = []
