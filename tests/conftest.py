@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
 import ssl
+import sys
 import tempfile
 from collections.abc import Generator, Iterator
 from typing import Any
@@ -13,9 +15,14 @@ import pytest
 from blockbuster import blockbuster_ctx
 
 from support.certificates import make_contexts
+from support.interpreter import Interpreter, interpreter
 from support.watchdog import Watchdog
 
 _watchdog = Watchdog()
+
+# Else each of the many programs that tests start is compiled anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # A busy machine is no bug; pytest's own timeout ends what hangs.
 hypothesis.settings.register_profile(
@@ -39,12 +46,36 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+CROSSED = {
+    "wire": ["tcp", "tls"],
+    "library": ["httpx", "httpx2"],
+    "any_transport": ["own, tcp", "own, tls", "httpx", "httpx2"],
+    "document_bytes": ["large", "small"],
+}
+"""Fixtures that a fault does not need together with a certain event loop."""
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run tests marked ``both_loops`` on asyncio and trio."""
-    if "anyio_backend" in metafunc.fixturenames and metafunc.definition.get_closest_marker(
-        "both_loops"
-    ):
-        metafunc.parametrize("anyio_backend", ["asyncio", "trio"], indirect=True)
+    """Run tests marked ``both_loops`` on asyncio and trio.
+
+    With one of the fixtures above, its values take turns on the loops; the other pairs are nightly.
+    """
+    names = metafunc.fixturenames
+    crossed = next((name for name in CROSSED if name in names), None)
+    loops = ["asyncio", "trio"] if metafunc.definition.get_closest_marker("both_loops") else []
+    if "anyio_backend" not in names or not loops:
+        if crossed:
+            metafunc.parametrize(crossed, CROSSED[crossed], indirect=True)
+        return
+    if crossed is None:
+        metafunc.parametrize("anyio_backend", loops, indirect=True)
+        return
+    rows = [
+        pytest.param(loop, value, marks=pytest.mark.nightly if (number + turn) % 2 else ())
+        for number, value in enumerate(CROSSED[crossed])
+        for turn, loop in enumerate(loops)
+    ]
+    metafunc.parametrize(("anyio_backend", crossed), rows, indirect=True)
 
 
 @pytest.fixture
@@ -69,6 +100,13 @@ def _own_temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("tmp")))
         yield
+
+
+@pytest.fixture(scope="session")
+def python() -> Iterator[Interpreter]:
+    """Start what runs programs quickly."""
+    with interpreter("anyio._backends._asyncio", "anyio._backends._trio", "httpcore") as python:
+        yield python
 
 
 @pytest.fixture(scope="session")

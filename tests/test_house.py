@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import sys
+import tomllib
 from pathlib import Path
 
 import meeting_async
@@ -17,7 +19,7 @@ FLOORS = [
     {"_config", "_delivery"},
     {"_batch"},
     {"_client"},
-    {"__init__", "transports", "signers", "rooms", "redis", "testing"},
+    {"__init__", "transports", "signers", "rooms", "journals", "redis", "testing"},
     {"cli"},
     {"__main__"},
 ]
@@ -81,5 +83,23 @@ def test_pure_rooms_do_no_io() -> None:
         if room in PURE or str(path.relative_to(ROOT).with_suffix("")) in PURE
         for module in _imports(path)
         if module.split(".")[0] in IO
+    ]
+    assert not wrong
+
+
+def test_imports_are_declared() -> None:
+    """What a room imports is installed with the package, or with the extra of its name."""
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    extras: dict[str, list[str]] = project["optional-dependencies"]
+    wrong = [
+        f"{path.relative_to(ROOT)}: {module}"
+        for path, room in _rooms()
+        for module in {name.split(".")[0] for name in _imports(path)}
+        if module
+        not in {*sys.stdlib_module_names, "meeting_async", "trio"}  # if trio runs, it is there
+        and not any(
+            needed.replace("-", "_").startswith(module)
+            for needed in project["dependencies"] + extras.get(room, [])
+        )
     ]
     assert not wrong

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from meeting_async import Finished, MeetingClient, Verdict
 from meeting_async.errors import ConnectFailed, MeetingError, UploadOutcomeUnknown
+from meeting_async.testing import run_in_virtual_time
 from support.adversary import FAULTS, TRUTH, Adversary
-from support.virtual_time import run
 
 SMALL, MEDIUM, LARGE = 300, 70_000, 270_000
 """Bytes: its own question; worth a question; worth a look."""
@@ -215,11 +215,11 @@ PHASES = [Phase.explicit, Phase.reuse, Phase.generate]
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-@settings(max_examples=250, deadline=None, phases=PHASES, suppress_health_check=NO_CHECKS)
+@settings(max_examples=120, deadline=None, phases=PHASES, suppress_health_check=NO_CHECKS)
 @given(schedule=schedules())
 def test_promises(backend: str, schedule: Schedule) -> None:
     """Whatever a proxy says after the server has accepted: once, or told what is known."""
-    check(schedule, *run(backend, play, schedule))
+    check(schedule, *run_in_virtual_time(play, schedule, backend=backend))
 
 
 @pytest.mark.nightly
@@ -229,11 +229,15 @@ def test_promises(backend: str, schedule: Schedule) -> None:
 @given(schedule=schedules())
 def test_promises_at_length(backend: str, schedule: Schedule) -> None:
     """The same, ten thousand times."""
-    check(schedule, *run(backend, play, schedule))
+    check(schedule, *run_in_virtual_time(play, schedule, backend=backend))
+
+
+MANY = 400
+"""Uploads that meet a dead server."""
 
 
 async def dead_server(back_at: float) -> tuple[Adversary, list[Ended], list[float]]:
-    """Let a thousand uploads meet a server to which nobody gets through until a moment."""
+    """Let many uploads meet a server to which nobody gets through until a moment."""
     adversary = Adversary(iter(()), processing=0)
     tries: list[float] = []
     answer = adversary.send
@@ -250,25 +254,25 @@ async def dead_server(back_at: float) -> tuple[Adversary, list[Ended], list[floa
     )
     ended: list[Ended] = []
     async with client, anyio.create_task_group() as group:
-        for number in range(1000):
+        for number in range(MANY):
             upload = Upload(f"{number}.pdf", f"room{number}", SMALL, 0, None, None, "listens")
             group.start_soon(_upload, client, upload, ended)
     return adversary, ended, tries
 
 
 def test_a_dead_server_is_given_up() -> None:
-    """A thousand uploads are told within max_outage (60 s) plus one backoff (20 s at most)."""
-    _, ended, tries = run("asyncio", dead_server, 10_000)
-    assert len(ended) == 1000
+    """Hundreds of uploads are told within max_outage (60 s) plus one backoff (20 s at most)."""
+    _, ended, tries = run_in_virtual_time(dead_server, 10_000)
+    assert len(ended) == MANY
     assert {type(result.error) for result in ended} == {ConnectFailed}
     assert max(result.seconds for result in ended) <= 60 + 20
-    assert max(Counter(int(at * 4) for at in tries if at > 1).values()) < 500
+    assert max(Counter(int(at * 4) for at in tries if at > 1).values()) < MANY / 2
 
 
 def test_a_server_that_comes_back_is_not_flooded() -> None:
     """When the server returns, waiting uploads do not start in one instant, and all arrive."""
-    adversary, ended, tries = run("asyncio", dead_server, 30)
-    assert len(adversary.stored) == 1000
+    adversary, ended, tries = run_in_virtual_time(dead_server, 30)
+    assert len(adversary.stored) == MANY
     assert all(result.receipt for result in ended)
     after = Counter(int(at * 10) for at in tries if at >= 30)
     assert max(after.values()) < 100, "a tenth of them in a tenth of a second"

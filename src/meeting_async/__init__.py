@@ -5,14 +5,15 @@ Every document reaches its room once, or you are told exactly what is known.
     async with MeetingClient("https://meet.example.com", api_key=..., api_secret=...) as client:
         receipt = await client.upload_whiteboard_file("room01", "deck.pdf")
 
-Errors are in :mod:`meeting_async.errors`. To write your own transport, signer or room locks, see
-:mod:`meeting_async.transports`, :mod:`meeting_async.signers` and :mod:`meeting_async.rooms`. A
-server for development and tests is in :mod:`meeting_async.testing`.
+Errors are in :mod:`meeting_async.errors`. To write your own transport, signer, room locks or
+journal, see :mod:`meeting_async.transports`, :mod:`meeting_async.signers`,
+:mod:`meeting_async.rooms` and :mod:`meeting_async.journals`. A server for development and tests is
+in :mod:`meeting_async.testing`.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from meeting_async import errors
-from meeting_async._batch.batch import Batch
-from meeting_async._batch.jobs import BatchReport, UploadJob, UploadOutcome
 from meeting_async._client import MeetingClient
 from meeting_async._documents.document import Document
 from meeting_async._events import (
@@ -55,15 +56,21 @@ __all__ = [
     "errors",
 ]
 
+if TYPE_CHECKING:
+    from meeting_async._batch.batch import Batch
+    from meeting_async._batch.jobs import BatchReport, UploadJob, UploadOutcome
 
-__version__: str
-"""Read from the package's metadata on first use."""
+    __version__: str
+
+_BATCH = {"Batch": "batch", "BatchReport": "jobs", "UploadJob": "jobs", "UploadOutcome": "jobs"}
 
 
-def __getattr__(name: str) -> str:
-    """Read the version only when it is used: reading the metadata costs milliseconds."""
+def __getattr__(name: str) -> Any:
+    """Load on first use what takes time and what many programs do not need."""
+    import importlib.metadata  # noqa: PLC0415 - as above
+
+    if name in _BATCH:
+        return getattr(importlib.import_module(f"{__name__}._batch.{_BATCH[name]}"), name)
     if name == "__version__":
-        import importlib.metadata  # noqa: PLC0415 - as above
-
         return importlib.metadata.version("meeting-async")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

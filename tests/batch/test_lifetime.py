@@ -105,8 +105,7 @@ async def test_consumers_inside_the_block_end_by_themselves() -> None:
     came: list[int] = []
 
     async def consume(batch: Batch) -> None:
-        async for outcome in batch:
-            came.append(outcome.index)
+        came.extend([outcome.index async for outcome in batch])
 
     async with (
         client_of(FakeRooms()) as client,

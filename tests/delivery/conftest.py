@@ -1,16 +1,20 @@
-"""Calls in virtual time, on asyncio and on trio."""
+"""Calls in virtual time."""
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from support import virtual_time
+from meeting_async.testing import run_in_virtual_time
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def run(request: pytest.FixtureRequest) -> Any:
+@pytest.fixture
+def run(anyio_backend_name: str) -> Callable[..., Any]:
     """Run a coroutine function on a clock that jumps."""
-    return partial(virtual_time.run, request.param)
+
+    def run(function: Callable[..., Awaitable[Any]], *args: Any) -> Any:
+        return run_in_virtual_time(function, *args, backend=anyio_backend_name)
+
+    return run

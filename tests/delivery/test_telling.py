@@ -8,13 +8,11 @@ import functools
 import itertools
 import logging
 import pickle
-import threading
 import traceback
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 
 import meeting_async
@@ -44,6 +42,7 @@ from meeting_async.errors import (
     UploadOutcomeUnknown,
 )
 from meeting_async.signers import SignedHeaders
+from meeting_async.testing import run_in_virtual_time
 from support.fake_rooms import (
     Act,
     absent,
@@ -65,10 +64,8 @@ from support.fakes import (
     EventRecorder,
     Scripted,
     client_of,
-    locked_until,
     signature,
 )
-from support.virtual_time import run as run_in_virtual_time
 
 Run = Callable[..., Any]
 ONE, LAST = ["AttemptStarted", "BytesSent"], "Finished"
@@ -205,7 +202,6 @@ ENDINGS: dict[str, tuple[Ending, list[Act], dict[str, Any], Any, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.both_loops
 @pytest.mark.anyio
 @pytest.mark.parametrize(
     ("end", "script", "how", "error", "verdict"), ENDINGS.values(), ids=ENDINGS
@@ -229,23 +225,6 @@ async def test_every_call_finishes_exactly_once(
     assert recorder.finished.attempts == len(recorder.of(AttemptStarted))
     assert {event.call for event in recorder.events} == {recorder.finished.call}
     assert recorder.finished.call > 0
-
-
-def test_calls_have_numbers_of_their_own(run: Run) -> None:
-    """Side by side, the events of different calls can be told apart."""
-
-    async def main() -> None:
-        recorder, transport = EventRecorder(), Scripted(then=lambda _: accepted(replying=1))
-        async with (
-            client_of(transport, on_event=recorder) as client,
-            anyio.create_task_group() as group,
-        ):
-            for number in range(5):
-                group.start_soon(put(room=f"room{number}"), client, Path())
-        assert len({event.call for event in recorder.events}) == 5
-        assert len(recorder.of(Finished)) == 5
-
-    run(main)
 
 
 def test_an_observer_of_a_single_call(run: Run) -> None:
@@ -315,7 +294,7 @@ def test_an_observer_that_raises_changes_nothing(
         async with client_of(Scripted(busy(), accepted()), on_event=on_event) as client:
             return await put()(client, Path())
 
-    assert asyncio.run(main()).size == len(PDF)
+    assert run_in_virtual_time(main).size == len(PDF)
     warnings = [entry for entry in caplog.records if "on_event raised" in entry.getMessage()]
     assert len(warnings) == 6
     assert all(entry.exc_info for entry in warnings)
@@ -376,7 +355,7 @@ def test_a_slow_observer_gets_less_progress() -> None:
             await put(TEN_MIB)(client, Path())
         return clock()
 
-    seconds = run_in_virtual_time("asyncio", main)
+    seconds = run_in_virtual_time(main, backend="asyncio")
     assert sum(slept) <= 0.2 * 60
     assert seconds <= 60 * 1.25
 
@@ -410,7 +389,7 @@ def test_the_log_is_for_operators(
     log: Any, script: list[Act], how: dict[str, Any], levels: list[str], observed: bool
 ) -> None:
     """Retries at INFO, giving up and refusals at WARNING, an unknown outcome at ERROR."""
-    asyncio.run(told(*script, **how) if observed else _unobserved(*script, **how))
+    run_in_virtual_time(lambda: (told if observed else _unobserved)(*script, **how))
     lines = [entry for entry in log.records if entry.name == "meeting_async"]
     assert [f"{entry.levelname} {entry.action}" for entry in lines] == levels
     for entry in lines:
@@ -435,7 +414,7 @@ async def _unobserved(*script: Act, data: bytes = PDF, **how: Any) -> None:
 
 def test_every_field_of_an_event_is_in_extra(log: Any) -> None:
     """Log processors get numbers, not text."""
-    recorder = asyncio.run(told(busy(), accepted()))
+    recorder = run_in_virtual_time(told, busy(), accepted())
     entries = {entry.action: entry for entry in log.records if entry.name == "meeting_async"}
     for event in recorder.events:
         if type(event) is BytesSent:
@@ -508,7 +487,7 @@ def test_no_failure_shows_a_credential(
                 raise
 
     with pytest.raises(error):
-        run_in_virtual_time("trio", main)
+        run_in_virtual_time(main, backend="trio")
     report = traceback.TracebackException.from_exception(raised[0], capture_locals=True)
     shown = [
         str(raised[0]),
@@ -532,35 +511,3 @@ def _library_locals(report: traceback.TracebackException | None) -> list[str]:
         ]
         report = report.__cause__ or report.__context__
     return found
-
-
-def test_the_search_for_credentials_finds_what_is_there() -> None:
-    """The signatures above are the ones that are sent."""
-    transport = Scripted(accepted(), accepted(), accepted())
-
-    async def main() -> None:
-        async with client_of(transport) as client:
-            await put(LARGE)(client, Path())
-            await client.call("room/create")
-
-    asyncio.run(main())
-    sent = [
-        bytes(dict(visit.request.headers)[b"HASH-SIGNATURE"]).decode() for visit in transport.visits
-    ]
-    assert sorted(sent) == sorted(CREDENTIALS[1:])
-    assert threading.active_count() >= 1
-
-
-def test_an_observer_sees_the_document_of_a_waiting_room(run: Run) -> None:
-    """A question that is answered before the first attempt is attempt 0."""
-
-    async def main() -> None:
-        transport, recorder = Scripted(lost(), then=locked_until(3)), EventRecorder()
-        async with client_of(transport) as client:
-            with pytest.raises(UploadOutcomeUnknown):
-                await put()(client, Path())
-            await put(on_event=recorder)(client, Path())
-        assert recorder.of(WaitingForRoom)[0].attempt == 0
-        assert recorder.finished.attempts == 1
-
-    run(main)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from support.interpreter import Interpreter, interpreter
 from support.redis_server import BINARY, redis_running
 
 ROOT = Path(__file__).parent.parent.parent
@@ -81,31 +80,42 @@ def is_test_module(code: str) -> bool:
     return re.search(r"^(?:async )?def test_", code, re.MULTILINE) is not None
 
 
-def run(code: str, folder: Path) -> tuple[str, str]:
+@pytest.fixture(scope="module")
+def python() -> Iterator[Interpreter]:
+    """Start what runs the examples."""
+    loops = ["anyio._backends._asyncio", "anyio._backends._trio"]
+    with interpreter(*loops, "httpx", "pytest", "python_multipart", "sqlite3") as python:
+        yield python
+
+
+RUN_TESTS = """
+import pytest, sys
+plugins = ["-p", "anyio", "-p", "meeting_async", "-p", "no:cacheprovider", "--assert=plain"]
+sys.exit(pytest.main(["-W", "error", "-rA", *plugins]))
+"""
+
+
+def run(python: Interpreter, code: str, folder: Path) -> tuple[str, str]:
     """Run an example as a program of its own, with warnings as errors; return what it prints.
 
     Of a test module that is one line per test, as ``pytest -rA`` says at its end.
     """
-    command = [sys.executable, "-W", "error", "-c", code]
+    program = code
     if is_test_module(code):
         (folder / "test_slides.py").write_text(code, encoding="utf-8")
-        plugins = ["-p", "anyio", "-p", "meeting_async", "-p", "no:cacheprovider"]
-        command = [sys.executable, "-m", "pytest", "-W", "error", "-rA", *plugins]
+        program = RUN_TESTS
     with redis_if_needed(code) as environment:
         environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # our plugins are not a user's
-        done = subprocess.run(
-            command, cwd=folder, env=environment, capture_output=True, text=True, check=False
-        )
+        _, stdout, stderr = python.run(program, folder, environment)
     if is_test_module(code):
-        results = re.findall(r"^(?:PASSED|FAILED|ERROR) test_.*\n", done.stdout, re.MULTILINE)
-        return "".join(results), done.stderr
-    return done.stdout, done.stderr
+        stdout = "".join(re.findall(r"^(?:PASSED|FAILED|ERROR) test_.*\n", stdout, re.MULTILINE))
+    return stdout, stderr
 
 
 @pytest.mark.parametrize(("code", "output"), every_example())
-def test_example(code: str, output: str, tmp_path: Path) -> None:
+def test_example(python: Interpreter, code: str, output: str, tmp_path: Path) -> None:
     """The example prints its output."""
-    assert run(code, tmp_path) == (output, "")
+    assert run(python, code, tmp_path) == (output, "")
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)

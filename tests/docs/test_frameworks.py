@@ -1,20 +1,23 @@
-"""The applications of ``docs/frameworks``: real uvicorn, real sockets, browsers that disconnect."""
+"""The applications of ``docs/frameworks``: what they share, uvicorn, browsers that disconnect."""
 
 from __future__ import annotations
 
 import hashlib
 import itertools
 import json
+import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
+from meeting_async import MeetingClient, errors
 from meeting_async.testing import MeetingServer, Room
-from support.sites import FORM, FRAMEWORKS, Site, eventually, form, serving
+from support.sites import FRAMEWORKS, Site, eventually, form, serving, shared
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc")
 
@@ -138,42 +141,6 @@ class TestEachFramework:
             assert browser.answer()[0] == 200
         assert [file.sha256 for file in room.received] == [sha256(LARGE)]
 
-    def test_a_body_is_refused_before_it_is_sent(self, site: Site, room: Room) -> None:
-        """One that is too large, or that has no length."""
-        path = f"/rooms/{room.room_id}/documents/deck.pdf"
-        with site.browser() as browser:
-            browser.request("PUT", path, 200 * MIB)
-            status, _, body = browser.answer()
-            assert (status, body["error"]) == (413, "DocumentTooLarge")
-        with site.browser() as browser:
-            browser.request("PUT", path, None, "Transfer-Encoding: chunked")
-            browser.send(b"1\r\nx\r\n")
-            assert browser.answer()[0] == 411
-
-    def test_errors_have_statuses(self, site: Site, room: Room, meeting: MeetingServer) -> None:
-        """The browser learns what to do next, and that an unknown outcome is no failure."""
-        closed = meeting.add_room(f"{room.room_id}-closed", active=False).room_id
-        assert said(site, "nowhere", SMALL) == (404, "RoomNotFound", False)
-        assert said(site, closed, LARGE) == (409, "RoomNotActive", False)
-        image = said(site, room.room_id, b"\x89PNG\r\n\x1a\n", "a.png")
-        assert image == (415, "DocumentTypeRefused", False)
-        assert room.accepted == ()
-        meeting.reply_next(502, body=b"<html>Bad Gateway at 10.0.0.5</html>")
-        assert said(site, room.room_id, SMALL) == (202, "UploadOutcomeUnknown", None)
-
-    def test_half_a_form_sends_nothing(
-        self, site: Site, room: Room, meeting: MeetingServer
-    ) -> None:
-        """The browser disconnects in the middle: the meeting server sees no request."""
-        data = form(LARGE)
-        with site.browser() as browser:
-            browser.request("POST", f"/rooms/{room.room_id}/documents", len(data), FORM)
-            browser.send(data[: len(data) // 2])
-            assert eventually(lambda: site.connections(meeting)[0] == 1)
-            browser.cut()
-        assert eventually(lambda: site.connections(meeting)[0] == 0)
-        assert requests(meeting, room) == 0
-
     def test_half_a_body_is_never_delivered(
         self, site: Site, room: Room, meeting: MeetingServer
     ) -> None:
@@ -208,19 +175,6 @@ class TestEachFramework:
         assert upload(site, room.room_id, SMALL, "next.pdf")[0] == 200
         names = {"finish": ["deck.pdf", "next.pdf"], "cancel": ["next.pdf"]}
         assert [file.name for file in room.accepted] == names[when_gone]
-
-    @pytest.mark.parametrize("when_gone", ["finish", "cancel"])
-    def test_a_document_that_was_sent(
-        self, site: Site, room: Room, meeting: MeetingServer, when_gone: str
-    ) -> None:
-        """Its browser disconnects during conversion: it is delivered, and so is the next one."""
-        room.processing_seconds = 2
-        with site.browser() as browser:
-            browser.post(f"/rooms/{room.room_id}/documents?when_gone={when_gone}", form(LARGE))
-            assert eventually(lambda: room.accepted != ())
-            browser.cut()
-        assert upload(site, room.room_id, SMALL, "next.pdf")[0] == 200  # 503 after max_wait, 20 s
-        assert [file.name for file in room.received] == ["deck.pdf", "next.pdf"]
 
     def test_a_batch_tells_what_becomes_of_it(
         self, site: Site, room: Room, meeting: MeetingServer
@@ -313,3 +267,163 @@ def test_a_stopped_batch_goes_on_after_a_restart(
     assert report.event == "report"
     assert (report.data["accepted"], report.data["already_delivered"]) == (1, 1)
     assert [file.name for file in room.received] == ["a.pdf", "b.pdf"]
+
+
+answers, batches, disconnects = shared("answers"), shared("batches"), shared("disconnects")
+
+# --- what they share: answers --------------------------------------------------------------------
+
+REPLY = (500, "NAME", "as 10.0.0.5 says of /srv/deck.pdf")
+FILE = "/srv/deck.pdf"
+ERRORS = [
+    (errors.InvalidInput("room_id", FILE, "is empty", "x"), 422),
+    (errors.ConfigurationError("f", "10.0.0.5", "p", "x"), 500),
+    (errors.DocumentEmpty(FILE), 422),
+    (errors.DocumentTooLarge(FILE, 2, 1), 413),
+    (errors.DocumentTypeRefused(FILE, "PNG image"), 415),
+    (errors.DocumentUnreadable(FILE, "the browser disconnected"), 400),
+    (errors.DocumentChanged(FILE, "it ended early"), 400),
+    (errors.LinkRefused("https://10.0.0.5/", "10.0.0.5 says no"), 422),
+    (errors.RequestRefused(*REPLY), 422),
+    (errors.AuthenticationFailed(*REPLY), 500),
+    (errors.RoomNotFound(*REPLY), 404),
+    (errors.RoomNotActive(*REPLY), 409),
+    (errors.DocumentRefused(*REPLY), 413),
+    (errors.Throttled(*REPLY, retry_after=2.5), 503),
+    (errors.ServerFailed(*REPLY), 502),
+    (errors.ProcessingFailed(*REPLY), 422),
+    (errors.UnexpectedReply(*REPLY), 502),
+    (errors.RoomBusy(20.0, "another client", 280.0, "as 10.0.0.5 says"), 503),
+    (errors.DeadlineExceeded(1.0, "sending"), 504),
+    (errors.RoomLocksUnavailable("10.0.0.5 is silent"), 503),
+    (errors.ConnectFailed("refused", "10.0.0.5:443"), 502),
+    (errors.UploadInterrupted("reset", "10.0.0.5:443", 5), 502),
+    (errors.UploadOutcomeUnknown("10.0.0.5 is silent", 9, 9, 299.5), 202),
+    (errors.JournalInUse("/srv/term.db", "is in use"), 500),
+]
+
+
+@pytest.mark.parametrize(("error", "status"), ERRORS, ids=lambda value: type(value).__name__)
+def test_each_error_has_its_status(
+    error: errors.MeetingError, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A browser gets a status and a sentence without paths and hosts; the log gets the rest."""
+    with caplog.at_level(logging.INFO):
+        answer = answers.failed(error)
+    assert (answer.status, answer.body["error"]) == (status, type(error).__name__)
+    assert answer.body["delivered"] is (None if status == 202 else False)
+    assert "10.0.0.5" not in str(answer) + str(answers.explain(error))
+    assert "/srv" not in str(answer)
+    assert str(error) in caplog.text
+
+
+def test_numbers_that_tell_when_to_come_back() -> None:
+    """Retry-After is whole seconds (RFC 9110, section 10.2.3); so is ``settled_in``."""
+    by_name = {type(error).__name__: answers.failed(error) for error, _ in ERRORS}
+    assert by_name["RoomBusy"].headers == {"Retry-After": "10"}
+    assert by_name["Throttled"].headers == {"Retry-After": "3"}
+    assert by_name["UploadOutcomeUnknown"].body["settled_in"] == 300
+
+
+# --- what they share: disconnects ----------------------------------------------------------------
+
+
+def browser_until(gone: anyio.Event) -> Callable[[], Awaitable[dict[str, Any]]]:
+    """Make an ASGI ``receive`` of a browser that disconnects."""
+
+    async def receive() -> dict[str, Any]:
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    return receive
+
+
+@pytest.mark.anyio
+async def test_unless_gone() -> None:
+    """Work is cancelled with its browser; else its result or its error comes out as it is."""
+    gone = anyio.Event()
+
+    async def endless() -> None:
+        gone.set()
+        await anyio.sleep_forever()
+
+    async def done() -> str:
+        return "done"
+
+    async def failing() -> None:
+        raise errors.DocumentEmpty("deck.pdf")
+
+    with anyio.fail_after(5):
+        assert await disconnects.unless_gone(browser_until(gone), endless) is None
+        assert await disconnects.unless_gone(browser_until(anyio.Event()), done) == "done"
+        with pytest.raises(errors.DocumentEmpty):
+            await disconnects.unless_gone(browser_until(anyio.Event()), failing)
+
+
+@pytest.mark.anyio
+async def test_work_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes on without its caller; its error ends no other work; the end waits, not for ever."""
+    ends = []
+
+    async def work() -> str:
+        await anyio.sleep(0.2)
+        ends.append("done")
+        return "result"
+
+    async def failing() -> None:
+        raise ValueError("failed")
+
+    with anyio.fail_after(5):
+        async with disconnects.Background.open() as background:
+            with anyio.move_on_after(0.05) as caller:
+                await background.finish(work)
+            assert (caller.cancelled_caught, ends) == (True, [])
+            with pytest.raises(ValueError, match="failed"):
+                await background.finish(failing)
+        assert ends == ["done"]
+        monkeypatch.setattr(disconnects, "STOP_SECONDS", 0.05)
+        async with disconnects.Background.open() as background:
+            with anyio.move_on_after(0.01):
+                await background.finish(anyio.sleep_forever)
+
+
+# --- what they share: progress -------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+async def test_a_finished_batch_is_reported_and_not_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a restart its report is there; an order that cannot be read stops no application."""
+    monkeypatch.setenv("BATCHES_FOLDER", str(tmp_path / "batches"))
+    monkeypatch.setenv("DOCUMENTS_FOLDER", str(tmp_path))
+    monkeypatch.setattr(batches, "KEPT", 1)
+    (tmp_path / "deck.pdf").write_bytes(b"%PDF-1.7")
+    order = b'{"jobs": [{"room_id": "room01", "path": "deck.pdf"}]}'
+    meeting = MeetingServer()
+    room = meeting.add_room("room01")
+    with meeting.run():
+        keys: dict[str, Any] = {"api_key": meeting.api_key, "api_secret": meeting.api_secret}
+        async with (
+            MeetingClient(meeting.url, **keys) as client,
+            batches.Batches.open(client) as site,
+        ):
+            first = await site.begin(order)
+            told = [text async for text in await site.listen(first)]
+            second = await site.begin(order)
+            told_next = [text async for text in await site.listen(second)]
+            forgotten = [text async for text in await site.listen(first)]
+        (tmp_path / "batches" / f"{'0' * 32}.json").write_bytes(b"{}")
+        async with (
+            MeetingClient(meeting.url, **keys) as client,
+            batches.Batches.open(client) as site,
+        ):
+            again = [text async for text in await site.listen(first)]
+    assert [len(texts) for texts in (told, told_next, forgotten, again)] == [2, 2, 1, 1]
+    assert data(told[-1]) == data(forgotten[0]) == data(again[0])
+    assert len(room.received) == 2
+
+
+def data(event: str) -> Any:
+    """Return what an event says."""
+    return json.loads(event.partition("data: ")[2])

@@ -12,14 +12,11 @@ from meeting_async._documents.checks import (
     HEAD_BYTES,
     MAX_LINK_BYTES,
     check_link,
-    check_size,
     check_type,
 )
 from meeting_async._policies import parse_size
 from meeting_async.errors import (
     ConfigurationError,
-    DocumentEmpty,
-    DocumentTooLarge,
     DocumentTypeRefused,
     InvalidInput,
 )
@@ -60,26 +57,6 @@ def test_unusable_sizes_are_named(text: Any) -> None:
     assert caught.value.field == "max_size_whiteboard_file"
     assert caught.value.value == repr(text)
     assert "30MiB" in caught.value.fix
-
-
-@pytest.mark.parametrize(("size", "limit"), [(1, None), (10**15, None), (1, 1), (1000, 1000)])
-def test_sizes_that_fit(size: int, limit: int | None) -> None:
-    """A document of just the limit fits; without a limit every one does."""
-    check_size("deck.pdf", size, limit)
-
-
-def test_sizes_that_do_not_fit() -> None:
-    """One byte is enough, and the error tells by how much; an empty document never fits."""
-    with pytest.raises(DocumentTooLarge, match="1 more than") as caught:
-        check_size("deck.pdf", 1001, 1000)
-    assert (caught.value.document, caught.value.size, caught.value.limit) == (
-        "deck.pdf",
-        1001,
-        1000,
-    )
-    for limit in (None, 1000):
-        with pytest.raises(DocumentEmpty):
-            check_size("deck.pdf", 0, limit)
 
 
 # --- images --------------------------------------------------------------------------------------

@@ -1,26 +1,32 @@
-"""What can be uploaded: how a document is made, named, measured and refused."""
+"""What can be uploaded: what a caller passed, how a document is named, measured, refused."""
 
 from __future__ import annotations
 
 import array
+import io
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from litestar.datastructures import UploadFile as LitestarUpload
+from starlette.datastructures import Headers
+from starlette.datastructures import UploadFile as StarletteUpload
+from werkzeug.datastructures import FileStorage
 
+from meeting_async._documents.detect import detect, detect_stream
 from meeting_async._documents.document import Document
-from meeting_async._documents.files import PathSource
+from meeting_async._documents.files import OpenFileSource, PathSource
 from meeting_async._documents.source import BytesSource
 from meeting_async.errors import (
     DocumentEmpty,
     DocumentTooLarge,
     DocumentTypeRefused,
-    DocumentUnreadable,
     InvalidInput,
 )
-from support.sources import attempt, uploaded
+from support.sources import LARGE, START, attempt, opened, uploaded
 
 pytestmark = pytest.mark.anyio
 
@@ -109,16 +115,6 @@ def test_a_path_that_looks_like_a_url_names_the_right_method(url: str) -> None:
         assert "hush" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["a:b.pdf", "http:deck.pdf", "https:/deck.pdf", "C:\\deck.pdf"])
-async def test_a_colon_makes_no_url(
-    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Names with a colon are files."""
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(DocumentUnreadable):
-        await uploaded(Document.of(name))
-
-
 @pytest.mark.parametrize("value", [None, 1, 1.5, ["deck.pdf"], object(), {"a": 1}])
 def test_other_values_are_not_documents(value: Any) -> None:
     """The error says what can be passed, and what was."""
@@ -159,20 +155,6 @@ def test_the_name_is_the_one_that_the_room_shows(given: str, shown: str) -> None
     assert Document.from_bytes(PDF, given).filename == shown
     assert Document.of("somewhere/else.doc", filename=given).filename == shown
     assert Document.from_path(given).filename == shown
-
-
-@pytest.mark.parametrize("name", ["", ".", "..", "dir/", "a\0b.pdf", "\ud800.pdf", " ", "..."])
-def test_names_that_are_none_are_refused(name: str) -> None:
-    """No name, NUL, and what is not Unicode text."""
-    with pytest.raises(InvalidInput, match="filename"):
-        Document.from_bytes(PDF, name)
-
-
-@pytest.mark.parametrize("name", [None, 3, b"deck.pdf"])
-def test_a_name_must_be_text(name: Any) -> None:
-    """The ``.name`` of a temporary file may be an int."""
-    with pytest.raises((TypeError, InvalidInput), match="filename"):
-        Document.from_bytes(PDF, name)
 
 
 async def test_a_file_whose_name_is_not_text_can_be_sent_under_another(tmp_path: Path) -> None:
@@ -288,3 +270,198 @@ async def test_a_prepared_document_says_what_it_is(path: Path) -> None:
     async with document.prepare(max_size=None, allow_images=False) as prepared:
         assert prepared.snapshot
         assert prepared.snapshot.fingerprint != before
+
+
+# --- what was passed -----------------------------------------------------------------------------
+
+
+class Reads:
+    """Only reads."""
+
+    def read(self, size: int = -1) -> bytes:
+        """Return nothing."""
+        return b""
+
+
+def source_of(value: object) -> Any:
+    """Tell which kind of source a value is."""
+    found = detect(value)
+    return found.source if found else None
+
+
+# --- kinds ---------------------------------------------------------------------------------------
+
+
+def test_a_wrapper_of_somebodys_own_is_read_through() -> None:
+    """What has a ``file`` inside may be decrypting it: its own ``read`` is used."""
+
+    class Decrypting(io.BytesIO):
+        file = io.BytesIO(b"secret")
+
+    value = Decrypting(b"x")
+    assert source_of(value).shared.file is value
+
+    class DecryptingUpload(StarletteUpload):
+        async def read(self, size: int = -1) -> bytes:
+            return b"plain"
+
+    class DecryptingStream(Reads):
+        stream = io.BytesIO(b"secret")
+        filename = "deck.pdf"
+
+    for wrapper in (DecryptingUpload(io.BytesIO(b"secret")), DecryptingStream()):
+        assert source_of(wrapper).stream is wrapper
+
+
+async def test_aiofiles_and_anyio_are_read_by_what_they_wrap(tmp_path: Path) -> None:
+    """So they go to many rooms at once, and their position stays."""
+    for kind in ("aiofiles", "anyio"):
+        async with opened(kind, LARGE, tmp_path) as document:
+            assert isinstance(source_of(document.value), OpenFileSource)
+            assert Document.of(document.value).filename == "deck.pdf"
+            contents: list[bytes] = []
+
+            async def upload(value: Any, contents: list[bytes]) -> None:
+                contents.append(await uploaded(value, 2))
+
+            async with anyio.create_task_group() as group:
+                for _ in range(20):
+                    group.start_soon(upload, document.value, contents)
+            assert contents == [LARGE[START:]] * 20
+            assert document.position
+            assert document.position() == START
+
+
+@pytest.mark.parametrize("value", [None, b"x", "deck.pdf", [b"x"]])
+def test_what_is_not_a_stream_is_named(value: Any) -> None:
+    """With its type."""
+    with pytest.raises(TypeError, match=f"stream must be .* not {type(value).__name__}"):
+        detect_stream(value)
+
+
+# --- what uploads say of themselves --------------------------------------------------------------
+
+
+def starlette(filename: str | None, kind: str | None) -> StarletteUpload:
+    """Make an upload as Starlette's parser does."""
+    headers = Headers({} if kind is None else {"content-type": kind})
+    return StarletteUpload(io.BytesIO(PDF), filename=filename, headers=headers)
+
+
+@pytest.mark.parametrize(
+    "upload",
+    [
+        starlette("C:\\Users\\me\\deck.pdf", "application/x-slides"),
+        LitestarUpload("application/x-slides", "deck.pdf", PDF),
+        FileStorage(io.BytesIO(PDF), "deck.pdf", content_type="application/x-slides"),
+    ],
+    ids=["Starlette", "Litestar", "werkzeug"],
+)
+def test_an_upload_says_its_name_and_type(upload: Any) -> None:
+    """What the caller says wins."""
+    document = Document.of(upload)
+    assert (document.filename, document.content_type) == ("deck.pdf", "application/x-slides")
+    document = Document.of(upload, filename="other.doc", content_type="text/plain")
+    assert (document.filename, document.content_type) == ("other.doc", "text/plain")
+
+
+@pytest.mark.parametrize(
+    "kind", [None, "", "pdf", "application/octet-stream", "a/b\r\nX: y", "é/b", 7]
+)
+def test_an_unusable_type_is_guessed(kind: Any) -> None:
+    """One that says nothing, or cannot stand in a header."""
+    upload = starlette("deck.pdf", None)
+    upload.__dict__["headers"] = {"content-type": kind}
+    assert Document.of(upload).content_type == "application/pdf"
+
+
+def test_a_file_says_its_name(path: Path) -> None:
+    """Its last component; the type is guessed from it."""
+    with path.open("rb") as file:
+        document = Document.from_file(file)
+    assert (document.filename, document.content_type) == ("deck.pdf", "application/pdf")
+
+
+@pytest.mark.parametrize("name", [7, "<fdopen>", "<stdin>", "", None, b"deck.pdf"])
+def test_an_unusable_name_must_be_given(name: Any) -> None:
+    """The number of a descriptor is none."""
+    file = io.BytesIO(PDF)
+    file.name = name
+    with pytest.raises(InvalidInput, match="filename is needed") as caught:
+        Document.of(file)
+    assert (caught.value.field, "deck.pdf" in caught.value.fix) == ("filename", True)
+    assert Document.of(file, filename="deck.pdf").filename == "deck.pdf"
+    with pytest.raises(InvalidInput, match="filename is needed"):
+        Document.of(starlette(None, "application/pdf"))
+
+
+# --- what is refused -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda path: io.StringIO("text"),
+        lambda path: path.open(encoding="utf-8"),
+        lambda path: tempfile.SpooledTemporaryFile(mode="w+"),  # noqa: SIM115 - closed by the test
+        lambda path: io.TextIOWrapper(io.BytesIO()),
+    ],
+)
+def test_text_files_are_refused(path: Path, make: Any) -> None:
+    """Their bytes are unknown; the error says how to open them."""
+    with make(path) as file:
+        for use in (Document.of, Document.from_file):
+            with pytest.raises(TypeError, match=r"document is a text file \(got .*'rb'"):
+                use(file, filename="deck.pdf")
+        with pytest.raises(TypeError, match="text file"):
+            Document.from_stream(file, "deck.pdf")
+
+
+async def test_asynchronous_text_files_are_refused(path: Path) -> None:
+    """Whatever wraps them."""
+    async with await anyio.open_file(path, encoding="utf-8") as file:
+        with pytest.raises(TypeError, match="text file"):
+            Document.of(file)
+
+
+def closed(file: Any) -> Any:
+    """Close a file."""
+    file.close()
+    return file
+
+
+def test_closed_files_are_refused(path: Path) -> None:
+    """Before anything is asked of them."""
+    for file in (closed(path.open("rb")), closed(io.BytesIO(PDF))):
+        with pytest.raises(InvalidInput, match="is a closed file") as caught:
+            Document.of(file, filename="deck.pdf")
+        assert caught.value.field == "document"
+        assert "keep it open" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: starlette("deck.pdf", None),
+        lambda: LitestarUpload("a/b", "deck.pdf", PDF),
+        lambda: FileStorage(io.BytesIO(PDF), "deck.pdf"),
+    ],
+)
+def test_closed_uploads_are_refused(make: Any) -> None:
+    """With what has probably happened (fastapi#10857)."""
+    upload = make()
+    (upload.stream if isinstance(upload, FileStorage) else upload.file).close()
+    with pytest.raises(InvalidInput, match="request is over") as caught:
+        Document.of(upload)
+    assert "handler" in caught.value.fix
+
+
+@pytest.mark.parametrize("buffering", [0, -1])
+def test_files_for_writing_are_refused(path: Path, buffering: int) -> None:
+    """With the mode that is needed."""
+    with (
+        path.open("ab", buffering=buffering) as file,
+        pytest.raises(InvalidInput, match="writing only"),
+    ):
+        Document.of(file)
+    assert path.read_bytes() == PDF

@@ -13,11 +13,10 @@ from typing import Any
 import anyio
 import pytest
 
-from meeting_async._documents.file_objects import shared_file
 from meeting_async.errors import DocumentChanged, DocumentUnreadable
 from support.gaps import loop_stays_free
 from support.leaks import threads_idle
-from support.sources import LARGE, SMALL, START, Peculiar, attempt, named, uploaded
+from support.sources import LARGE, SMALL, START, attempt, named, uploaded
 
 pytestmark = pytest.mark.anyio
 
@@ -41,41 +40,6 @@ def prepared_document(value: Any) -> Any:
 
 
 # --- one lock per object -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("make", [OwnFile, Peculiar])
-def test_all_uploads_of_an_object_share_its_lock(make: Any) -> None:
-    """Whether it has a hash or not; equal objects are not the same, and nothing is kept."""
-    file, other = make(b"data"), make(b"data")
-    shared = shared_file(file)
-    assert shared_file(file) is shared
-    assert shared_file(other) is not shared
-    gone = weakref.ref(shared)
-    del shared
-    assert gone() is None
-    assert shared_file(file).file is file
-
-
-async def test_documents_made_one_by_one_share_the_lock() -> None:
-    """Twenty threads of one upload each never meet in one file."""
-    inside, most, lock = [0], [0], threading.Lock()
-    file = own_file()
-    read = file.read
-
-    def watched(size: int) -> Any:
-        with lock:
-            inside[0] += 1
-            most[0] = max(most[0], inside[0])
-        time.sleep(0.001)
-        with lock:
-            inside[0] -= 1
-        return read(size)
-
-    file.read = watched
-    async with anyio.create_task_group() as group:
-        for _ in range(20):
-            group.start_soon(uploaded, file)
-    assert most == [1]
 
 
 async def test_a_file_lives_as_long_as_its_document() -> None:

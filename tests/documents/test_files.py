@@ -9,7 +9,6 @@ import itertools
 import os
 import resource
 import socket
-import sys
 import tempfile
 import threading
 import time
@@ -33,7 +32,7 @@ from meeting_async.errors import (
     ResourceExhausted,
 )
 from support.gaps import loop_stays_free
-from support.leaks import descriptors, threads_idle, until
+from support.leaks import descriptors, threads_idle
 from support.sources import LARGE, SMALL, START, attempt, content_in, named, uploaded
 
 pytestmark = pytest.mark.anyio
@@ -153,25 +152,6 @@ async def test_what_is_not_a_document_is_refused_at_once(
     assert descriptors() == before
 
 
-async def test_a_fifo_is_not_even_opened(tmp_path: Path) -> None:
-    """Whoever waits for the other end of it goes on waiting."""
-    path, opened = tmp_path / "it.pdf", threading.Event()
-    os.mkfifo(path)
-
-    def write() -> None:
-        os.close(os.open(path, os.O_WRONLY))
-        opened.set()
-
-    threading.Thread(target=write, daemon=True).start()
-    await anyio.sleep(0.02)
-    with pytest.raises(DocumentUnreadable):
-        await uploaded(path)
-    await anyio.sleep(0.02)
-    assert not opened.is_set()
-    os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
-    assert await until(opened.is_set)
-
-
 async def test_the_cause_is_kept(tmp_path: Path) -> None:
     """The error of the operating system is the cause, for those who want its errno."""
     with pytest.raises(DocumentUnreadable, match="No such file") as caught:
@@ -199,26 +179,6 @@ async def test_a_file_at_its_end_is_empty(path: Path) -> None:
             with pytest.raises(DocumentEmpty) as caught:
                 await uploaded(file)
             assert "seek(0)" in caught.value.__notes__[0]
-
-
-async def test_a_file_held_by_a_file_server_is_read(path: Path) -> None:
-    """A lease, as Samba takes it for its clients, delays the opening and does not fail it."""
-    holder = (
-        "import fcntl, os, signal, sys, time\n"
-        "fd = os.open(sys.argv[1], os.O_RDWR)\n"
-        "signal.signal(signal.SIGIO, lambda *_: (time.sleep(0.1), os._exit(0)))\n"
-        "fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)\n"
-        "print('held', flush=True)\n"
-        "time.sleep(30)\n"
-    )
-    async with await anyio.open_process([sys.executable, "-c", holder, str(path)]) as process:
-        assert process.stdout
-        assert (await process.stdout.receive()).startswith(b"held")
-        try:
-            assert await uploaded(path) == LARGE
-        finally:
-            with contextlib.suppress(ProcessLookupError):  # it has given up the lease
-                process.kill()
 
 
 # --- files that change ---------------------------------------------------------------------------
@@ -370,19 +330,6 @@ async def test_the_error_says_what_changed(
     async with prepared_document(path) as prepared:
         change(path)
         with pytest.raises(DocumentChanged, match=said):
-            await attempt(prepared)
-
-
-async def test_a_changed_symbolic_link_is_noticed(path: Path) -> None:
-    """A link is followed; one that leads elsewhere is another document."""
-    link, other = path.with_name("link.pdf"), path.with_name("other.pdf")
-    link.symlink_to(path)
-    other.write_bytes(LARGE)
-    async with prepared_document(link) as prepared:
-        assert await attempt(prepared) == LARGE
-        link.unlink()
-        link.symlink_to(other)
-        with pytest.raises(DocumentChanged, match="another file"):
             await attempt(prepared)
 
 
@@ -601,27 +548,6 @@ async def test_a_large_file_is_closed_in_a_thread(
     assert await uploaded(path) == LARGE
     assert len(closed) == 2
     assert threading.get_ident() not in closed
-
-
-async def test_the_next_chunk_is_read_while_one_is_sent(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One chunk ahead, and no more."""
-    offsets, pread = [], os.pread
-
-    def noting(fd: int, limit: int, offset: int) -> bytes:
-        offsets.append(offset)
-        return pread(fd, limit, offset)
-
-    monkeypatch.delattr(os, "RWF_NOWAIT")
-    async with prepared_document(path) as prepared, prepared.open_form("b" * 32) as (_, body):
-        monkeypatch.setattr(os, "pread", noting)
-        await anext(body)
-        for number in range(1, 4):
-            chunk = await anext(body)
-            await threads_idle()
-            assert len(offsets) == number + 1
-            assert offsets[-1] == offsets[-2] + len(chunk)
 
 
 # --- slow and dead storage -----------------------------------------------------------------------

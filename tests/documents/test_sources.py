@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 
 from meeting_async._documents import file_content
 from meeting_async.errors import DocumentUnreadable
+from support.interruptions import cancelled_by_scope, cancelled_natively
 from support.leaks import descriptors, temporary_files, threads_idle
 from support.sources import (
     KINDS,
@@ -27,11 +27,28 @@ from support.sources import (
 
 pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
-SIZES = pytest.mark.parametrize("data", [LARGE, SMALL], ids=["large", "small"])
 ROOMS = 20
 
 
-every_kind = pytest.mark.parametrize("kind", [*KINDS, "anyio"])
+@pytest.fixture
+def document_bytes(request: pytest.FixtureRequest) -> bytes:
+    """Provide a large document, or a small one."""
+    return {"large": LARGE, "small": SMALL}[request.param]
+
+
+ALIKE = {
+    *("bytearray", "memoryview", "unbuffered file", "file open for writing, too", "FastAPI"),
+    *("NamedTemporaryFile", "Quart", "Django SimpleUploadedFile", "Django InMemoryUploadedFile"),
+}
+"""Kinds that take the same way as another one."""
+
+every_kind = pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=pytest.mark.nightly if kind in ALIKE else ())
+        for kind in [*KINDS, "anyio"]
+    ],
+)
 
 
 def position(document: Opened) -> Any:
@@ -40,10 +57,11 @@ def position(document: Opened) -> Any:
 
 
 @every_kind
-@SIZES
-async def test_every_attempt_sends_the_rest_of_it(kind: str, data: bytes, tmp_path: Path) -> None:
+async def test_every_attempt_sends_the_rest_of_it(
+    kind: str, document_bytes: bytes, tmp_path: Path
+) -> None:
     """All bytes from its position on, again at a retry; nothing is open between attempts."""
-    async with opened(kind, data, tmp_path) as document:
+    async with opened(kind, document_bytes, tmp_path) as document:
         before, stands = descriptors(), position(document)
         attempts = 1 if kind == "stream sent as it comes" else 3
         prepare = named(document.value).prepare(max_size=None, allow_images=True)
@@ -59,12 +77,11 @@ async def test_every_attempt_sends_the_rest_of_it(kind: str, data: bytes, tmp_pa
 
 
 @every_kind
-@SIZES
 async def test_one_object_goes_to_many_rooms_at_once(
-    kind: str, data: bytes, tmp_path: Path
+    kind: str, document_bytes: bytes, tmp_path: Path
 ) -> None:
     """The right bytes in every room; of a stream, in one room, and a clear refusal elsewhere."""
-    async with opened(kind, data, tmp_path) as document:
+    async with opened(kind, document_bytes, tmp_path) as document:
         before, stands = descriptors(), position(document)
         contents: list[bytes] = []
         refusals: list[str] = []
@@ -90,55 +107,6 @@ async def test_one_object_goes_to_many_rooms_at_once(
 # --- cancellation --------------------------------------------------------------------------------
 
 
-class CancelAt:
-    """Awaits a coroutine and calls ``cancel`` when it waits for the n-th time."""
-
-    def __init__(self, wait: int, cancel: Callable[[], object], awaitable: Awaitable[Any]) -> None:
-        self.wait = wait
-        self.cancel = cancel
-        self.awaitable = awaitable
-        self.has_cancelled = False
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        steps: Any = self.awaitable.__await__()
-        wait, send, value = 0, steps.send, None
-        while True:
-            try:
-                waits_for = send(value)
-            except StopIteration as stop:
-                return stop.value
-            wait += 1
-            if wait == self.wait:
-                self.has_cancelled = True
-                self.cancel()
-            try:
-                value, send = (yield waits_for), steps.send
-            except BaseException as error:  # noqa: BLE001 - the coroutine gets it
-                value, send = error, steps.throw
-
-
-async def cancelled_at(wait: int, function: Callable[[], Awaitable[None]]) -> bool:
-    """Run a function in a scope that is cancelled at a wait; tell whether it was."""
-    with anyio.CancelScope() as scope:
-        awaited = CancelAt(wait, scope.cancel, function())
-        await awaited
-    return awaited.has_cancelled
-
-
-async def task_cancelled_at(wait: int, function: Callable[[], Awaitable[None]]) -> bool:
-    """Run a function in an asyncio task that cancels itself at a wait."""
-
-    async def main() -> bool:
-        awaited = CancelAt(wait, asyncio.current_task().cancel, function())  # type: ignore[union-attr]
-        try:
-            await awaited
-        except asyncio.CancelledError:
-            assert awaited.has_cancelled
-        return awaited.has_cancelled
-
-    return await asyncio.create_task(main())
-
-
 @pytest.mark.parametrize(
     ("kind", "disk"),
     [
@@ -148,10 +116,9 @@ async def task_cancelled_at(wait: int, function: Callable[[], Awaitable[None]]) 
         *[("stream sent as it comes", "quick"), ("asynchronous file", "quick")],
     ],
 )
-@SIZES
 async def test_cancelled_at_every_wait_it_leaves_nothing(
     kind: str,
-    data: bytes,
+    document_bytes: bytes,
     disk: str,
     anyio_backend: Any,
     tmp_path: Path,
@@ -160,10 +127,10 @@ async def test_cancelled_at_every_wait_it_leaves_nothing(
     """No descriptor, temporary file or moved position; the next upload sends the right bytes."""
     if disk == "slow":
         monkeypatch.delattr("os.RWF_NOWAIT")  # so that every chunk is read in a thread
-    ways = [cancelled_at, *([task_cancelled_at] if anyio_backend[0] == "asyncio" else [])]
+    ways = [cancelled_by_scope, *([cancelled_natively] if anyio_backend[0] == "asyncio" else [])]
     for cancelled in ways:
         waits = 1
-        while await _leaves_nothing(cancelled, waits, kind, data, tmp_path):
+        while await _leaves_nothing(cancelled, waits, kind, document_bytes, tmp_path):
             waits += 1
         assert waits > 2
 
@@ -176,7 +143,7 @@ async def _leaves_nothing(cancelled: Any, wait: int, kind: str, data: bytes, fol
             attempts = 1 if kind == "stream sent as it comes" else 2
             assert await uploaded(document.value, attempts) == document.content
 
-        was_cancelled: bool = await cancelled(wait, upload)
+        was_cancelled: bool = await cancelled(upload(), wait)
         await threads_idle()
         assert descriptors() <= before
         assert temporary_files() == []
@@ -221,8 +188,8 @@ async def test_a_waiting_upload_keeps_no_bytes(tmp_path: Path) -> None:
             contents.append(await group.start(_prepared, document, waiting))
             if number == 0:
                 contents[0].release()
-                assert contents[0]._kept == []
-        kept = [content for content in contents if content._kept]
+                assert contents[0].data is None
+        kept = [content for content in contents if content.data is not None]
         assert len(kept) == file_content.MAX_KEPT
         assert await (await contents[0].open()).read(len(SMALL)) == SMALL
         waiting.set()

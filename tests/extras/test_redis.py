@@ -130,21 +130,6 @@ async def test_what_is_in_redis(make: Make, redis: Redis) -> None:
     assert await until(lambda: not locks._tasks)
 
 
-async def test_objects_of_one_loop_share_a_line(make: Make) -> None:
-    """First come, first served, over several objects and clients."""
-    order: list[int] = []
-
-    async def visit(number: int) -> None:
-        async with make().acquire(ROOM, timeout=None):
-            order.append(number)
-
-    async with anyio.create_task_group() as group, make().acquire(ROOM, timeout=0):
-        for number in range(8):
-            group.start_soon(visit, number)
-            await anyio.wait_all_tasks_blocked()
-    assert order == list(range(8))
-
-
 async def test_a_room_locked_elsewhere(make: Make, redis: Redis) -> None:
     """It is waited for as long as the timeout says; another's lock stays untouched."""
     locks = make()
@@ -162,10 +147,10 @@ async def test_a_room_locked_elsewhere(make: Make, redis: Redis) -> None:
 
 
 async def test_a_lock_is_renewed_while_it_is_held(make: Make, redis: Redis) -> None:
-    """For three lifetimes, and not one moment longer."""
+    """Beyond its lifetime, and not one moment longer than the block."""
     locks = make(lifetime=1)
     async with locks.acquire(ROOM, timeout=0):
-        for _ in range(30):
+        for _ in range(15):
             await anyio.sleep(0.1)
             assert await redis.pttl(KEY) > 0
     assert await until(lambda: not locks._tasks)
@@ -184,22 +169,7 @@ async def test_a_lost_lock_does_not_disturb(
         await anyio.sleep(0.5)
     assert await redis.get(KEY) == (b"somebody" if lost == "taken" else None)
     message = f"the lock of room {ROOM!r} expired or was lost during an upload: "
-    assert set(warnings_in(caplog)) == {f"{message}others may have been let in"}
-
-
-async def test_few_connections(make: Make, redis: Redis) -> None:
-    """A hundred rooms at once need 16."""
-    locks = make()
-    before = (await redis.info("stats"))["total_connections_received"]
-
-    async def visit(number: int) -> None:
-        async with locks.acquire(f"room{number}", timeout=None):
-            await anyio.sleep(0.01)
-
-    async with anyio.create_task_group() as group:
-        for number in range(100):
-            group.start_soon(visit, number)
-    assert (await redis.info("stats"))["total_connections_received"] - before <= 16
+    assert set(warnings_in(caplog)) == {f"{message}other uploads may have begun"}
 
 
 # --- a Redis that does not answer ----------------------------------------------------------------
@@ -224,7 +194,9 @@ async def shortest(limit: float, measured: Callable[[], Any]) -> float:
 
 
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("timeout", [0, 0.3, None])
+@pytest.mark.parametrize(
+    ("stop", "timeout"), [("killed", 0), ("suspended", 0.3), ("suspended", None)], indirect=["stop"]
+)
 async def test_no_answer_on_the_way_in(
     make: Make, redis: Redis, server: RedisServer, stop: Callable[[], None], timeout: float | None
 ) -> None:
@@ -269,9 +241,10 @@ async def test_no_answer_while_waiting(
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(
-    ("seconds", "error"),
-    [(1.5, None), (0.0, None), (0.0, ZeroDivisionError())],
+    ("stop", "seconds", "error"),
+    [("killed", 1.2, None), ("suspended", 0.0, None), ("killed", 0.0, ZeroDivisionError())],
     ids=["while held", "on the way out", "on the way out of an error"],
+    indirect=["stop"],
 )
 async def test_no_answer_later_changes_no_outcome(
     make: Make,
@@ -283,7 +256,7 @@ async def test_no_answer_later_changes_no_outcome(
     error: Exception | None,
 ) -> None:
     """Leaving takes 0.2 s; the log has warnings; the lock is released when Redis is back."""
-    locks = make(lifetime=1.5 if seconds else 60)
+    locks = make(lifetime=1.2 if seconds else 60)
 
     async def upload() -> float:
         async with locks.acquire(ROOM, timeout=None):
@@ -308,8 +281,7 @@ async def test_no_answer_later_changes_no_outcome(
 
 
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("native", [False, True], ids=["scope", "task"])
-@pytest.mark.parametrize("phase", ["taking", "holding"])
+@pytest.mark.parametrize(("native", "phase"), [(False, "taking"), (True, "holding")])
 async def test_a_cancellation_while_redis_is_silent(
     make: Make, redis: Redis, server: RedisServer, native: bool, phase: str
 ) -> None:
@@ -444,21 +416,6 @@ async def test_a_lock_that_is_set_after_a_cancellation(
 # --- clients that cannot be used -----------------------------------------------------------------
 
 
-async def test_a_client_that_is_closed_under_way(make: Make, redis: Redis) -> None:
-    """The block ends as it would have; later uploads get the lock or are told that they cannot."""
-    locks = make()
-    async with locks.acquire(ROOM, timeout=0):
-        await locks._client.aclose()
-    assert await gone(redis)
-    await locks._client.aclose()
-    try:
-        async with locks.acquire(ROOM, timeout=0):
-            assert await redis.exists(KEY)
-    except RoomLocksUnavailable:
-        pass
-    assert await gone(redis)
-
-
 @pytest.mark.parametrize(
     "error",
     [RuntimeError("Event loop is closed"), redis_py.ResponseError("OOM"), OSError(24, "full")],
@@ -579,7 +536,7 @@ def heard(worker: subprocess.Popen[str]) -> str:
 def test_two_processes_take_turns(server_of_module: RedisServer) -> None:
     """Never two in the room, and everybody gets in."""
     held: list[tuple[float, float, int]] = []
-    with workers(2, server_of_module.port, 360, 0.1, 4) as made:
+    with workers(2, server_of_module.port, 360, 0.1, 3) as made:
         for number, worker in enumerate(made):
             times = [
                 float(line.split()[1])
@@ -593,18 +550,18 @@ def test_two_processes_take_turns(server_of_module: RedisServer) -> None:
     held.sort()
     assert all(ended <= began for (_, ended, _), (began, _, _) in itertools.pairwise(held))
     who = [number for _, _, number in held]
-    assert sorted(who) == [0] * 4 + [1] * 4
+    assert sorted(who) == [0] * 3 + [1] * 3
 
 
 async def test_the_lock_of_a_killed_holder_expires(make: Make, server: RedisServer) -> None:
     """Not before 5/6 of its lifetime, as its upload may hold the server's lock, and then soon."""
 
     def killed() -> float:
-        with workers(1, server.port, 3, 60, 1) as [holder]:
+        with workers(1, server.port, 1.8, 60, 1) as [holder]:
             assert heard(holder).startswith("in")
             holder.kill()
             return time.monotonic()
 
     since = await anyio.to_thread.run_sync(killed)
     async with make().acquire(ROOM, timeout=30):
-        assert 2.2 < time.monotonic() - since < 6
+        assert 1.3 < time.monotonic() - since < 6

@@ -11,7 +11,7 @@ import pytest
 from support.sending import Wire
 
 
-@pytest.fixture(params=["tcp", "tls"])
+@pytest.fixture
 def wire(request: pytest.FixtureRequest) -> Wire:
     """Run a test in clear and encrypted."""
     if request.param == "tcp":

@@ -88,14 +88,14 @@ class Early:
 @pytest.mark.parametrize("then", [close, reset, linger, keep_alive, stop])
 @pytest.mark.parametrize(
     ("status", "before"),
-    [(413, 0), (413, 1 << 60), *((status, MIB) for status in (413, 401, 409, 503))],
+    [(413, 0), (503, 1 << 60), (409, MIB)],
 )
 async def test_an_early_answer(
     wire: Wire, status: int, then: Callable[[Early, Connection], None], before: int
 ) -> None:
     """It is the reply, promptly, with little more sent; nothing stays open."""
     seen = Early([reply(status)], before, then)
-    form = Form(16 * MIB)
+    form = Form(8 * MIB)
     async with over(wire, seen, receive_buffer=RECEIVE_BUFFER) as (transport, peer):
         with within(5):
             answer = await transport.send(upload(peer.url, form))
@@ -128,7 +128,7 @@ async def test_an_early_answer_in_pieces(
     seen = Early([data[:30], data[30:36], data[36:]], MIB, then)
     async with over(wire, seen, receive_buffer=RECEIVE_BUFFER) as (transport, peer):
         with within(5):
-            answer = await transport.send(upload(peer.url, Form(16 * MIB)))
+            answer = await transport.send(upload(peer.url, Form(8 * MIB)))
     assert (answer.status, len(answer.content)) == (413, 100_000)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -12,12 +11,11 @@ import attrs
 import h11
 import httpx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from meeting_async._models import Secret, SignedHeaders
 from meeting_async._policies import Timeouts
-from meeting_async._protocol.replies import json_object
 from meeting_async._protocol.requests import (
     auth_base,
     default_header_pairs,
@@ -248,23 +246,6 @@ def test_a_payload_is_a_mapping(payload: object) -> None:
     """The type is named."""
     with pytest.raises(TypeError, match="payload must be a mapping"):
         json_bytes(payload)
-
-
-values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(st.characters(exclude_categories=["Cs"])),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text("abcä"), inner),
-    max_leaves=10,
-)  # fmt: skip
-
-
-@settings(max_examples=50)
-@given(st.dictionaries(st.text("abcä"), values))
-def test_what_is_written_can_be_read(payload: dict[str, Any]) -> None:
-    """By the standard library and by ourselves, in the same order."""
-    written = json_bytes(payload)
-    assert json.loads(written) == json_object(written) == payload
-    assert list(json.loads(written)) == list(payload)
 
 
 # --- headers -------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 
 from meeting_async._models import Secret, SignedHeaders, hidden
 from meeting_async._protocol import signing
-from meeting_async._protocol.signing import HmacSigner, Signer
+from meeting_async._protocol.signing import HmacSigner
 from meeting_async.errors import ConfigurationError
 
 SECRET = "s3cret-key"
@@ -111,15 +111,3 @@ def test_a_hidden_secret_is_bytes_in_all_but_its_look() -> None:
     assert hidden("geheim-ü") == hidden("geheim-ü".encode()) == "geheim-ü".encode()
     assert HmacSigner("k", hidden("ü")).sign(b"m") == HmacSigner("k", "ü").sign(b"m")
     assert hidden(None) is None
-
-
-def test_signers_of_ones_own() -> None:
-    """Whatever has ``sign`` is a signer, sync or async."""
-
-    class Remote:
-        async def sign(self, message: bytes, /) -> SignedHeaders:
-            return SignedHeaders("devkey", message.hex())
-
-    signers: list[Signer] = [HmacSigner("devkey", SECRET), Remote()]
-    assert all(isinstance(signer, Signer) for signer in signers)
-    assert not isinstance(object(), Signer)

@@ -1,4 +1,4 @@
-"""Four independent parsers of multipart forms, each as one function.
+"""Three independent parsers of multipart forms, each as one function.
 
 Each returns the parts of a form as ``(name, file name or None, content type, content)``, the file
 name as the parser itself understands it, before any sanitising that a framework adds.
@@ -13,20 +13,10 @@ import email.policy
 import io
 from collections.abc import Callable
 
-import django.conf  # type: ignore[import-untyped]
-from django.core.files.uploadhandler import (  # type: ignore[import-untyped]
-    FileUploadHandler,
-)
-from django.http.multipartparser import (  # type: ignore[import-untyped]
-    MultiPartParser as DjangoParser,
-)
 from python_multipart.multipart import MultipartParser, parse_options_header
 from werkzeug.formparser import MultiPartParser as WerkzeugParser
 
 Part = tuple[str, str | None, str, bytes]
-
-if not django.conf.settings.configured:
-    django.conf.settings.configure(DATA_UPLOAD_MAX_MEMORY_SIZE=None)
 
 
 def by_python_multipart(content_type: bytes, body: bytes) -> list[Part]:
@@ -82,47 +72,6 @@ def by_werkzeug(content_type: bytes, body: bytes) -> list[Part]:
     return parts
 
 
-class _RawDjangoParser(DjangoParser):  # type: ignore[misc]
-    """Django's parser without its reduction of file names to what is safe on disk."""
-
-    def sanitize_file_name(self, file_name: str) -> str:
-        """Keep the name."""
-        return file_name
-
-
-class _Recorder(FileUploadHandler):  # type: ignore[misc]
-    """Keeps what Django's parser hands to the application."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.parts: list[Part] = []
-        self._content = bytearray()
-
-    def receive_data_chunk(self, raw_data: bytes, start: int) -> None:
-        """Take in the next bytes of a file."""
-        assert start == len(self._content)
-        self._content += raw_data
-
-    def file_complete(self, file_size: int) -> None:
-        """Keep a file."""
-        assert file_size == len(self._content)
-        extra = {key: value.decode() for key, value in (self.content_type_extra or {}).items()}
-        kind = "; ".join([self.content_type, *(f"{key}={value}" for key, value in extra.items())])
-        self.parts.append((self.field_name, self.file_name, kind, bytes(self._content)))
-        self._content.clear()
-
-
-def by_django(content_type: bytes, body: bytes) -> list[Part]:
-    """Parse with Django."""
-    meta = {"CONTENT_TYPE": content_type.decode("ascii"), "CONTENT_LENGTH": str(len(body))}
-    recorder = _Recorder()
-    fields, _ = _RawDjangoParser(meta, io.BytesIO(body), [recorder], "utf-8").parse()
-    found: list[Part] = [
-        (name, None, "", text.encode()) for name, texts in fields.lists() for text in texts
-    ]
-    return found + recorder.parts
-
-
 def by_standard_library(content_type: bytes, body: bytes) -> list[Part]:
     """Parse with the standard library's parser of e-mail, the strictest about line ends."""
     message = email.message_from_bytes(
@@ -150,6 +99,5 @@ def by_standard_library(content_type: bytes, body: bytes) -> list[Part]:
 PARSERS: list[Callable[[bytes, bytes], list[Part]]] = [
     by_python_multipart,
     by_werkzeug,
-    by_django,
     by_standard_library,
 ]

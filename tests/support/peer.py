@@ -309,6 +309,11 @@ def dripping(pieces: Callable[[], Iterable[bytes]], every: float = 0.05) -> Scri
     return script
 
 
+def endless_content() -> Iterator[bytes]:
+    """Answer byte by byte."""
+    return itertools.chain([b"HTTP/1.1 200 OK\r\n\r\n"], itertools.repeat(b" "))
+
+
 def discarding(connection: Connection) -> None:
     """Accept uploads for ever and keep nothing."""
     while connection.read_head():

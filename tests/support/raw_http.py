@@ -1,16 +1,20 @@
-"""Requests written by hand: raw bytes, signatures and forms, without any HTTP client."""
+"""Requests written by hand: raw bytes, signatures and forms, and worlds to send them to."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import json
 import socket
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
 
+import anyio
 import attrs
+
+from meeting_async.testing import MeetingServer, Room
 
 PDF = b"%PDF-1.7\nslides\n%%EOF\n"
 UPLOAD = "/auth/room/uploadWhiteboardFile"
@@ -159,3 +163,45 @@ async def talk_in_process(app: Any, raw: bytes, *, piece: int = 65536) -> Answer
     await app(scope, receive, send)
     headers = {name.decode(): value.decode("latin-1") for name, value in sent[0]["headers"]}
     return Answer(sent[0]["status"], headers, b"".join(m["body"] for m in sent[1:]))
+
+
+LIMIT = 20_000
+"""``max_size_whiteboard_file``."""
+BODY_LIMIT = 40_000
+"""``max_body_size``."""
+
+
+@attrs.frozen
+class World:
+    """A server with an active room, and a way to talk to it."""
+
+    server: MeetingServer
+    talk: Callable[[bytes], Answer]
+    do: Callable[[Callable[[], Any]], Any]
+    """Call a function where the server's clock can be read."""
+
+    @property
+    def room(self) -> Room:
+        """The room "room01"."""
+        return self.server.rooms["room01"]
+
+
+@contextlib.contextmanager
+def opened_world(*, in_process: bool) -> Iterator[World]:
+    """Open a world on a real socket, or one in which the server runs in asyncio's loop."""
+    server = MeetingServer(
+        max_size_whiteboard_file=LIMIT, max_body_size=BODY_LIMIT, keep_content=True
+    )
+    server.add_room("room01")
+    if in_process:
+        yield World(server, lambda raw: anyio.run(talk_in_process, server, raw), _in_a_loop)
+        return
+    with server.run() as url:
+        yield World(server, lambda raw: talk(url, raw), lambda function: function())
+
+
+def _in_a_loop(function: Callable[[], Any]) -> Any:
+    async def main() -> Any:
+        return function()
+
+    return anyio.run(main)

@@ -22,7 +22,7 @@ from meeting_async.errors import InvalidInput, JournalError, JournalInUse
 
 
 class SqliteJournal:
-    """A :class:`~meeting_async.Journal` in a file that one batch at a time has to itself.
+    """A :class:`~meeting_async.journals.Journal` in a file that one batch at a time has to itself.
 
     What is marked as sent is on the disk before the call returns (WAL mode, ``synchronous=FULL``).
 

@@ -2,6 +2,5 @@
 
 ``document`` is the entrance: a :class:`~meeting_async._documents.document.Document` is prepared
 once per upload, and each attempt opens a form of it. ``detect`` tells what a caller passed,
-``source`` says what every kind of source does, and ``files``, ``file_objects`` and ``streams`` are
-the kinds.
+``source`` says what every kind of source does, and ``files`` and ``streams`` are the kinds.
 """

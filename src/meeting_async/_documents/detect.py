@@ -16,8 +16,12 @@ from typing import Any, Protocol
 import anyio
 import attrs
 
-from meeting_async._documents.file_objects import FileObjectSource, shared_file
-from meeting_async._documents.files import OpenFileSource, PathSource
+from meeting_async._documents.files import (
+    FileObjectSource,
+    OpenFileSource,
+    PathSource,
+    shared_file,
+)
 from meeting_async._documents.source import Buffer, BytesSource, Source
 from meeting_async._documents.streams import StreamSource
 from meeting_async._text import link_label, short_repr

@@ -24,6 +24,7 @@ from meeting_async._documents.files import PathSource
 from meeting_async._documents.form import MultipartBody
 from meeting_async._documents.source import (
     Buffer,
+    BytesContent,
     BytesSource,
     Content,
     Snapshot,
@@ -221,7 +222,7 @@ class Document:
 
         """
         if self.source is None:
-            yield PreparedDocument(self, BytesSource((self.link or "").encode("ascii")), None)
+            yield PreparedDocument(self, BytesContent((self.link or "").encode("ascii")), None)
             return
         async with self.source.prepare(self.filename, max_size) as content:
             snapshot = content.snapshot

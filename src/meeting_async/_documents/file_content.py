@@ -12,13 +12,12 @@ import collections
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 from functools import partial
-from typing import Protocol
 
 import attrs
 
 from meeting_async._documents.checks import HEAD_BYTES
 from meeting_async._documents.source import BytesReader, Content, Reader, Snapshot, unreadable
-from meeting_async._documents.threads import ThreadJob, in_thread, try_in_thread
+from meeting_async._documents.threads import in_thread
 from meeting_async.errors import DocumentChanged, MeetingError
 
 WHOLE_BYTES = 256 * 1024
@@ -28,32 +27,29 @@ MAX_KEPT = 64
 """Small files whose bytes are kept for their first attempt: together at most 16 MiB."""
 
 
-class OpenedFile(Protocol):
+class OpenedFile(abc.ABC):
     """A file that is open for one attempt. All but ``read_nowait`` and ``close`` run in threads."""
 
-    @property
-    def start(self) -> int:
-        """Offset at which the document begins."""
-        ...
+    start = 0
+    """Offset at which the document begins."""
 
+    @abc.abstractmethod
     def fingerprints(self) -> Iterator[tuple[int, ...]]:
         """Yield the state of the open file, then the state of what has its path now, if any.
 
         A state is the offset of the end, then device, inode and times, as far as known.
         """
-        ...
 
+    @abc.abstractmethod
     def read(self, limit: int, offset: int, /) -> bytes:
         """Return up to ``limit`` bytes; ``b""`` only at the end."""
-        ...
 
     def read_nowait(self, limit: int, offset: int, /) -> bytes | None:
         """Return bytes if that is sure not to block, else ``None``."""
-        ...
+        return None
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - the caller's file stays open
         """Close it, after a read that is running in a thread."""
-        ...
 
 
 class FileSource(abc.ABC):
@@ -70,68 +66,109 @@ class FileSource(abc.ABC):
     @asynccontextmanager
     async def prepare(self, name: str, max_size: int | None) -> AsyncGenerator[Content, None]:
         """Measure the file; nothing is open afterwards."""
-        label = self.label(name)
-        snapshot, data = await in_thread(partial(_measure, self, label))
-        yield FileContent(self, label, snapshot, _keep(data))
+        content = await in_thread(partial(_measure, self, self.label(name)))
+        _keep(content)
+        try:
+            yield content
+        finally:
+            content.release()
 
 
-@attrs.frozen(eq=False)
-class FileContent:
+_kept: collections.deque[FileContent] = collections.deque()
+
+
+def _keep(content: FileContent) -> None:
+    """Let a small file keep its bytes, and drop those that have been kept for longest."""
+    if content.data is not None:
+        _kept.append(content)
+    while len(_kept) > MAX_KEPT:
+        _kept.popleft().release()
+
+
+def _measure(source: FileSource, label: str) -> FileContent:
+    """Find out what the file is, and read all of it if that is little."""
+    with _reading(label), closing(source.open()) as opened:
+        fingerprint = next(opened.fingerprints())
+        size = max(0, fingerprint[0] - opened.start)
+        data = _read(opened, opened.start, size if size <= WHOLE_BYTES else HEAD_BYTES)
+        snapshot = Snapshot(size, data[:HEAD_BYTES], fingerprint, opened.start)
+        content = FileContent(source, label, snapshot)
+        if size <= WHOLE_BYTES:
+            content.check(opened)
+            content.data = data
+        return content
+
+
+@attrs.define(eq=False)
+class FileContent(Content):
     """A file during one upload."""
 
     _source: FileSource
     _label: str
     snapshot: Snapshot
-    _kept: list[bytes] = attrs.field(repr=False)
-    """The whole content, for the first attempt; or nothing."""
-    is_spent = False
+    data: bytes | None = attrs.field(default=None, repr=False)
+    """The whole content, for the first attempt."""
 
     async def open(self) -> Reader:
         """Open the file, if it is still the one that was measured."""
-        kept = self._kept[:]
-        self._kept.clear()
-        if kept:
-            return BytesReader(kept[0])
-        if self.snapshot.size <= WHOLE_BYTES:
-            whole = partial(_read_whole, self._source, self._label, self.snapshot)
-            return BytesReader(await in_thread(whole))
-        opened = await in_thread(partial(_reopen, self._source, self._label, self.snapshot))
-        return FileReader(opened, self._label, self.snapshot)
+        data, self.data = self.data, None
+        if data is None and self.snapshot.size <= WHOLE_BYTES:
+            data = await in_thread(self._read_whole)
+        if data is not None:
+            return BytesReader(data)
+        return FileReader(self, await in_thread(self._reopen))
 
     def release(self) -> None:
         """Drop the bytes that are kept for the first attempt."""
-        self._kept.clear()
+        self.data = None
+
+    def fetch(self, opened: OpenedFile, limit: int, offset: int) -> bytes:
+        """Read, in a thread."""
+        with _reading(self._label):
+            return opened.read(limit, offset)
+
+    def check(self, opened: OpenedFile) -> None:
+        """Raise :class:`DocumentChanged` if the file is not what it was, in a thread."""
+        with _reading(self._label, again=True):
+            for fingerprint in opened.fingerprints():
+                _compare(self._label, self.snapshot, fingerprint)
+
+    def _reopen(self) -> OpenedFile:
+        with _reading(self._label, again=True):
+            opened = self._source.open()
+            try:
+                _compare(self._label, self.snapshot, next(opened.fingerprints()))
+            except BaseException:
+                opened.close()
+                raise
+            return opened
+
+    def _read_whole(self) -> bytes:
+        with closing(self._reopen()) as opened, _reading(self._label):
+            data = _read(opened, self.snapshot.start, self.snapshot.size)
+            self.check(opened)
+            return data
 
 
-_kept: collections.deque[list[bytes]] = collections.deque()
+class FileReader(Reader):
+    """Reads a large file: directly if that cannot block, else in threads.
 
+    It does not read ahead, because the operating system does.
+    """
 
-def _keep(data: bytes | None) -> list[bytes]:
-    """Keep the bytes of a small file, and drop those that have been kept for longest."""
-    kept = [] if data is None else [data]
-    if kept:
-        _kept.append(kept)
-    while len(_kept) > MAX_KEPT:
-        _kept.popleft().clear()
-    return kept
-
-
-class FileReader:
-    """Reads a large file: directly if that cannot block, else in threads, one chunk ahead."""
-
-    def __init__(self, opened: OpenedFile, label: str, snapshot: Snapshot) -> None:
+    def __init__(self, content: FileContent, opened: OpenedFile) -> None:
+        self._content = content
         self._opened = opened
-        self._label = label
-        self._snapshot = snapshot
-        self._offset = snapshot.start
-        self._end = snapshot.start + snapshot.size
-        self._ahead: ThreadJob[bytes] | None = None
+        self._offset = content.snapshot.start
+        self._end = content.snapshot.start + content.snapshot.size
 
     async def read(self, limit: int, /) -> bytes:
-        """Return the next bytes: about ``limit`` at most, as a chunk may have been read ahead."""
-        data = self._read_nowait(limit)
+        """Return the next bytes."""
+        limit = min(limit, self._end - self._offset)
+        data = self._opened.read_nowait(limit, self._offset)
         if data is None:
-            data = await self._read_in_thread(limit)
+            fetch = partial(self._content.fetch, self._opened, limit, self._offset)
+            data = await in_thread(fetch)
         self._offset += len(data)
         return data
 
@@ -139,80 +176,13 @@ class FileReader:
         """Check in a thread that the file is unchanged, and close it there."""
         await in_thread(self._finish)
 
-    def close(self) -> None:
-        """Abandon the chunk that is read ahead; a thread that reads it keeps the file open."""
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None:
-            ahead.abandon()
+    def _finish(self) -> None:
+        self._content.check(self._opened)
         self._opened.close()
 
-    def _read_nowait(self, limit: int) -> bytes | None:
-        wanted = min(limit, self._end - self._offset)
-        if wanted <= 0:
-            return b""
-        return None if self._ahead else self._opened.read_nowait(wanted, self._offset)
-
-    async def _read_in_thread(self, limit: int) -> bytes:
-        ahead, self._ahead = self._ahead, None
-        data = await (in_thread(self._fetch(limit, 0)) if ahead is None else ahead.result())
-        if data and self._offset + len(data) < self._end:
-            self._ahead = try_in_thread(self._fetch(limit, len(data)))
-        return data
-
-    def _fetch(self, limit: int, ahead: int) -> partial[bytes]:
-        offset = self._offset + ahead
-        return partial(_fetch, self._opened, self._label, min(limit, self._end - offset), offset)
-
-    def _finish(self) -> None:
-        try:
-            _check(self._opened, self._label, self._snapshot)
-        finally:
-            self._opened.close()
-
-
-# --- in threads ----------------------------------------------------------------------------------
-
-
-def _measure(source: FileSource, label: str) -> tuple[Snapshot, bytes | None]:
-    """Return what the file is, and all of its bytes if they are few."""
-    with _reading(label), closing(source.open()) as opened:
-        fingerprint = next(opened.fingerprints())
-        start, size = opened.start, max(0, fingerprint[0] - opened.start)
-        is_small = size <= WHOLE_BYTES
-        data = _read(opened, start, size if is_small else HEAD_BYTES)
-        snapshot = Snapshot(size, data[:HEAD_BYTES], fingerprint, start)
-        if is_small:
-            _check(opened, label, snapshot)
-        return snapshot, data if is_small else None
-
-
-def _reopen(source: FileSource, label: str, snapshot: Snapshot) -> OpenedFile:
-    with _reading(label, again=True):
-        opened = source.open()
-        try:
-            _compare(label, snapshot, next(opened.fingerprints()))
-        except BaseException:
-            opened.close()
-            raise
-        return opened
-
-
-def _read_whole(source: FileSource, label: str, snapshot: Snapshot) -> bytes:
-    with closing(_reopen(source, label, snapshot)) as opened, _reading(label):
-        data = _read(opened, snapshot.start, snapshot.size)
-        _check(opened, label, snapshot)
-        return data
-
-
-def _fetch(opened: OpenedFile, label: str, limit: int, offset: int) -> bytes:
-    with _reading(label):
-        return opened.read(limit, offset)
-
-
-def _check(opened: OpenedFile, label: str, snapshot: Snapshot) -> None:
-    with _reading(label, again=True):
-        for fingerprint in opened.fingerprints():
-            _compare(label, snapshot, fingerprint)
+    def close(self) -> None:
+        """Close the file; a thread that reads it keeps it open."""
+        self._opened.close()
 
 
 def _read(opened: OpenedFile, offset: int, size: int) -> bytes:

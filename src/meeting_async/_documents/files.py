@@ -1,14 +1,19 @@
-"""Regular files: by their path, or open in the caller's hands.
+"""Regular files, by path or open in the caller's hands, and other open files that can seek.
 
-Both are read through a descriptor of our own, which exists only during an attempt and does not move
-the caller's position. It is closed with the last reference to it: when the attempt ends, or when
-the abandoned thread that reads it returns.
+A regular file is read through a descriptor of our own, which does not move the caller's position
+and is closed with the last reference to it: when the attempt ends, or when the abandoned thread
+that reads it returns. Any other file (in memory, spooled, behind methods) is read by seeking, and
+its position is put back after each read. So every attempt begins where the first one did, and the
+caller finds the file as it was.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import stat
+import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import BinaryIO
@@ -16,6 +21,7 @@ from typing import BinaryIO
 import attrs
 
 from meeting_async._documents.file_content import FileSource, OpenedFile
+from meeting_async._documents.source import as_view
 
 
 @attrs.frozen
@@ -32,7 +38,7 @@ class PathSource(FileSource):
 
     def open(self) -> OpenedFile:
         """Open the file."""
-        return _OpenedFile(_open_regular(self.path), path=self.path)
+        return _RegularFile(_open_regular(self.path), path=self.path)
 
 
 @attrs.frozen(eq=False)
@@ -51,7 +57,7 @@ class OpenFileSource(FileSource):
         """Duplicate the descriptor."""
         if self.file.writable():
             self.file.flush()
-        return _OpenedFile(_checked(os.dup(self.file.fileno())), start=self.file.tell())
+        return _RegularFile(_checked(os.dup(self.file.fileno())), start=self.file.tell())
 
 
 class _Descriptor:
@@ -64,7 +70,7 @@ class _Descriptor:
         os.close(self.number)
 
 
-class _OpenedFile:
+class _RegularFile(OpenedFile):
     """An open regular file; with a path, it must also stay what is found there."""
 
     def __init__(self, number: int, *, start: int = 0, path: str | None = None) -> None:
@@ -144,3 +150,71 @@ def _checked(descriptor: int) -> int:
 def _check_regular(status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise OSError("it is not a regular file")
+
+
+# --- other files that can seek -------------------------------------------------------------------
+
+
+@attrs.define(eq=False)
+class SharedFile:
+    """A file object, and the lock that all uploads of it share."""
+
+    file: BinaryIO
+    lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
+
+    @contextmanager
+    def position_kept(self) -> Iterator[int]:
+        """Use the file alone, and put its position back."""
+        with self.lock:
+            position = self.file.tell()
+            try:
+                yield position
+            finally:
+                self.file.seek(position)
+
+
+_shared: weakref.WeakValueDictionary[int, SharedFile] = weakref.WeakValueDictionary()
+_shared_lock = threading.Lock()
+
+
+def shared_file(file: BinaryIO) -> SharedFile:
+    """Return the one :class:`SharedFile` of a file object, which need not be hashable.
+
+    It keeps the file alive, so its ``id`` cannot become that of another object meanwhile.
+    """
+    with _shared_lock:
+        return _shared.setdefault(id(file), SharedFile(file))
+
+
+@attrs.frozen(eq=False)
+class FileObjectSource(FileSource):
+    """An open file with synchronous methods: the rest of it, from its current position."""
+
+    shared: SharedFile
+    owner: object
+    """The object that holds the file; some close it when they are collected."""
+
+    def open(self) -> OpenedFile:
+        """Find the position; there is nothing to open."""
+        with self.shared.position_kept() as position:
+            return _FileObject(self.shared, position)
+
+
+@attrs.frozen(eq=False)
+class _FileObject(OpenedFile):
+    _shared: SharedFile
+    start: int
+
+    def fingerprints(self) -> Iterator[tuple[int, ...]]:
+        with self._shared.position_kept():
+            self._shared.file.seek(0, io.SEEK_END)
+            end = self._shared.file.tell()
+        yield (end,)
+
+    def read(self, limit: int, offset: int, /) -> bytes:
+        with self._shared.position_kept():
+            self._shared.file.seek(offset)
+            data = self._shared.file.read(limit)
+        if as_view(data).nbytes > limit:
+            raise ValueError(f"a read of {limit:,} bytes returned {len(data):,} bytes")
+        return bytes(data)

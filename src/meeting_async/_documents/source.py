@@ -7,6 +7,7 @@ so that no file is open while the upload waits.
 
 from __future__ import annotations
 
+import abc
 import errno
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Protocol
@@ -37,42 +38,33 @@ class Snapshot:
     """Offset in bytes at which the document begins in its file."""
 
 
-class Reader(Protocol):
+class Reader(abc.ABC):
     """A document that is open for one attempt, read once from its beginning to its end."""
 
+    @abc.abstractmethod
     async def read(self, limit: int, /) -> bytes:
-        """Return the next bytes, about ``limit`` at most; ``b""`` only at the end."""
-        ...
+        """Return the next bytes, ``limit`` at most; ``b""`` only at the end."""
 
-    async def finish(self) -> None:
+    async def finish(self) -> None:  # noqa: B027 - bytes do not change
         """Raise :class:`DocumentChanged` unless the document is still what it was."""
-        ...
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - only a file is open
         """Release what is open."""
-        ...
 
 
-class Content(Protocol):
+class Content(abc.ABC):
     """The bytes of a document during one upload."""
 
-    @property
-    def snapshot(self) -> Snapshot:
-        """Size and first bytes."""
-        ...
+    snapshot: Snapshot
+    is_spent: bool = False
+    """Whether no other attempt can be made, because the bytes came only once."""
 
-    @property
-    def is_spent(self) -> bool:
-        """Whether no other attempt can be made, because the bytes came only once."""
-        ...
-
+    @abc.abstractmethod
     async def open(self) -> Reader:
         """Open the content for one attempt."""
-        ...
 
-    def release(self) -> None:
+    def release(self) -> None:  # noqa: B027 - only of a file
         """Drop bytes that were read ahead of an attempt."""
-        ...
 
 
 class Source(Protocol):
@@ -91,43 +83,36 @@ class BytesSource:
     """A document in memory."""
 
     data: bytes = attrs.field(repr=lambda data: f"{len(data)} bytes")
-    is_spent = False
 
     def prepare(self, name: str, max_size: int | None) -> AbstractAsyncContextManager[Content]:
         """Bytes are always ready."""
-        return nullcontext(self)
+        return nullcontext(BytesContent(self.data))
 
-    @property
-    def snapshot(self) -> Snapshot:
-        """Size and first bytes."""
-        return Snapshot(len(self.data), self.data[:HEAD_BYTES])
+
+class BytesContent(Content):
+    """Bytes during one upload."""
+
+    def __init__(self, data: bytes) -> None:
+        self.snapshot = Snapshot(len(data), data[:HEAD_BYTES])
+        self._data = data
 
     async def open(self) -> Reader:
         """Read from the start."""
-        return BytesReader(self.data)
-
-    def release(self) -> None:
-        """Keep the bytes: they are all there is."""
+        return BytesReader(self._data)
 
 
-@attrs.define
-class BytesReader:
+class BytesReader(Reader):
     """Reads bytes in memory."""
 
-    _data: bytes = attrs.field(repr=False)
-    _offset: int = 0
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._offset = 0
 
     async def read(self, limit: int, /) -> bytes:
         """Return the next bytes."""
         chunk = self._data[self._offset : self._offset + limit]
         self._offset += len(chunk)
         return chunk
-
-    async def finish(self) -> None:
-        """Bytes do not change."""
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 # --- errors --------------------------------------------------------------------------------------
@@ -141,15 +126,8 @@ def unreadable(name: str, error: BaseException) -> MeetingError:
     return DocumentUnreadable(name, reason[:500])
 
 
-def as_bytes(data: object) -> bytes:
-    """Return what a ``read`` returned, if it is bytes."""
-    if isinstance(data, bytes):
-        return data
-    return bytes(as_view(data))
-
-
 def as_view(data: object) -> memoryview:
-    """Return a view of the single bytes of a buffer."""
+    """Return a view of the single bytes of a buffer, as a ``read`` should return."""
     if data is None:
         raise TypeError("it returned None instead of bytes: it must wait for its bytes")
     if not isinstance(data, Buffer):

@@ -1,16 +1,22 @@
 """Streams: bytes that come once, from an async iterable or from a ``read`` that cannot seek.
 
 A stream is spooled before its upload begins, so that its size is known and an attempt can be
-repeated. If its size is declared and no attempt needs to be repeated, it is sent as it comes.
+repeated: up to 1 MiB in memory, more in a temporary file (in ``TMPDIR``), which is written in
+threads and open only while it is written or sent. If its size is declared and no attempt needs to
+be repeated, it is sent as it comes.
 """
 
 from __future__ import annotations
 
 import collections
 import inspect
+import logging
+import os
+import tempfile
+import threading
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any
 
@@ -18,13 +24,38 @@ import anyio.lowlevel
 import attrs
 
 from meeting_async._documents.checks import check_size
-from meeting_async._documents.source import Content, Reader, Snapshot, as_view, unreadable
-from meeting_async._documents.spool import Spool, cleanup_scope, logger
+from meeting_async._documents.files import PathSource
+from meeting_async._documents.source import (
+    BytesSource,
+    Content,
+    Reader,
+    Snapshot,
+    Source,
+    as_view,
+    unreadable,
+)
 from meeting_async._documents.threads import in_thread
-from meeting_async.errors import DocumentChanged, DocumentError, DocumentUnreadable
+from meeting_async.errors import (
+    DocumentChanged,
+    DocumentError,
+    DocumentTooLarge,
+    DocumentUnreadable,
+)
 
 PIECE_BYTES = 256 * 1024
-"""Most bytes of a stream that are taken at a time."""
+"""Most bytes of a stream that are taken at a time, and about as many are written at a time."""
+
+MEMORY_BYTES = 1024**2
+"""Most bytes of a spool in memory; a thousand waiting uploads take 1 GiB at most."""
+
+_CHECKPOINT_ITEMS = 64
+"""Items of a stream that never waits, until other tasks can run: well below 1 ms."""
+
+_CLEANUP_SECONDS = 5.0
+_GRACE_SECONDS = 0.1
+"""Two cleanups together stay within the 0.25 s by which a call may exceed its timeout."""
+
+logger = logging.getLogger("meeting_async")
 
 
 @attrs.frozen(eq=False)
@@ -49,29 +80,21 @@ class StreamSource:
         if not _claim(self.stream):
             reason = "the stream was already used for an upload; make a new one for each upload, "
             raise DocumentUnreadable(name, reason + "or pass a path or bytes")
-        pieces, spool = _Pieces(name, self.stream), Spool(name, max_size)
+        pieces = _pieces(name, self.stream)
         try:
             if self.size is not None:
                 check_size(name, self.size, max_size)
             if self.size is not None and not self.replayable:
-                yield OnceContent(name, pieces, Snapshot(self.size))
+                yield _OnceContent(name, pieces, self.size)
                 return
-            await self._fill(name, pieces, spool)
-            async with (await spool.source()).prepare(name, None) as content:
+            async with (
+                _spooled(name, pieces, self.size, max_size) as source,
+                source.prepare(name, None) as content,
+            ):
                 yield content
         finally:
-            try:
-                await pieces.aclose()
-            finally:
-                await spool.delete()
-
-    async def _fill(self, name: str, pieces: _Pieces, spool: Spool) -> None:
-        while piece := await pieces.next():
-            if self.size is not None and spool.size + len(piece) > self.size:
-                raise _longer(name, self.size)
-            await spool.add(piece)
-        if self.size is not None and spool.size < self.size:
-            raise _shorter(name, spool.size, self.size)
+            await pieces.aclose()
+            await _close(name, self.stream)  # if the first piece was never asked for
 
 
 def _longer(name: str, size: int) -> DocumentChanged:
@@ -84,150 +107,208 @@ def _shorter(name: str, got: int, size: int) -> DocumentChanged:
 
 # --- a stream is used once -----------------------------------------------------------------------
 
-_used: dict[int, object] = {}
-"""By ``id``: a reference that removes the entry together with its stream."""
+_used: weakref.WeakValueDictionary[int, object] = weakref.WeakValueDictionary()
+"""By ``id``, as a stream need not be hashable."""
 
-_kept: collections.deque[object] = collections.deque()
-"""Used streams that take no weak reference: an id stays theirs only while they exist."""
+_kept: collections.deque[object] = collections.deque(maxlen=1000)
+"""Used streams that take no weak reference."""
 
-_MAX_KEPT = 1000
+_claiming = threading.Lock()
 
 
 def _claim(stream: object) -> bool:
     """Return whether a stream is used for the first time."""
-    number = id(stream)
-    try:
-        mark: object = weakref.ref(stream, lambda _: _used.pop(number, None))
-    except TypeError:
-        mark = object()
-    is_first = _used.setdefault(number, mark) is mark
-    if is_first and not isinstance(mark, weakref.ref):
-        _kept.append(stream)
-        if len(_kept) > _MAX_KEPT:
-            _used.pop(id(_kept.popleft()), None)
-    return is_first
+    with _claiming:
+        if _used.get(id(stream)) is stream or any(kept is stream for kept in _kept):
+            return False
+        try:
+            _used[id(stream)] = stream
+        except TypeError:
+            _kept.append(stream)
+        return True
 
 
 # --- sent as it comes ----------------------------------------------------------------------------
 
 
-@attrs.define(eq=False)
-class OnceContent:
+class _OnceContent(Content, Reader):
     """A stream of declared size that is sent as it comes, to the one attempt that reads it."""
 
-    name: str
-    _pieces: _Pieces
-    snapshot: Snapshot
-    """The declared size, which is checked on the way."""
-    is_spent: bool = False
-    _read: int = 0
+    def __init__(self, name: str, pieces: AsyncIterator[memoryview], size: int) -> None:
+        self.snapshot = Snapshot(size)
+        self._name = name
+        self._pieces = pieces
+        self._left = size
 
     async def open(self) -> Reader:
         """Read the stream, the first time."""
         if self.is_spent:
-            raise DocumentUnreadable(self.name, "the stream was already read by an attempt")
+            raise DocumentUnreadable(self._name, "the stream was already read by an attempt")
         self.is_spent = True
         return self
 
     async def read(self, limit: int, /) -> bytes:
-        """Return the next bytes."""
-        piece = bytes(await self._pieces.next(limit))
-        self._read += len(piece)
+        """Return the next piece, whatever its size."""
+        piece = bytes(await anext(self._pieces, b""))
         if not piece:
-            raise _shorter(self.name, self._read, self.snapshot.size)
+            size = self.snapshot.size
+            raise _shorter(self._name, size - self._left, size)
+        self._left -= len(piece)
+        if self._left < 0:
+            raise _longer(self._name, self.snapshot.size)
         return piece
 
     async def finish(self) -> None:
         """Check that nothing is left."""
-        if await self._pieces.next():
-            raise _longer(self.name, self.snapshot.size)
+        if await anext(self._pieces, b""):
+            raise _longer(self._name, self.snapshot.size)
 
-    def close(self) -> None:
-        """The upload closes the stream."""
 
-    def release(self) -> None:
-        """Nothing was read ahead."""
+# --- spooled -------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def _spooled(
+    name: str, pieces: AsyncIterator[memoryview], declared: int | None, max_size: int | None
+) -> AsyncGenerator[Source, None]:
+    """Read a stream to its end and make a source of it, which is deleted with the block."""
+    size, memory = 0, bytearray()
+    file: TemporaryFile | None = None
+    try:
+        async for piece in pieces:
+            size += len(piece)
+            _check_progress(name, size, declared, max_size)
+            memory += piece
+            del piece  # the frame lives as long as the upload
+            if file is None and len(memory) > MEMORY_BYTES:
+                with _writing(name):
+                    file = await in_thread(TemporaryFile)
+            if file is not None and len(memory) > PIECE_BYTES:
+                with _writing(name):
+                    await in_thread(partial(file.append, memory))
+                memory = bytearray()
+        if declared is not None and size < declared:
+            raise _shorter(name, size, declared)
+        if file is None:
+            data, memory = bytes(memory), bytearray()
+            yield BytesSource(data)
+        else:
+            with _writing(name):
+                await in_thread(partial(file.append, memory))
+            yield PathSource(file.path, name)
+    finally:
+        if file is not None:
+            with cleanup_scope():
+                await in_thread(file.delete)
+
+
+def _check_progress(name: str, size: int, declared: int | None, max_size: int | None) -> None:
+    if declared is not None and size > declared:
+        raise _longer(name, declared)
+    if max_size is not None and size > max_size:
+        error = DocumentTooLarge(name, size, max_size)
+        error.add_note("The stream was not read any further; it may be larger still.")
+        raise error
+
+
+@contextmanager
+def _writing(name: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        failure = unreadable(name, error)
+        failure.add_note("It could not be written to a temporary file.")
+        raise failure from error
+
+
+class TemporaryFile:
+    """A file that only its owner may read.
+
+    It is deleted by :meth:`delete`, with its last reference, or when the interpreter exits.
+    """
+
+    def __init__(self) -> None:
+        descriptor, self.path = tempfile.mkstemp(prefix="meeting-async-")
+        self.delete = weakref.finalize(self, _remove, self.path, os.getpid())
+        os.close(descriptor)
+
+    def append(self, data: bytearray) -> None:
+        """Write bytes at its end."""
+        with open(self.path, "ab", buffering=0) as file:
+            view = memoryview(data)
+            while view:
+                view = view[file.write(view) :]
+
+
+def _remove(path: str, process: int) -> None:
+    """Delete a file, but not the file of a parent process; a failure affects no upload."""
+    if os.getpid() != process:
+        return
+    try:
+        os.unlink(path)
+    except OSError as error:
+        extra = {"action": "SpoolLeft", "path": path}
+        logger.warning("the temporary file %s could not be deleted: %s", path, error, extra=extra)
 
 
 # --- what comes out of a stream ------------------------------------------------------------------
 
-_NOTHING = memoryview(b"")
 
-_CHECKPOINT_ITEMS = 64
-"""Items of a stream that never waits, until other tasks can run: well below 1 ms."""
-
-
-class _Pieces:
-    """The bytes of a stream in pieces, without copies of larger items.
+async def _pieces(name: str, stream: Any) -> AsyncGenerator[memoryview, None]:
+    """Yield the bytes of a stream in pieces, without copies of larger items.
 
     A piece is valid until the next one is asked for: a producer may use its buffer again.
     """
-
-    def __init__(self, name: str, stream: Any) -> None:
-        self._name = name
-        self._stream = stream
-        self._items = 0
-        self._item = _NOTHING
-        self._next: Callable[[], Awaitable[object]] | None = None
-        self._close: Callable[[], Awaitable[object]] | None = None
-
-    async def next(self, limit: int = PIECE_BYTES) -> memoryview:
-        """Return the next piece of at most ``limit`` bytes; an empty one only at the end."""
-        while not self._item:
-            self._items += 1
-            if self._items % _CHECKPOINT_ITEMS == 0:
+    items: AsyncIterator[object] | None = None
+    count = 0
+    try:
+        items = _read_items(stream.read) if _has_read(stream) else aiter(stream)
+        async for item in items:
+            count += 1
+            if count % _CHECKPOINT_ITEMS == 0:
                 await anyio.lowlevel.checkpoint()
-            item = await self._next_item()
-            if item is None:
-                return _NOTHING
-            self._item = item
-        piece, self._item = self._item[:limit], self._item[limit:]
-        return piece
-
-    async def aclose(self) -> None:
-        """Close a generator, even one that was never started; a file of the caller stays open."""
-        self._item = _NOTHING
-        close, self._close = self._close or _closing(self._stream), None
-        if close is None:
-            return
-        with cleanup_scope():
-            try:
-                await close()
-            except Exception as error:  # noqa: BLE001 - somebody's cleanup affects no upload
-                extra = {"action": "StreamNotClosed", "document": self._name}
-                logger.warning("closing the stream %r raised %r", self._name, error, extra=extra)
-
-    async def _next_item(self) -> memoryview | None:
-        try:
-            if self._next is None:
-                self._next = self._begin()
-            return as_view(await self._next())
-        except StopAsyncIteration:
-            return None
-        except DocumentError:
-            raise
-        except Exception as error:  # whatever somebody's stream raises
-            raise unreadable(self._name, error) from error
-
-    def _begin(self) -> Callable[[], Awaitable[object]]:
-        if callable(getattr(self._stream, "read", None)):
-            return partial(_read_item, self._stream.read)
-        iterator: AsyncIterator[object] = aiter(self._stream)
-        self._close = _closing(iterator)
-        return partial(anext, iterator)
+            view = as_view(item)
+            for start in range(0, len(view), PIECE_BYTES):
+                yield view[start : start + PIECE_BYTES]
+    except DocumentError:
+        raise
+    except Exception as error:  # whatever somebody's stream raises
+        raise unreadable(name, error) from error
+    finally:
+        await _close(name, items)
 
 
-def _closing(iterator: object) -> Callable[[], Awaitable[object]] | None:
-    """Return what closes an async generator, or something that behaves as one."""
-    return getattr(iterator, "aclose", None) if hasattr(iterator, "athrow") else None
+def _has_read(stream: object) -> bool:
+    return callable(getattr(stream, "read", None))
 
 
-async def _read_item(read: Callable[[int], Any]) -> object:
+async def _read_items(read: Any) -> AsyncGenerator[object, None]:
     """Make a ``read`` look like an iterator; a synchronous one runs in a thread."""
     is_async = inspect.iscoroutinefunction(read)
-    data = read(PIECE_BYTES) if is_async else await in_thread(partial(read, PIECE_BYTES))
-    if inspect.isawaitable(data):
-        data = await data
-    if isinstance(data, bytes | bytearray | memoryview) and not data:
-        raise StopAsyncIteration
-    return data
+    while True:
+        data = read(PIECE_BYTES) if is_async else await in_thread(partial(read, PIECE_BYTES))
+        if inspect.isawaitable(data):
+            data = await data
+        if isinstance(data, bytes | bytearray | memoryview) and not data:
+            return
+        yield data
+
+
+async def _close(name: str, iterator: object) -> None:
+    """Close an async generator, or something that behaves as one; a file of the caller is none."""
+    close = getattr(iterator, "aclose", None) if hasattr(iterator, "athrow") else None
+    if close is None:
+        return
+    with cleanup_scope():
+        try:
+            await close()
+        except Exception as error:  # noqa: BLE001 - somebody's cleanup affects no upload
+            extra = {"action": "StreamNotClosed", "document": name}
+            logger.warning("closing the stream %r raised %r", name, error, extra=extra)
+
+
+def cleanup_scope() -> anyio.CancelScope:
+    """Shield a cleanup: it may take 5 s, and no more than 0.1 s beyond the end of the call."""
+    now = anyio.current_time()
+    end = max(now, anyio.current_effective_deadline()) + _GRACE_SECONDS
+    return anyio.CancelScope(shield=True, deadline=min(end, now + _CLEANUP_SECONDS))

@@ -3,7 +3,8 @@
 A thread cannot be interrupted. When the task that waits for one is cancelled, in whatever way, the
 task goes on at once and the thread is abandoned: nobody uses its result, and it does not count
 among the running ones any more. So a dead network drive holds up neither a limit on time nor other
-documents. The threads are daemons: one that never returns does not hold up the interpreter's exit.
+documents. The threads are daemons: one that never returns does not hold up the interpreter's exit,
+as a thread of anyio would on asyncio.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import os
 import queue
 import threading
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar, cast
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar, cast
 
 import anyio
 import anyio.lowlevel
@@ -22,124 +25,41 @@ T = TypeVar("T")
 MAX_RUNNING = 32
 """Functions that run in threads at the same time, per event loop; more only queue at the disk."""
 
-IDLE_SECONDS = 10.0
-"""How long a thread waits for its next function."""
 
-
-async def in_thread(
-    function: Callable[[], T], *, discard: Callable[[T], object] | None = None
-) -> T:
+async def in_thread(function: Callable[[], T]) -> T:
     """Run a function in a thread and return its result.
 
-    On cancellation the function is abandoned: the caller goes on at once. ``discard`` gets the
-    result that nobody takes then, in a thread; without it the result is dropped.
+    On cancellation the function is abandoned: the caller goes on at once, and the result is
+    dropped in a thread. So what must be closed closes itself with the last reference to it.
     """
-    places = _places()
-    await places.acquire()
-    job = _begin(function, discard, places)
-    del function, discard  # a kept traceback must not keep what they hold
-    return await job.result()
-
-
-def try_in_thread(function: Callable[[], T]) -> ThreadJob[T] | None:
-    """Start a function whose result is wanted later; ``None`` if too many are running."""
-    places = _places()
+    results, errors, done = list[T](), list[BaseException](), anyio.Event()
     try:
-        places.acquire_nowait()
-    except anyio.WouldBlock:
-        return None
-    return _begin(function, None, places)
-
-
-class ThreadJob(Generic[T]):
-    """A function that runs in a thread: its result is taken once, or discarded."""
-
-    def __init__(
-        self,
-        function: Callable[[], T],
-        discard: Callable[[T], object] | None,
-        places: anyio.Semaphore,
-    ) -> None:
-        self._function = function
-        self._discard = discard
-        self._places: anyio.Semaphore | None = places
-        self._call_soon = call_soon()
-        self._arrived = anyio.Event()
-        self._lock = threading.Lock()
-        self._is_abandoned = False
-        self._has_run = False
-        self._outcome: tuple[T] | BaseException | None = None
-
-    async def result(self) -> T:
-        """Wait for the result, and raise what the function raised."""
-        if not self._arrived.is_set():
+        async with _places():
+            run_in_thread(partial(_run, function, results, errors, partial(call_soon(), done.set)))
             try:
-                await self._arrived.wait()
+                await done.wait()
             except BaseException:
-                self.abandon()
+                run_in_thread(results.clear)  # what closes itself may block
                 raise
-        outcome, self._outcome = self._outcome, None
-        try:
-            if isinstance(outcome, tuple):
-                return outcome[0]
-            raise outcome or RuntimeError("the result was taken already")
-        finally:
-            del outcome  # an error's traceback leads to this frame
-
-    def abandon(self) -> None:
-        """Give up the result, whether it is there or not."""
-        with self._lock:
-            has_run = self._has_run and not self._is_abandoned
-            self._is_abandoned = True
-        self._leave()
-        if has_run:
-            run_in_thread(self._drop)
-
-    def run(self) -> None:
-        """Run the function, in a thread."""
-        try:
-            self._outcome = (self._function(),)
-        except BaseException as error:  # noqa: BLE001 - raised where the result is awaited
-            self._outcome = error
-        del self._function
-        with self._lock:
-            self._has_run = True
-            is_wanted = not self._is_abandoned
-        if not (is_wanted and self._tell()):
-            self._drop()
-
-    def _tell(self) -> bool:
-        try:
-            self._call_soon(self._arrive)
-        except RuntimeError:  # the event loop is closed
-            return False
-        return True
-
-    def _arrive(self) -> None:
-        self._leave()
-        self._arrived.set()
-
-    def _leave(self) -> None:
-        places, self._places = self._places, None
-        if places is not None:
-            places.release()
-
-    def _drop(self) -> None:
-        outcome, self._outcome = self._outcome, None
-        if isinstance(outcome, tuple) and self._discard is not None:
-            self._discard(outcome[0])
+        if errors:
+            raise errors.pop()
+        return results.pop()
+    finally:
+        del function, results, errors  # a kept traceback must not keep what they hold
 
 
-def _begin(
-    function: Callable[[], T], discard: Callable[[T], object] | None, places: anyio.Semaphore
-) -> ThreadJob[T]:
-    job = ThreadJob(function, discard, places)
+def _run(
+    function: Callable[[], T],
+    results: list[T],
+    errors: list[BaseException],
+    wake: Callable[[], object],
+) -> None:
     try:
-        run_in_thread(job.run)
-    except BaseException:  # no thread can be started
-        places.release()
-        raise
-    return job
+        results.append(function())
+    except BaseException as error:  # noqa: BLE001 - raised where the result is awaited
+        errors.append(error)
+    with suppress(RuntimeError):  # the event loop is closed
+        wake()
 
 
 _running: anyio.lowlevel.RunVar[anyio.Semaphore] = anyio.lowlevel.RunVar("meeting_async_threads")
@@ -161,7 +81,7 @@ def call_soon() -> Callable[[Callable[[], object]], object]:
 
 
 class _Threads:
-    """Threads that wait for a function for a while before they end."""
+    """As many threads as ever had to run at the same time; they are used again."""
 
     def __init__(self) -> None:
         self.reset()
@@ -178,12 +98,7 @@ class _Threads:
 
     def _work(self) -> None:
         while True:
-            try:
-                function = self._functions.get(timeout=IDLE_SECONDS)
-            except queue.Empty:
-                if self._idle.acquire(blocking=False):
-                    return
-                continue  # a function for this thread is on its way
+            function = self._functions.get()
             function()
             del function
             self._idle.release()

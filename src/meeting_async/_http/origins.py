@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import base64
-import importlib.metadata
 import os
 import ssl
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import anyio
 import anyio.to_thread
 import attrs
-import httpcore
 
 from meeting_async._http.failures import is_exhaustion
 from meeting_async._models import HeaderPairs, Secret
 from meeting_async._text import link_label, short_repr
 from meeting_async.errors import ConfigurationError, ConnectFailed
+
+if TYPE_CHECKING:
+    import httpcore
 
 Verify = ssl.SSLContext | str | os.PathLike[str] | bool
 Certificate = str | tuple[str, str] | tuple[str, str, str]
@@ -78,6 +79,8 @@ class Origins:
         """
         if not address.isascii():
             address = await anyio.to_thread.run_sync(_in_ascii, address, abandon_on_cancel=True)
+        import httpcore  # noqa: PLC0415 - loaded with the first connections
+
         url = httpcore.URL(address)
         key = url.scheme, url.host, url.port
         if key not in self._known:
@@ -104,6 +107,8 @@ class Origins:
     def _proxy_to(self, scheme: str, name: str) -> Proxy | None:
         if self._proxy is not None or not self._trust_env:
             return self._proxy
+        import urllib.request  # noqa: PLC0415 - takes time, and few need it
+
         proxies = urllib.request.getproxies()
         address = proxies.get(scheme) or proxies.get("all")
         if not address or urllib.request.proxy_bypass(name):
@@ -202,6 +207,8 @@ def _split(address: object) -> SplitResult | None:
 
 
 def _user_agent() -> bytes:
+    import importlib.metadata  # noqa: PLC0415 - takes time, and is needed once
+
     try:
         return b"meeting-async/" + importlib.metadata.version("meeting-async").encode()
     except importlib.metadata.PackageNotFoundError:

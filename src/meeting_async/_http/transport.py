@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import anyio.lowlevel
+import anyio.to_thread
 
-from meeting_async._http.connections import Connections
 from meeting_async._http.external import ExternalClient, send_external
 from meeting_async._http.origins import Certificate, Origins, Verify
 from meeting_async._models import Reply, Request
 from meeting_async._text import short_repr
 from meeting_async.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from meeting_async._http.connections import Connections
 
 
 @runtime_checkable
@@ -108,6 +113,9 @@ class HttpxTransport:
             raise RuntimeError("this transport is closed: make a new one")
         if self._client is not None:
             return await send_external(self._client, request)
+        if _ENGINE not in sys.modules:  # httpcore takes 0.15 s to load, with trio if that is there
+            load = importlib.import_module
+            await anyio.to_thread.run_sync(load, _ENGINE, abandon_on_cancel=True)
         return await self._own_connections().send(request)
 
     async def aclose(self) -> None:
@@ -123,9 +131,13 @@ class HttpxTransport:
             return known
         if known is not None:
             _leave_loop(known)
+        from meeting_async._http.connections import Connections  # noqa: PLC0415 - loaded by now
+
         self._connections = Connections(self._origins, self._max_connections)
         return self._connections
 
+
+_ENGINE = "meeting_async._http.connections"
 
 _OWN_SETTINGS = ("verify", "cert", "proxy", "trust_env", "max_connections")
 

@@ -1,13 +1,15 @@
-"""The simulation of waiting for a room: what the client promises, and that it prints a report."""
+"""The comparisons run; the simulation of waiting shows what the client promises."""
 
 from __future__ import annotations
 
+import re
 import statistics
-import xml.etree.ElementTree as ET
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from benchmarks.waiting import __main__ as command
+from benchmarks._loads import Load
 from benchmarks.waiting import _study
 from benchmarks.waiting._strategies import FIRST, ORACLE, OURS
 from benchmarks.waiting._study import Effort, Study
@@ -16,7 +18,9 @@ from benchmarks.waiting._study import Effort, Study
 @pytest.fixture(scope="module")
 def study() -> Study:
     """A small one: on a slow and on a fast line."""
-    return _study.study(Effort(rounds=40, crowds=1, lines=(1, 30, 100, 1000), names=(OURS, FIRST, ORACLE)))
+    return _study.study(
+        Effort(rounds=40, crowds=1, lines=(1, 30, 100, 1000), names=(OURS, FIRST, ORACLE))
+    )
 
 
 @pytest.mark.parametrize("line", [1, 1000])
@@ -54,16 +58,43 @@ def test_the_oracle_bounds_all_others(study: Study) -> None:
         assert max(tallies[ORACLE].idles) == 0
 
 
-def test_prints_and_saves_a_report(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The command prints targets and tables, and saves them with its own line and charts."""
-    monkeypatch.setattr(_study, "CROWD", 3)
-    command.main(["--rounds", "2", "--crowds", "1", "--save", str(tmp_path)])
-    printed = capsys.readouterr().out
-    saved = (tmp_path / "README.md").read_text()
-    assert printed.startswith("## Targets")
-    assert "python -m benchmarks.waiting --rounds 2 --crowds 1 --seed 1 --save\n" in saved
-    assert saved.count("\n## ") == printed.count("## ")
-    for name in ("start", "again", "crowd"):
-        assert ET.parse(tmp_path / f"{name}.svg").getroot().tag.endswith("svg")
+pytest.importorskip("resource", reason="the benchmarks measure children with getrusage")
+
+ROOT = Path(__file__).parents[2]
+
+
+def _quick(*arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "--quick", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("section", ["upload", "calls", "many", "batch", "schedule"])
+def test_each_section_runs(section: str, tmp_path: Path) -> None:
+    """Each section prints targets, ratios and figures of ours and of others, with the command."""
+    printed = _quick(section, "--save", str(tmp_path))
+    assert (tmp_path / "README.md").read_text() in printed
+    assert f"python -m benchmarks {section} --rounds 1 --quick" in printed
+    assert re.search(r"^\| meeting_async / \|", printed, re.MULTILINE)
+    assert re.search(r"^\| meeting_async \| \d", printed, re.MULTILINE)
+    assert "it failed" not in printed
+
+
+def test_the_least_that_a_load_can_take() -> None:
+    """No order is faster than the longest room, nor than all places busy after a release."""
+    table = [
+        (Load(((2.0, 3.0), (1.0,)), (0.0, 0.0)), 2, 5.0),  # the longest chain
+        (Load(((2.0,), (2.0,), (2.0,)), (0.0, 0.0, 0.0)), 2, 3.0),  # shared out
+        (Load(((1.0,), (1.0,)), (0.0, 10.1)), 2, 11.0),  # a document is on its way at the release
+    ]
+    for load, places, least in table:
+        assert load.least(places) == pytest.approx(least)
