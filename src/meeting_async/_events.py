@@ -75,9 +75,9 @@ class WaitingUntilActive(Event):
     """The room is not active yet."""
 
     retry_in: float
-    """Seconds until the next question."""
+    """Seconds until the next check."""
     waited: float
-    """Seconds since the first question."""
+    """Seconds since the first check."""
     max_wait: float
     """Limit of ``waited``."""
 

@@ -1,9 +1,9 @@
 """Room locks that several processes share, through a Redis server (extra ``redis``).
 
-Each lock is one of redis-py's own, renewed while it is held. A room's queue within a process is
-that of :class:`~meeting_async.rooms.LocalRoomLocks`; only the first in it asks Redis. Taking and
-releasing a lock are tasks of their own: a cancelled caller leaves at once, and what Redis granted
-nevertheless is released.
+Each lock is a ``Lock`` of redis-py, renewed while it is held. Within a process uploads queue in
+:class:`~meeting_async.rooms.LocalRoomLocks`; only the first in the queue asks Redis. A lock is
+acquired and released in tasks of their own. So a cancelled caller returns at once; if Redis grants
+the lock after that, the lock is released.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ __all__ = ["RedisRoomLocks"]
 T = TypeVar("T")
 
 EXCHANGE_SECONDS = 5.0
-"""Limit on one exchange with Redis, redis-py's own retries included; usual is a millisecond."""
+"""Limit on one exchange with Redis, retries of redis-py included; usually it takes 1 ms."""
 
 LAST_EXCHANGE_SECONDS = 0.2
-"""What an exchange may take that begins when the caller's time is up."""
+"""Limit on an exchange that begins when the caller's time is already over."""
 
 RELEASE_SECONDS = 0.2
-"""How long leaving waits for the release, which goes on in the background."""
+"""Seconds for which the caller waits for the release; after that it goes on in the background."""
 
 CONNECTIONS = 16
-"""Exchanges at a time: thousands of rooms need no more connections than that."""
+"""Exchanges at the same time; thousands of rooms need no more connections."""
 
 FIRST_POLL_SECONDS, LAST_POLL_SECONDS = 0.1, 1.0
-"""Pauses between two attempts to take a lock, at first and after a while."""
+"""Pauses between two attempts to acquire a lock: the first, and the longest."""
 
 RENEWALS = 6
-"""Renewals per lifetime: a lock outlives its killed holder by at least 5/6 of the lifetime."""
+"""Renewals per lifetime: after its holder is killed, a lock lasts at least 5/6 of the lifetime."""
 
-_LOST = "the lock of room %r expired or was lost during an upload: others may have been let in"
+_LOST = "the lock of room %r expired or was lost during an upload: other uploads may have begun"
 _NOT_RENEWED = "the lock of room %r is not renewed: %s"
 _NOT_RELEASED = "the lock of room %r is not released yet, at the latest it expires: %s"
 
@@ -71,23 +71,23 @@ def _asynchronous(_instance: object, field: attrs.Attribute[Any], value: object)
 class RedisRoomLocks:
     """The :class:`~meeting_async.rooms.RoomLocks` of all processes that use the same Redis server.
 
-    Uploads of one event loop queue first come, first served. Among processes a free room goes to
-    one of those that wait for it, in no order: they ask every 0.1 s at first, every second later.
+    Uploads of one event loop queue first come, first served. Among processes there is no order:
+    each waiting process asks Redis every 0.1 s at first, later every second.
 
-    If Redis does not answer within 5 s on the way in,
-    :class:`~meeting_async.errors.RoomLocksUnavailable` is raised and nothing was sent. If it goes
-    away later, or loses the lock, the upload goes on and the log has a warning.
+    If Redis does not answer within 5 s when a lock is acquired,
+    :class:`~meeting_async.errors.RoomLocksUnavailable` is raised and nothing was sent. If Redis
+    fails later, or loses the lock, the upload goes on and a warning is logged.
 
     Args:
-        client: A ``redis.asyncio.Redis`` of yours; it stays yours to close. Like the client, this
-            object belongs to one event loop, and that is asyncio's.
-        prefix: What the names of all keys begin with.
-        lifetime: Seconds for which a room stays locked by a process that was killed. Its upload
-            may still hold the room's lock at the server, so let 5/6 of it be at least
+        client: Your ``redis.asyncio.Redis``; you close it. Both objects belong to one asyncio
+            event loop.
+        prefix: Prefix of all key names.
+        lifetime: Seconds for which a room stays locked after its process was killed. The server
+            may still have locked the room, so 5/6 of the lifetime should be at least
             ``LockPolicy.window``.
 
     Raises:
-        ConfigurationError: An argument cannot be used; on acquiring: not on asyncio.
+        ConfigurationError: An argument cannot be used. On ``acquire``: not on asyncio.
 
     """
 
@@ -100,13 +100,13 @@ class RedisRoomLocks:
         factory=lambda: asyncio.Semaphore(CONNECTIONS), init=False, repr=False
     )
     _tasks: set[asyncio.Task[object]] = attrs.field(factory=set, init=False, repr=False)
-    """What runs in the background: an event loop keeps no reference."""
+    """Background tasks; the event loop itself keeps only weak references to them."""
 
     @asynccontextmanager
     async def acquire(self, room: str, *, timeout: float | None) -> AsyncGenerator[None, None]:
         """Hold the lock of a room among all processes; see :class:`~meeting_async.rooms.RoomLocks`.
 
-        With ``timeout=0`` the one attempt gets the 5 s of an exchange.
+        With ``timeout=0`` there is one attempt, of up to 5 s.
         """
         _check_loop()
         ends_at = anyio.current_time() + (math.inf if timeout is None else timeout)
@@ -129,7 +129,7 @@ class RedisRoomLocks:
                 await _for_a_moment(self._start(self._free(lock, room)))
 
     async def _take(self, lock: Lock, ends_at: float) -> bool:
-        """Try once to take a lock. What is granted when nobody waits any more is released."""
+        """Try once to acquire a lock. If it is granted after the caller has left, release it."""
         taking = self._start(self._exchange(partial(_set, lock)))
         left = max(ends_at - anyio.current_time(), LAST_EXCHANGE_SECONDS)
         try:
@@ -160,7 +160,7 @@ class RedisRoomLocks:
                 _warn(room, _NOT_RENEWED, error.reason)
 
     async def _free(self, lock: Lock, room: str = "") -> None:
-        """Release a lock, or let it expire; with a room, warn if there is trouble."""
+        """Release a lock, or let it expire. With a room, log a warning on failure."""
         pause = self.lifetime / 500
         while pause < self.lifetime:
             try:
@@ -196,11 +196,11 @@ class RedisRoomLocks:
     def _forget(self, task: asyncio.Task[object]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # looked at: a cancelled caller does not
+            task.exception()  # retrieved, or asyncio logs it if the caller was cancelled
 
 
 async def _set(lock: Lock) -> bool:
-    """Take a lock if it is free; also ours if a reply was lost and redis-py tried again."""
+    """Acquire a lock if it is free, also if its reply was lost and redis-py retried."""
     lock.local.token = token = uuid.uuid4().hex.encode()
     return await lock.acquire(blocking=False, token=token) or await lock.owned()
 

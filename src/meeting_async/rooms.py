@@ -1,4 +1,4 @@
-"""Locks of rooms: what to implement to coordinate processes, and the default for one process."""
+"""The default room locks, and the protocol for locks of your own, to coordinate processes."""
 
 from meeting_async._delivery.room_locks import LocalRoomLocks, RoomLocks
 

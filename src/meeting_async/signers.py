@@ -1,4 +1,4 @@
-"""Signing requests: what to implement to fetch or rotate keys, and the default."""
+"""The default signer, and the protocol for a signer of your own."""
 
 from meeting_async._models import SignedHeaders
 from meeting_async._protocol.signing import HmacSigner, Signer

@@ -1,4 +1,4 @@
-"""How requests reach the server: the default transport, and what a transport of yours needs.
+"""The default transport, and the types for a transport of your own.
 
 Pass one to the client as ``transport=``.
 """

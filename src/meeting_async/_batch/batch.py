@@ -1,4 +1,4 @@
-"""Many documents to many rooms: in order within a room, rooms side by side."""
+"""Many documents to many rooms: in order within a room, several rooms at the same time."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class _Queued:
 class Batch:
     """Many uploads: made by :meth:`MeetingClient.upload_many`, run by ``async with``.
 
-    Iterate over it for outcomes in the order in which jobs end; several tasks may, and each outcome
-    goes to one of them. Leaving the block waits for all jobs. An exception in the block does not:
-    what is being sent is cut off. :attr:`report` tells of every job that was read.
+    Iterate over it to get the outcomes as the jobs end. Several tasks may iterate; each outcome
+    goes to one of them. Leaving the block waits for all jobs, but an exception in the block cancels
+    the running uploads. :attr:`report` has every job that was read.
     """
 
     def __init__(
@@ -81,23 +81,24 @@ class Batch:
 
     @property
     def report(self) -> BatchReport:
-        """The account so far; complete once the batch has ended."""
+        """The results so far; complete once the batch has ended."""
         return self._report
 
     def stop(self) -> None:
-        """Begin nothing new. What is being sent or answered comes to its end.
+        """Start no new upload, and let the running uploads end.
 
-        What waits, for a room or for its next attempt, ends at once, unsent; the rest is skipped.
+        Uploads that wait, for a room or for their next attempt, end at once, unsent. All other jobs
+        are skipped.
         """
         error = errors.BatchStopped("before it was sent")
         self._skip(self._stop(error), error)
         self._end_if_complete()
 
     async def wait(self) -> BatchReport:
-        """Wait for all jobs and return the report; outcomes that nobody iterates for are dropped.
+        """Wait for all jobs and return the report; outcomes are dropped unless a task iterates.
 
         Raises:
-            Exception: What reading the jobs raised, after those that were read have ended.
+            Exception: An exception of the iterable, after all jobs that were read have ended.
 
         """
         self._check_entered()

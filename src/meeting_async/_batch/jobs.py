@@ -1,4 +1,4 @@
-"""The documents of a batch: what is asked for, what became of each, and of all together."""
+"""The jobs of a batch, their outcomes, and the report."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from meeting_async._protocol.multipart import file_name
 from meeting_async.errors import BatchFailed
 
 Status = Literal["accepted", "refused", "failed", "unknown", "skipped"]
-"""What can become of a job; see :attr:`UploadOutcome.status`."""
+"""Status of a job that has ended; see :attr:`UploadOutcome.status`."""
 
 
 @attrs.frozen
 class UploadJob:
-    """A document for a room. Nothing is checked before the job's turn has come."""
+    """A document for a room. It is checked when the job starts."""
 
     room_id: str
     """An active room with a presenter in it."""
     document: Document | Uploadable = attrs.field(repr=False)
-    """Whatever :meth:`MeetingClient.upload_whiteboard_file` takes."""
+    """Anything that :meth:`MeetingClient.upload_whiteboard_file` accepts."""
     filename: str | None = attrs.field(default=None, kw_only=True)
-    """What the room shows instead of the document's own name; needed for what has none."""
+    """Name that the room shows, instead of the document's own; required if it has none."""
     content_type: str | None = attrs.field(default=None, kw_only=True)
-    """Media type, instead of its own or the one guessed from the name."""
+    """Media type, instead of the document's own or the one guessed from the name."""
     key: str | None = attrs.field(default=None, kw_only=True)
-    """What a journal recognises the job by, such as the primary key of a row of yours; unique in
-    a batch. Without one it is the room, the document and its name. Events carry it, too."""
+    """Identity of the job in a journal, such as the primary key of a database row; unique in a
+    batch. Without a key the identity is room, document and name. Events have it, too."""
 
     @property
     def label(self) -> str:
@@ -47,10 +47,10 @@ class UploadJob:
 
 @attrs.frozen(kw_only=True)
 class UploadOutcome:
-    """What became of one job. Times are seconds, sizes are bytes."""
+    """The outcome of one job. Times are seconds, sizes are bytes."""
 
     index: int
-    """Place of the job in the input, from 0."""
+    """Index of the job in the input, from 0."""
     room_id: str
     document: str
     """Name that the room shows, or the link without its query."""
@@ -59,24 +59,24 @@ class UploadOutcome:
     ``failed`` (it did not reach the room); ``unknown`` (it may have reached the room); ``skipped``
     (not tried)."""
     size: int | None = None
-    """Bytes of the document; ``None`` for a link and for what was not measured."""
+    """Bytes of the document; ``None`` for a link and if not known."""
     receipt: UploadReceipt | None = None
     """The server's answer, if it accepted the document in this run."""
     error: Exception | None = None
-    """Why it is not accepted. ``None`` also for a job that is skipped because, by the journal, an
-    earlier run had it accepted. What your own code raised keeps its traceback."""
+    """Why it is not accepted. ``None`` also for a job that is skipped because it was accepted in an
+    earlier run. Exceptions of your own code keep their tracebacks."""
     key: str | None = None
     """The job's key."""
     started: float = 0.0
-    """When its turn came, after the beginning of the batch; before that it was in a queue."""
+    """Its start, in seconds after the start of the batch."""
     seconds: float = 0.0
-    """From then to its end."""
+    """Seconds from its start to its end."""
     attempts: tuple[Attempt, ...] = ()
-    """What was tried; each ``started`` so many seconds after the job."""
+    """All attempts; ``started`` is in seconds after the start of the job."""
 
     @property
     def delivered(self) -> bool:
-        """Whether the room has it, from this run or, by the journal, from an earlier one."""
+        """Whether the room has the document, from this run or an earlier one."""
         return self.status == "accepted" or (self.status == "skipped" and self.error is None)
 
     @property
@@ -86,12 +86,12 @@ class UploadOutcome:
 
     @property
     def bytes_resent(self) -> int:
-        """Those that were sent more than once, because of refusals and interruptions."""
+        """Bytes that were sent more than once, after refusals and interruptions."""
         return self.bytes_sent - max((attempt.bytes_sent for attempt in self.attempts), default=0)
 
     @property
     def waited(self) -> float:
-        """Seconds before and between its attempts: for locks, other uploads and backoff."""
+        """Seconds of waiting before and between its attempts: locks, other uploads, backoff."""
         return max(0.0, self.seconds - sum(attempt.seconds for attempt in self.attempts))
 
     @property
@@ -102,32 +102,32 @@ class UploadOutcome:
 
 @attrs.define(kw_only=True, repr=False)
 class BatchReport:
-    """The account of a batch, so far. Sizes are bytes, times seconds."""
+    """The results of a batch so far. Sizes are bytes, times are seconds."""
 
     seconds: float = 0.0
-    """How long the batch took."""
+    """Duration of the batch."""
     stopped_by: Exception | None = None
-    """The error that ended the batch early because every further job would meet it, such as a
-    wrong key, or what reading the jobs raised; else ``None``."""
+    """The error that ended the batch early: one that every job would have, such as a wrong key, or an
+    exception of your iterable of jobs. Otherwise ``None``."""
     bytes_delivered: int = 0
     """Bytes of the documents that were accepted."""
     bytes_sent: int = 0
     """Bytes of documents that were sent, delivered or not."""
     bytes_resent: int = 0
-    """Those that were sent more than once."""
+    """Bytes of documents that were sent more than once."""
     waited: float = 0.0
     """Time spent waiting for rooms, summed over all jobs."""
     conflicts: int = 0
     """How often a document was refused because its room was locked (409)."""
     already_delivered: int = 0
-    """Jobs that were skipped because, by the journal, an earlier run had them accepted."""
+    """Jobs that were skipped because they were accepted in an earlier run."""
     _keep: bool = attrs.field(default=True, alias="keep")
     _counts: Counter[Status] = attrs.field(factory=Counter, init=False)
     _outcomes: list[UploadOutcome] = attrs.field(factory=list, init=False)
     _first_bad: UploadOutcome | None = attrs.field(default=None, init=False)
 
     def add(self, outcome: UploadOutcome) -> None:
-        """Account for a job that has ended."""
+        """Add a job that has ended."""
         self._counts[outcome.status] += 1
         self.bytes_sent += outcome.bytes_sent
         self.bytes_resent += outcome.bytes_resent

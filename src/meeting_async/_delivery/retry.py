@@ -33,10 +33,9 @@ ASK_INTERVAL = 2.0
 """Longest time in seconds between two questions, before jitter; users hardly notice it."""
 
 RIVAL_SHARE = 4.0
-"""Time between two questions after a lost race, as a multiple of the time that the document takes to
-send. A race is lost if a document gets 409 right after the answer *free*: then other uploads wait,
-too. While one of them sends, the room still answers *free*, and every upload that asks would send.
-"""
+"""Time between two questions after a lost race, as a multiple of the time that the document takes
+to send. A race is lost if a document gets 409 right after the answer *free*: then other uploads
+wait, too. While one of them sends, the room still answers *free*, and all that ask would send."""
 
 MAX_RIVAL_SHARE = 8.0
 """The same after more lost races. Both values come from the simulation in ``benchmarks/``."""
@@ -247,7 +246,7 @@ class RetryState:
         self.must_ask = since is not None and self._can_ask
 
     def queue_limit(self) -> float | None:
-        """Seconds that the upload may wait behind others of this application; ``None``: no limit."""
+        """Longest wait in seconds behind other uploads of this application; ``None``: no limit."""
         return None if self.lock.max_wait is None else max(0.0, self.lock.max_wait - self._queued)
 
     def queued(self, seconds: float) -> None:

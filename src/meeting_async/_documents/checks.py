@@ -1,4 +1,4 @@
-"""What is checked of a document before anything is sent: size, emptiness, type, link."""
+"""Checks of a document before anything is sent: size, type, link."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from meeting_async.errors import (
 )
 
 HEAD_BYTES = 32
-"""How many first bytes of a document tell an image from other documents."""
+"""First bytes of a document that are enough to detect an image."""
 
 MAX_LINK_BYTES = 8192
 """Longest link: common HTTP servers refuse request lines above 8 KiB (RFC 9110 section 4.1)."""
@@ -47,10 +47,10 @@ def check_size(document: str, size: int, limit: int | None) -> None:
 
 
 def check_type(document: str, head: bytes) -> None:
-    """Refuse images (``docs/interface.md``, Upload): by their first bytes, else by their name.
+    """Refuse images (``docs/interface.md``, Upload), by their first bytes or by their name.
 
-    The name counts only if the bytes are not those of a known document: the server looks at the
-    content, so a PDF with the name ``scan.png`` passes.
+    The name counts only if the bytes are not of a known kind: the server checks the content, so a
+    PDF with the name ``scan.png`` is accepted.
     """
     match = _IMAGE.match(head)
     if match:
@@ -61,9 +61,9 @@ def check_type(document: str, head: bytes) -> None:
 
 
 def check_link(link: str) -> None:
-    """Refuse a link that no server can download from, without asking it.
+    """Refuse a link that no server can download, without a request.
 
-    It must be the final, direct, public download link (``docs/interface.md``, Upload).
+    It must be a direct, public download link (``docs/interface.md``, Upload).
     """
     problem = _link_problem(link)
     if problem:

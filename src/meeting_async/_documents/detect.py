@@ -1,7 +1,7 @@
-"""Tell what a caller passed: which kind of source it is, its name and its media type.
+"""Find out what a caller passed: its kind of source, its name and its media type.
 
-Files and the upload objects of web frameworks are known by what they can do, not by their class:
-no framework is imported. Everything that can be refused is refused here, before any reading.
+Files and the upload objects of web frameworks are detected by their methods, not by their class, so
+no framework is imported. Whatever can be refused without reading is refused here.
 """
 
 from __future__ import annotations
@@ -51,25 +51,25 @@ class HasStream(Protocol):
 
 
 Uploadable = str | os.PathLike[str] | Buffer | Readable | HasStream | AsyncIterable[Buffer]
-"""What becomes a document: a path, bytes, an open file, a framework's upload, a stream."""
+"""What can be uploaded: a path, bytes, an open file, a framework's upload, a stream."""
 
 
 @attrs.frozen
 class Detected:
-    """What a value is, and what it says about itself."""
+    """The source, name and media type of a value."""
 
     source: Source
     name: str | None = None
     """A file name, if it has a usable one."""
     content_type: str | None = None
-    """A media type, if it has a usable one that says something."""
+    """A media type, if it has a usable one that is not generic."""
 
 
 def detect(value: object) -> Detected | None:
-    """Tell what a value is; ``None`` if it has no bytes.
+    """Return what a value is; ``None`` if it is nothing that has bytes.
 
     Raises:
-        TypeError: It is a text file, or a URL in the place of a path.
+        TypeError: It is a text file, or a URL instead of a path.
         InvalidInput: It is closed, or open for writing only.
 
     """
@@ -96,21 +96,21 @@ def path_text(path: object) -> str:
 
 
 def is_file(value: object) -> bool:
-    """Tell whether a value is an open file, or holds one."""
+    """Return whether a value is an open file, or contains one."""
     if isinstance(value, type):
         return False
     return callable(getattr(value, "read", None)) or _has_stream(value)
 
 
 def detect_file(value: Any) -> Detected:
-    """Tell which kind of file a value is; it must be one (:func:`is_file`)."""
+    """Return the source of a file (:func:`is_file`)."""
     file = _unwrapped(value)
     _check(value, file)
     return Detected(_file_source(file, value), _name(value), _content_type(value))
 
 
 def detect_stream(value: object) -> Source:
-    """Return the source of something that is read once; a file that can seek needs no spool."""
+    """Return the source of a stream; a file that can seek needs no spool."""
     if is_file(value):
         return detect_file(value).source
     if isinstance(value, AsyncIterable):
@@ -124,16 +124,16 @@ def detect_stream(value: object) -> Source:
 
 
 def _has_stream(value: object) -> bool:
-    """Tell whether a value is werkzeug's upload, whose ``read`` is that of its stream."""
+    """Return whether a value is werkzeug's upload, whose ``read`` is that of its stream."""
     stream = getattr(value, "stream", None)
     has_own_read = hasattr(type(value), "read") or not hasattr(value, "filename")
     return callable(getattr(stream, "read", None)) and not has_own_read
 
 
 def _unwrapped(value: Any) -> Any:
-    """Return the plain file inside of what is known to be only a wrapper around it.
+    """Return the plain file inside a known wrapper.
 
-    Its bytes can be read for many rooms at once, and without the threads of a framework.
+    It can be read for many rooms at once, and without the threads of a framework.
     """
     if isinstance(value, anyio.AsyncFile):
         return _unwrapped(value.wrapped)
@@ -180,7 +180,7 @@ def _refused(value: object, problem: str, fix: str) -> InvalidInput:
 
 
 def _says(file: Any, question: str) -> bool:
-    """Ask a file ``readable()`` or ``seekable()``; without a plain method it means yes."""
+    """Return ``readable()`` or ``seekable()`` of a file; without such a method it is true."""
     ask = getattr(file, question, None)
     return bool(ask()) if callable(ask) and not inspect.iscoroutinefunction(ask) else True
 
@@ -199,18 +199,18 @@ def _file_source(file: Any, owner: object) -> Source:
 
 
 def _is_regular(file: Any) -> bool:
-    """Tell whether the bytes of a file's descriptor are what reading the file returns.
+    """Return whether reading the file returns the bytes of its descriptor.
 
-    By exact class: a GzipFile has the descriptor of the compressed file.
+    Only exact classes count: a GzipFile has the descriptor of the compressed file.
     """
     raw = file.raw if type(file) in {io.BufferedReader, io.BufferedRandom} else file
     return type(raw) is io.FileIO and hasattr(os, "pread")
 
 
 def _name(value: Any) -> str | None:
-    """Return a usable name: not the number of a descriptor, nor ``<fdopen>``.
+    """Return a usable name: not the number of a descriptor, and not ``<fdopen>``.
 
-    ``filename`` comes first, as the ``name`` of an upload may be that of the form's field.
+    ``filename`` comes first, because ``name`` of an upload may be the name of the form's field.
     """
     name = None if isinstance(value, io.IOBase) else getattr(value, "filename", None)
     name = name or getattr(value, "name", None)

@@ -38,10 +38,10 @@ from meeting_async.errors import DocumentEmpty, InvalidInput
 
 @attrs.frozen
 class Document:
-    """Something to upload: a file to be sent, or a link the server downloads (never both).
+    """Something to upload: a file to be sent, or a link that the server downloads.
 
     Make it with one of the ``from_…`` methods. It can be uploaded any number of times, to any
-    number of rooms, unless it is a stream: that can be read once.
+    number of rooms. A stream can be uploaded only once.
     """
 
     source: Source | None = attrs.field(default=None, repr=False)
@@ -49,7 +49,7 @@ class Document:
         default=None, repr=lambda link: repr(link_label(link)) if link else "None"
     )
     filename: str = ""
-    """The name that the room shows; for a link the link itself without its query."""
+    """The name that the room shows; for a link the link without its query."""
     content_type: str | None = None
     """Media type of the file; guessed from the name's extension by the ``from_…`` methods."""
 
@@ -67,10 +67,10 @@ class Document:
         filename: str | None = None,
         content_type: str | None = None,
     ) -> Self:
-        """Upload a file on disk; ``filename`` is what the room shows instead of its own name.
+        """Upload a file on disk; ``filename`` replaces its own name.
 
-        The file is opened for each attempt and closed before any wait. If it changes in between,
-        or while it is sent, the upload ends with :class:`~meeting_async.errors.DocumentChanged`.
+        The file is opened for each attempt and closed before any wait. If it changes during the
+        upload, :class:`~meeting_async.errors.DocumentChanged` is raised.
         """
         text = path_text(path)
         return cls._detected(Detected(PathSource(text), text), filename, content_type)
@@ -96,10 +96,10 @@ class Document:
     ) -> Self:
         """Upload an open binary file, or the upload object of a web framework.
 
-        It is sent from the position that it has when the upload begins, the same at every attempt,
-        and to any number of rooms at once. It is never closed, and its position does not change.
-        Its own name and media type are used, if it has usable ones. A file that cannot seek, such
-        as a pipe, and one with only asynchronous methods is a stream: see :meth:`from_stream`.
+        Every attempt starts at the position that the file has when the upload begins. It may be
+        uploaded to several rooms at once. It is never closed, and its position does not change.
+        Its own name and media type are used if possible. A file that cannot seek, such as a pipe,
+        or that has only async methods is a stream: see :meth:`from_stream`.
 
         Raises:
             InvalidInput: It is closed, or open for writing only; or it has no name.
@@ -120,12 +120,12 @@ class Document:
         size: int | None = None,
         replayable: bool = True,
     ) -> Self:
-        """Upload what can be read once: an async iterable of bytes, or a ``read`` that cannot seek.
+        """Upload a stream: an async iterable of bytes, or an object with ``read`` that cannot seek.
 
-        Before the upload begins the stream is read to its end into a spool (1 MiB of memory, then
-        a temporary file), and no further than ``max_size_whiteboard_file``. With ``size`` (bytes)
-        and ``replayable=False`` it is sent as it comes instead; then an attempt that fails after
-        the first byte was read is the last one, even if it failed because the room was busy.
+        Before the upload begins the stream is spooled: it is read to its end, or to
+        ``max_size_whiteboard_file``, into 1 MiB of memory, then a temporary file. With ``size``
+        (bytes) and ``replayable=False`` it is not spooled; then there is no retry after its first
+        byte was read, even if the room was only busy.
 
         Generators are closed at the end, files are not.
 
@@ -145,12 +145,11 @@ class Document:
     def from_link(cls, url: str) -> Self:
         """Let the server download a document itself.
 
-        The link must be final, direct and public (``docs/interface.md``, Upload): the server sends
-        no credentials and may first ask with HEAD, so links that are signed for GET only do not
-        work.
+        The link must be direct and public (``docs/interface.md``, Upload). The server sends no
+        credentials, and may first send HEAD, so a link that is signed for GET only does not work.
 
         Raises:
-            InvalidInput: No server can download from it.
+            InvalidInput: No server can download the link.
 
         """
         if not isinstance(url, str):
@@ -162,10 +161,10 @@ class Document:
     def of(
         cls, value: object, *, filename: str | None = None, content_type: str | None = None
     ) -> Document:
-        """Turn whatever ``upload_whiteboard_file`` takes into a document.
+        """Make a document from any argument of ``upload_whiteboard_file``.
 
         Raises:
-            TypeError: It is nothing that can be uploaded.
+            TypeError: It cannot be uploaded.
             InvalidInput: It cannot be used as it is, or it has no name.
 
         """
@@ -181,7 +180,7 @@ class Document:
 
     @classmethod
     def _detected(cls, detected: Detected, filename: str | None, content_type: str | None) -> Self:
-        """Name what was detected; what the caller says wins."""
+        """Add name and media type to what was detected; those of the caller win."""
         given = detected.name if filename is None else filename
         if given is None:
             fix = "give one such as 'deck.pdf'"
@@ -194,7 +193,7 @@ class Document:
         """Return the same document under another name or media type; ``None`` keeps it.
 
         Raises:
-            InvalidInput: One of them cannot be used, or it is a link, which has neither.
+            InvalidInput: One of them cannot be used, or the document is a link, which has neither.
 
         """
         if filename is None and content_type is None:
@@ -212,13 +211,13 @@ class Document:
     async def prepare(
         self, *, max_size: int | None, allow_images: bool
     ) -> AsyncGenerator[PreparedDocument, None]:
-        """Get ready for one upload: measure, check against the limits, spool a stream.
+        """Prepare for one upload: take a snapshot, check the limits, spool a stream.
 
-        What is made for the upload is deleted when the block ends.
+        A spool is deleted when the block ends.
 
         Raises:
             DocumentError: It cannot be read, or must not be uploaded.
-            ResourceExhausted: This machine has no descriptor left to open it.
+            ResourceExhausted: This machine has no file descriptor left.
 
         """
         if self.source is None:
@@ -236,16 +235,16 @@ class Document:
 
 @attrs.frozen(eq=False)
 class PreparedDocument:
-    """A document that is ready for the attempts of one upload."""
+    """A document that is prepared for the attempts of one upload."""
 
     document: Document
     _content: Content = attrs.field(repr=False)
     snapshot: Snapshot | None
-    """What the document is as the upload begins; ``None`` for a link."""
+    """Snapshot of the document when the upload begins; ``None`` for a link."""
 
     @property
     def name(self) -> str:
-        """What the room shows; for a link the link without its query."""
+        """Name that the room shows; for a link the link without its query."""
         return self.document.filename
 
     @property
@@ -260,13 +259,13 @@ class PreparedDocument:
 
     @property
     def is_spent(self) -> bool:
-        """Whether no other attempt can be made."""
+        """Whether the document was read and cannot be read again."""
         return self._content.is_spent
 
     def release(self) -> None:
-        """Drop bytes that were read along with the snapshot (256 KiB at most). Call before a wait.
+        """Drop bytes that were read with the snapshot (256 KiB at most). Call before a wait.
 
-        Not needed for correctness, and all uploads of a process together keep 16 MiB at most.
+        This only saves memory; all uploads of a process together keep 16 MiB at most.
         """
         self._content.release()
 
@@ -279,9 +278,9 @@ class PreparedDocument:
     ) -> AsyncGenerator[tuple[bytes, MultipartBody], None]:
         """Make the form of one attempt: its content type and its body.
 
-        ``progress`` is called with the bytes of the document that the transport has taken, after
-        each chunk. ``before_end`` is awaited after the document's last byte, before the closing
-        boundary. The document is opened when the body is first read, and closed with the block.
+        ``progress`` is called after each chunk with the bytes of the document that were sent.
+        ``before_end`` is awaited after the document's last byte, before the closing boundary. The
+        document is opened when the body is first read, and closed when the block ends.
         """
         link, name = self.document.link, self.document.filename
         if link is not None:
@@ -313,7 +312,7 @@ _MEDIA_TYPES = {
 
 
 def _media_type(name: str, given: str | None) -> str:
-    """Guess from a table of our own: the standard library's differs from machine to machine."""
+    """Guess from our own table: that of the standard library differs between machines."""
     if given is not None:
         return media_type(given)
     _, dot, suffix = name.rpartition(".")

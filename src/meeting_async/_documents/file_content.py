@@ -1,8 +1,9 @@
 """The content of a file that can be read at any offset: regular files and file objects.
 
-It is measured once, opened for each attempt, and checked at the end of the attempt. A file of up to
-256 KiB is opened, read, checked and closed in one call of a thread, as each such call costs more
-than all of that; the bytes that are read when it is measured serve the first attempt.
+A snapshot is taken once. The file is opened for each attempt, and compared with the snapshot at the
+end of the attempt. A file of up to 256 KiB is opened, read, checked and closed in one call of a
+thread, because such a call costs more than all of that. The bytes that are read with the snapshot
+are used for the first attempt.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ WHOLE_BYTES = 256 * 1024
 """Largest file that is read in one call of a thread."""
 
 MAX_KEPT = 64
-"""Small files whose bytes are kept for their first attempt: together at most 16 MiB."""
+"""Largest number of small files that keep their bytes for the first attempt: 16 MiB at most."""
 
 
 class OpenedFile(abc.ABC):
@@ -65,7 +66,7 @@ class FileSource(abc.ABC):
 
     @asynccontextmanager
     async def prepare(self, name: str, max_size: int | None) -> AsyncGenerator[Content, None]:
-        """Measure the file; nothing is open afterwards."""
+        """Take the snapshot; the file is closed after that."""
         content = await in_thread(partial(_measure, self, self.label(name)))
         _keep(content)
         try:
@@ -78,7 +79,7 @@ _kept: collections.deque[FileContent] = collections.deque()
 
 
 def _keep(content: FileContent) -> None:
-    """Let a small file keep its bytes, and drop those that have been kept for longest."""
+    """Keep the bytes of a small file, and drop those that were kept longest."""
     if content.data is not None:
         _kept.append(content)
     while len(_kept) > MAX_KEPT:
@@ -86,7 +87,7 @@ def _keep(content: FileContent) -> None:
 
 
 def _measure(source: FileSource, label: str) -> FileContent:
-    """Find out what the file is, and read all of it if that is little."""
+    """Take the snapshot of a file, and read all of it if it is small."""
     with _reading(label), closing(source.open()) as opened:
         fingerprint = next(opened.fingerprints())
         size = max(0, fingerprint[0] - opened.start)
@@ -110,7 +111,7 @@ class FileContent(Content):
     """The whole content, for the first attempt."""
 
     async def open(self) -> Reader:
-        """Open the file, if it is still the one that was measured."""
+        """Open the file, if it still matches the snapshot."""
         data, self.data = self.data, None
         if data is None and self.snapshot.size <= WHOLE_BYTES:
             data = await in_thread(self._read_whole)
@@ -128,7 +129,7 @@ class FileContent(Content):
             return opened.read(limit, offset)
 
     def check(self, opened: OpenedFile) -> None:
-        """Raise :class:`DocumentChanged` if the file is not what it was, in a thread."""
+        """Raise :class:`DocumentChanged` if the file does not match the snapshot, in a thread."""
         with _reading(self._label, again=True):
             for fingerprint in opened.fingerprints():
                 _compare(self._label, self.snapshot, fingerprint)
@@ -151,7 +152,7 @@ class FileContent(Content):
 
 
 class FileReader(Reader):
-    """Reads a large file: directly if that cannot block, else in threads.
+    """Reads a large file: directly if that cannot block, otherwise in threads.
 
     It does not read ahead, because the operating system does.
     """
@@ -209,7 +210,7 @@ def _compare(label: str, snapshot: Snapshot, fingerprint: tuple[int, ...]) -> No
 
 @contextmanager
 def _reading(label: str, *, again: bool = False) -> Iterator[None]:
-    """Turn what a file raises into an error of ours; ``again``: it was there before."""
+    """Return our error for an exception of a file; ``again``: it was readable before."""
     try:
         yield
     except MeetingError:

@@ -1,10 +1,9 @@
-"""Regular files, by path or open in the caller's hands, and other open files that can seek.
+"""Regular files, by path or opened by the caller, and other open files that can seek.
 
-A regular file is read through a descriptor of our own, which does not move the caller's position
-and is closed with the last reference to it: when the attempt ends, or when the abandoned thread
-that reads it returns. Any other file (in memory, spooled, behind methods) is read by seeking, and
-its position is put back after each read. So every attempt begins where the first one did, and the
-caller finds the file as it was.
+A regular file is read through its own descriptor, which does not move the caller's position. It is
+closed with its last reference: when the attempt ends, or when an abandoned thread returns. Any
+other file (in memory, spooled, compressed) is read by seeking, and its position is restored after
+each read. So every attempt begins at the same position, and the caller's file is unchanged.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class PathSource(FileSource):
 
     path: str
     name: str | None = None
-    """What errors call it instead of its path."""
+    """Name in errors, instead of the path."""
 
     def label(self, name: str) -> str:
         """Return the path, which tells more than a name."""
@@ -43,10 +42,10 @@ class PathSource(FileSource):
 
 @attrs.frozen(eq=False)
 class OpenFileSource(FileSource):
-    """A regular file that the caller has open: the rest of it, from its current position.
+    """A regular file that the caller has opened, from its current position.
 
-    A duplicate of its descriptor is read, so that a file that the caller closes meanwhile is never
-    mixed up with the next one of its number.
+    A duplicate of its descriptor is read: if the caller closes the file, its number may soon belong
+    to another one.
     """
 
     file: BinaryIO
@@ -71,7 +70,7 @@ class _Descriptor:
 
 
 class _RegularFile(OpenedFile):
-    """An open regular file; with a path, it must also stay what is found there."""
+    """An open regular file; if it has a path, the path must still lead to it."""
 
     def __init__(self, number: int, *, start: int = 0, path: str | None = None) -> None:
         self.start = start
@@ -164,7 +163,7 @@ class SharedFile:
 
     @contextmanager
     def position_kept(self) -> Iterator[int]:
-        """Use the file alone, and put its position back."""
+        """Use the file exclusively, and restore its position."""
         with self.lock:
             position = self.file.tell()
             try:

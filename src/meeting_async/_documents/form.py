@@ -19,10 +19,10 @@ QUICK_SECONDS = 0.025
 
 
 def next_chunk_size(size: int, seconds: float) -> int:
-    """Return the size of the next chunk, by how long the line needed for the last one.
+    """Return the size of the next chunk, from the time that the last one took.
 
-    Large chunks are fast, but each upload holds one or two of them; on a slow line a large chunk is
-    no faster than a small one.
+    Large chunks are faster, but each upload holds one or two of them in memory. On a slow line they
+    are not faster than small ones.
     """
     if seconds < QUICK_SECONDS:
         return min(size * 2, LARGEST_CHUNK)
@@ -32,9 +32,10 @@ def next_chunk_size(size: int, seconds: float) -> int:
 class MultipartBody:
     """The bytes of a form; implements :class:`meeting_async._models.Body`.
 
-    The document is opened when the first chunk is asked for, so that an upload that waits for a
-    connection holds nothing. It is checked *before* the closing boundary is yielded: a document
-    that shrank, grew or was replaced raises :class:`DocumentChanged` and is never delivered.
+    The document is opened when the first chunk is read, so an upload that waits for a connection
+    has no open file. It is checked *before* the closing boundary is yielded: a document that has
+    become shorter or longer, or was replaced, raises :class:`DocumentChanged` and is never
+    delivered.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class MultipartBody:
         self._has_ended = False
         self._chunk_size = SMALLEST_CHUNK
         self._yielded_at: float | None = None
-        """When a chunk of the document was yielded that the transport has not taken yet."""
+        """When the last chunk was yielded, if the transport is still sending it."""
 
     def __repr__(self) -> str:
         return f"<MultipartBody, {self.sent} of {self.length} bytes sent>"
@@ -71,13 +72,13 @@ class MultipartBody:
         return self
 
     async def __anext__(self) -> bytes:
-        """Return the head, the document in chunks, and the closing boundary by itself."""
+        """Yield the head, the document in chunks, and the closing boundary as a separate chunk."""
         chunk = await self._next()
         self.sent += len(chunk)
         return chunk
 
     def close(self) -> None:
-        """Close the document; nothing is called any more."""
+        """Close the document; no callback is called after that."""
         if self._reader is not None:
             self._reader.close()
         # What they call may refer to this body: without that circle the document is freed at once.
@@ -102,7 +103,7 @@ class MultipartBody:
         return self._plan.tail
 
     def _chunk_taken(self) -> None:
-        """Called when the transport comes back for more."""
+        """Called when the transport asks for the next chunk."""
         if self._yielded_at is None:
             return
         seconds = anyio.current_time() - self._yielded_at

@@ -1,8 +1,7 @@
-"""What every kind of source does, and the simplest one: bytes in memory.
+"""The protocol of all sources, and the simplest one: bytes in memory.
 
-A source is prepared once per upload: its content is measured, and what is needed for all attempts,
-such as the spool of a stream, exists until the upload ends. Each attempt opens the content afresh,
-so that no file is open while the upload waits.
+A source is prepared once per upload: a snapshot is taken, and a stream is spooled until the upload
+ends. Each attempt opens the content again, so that no file is open while the upload waits.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ Buffer = bytes | bytearray | memoryview
 
 @attrs.frozen
 class Snapshot:
-    """What a document is when its upload begins."""
+    """State of a document when its upload begins."""
 
     size: int
     """Bytes."""
     head: bytes = attrs.field(default=b"", repr=False)
     """The first bytes (at most 32), to tell images from documents."""
     fingerprint: tuple[int, ...] = ()
-    """What must stay the same until the document is sent; empty for what cannot change.
+    """What must not change until the document is sent; empty if it cannot change.
 
     For a path: size, device, inode, modification time and change time (nanoseconds).
     """
@@ -46,7 +45,7 @@ class Reader(abc.ABC):
         """Return the next bytes, ``limit`` at most; ``b""`` only at the end."""
 
     async def finish(self) -> None:  # noqa: B027 - bytes do not change
-        """Raise :class:`DocumentChanged` unless the document is still what it was."""
+        """Raise :class:`DocumentChanged` if the document does not match its snapshot."""
 
     def close(self) -> None:  # noqa: B027 - only a file is open
         """Release what is open."""
@@ -57,7 +56,7 @@ class Content(abc.ABC):
 
     snapshot: Snapshot
     is_spent: bool = False
-    """Whether no other attempt can be made, because the bytes came only once."""
+    """Whether the bytes were read and cannot be read again."""
 
     @abc.abstractmethod
     async def open(self) -> Reader:
@@ -71,9 +70,9 @@ class Source(Protocol):
     """Where the bytes of a document come from."""
 
     def prepare(self, name: str, max_size: int | None) -> AbstractAsyncContextManager[Content]:
-        """Get the content ready for one upload.
+        """Prepare the content for one upload.
 
-        Errors call it ``name``. A stream is read no further than ``max_size`` bytes.
+        ``name`` is for errors. At most ``max_size`` bytes of a stream are read.
         """
         ...
 
@@ -119,7 +118,7 @@ class BytesReader(Reader):
 
 
 def unreadable(name: str, error: BaseException) -> MeetingError:
-    """Say why a document cannot be read."""
+    """Return the error of a document that cannot be read."""
     if isinstance(error, OSError) and error.errno in {errno.EMFILE, errno.ENFILE}:
         return ResourceExhausted(f"{name!r} cannot be opened: {error.strerror}")
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__

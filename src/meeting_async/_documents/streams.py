@@ -1,9 +1,9 @@
-"""Streams: bytes that come once, from an async iterable or from a ``read`` that cannot seek.
+"""Streams: bytes that can be read once, from an async iterable or a ``read`` that cannot seek.
 
-A stream is spooled before its upload begins, so that its size is known and an attempt can be
-repeated: up to 1 MiB in memory, more in a temporary file (in ``TMPDIR``), which is written in
-threads and open only while it is written or sent. If its size is declared and no attempt needs to
-be repeated, it is sent as it comes.
+A stream is spooled before its upload begins, so that its size is known and retries are possible:
+up to 1 MiB in memory, more in a temporary file in ``TMPDIR``. The file is written in threads, and
+is open only while it is written or sent. With a declared size and without retries a stream need not
+be spooled.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from meeting_async.errors import (
 )
 
 PIECE_BYTES = 256 * 1024
-"""Most bytes of a stream that are taken at a time, and about as many are written at a time."""
+"""Most bytes that are read from a stream at once; about as many are written at once."""
 
 MEMORY_BYTES = 1024**2
-"""Most bytes of a spool in memory; a thousand waiting uploads take 1 GiB at most."""
+"""Most bytes of a spool in memory; a thousand waiting uploads use 1 GiB at most."""
 
 _CHECKPOINT_ITEMS = 64
 """Items of a stream that never waits, until other tasks can run: well below 1 ms."""
@@ -60,21 +60,21 @@ logger = logging.getLogger("meeting_async")
 
 @attrs.frozen(eq=False)
 class StreamSource:
-    """A stream, good for one upload."""
+    """A stream, for one upload only."""
 
     stream: Any
     """An async iterable of bytes, or an object with ``read``, synchronous or not."""
     size: int | None = None
     """Bytes, as declared; ``None`` if unknown."""
     replayable: bool = True
-    """Whether it is spooled, so that an attempt can be repeated."""
+    """Whether it is spooled, so that retries are possible."""
 
     @asynccontextmanager
     async def prepare(self, name: str, max_size: int | None) -> AsyncGenerator[Content, None]:
-        """Spool the stream, or take it as it comes; at the end close it and delete the spool.
+        """Spool the stream if it is replayable; at the end close it and delete the spool.
 
         Raises:
-            DocumentUnreadable: The stream was used for an upload before, by whatever document.
+            DocumentUnreadable: The stream was already used for an upload.
 
         """
         if not _claim(self.stream):
@@ -111,7 +111,7 @@ _used: weakref.WeakValueDictionary[int, object] = weakref.WeakValueDictionary()
 """By ``id``, as a stream need not be hashable."""
 
 _kept: collections.deque[object] = collections.deque(maxlen=1000)
-"""Used streams that take no weak reference."""
+"""Used streams without support for weak references."""
 
 _claiming = threading.Lock()
 
@@ -132,7 +132,7 @@ def _claim(stream: object) -> bool:
 
 
 class _OnceContent(Content, Reader):
-    """A stream of declared size that is sent as it comes, to the one attempt that reads it."""
+    """A stream of declared size that is not spooled, for one attempt."""
 
     def __init__(self, name: str, pieces: AsyncIterator[memoryview], size: int) -> None:
         self.snapshot = Snapshot(size)
@@ -171,7 +171,7 @@ class _OnceContent(Content, Reader):
 async def _spooled(
     name: str, pieces: AsyncIterator[memoryview], declared: int | None, max_size: int | None
 ) -> AsyncGenerator[Source, None]:
-    """Read a stream to its end and make a source of it, which is deleted with the block."""
+    """Read a stream to its end into a spool, which is deleted when the block ends."""
     size, memory = 0, bytearray()
     file: TemporaryFile | None = None
     try:
@@ -257,7 +257,7 @@ def _remove(path: str, process: int) -> None:
 async def _pieces(name: str, stream: Any) -> AsyncGenerator[memoryview, None]:
     """Yield the bytes of a stream in pieces, without copies of larger items.
 
-    A piece is valid until the next one is asked for: a producer may use its buffer again.
+    A piece is valid until the next one is requested: a producer may reuse its buffer.
     """
     items: AsyncIterator[object] | None = None
     count = 0
@@ -283,7 +283,7 @@ def _has_read(stream: object) -> bool:
 
 
 async def _read_items(read: Any) -> AsyncGenerator[object, None]:
-    """Make a ``read`` look like an iterator; a synchronous one runs in a thread."""
+    """Turn a ``read`` into an iterator; a synchronous one runs in a thread."""
     is_async = inspect.iscoroutinefunction(read)
     while True:
         data = read(PIECE_BYTES) if is_async else await in_thread(partial(read, PIECE_BYTES))
@@ -295,7 +295,7 @@ async def _read_items(read: Any) -> AsyncGenerator[object, None]:
 
 
 async def _close(name: str, iterator: object) -> None:
-    """Close an async generator, or something that behaves as one; a file of the caller is none."""
+    """Close an async generator or a similar object, but not a file of the caller."""
     close = getattr(iterator, "aclose", None) if hasattr(iterator, "athrow") else None
     if close is None:
         return
@@ -308,7 +308,7 @@ async def _close(name: str, iterator: object) -> None:
 
 
 def cleanup_scope() -> anyio.CancelScope:
-    """Shield a cleanup: it may take 5 s, and no more than 0.1 s beyond the end of the call."""
+    """Shield a cleanup, for 5 s at most, or for 0.1 s after the end of the call."""
     now = anyio.current_time()
     end = max(now, anyio.current_effective_deadline()) + _GRACE_SECONDS
     return anyio.CancelScope(shield=True, deadline=min(end, now + _CLEANUP_SECONDS))

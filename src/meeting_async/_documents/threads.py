@@ -1,10 +1,9 @@
-"""Threads of our own for what may block: reading a document, opening a journal.
+"""Our own threads for calls that may block: reading a document, opening a journal.
 
-A thread cannot be interrupted. When the task that waits for one is cancelled, in whatever way, the
-task goes on at once and the thread is abandoned: nobody uses its result, and it does not count
-among the running ones any more. So a dead network drive holds up neither a limit on time nor other
-documents. The threads are daemons: one that never returns does not hold up the interpreter's exit,
-as a thread of anyio would on asyncio.
+A thread cannot be interrupted. When the task that waits for it is cancelled, the task goes on at
+once and the thread is abandoned: its result is dropped, and it no longer counts as running. So a
+dead network drive delays neither a timeout nor other documents. The threads are daemons: one that
+never returns does not block the interpreter's exit, as a thread of anyio would on asyncio.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ import anyio.lowlevel
 T = TypeVar("T")
 
 MAX_RUNNING = 32
-"""Functions that run in threads at the same time, per event loop; more only queue at the disk."""
+"""Threads that run at the same time, per event loop; more would only queue at the disk."""
 
 
 async def in_thread(function: Callable[[], T]) -> T:
     """Run a function in a thread and return its result.
 
-    On cancellation the function is abandoned: the caller goes on at once, and the result is
-    dropped in a thread. So what must be closed closes itself with the last reference to it.
+    On cancellation the caller goes on at once, and the result is dropped in the thread. So
+    resources must close themselves with their last reference.
     """
     results, errors, done = list[T](), list[BaseException](), anyio.Event()
     try:
@@ -74,7 +73,7 @@ def _places() -> anyio.Semaphore:
 
 
 def call_soon() -> Callable[[Callable[[], object]], object]:
-    """Return what wakes the running event loop from a thread; it raises once that is closed."""
+    """Return a function that wakes the running loop from a thread; it raises on a closed loop."""
     loop: Any = anyio.lowlevel.current_token().native_token
     name = "call_soon_threadsafe" if hasattr(loop, "call_soon_threadsafe") else "run_sync_soon"
     return cast("Callable[[Callable[[], object]], object]", getattr(loop, name))
@@ -87,7 +86,7 @@ class _Threads:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all threads: a forked process has none of them."""
+        """Forget all threads: a forked process does not have them."""
         self._functions: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         self._idle = threading.Semaphore(0)
 

@@ -1,8 +1,8 @@
 """Connections of our own: a new one for most requests, and a few idle ones for idempotent calls.
 
 httpcore's pool is not used: it costs O(n²) for n requests at once, stays unusable after many
-cancelled ones (its issues 1093, 1094, 1099), and would take bytes behind a reply for the next one.
-Its single connection is public and enough.
+cancelled ones (its issues 1093, 1094, 1099), and treats bytes after a reply as the next reply. Its
+single connection is public and enough.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ IDLE_CONNECTIONS = 20
 """Idle connections that are kept, to all origins together; httpx's own default."""
 
 IDLE_SECONDS = 4.0
-"""How long they are kept: common servers close theirs after 5 s at the earliest (uvicorn)."""
+"""Seconds for which they are kept: common servers close theirs after 5 s or later (uvicorn)."""
 
 
 class Connection:
@@ -86,7 +86,7 @@ class Connections:
         """Requests that are being sent, each with how it ends if the transport is closed."""
         self._busy: set[Connection] = set()
         self._idle: list[Connection] = []
-        """Those idle for longest come first."""
+        """In the order in which they became idle."""
         self._cancel_expiry: Callable[[], object] | None = None
 
     @property
@@ -133,7 +133,7 @@ class Connections:
             self._cancel_expiry = None
 
     def abandon(self) -> None:
-        """Close what an event loop that is gone has left."""
+        """Close the connections of an event loop that no longer runs."""
         while self._idle:
             self._idle.pop().stream.close()
 
@@ -189,12 +189,12 @@ class Connections:
 
 
 def _may_reuse(request: Request) -> bool:
-    """Tell whether an idle connection, which the server may have dropped, will do."""
+    """Return whether an idle connection may be used; the server may have closed it."""
     return request.idempotent and isinstance(request.body, bytes)
 
 
 def call_later(seconds: float, function: Callable[[], None]) -> Callable[[], object]:
-    """Call a function later, if the event loop still runs then; return what cancels that."""
+    """Call a function later, if the event loop still runs; return a function that cancels it."""
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""Requests through a client of the caller's: httpx, its fork httpx2, or one of the same shape."""
+"""Requests through the caller's client: httpx, its fork httpx2, or a compatible one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from meeting_async._protocol.requests import host_and_port
 
 
 class ExternalClient(Protocol):
-    """What is used of an ``httpx.AsyncClient``."""
+    """The part of ``httpx.AsyncClient`` that is used."""
 
     def build_request(self, *args: Any, **kwargs: Any) -> Any:
         """Make a request."""
@@ -30,7 +30,7 @@ class ExternalClient(Protocol):
 
 
 async def send_external(client: ExternalClient, request: Request) -> Reply:
-    """Send a request through a client, which is used as it is and never closed."""
+    """Send a request through a client, which is used unchanged and never closed."""
     limit, host = anyio.CancelScope(), _host(request.url)
     body = Outgoing(request.body, on_end=lambda: _begin_reply(limit, request))
     failure: Exception
@@ -79,7 +79,7 @@ def _timeouts(request: Request) -> dict[str, float]:
 
 
 async def _content(response: Any, most: int, limit: anyio.CancelScope) -> bytes:
-    """Read a reply as it is, without decoding: a small one cannot become a large one."""
+    """Read a reply without decoding, so that a small one cannot become a large one."""
     content = bytearray()
     async for chunk in response.aiter_raw():
         content += chunk

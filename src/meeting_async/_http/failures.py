@@ -1,4 +1,4 @@
-"""What exceptions of the network and of HTTP libraries mean here: one table.
+"""One table from exceptions of the network and of HTTP libraries to ours.
 
 It matches names of classes, which httpx, its fork httpx2, httpcore and h11 share, so none of them
 is imported for it.
@@ -31,18 +31,18 @@ _MEANINGS: tuple[tuple[str, type[errors.TransportError], str], ...] = (
         "the connection broke",
     ),
 )
-"""Names of exceptions, what they are here, and in which words. The first match counts."""
+"""Names of exceptions, our class, and its text. The first match counts."""
 
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 def is_exhaustion(error: BaseException) -> bool:
-    """Tell whether this machine has no descriptor or memory left for a socket."""
+    """Return whether this machine has no file descriptor or memory left for a socket."""
     return isinstance(error, OSError) and error.errno in _EXHAUSTED
 
 
 async def guarded(work: Awaitable[T], host: str, *, connecting: bool) -> T:
-    """Await ``work`` and translate what it raises."""
+    """Await ``work`` and translate its exceptions."""
     try:
         return await work
     except Exception as error:  # noqa: BLE001 - what is not in the table is raised as it is
@@ -53,8 +53,8 @@ async def guarded(work: Awaitable[T], host: str, *, connecting: bool) -> T:
 def translated(error: Exception, host: str, *, connecting: bool | None) -> Exception:
     """Return the error to raise instead of ``error``, which may be itself.
 
-    ``connecting`` says whether the request was still waiting for a connection; ``None`` leaves
-    that to the class of the error.
+    ``connecting``: whether the request still waited for a connection; ``None``: decide by the class
+    of the error.
     """
     if isinstance(error, BodyFailed):
         return error.reason

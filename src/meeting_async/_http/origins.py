@@ -1,4 +1,4 @@
-"""How to reach a server: certificates and proxy, settled once for each origin, in a thread."""
+"""How to reach a server: certificates and proxy, loaded once per origin, in a thread."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Origin:
     address: httpcore.Origin
     """Scheme, host and port."""
     name: str
-    """``host:port``, as errors name the server."""
+    """``host:port``, for errors."""
     headers: HeaderPairs
     """Headers that every request to it begins with."""
     context: ssl.SSLContext | None
@@ -55,7 +55,7 @@ class Origins:
     """All origins of a transport.
 
     Raises:
-        ConfigurationError: A setting is of a wrong kind, or two exclude each other.
+        ConfigurationError: A setting has the wrong type, or two exclude each other.
 
     """
 
@@ -144,7 +144,7 @@ def _in_ascii(address: str) -> str:
 
 
 def _chain(cert: Certificate) -> tuple[str, str | None, str]:
-    """Return certificate, key and password; with an empty one, OpenSSL asks nobody for another."""
+    """Return certificate, key and password; with an empty password OpenSSL does not prompt."""
     if isinstance(cert, str):
         return cert, None, ""
     return cert[0], cert[1], cert[2] if len(cert) == 3 else ""
@@ -152,7 +152,7 @@ def _chain(cert: Certificate) -> tuple[str, str | None, str]:
 
 @contextmanager
 def _loading(field: str) -> Iterator[None]:
-    """Tell a file that cannot be used from a network that breaks; both are ``OSError``."""
+    """Raise ``ConfigurationError`` for a file that cannot be used, not an ``OSError``."""
     try:
         yield
     except OSError as error:

@@ -1,13 +1,13 @@
 """The byte stream of one connection, on a non-blocking socket: no answer is ever lost.
 
-A server or proxy may refuse while the body is still going out, and then close. The streams of
-event loops do not read while they write, and drop what they hold when a write fails, so that the
-caller sees a broken connection instead of the refusal; httpcore looks for an answer only when the
-whole body is out. Here every write first takes in what has arrived. If that is an answer that makes
-the rest of the body pointless, or if the connection breaks, the write fails with ``WriteError``,
-and httpcore, by design, goes on to read: first what was taken in.
+A server or proxy may refuse while the body is still being sent, and then close. Streams of event
+loops do not read while they write, and drop received bytes when a write fails, so the caller gets a
+broken connection instead of the refusal; httpcore reads an answer only after the whole body was
+sent. Here every write first receives what has arrived. If that is a final answer, or if the
+connection breaks, the write fails with ``WriteError``. httpcore then reads, by design, and gets the
+received bytes first.
 
-Short writes are gathered until a longer one or a read follows, so that a small request leaves as
+Short writes are buffered until a longer one or a read follows, so that a small request is sent as
 one packet.
 """
 
@@ -28,38 +28,38 @@ from meeting_async._models import Request
 from meeting_async.errors import ConnectionLost, TransferTimeout
 
 RECORD_BYTES = 16 * 1024
-"""Longest record of TLS (RFC 8446 section 5.1). OpenSSL does not say how much of a longer piece
-went out when the socket is full, so each is handed over by itself and can be counted."""
+"""Longest record of TLS (RFC 8446 section 5.1). OpenSSL does not report how much of a longer piece
+was sent when the socket is full, so each record is written separately, and can be counted."""
 
 PIECE_BYTES = 64 * 1024
-"""Read at a time."""
+"""Bytes per read."""
 
 PIECE_LINES = 250
-"""Given to h11 at a time: if they frame chunks of one byte, they take it some 3 ms."""
+"""Bytes given to h11 at once; chunks of one byte each take it some 3 ms."""
 
 SHORT_BYTES = RECORD_BYTES
-"""Writes up to this many bytes are gathered."""
+"""Writes up to this many bytes are buffered."""
 
 BURST_BYTES = 1024 * 1024
 """Longest piece that is sent without letting other tasks run."""
 
 AHEAD_BYTES = 64 * 1024
-"""Taken in at most while a body goes out."""
+"""Most bytes received while a body is being sent."""
 
 MAX_INTERIM_REPLIES = 100
-"""Known servers send one or two."""
+"""Most interim replies; known servers send one or two."""
 
 MAX_HEAD_BYTES = 64 * 1024
-"""Longest head of a reply: h11 takes it apart at once, which may take 60 ms."""
+"""Longest head of a reply; h11 parses it at once, which may take 60 ms."""
 
 LOOK_SECONDS = 0.05
-"""How long a write waits for a full socket before it looks whether the peer said why it does not
-read; each further wait is twice as long."""
+"""Seconds that a write waits for a full socket before it checks for an answer; each further wait is
+twice as long."""
 
 STUCK_SECONDS = 1.5
-"""How long a record of TLS may be stuck before the peer is listened to nevertheless. OpenSSL breaks
-if it is asked for a certificate (RFC 8446 section 4.6.2) while half a record is out, so normally
-nothing is read then."""
+"""Seconds that a partly written record of TLS may wait before the socket is read. Normally it is
+not read then: OpenSSL fails if the peer requests a certificate (RFC 8446 section 4.6.2) meanwhile.
+"""
 
 _RESET = struct.pack("ii", 1, 0)
 """``SO_LINGER`` on, for 0 s: closing resets the connection and drops what was not sent yet."""
@@ -90,7 +90,7 @@ class SocketStream(httpcore.AsyncNetworkStream):
         return max(0, self._sent - self._head_bytes)
 
     def carried_only(self, headers: list[tuple[bytes, bytes]], size: int) -> bool:
-        """Tell whether the connection is open, and one plain reply is all that came.
+        """Return whether the connection is open, and only one plain reply came.
 
         What follows a reply would be taken for the next one. The end of a reply without
         ``Content-Length`` cannot be told from what follows.
@@ -101,7 +101,7 @@ class SocketStream(httpcore.AsyncNetworkStream):
         return self._arrived == (self._reply.size or 0) + size
 
     def is_quiet(self) -> bool:
-        """Tell whether the connection is open and nothing has arrived that was not read."""
+        """Return whether the connection is open and there are no unread bytes."""
         try:
             return not (self.closed or self._receive() or self._ended)
         except OSError:
@@ -131,7 +131,7 @@ class SocketStream(httpcore.AsyncNetworkStream):
         raise TransferTimeout(f"no complete reply within {self._request.reply_timeout:g} s")
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        """Hand ``buffer`` to the operating system, unless the peer has refused or gone.
+        """Hand ``buffer`` to the operating system, unless the peer has refused or closed.
 
         Raises:
             WriteError: It has, or the connection broke; see what :meth:`read` returns.
@@ -170,7 +170,7 @@ class SocketStream(httpcore.AsyncNetworkStream):
     # --- receiving -------------------------------------------------------------------------------
 
     def _receive(self) -> bool:
-        """Take in one piece without waiting; tell whether anything came, the end included."""
+        """Receive one piece without waiting; return whether anything came, the end included."""
         try:
             data = self._socket.recv(PIECE_BYTES)
         except (BlockingIOError, ssl.SSLWantReadError):
@@ -232,7 +232,7 @@ class SocketStream(httpcore.AsyncNetworkStream):
                 await self._wait_to_send(moved)
 
     def _send_now(self, data: memoryview) -> int:
-        """Hand over as much as the socket takes; return how much that is."""
+        """Write as many bytes as the socket accepts; return how many."""
         taken, most = 0, RECORD_BYTES if self._is_tls else len(data)
         try:
             while taken < len(data):
@@ -246,9 +246,9 @@ class SocketStream(httpcore.AsyncNetworkStream):
         return taken
 
     async def _wait_to_send(self, moved: float) -> None:
-        """Wait until the socket may take more; now and then listen to the peer meanwhile.
+        """Wait until the socket may accept more, and check for an answer meanwhile.
 
-        ``moved`` is when it last took something.
+        ``moved`` is when the socket last accepted bytes.
         """
         limit, stalled = self._request.stall_timeout, anyio.current_time() - moved
         if stalled >= limit:
@@ -261,7 +261,7 @@ class SocketStream(httpcore.AsyncNetworkStream):
             self._stop_if_pointless()
 
     def _stop_if_pointless(self) -> None:
-        """Raise if the peer has left or refused. An early success is no reason to stop."""
+        """Raise if the peer has closed or refused. After an early success go on sending."""
         while not self._ended and len(self._inbound) < AHEAD_BYTES and self._receive():
             pass  # it may have come in small pieces
         if self._ended or self._reply.status >= 300:

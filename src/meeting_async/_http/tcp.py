@@ -1,6 +1,6 @@
 """From an origin to a connected non-blocking socket: lookup, TCP, tunnel, TLS.
 
-On any event loop that anyio knows. Whatever fails or is cancelled leaves no socket open.
+It works on every event loop of anyio. A failure or a cancellation leaves no socket open.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Address = tuple[int, int, int, str, Any]
 """One row of ``getaddrinfo``: family, type, protocol, canonical name, socket address."""
 
 NEXT_ADDRESS_SECONDS = 0.25
-"""How long one address may take before the next one is tried, too (RFC 8305 section 5)."""
+"""Seconds before the next address is tried, too (RFC 8305 section 5)."""
 
 MAX_TUNNEL_REPLY_BYTES = 64 * 1024
 
@@ -38,7 +38,7 @@ SOCKET_OPTIONS = [
     )
     if option is not None
 ]
-"""A conversion is minutes of silence, and address translators forget silent connections."""
+"""During a conversion there are minutes of silence, and NAT drops idle connections."""
 
 
 async def open_socket(origin: Origin) -> socket.socket:
@@ -47,7 +47,7 @@ async def open_socket(origin: Origin) -> socket.socket:
     Raises:
         OSError: The name is unknown, none of its addresses can be reached, the proxy refuses, or
             the handshake fails.
-        ValueError: The host is not one that can be looked up or encrypted to.
+        ValueError: The host name is not valid for DNS or TLS.
 
     """
     host = origin.address.host.decode("ascii")
@@ -179,7 +179,7 @@ def _tunnel_request(origin: Origin) -> bytes:
 
 
 async def _start_tls(sock: socket.socket, context: ssl.SSLContext, host: str) -> ssl.SSLSocket:
-    """Encrypt a connected socket, which the one that is returned replaces."""
+    """Encrypt a connected socket; the returned socket replaces it."""
     context.set_alpn_protocols(["http/1.1"])  # others may use the context for HTTP/2
     wrapped = context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
     try:
@@ -192,7 +192,7 @@ async def _start_tls(sock: socket.socket, context: ssl.SSLContext, host: str) ->
 
 
 def _handshake_step(sock: ssl.SSLSocket) -> Any:
-    """Go on with a handshake; return what to wait for, or ``None`` when it is done."""
+    """Continue a handshake; return what to wait for, or ``None`` when it is complete."""
     try:
         sock.do_handshake()
     except ssl.SSLWantReadError:

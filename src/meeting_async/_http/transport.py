@@ -1,4 +1,4 @@
-"""The boundary to the network: one protocol of two methods, and its implementation."""
+"""The boundary to the network: a protocol of two methods, and its default implementation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Transport(Protocol):
-    """Sends one request and returns its reply. Implement it to reach the server in another way.
+    """Sends one request and returns its reply. Implement it to reach the server another way.
 
     A transport neither retries nor follows redirects.
     """
@@ -29,8 +29,8 @@ class Transport(Protocol):
     async def send(self, request: Request, /) -> Reply:
         """Send ``request`` and return the whole reply, whatever its status.
 
-        What ``request.body`` raises is raised as it is. When this method ends,
-        ``request.body.sent`` is the number of bytes that may have left this process.
+        An exception of ``request.body`` is raised unchanged. When this method ends,
+        ``request.body.sent`` is the number of bytes that may have been sent.
 
         Raises:
             ConnectFailed: No connection; not one byte of the request was sent. The client cannot
@@ -41,24 +41,24 @@ class Transport(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Release what is held; called once, by the client that owns the transport."""
+        """Close the transport; called once, by the client."""
         ...
 
 
 class HttpxTransport:
     """The default transport.
 
-    Without ``client`` it makes connections of its own. Each upload and each call that is not
-    idempotent gets a new connection, because the outcome is unknown if an idle one turns out to be
-    closed. An answer that arrives while the body is still going out ends the upload at once.
+    Without ``client`` it makes its own connections. Each upload and each call that is not
+    idempotent opens a new connection: if the server has closed an idle one, the outcome would be
+    unknown. An answer that arrives while the body is still being sent ends the upload at once.
     Cookies and ``.netrc`` are not used.
 
     A transport serves one event loop at a time.
 
     Args:
-        client: An ``httpx.AsyncClient`` of yours (or of httpx2), used as it is and never closed.
-            The other arguments then cannot be given. Its event hooks and debug logs see the signed
-            headers, and an answer that comes early may be lost.
+        client: Your ``httpx.AsyncClient`` (or that of httpx2), used unchanged and never closed. No
+            other argument can be given with it. Its event hooks and debug logs get the signed
+            headers, and an early answer may be lost.
         verify: ``True`` for the usual certificate authorities, the path of a file with your own,
             or an ``ssl.SSLContext`` of yours; ``False`` checks nothing. Certificates are loaded
             once, in a thread, before the first ``https`` request.
@@ -119,13 +119,13 @@ class HttpxTransport:
         return await self._own_connections().send(request)
 
     async def aclose(self) -> None:
-        """Close the connections of its own; requests that are being sent end with an error."""
+        """Close its own connections; requests that are being sent end with an error."""
         self._is_closed = True
         if self._connections is not None:
             self._connections.close()
 
     def _own_connections(self) -> Connections:
-        """Return the connections of the running event loop; those of an earlier one are dropped."""
+        """Return the connections of the running event loop; drop those of an earlier one."""
         known = self._connections
         if known is not None and known.loop == anyio.lowlevel.current_token():
             return known
