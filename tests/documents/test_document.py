@@ -26,7 +26,7 @@ from meeting_async.errors import (
     DocumentTypeRefused,
     InvalidInput,
 )
-from support.sources import LARGE, START, attempt, opened, uploaded
+from support.sources import LARGE, START, attempt, opened, prepared_document, uploaded
 
 pytestmark = pytest.mark.anyio
 
@@ -45,8 +45,8 @@ def path(tmp_path: Path) -> Path:
 
 async def size_of(document: Document, max_size: int | None = None) -> int | None:
     """Prepare a document as an upload does, and return its size."""
-    async with document.prepare(max_size=max_size, allow_images=False) as prepared:
-        return prepared.size
+    async with document.prepare(max_size=max_size, allow_images=False) as content:
+        return document.size(content)
 
 
 # --- making one ----------------------------------------------------------------------------------
@@ -87,9 +87,9 @@ async def test_a_link_becomes_a_document() -> None:
     """It has no size and no type, and neither limits nor its name are looked at."""
     document = Document.from_link(URL)
     assert (document.source, document.link, document.content_type) == (None, URL, None)
-    async with document.prepare(max_size=5, allow_images=False) as prepared:
-        assert (prepared.size, prepared.snapshot, prepared.content_type) == (None, None, None)
-        assert prepared.name == document.filename == "https://files.example.com/deck.pdf?…"
+    assert document.filename == "https://files.example.com/deck.pdf?…"
+    async with prepared_document(document, max_size=5, allow_images=False) as prepared:
+        assert document.size(prepared.content) is None
         assert await attempt(prepared) == URL.encode()
         assert not prepared.is_spent
         assert "hush" not in f"{document!r} {prepared!r}"
@@ -250,8 +250,8 @@ async def test_images_are_refused_unless_they_are_allowed(path: Path) -> None:
         for document in both(path, data, name):
             with pytest.raises(DocumentTypeRefused, match="allow_images"):
                 await size_of(document)
-            async with document.prepare(max_size=None, allow_images=True) as prepared:
-                assert prepared.size
+            async with document.prepare(max_size=None, allow_images=True) as content:
+                assert document.size(content)
     for document in both(path, PDF, "a.png"):
         assert await size_of(document) == len(PDF)
 
@@ -259,17 +259,14 @@ async def test_images_are_refused_unless_they_are_allowed(path: Path) -> None:
 async def test_a_prepared_document_says_what_it_is(path: Path) -> None:
     """Name, type and size for receipts and events; a snapshot to tell a changed file later."""
     document = Document.from_path(path, filename="a/b.pdf")
-    async with document.prepare(max_size=None, allow_images=False) as prepared:
-        assert prepared.document is document
-        assert (prepared.name, prepared.size) == ("b.pdf", len(PDF))
-        assert prepared.content_type == "application/pdf"
-        assert prepared.snapshot
-        assert prepared.snapshot.head == PDF
-        before = prepared.snapshot.fingerprint
+    assert (document.filename, document.content_type) == ("b.pdf", "application/pdf")
+    async with document.prepare(max_size=None, allow_images=False) as content:
+        assert document.size(content) == len(PDF)
+        assert content.snapshot.head == PDF
+        before = content.snapshot.fingerprint
     os.utime(path, (1, 1))
-    async with document.prepare(max_size=None, allow_images=False) as prepared:
-        assert prepared.snapshot
-        assert prepared.snapshot.fingerprint != before
+    async with document.prepare(max_size=None, allow_images=False) as content:
+        assert content.snapshot.fingerprint != before
 
 
 # --- what was passed -----------------------------------------------------------------------------

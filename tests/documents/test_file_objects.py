@@ -16,7 +16,7 @@ import pytest
 from meeting_async.errors import DocumentChanged, DocumentUnreadable
 from support.gaps import loop_stays_free
 from support.leaks import threads_idle
-from support.sources import LARGE, SMALL, START, attempt, named, uploaded
+from support.sources import LARGE, SMALL, START, attempt, named, prepared_document, uploaded
 
 pytestmark = pytest.mark.anyio
 
@@ -32,11 +32,6 @@ def own_file(data: bytes = LARGE) -> Any:
     file = OwnFile(data)
     file.seek(START)
     return file
-
-
-def prepared_document(value: Any) -> Any:
-    """Prepare a value as an upload does."""
-    return named(value).prepare(max_size=None, allow_images=True)
 
 
 # --- one lock per object -------------------------------------------------------------------------

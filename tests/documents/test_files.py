@@ -20,7 +20,7 @@ import anyio
 import pytest
 
 from meeting_async._documents import threads
-from meeting_async._documents.document import Document, PreparedDocument
+from meeting_async._documents.document import Document
 from meeting_async._documents.file_content import WHOLE_BYTES
 from meeting_async._documents.form import MultipartBody
 from meeting_async.errors import (
@@ -33,7 +33,16 @@ from meeting_async.errors import (
 )
 from support.gaps import loop_stays_free
 from support.leaks import descriptors, threads_idle
-from support.sources import LARGE, SMALL, START, attempt, content_in, named, uploaded
+from support.sources import (
+    LARGE,
+    SMALL,
+    START,
+    Prepared,
+    attempt,
+    content_in,
+    prepared_document,
+    uploaded,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -73,7 +82,7 @@ def unprivileged() -> Iterator[None]:
 
 
 async def sent_until(
-    prepared: PreparedDocument, happening: Callable[[], object], *, at: int
+    prepared: Prepared, happening: Callable[[], object], *, at: int
 ) -> tuple[MultipartBody, bytes, MeetingError | None]:
     """Take a form's chunks; ``happening`` happens after chunk number ``at``. Return what came."""
     form, error = bytearray(), None
@@ -93,11 +102,6 @@ async def sent_until(
 def content_of(path: Path) -> bytes:
     """Read a file."""
     return path.read_bytes()
-
-
-def prepared_document(value: Any) -> Any:
-    """Prepare a value as an upload does."""
-    return named(value).prepare(max_size=None, allow_images=True)
 
 
 # --- what is not a document ----------------------------------------------------------------------
@@ -660,7 +664,7 @@ async def test_a_huge_file_is_refused_without_being_read(tmp_path: Path) -> None
 async def test_a_waiting_body_holds_nothing(path: Path) -> None:
     """The document is opened when the body is first read: not while a connection is awaited."""
     before = descriptors()
-    async with Document.from_path(path).prepare(max_size=None, allow_images=True) as prepared:
+    async with prepared_document(Document.from_path(path)) as prepared:
         async with prepared.open_form("b" * 32) as (_, body):
             assert descriptors() == before
             form = b"".join([chunk async for chunk in body])

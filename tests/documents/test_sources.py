@@ -20,8 +20,8 @@ from support.sources import (
     SMALL,
     Opened,
     attempt,
-    named,
     opened,
+    prepared_document,
     uploaded,
 )
 
@@ -64,13 +64,15 @@ async def test_every_attempt_sends_the_rest_of_it(
     async with opened(kind, document_bytes, tmp_path) as document:
         before, stands = descriptors(), position(document)
         attempts = 1 if kind == "stream sent as it comes" else 3
-        prepare = named(document.value).prepare(max_size=None, allow_images=True)
+        prepare = prepared_document(document.value)
         async with prepare as prepared:
             for _ in range(attempts):
                 assert await attempt(prepared) == document.content
                 assert descriptors() <= before  # a pipe's other end may be closed by now
                 assert position(document) == stands
-            assert prepared.size == (None if kind == "link" else len(document.content))
+            assert prepared.document.size(prepared.content) == (
+                None if kind == "link" else len(document.content)
+            )
             assert prepared.is_spent is (kind == "stream sent as it comes")
         assert descriptors() <= before
         assert temporary_files() == []
@@ -171,7 +173,7 @@ async def test_a_kept_error_keeps_nothing_open(kind: str, tmp_path: Path) -> Non
 
 
 async def _broken_off(document: Opened) -> None:
-    prepare = named(document.value).prepare(max_size=None, allow_images=True)
+    prepare = prepared_document(document.value)
     async with prepare as prepared, prepared.open_form("b" * 32) as (_, body):
         chunks: AsyncIterator[bytes] = aiter(body)
         for _ in range(3):
@@ -197,7 +199,7 @@ async def test_a_waiting_upload_keeps_no_bytes(tmp_path: Path) -> None:
 
 
 async def _prepared(document: Opened, waiting: anyio.Event, *, task_status: Any) -> None:
-    prepare = named(document.value).prepare(max_size=None, allow_images=True)
+    prepare = prepared_document(document.value)
     async with prepare as prepared:
-        task_status.started(prepared._content)
+        task_status.started(prepared.content)
         await waiting.wait()

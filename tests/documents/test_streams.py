@@ -27,7 +27,7 @@ from meeting_async.errors import (
 )
 from support.gaps import loop_stays_free
 from support.leaks import descriptors, temporary_files
-from support.sources import Producer, attempt, named, pieces, uploaded
+from support.sources import Producer, attempt, pieces, prepared_document, uploaded
 
 pytestmark = pytest.mark.anyio
 
@@ -258,7 +258,7 @@ async def test_a_stream_is_read_no_further_than_the_limit() -> None:
 async def test_a_spool_is_there_during_the_upload_only(size: int) -> None:
     """In memory up to 1 MiB, then in one file that nobody else may read, and that is not open."""
     before, producer = descriptors(), Producer(pieces(DATA[:size]))
-    async with named(producer()).prepare(max_size=None, allow_images=True) as prepared:
+    async with prepared_document(producer()) as prepared:
         assert producer.closed  # what it holds is free while the upload waits
         modes = [(path.stat().st_mode & 0o777, path.stat().st_size) for path in temporary_files()]
         assert modes == ([(0o600, size)] if size > MEMORY_BYTES else [])
@@ -272,7 +272,7 @@ async def test_a_spool_is_gone_when_the_upload_fails() -> None:
     """Even if the caller keeps the error with its traceback."""
 
     async def fail() -> None:
-        async with named(Iterable(DATA)).prepare(max_size=None, allow_images=True):
+        async with prepared_document(Iterable(DATA)):
             assert len(temporary_files()) == 1
             raise ZeroDivisionError
 
@@ -318,7 +318,7 @@ async def test_a_stream_is_not_read_ahead_of_its_sending() -> None:
     """Attempts without a connection take nothing from it; the first one that reads spends it."""
     producer = Producer(pieces(DATA))
     document = Document.from_stream(producer(), "deck.pdf", size=SIZE, replayable=False)
-    async with document.prepare(max_size=None, allow_images=True) as prepared:
+    async with prepared_document(document) as prepared:
         for _ in range(2):
             async with prepared.open_form("b" * 32):
                 pass
@@ -333,7 +333,7 @@ async def test_a_stream_is_not_read_ahead_of_its_sending() -> None:
 async def test_no_other_attempt_gets_the_rest() -> None:
     """An attempt that was cut off leaves a stream that nobody reads on."""
     document = Document.from_stream(Iterable(DATA), "deck.pdf", size=SIZE, replayable=False)
-    async with document.prepare(max_size=None, allow_images=True) as prepared:
+    async with prepared_document(document) as prepared:
         async with prepared.open_form("b" * 32) as (_, body):
             await anext(body)
             await anext(body)
@@ -512,10 +512,12 @@ def document(kind):
     return Document.of(kind, filename="deck.pdf")
 
 async def main(kind):
-    async with document(kind).prepare(max_size=None, allow_images=True) as prepared:
-        async with prepared.open_form("b" * 32) as (_, body):
-            async for chunk in body:
-                pass
+    made = document(kind)
+    async with made.prepare(max_size=None, allow_images=True) as content:
+        body = made.form(content, "b" * 32)
+        async for chunk in body:
+            pass
+        body.close()
 
 kind = sys.argv[1]
 if kind == "path":

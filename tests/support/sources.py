@@ -30,7 +30,9 @@ from quart.datastructures import FileStorage as QuartUpload
 from starlette.datastructures import UploadFile as StarletteUpload
 from werkzeug.datastructures import FileStorage
 
-from meeting_async._documents.document import Document, PreparedDocument
+from meeting_async._documents.document import Document
+from meeting_async._documents.form import MultipartBody
+from meeting_async._documents.source import Content
 
 if not django.conf.settings.configured:
     django.conf.settings.configure(DATA_UPLOAD_MAX_MEMORY_SIZE=None)
@@ -56,7 +58,38 @@ def content_in(form: bytes) -> bytes:
     return content
 
 
-async def attempt(prepared: PreparedDocument) -> bytes:
+@attrs.frozen
+class Prepared:
+    """A document that is ready for an upload, and its content."""
+
+    document: Document
+    content: Content
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether no other attempt can be made."""
+        return self.content.is_spent
+
+    def release(self) -> None:
+        """Drop what was read ahead."""
+        self.content.release()
+
+    @asynccontextmanager
+    async def open_form(self, boundary: str) -> AsyncGenerator[tuple[bytes, MultipartBody]]:
+        """Make the form of an attempt."""
+        with contextlib.closing(self.document.form(self.content, boundary)) as body:
+            yield body.content_type, body
+
+
+@asynccontextmanager
+async def prepared_document(value: Any, **checks: Any) -> AsyncGenerator[Prepared]:
+    """Prepare a value as an upload does."""
+    document, checks = named(value), {"max_size": None, "allow_images": True, **checks}
+    async with document.prepare(**checks) as content:
+        yield Prepared(document, content)
+
+
+async def attempt(prepared: Prepared) -> bytes:
     """Make one attempt and return the content that a server would see."""
     form = bytearray()
     async with prepared.open_form(BOUNDARY) as (_, body):
@@ -69,8 +102,7 @@ async def attempt(prepared: PreparedDocument) -> bytes:
 
 async def uploaded(value: Any, attempts: int = 1, **checks: Any) -> bytes:
     """Prepare a value as an upload does and return what every attempt sends."""
-    checks = {"max_size": None, "allow_images": True, **checks}
-    async with named(value).prepare(**checks) as prepared:
+    async with prepared_document(value, **checks) as prepared:
         contents = {await attempt(prepared) for _ in range(attempts)}
     assert len(contents) == 1
     return contents.pop()

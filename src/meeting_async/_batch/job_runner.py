@@ -21,7 +21,8 @@ from meeting_async._delivery.call import AttemptLog, Call, new_call
 from meeting_async._delivery.json_call import active_room, wait_until_active
 from meeting_async._delivery.session import Options, Session
 from meeting_async._delivery.upload import UploadHooks, upload_document
-from meeting_async._documents.document import Document, PreparedDocument
+from meeting_async._documents.document import Document
+from meeting_async._documents.source import Content
 from meeting_async._documents.streams import StreamSource
 from meeting_async._models import UploadReceipt, Verdict
 from meeting_async._protocol import requests
@@ -224,9 +225,9 @@ class JobRunner(UploadHooks):
         await anyio.lowlevel.checkpoint_if_cancelled()  # nothing begins after a stop
         self._is_interruptible = False
 
-    async def before_closing_boundary(self, document: PreparedDocument) -> None:
+    async def before_closing_boundary(self, document: Document, content: Content) -> None:
         """Put on record that the document may be in the room from now on."""
-        await self.journal.mark_sending(document)
+        await self.journal.mark_sending(document, content)
 
     async def before_wait(self, *, may_have_arrived: bool) -> None:
         """Hold no permit in a wait, and put on record if nothing arrived."""

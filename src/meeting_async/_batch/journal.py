@@ -19,9 +19,9 @@ import anyio
 import attrs
 
 from meeting_async._batch.jobs import UploadJob
-from meeting_async._documents.document import Document, PreparedDocument
+from meeting_async._documents.document import Document
 from meeting_async._documents.files import PathSource
-from meeting_async._documents.source import BytesSource
+from meeting_async._documents.source import BytesSource, Content
 from meeting_async._documents.threads import in_thread
 from meeting_async._protocol.requests import room_id_bytes
 from meeting_async._text import short_repr
@@ -229,15 +229,15 @@ class JobJournal:
                 self.entry = None  # what is on record remains true
             raise DocumentChanged(document.filename, f"{change}; {fix}")
 
-    async def mark_sending(self, document: PreparedDocument) -> None:
+    async def mark_sending(self, document: Document, content: Content) -> None:
         """Put on record that the document may be in the room from now on."""
         if self.journal is not None and self.entry is not None:
             self._is_marked = True
             fingerprint = None
-            if document.snapshot is not None and isinstance(document.document.source, PathSource):
-                size, _, _, modified, *_ = document.snapshot.fingerprint
+            if isinstance(document.source, PathSource):
+                size, _, _, modified, *_ = content.snapshot.fingerprint
                 fingerprint = f"{size} bytes, {modified}"
-            await self.journal.mark_sending(self.entry, document.size, fingerprint)
+            await self.journal.mark_sending(self.entry, document.size(content), fingerprint)
 
     async def unmark(self) -> None:
         """Put on record that nothing arrived after all; an earlier run's doubt remains."""

@@ -10,7 +10,7 @@ import random
 import re
 import secrets
 from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from functools import partial
 
 import anyio
@@ -23,8 +23,9 @@ from meeting_async._delivery.link_check import check_target
 from meeting_async._delivery.observer import logger
 from meeting_async._delivery.retry import AttemptResult, Repeatability, RetryState, Stop, Wait
 from meeting_async._documents.detect import Uploadable
-from meeting_async._documents.document import Document, PreparedDocument
+from meeting_async._documents.document import Document
 from meeting_async._documents.form import MultipartBody
+from meeting_async._documents.source import Content
 from meeting_async._models import Body, UploadReceipt, Verdict
 from meeting_async._protocol import requests
 from meeting_async._protocol.multipart import empty_form
@@ -43,7 +44,7 @@ class UploadHooks:
     async def before_attempt(self) -> None:
         """Acquire a permit."""
 
-    async def before_closing_boundary(self, document: PreparedDocument) -> None:
+    async def before_closing_boundary(self, document: Document, content: Content) -> None:
         """Called after the document's last byte, before the closing boundary."""
 
     async def before_wait(self, *, may_have_arrived: bool) -> None:
@@ -73,16 +74,16 @@ async def upload_document(
         log.phase = "reading the document"
         async with made.prepare(
             max_size=options.max_size_whiteboard_file, allow_images=options.allow_images
-        ) as prepared:
-            log.size = state.size = prepared.size
+        ) as content:
+            log.size = state.size = made.size(content)
             if options.check_link and made.link is not None:
                 log.phase = "checking the link"
                 await check_target(session, made.link, options)
             hooks = hooks or UploadHooks()
-            async with _room_lock(call, state, prepared, hooks):
+            async with _room_lock(call, state, content, hooks):
                 state.set_doubt(session.doubt_since(room_id, state.lock.window))
-                outcome = await _attempt(call, state, room, prepared, hooks)
-                answer = await repeat(outcome, _attempt, call, state, room, prepared, hooks)
+                outcome = await _attempt(call, state, room, made, content, hooks)
+                answer = await repeat(outcome, _attempt, call, state, room, made, content, hooks)
     return _receipt(call, answer)
 
 
@@ -133,7 +134,7 @@ def _warn_of_unusual(room_id: str) -> None:
 
 @asynccontextmanager
 async def _room_lock(
-    call: Call, state: RetryState, prepared: PreparedDocument, hooks: UploadHooks
+    call: Call, state: RetryState, content: Content, hooks: UploadHooks
 ) -> AsyncGenerator[None, None]:
     """Hold the room's lock of this application; an exception of its release is logged."""
     locks = call.session.room_locks()
@@ -142,7 +143,7 @@ async def _room_lock(
         try:
             await held.enter_async_context(locks.acquire(room, timeout=0))
         except TimeoutError:
-            prepared.release()
+            content.release()
             await _queue(call, state, hooks)
             began, limit = anyio.current_time(), state.queue_limit()
             try:
@@ -193,15 +194,16 @@ async def _attempt(
     call: Call,
     state: RetryState,
     room: bytes,
-    prepared: PreparedDocument,
+    document: Document,
+    content: Content,
     hooks: UploadHooks,
 ) -> Answer | Wait:
     asked = anyio.current_time()
     await hooks.before_attempt()
     state.paused(anyio.current_time() - asked)
-    outcome = await _looked_asked_sent(call, state, room, prepared, hooks)
+    outcome = await _looked_asked_sent(call, state, room, document, content, hooks)
     if isinstance(outcome, Wait):
-        prepared.release()
+        content.release()
         await hooks.before_wait(may_have_arrived=call.log.lost_at is not None)
     return outcome
 
@@ -210,28 +212,29 @@ async def _looked_asked_sent(
     call: Call,
     state: RetryState,
     room: bytes,
-    prepared: PreparedDocument,
+    document: Document,
+    content: Content,
     hooks: UploadHooks,
 ) -> Answer | Wait:
-    result = await _look(call, prepared)
+    result = await _look(call)
     if result is None:
         if state.must_ask and (wait := await _ask(call, state, room)):
             return wait
-        result = await _send(call, room, prepared, hooks)
+        result = await _send(call, room, document, content, hooks)
     call.log.add(result, call_began=call.began, is_upload=True)
     if result.verdict is Verdict.ACCEPTED:
         call.session.settle_doubt(call.room_id)
     return call.follow(state, result)
 
 
-async def _look(call: Call, prepared: PreparedDocument) -> AttemptResult | None:
+async def _look(call: Call) -> AttemptResult | None:
     """Check the room before the first attempt of a large document.
 
     A refusal ends the upload, no connection ends the attempt. After any other failure the document
     is sent.
     """
     session, room_id = call.session, call.room_id
-    is_large = (prepared.size or 0) > LOOK_ABOVE
+    is_large = (call.log.size or 0) > LOOK_ABOVE
     if not (call.options.preflight and is_large) or session.is_verified(room_id):
         return None
     if any(attempt.verdict is not Verdict.NEVER_SENT for attempt in call.log.attempts):
@@ -270,18 +273,18 @@ async def _ask(call: Call, state: RetryState, room: bytes) -> Wait | None:
 
 
 async def _send(
-    call: Call, room: bytes, prepared: PreparedDocument, hooks: UploadHooks
+    call: Call, room: bytes, document: Document, content: Content, hooks: UploadHooks
 ) -> AttemptResult:
     """Send the document once. The log gets a result also when the call is cancelled."""
     call.log.phase = "sending"
     call.tell(_events.AttemptStarted, attempt=len(call.log.attempts) + 1)
-    watch = _Watch(call, prepared)
+    watch = _Watch(call, content)
     try:
-        before_end = partial(hooks.before_closing_boundary, prepared)
+        before_end = partial(hooks.before_closing_boundary, document, content)
         boundary = secrets.token_hex(16)
-        async with prepared.open_form(boundary, watch.progress, before_end) as (kind, body):
-            watch.body = body
-            answer = await _post(call, room, kind, body)
+        body = watch.body = document.form(content, boundary, watch.progress, before_end)
+        with closing(body):
+            answer = await _post(call, room, body.content_type, body)
     except TransportError as error:
         return watch.result(error=error)
     except BaseException as error:
@@ -309,17 +312,17 @@ class _Watch:
     """A running attempt."""
 
     call: Call
-    prepared: PreparedDocument
+    content: Content
     began: float = attrs.field(factory=anyio.current_time)
     body: MultipartBody | None = None
     body_seconds: float | None = None
 
     def progress(self, sent: int) -> None:
         """Called with the bytes of the document sent so far; a link has none."""
-        if self.prepared.size is None:
+        if self.call.log.size is None:
             self.call.log.phase = "waiting for the reply"
             return
-        if sent == self.prepared.size:
+        if sent == self.call.log.size:
             self.call.log.phase = "waiting for the reply"
             self.body_seconds = anyio.current_time() - self.began
         self.call.tell_progress(sent)
@@ -334,9 +337,9 @@ class _Watch:
             ended=anyio.current_time(),
             answer=answer,
             error=error,
-            bytes_sent=self.body.document_sent if self.body and self.prepared.size else 0,
+            bytes_sent=self.body.document_sent if self.body and self.call.log.size else 0,
             body_seconds=self.body_seconds,
-            is_spent=self.prepared.is_spent,
+            is_spent=self.content.is_spent,
         )
 
     def _sent(self, error: BaseException | None) -> Sent:

@@ -27,7 +27,6 @@ from meeting_async._documents.source import (
     BytesContent,
     BytesSource,
     Content,
-    Snapshot,
     Source,
 )
 from meeting_async._documents.streams import StreamSource
@@ -210,7 +209,7 @@ class Document:
     @asynccontextmanager
     async def prepare(
         self, *, max_size: int | None, allow_images: bool
-    ) -> AsyncGenerator[PreparedDocument, None]:
+    ) -> AsyncGenerator[Content, None]:
         """Prepare for one upload: take a snapshot, check the limits, spool a stream.
 
         A spool is deleted when the block ends.
@@ -221,7 +220,7 @@ class Document:
 
         """
         if self.source is None:
-            yield PreparedDocument(self, BytesContent((self.link or "").encode("ascii")), None)
+            yield BytesContent((self.link or "").encode("ascii"))
             return
         async with self.source.prepare(self.filename, max_size) as content:
             snapshot = content.snapshot
@@ -230,69 +229,32 @@ class Document:
             check_size(self.filename, snapshot.size, max_size)
             if not allow_images:
                 check_type(self.filename, snapshot.head)
-            yield PreparedDocument(self, content, snapshot)
+            yield content
 
-
-@attrs.frozen(eq=False)
-class PreparedDocument:
-    """A document that is prepared for the attempts of one upload."""
-
-    document: Document
-    _content: Content = attrs.field(repr=False)
-    snapshot: Snapshot | None
-    """Snapshot of the document when the upload begins; ``None`` for a link."""
-
-    @property
-    def name(self) -> str:
-        """Name that the room shows; for a link the link without its query."""
-        return self.document.filename
-
-    @property
-    def size(self) -> int | None:
+    def size(self, content: Content) -> int | None:
         """Bytes of the document; ``None`` for a link."""
-        return None if self.snapshot is None else self.snapshot.size
+        return content.snapshot.size if self.link is None else None
 
-    @property
-    def content_type(self) -> str | None:
-        """Media type of the file; ``None`` for a link."""
-        return self.document.content_type
-
-    @property
-    def is_spent(self) -> bool:
-        """Whether the document was read and cannot be read again."""
-        return self._content.is_spent
-
-    def release(self) -> None:
-        """Drop bytes that were read with the snapshot (256 KiB at most). Call before a wait.
-
-        This only saves memory; all uploads of a process together keep 16 MiB at most.
-        """
-        self._content.release()
-
-    @asynccontextmanager
-    async def open_form(
+    def form(
         self,
+        content: Content,
         boundary: str,
         progress: Callable[[int], None] | None = None,
         before_end: Callable[[], Awaitable[None]] | None = None,
-    ) -> AsyncGenerator[tuple[bytes, MultipartBody], None]:
-        """Make the form of one attempt: its content type and its body.
+    ) -> MultipartBody:
+        """Make the form of one attempt; close it at the attempt's end.
 
         ``progress`` is called after each chunk with the bytes of the document that were sent.
         ``before_end`` is awaited after the document's last byte, before the closing boundary. The
-        document is opened when the body is first read, and closed when the block ends.
+        document is opened when the form is first read.
         """
-        link, name = self.document.link, self.document.filename
-        if link is not None:
-            plan = link_form(link, boundary=boundary)
+        name = self.filename
+        if self.link is not None:
+            plan = link_form(self.link, boundary=boundary)
         else:
             kind = self.content_type or _media_type(name, None)
-            plan = document_form(name, kind, self.size or 0, boundary=boundary)
-        body = MultipartBody(plan, name, self._content.open, progress, before_end)
-        try:
-            yield plan.content_type, body
-        finally:
-            body.close()
+            plan = document_form(name, kind, content.snapshot.size, boundary=boundary)
+        return MultipartBody(plan, name, content.open, progress, before_end)
 
 
 _MEDIA_TYPES = {

@@ -47,6 +47,8 @@ class MultipartBody:
         before_end: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.length = plan.length
+        self.content_type = plan.content_type
+        """Value of the request's ``Content-Type``."""
         self.sent = 0
         self._plan = plan
         self._name = name
