@@ -88,11 +88,9 @@ def in_virtual_time(request: pytest.FixtureRequest) -> Callable[..., Any]:
     socket takes no time on such a clock.
     """
     run = _testing().run_in_virtual_time
-    backend: Any = "asyncio"
+    backend = "asyncio"
     if "anyio_backend" in request.fixturenames:
-        backend = request.getfixturevalue("anyio_backend")
-    if isinstance(backend, tuple):
-        backend = backend[0]
+        backend = request.getfixturevalue("anyio_backend_name")
     if backend == "trio":
         try:
             import trio.testing  # noqa: F401, PLC0415 - see above

@@ -1,4 +1,4 @@
-"""Worlds for golden requests, and a pytest inside a test."""
+"""Worlds for golden requests."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.inner import inner_pytest
-from support.worlds import World, opened_world
-
-__all__ = ["inner_pytest", "world"]
+from support.raw_http import World, opened_world
 
 
 @pytest.fixture(params=["socket", "in process"])

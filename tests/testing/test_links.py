@@ -10,9 +10,10 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
-from meeting_async.testing import MeetingServer, Room, _links
+from meeting_async.testing import MeetingServer, Room, _uploads
 from support.raw_http import (
     END,
+    LIMIT,
     PDF,
     Answer,
     connect,
@@ -23,7 +24,6 @@ from support.raw_http import (
     talk_in_process,
     upload,
 )
-from support.worlds import LIMIT
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(32)
 
@@ -110,7 +110,7 @@ def test_a_slow_link_is_given_up(
     server: MeetingServer, monkeypatch: pytest.MonkeyPatch, limit: str, served: int
 ) -> None:
     """HEAD and download have a time limit each."""
-    monkeypatch.setattr(_links, limit, 0.2)
+    monkeypatch.setattr(_uploads, limit, 0.2)
     pdf = {"Content-Type": "application/pdf"}
     if served:
         server.reply_next(200, headers=pdf, path="/slow")

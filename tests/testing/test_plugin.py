@@ -6,11 +6,59 @@ has to do with imports has a process of its own.
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from importlib.metadata import entry_points
 
 import pytest
+import trio.testing  # noqa: F401 - see below
 
-from support.inner import IN_VIRTUAL_TIME, Inner
+# A pytest inside forgets the modules that it imports first: they would be made once per test.
+import meeting_async.testing
+import meeting_async.transports  # noqa: F401
+
+Inner = Callable[..., pytest.RunResult]
+
+PLUGINS = ("-p", "anyio", "-p", "meeting_async", "-p", "no:cacheprovider")
+"""By the names of their entry points; what else is installed here may not matter."""
+
+UPLOAD = """
+async def upload(client, name="deck.pdf", **how):
+    return await client.upload_whiteboard_file("room01", b"%PDF-1.7", filename=name, **how)
+"""
+
+
+@pytest.fixture(name="inner")
+def inner_pytest(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Inner:
+    """Run the tests in a text; warnings are errors, and garbage tells of what was not closed."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    pytester.makeconftest(
+        "import gc, pytest\n\n"
+        "@pytest.fixture(autouse=True)\ndef collect():\n    yield\n    gc.collect()\n"
+    )
+
+    def run(code: str, *args: str) -> pytest.RunResult:
+        pytester.makepyfile(test_inner="import anyio, pytest\n" + UPLOAD + code)
+        # It cannot rewrite the assertions of what is imported already, and would warn of it.
+        return pytester.runpytest_inprocess("-W", "error", "--assert=plain", *PLUGINS, *args)
+
+    return run
+
+
+IN_VIRTUAL_TIME = """
+import sniffio
+
+@pytest.mark.meeting_server(processing_seconds=60)
+def test_it(meeting_server, meeting_client, in_virtual_time{fixture}):
+    async def main(name):
+        assert sniffio.current_async_library() == {backend}
+        meeting_server.rooms["room01"].lock(300)
+        return await upload(meeting_client, name)
+
+    receipt = in_virtual_time(main, "late.pdf")
+    assert 360 <= receipt.seconds < 370
+    assert [file.name for file in meeting_server.rooms["room01"].received] == ["late.pdf"]
+"""
 
 
 def test_users_need_not_load_it(inner: Inner, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,21 +109,7 @@ def test_it(meeting_server, meeting_client, number):
     ).assert_outcomes(passed=2)
 
 
-def test_a_client_works_in_any_loop_a_test_runs(inner: Inner) -> None:
-    """In one after the other, too."""
-    inner(
-        """
-def test_it(meeting_server, meeting_client):
-    for backend in ("asyncio", "trio"):
-        anyio.run(upload, meeting_client, backend, backend=backend)
-        anyio.run(meeting_client.get_active_room_info, "room01", backend=backend)
-    assert [file.name for file in meeting_server.rooms["room01"].received] == ["asyncio", "trio"]
-"""
-    ).assert_outcomes(passed=1)
-
-
-@pytest.mark.parametrize("mode", ["strict", "auto"])
-def test_with_pytest_asyncio(inner: Inner, mode: str) -> None:
+def test_with_pytest_asyncio(inner: Inner) -> None:
     """Another plugin for asynchronous tests will do."""
     inner(
         """
@@ -85,7 +119,7 @@ async def test_it(meeting_server, meeting_client):
     await upload(meeting_client)
     assert len(meeting_server.rooms["room01"].received) == 1
 """,
-        *("-p", "asyncio", f"--asyncio-mode={mode}"),
+        *("-p", "asyncio", "--asyncio-mode=auto"),
         *("-o", "asyncio_default_fixture_loop_scope=function"),
     ).assert_outcomes(passed=1)
 
@@ -157,7 +191,7 @@ class TestIt:
     @pytest.mark.meeting_server(rooms=["room01", "room02"], api_key="test")
     def test_all(self, meeting_server, meeting_client):
         assert list(meeting_server.rooms) == ["room01", "room02"]
-        assert meeting_server.settings.lock_seconds == 7
+        assert meeting_server.lock_seconds == 7
         assert meeting_server.api_key == "test"
         with pytest.raises(DocumentRefused):
             anyio.run(upload, meeting_client)
@@ -169,24 +203,26 @@ class TestIt:
     ).assert_outcomes(passed=2)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        ("processing=1", "unexpected keyword argument 'processing'"),
-        ("lock_seconds=0", "'lock_seconds' must be > 0"),
-        ("accepted_kinds=['pdf', 'jpg']", "'accepted_kinds' must be in"),
-        ("rooms=['a', 'a']", "there is already a room 'a'"),
-        ("'room02'", "takes keyword arguments only, not ('room02',)"),
-    ],
-)
-def test_a_wrong_marker_is_one_clear_line(inner: Inner, arguments: str, problem: str) -> None:
+WRONG_MARKERS = {
+    "processing=1": "unexpected keyword argument 'processing'",
+    "lock_seconds=0": "'lock_seconds' must be > 0",
+    "accepted_kinds=['pdf', 'jpg']": "'accepted_kinds' must be in",
+    "rooms=['a', 'a']": "there is already a room 'a'",
+    "'room02'": "takes keyword arguments only, not ('room02',)",
+}
+
+
+def test_a_wrong_marker_is_one_clear_line(inner: Inner) -> None:
     """No traceback through the plugin."""
-    done = inner(
-        f"@pytest.mark.meeting_server({arguments})\ndef test_it(meeting_server):\n    pass\n"
-    )
-    done.assert_outcomes(errors=1)
-    (line,) = {line for line in done.outlines if line.startswith("@pytest.mark.meeting_server: ")}
-    assert problem in line
+    tests = [
+        f"@pytest.mark.meeting_server({arguments})\ndef test_{number}(meeting_server):\n    pass\n"
+        for number, arguments in enumerate(WRONG_MARKERS)
+    ]
+    done = inner("".join(tests))
+    done.assert_outcomes(errors=len(tests))
+    found = {line for line in done.outlines if line.startswith("@pytest.mark.meeting_server: ")}
+    assert len(found) == len(tests)
+    assert all(any(problem in line for line in found) for problem in WRONG_MARKERS.values())
     assert "_meeting_async_pytest.py" not in done.stdout.str()
 
 
@@ -227,7 +263,6 @@ async def test_it(meeting_server, meeting_client):
     ("fixture", "backend", "count"),
     [
         ("", '"asyncio"', 1),
-        (", anyio_backend", "anyio_backend", 2),
         (", anyio_backend_name", "anyio_backend_name", 2),
     ],
 )
@@ -236,16 +271,6 @@ def test_virtual_time(inner: Inner, fixture: str, backend: str, count: int) -> N
     done = inner(IN_VIRTUAL_TIME.format(fixture=fixture, backend=backend))
     done.assert_outcomes(passed=count)
     assert done.duration < 30
-
-
-def test_virtual_time_with_options_of_the_backend(inner: Inner) -> None:
-    """`anyio_backend` may be a name with options, which are those of a real loop."""
-    done = inner(
-        "@pytest.fixture\ndef anyio_backend():\n"
-        '    return "trio", {"strict_exception_groups": True}\n'
-        + IN_VIRTUAL_TIME.format(fixture=", anyio_backend", backend='"trio"')
-    )
-    done.assert_outcomes(passed=1)
 
 
 @pytest.mark.parametrize(
@@ -276,3 +301,77 @@ async def test_it(meeting_server, meeting_client, number):
     )
     done.assert_outcomes(passed=2)
     assert done.duration < 30
+
+
+def test_nothing_is_imported_for_those_who_do_not_ask(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither this package, whose coverage would suffer, nor anything that it needs."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    pytester.makepyfile(
+        """
+        import sys
+
+        def test_it(pytestconfig):
+            assert pytestconfig.pluginmanager.has_plugin("meeting_async")
+            heavy = {"anyio", "meeting_async", "attrs", "h11", "httpx", "trio"}
+            assert not heavy & set(sys.modules)
+
+        def test_asyncio(meeting_server, in_virtual_time):
+            async def main():
+                pass
+            in_virtual_time(main)
+            assert "trio.testing" not in sys.modules
+        """
+    )
+    pytester.runpytest_subprocess("-p", "meeting_async").assert_outcomes(passed=2)
+
+
+HINT = 'install the extra "testing", for example: pip install "meeting-async[testing]"'
+
+
+@pytest.mark.parametrize(
+    ("missing", "arguments", "line"),
+    [
+        ("python_multipart", "meeting_server", f"needs python_multipart: {HINT}"),
+        ("h11", "meeting_client", f"needs h11: {HINT}"),
+        ("h11", "in_virtual_time", f"needs h11: {HINT}"),
+        (
+            "trio.testing",
+            "anyio_backend, in_virtual_time",
+            "in_virtual_time on trio needs trio: pip install trio",
+        ),
+    ],
+)
+def test_what_is_missing_is_named(
+    inner: Inner, monkeypatch: pytest.MonkeyPatch, missing: str, arguments: str, line: str
+) -> None:
+    """In one clear line, where a test asks for it; all other tests run."""
+    monkeypatch.setitem(sys.modules, missing, None)
+    monkeypatch.delitem(sys.modules, "meeting_async.testing")  # to be imported again
+    done = inner(
+        '@pytest.fixture\ndef anyio_backend():\n    return "trio"\n\n'
+        f"def test_one({arguments}): pass\ndef test_two(): pass\n"
+    )
+    done.assert_outcomes(passed=1, errors=1)
+    assert any(found.endswith(line) for found in done.outlines)
+    assert "Traceback" not in done.stdout.str()
+    assert "_meeting_async_pytest.py" not in done.stdout.str()
+
+
+def test_asyncio_needs_no_trio(inner: Inner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Virtual time on asyncio works without it."""
+    monkeypatch.setitem(sys.modules, "trio", None)
+    monkeypatch.setitem(sys.modules, "trio.testing", None)
+    inner(IN_VIRTUAL_TIME.format(fixture="", backend='"asyncio"')).assert_outcomes(passed=1)
+
+
+def test_it_can_be_switched_off(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the name of the entry point."""
+    monkeypatch.delenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", raising=False)
+    pytester.makepyfile("def test_it(meeting_server):\n    pass\n")
+    done = pytester.runpytest_inprocess(
+        "--assert=plain", *("-p", "no:meeting_async"), *("-p", "no:asyncio")
+    )
+    done.assert_outcomes(errors=1)
+    done.stdout.fnmatch_lines(["*fixture 'meeting_server' not found"])

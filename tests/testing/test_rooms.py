@@ -1,19 +1,93 @@
-"""Locks and conversions in virtual time, on asyncio and on trio."""
+"""The clock that jumps; locks and conversions on it, on asyncio and on trio."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
+import time
 from collections.abc import Awaitable, Callable
 from types import ModuleType
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from meeting_async import testing
-from meeting_async.testing import MeetingServer, run_in_virtual_time
+from meeting_async.testing import MeetingServer, VirtualTimeLoop, _virtual_time, run_in_virtual_time
 from support.raw_http import call, talk_in_process, upload
+
+BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
+
+
+@BACKENDS
+def test_a_day_takes_no_time(backend: str) -> None:
+    """Sleeps, limits and several tasks keep their order; the result is returned."""
+    woken: list[int] = []
+
+    async def sleeper(hours: int) -> None:
+        await anyio.sleep(hours * 3600)
+        woken.append(hours)
+
+    async def main(hours: int) -> float:
+        began = anyio.current_time()
+        async with anyio.create_task_group() as tasks:
+            for number in range(hours, 0, -1):
+                tasks.start_soon(sleeper, number)
+            with anyio.move_on_after(1800) as limit:
+                await anyio.sleep_forever()
+            assert limit.cancelled_caught
+        return anyio.current_time() - began
+
+    began = time.monotonic()
+    assert run_in_virtual_time(main, 72, backend=backend) == 72 * 3600
+    assert woken == list(range(1, 73))
+    assert time.monotonic() - began < 20  # three days in some milliseconds
+
+
+@BACKENDS
+def test_infinity_is_never_reached(backend: str) -> None:
+    """A task that sleeps for ever does not stop the clock for the others."""
+
+    async def main() -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(anyio.sleep_forever)
+            await anyio.sleep(10**6)
+            tasks.cancel_scope.cancel()
+
+    run_in_virtual_time(main, backend=backend)
+
+
+@BACKENDS
+def test_a_thread_is_waited_for_when_no_timer_is_left(backend: str) -> None:
+    """It takes real time, and none on the clock."""
+
+    async def main() -> float:
+        began = anyio.current_time()
+        await anyio.to_thread.run_sync(time.sleep, 0.1)
+        return anyio.current_time() - began
+
+    assert run_in_virtual_time(main, backend=backend) == 0
+
+
+def test_a_standstill_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If nothing can happen any more, asyncio's loop says so instead of hanging."""
+    monkeypatch.setattr(_virtual_time, "STUCK_SECONDS", 0.05)
+    with pytest.raises(RuntimeError, match="nothing can happen any more"):
+        run_in_virtual_time(anyio.sleep_forever)
+
+
+def test_the_loop_is_anyio_s_option() -> None:
+    """A whole run on that loop, as the fixture `anyio_backend` of a module says it."""
+
+    async def main() -> object:
+        await anyio.sleep(300)
+        return asyncio.get_running_loop()
+
+    options = {"loop_factory": VirtualTimeLoop}
+    assert isinstance(anyio.run(main, backend_options=options), VirtualTimeLoop)
+
 
 Run = Callable[[Callable[[], Awaitable[Any]]], Any]
 
@@ -192,21 +266,6 @@ def test_somebody_else_comes_later(run: Run) -> None:
     assert seen == sorted(taken + refused)
 
 
-def test_a_lock_that_was_freed_is_not_taken_back(run: Run) -> None:
-    """An upload of somebody else that met a lock does not take the room after an early unlock."""
-    server = MeetingServer()
-    room = server.add_room("room01")
-
-    async def main() -> None:
-        room.lock(100)
-        room.lock(1000, after=5)
-        await anyio.sleep(10)
-        room.unlock()
-        assert not room.locked
-
-    run(main)
-
-
 def test_an_ended_room_is_forgotten_after_some_seconds(run: Run) -> None:
     """ROOM_NOT_ACTIVE at first, then ROOM_NOT_FOUND; one that is switched off stays not active."""
     server = MeetingServer()
@@ -245,7 +304,7 @@ def test_a_client_that_is_cancelled_in_its_body_leaves_nothing(run: Run) -> None
     async def main() -> None:
         scope = {"type": "http", "method": "POST", "path": "/auth/x", "headers": []}
         with anyio.move_on_after(5):
-            await server(scope, receive, receive)  # type: ignore[arg-type]  # nothing is sent
+            await server(scope, receive, receive)
 
     run(main)
     (request,) = server.requests
@@ -283,21 +342,12 @@ def test_settings_and_rooms_are_checked() -> None:
 
 @pytest.mark.both_loops
 @pytest.mark.anyio
-async def test_other_protocols_are_answered() -> None:
-    """An ASGI host that offers lifespan or websockets: confirmed, and closed."""
+async def test_other_protocols_are_refused() -> None:
+    """An ASGI host that offers lifespan or websockets learns that there are none."""
     server = MeetingServer()
-    messages = ["lifespan.startup", "lifespan.shutdown"]
-    sent: list[str] = []
-
-    async def send(message: Any) -> None:
-        sent.append(message["type"])
-
-    async def receive() -> Any:
-        return {"type": messages.pop(0)}
-
-    await server({"type": "lifespan"}, receive, send)
-    await server({"type": "websocket", "path": "/", "headers": []}, receive, send)
-    assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete", "websocket.close"]
+    for kind in ("lifespan", "websocket"):
+        with pytest.raises(NotImplementedError, match="HTTP only"):
+            await server({"type": kind, "path": "/"}, anyio.sleep_forever, anyio.sleep)
     assert server.requests == []
 
 

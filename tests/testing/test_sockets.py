@@ -23,9 +23,11 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from meeting_async.testing import MeetingServer, RecordedRequest
+from meeting_async.testing import MeetingServer
 from support.raw_http import (
+    BODY_LIMIT,
     INFO,
+    LIMIT,
     PDF,
     UPLOAD,
     Answer,
@@ -37,7 +39,6 @@ from support.raw_http import (
     talk,
     upload,
 )
-from support.worlds import BODY_LIMIT, LIMIT
 
 ASK = call(INFO, {"room_id": "room01"})
 NOTHING = request("/", b"", {}, "GET")
@@ -170,29 +171,6 @@ def test_a_client_that_leaves_in_its_body_leaves_nothing(
     assert (server.requests[0].status, len(room.accepted)) == (None, 1)
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
     assert capfd.readouterr().err == ""
-
-
-def test_a_request_is_told_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
-    """`on_request=print` is a line per request; a callback that fails is logged, no more."""
-    told: list[RecordedRequest] = []
-    lines: list[str] = []
-
-    def on_request(done: RecordedRequest) -> None:
-        lines.append(str(done))
-        told.append(done)
-        if len(told) > 1:
-            raise ValueError("no more")
-
-    server = MeetingServer(on_request=on_request)
-    with server.run() as url:
-        assert talk(url, upload()).code == (400, "ROOM_NOT_FOUND")
-        until(lambda: told)
-        assert talk(url, NOTHING).status == 404
-        until(lambda: len(told) == 2)
-    first, second = lines
-    assert first.startswith(f"POST {UPLOAD} room01 400 ROOM_NOT_FOUND 141 bytes ")
-    assert second.startswith("GET / 404 0 bytes ")
-    assert [record.getMessage() for record in caplog.records] == ["on_request failed"]
 
 
 def test_a_large_document_costs_no_memory() -> None:

@@ -21,11 +21,10 @@ except ImportError as _error:
         'install the extra "testing", for example: pip install "meeting-async[testing]"'
     ) from _error
 
+from meeting_async.testing._application import RecordedRequest
 from meeting_async.testing._files import ACCEPTED_KINDS
 from meeting_async.testing._rooms import ReceivedFile, Room
 from meeting_async.testing._server import MeetingServer
-from meeting_async.testing._settings import Settings
-from meeting_async.testing._state import RecordedRequest
 from meeting_async.testing._virtual_time import VirtualTimeLoop, run_in_virtual_time
 
 __all__ = [
@@ -34,7 +33,6 @@ __all__ = [
     "ReceivedFile",
     "RecordedRequest",
     "Room",
-    "Settings",
     "VirtualTimeLoop",
     "run_in_virtual_time",
 ]

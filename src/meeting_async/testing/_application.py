@@ -1,179 +1,224 @@
-"""The ASGI application: from the bytes of a request to its answer."""
+"""From the bytes of a request to those of its answer, and the ASGI application around that."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
+import anyio
 import attrs
+import h11
 
-from meeting_async.testing._calls import CALLS, answer_call, parse, room_id_of
-from meeting_async.testing._faults import (
-    WIRE,
-    BodyFault,
-    Channel,
-    ReplyFault,
-    send_whole,
-)
-from meeting_async.testing._files import BrokenForm, Form, FormReceiver
-from meeting_async.testing._links import HOSTED_PATH
-from meeting_async.testing._messages import (
-    BASE_PATH,
-    UPLOAD_PATH,
-    Receive,
-    Refused,
-    Reply,
-    Request,
-    Scope,
-    Send,
-    authenticate,
-    method_path,
-)
-from meeting_async.testing._settings import Settings
-from meeting_async.testing._state import Entry, State
+from meeting_async.testing._calls import CALLS, answer_call, get, parse
+from meeting_async.testing._faults import CONTINUE, Fault, Faults, Write
+from meeting_async.testing._files import FormReceiver, Part
+from meeting_async.testing._messages import UPLOAD, Cut, Refused, Reply, authenticate, method_path
+from meeting_async.testing._rooms import Rooms
 from meeting_async.testing._uploads import answer_upload
 
 MAX_HEAD_BYTES = 4096
 """Longer request lines and headers are refused with 431."""
+
+MAX_IN_PROCESS_BYTES = 32 * 1024**2
+"""In process a reply that never ends ends after this, as callers collect it before they look."""
+
+Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
+Read: TypeAlias = Callable[[], Awaitable[tuple[bytes, bool]]]
+"""Returns the next bytes of a body, and whether there are more."""
+
+
+@attrs.define(kw_only=True)
+class RecordedRequest:
+    """A request as the server has seen it so far; as text it is one line."""
+
+    method: str
+    path: str
+    room_id: str | None = None
+    """The Room-Id header's or the JSON body's."""
+    status: int | None = None
+    """The HTTP status answered, whether or not anybody still listened; None while (or because)
+    nothing was answered."""
+    status_code: str = ""
+    """The name in the server's own record; ``""`` for other answers."""
+    body_bytes: int = 0
+    """Bytes of the body that have arrived."""
+    at: float
+    """When the request began, in seconds of the server's clock."""
+    seconds: float | None = None
+    """How long it took; None while it goes on."""
+
+    def __str__(self) -> str:
+        answer = "no answer" if self.status is None else f"{self.status} {self.status_code}".strip()
+        room = f" {self.room_id}" if self.room_id else ""
+        seconds = "" if self.seconds is None else f" {self.seconds:.2f} s"
+        line = f"{self.method} {self.path}{room} {answer} {self.body_bytes:,} bytes{seconds}"
+        return "".join(c if c.isprintable() else "?" for c in line)
+
+
+@attrs.frozen(eq=False)
+class State:
+    """What a server knows: rooms with settings and clock, faults, requests, files for download."""
+
+    rooms: Rooms
+    faults: Faults
+    on_request: Callable[[RecordedRequest], object]
+    requests: list[RecordedRequest] = attrs.field(factory=list, init=False)
+    files: dict[tuple[str, str], Reply] = attrs.field(factory=dict, init=False)
+    """Method and path to the answer."""
+
+
+@attrs.define(eq=False)
+class Exchange:
+    """A request while it is treated: its body is read, then its answer is written."""
+
+    state: State
+    record: RecordedRequest
+    pairs: Headers
+    read: Read
+    write: Write
+
+    async def run(self) -> None:
+        """Play what is scripted, or else answer."""
+        record, clock = self.record, self.state.rooms.clock
+        self.state.requests.append(record)
+        try:
+            await self._respond()
+        finally:
+            record.seconds = clock.now() - record.at
+            self.state.on_request(record)
+
+    async def _respond(self) -> None:
+        # Blanks around a value are not part of it (RFC 9110 section 5.5).
+        headers = {name.lower(): value.strip(b" \t") for name, value in reversed(self.pairs)}
+        record, faults = self.record, self.state.faults
+        room_id = headers.get(b"room-id", b"").decode(errors="backslashreplace")
+        record.room_id = room_id or None
+        fault = faults.take(record.path, is_body_read=False)
+        if fault and not fault.in_body:
+            await self._send(fault, Reply(200).closing())
+            return
+        try:
+            self._check_sizes(headers)
+            body = await self._body(headers.get(b"content-type", b""), fault)
+        except Refused as refused:
+            await self._send(Fault(), refused.reply(record.path))
+            return
+        named = get(parse(body) or {}, "room_id")
+        if isinstance(named, str):
+            record.room_id = room_id or named or None
+        fault = faults.take(record.path, is_body_read=True) or Fault()
+        own = Reply(200)
+        if fault.when == "afterwards":
+            own = await self._answer(headers, room_id, body)
+        await self._send(fault, own)
+
+    async def _send(self, fault: Fault, own: Reply) -> None:
+        """Send the server's own reply, or what a fault makes of it."""
+        await anyio.sleep(fault.delay)
+        reply = fault.make_reply(self.record.path) if fault.make_reply else own
+        if fault.make_reply and fault.when == "before_body":
+            reply = reply.closing()
+
+        async def write(data: bytes) -> None:
+            if data.startswith(b"HTTP/1.1 %d " % reply.status):
+                self.record.status, self.record.status_code = reply.status, reply.status_code
+            if self.record.method == "HEAD":  # is answered with a head only
+                data = b"".join(data.partition(b"\r\n\r\n")[:2])
+            await self.write(data)
+
+        await fault.send(reply, fault, write)
+
+    def _check_sizes(self, headers: Mapping[bytes, bytes]) -> None:
+        """Refuse a head that is too long, and a body that is declared too long."""
+        head = len(f"{self.record.method} {self.record.path} HTTP/1.1\r\n\r\n")
+        if head + sum(len(name) + len(value) + 4 for name, value in self.pairs) > MAX_HEAD_BYTES:
+            raise Refused(status=431)
+        declared = headers.get(b"content-length", b"")
+        if declared.isdigit() and int(declared) > self.state.rooms.settings.max_body_size:
+            raise Refused(status=413)
+
+    async def _body(self, content_type: bytes, fault: Fault | None) -> bytes | list[Part]:
+        """Read the whole body; a multipart one is a form."""
+        settings, raw = self.state.rooms.settings, bytearray()
+        is_form = content_type.lower().startswith(b"multipart/form-data")
+        form = FormReceiver(content_type, keep_content=settings.keep_content)
+        more = True
+        while more:
+            chunk, more = await self.read()
+            self.record.body_bytes += len(chunk)
+            if self.record.body_bytes > settings.max_body_size:
+                raise Refused(status=413)
+            if fault and (not more or self.record.body_bytes >= fault.after):
+                await fault.strike()
+                fault = None
+            (form.write if is_form else raw.extend)(chunk)
+        body = form.finish() if is_form else bytes(raw)
+        if body is None:
+            raise Refused(status=400)
+        return body
+
+    async def _answer(
+        self, headers: Mapping[bytes, bytes], room_id: str, body: bytes | list[Part]
+    ) -> Reply:
+        method, path = self.record.method, self.record.path
+        call, is_ours = method_path(path), path.lower().startswith("/auth/") and method == "POST"
+        if not is_ours or call not in {UPLOAD, *CALLS}:
+            return self.state.files.get((method, path)) or Reply.plain(404)
+        try:
+            authenticate(self.state.rooms.settings, headers, body)
+            if call == UPLOAD:
+                return await answer_upload(self.state.rooms, room_id, body)
+            return answer_call(self.state.rooms, call, body)
+        except Refused as refused:
+            return refused.reply(path)
+
+
+# --- in process --------------------------------------------------------------------------------
 
 
 class Disconnected(Exception):
     """The client has gone before its body was complete, so there is nothing to answer."""
 
 
-async def application(state: State, scope: Scope, receive: Receive, send: Send) -> None:
-    """Serve ``state`` (ASGI 3)."""
+async def respond_in_process(state: State, scope: Any, receive: Any, send: Any) -> None:
+    """Treat a request of an ASGI 3 host."""
     if scope["type"] != "http":
-        await _other_protocol(scope, receive, send)
-        return
+        raise NotImplementedError("a meeting server speaks HTTP only")
+    peer = h11.Connection(h11.CLIENT)  # takes the answer apart again
+    peer.send(h11.Request(method=scope["method"], target="/", headers=[("host", "x")]))
+    peer.send(h11.EndOfMessage())
+    left = MAX_IN_PROCESS_BYTES
+
+    async def read() -> tuple[bytes, bool]:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise Disconnected
+        return message.get("body", b""), message.get("more_body", False)
+
+    async def write(data: bytes) -> None:
+        nonlocal left
+        left -= len(data)
+        if left < 0:
+            raise Cut
+        if data.startswith(CONTINUE):
+            await anyio.sleep_forever()  # nobody here can see it
+        if peer.their_state is not h11.DONE:  # what follows an answer would be for the next request
+            peer.receive_data(data)
+            for event in iter(peer.next_event, h11.NEED_DATA):
+                await send(_message(event))
+
     path = scope["path"].removeprefix(scope.get("root_path", ""))
-    entry = state.log.open(scope["method"], path, state.clock.now())
-    wire = (scope.get("extensions") or {}).get(WIRE)
-    channel = Channel(send=send, wire=wire, note=entry.answer, method=entry.method)
-    try:
-        with contextlib.suppress(Disconnected):
-            await _respond(state, scope, receive, entry, channel)
-    finally:
-        state.log.close(entry, state.clock.now())
+    record = RecordedRequest(method=scope["method"], path=path, at=state.rooms.clock.now())
+    with contextlib.suppress(Disconnected):
+        await Exchange(state, record, scope["headers"], read, write).run()
+        if peer.their_state is h11.SEND_BODY:
+            raise Cut
 
 
-async def _other_protocol(scope: Scope, receive: Receive, send: Send) -> None:
-    """Close a websocket; confirm the start and the stop that an ASGI host announces."""
-    if scope["type"] == "websocket":
-        await send({"type": "websocket.close"})
-        return
-    while (message := await receive())["type"] == "lifespan.startup":
-        await send({"type": "lifespan.startup.complete"})
-    await send({"type": f"{message['type']}.complete"})
-
-
-def _first_values(scope: Scope) -> dict[bytes, bytes]:
-    """Blanks around a value are not part of it (RFC 9110 section 5.5)."""
-    return {name.lower(): value.strip(b" \t") for name, value in reversed(scope["headers"])}
-
-
-async def _respond(
-    state: State, scope: Scope, receive: Receive, entry: Entry, channel: Channel
-) -> None:
-    """Read a request, then play what is scripted or else answer."""
-    headers = _first_values(scope)
-    entry.room_id = headers.get(b"room-id", b"").decode(errors="backslashreplace") or None
-    fault = state.faults.take(entry.path, is_body_read=False)
-    if isinstance(fault, ReplyFault):
-        await fault.play(entry.path, None, channel)
-        return
-    interruption = fault if isinstance(fault, BodyFault) else None
-    try:
-        _check_sizes(state.settings, scope, headers)
-        body = await _Incoming(state.settings, receive, entry, interruption).read(headers)
-    except Refused as refused:
-        await send_whole(refused.reply, channel)
-        return
-    if isinstance(body, bytes) and not entry.room_id:
-        entry.room_id = room_id_of(parse(body) or {})
-    fault = state.faults.take(entry.path, is_body_read=True)
-    own = None
-    if not fault or fault.when == "afterwards":
-        own = await _treated(state, Request(entry.method, entry.path, headers, body))
-    if isinstance(fault, ReplyFault):
-        await fault.play(entry.path, own, channel)
-    elif own:
-        await send_whole(own, channel)
-
-
-def _check_sizes(settings: Settings, scope: Scope, headers: Mapping[bytes, bytes]) -> None:
-    """Refuse a head that is too long, and a body that is declared too long."""
-    head = len(scope["method"] + scope["path"]) + len("  HTTP/1.1\r\n\r\n")
-    head += sum(len(name) + len(value) + 4 for name, value in scope["headers"])
-    if head > MAX_HEAD_BYTES:
-        raise Refused(Reply.plain(431, close=True))
-    declared = headers.get(b"content-length", b"")
-    if declared.isdigit() and int(declared) > settings.max_body_size:
-        raise _too_large()
-
-
-def _too_large() -> Refused:
-    return Refused(Reply.plain(413, close=True))
-
-
-@attrs.define(eq=False)
-class _Incoming:
-    """The body of a request while it arrives."""
-
-    settings: Settings
-    receive: Receive
-    entry: Entry
-    interruption: BodyFault | None
-
-    async def read(self, headers: Mapping[bytes, bytes]) -> bytes | Form:
-        """Read the whole body; a multipart one is a form."""
-        content_type = headers.get(b"content-type", b"")
-        if not content_type.lower().startswith(b"multipart/form-data"):
-            return b"".join([chunk async for chunk in self._chunks()])
-        receiver = FormReceiver(content_type, keep_content=self.settings.keep_content)
-        async for chunk in self._chunks():
-            receiver.write(chunk)
-        try:
-            return receiver.finish()
-        except BrokenForm:
-            raise Refused(Reply.plain(400, close=True)) from None
-
-    async def _chunks(self) -> AsyncIterator[bytes]:
-        more = True
-        while more:
-            message = await self.receive()
-            if message["type"] != "http.request":
-                raise Disconnected
-            chunk, more = message.get("body", b""), message.get("more_body", False)
-            self.entry.body_bytes += len(chunk)
-            if self.entry.body_bytes > self.settings.max_body_size:
-                raise _too_large()
-            await self._interrupt(is_complete=not more)
-            yield chunk
-
-    async def _interrupt(self, *, is_complete: bool) -> None:
-        fault = self.interruption
-        if fault and fault.is_due(self.entry.body_bytes, is_complete=is_complete):
-            self.interruption = None
-            await fault.strike()
-
-
-async def _treated(state: State, request: Request) -> Reply:
-    try:
-        return await _answer(state, request)
-    except Refused as refused:
-        return refused.reply
-
-
-async def _answer(state: State, request: Request) -> Reply:
-    if request.path.startswith(HOSTED_PATH):
-        return state.hosted.answer(request.method, request.path)
-    path, settings = method_path(request.path), state.settings
-    is_ours = request.path.lower().startswith(BASE_PATH + "/")
-    is_upload = path == method_path(UPLOAD_PATH)
-    if not is_ours or request.method != "POST" or not (is_upload or path in CALLS):
-        return Reply.plain(404)
-    authenticate(request, settings.api_key, settings.api_secret)
-    if is_upload:
-        return await answer_upload(state, request)
-    return answer_call(state, path, request.body)
+def _message(event: object) -> dict[str, Any]:
+    if isinstance(event, h11.Response):
+        pairs = list(event.headers)
+        return {"type": "http.response.start", "status": event.status_code, "headers": pairs}
+    body, more = (bytes(event.data), True) if isinstance(event, h11.Data) else (b"", False)
+    return {"type": "http.response.body", "body": body, "more_body": more}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import json
 import math
 import threading
@@ -13,6 +12,7 @@ from typing import Literal
 
 import attrs
 
+from meeting_async.testing._messages import Refused
 from meeting_async.testing._settings import Clock, Settings
 
 ENDING_SECONDS = 5.0
@@ -43,28 +43,17 @@ class ReceivedFile:
     """The bytes, if the server has ``keep_content=True``."""
 
 
-class Outcome(enum.Enum):
-    """How the conversion of an accepted upload ends."""
-
-    CONVERTED = "converted"
-    FAILED = "failed"
-    TIMED_OUT = "timed out"
-
-
-@attrs.frozen
-class Upload:
-    """An accepted upload. When and how its conversion ends is fixed from the start."""
-
-    file: ReceivedFile
-    ends_at: float
-    outcome: Outcome
-
-
 @attrs.define(eq=False)
 class Lock:
-    """The right to upload to a room, until a moment of the server's clock."""
+    """The right to upload to a room, until a moment of the server's clock.
+
+    With a file it is an accepted upload, whose conversion ends then.
+    """
 
     until: float
+    file: ReceivedFile | None = None
+    problem: str = ""
+    """Why the file is not converted; ``""`` if it is."""
 
 
 @attrs.define(eq=False, repr=False)
@@ -77,21 +66,21 @@ class Room:
     """
 
     room_id: str
-    title: str
-    active: bool
-    presenter: bool
-    participants: Sequence[str]
-    _settings: Settings = attrs.field(alias="settings")
-    _clock: Clock = attrs.field(alias="clock")
+    _settings: Settings
+    _clock: Clock
+    title: str = attrs.field(default=attrs.Factory(lambda room: room.room_id, takes_self=True))
+    active: bool = False
+    presenter: bool = False
+    participants: Sequence[str] = ()
     processing_seconds: float | None = None
     fail_conversion: bool = False
     sid: str = attrs.field(init=False)
     _created: int = attrs.field(init=False)
-    _gone_at: float = attrs.field(default=math.inf, init=False)
+    _gone_at: float = attrs.field(init=False)
     _lock: Lock = attrs.field(factory=lambda: Lock(-math.inf), init=False)
     _holds: list[tuple[float, float]] = attrs.field(factory=list, init=False)
     """Start and length of the uploads of others that are still to come."""
-    _uploads: list[Upload] = attrs.field(factory=list, init=False)
+    _uploads: list[Lock] = attrs.field(factory=list, init=False)
     _guard: threading.RLock = attrs.field(factory=threading.RLock, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -107,27 +96,20 @@ class Room:
     def received(self) -> tuple[ReceivedFile, ...]:
         """The files on the whiteboard's list by now, in the order of acceptance."""
         now = self._clock.latest()
-        with self._guard:
-            return tuple(
-                upload.file
-                for upload in self._uploads
-                if upload.outcome is Outcome.CONVERTED and upload.ends_at <= now
-            )
+        done = [lock for lock in self._uploads if lock.until <= now and not lock.problem]
+        return tuple(lock.file for lock in done if lock.file)
 
     @property
     def accepted(self) -> tuple[ReceivedFile, ...]:
         """Every file accepted so far, whether its conversion goes on, ended or failed."""
-        with self._guard:
-            return tuple(upload.file for upload in self._uploads)
+        return tuple(lock.file for lock in self._uploads if lock.file)
 
     # --- lock ------------------------------------------------------------------------------------
 
     @property
     def locked(self) -> bool:
         """Whether an upload would be refused with 409 now."""
-        now = self._clock.latest()
-        with self._guard:
-            return self._is_locked(now)
+        return self._is_locked(self._clock.latest())
 
     def lock(self, seconds: float | None = None, *, after: float | None = None) -> None:
         """Lock the room as somebody else's upload does.
@@ -150,65 +132,59 @@ class Room:
 
     def unlock(self) -> None:
         """Free the room, whoever holds it."""
-        now = self._clock.latest()
         with self._guard:
-            self._is_locked(now)
+            self._is_locked(self._clock.latest())
             self._lock = Lock(-math.inf)
 
-    def acquire(self) -> Lock | None:
-        """Take the lock for ``lock_seconds``; None while somebody else has it."""
+    def acquire(self) -> Lock:
+        """Take the lock for ``lock_seconds``; refused while somebody else has it."""
         now = self._clock.now()
         with self._guard:
             if self._is_locked(now):
-                return None
+                raise Refused("CONFLICT", "another upload for this room is in progress")
             self._lock = Lock(now + self._settings.lock_seconds)
             return self._lock
 
     def release(self, lock: Lock) -> None:
         """Give the lock back before its time; no other lock of the room is touched."""
-        now = self._clock.now()
         with self._guard:
-            self._is_locked(now)
+            self._is_locked(self._clock.now())
             lock.until = -math.inf
 
-    def accept(self, lock: Lock, file: ReceivedFile, *, fails: bool) -> Upload:
+    def accept(self, lock: Lock, file: ReceivedFile, *, fails: bool) -> None:
         """Begin the conversion of ``file`` and hold the lock until it ends, never longer."""
         seconds = self.processing_seconds
         seconds = self._settings.processing_seconds if seconds is None else seconds
         with self._guard:
-            ends_at = min(file.at + seconds, lock.until)
-            outcome = Outcome.FAILED if fails or self.fail_conversion else Outcome.CONVERTED
+            lock.file = file
             if file.at + seconds > lock.until:
-                outcome = Outcome.TIMED_OUT
-            upload = Upload(file, ends_at, outcome)
-            self._uploads.append(upload)
-            lock.until = ends_at
-        return upload
+                lock.problem = "the conversion timed out"
+            elif fails or self.fail_conversion:
+                lock.problem = "the conversion failed"
+            lock.until = min(file.at + seconds, lock.until)
+            self._uploads.append(lock)
 
     def _is_locked(self, now: float) -> bool:
         """Let the uploads of others that have come by now take the lock, if it was free then."""
-        while self._holds and self._holds[0][0] <= now:
-            start, seconds = self._holds.pop(0)
-            if start >= self._lock.until:
-                self._lock = Lock(start + seconds)
-        return now < self._lock.until
+        with self._guard:
+            while self._holds and self._holds[0][0] <= now:
+                start, seconds = self._holds.pop(0)
+                if start >= self._lock.until:
+                    self._lock = Lock(start + seconds)
+            return now < self._lock.until
 
     # --- session ---------------------------------------------------------------------------------
 
-    def why_not_active(self) -> str:
-        """Return the ``status_code`` for calls that need an active room; ``""`` if it is one."""
-        if self.active:
-            return ""
-        is_gone = self._clock.now() >= self._gone_at
-        return "ROOM_NOT_FOUND" if is_gone else "ROOM_NOT_ACTIVE"
+    def is_gone(self) -> bool:
+        """Whether the room has ended so long ago that it is forgotten."""
+        return not self.active and self._clock.now() >= self._gone_at
 
     def open(self, title: str) -> None:
         """Begin a session with nobody in it, unless one is running."""
-        if self.active:
-            return
-        self.active, self.presenter, self.participants = True, False, ()
-        self.title = title
-        self._begin_session()
+        if not self.active:
+            self.active, self.presenter, self.participants = True, False, ()
+            self.title = title
+            self._begin_session()
 
     def _begin_session(self) -> None:
         self.sid = f"RM_{uuid.uuid4().hex[:12]}"
@@ -226,19 +202,9 @@ class Room:
         """End the session and return its record for the list of past rooms."""
         self.active = False
         self._gone_at = self._clock.now() + ENDING_SECONDS
-        return {
-            "room_title": self.title,
-            "room_id": self.room_id,
-            "room_sid": self.sid,
-            "joined_participants": str(len(self._people())),
-            "webhook_url": "",
-            "created": _timestamp(self._created),
-            "ended": _timestamp(int(time.time())),
-        }
-
-    def record(self) -> dict[str, object]:
-        """Return the room and its people, as ``getActiveRoomInfo`` tells them."""
-        return {"room_info": self.info(), "participants_info": self.participants_info()}
+        kept = ("room_title", "room_id", "joined_participants", "webhook_url")
+        times = {"created": _timestamp(self._created), "ended": _timestamp(time.time())}
+        return {name: self.info()[name] for name in kept} | {"room_sid": self.sid} | times
 
     def info(self) -> dict[str, object]:
         """Return the room record: 64-bit integers as strings, metadata as JSON text, flags 0/1."""
@@ -277,5 +243,28 @@ class Room:
         return presenter + [(name, False) for name in self.participants]
 
 
-def _timestamp(seconds: int) -> str:
+def _timestamp(seconds: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
+@attrs.frozen(eq=False)
+class Rooms:
+    """All rooms by their id, and the records of past sessions."""
+
+    settings: Settings
+    clock: Clock = attrs.field(factory=Clock)
+    by_id: dict[str, Room] = attrs.field(factory=dict)
+    past: list[dict[str, object]] = attrs.field(factory=list)
+
+    def get(self, room_id: str) -> Room:
+        """Return a room; one that is not there is added, not active and with nobody in it."""
+        return self.by_id.setdefault(room_id, Room(room_id, self.settings, self.clock))
+
+    def active(self, room_id: str) -> Room:
+        """Return an active room; refused if it is not there or not active."""
+        room = self.by_id.get(room_id)
+        if room is None or room.is_gone():
+            raise Refused("ROOM_NOT_FOUND", "the room is not there")
+        if not room.active:
+            raise Refused("ROOM_NOT_ACTIVE", "the room is not active")
+        return room

@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from types import MappingProxyType
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+from urllib.parse import quote
 
 import anyio
 import anyio.to_thread
+import attrs
+from anyio.from_thread import start_blocking_portal
 
-from meeting_async.testing._application import application
+from meeting_async.testing._application import RecordedRequest, State, respond_in_process
 from meeting_async.testing._faults import Script
-from meeting_async.testing._files import ACCEPTED_KINDS
-from meeting_async.testing._messages import Receive, Scope, Send
-from meeting_async.testing._rooms import Room
+from meeting_async.testing._files import media_type_of
+from meeting_async.testing._messages import Reply
+from meeting_async.testing._rooms import Room, Rooms
 from meeting_async.testing._settings import Settings
-from meeting_async.testing._sockets import listen, serving_in_thread, url_of
-from meeting_async.testing._state import RecordedRequest, RequestLog, State
+from meeting_async.testing._sockets import listen, serve, url_of
 
 
-class Running(AbstractContextManager[str], AbstractAsyncContextManager[str]):
+class Running(contextlib.AbstractContextManager[str], contextlib.AbstractAsyncContextManager[str]):
     """A server that runs during a ``with`` or an ``async with`` block, whose value is its URL."""
 
-    def __init__(self, running: AbstractContextManager[str]) -> None:
+    def __init__(self, running: contextlib.AbstractContextManager[str]) -> None:
         self._running = running
 
     def __enter__(self) -> str:
@@ -41,12 +42,15 @@ class Running(AbstractContextManager[str], AbstractAsyncContextManager[str]):
             await anyio.to_thread.run_sync(self._running.__exit__, None, None, None)
 
 
-class MeetingServer(Script):
+@attrs.define(eq=False, repr=False, kw_only=True)
+class MeetingServer(Settings, Script):
     """A web-meeting server for development and tests, with rooms, locks and a whiteboard.
 
     It is an ASGI application: in process it runs in the caller's event loop, asyncio or trio, on
     that loop's clock, virtual time included. :meth:`run` puts it on a real socket in a thread of
     its own, on the monotonic clock; from then on all its times are that clock's.
+
+    All arguments are attributes, too, and may be set at any time but ``on_request``.
 
     Args:
         api_key: The key that clients send.
@@ -70,61 +74,19 @@ class MeetingServer(Script):
 
     """
 
-    def __init__(
-        self,
-        *,
-        api_key: str = "devkey",
-        api_secret: str = "devsecret",  # noqa: S107 - a development default, no secret
-        max_size_whiteboard_file: int = 30 * 1024**2,
-        max_body_size: int = 50 * 1024**2,
-        lock_seconds: float = 300.0,
-        processing_seconds: float = 0.0,
-        reply_after: float | None = None,
-        presenter_required: bool = True,
-        strict_room_ids: bool = True,
-        accepted_kinds: Collection[str] = ACCEPTED_KINDS,
-        keep_content: bool = False,
-        on_request: Callable[[RecordedRequest], object] | None = None,
-    ) -> None:
-        settings = Settings(
-            api_key=api_key,
-            api_secret=api_secret,
-            max_size_whiteboard_file=max_size_whiteboard_file,
-            max_body_size=max_body_size,
-            lock_seconds=lock_seconds,
-            processing_seconds=processing_seconds,
-            reply_after=reply_after,
-            presenter_required=presenter_required,
-            strict_room_ids=strict_room_ids,
-            accepted_kinds=frozenset(accepted_kinds),
-            keep_content=keep_content,
-        )
-        self._state = State(settings, RequestLog(on_request))
-        super().__init__(self._state.faults)
-        self._url: str | None = None
+    on_request: Callable[[RecordedRequest], object] | None = None
+    _state: State = attrs.field(init=False)
+    _url: str | None = attrs.field(default=None, init=False)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __attrs_post_init__(self) -> None:
+        self._state = State(Rooms(self), self._faults, self.on_request or (lambda _: None))
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer one request (ASGI 3)."""
-        await application(self._state, scope, receive, send)
+        await respond_in_process(self._state, scope, receive, send)
 
     def __repr__(self) -> str:
-        where = self._url or "in process"
-        return f"<MeetingServer {where}, {len(self._state.rooms)} rooms>"
-
-    @property
-    def settings(self) -> Settings:
-        """What the server was configured with."""
-        return self._state.settings
-
-    @property
-    def api_key(self) -> str:
-        """The key that clients send."""
-        return self.settings.api_key
-
-    @property
-    def api_secret(self) -> str:
-        """The secret that clients sign with."""
-        return self.settings.api_secret
+        return f"<MeetingServer {self._url or 'in process'}, {len(self.rooms)} rooms>"
 
     @property
     def url(self) -> str:
@@ -136,12 +98,12 @@ class MeetingServer(Script):
     @property
     def rooms(self) -> Mapping[str, Room]:
         """All rooms by their id."""
-        return MappingProxyType(self._state.rooms)
+        return self._state.rooms.by_id
 
     @property
     def requests(self) -> list[RecordedRequest]:
         """All requests so far in the order of arrival, those for hosted files included."""
-        return self._state.log.snapshot()
+        return [*self._state.requests]
 
     def add_room(
         self,
@@ -156,9 +118,9 @@ class MeetingServer(Script):
 
         ``participants`` are the names of further people there; the title defaults to the id.
         """
-        if room_id in self._state.rooms:
+        if room_id in self.rooms:
             raise ValueError(f"there is already a room {room_id!r}")
-        room = self._state.room(room_id)
+        room = self._state.rooms.get(room_id)
         room.active, room.presenter, room.participants = active, presenter, tuple(participants)
         room.title = room_id if title is None else title
         return room
@@ -171,7 +133,12 @@ class MeetingServer(Script):
         The content type is guessed from the name by default; ``""`` sends none. With ``head``
         false only GET is allowed and HEAD gets 403. Needs a socket (:meth:`run`) for the URL.
         """
-        return self.url + self._state.hosted.add(name, data, content_type, head=head)
+        kind = media_type_of(name) if content_type is None else content_type
+        reply = Reply(200, data, (("content-type", kind),) if kind else ())
+        path, files = f"/files/{len(self._state.files)}/{name}", self._state.files
+        url = self.url + quote(path)
+        files["GET", path], files["HEAD", path] = reply, reply if head else Reply.plain(403)
+        return url
 
     def run(self, host: str = "127.0.0.1", port: int = 0) -> Running:
         """Serve on a real socket: ``with server.run() as url``, or ``async with``.
@@ -194,11 +161,12 @@ class MeetingServer(Script):
     def _running(self, host: str, port: int) -> Iterator[str]:
         if self._url is not None:
             raise RuntimeError(f"the server is already running on {self._url}")
-        with listen(host, port) as listener:
-            self._state.clock.leave_the_loop()
+        with listen(host, port) as listener, start_blocking_portal(name="meeting-server") as portal:
+            self._state.rooms.clock.is_threaded = True
+            serving = portal.start_task_soon(serve, self._state, listener)
             self._url = url_of(listener)
             try:
-                with serving_in_thread(self, listener):
-                    yield self._url
+                yield self._url
             finally:
                 self._url = None
+                serving.cancel()

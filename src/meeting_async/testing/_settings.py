@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
+from collections.abc import Collection
 
 import anyio
 import attrs
 from attrs.validators import deep_iterable, ge, gt, in_, instance_of, optional
 
-from meeting_async.testing._files import ACCEPTED_KINDS, KINDS
+from meeting_async.testing._files import ACCEPTED_KINDS, KIND_NAMES
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define(kw_only=True, eq=False)
 class Settings:
-    """What a meeting server was configured with; sizes in bytes, times in seconds.
-
-    The arguments of `MeetingServer`, which explains them. Key and secret stay out of the repr.
-    """
+    """What a meeting server is configured with; `MeetingServer` explains it."""
 
     api_key: str = attrs.field(default="devkey", repr=False)
     api_secret: str = attrs.field(default="devsecret", repr=False)
@@ -28,8 +27,8 @@ class Settings:
     reply_after: float | None = attrs.field(default=None, validator=optional(ge(0)))
     presenter_required: bool = attrs.field(default=True, validator=instance_of(bool))
     strict_room_ids: bool = attrs.field(default=True, validator=instance_of(bool))
-    accepted_kinds: frozenset[str] = attrs.field(
-        default=ACCEPTED_KINDS, validator=deep_iterable(in_(KINDS))
+    accepted_kinds: Collection[str] = attrs.field(
+        default=ACCEPTED_KINDS, validator=deep_iterable(in_(KIND_NAMES))
     )
     keep_content: bool = attrs.field(default=False, validator=instance_of(bool))
 
@@ -44,19 +43,13 @@ class Clock:
     background tasks, so they outlive the request that started them.
     """
 
-    _threaded: bool = False
+    is_threaded: bool = False
     _latest: float = -math.inf
-
-    def leave_the_loop(self) -> None:
-        """Use the monotonic clock from now on: the server gets a thread of its own."""
-        self._threaded = True
 
     def now(self) -> float:
         """Return the current time; `RuntimeError` where there is no clock to read."""
-        if self._threaded:
-            return time.monotonic()
         try:
-            self._latest = anyio.current_time()
+            self._latest = time.monotonic() if self.is_threaded else anyio.current_time()
         except RuntimeError as error:
             raise RuntimeError(
                 "a meeting server in process has its event loop's clock: "
@@ -66,14 +59,11 @@ class Clock:
 
     def latest(self) -> float:
         """Return the current time or, outside the event loop, the last time the server saw."""
-        try:
-            return self.now()
-        except RuntimeError:
-            return self._latest
+        with contextlib.suppress(RuntimeError):
+            self.now()
+        return self._latest
 
     async def sleep_until(self, moment: float) -> None:
         """Return as soon as `now()` is not before ``moment``, whatever a sleep's rounding."""
-        left = moment - self.now()
-        while left > 0:
+        while (left := moment - self.now()) > 0:  # noqa: ASYNC110 - nothing else changes it
             await anyio.sleep(left)
-            left = moment - self.now()

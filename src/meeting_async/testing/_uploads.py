@@ -8,117 +8,128 @@ refused with ``USER_NOT_ACTIVE``.
 
 A conversion goes on whether or not the client waits for it. Only in process can a client cancel
 the handler while it downloads a link; then nothing is accepted and the room is free.
+
+A link is asked with HEAD first, then fetched. The interface wants the final, direct, public link:
+so redirects are not followed, and nothing authenticates. Proxies of the environment are not used,
+so that links to this machine work everywhere. Downloading takes real time, on a virtual clock too.
 """
 
 from __future__ import annotations
 
+from functools import partial
+
+import anyio
+import httpx
+from anyio.to_thread import run_sync
+
 from meeting_async.testing._calls import ROOM_ID
-from meeting_async.testing._files import (
-    FAILING_KINDS,
-    MAX_OFFICE_NAME_BYTES,
-    OFFICE_KINDS,
-    Form,
-    Part,
-    kind_of,
-    safe_name,
-)
-from meeting_async.testing._links import LinkError, download
-from meeting_async.testing._messages import Refused, Reply, Request, refusal, success
-from meeting_async.testing._rooms import Outcome, ReceivedFile, Room, Upload
+from meeting_async.testing._files import Part, declared_kind, fate_of, kind_of, safe_name
+from meeting_async.testing._messages import Refused, Reply, success
+from meeting_async.testing._rooms import ReceivedFile, Room, Rooms
 from meeting_async.testing._settings import Settings
-from meeting_async.testing._state import State
+
+HEAD_SECONDS = 5.0
+DOWNLOAD_SECONDS = 180.0
 
 
-async def answer_upload(state: State, request: Request) -> Reply:
+async def answer_upload(rooms: Rooms, room_id: str, body: bytes | list[Part]) -> Reply:
     """Examine an upload, take the room's lock, accept the file, wait for its conversion."""
-    room = _room(state, request.room_id.decode(errors="backslashreplace"))
+    room = _room(rooms, room_id)
     lock = room.acquire()
-    if lock is None:
-        raise refusal(409, "CONFLICT", "another upload for this room is in progress")
     try:
-        part = await _part(state.settings, request.body)
-        file = _received(state, part)
+        part = await _file(rooms.settings, body)
+        file, fails = _received(part, rooms)
     except BaseException:
         room.release(lock)
         raise
-    return await _conversion(state, room.accept(lock, file, fails=_fails(state.settings, file)))
+    room.accept(lock, file, fails=fails)
+    moment, problem = lock.until, lock.problem
+    reply_after = rooms.settings.reply_after
+    if reply_after is not None and file.at + reply_after < moment:
+        moment, problem = file.at + reply_after, ""
+    await rooms.clock.sleep_until(moment)
+    if problem:
+        raise Refused("INTERNAL_SERVER_ERROR", problem)
+    return success("file uploaded successfully")
 
 
-def _room(state: State, room_id: str) -> Room:
+def _room(rooms: Rooms, room_id: str) -> Room:
     if not room_id:
-        raise refusal(400, "MISSING_REQUIRED_PARAMETER", "Room-Id header is required")
-    if state.settings.strict_room_ids and not ROOM_ID.fullmatch(room_id):
-        raise refusal(400, "INTERNAL_SERVER_ERROR", "the room id has other than A-Z a-z 0-9 - _")
-    code = state.why_not_active(room_id)
-    if code:
-        raise refusal(400, code, "the room is not active")
-    room = state.rooms[room_id]
-    if state.settings.presenter_required and not room.presenter:
-        raise refusal(400, "USER_NOT_ACTIVE", "no presenter is in the room")
+        raise Refused("MISSING_REQUIRED_PARAMETER", "Room-Id header is required")
+    if rooms.settings.strict_room_ids and not ROOM_ID.fullmatch(room_id):
+        problem = "the room id has other than A-Z a-z 0-9 - _"
+        raise Refused("INTERNAL_SERVER_ERROR", problem, 400)
+    room = rooms.active(room_id)
+    if rooms.settings.presenter_required and not room.presenter:
+        raise Refused("USER_NOT_ACTIVE", "no presenter is in the room")
     return room
 
 
-async def _part(settings: Settings, form: Form | bytes) -> Part:
-    form = form if isinstance(form, Form) else Form()
-    if form.problem:
-        raise _invalid(form.problem)
-    if form.document_link:
-        return await _linked(settings, form.document_link)
-    if form.document is None:
-        raise _invalid("one of document and document_link is required")
-    if form.document.intake.size > settings.max_size_whiteboard_file:
-        raise refusal(413, "INVALID_PARAMETERS", "the file is too large")
-    return form.document
+async def _file(settings: Settings, form: list[Part] | bytes) -> Part:
+    parts = [] if isinstance(form, bytes) else form
+    files = [part for part in parts if part.field == "document" and part.filename]
+    links = [part for part in parts if part.field == "document_link" and not part.filename]
+    if len(files) > 1:
+        raise Refused("INVALID_PARAMETERS", "one request carries one file only")
+    if links and links[-1].content:
+        return await _linked(settings, links[-1].content.decode(errors="replace"))
+    if not files:
+        raise Refused("INVALID_PARAMETERS", "one of document and document_link is required")
+    if files[0].size > settings.max_size_whiteboard_file:
+        raise Refused("INVALID_PARAMETERS", "the file is too large", 413)
+    return files[0]
 
 
-async def _linked(settings: Settings, link: str) -> Part:
-    try:
-        return await download(
-            link,
-            kinds=settings.accepted_kinds,
-            max_size=settings.max_size_whiteboard_file,
-            keep_content=settings.keep_content,
-        )
-    except LinkError as error:
-        raise refusal(400, "INTERNAL_SERVER_ERROR", str(error)) from error
-
-
-def _received(state: State, part: Part) -> ReceivedFile:
-    kind = kind_of(part.intake.head)
-    if kind not in state.settings.accepted_kinds | FAILING_KINDS:
-        raise _invalid(f"the file is no supported document, but: {kind}")
-    return ReceivedFile(
+def _received(part: Part, rooms: Rooms) -> tuple[ReceivedFile, bool]:
+    """Return the file, and whether its conversion fails."""
+    kind, name = kind_of(part.head), safe_name(part.filename)
+    fate = fate_of(kind, name, rooms.settings.accepted_kinds)
+    if fate == "refused":
+        raise Refused("INVALID_PARAMETERS", f"the file is no supported document, but: {kind}")
+    file = ReceivedFile(
         name=part.filename,
-        stored_name=safe_name(part.filename),
-        size=part.intake.size,
-        sha256=part.intake.sha256,
+        stored_name=name,
+        size=part.size,
+        sha256=part.sha256,
         content_type=part.content_type,
         kind=kind,
         via="document" if part.field == "document" else "document_link",
-        at=state.clock.now(),
-        content=part.intake.content,
+        at=rooms.clock.now(),
+        content=part.content,
     )
+    return file, fate == "failed"
 
 
-def _fails(settings: Settings, file: ReceivedFile) -> bool:
-    is_long = len(file.stored_name.encode()) > MAX_OFFICE_NAME_BYTES
-    return file.kind not in settings.accepted_kinds or (is_long and file.kind in OFFICE_KINDS)
+# --- links -------------------------------------------------------------------------------------
 
 
-def _invalid(problem: str) -> Refused:
-    return refusal(400, "INVALID_PARAMETERS", problem)
+async def _linked(settings: Settings, link: str) -> Part:
+    # Making a client reads certificates, which takes tens of milliseconds.
+    make = partial(httpx.AsyncClient, timeout=None, trust_env=False, follow_redirects=False)
+    try:
+        async with await run_sync(make) as client:
+            return await _download(client, settings, link)
+    except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
+        problem = f"the link cannot be downloaded: {type(error).__name__}"
+        raise Refused("INTERNAL_SERVER_ERROR", problem, 400) from error
 
 
-async def _conversion(state: State, upload: Upload) -> Reply:
-    reply_after = state.settings.reply_after
-    if reply_after is not None and upload.file.at + reply_after < upload.ends_at:
-        await state.clock.sleep_until(upload.file.at + reply_after)
-        return _uploaded()
-    await state.clock.sleep_until(upload.ends_at)
-    if upload.outcome is Outcome.CONVERTED:
-        return _uploaded()
-    raise refusal(500, "INTERNAL_SERVER_ERROR", f"the conversion {upload.outcome.value}")
-
-
-def _uploaded() -> Reply:
-    return success("file uploaded successfully")
+async def _download(client: httpx.AsyncClient, settings: Settings, link: str) -> Part:
+    with anyio.fail_after(HEAD_SECONDS):
+        asked = (await client.head(link)).raise_for_status()
+    content_type = asked.headers.get("content-type", "")
+    if declared_kind(content_type) not in settings.accepted_kinds:
+        problem = f"the link is not a supported document: {content_type!r}"
+        raise Refused("INTERNAL_SERVER_ERROR", problem, 400)
+    name = httpx.URL(link).path.rpartition("/")[2]
+    part = Part("document_link", name, content_type, settings.keep_content)
+    # The limit counts the bytes of the document: they must not be compressed on the way.
+    as_it_is = {"accept-encoding": "identity"}
+    with anyio.fail_after(DOWNLOAD_SECONDS):
+        async with client.stream("GET", link, headers=as_it_is) as reply:
+            reply.raise_for_status()
+            async for chunk in reply.aiter_raw():
+                part.write(chunk)
+                if part.size > settings.max_size_whiteboard_file:
+                    raise Refused("INTERNAL_SERVER_ERROR", "the linked file is too large", 400)
+    return part

@@ -9,11 +9,11 @@ import asyncio
 import math
 import selectors
 from collections.abc import Awaitable, Callable
-from contextvars import Context
-from typing import Any, TypeVar, TypeVarTuple, Unpack
+from typing import Any, TypeVar
+
+import anyio
 
 T = TypeVar("T")
-Ts = TypeVarTuple("Ts")
 
 STUCK_SECONDS = 5.0
 """When no timer is left, only a thread or a socket can wake a task; so long that is waited for."""
@@ -48,17 +48,13 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         """Return the seconds since the loop began."""
         return self._jumping.now
 
-    def call_at(
-        self,
-        when: float,
-        callback: Callable[[Unpack[Ts]], object],
-        *args: *Ts,
-        context: Context | None = None,
+    def call_at(  # type: ignore[override]  # the arguments are only passed on
+        self, when: float, callback: Any, *args: Any, **context: Any
     ) -> asyncio.TimerHandle:
         """Call at a time; a timer at infinity never comes, so the clock does not jump to it."""
         if when == math.inf:
-            return asyncio.TimerHandle(when, callback, args, self, context)
-        return super().call_at(when, callback, *args, context=context)
+            return asyncio.TimerHandle(when, callback, args, self, **context)
+        return super().call_at(when, callback, *args, **context)
 
 
 def run_in_virtual_time(
@@ -72,13 +68,9 @@ def run_in_virtual_time(
         ImportError: trio is not installed.
 
     """
+    options: dict[str, Any] = {"loop_factory": VirtualTimeLoop}
     if backend == "trio":
         import trio.testing  # noqa: PLC0415 - only those who ask for it need it
 
-        return trio.run(function, *args, clock=trio.testing.MockClock(autojump_threshold=0))
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        return runner.run(_awaited(function, *args))
-
-
-async def _awaited(function: Callable[..., Awaitable[T]], *args: Any) -> T:
-    return await function(*args)
+        options = {"clock": trio.testing.MockClock(autojump_threshold=0)}
+    return anyio.run(function, *args, backend=backend, backend_options=options)
