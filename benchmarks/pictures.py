@@ -29,6 +29,7 @@ from meeting_async.cli.console import Output
 from meeting_async.cli.demo.documents import pdf
 from meeting_async.cli.display import Bars
 from meeting_async.cli.report import page
+from meeting_async.cli.results import headline
 from meeting_async.testing import MeetingServer
 
 FOLDER = Path(__file__).parent.parent / "docs" / "batch"
@@ -57,7 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         jobs = _jobs(Path(folder), server, found.rooms)
         began = datetime.now().astimezone()
         svg, report = anyio.run(_upload, server, jobs)
-        html = page(report, title="term.csv", server=url, began=began, documents=len(jobs))
+        sums = headline(report, len(jobs))
+        html = page(report, "term.csv", sums, len(jobs), server=url, began=began)
     (found.save / "display.svg").write_text(svg, "utf-8")
     (found.save / "report.html").write_text(html, "utf-8")
     print(f"{report.total} documents, {report.accepted} accepted, in {report.seconds:.1f} s")

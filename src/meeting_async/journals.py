@@ -1,4 +1,4 @@
-"""Journals of batches: the one in an SQLite file, and what a journal of yours needs.
+"""The journal in an SQLite file, and the protocol for a journal of your own.
 
 Pass one to ``upload_many`` as ``journal=``.
 """

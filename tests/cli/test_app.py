@@ -1,38 +1,40 @@
-"""The command line as such: help, mistakes, what is missing, completion."""
+"""The command line as such: help, mistakes, what is missing, completion; and ``serve``."""
 
 from __future__ import annotations
 
 import os
+import re
+import signal
+import socket
 import subprocess
-import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from meeting_async import UploadOutcome
 from meeting_async.testing import MeetingServer
-from support.command_line import PDF, Result, call, run
+from support import raw_http
+from support.command_line import PDF, PROGRAM, Result, call, finish, run, start
+from support.interpreter import Interpreter
 
 Capture = pytest.CaptureFixture[str]
 
 
-def _python(code: str) -> Result:
-    program = [sys.executable, "-c", code]
-    done = subprocess.run(program, capture_output=True, text=True, timeout=50, check=False)
-    return Result(done.returncode, done.stdout, done.stderr)
-
-
-def test_help_loads_no_work() -> None:
+def test_help_loads_no_work(python: Interpreter) -> None:
     """Who asks for help does not wait for what only a command needs."""
     heavy = (
         "jinja2", "rich.progress", "meeting_async.testing", "meeting_async.cli.delivery",
         "meeting_async.cli.batch.manifest",
     )  # fmt: skip
-    done = _python(
+    code, _, err = python.run(
         "import sys; from meeting_async.cli import main; main(['--help']); "
-        f"print(*[name for name in {heavy} if name in sys.modules], file=sys.stderr)"
+        f"print(*[name for name in {heavy} if name in sys.modules], file=sys.stderr)",
+        Path.cwd(),
     )
-    assert (done.code, done.err.strip()) == (0, "")
+    assert (code, err.strip()) == (0, "")
 
 
 def test_help_says_what_is_needed(capsys: Capture) -> None:
@@ -123,17 +125,18 @@ def test_an_unforeseen_error_hides_nothing(
     ],
 )
 def test_missing_extras_are_told_alike(
-    server: MeetingServer, package: str, command: str, extra: str
+    server: MeetingServer, python: Interpreter, package: str, command: str, extra: str
 ) -> None:
     """One line with what to install, exit code 2, and nothing is sent."""
     Path("m.csv").write_text("room_id,document\nroom01,a.pdf\n")
-    done = _python(
+    code, _, err = python.run(
         f"import sys; sys.modules[{package!r}] = None; from meeting_async.cli import main; "
-        f"sys.exit(main({command}))"
+        f"sys.exit(main({command}))",
+        Path.cwd(),
     )
     told = f"error: {package} is not installed: pip install 'meeting-async[{extra}]'"
-    assert done.err.splitlines()[-1] == f"meeting-async: {told}"
-    assert (done.code, server.requests) == (2, [])
+    assert err.splitlines()[-1] == f"meeting-async: {told}"
+    assert (code, server.requests) == (2, [])
 
 
 def test_completion(tmp_path: Path) -> None:
@@ -157,3 +160,81 @@ def test_logs_and_warnings_are_lines(server: MeetingServer, capsys: Capture) -> 
     assert len(done.err.splitlines()) == 3  # sending, the warning, and what was refused
     assert "DEBUG" not in done.err.upper()
     assert "debug: call" in call(capsys, "room", "room01", "--debug").err
+
+
+@contextmanager
+def _serving(*arguments: object, **environ: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Serve, and yield what was said and where the result will be."""
+    process = start("serve", "--port", 0, *arguments, env={**os.environ, **environ})
+    assert process.stdout is not None
+    said = ""
+    found: dict[str, Any] = {}
+    while "getActiveRoomInfo" not in said or said.count("signature%%") < 2:
+        line = process.stdout.readline()
+        assert line, finish(process)
+        said += line
+    try:
+        yield said, found
+    finally:
+        process.send_signal(signal.SIGTERM)
+        found["result"] = finish(process)
+
+
+def _paste(lines: str) -> Result:
+    """Paste lines into a shell in which the command is on the path."""
+    program = " ".join(PROGRAM)
+    script = f'meeting-async() {{ {program} "$@"; }}\n{lines}'
+    done = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, timeout=50, check=False
+    )
+    return Result(done.returncode, done.stdout, done.stderr)
+
+
+def test_what_it_prints_works_when_pasted() -> None:
+    """Exports, this command line and curl; each request is one line, Ctrl-C or SIGTERM the end."""
+    with _serving() as (said, found):
+        pasted = said.partition("For the shell that uploads:")[2]
+        pasted = pasted.replace("Then, with this command line:", "").replace("Or with curl:", "")
+        done = _paste(pasted)
+    assert "hello.txt: accepted by room01" in done.out
+    assert done.out.count('"status": true') == 2
+    result = found["result"]
+    assert (result.code, result.err.splitlines()[-1]) == (0, "meeting-async: stopped")
+    requests = [line for line in result.err.splitlines() if " POST " in line]
+    assert len(requests) == 4
+    assert re.match(r"meeting-async: \d\d:\d\d:\d\d POST /auth/room/\w+ room01 ", requests[0])
+
+
+def test_a_secret_that_was_given_is_not_printed() -> None:
+    """It may be a real one, and terminals remember; with it calls are accepted."""
+    secret = "s3cr3t-of-mine"
+    with _serving("--room", "r1", MEETING_API_SECRET=secret, MEETING_API_KEY="k") as (said, found):
+        url = re.search(r"export MEETING_BASE_URL=(\S+)", said)
+        assert url is not None
+        raw = raw_http.call(raw_http.INFO, {"room_id": "r1"}, API_KEY="k")
+        raw = raw.replace(raw_http.sign(b'{"room_id": "r1"}').encode(), _signed(secret).encode())
+        assert raw_http.talk(url[1], raw).code == (200, "SUCCESS")
+    assert "s3cr3t" not in said + found["result"].err
+
+
+def _signed(secret: str) -> str:
+    return raw_http.sign(b'{"room_id": "r1"}', secret.encode())
+
+
+def test_mistakes_of_serve(capsys: pytest.CaptureFixture[str]) -> None:
+    """Limits, rooms and addresses that cannot be used are told in a line."""
+    assert "--max-size is not a size" in call(capsys, "serve", "--max-size", "30MB").err
+    assert call(capsys, "serve", "--room", "").code == 2
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = call(capsys, "serve", "--port", taken.getsockname()[1])
+    assert (done.code, "Address already in use" in done.err) == (1, True)
+
+
+def test_a_secret_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is not text cannot be a secret of the server."""
+    (tmp_path / "secret").write_bytes(b"\xff\xfe")
+    monkeypatch.setenv("MEETING_API_SECRET_FILE", str(tmp_path / "secret"))
+    done = call(capsys, "serve")
+    assert (done.code, "MEETING_API_SECRET_FILE holds what is not UTF-8" in done.err) == (2, True)

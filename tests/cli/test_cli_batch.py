@@ -28,7 +28,7 @@ def test_everything_is_delivered_in_order(server: MeetingServer, capsys: Capture
     assert names_in(server, "room01") == ["Week 2.pdf", "plan.pdf"]
     assert names_in(server, "room02") == ["a.pdf"]
     sums, traffic = done.out.splitlines()
-    assert sums == "m.csv: all 3 documents are in their rooms."
+    assert sums == "m.csv: 3 of 3 documents delivered."
     assert traffic.startswith("44 bytes sent in ")
 
 
@@ -58,7 +58,8 @@ def test_missing_rooms_are_one_line_each(server: MeetingServer, capsys: Capture)
     server.lose_next_reply(path="/room/uploadWhiteboardFile")
     done = call(capsys, "batch", "m.csv", "--concurrency", "1", "--report", "r.html")
     _, _, *attention = done.out.splitlines()
-    assert attention[-1].startswith("no active room: 5 documents for room nope: Room not found")
+    told = "without an active room: 5 documents for room nope: Room not found"
+    assert attention[-1].startswith(told)
     assert done.err.count("m.csv:") == 1 + done.err.count("is unknown") + done.err.count("refused:")
 
 
@@ -111,7 +112,7 @@ def test_going_on(server: MeetingServer, capsys: Capture, monkeypatch: pytest.Mo
     Path("m.csv").write_text("room_id,document\nroom01,a.pdf\nroom02,b.pdf\n")
     done = call(capsys, *arguments)
     assert (done.code, names_in(server, "room01")) == (0, ["a.pdf"])
-    assert "all 2 documents are in their rooms (1 from an earlier run)." in done.out
+    assert "2 of 2 documents delivered (1 by an earlier run)." in done.out
 
 
 def test_a_wrong_key_stops_a_batch(

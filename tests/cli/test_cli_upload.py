@@ -23,7 +23,7 @@ def test_documents_are_accepted_in_their_order(server: MeetingServer, capsys: Ca
     assert first.startswith("b.pdf: accepted by room01 (22 bytes, ")
     assert second.startswith("a.pdf: accepted by room01 (22 bytes, ")
     assert "attempt" not in done.out
-    assert sums == "room01: all 2 documents are in their rooms."
+    assert sums == "room01: 2 of 2 documents delivered."
 
 
 def _refuse_secret(server: MeetingServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +93,7 @@ def test_a_room_that_is_not_there_skips_the_rest(server: MeetingServer, capsys: 
     done = call(capsys, "upload", "nowhere", "a.pdf", "b.pdf")
     assert done.code == 1
     assert "b.pdf: skipped" in done.err
-    assert f"hint: {server.url.removeprefix('http://')} has no session" in done.err
+    assert "hint: there is no session in room nowhere" in done.err
 
 
 def test_waiting_is_told(server: MeetingServer, capsys: Capture) -> None:
@@ -168,13 +168,16 @@ def test_links(server: MeetingServer, capsys: Capture) -> None:
     assert names_in(server, "room01") == ["plan.pdf"]
 
 
-def test_names_cannot_steer_a_terminal(server: MeetingServer, capsys: Capture) -> None:
-    """Escape sequences and marks that turn the direction of writing are replaced."""
+def test_nothing_can_steer_a_terminal(server: MeetingServer, capsys: Capture) -> None:
+    """Neither a name nor what a server says: escapes and marks of direction are replaced."""
     name = "\x1b[2J\u202efdp.pdf"
     Path(name).write_bytes(PNG)
     done = call(capsys, "upload", "room01", name)
-    assert done.code == 2
-    assert not {"\x1b", "\u202e"} & set(done.out + done.err)
+    server.reply_next(400, json={"status": False, "msg": "no \x1b[2J\u202e", "status_code": "X"})
+    Path("m.csv").write_text("room_id,document\nroom01,a.pdf\n")
+    told = call(capsys, "batch", "m.csv")
+    assert (done.code, "Request refused: no" in told.out) == (2, True)
+    assert not {"\x1b", "\u202e"} & set(done.out + done.err + told.out + told.err)
 
 
 # --- JSON ----------------------------------------------------------------------------------------

@@ -25,11 +25,11 @@ from meeting_async import (
     WaitingUntilActive,
 )
 from meeting_async.cli.console import Output
-from meeting_async.cli.display import Bars, Lines, state_after
-from meeting_async.cli.words import duration, shortened, size
+from meeting_async.cli.display import Bars, Lines, words_for
+from meeting_async.cli.words import duration, size
 from meeting_async.testing import MeetingServer
 from support.command_line import PROGRAM, call, until
-from support.reports import LOST, STOPPED, outcome, report_of
+from support.reports import LOST, STOPPED, attempt, outcome, report_of
 
 
 def _event(kind: type[Event], call: int = 1, **facts: Any) -> Any:
@@ -63,47 +63,48 @@ def _event(kind: type[Event], call: int = 1, **facts: Any) -> Any:
     ],
 )
 def test_every_event_has_words(event: Event, words: str) -> None:
-    """With a countdown, where something is due."""
-    assert state_after(event, 10.0).text(10.0) == words
+    """With the time, where something is due."""
+    assert words_for(event) == words
 
 
 def test_amounts_are_readable() -> None:
-    """Sizes in the units of limits, times to three digits, long names without their middle."""
+    """Sizes in the units of limits, times to three digits."""
     assert [size(n) for n in (1, 1023, 1024, 1024**2 - 1, 30 * 1024**2, 5 * 1024**3)] == [
         "1 byte", "1,023 bytes", "1.0 KiB", "1.0 MiB", "30.0 MiB", "5.0 GiB"
     ]  # fmt: skip
     assert [duration(s) for s in (0, 0.0123, 1, 59.96, 3599.6, 90_000)] == [
         "0 s", "12 ms", "1.0 s", "1 min 0 s", "1 h 0 min", "25 h 0 min"
     ]  # fmt: skip
-    assert shortened("introduction.pdf", 9) == "intr….pdf"
 
 
 def test_bars_are_honest_after_a_stop() -> None:
     """What was skipped is not done."""
     stopped = [outcome(n, status="skipped", error=STOPPED) for n in range(2, 10)]
     bars = Bars(Output(), Console(file=io.StringIO(), width=80), documents=10)
-    bars.report = report_of([outcome(0), outcome(1, status="failed", error=LOST), *stopped])
-    bars.tick()
+    sent = outcome(0, attempts=(attempt(bytes_sent=3 * 1024**2),))
+    bars.report = report_of([sent, outcome(1, status="failed", error=LOST), *stopped])
+    with bars:
+        bars.tick()
     total = bars._progress.tasks[0]
     assert (total.completed, total.total, total.description) == (2, 10, "2 of 10 documents")
-    assert bars._head(0.0).startswith("1 accepted, 1 failed, 8 skipped")
+    assert re.match(r"1 accepted, 1 failed, 8 skipped, [\d.,]+ [MGT]iB/s", total.fields["words"])
 
 
-def test_bars_show_what_waits_first() -> None:
-    """As many rooms as the terminal has lines for; a finished upload has no bar any more."""
+def test_bars_fit_the_terminal() -> None:
+    """As many rooms as it has lines for; a finished upload has no bar any more."""
     console = Console(file=io.StringIO(), width=80, height=10, force_terminal=True)
     bars = Bars(Output(), console, documents=100)
     for number in range(20):
         bars(_event(AttemptStarted, number, attempt=1, document=f"{number}.pdf"))
-    bars(_event(WaitingForRoom, 19, attempt=1, retry_in=2.0, waited=1.0, max_wait=None))
+    bars(_event(WaitingForRoom, 1, attempt=1, retry_in=2.0, waited=1.0, max_wait=None))
     bars(_event(Finished, 0, verdict=Verdict.ACCEPTED, attempts=1, seconds=1.0))
     bars(_event(AttemptStarted, 99, attempt=1, document=None))  # a JSON call
     with console.capture() as captured:
         console.print(*bars._progress.get_renderables())
     shown = re.sub(r"\x1b\[[\d;]*m", "", captured.get()).splitlines()
-    assert "room01  19.pdf" in shown[1]
+    assert "room01  1.pdf" in shown[1]
     assert "the room is taken, again in" in shown[1]
-    assert shown[-1] == "and 12 more"
+    assert shown[-1] == "and 13 more"
     assert all(len(line) <= 80 for line in shown)
 
 
@@ -153,7 +154,7 @@ def test_on_a_terminal(server: MeetingServer) -> None:
     assert "sent, waiting for the answer" in text
     lines = [re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", line) for line in re.split(r"[\r\n]+", text)]
     assert any(line.startswith("a.pdf: accepted by room01") for line in lines)
-    assert any("1 of 2 documents is in its room; 1 not begun" in line for line in lines)
+    assert any("1 of 2 documents delivered; 1 not begun" in line for line in lines)
     assert text.endswith("\n")
     assert "\x1b[?25h" in text.split("━")[-1]  # the cursor is back
     assert process.returncode == 130

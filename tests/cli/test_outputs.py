@@ -52,15 +52,18 @@ def test_the_sums_of_a_batch_go_to_the_other_stream(
 ) -> None:
     """What is under way ends, the report is written, and the code says what became of the rest."""
     manifest(server, rooms=4, documents=10)
+    ends_early = json and stream != "closed"  # nobody reads what is to come
+    if ends_early:
+        for room in server.rooms.values():  # all 40 would take 10 s
+            room.processing_seconds = 0.5
     arguments = ("batch", "m.csv", "--concurrency", 2, "--report", "r.html", *json)
     with STREAMS[stream]() as stdout:
         done = call(capsys, *arguments, stdout=stdout)
     count = accepted(server)
-    told = "all 40 documents" if count == 40 else f"{count} of 40 documents"
+    told = f"{count} of 40 documents delivered"
     assert told in done.err
-    assert told.capitalize() in Path("r.html").read_text()
-    assert done.code == (0 if count == 40 else 141)
-    assert count < 40 or not json or stream == "closed"  # nobody reads what is to come
+    assert told in Path("r.html").read_text()
+    assert (count < 40, done.code) == ((True, 141) if ends_early else (False, 0))
     assert "Traceback" not in done.err
 
 
@@ -73,7 +76,7 @@ def test_both_streams_lost(server: MeetingServer, capsys: Capture) -> None:
         done = call(capsys, *arguments, stdout=stdout)
     count = accepted(server)
     assert done.code == (0 if count == 40 else 141)
-    assert f"{count} of 40 documents" in Path("r.html").read_text().replace("All", "40 of")
+    assert f"{count} of 40 documents" in Path("r.html").read_text()
 
 
 def test_stderr_lost(server: MeetingServer, capsys: Capture) -> None:
@@ -82,16 +85,19 @@ def test_stderr_lost(server: MeetingServer, capsys: Capture) -> None:
     with full_disk() as stderr, pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stderr", stderr)
         done = call(capsys, "batch", "m.csv")
-    assert (done.code, "all 6 documents" in done.out) == (0, True)
+    assert (done.code, "6 of 6 documents" in done.out) == (0, True)
 
 
-@pytest.mark.parametrize("command", ["room room01", "--help", "batch m.csv --check"])
+@pytest.mark.parametrize(
+    "command", ["room room01", "room room01 --json", "--help", "batch m.csv --check"]
+)
 @pytest.mark.parametrize("stream", STREAMS)
 def test_commands_that_only_print(
     server: MeetingServer, capsys: Capture, command: str, stream: str
 ) -> None:
     """A reader that goes away is no error; a full disk is, told in one line."""
     manifest(server, rooms=1, documents=1)
+    server.rooms["room01"].participants = ["Ada"] * 100  # more than a stream gathers
     with STREAMS[stream]() as stdout:
         done = call(capsys, *command.split(), stdout=stdout)
     assert done.code == (1 if stream == "full" else 0)

@@ -19,7 +19,7 @@ import pytest
 from meeting_async import BatchReport
 from meeting_async.cli import report
 from meeting_async.cli.report import page
-from meeting_async.cli.report.timeline import bars_of
+from meeting_async.cli.results import headline
 from support.reports import (
     BEGAN,
     LOST,
@@ -40,7 +40,8 @@ VOID = {"link", "meta"}
 
 def _page(made: BatchReport, documents: int | None = None, **facts: Any) -> str:
     count = made.total if documents is None else documents
-    return page(made, documents=count, **{**FACTS, **facts})
+    sums = headline(made, count, interrupted=facts.pop("interrupted", False))
+    return page(made, headline=sums, documents=count, **{**FACTS, **facts})
 
 
 class _Strict(HTMLParser):
@@ -86,35 +87,34 @@ def _headline(html: str) -> str:
             report_of([outcome(n) for n in range(3)]),
             3,
             False,
-            "All 3 documents are in their rooms.",
+            "3 of 3 documents delivered.",
         ),
-        (report_of([outcome(0)]), 1, False, "The document is in its room."),
-        (report_of([outcome(0)]), 1, True, "The document is in its room."),
-        (BatchReport(), 0, False, "There was nothing to send."),
+        (report_of([outcome(0)]), 1, False, "1 of 1 document delivered."),
+        (report_of([outcome(0)]), 1, True, "1 of 1 document delivered."),
         (
             report_of([outcome(0), outcome(1, status="skipped", error=STOPPED)]),
             5,
             True,
-            "Interrupted: 1 of 5 documents is in its room; 4 not begun.",
+            "Interrupted: 1 of 5 documents delivered; 4 not begun.",
         ),
         (
             report_of([outcome(0), outcome(1, status="failed", error=STOPPED)]),
             2,
             True,
-            "Interrupted: 1 of 2 documents is in its room; 1 not begun.",
+            "Interrupted: 1 of 2 documents delivered; 1 not begun.",
         ),
         (
             report_of([outcome(0, status="failed", error=LOST)]),
             2,
             False,
-            "None of the 2 documents is known to be in its room; 1 failed, 1 not begun.",
+            "0 of 2 documents delivered; 1 failed, 1 not begun.",
         ),
         (
             one_of_each(),
             9,
             False,
-            "2 of 9 documents are in their rooms (1 from an earlier run); "  # noqa: ISC004 - one text
-            "1 may or may not have arrived, 2 refused, 1 failed, 2 not tried, 1 not begun.",
+            "2 of 9 documents delivered (1 by an earlier run); 1 may or may not have arrived, "  # noqa: ISC004 - one text
+            "2 without an active room, 1 refused, 1 failed, 1 not tried, 1 not begun.",
         ),
     ],
 )
@@ -127,13 +127,13 @@ def test_the_headline_says_how_it_went(
 
 def test_an_interrupted_batch_is_not_a_failed_one() -> None:
     """What is left to send is neither attention nor failure."""
-    stopped = [outcome(n, status="skipped", error=STOPPED) for n in range(2, 4)]
+    stopped = [outcome(n, status=s, error=STOPPED) for n, s in ((2, "failed"), (3, "skipped"))]
     html = _page(report_of([outcome(0), outcome(1), *stopped]), 9, interrupted=True)
     text = _text(html)
     assert "Left to send" in text
     assert "Needs attention" not in text
     assert "Run the same command again" in text
-    assert not re.search(r'class="(failed|refused|unknown) some"', html)
+    assert not re.search(r'class="(failed|refused|unknown)(?! none)', html)
     assert "Needs attention" in _text(_page(one_of_each()))
 
 
@@ -141,7 +141,7 @@ def test_everything_is_told() -> None:
     """The most urgent first, with what to do; every document is in a table."""
     text = _text(_page(one_of_each()))
     titles = [
-        "May or may not have arrived", "Rooms that are not there", "Refused", "Failed",
+        "May or may not have arrived", "Without an active room", "Refused", "Failed",
         "Not tried", "Not begun",
     ]  # fmt: skip
     places = [text.index(title, text.index("Needs attention")) for title in titles]
@@ -191,17 +191,17 @@ def test_nothing_in_a_page_is_hostile() -> None:
 
 
 def test_bars_tell_what_a_room_saw() -> None:
-    """Waiting, sending, processing; attempts in vain and bad ends have kinds of their own."""
+    """Waiting and sending where they were in time; attempts in vain have colours of their own."""
     busy = attempt(verdict="busy", status=409, seconds=1.0)
-    last = attempt(2, 3.0, 2.0, body_seconds=0.5)
-    found = [
-        (bar.kind, bar.start, bar.end)
-        for bar in bars_of(outcome(0, started=10.0, attempts=(busy, last), seconds=5.0))
-    ]
-    assert found == [
-        ("busy", 10.0, 11.0), ("wait", 11.0, 13.0), ("send", 13.0, 13.5), ("work", 13.5, 15.0)
+    last = attempt(2, 3.0, 2.0)
+    tried = outcome(0, started=5.0, attempts=(busy, last), seconds=5.0)
+    html = _page(report_of([tried, outcome(1, "lost", status="failed", error=LOST)]))
+    bars = re.findall(r'<rect class="(\w+)" x="([\d.]+)%" width="([\d.]+)%">', html)
+    assert bars == [
+        ("wait", "0.000", "0.000"),  # the room with trouble comes first
+        ("wait", "50.000", "50.000"), ("busy", "50.000", "10.000"),
+        ("accepted", "80.000", "20.000"),
     ]  # fmt: skip
-    assert [bar.kind for bar in bars_of(outcome(0, status="failed", error=LOST))] == ["bad"]
 
 
 # --- in a browser --------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ class Batch:
         """Whether no further job will be read."""
         self._ended = anyio.Event()
         self._stop_error: Exception | None = None
-        """What the jobs that have not begun are skipped for."""
+        """Error for the jobs that are skipped."""
         self._input_error: BaseException | None = None
 
     # --- what a caller does with it --------------------------------------------------------------
@@ -135,7 +135,7 @@ class Batch:
 
     @contextlib.asynccontextmanager
     async def _alive(self) -> AsyncGenerator[None, None]:
-        """Run while the block does. What the caller raises comes out as it is, not in a group."""
+        """Run while the block runs. The caller's exception is raised unchanged, not in a group."""
         failure: BaseException | None = None
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(self._state.session.in_use())
@@ -167,7 +167,7 @@ class Batch:
         self._raise_input_error()
 
     async def _open_journal(self, stack: contextlib.AsyncExitStack) -> None:
-        """Open the journal, and let uploads ask first in rooms where one may be going on."""
+        """Open the journal, and put rooms in doubt in which an upload may still run."""
         journal, session = self._state.batch_options.journal, self._state.session
         if journal is None:
             return
@@ -190,7 +190,7 @@ class Batch:
             self._flow.end()
 
     def _raise_input_error(self) -> None:
-        """Raise what reading the jobs raised, once."""
+        """Raise the exception of the iterable of jobs, once."""
         error, self._input_error = self._input_error, None
         if error is not None:
             raise error
@@ -259,7 +259,7 @@ class Batch:
     async def _run(
         self, runner: JobRunner, room: str, queued: _Queued, doomed: list[_Queued]
     ) -> None:
-        """Do a job; then account for it and for those that it dooms."""
+        """Run a job; then count it, and skip the jobs that would have the same error."""
         try:
             await runner.run()
         finally:
@@ -271,12 +271,12 @@ class Batch:
             self._end_if_complete()
 
     def _leave_room(self, room: str, doomed: list[_Queued], outcome: UploadOutcome) -> None:
-        """Let the room's next job begin, unless it would meet the same error."""
+        """Let the room's next job begin, unless it would have the same error."""
         doomed += self._doomed_by(outcome.error, room)
         self._scheduler.finish(room)
 
     def _doomed_by(self, error: Exception | None, room: str) -> list[_Queued]:
-        """Take out of the queues what would meet the same error."""
+        """Remove the jobs from the queues that would have the same error."""
         state = self._state
         max_outage = state.options.retry.max_outage
         if error and ends_batch(error, is_verified=state.is_verified, max_outage=max_outage):
@@ -285,7 +285,7 @@ class Batch:
         return self._scheduler.drop(room) if ends_room(error) else []
 
     def _stop(self, error: Exception) -> list[_Queued]:
-        """Begin nothing new, wait for nothing; return what has not begun."""
+        """Start no new upload and stop waits; return the jobs that have not begun."""
         self._stop_error = self._stop_error or error
         if self._reading is not None and not isinstance(self._jobs, Sized):
             self._reading.cancel()  # it may wait for a job that never comes
@@ -294,7 +294,7 @@ class Batch:
         return self._scheduler.drop_all()
 
     def _skip(self, jobs: Iterable[_Queued], error: Exception | None) -> None:
-        """Account for jobs that are not tried."""
+        """Count jobs that are skipped."""
         for queued in jobs:
             outcome = UploadOutcome(
                 index=queued.index,

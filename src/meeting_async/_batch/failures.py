@@ -12,7 +12,7 @@ from meeting_async._batch.jobs import Status
 from meeting_async._models import Verdict
 
 ABSENT = (errors.RoomNotFound, errors.RoomNotActive)
-"""What a server says of a room that may become active."""
+"""Errors for a room that may become active later."""
 
 _STATUSES: tuple[tuple[type[Exception], Status], ...] = (
     (errors.UploadOutcomeUnknown, "unknown"),
@@ -34,12 +34,12 @@ def status_of(error: Exception) -> Status:
 
 
 def ends_room(error: BaseException | None) -> bool:
-    """Tell whether the further documents for the same room would meet the same error."""
+    """Return whether other documents for the same room would have the same error."""
     return isinstance(_reason(error), ABSENT)
 
 
 def ends_batch(error: BaseException | None, *, is_verified: bool, max_outage: float) -> bool:
-    """Tell whether every further document would meet the same error.
+    """Return whether every other document would have the same error.
 
     ``is_verified``: the server has proved that it is one and accepts the key.
     """
@@ -54,7 +54,7 @@ def ends_batch(error: BaseException | None, *, is_verified: bool, max_outage: fl
 
 
 def _reason(error: BaseException | None) -> BaseException | None:
-    """Return what came after an attempt of unknown outcome, if anything did."""
+    """Return the error after an attempt of unknown outcome, if there is one."""
     return error.__cause__ if isinstance(error, errors.UploadOutcomeUnknown) else error
 
 
@@ -70,9 +70,9 @@ def _outage(error: errors.MeetingError) -> float:
 
 
 def drop_tracebacks(error: BaseException | None) -> None:
-    """Forget the frames of an error of ours and of what caused it: they keep the document.
+    """Drop the frames of our error and of its causes, because they keep the document in memory.
 
-    The error says all there is to say. Errors of the caller's own code keep their tracebacks.
+    Errors of the caller's own code keep their tracebacks.
     """
     seen = set[int]()
     if isinstance(error, errors.MeetingError):
@@ -86,10 +86,10 @@ def drop_tracebacks(error: BaseException | None) -> None:
 
 
 def is_stray(error: BaseException) -> bool:
-    """Tell whether an error is a cancellation although nobody cancels the current task.
+    """Return whether an error is a cancellation although the current task was not cancelled.
 
-    On asyncio any code can raise one: awaiting what somebody else has cancelled does. Here that is
-    a failure like any other, and must not end other jobs.
+    On asyncio any code can raise one, for example by awaiting a cancelled task. It is treated like
+    any other failure, and must not end other jobs.
     """
     if not isinstance(error, asyncio.CancelledError):
         return False
@@ -99,6 +99,6 @@ def is_stray(error: BaseException) -> bool:
 
 
 def one_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the error to raise in place of a group: what ends the program, if anything does."""
+    """Return the error to raise instead of a group: one that ends the program, if there is one."""
     first = (group.split(anyio.get_cancelled_exc_class())[1] or group).exceptions[0]
     return one_of(first) if isinstance(first, BaseExceptionGroup) else first

@@ -1,4 +1,4 @@
-"""What is under way in a batch: jobs that were read, and outcomes that nobody has taken yet."""
+"""Jobs of a batch that were read, and outcomes that were not read yet."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from meeting_async._documents.source import BytesSource
 Jobs = Iterable[UploadJob] | AsyncIterable[UploadJob]
 
 MAX_BYTES_AHEAD = 64 * 1024**2
-"""Bytes of documents in memory, as ``bytes``, that are read ahead."""
+"""Largest number of bytes of documents, given as ``bytes``, that are read ahead."""
 
 JOBS_PER_STEP = 64
-"""Jobs that are read from a list or generator before other tasks get their turn."""
+"""Jobs that are read from a list or generator before other tasks can run."""
 
 
 async def read(jobs: Jobs) -> AsyncGenerator[UploadJob, None]:
-    """Read jobs from whatever they come in; generators are closed at the end."""
+    """Read jobs from any kind of iterable; generators are closed at the end."""
     if isinstance(jobs, AsyncIterable):
         found = aiter(jobs)
         try:
@@ -67,22 +67,22 @@ class Flow:
 
     window: int
     jobs: int = attrs.field(default=0, init=False)
-    """Jobs that were read and have no outcome."""
+    """Jobs that were read and have no outcome yet."""
     _bytes: int = attrs.field(default=0, init=False)
     _users: Counter[Held] = attrs.field(factory=Counter, init=False)
     """How many jobs keep each document that is in memory."""
     _untaken: deque[UploadOutcome] = attrs.field(factory=deque, init=False)
     iterators: WeakSet[OutcomeIterator] = attrs.field(factory=WeakSet, init=False)
-    """Those that somebody may still use: a loop that is left early drops its own."""
+    """Iterators that are still in use: a loop that is left early drops its own."""
     _is_keeping: bool = attrs.field(default=True, init=False)
     """Whether outcomes are kept for iterators that are made later."""
     _has_ended: bool = attrs.field(default=False, init=False)
     _change: anyio.Event = attrs.field(factory=anyio.Event, init=False)
 
     async def enter(self, held: Held | None) -> None:
-        """Wait until there is room for one more job; a document always has room by itself.
+        """Wait until one more job may be read; a single document is never too large.
 
-        The job counts however the wait ends: it was read.
+        The job counts even if the wait is cancelled, because it was read.
         """
         try:
             while self._is_full_for(held):
@@ -94,7 +94,7 @@ class Flow:
                 self._users[held] += 1
 
     def leave(self, held: Held | None, outcome: UploadOutcome) -> None:
-        """Hand over the outcome of a job: to an iterator, or keep it for one, or drop it."""
+        """Pass an outcome to an iterator, keep it for one, or drop it."""
         self.jobs -= 1
         if held:
             self._users[held] -= 1
@@ -116,7 +116,7 @@ class Flow:
         return self._untaken.popleft()
 
     def stop_keeping(self) -> None:
-        """Keep outcomes for those who iterate, and for nobody else."""
+        """Keep outcomes only for existing iterators."""
         self._is_keeping = False
         if not self.iterators:
             self._untaken.clear()

@@ -1,4 +1,4 @@
-"""One job of a batch, from its turn to its outcome."""
+"""One job of a batch, from its start to its outcome."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ E = TypeVar("E", bound=errors.MeetingError)
 
 @attrs.define(kw_only=True, eq=False)
 class BatchState:
-    """What the jobs of a batch share."""
+    """State that the jobs of a batch share."""
 
     session: Session
     options: Options
     batch_options: BatchOptions
     scheduler: Scheduler[Any]
     stop: Callable[[], None]
-    """Begins nothing new."""
+    """Whether the batch starts no new upload."""
     journal: Journal | None = attrs.field(default=None, init=False)
     began: float = attrs.field(default=0.0, init=False)
     is_verified: bool = attrs.field(default=False, init=False)
-    """Whether the server has proved that it is one and accepts the key. Until then one job goes
-    ahead alone, so that a wrong key costs one small call."""
+    """Whether the server is a meeting server and accepts the key. Until that is known one job runs
+    alone, so that a wrong key costs one small call."""
 
     def verify(self) -> None:
         """Let the other jobs begin."""
@@ -55,7 +55,7 @@ class BatchState:
 
 @attrs.define(eq=False)
 class JobRunner(UploadHooks):
-    """A job while it runs. Await :meth:`run` once; :attr:`outcome` is there when it ends, however.
+    """A running job. Await :meth:`run` once; :attr:`outcome` is set when it ends.
 
     It is the :class:`~meeting_async._delivery.upload.UploadHooks` of its own upload.
     """
@@ -66,7 +66,7 @@ class JobRunner(UploadHooks):
     registration: Registration | None
     """Made when the job was read; ``None`` without a journal, or if it could not be made then."""
     when_ended: Callable[[UploadOutcome], None]
-    """Called when the room may go to its next job; the journal has the outcome only later."""
+    """Called when the room's next job may begin; the journal gets the outcome later."""
 
     outcome: UploadOutcome | None = attrs.field(default=None, init=False)
     journal: JobJournal = attrs.field(init=False)
@@ -75,7 +75,7 @@ class JobRunner(UploadHooks):
     _ends_at: float = attrs.field(init=False)
     _has_permit: bool = attrs.field(default=True, init=False)
     _is_interruptible: bool = attrs.field(default=True, init=False)
-    """Whether nothing is being sent or answered, so that a stop ends the job at once."""
+    """Whether the job only waits, so that a stop ends it at once."""
     _is_stopped: bool = attrs.field(default=False, init=False)
     _scope: anyio.CancelScope = attrs.field(factory=anyio.CancelScope, init=False)
 
@@ -84,7 +84,7 @@ class JobRunner(UploadHooks):
         self._ends_at = self._began + (self.batch.batch_options.timeout or math.inf)
 
     async def run(self) -> None:
-        """Do the job. Nothing is raised but a cancellation, and what ends the program."""
+        """Run the job. It raises only cancellations and errors that end the program."""
         with self._scope:
             try:
                 receipt = await self._delivered()
@@ -102,7 +102,7 @@ class JobRunner(UploadHooks):
                 await self._end("accepted" if receipt else "skipped", receipt=receipt)
 
     def stop(self) -> None:
-        """Let what is being sent or answered come to its end; begin and wait for nothing."""
+        """Let a running upload end, but do not start or wait for anything."""
         self._is_stopped = True
         if self._is_interruptible:
             self._scope.cancel()
@@ -110,7 +110,7 @@ class JobRunner(UploadHooks):
     # --- from its turn to its receipt ------------------------------------------------------------
 
     async def _delivered(self) -> UploadReceipt | None:
-        """Upload the document; ``None``: by the journal, an earlier run did."""
+        """Upload the document; ``None``: an earlier run has delivered it."""
         with self._limited("reading the journal"):
             document = await self._registered()
             if await self._is_in_room(document):
@@ -128,7 +128,7 @@ class JobRunner(UploadHooks):
                 await self._wait_until_active(error, absent_since)
 
     async def _registered(self) -> Document:
-        """Check what was asked for, and wait for the job's entry in the journal."""
+        """Check the job, and wait for its entry in the journal."""
         registration = self.registration or await register(self.batch.journal, self.job)
         self._log.document = registration.document.filename
         if registration.entry is not None:
@@ -136,7 +136,7 @@ class JobRunner(UploadHooks):
         return registration.document
 
     async def _is_in_room(self, document: Document) -> bool:
-        """Go by the journal; raise if by it the document must not be sent."""
+        """Decide by the journal; raise if the document must not be sent."""
         entry = self.journal.entry
         doubt, resends = self._doubt, self.batch.options.delivery == "at_least_once"
         if doubt is not None and not resends:
@@ -183,7 +183,7 @@ class JobRunner(UploadHooks):
                 # The job has a permit, so it does not wait to ask again.
                 options = attrs.evolve(options, retry=attrs.evolve(options.retry, max_attempts=1))
             try:
-                with self._limited("asking for the room"):
+                with self._limited("checking the room"):
                     call = self._call(requests.ACTIVE_ROOM_INFO, options)
                     await active_room(call, self.job.room_id, timeout=None)
             except errors.RequestRefused as error:
@@ -197,7 +197,7 @@ class JobRunner(UploadHooks):
         batch.verify()
 
     async def _wait_until_active(self, error: errors.RequestRefused, since: float) -> None:
-        """Wait, without a permit, for a room that is absent since then; else raise ``error``."""
+        """Wait, without a permit, until the room is active; otherwise raise ``error``."""
         wait_active = self.batch.batch_options.wait_active
         if wait_active is None or not isinstance(error, ABSENT):
             raise error
@@ -220,17 +220,17 @@ class JobRunner(UploadHooks):
     # --- hooks of the upload ---------------------------------------------------------------------
 
     async def before_attempt(self) -> None:
-        """Take a permit. From now on the job is not interrupted, until it waits."""
+        """Acquire a permit. From now on a stop does not end the job, until it waits."""
         await self._take_permit()
         await anyio.lowlevel.checkpoint_if_cancelled()  # nothing begins after a stop
         self._is_interruptible = False
 
     async def before_closing_boundary(self, document: Document, content: Content) -> None:
-        """Put on record that the document may be in the room from now on."""
+        """Record that the document may arrive from now on."""
         await self.journal.mark_sending(document, content)
 
     async def before_wait(self, *, may_have_arrived: bool) -> None:
-        """Hold no permit in a wait, and put on record if nothing arrived."""
+        """Release the permit for a wait, and record if nothing arrived."""
         self._give_permit_back()
         self._is_interruptible = True
         if self._is_stopped:
@@ -257,7 +257,7 @@ class JobRunner(UploadHooks):
         return None if doubt is None else self._named(doubt)
 
     async def _fail(self, error: Exception) -> None:
-        """Say what an error means for the document."""
+        """Set the outcome for an error."""
         log, doubt = self._log, self._doubt
         if log.attempts and log.attempts[-1].verdict is Verdict.ACCEPTED:
             await self._end("accepted")  # what came after that has failed
@@ -274,7 +274,7 @@ class JobRunner(UploadHooks):
         await self._end("skipped" if is_untried else status_of(error), error=error)
 
     async def _cut_off(self) -> None:
-        """Say what a cancellation left behind."""
+        """Set the outcome after a cancellation."""
         if self._log.lost_at is not None:
             how_far = "before an answer came"
         elif self._log.attempts:
@@ -291,7 +291,7 @@ class JobRunner(UploadHooks):
         receipt: UploadReceipt | None = None,
         error: Exception | None = None,
     ) -> None:
-        """Make the outcome, let the room's next job begin, and put the outcome on record."""
+        """Make the outcome, let the room's next job begin, and record the outcome."""
         self._is_interruptible = False
         self.outcome = UploadOutcome(
             index=self.index,
@@ -313,7 +313,7 @@ class JobRunner(UploadHooks):
             await self.journal.record(status, reason)
 
     def _named(self, error: E) -> E:
-        """Let an error say which job it ended."""
+        """Add the facts of the job to an error."""
         error.operation = requests.UPLOAD_WHITEBOARD_FILE
         error.room_id, error.document = self.job.room_id, self._log.document
         error.attempts = tuple(self._log.attempts)

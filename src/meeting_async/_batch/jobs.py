@@ -107,8 +107,8 @@ class BatchReport:
     seconds: float = 0.0
     """Duration of the batch."""
     stopped_by: Exception | None = None
-    """The error that ended the batch early: one that every job would have, such as a wrong key, or an
-    exception of your iterable of jobs. Otherwise ``None``."""
+    """The error that ended the batch early: one that every job would have, such as a wrong key, or
+    an exception of your iterable of jobs. Otherwise ``None``."""
     bytes_delivered: int = 0
     """Bytes of the documents that were accepted."""
     bytes_sent: int = 0

@@ -1,8 +1,8 @@
-"""What a batch has done, on record, so that its next run can go on from there.
+"""The journal: a record of what a batch has done, so that its next run can resume.
 
-That a document may arrive is on record *before* its closing boundary leaves. So a job that is not
-marked *sent* in the journal has not been delivered, and one that is marked *sent* without an
-outcome is unknown, whenever and however the process ended.
+A job is marked *sent* on disk *before* the closing boundary of its document is sent. So a job that
+is not marked *sent* has not been delivered, and a job that is marked *sent* and has no outcome is
+unknown, even after a crash.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from meeting_async._text import short_repr
 from meeting_async.errors import DocumentChanged, InvalidInput, JournalError, UploadOutcomeUnknown
 
 State = Literal["ready", "sent", "accepted", "refused", "failed", "unknown"]
-"""``ready``: not sent, or sent in vain. ``sent``: may have arrived, and has no outcome."""
+"""``ready``: nothing arrived. ``sent``: may have arrived, and has no outcome."""
 
 
 @attrs.frozen(kw_only=True)
 class JournalJob:
-    """A job as a journal knows it. It holds no secret."""
+    """A job as it is stored in a journal. It contains no secret."""
 
     identity: str
     """The same in every run of the batch. Jobs that share one are matched in their order."""
@@ -41,27 +41,27 @@ class JournalJob:
     document: str
     """Name that the room shows, or the link without its query."""
     is_unique: bool
-    """Whether a second job with this identity is an error, as it is for jobs with a key."""
+    """Whether a second job with this identity is an error: true for jobs with a key."""
 
 
 @attrs.frozen
 class JournalEntry:
-    """What a journal knew of a job when this run registered it."""
+    """State of a job in the journal when this run registered it."""
 
     id: int
-    """Of the journal's own choice."""
+    """Id of the entry; the journal chooses it."""
     state: State
     size: int | None = None
     """Bytes of the document when it was last sent; ``None`` for a link."""
     sent_ago: float = 0.0
     """Seconds since it was last sent."""
     fingerprint: str | None = None
-    """That of its file when it was last sent."""
+    """Fingerprint of its file when it was last sent."""
 
 
 @runtime_checkable
 class Journal(Protocol):
-    """A record of what a batch does. Implement it to keep that elsewhere than in a file.
+    """A record of what a batch does. Implement it to store that elsewhere than in a file.
 
     One run at a time uses a journal. Every method raises
     :class:`~meeting_async.errors.JournalError` when the journal cannot be read or written; the
@@ -69,7 +69,7 @@ class Journal(Protocol):
     """
 
     def opened(self, server: str) -> AbstractAsyncContextManager[object]:
-        """Return what holds the journal open for one run of a batch for ``server`` (a base URL).
+        """Return a context manager that opens the journal for a run; ``server`` is a base URL.
 
         Raises:
             JournalInUse: On entering: another batch has it open.
@@ -87,22 +87,22 @@ class Journal(Protocol):
     def register(self, job: JournalJob) -> Awaitable[JournalEntry]:
         """Find the entry of a job, or make one; called in the order of the input.
 
-        It must not block. The result is awaited when the job's turn has come, or never; for a job
-        that must be unique and is not, that raises :class:`~meeting_async.errors.InvalidInput`.
+        It must not block. The result is awaited when the job starts, or never. If a job that must
+        be unique is not, that raises :class:`~meeting_async.errors.InvalidInput`.
         """
         ...
 
     async def mark_sending(
         self, entry: JournalEntry, size: int | None, fingerprint: str | None
     ) -> None:
-        """Put on record, durably, that a document is about to be complete at the server.
+        """Record durably that the closing boundary of a document is about to be sent.
 
         It may be cancelled; then the document is not sent.
         """
         ...
 
     async def record(self, entry: JournalEntry, state: State, reason: str | None) -> None:
-        """Put on record what became of a job. Not durable before the next :meth:`mark_sending`."""
+        """Record the outcome of a job. It is durable only after the next :meth:`mark_sending`."""
         ...
 
 
@@ -112,9 +112,9 @@ class Journal(Protocol):
 def journal_job(room_id: str, document: Document, key: str | None) -> JournalJob:
     """Describe a job so that it is the same in the next run of its batch.
 
-    Without a key it is room, name and origin of the document. A path counts as it was written: one
-    that means another file in another working directory is then a file that changed, and reported,
-    rather than a new one that a room gets twice.
+    Without a key the identity is room, name and origin of the document. A path counts as it was
+    written. If it leads to another file in another working directory, that is a changed file, which
+    is reported, and not a new document.
     """
     facts = [room_id, document.filename, *_origin(document)] if key is None else {"key": key}
     return JournalJob(
@@ -141,9 +141,9 @@ def _origin(document: Document) -> tuple[str, str]:
 
 
 def current_fingerprint(document: Document) -> str | None:
-    """Return size and modification time of a file; ``None`` where there is no file to ask.
+    """Return size and modification time of a file; ``None`` if the document is not a file.
 
-    It blocks. A file that was only touched counts as changed: nobody can tell without reading it.
+    It blocks. A file that was only touched counts as changed.
     """
     if not isinstance(document.source, PathSource):
         return None
@@ -157,14 +157,14 @@ def current_fingerprint(document: Document) -> str | None:
 # --- the entry of one job ------------------------------------------------------------------------
 
 MAX_HASHED = 256 * 1024
-"""Bytes that are hashed on the event loop's thread; more would hold it up."""
+"""Bytes that are hashed on the event loop's thread; more would block it too long."""
 
 _CERTAIN = {"ready", "accepted", "refused", "failed"}
 
 
 @attrs.frozen
 class Registration:
-    """A job that is on its way into the journal."""
+    """A job that is being registered."""
 
     document: Document
     entry: Awaitable[JournalEntry] | None
@@ -172,10 +172,10 @@ class Registration:
 
 
 async def register(journal: Journal | None, job: UploadJob) -> Registration:
-    """Check what was asked for, and register it.
+    """Check a job and register it.
 
     Raises:
-        InvalidInput: Something about it cannot be used.
+        InvalidInput: The job cannot be used.
 
     """
     room_id_bytes(job.room_id)
@@ -204,7 +204,7 @@ class JobJournal:
     """Whether the journal says that the document may have arrived."""
 
     def doubt(self, window: float) -> UploadOutcomeUnknown | None:
-        """Return what is unknown since an earlier run, if anything is."""
+        """Return the unknown outcome of an earlier run, if there is one."""
         entry = self.entry
         if entry is None or entry.state in _CERTAIN:
             return None
@@ -213,10 +213,10 @@ class JobJournal:
         return UploadOutcomeUnknown(reason, entry.size, entry.size, free_in)
 
     async def check_unchanged(self, document: Document) -> None:
-        """See that a file is the one that an earlier run sent, if anybody can tell.
+        """Check that a file is still the one that an earlier run sent.
 
         Raises:
-            DocumentChanged: It is another one.
+            DocumentChanged: It has changed.
 
         """
         if self.entry is None or self.entry.fingerprint is None:
@@ -230,7 +230,7 @@ class JobJournal:
             raise DocumentChanged(document.filename, f"{change}; {fix}")
 
     async def mark_sending(self, document: Document, content: Content) -> None:
-        """Put on record that the document may be in the room from now on."""
+        """Record that the document may arrive from now on."""
         if self.journal is not None and self.entry is not None:
             self._is_marked = True
             fingerprint = None
@@ -240,12 +240,12 @@ class JobJournal:
             await self.journal.mark_sending(self.entry, document.size(content), fingerprint)
 
     async def unmark(self) -> None:
-        """Put on record that nothing arrived after all; an earlier run's doubt remains."""
+        """Record that nothing arrived; an unknown outcome of an earlier run remains."""
         if self._is_marked and self.entry is not None and self.entry.state in _CERTAIN:
             await self.record("ready", None)
 
     async def record(self, state: State, reason: str | None) -> None:
-        """Write what became of the job. Trouble with that does not change the outcome."""
+        """Record the outcome of the job. A failure to do so does not change the outcome."""
         if self.journal is None or self.entry is None:
             return
         try:

@@ -53,7 +53,7 @@ def with_delivery(options: Options, on_unknown: OnUnknown | None) -> Options:
     """Return the options of a batch's uploads: ``"resend"`` is delivery at least once.
 
     Raises:
-        ConfigurationError: The client delivers at least once, and the batch must not.
+        ConfigurationError: The client has at_least_once, but the batch does not.
 
     """
     if on_unknown == "report" and options.delivery == "at_least_once":

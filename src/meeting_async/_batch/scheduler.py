@@ -1,9 +1,9 @@
-"""Which job goes on next, and how many at a time.
+"""Which job is next, and how many run at the same time.
 
-Jobs go in order within a room, and the room with most left to do goes first. A room is a chain: one
-document after another. With rooms side by side, beginning with the longest chain ends soonest (for
-jobs of one length this is Hu's algorithm of 1961, and optimal). All that may use the next permit is
-in one heap: rooms whose next job can begin, and jobs that want a permit again after a wait.
+The jobs of a room run in order, one at a time, and the room with most jobs left goes first. That
+gives the shortest total time (for jobs of equal length it is Hu's algorithm of 1961, and optimal).
+One heap has all candidates for the next permit: rooms whose next job can begin, and jobs that need
+a permit again after a wait.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ import attrs
 T = TypeVar("T")
 
 PATIENCE = 64
-"""A room with one job more goes first, unless the other was ready so many permits earlier. Without
-that a short room would wait for as long as a long one is filled up."""
+"""A room with one more job goes first, unless the other one was ready this many permits earlier.
+Otherwise a room with few jobs would wait for as long as jobs are added to another room."""
 
 RETURN_DELAY = 8 * PATIENCE
-"""Permits by which a job that returns from a wait goes behind what has not begun. A room that was
-locked may still be locked; then its attempt occupies a permit in vain."""
+"""Permits by which a job that returns from a wait is put behind jobs that have not begun. Its room
+may still be locked; then its attempt uses a permit in vain."""
 
 
 @attrs.define(eq=False)
 class Scheduler(Generic[T]):
-    """Jobs that have not begun, those that want to go on, and permits.
+    """Jobs that have not begun, jobs that need a permit again, and the permits.
 
     A permit is held while a document is prepared, sent and answered, and never in a wait.
     """
@@ -44,11 +44,11 @@ class Scheduler(Generic[T]):
     _busy: set[str] = attrs.field(factory=set, init=False)
     """Rooms in which a job has begun and not ended."""
     _heap: list[tuple[int, int, str]] = attrs.field(factory=list, init=False)
-    """Rank, number and room of each turn; those that are over are dropped when they come up."""
+    """Rank, number and room of each candidate; removed ones are dropped when they come up."""
     _turns: dict[int, Callable[[], None] | None] = attrs.field(factory=dict, init=False)
-    """By number, what is called when a job gets a permit again; ``None``: a job begins."""
+    """Per candidate, the function that is called with its permit; ``None``: a job begins."""
     _ready: dict[str, int] = attrs.field(factory=dict, init=False)
-    """Number of the turn of each room whose next job can begin."""
+    """Number of the candidate of each room whose next job can begin."""
     _numbers: itertools.count[int] = attrs.field(factory=itertools.count, init=False)
     _queued: int = attrs.field(default=0, init=False)
     _given: int = attrs.field(default=0, init=False)
@@ -79,7 +79,7 @@ class Scheduler(Generic[T]):
             self._dispatch()
 
     def drop(self, room: str) -> list[T]:
-        """Take all jobs that have not begun out of a room."""
+        """Remove and return all jobs of a room that have not begun."""
         jobs = self._queues.pop(room, [])
         self._queued -= len(jobs)
         if room in self._ready:
@@ -87,11 +87,11 @@ class Scheduler(Generic[T]):
         return jobs
 
     def drop_all(self) -> list[T]:
-        """Take all jobs that have not begun out of all rooms."""
+        """Remove and return all jobs that have not begun."""
         return [job for room in list(self._queues) for job in self.drop(room)]
 
     async def acquire(self, room: str) -> None:
-        """Wait for a permit for a job that has begun, and waited since."""
+        """Wait for a permit, for a job that has begun and waited."""
         granted = anyio.Event()
         number = self.rejoin(room, granted.set)
         try:
@@ -106,8 +106,8 @@ class Scheduler(Generic[T]):
     def rejoin(self, room: str, granted: Callable[[], None]) -> int:
         """Queue a job that has waited; ``granted`` is called when it gets a permit.
 
-        If the rest of its room takes longer, one document after another, than everything that is
-        queued takes with all permits, it decides when the batch ends, and does not go behind.
+        If the rest of its room, one job after another, takes longer than all queued jobs with all
+        permits, the room determines the total time, and the job is not put behind.
         """
         left = 1 + len(self._queues.get(room, ()))
         delay = 0 if left * self.limit >= self._queued else RETURN_DELAY
@@ -116,12 +116,12 @@ class Scheduler(Generic[T]):
         return number
 
     def release(self) -> None:
-        """Give a permit back."""
+        """Release a permit."""
         self.in_use -= 1
         self._dispatch()
 
     def _dispatch(self) -> None:
-        """Give out what is free."""
+        """Give free permits to the first candidates."""
         while self.in_use < self.limit and self._heap:
             _, number, room = heapq.heappop(self._heap)
             if number not in self._turns:
@@ -145,7 +145,7 @@ class Scheduler(Generic[T]):
         self.begin(room, job)
 
     def _make_ready(self, room: str) -> None:
-        """Rank a room by its jobs; one more job gives it a new turn."""
+        """Rank a room by its jobs; one more job gives it a new rank."""
         if room in self._ready:
             del self._turns[self._ready[room]]
         rank = self._given - PATIENCE * len(self._queues[room])

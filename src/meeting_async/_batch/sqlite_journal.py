@@ -22,20 +22,20 @@ from meeting_async.errors import InvalidInput, JournalError, JournalInUse
 
 
 class SqliteJournal:
-    """A :class:`~meeting_async.journals.Journal` in a file that one batch at a time has to itself.
+    """A :class:`~meeting_async.journals.Journal` in a file, for one batch at a time.
 
-    What is marked as sent is on the disk before the call returns (WAL mode, ``synchronous=FULL``).
+    A job is marked as sent on the disk before the call returns (WAL mode, ``synchronous=FULL``).
 
     Args:
-        path: The file, or one to be made. Put it on a disk of this machine: SQLite's locks are not
-            reliable on network drives.
+        path: The file; it is made if it does not exist. It must be on a local disk: SQLite's locks
+            are not reliable on network drives.
 
     """
 
     def __init__(
         self, path: str | os.PathLike[str], *, now: Callable[[], float] = time.time
     ) -> None:
-        self.path = os.fsdecode(path)
+        self.path: str = os.fsdecode(path)
         self._now = now
         self._writer: Writer | None = None
 
@@ -47,7 +47,7 @@ class SqliteJournal:
         """Hold the file open for a run.
 
         Raises:
-            JournalInUse: Another batch, of whatever process, has it open.
+            JournalInUse: Another batch, in any process, has it open.
             JournalError: It cannot be opened, is something else, or belongs to another server.
 
         """
@@ -76,11 +76,11 @@ class SqliteJournal:
     async def mark_sending(
         self, entry: JournalEntry, size: int | None, fingerprint: str | None
     ) -> None:
-        """Have it on the disk that a document may arrive; see :meth:`Journal.mark_sending`."""
+        """Record durably that a document may arrive; see :meth:`Journal.mark_sending`."""
         await self._submit(_Update(entry.id, "sent", self._now(), None, size, fingerprint))
 
     async def record(self, entry: JournalEntry, state: State, reason: str | None) -> None:
-        """Write what became of a job; see :meth:`Journal.record`."""
+        """Record the outcome of a job; see :meth:`Journal.record`."""
         await self._submit(_Update(entry.id, state, self._now(), reason))
 
     def _submit(self, request: object) -> Write:
@@ -112,7 +112,7 @@ class _Load(NamedTuple):
 
 @contextmanager
 def _opened(path: str, server: str) -> Generator[Commit, None, None]:
-    """Hold the file open; see that it belongs to the server."""
+    """Hold the file open; check that it belongs to the server."""
     # SQLite gives "" and ":memory:" a meaning of their own; an absolute path is always a file.
     full = Path(path).absolute()
     with _explained(path):
@@ -138,7 +138,7 @@ class _Run:
 
     _connection: sqlite3.Connection
     _name: str
-    """The path as it was given, for messages."""
+    """The path as it was given, for errors."""
     _path: Path
     _number: int
     _identity: tuple[int, int] = attrs.field(init=False)
@@ -147,7 +147,7 @@ class _Run:
         self._identity = _identity(self._path)
 
     def commit(self, writes: Sequence[Write]) -> None:
-        """Write what has gathered, and have it on the disk."""
+        """Write all waiting entries durably."""
         steps = ((_Register, self._register), (_Update, self._update), (_Load, self._load))
         for kind, step in steps:
             share = [write for write in writes if type(write.request) is kind]
@@ -161,8 +161,8 @@ class _Run:
     def _register(self, writes: list[Write]) -> None:
         """Match the n-th job of an identity in this run with the n-th entry of the identity.
 
-        Each statement takes the interpreter's lock again, and on a busy loop waits for it. So
-        thousands of jobs, as at the beginning of a batch, take three statements.
+        Each statement acquires the interpreter's lock (GIL) again, and waits for it on a busy
+        loop. So even thousands of jobs take three statements.
         """
         jobs: list[JournalJob] = [write.request.job for write in writes]
         now, execute = writes[-1].request.now, self._connection.execute
@@ -198,7 +198,7 @@ class _Run:
             write.result = self._connection.execute(_IN_DOUBT, write.request).fetchall()
 
     def _check_place(self) -> None:
-        """See that the path still leads to the file: else what is written would be lost."""
+        """Check that the path still leads to the file; otherwise entries would be lost."""
         try:
             is_same = _identity(self._path) == self._identity
         except OSError as error:
@@ -240,10 +240,10 @@ def _explained(path: str) -> Generator[None, None, None]:
 
 
 def _check_kind(full: Path, path: str) -> None:
-    """See that the file is new, or a journal, without changing what may be something else.
+    """Check that the file is new or a journal, without changing another kind of file.
 
-    Opening a file as usual changes what a process that crashed has left beside it. Reading it
-    without SQLite would release the locks that this process has on it (fcntl).
+    Opening a database normally changes the WAL file that a crashed process has left. Reading the
+    file without SQLite would release the locks that this process has on it (fcntl).
     """
     try:
         status = full.stat()

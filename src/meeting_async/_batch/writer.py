@@ -1,7 +1,7 @@
-"""One thread that opens a file, commits what has gathered meanwhile, and closes the file.
+"""One thread that opens a file, commits all waiting writes together, and closes the file.
 
-The thread owns the file and outlives whoever waits for it: however a task is cancelled, what was
-handed over is written, and the file is closed in the end.
+The thread owns the file. If a task that waits for it is cancelled, its writes are still made, and
+the file is closed in the end.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from meeting_async._documents.threads import call_soon, run_in_thread
 from meeting_async.errors import JournalError
 
 GATHERING_SECONDS = 0.005
-"""How long the thread waits for company for what is to be written. For each commit it competes with
-the event loop for the interpreter, which costs more than the commit itself."""
+"""Seconds that the thread waits for more writes before it commits. For each commit it competes with
+the event loop for the GIL, which costs more than the commit itself."""
 
 CLOSING_SECONDS = 10.0
-"""How long a task waits for a file to be closed: a disk may not answer any more."""
+"""Seconds that a task waits for the file to be closed: a disk may no longer answer."""
 
 
 @attrs.define(eq=False)
 class Write:
-    """Something to be written. Await it for the result."""
+    """A write. Await it for the result."""
 
     request: Any = None
     result: Any = None
@@ -44,11 +44,11 @@ class Write:
 
 
 Commit = Callable[[Sequence[Write]], None]
-"""Writes, and gives each write its result or error. It never raises."""
+"""Makes the writes, and sets the result or error of each. It never raises."""
 
 
 def journal_error(name: str, error: BaseException) -> JournalError:
-    """Make an error for one task: tracebacks of several must not mix."""
+    """Make an error for one task, so that tracebacks of several tasks do not mix."""
     if isinstance(error, JournalError):
         made = type(error)(error.journal, error.reason)
     else:
@@ -65,7 +65,7 @@ class Writer:
         self._opened = opened
         """Opens the file, and closes it."""
         self._queue: queue.SimpleQueue[Write | None] = queue.SimpleQueue()
-        """What no commit has taken up yet; ``None``: close the file."""
+        """Writes that wait for a commit; ``None``: close the file."""
         self._opening, self._closing = Write(), Write()
         self._has_ended = False
         self._call_soon = call_soon()
@@ -80,7 +80,7 @@ class Writer:
             raise
 
     def submit(self, request: object) -> Write:
-        """Hand something over; everything is written in the order of the calls."""
+        """Add a write; writes are made in the order of the calls."""
         write = Write(request)
         self._queue.put(write)
         if self._has_ended:
@@ -119,7 +119,7 @@ class Writer:
         self._wake(self._opening, self._closing)
 
     def _taken(self) -> list[Write]:
-        """Wait for something to be written and take all that is there; nothing: close the file."""
+        """Wait for writes and return all of them; none: close the file."""
         found: list[Write] = []
         write = self._queue.get()
         if write is not None:
@@ -134,7 +134,7 @@ class Writer:
         return found
 
     def _fail_rest(self) -> None:
-        """Fail what comes too late to be written."""
+        """Fail writes that come too late."""
         with suppress(queue.Empty):
             while True:
                 if (write := self._queue.get_nowait()) is not None:

@@ -46,10 +46,10 @@ class MultipartBody:
         progress: Callable[[int], None] | None = None,
         before_end: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        self.length = plan.length
-        self.content_type = plan.content_type
+        self.length: int = plan.length
+        self.content_type: bytes = plan.content_type
         """Value of the request's ``Content-Type``."""
-        self.sent = 0
+        self.sent: int = 0
         self._plan = plan
         self._name = name
         self._open_document = open_document

@@ -35,7 +35,7 @@ PIECE_BYTES = 64 * 1024
 """Bytes per read."""
 
 PIECE_LINES = 250
-"""Bytes given to h11 at once; chunks of one byte each take it some 3 ms."""
+"""Lines given to h11 at once; as chunks of one byte they take it some 3 ms."""
 
 SHORT_BYTES = RECORD_BYTES
 """Writes up to this many bytes are buffered."""

@@ -41,10 +41,6 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else " " if c.isspace() else "\ufffd" for c in text)
 
 
-class OutputLost(Exception):
-    """Nobody can read what a command prints, and there is nothing else that it does."""
-
-
 @attrs.define(eq=False)
 class Stream:
     """A text stream that never raises; a terminal's display may write to it from a thread."""
@@ -124,8 +120,8 @@ class Output:
         return self.results.line(text)
 
     def tell(self, text: str) -> None:
-        """Print a result; what stdout does not take goes to stderr."""
-        if not self.say(text):
+        """Print one line of a result; what stdout does not take goes to stderr."""
+        if not self.say(printable(text)):
             self.note(text)
 
     def say_object(self, kind: str, fields: Mapping[str, Any]) -> bool:

@@ -6,9 +6,8 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Self
 
-import attrs
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Column
 from rich.text import Text
 
@@ -24,16 +23,15 @@ from meeting_async import (
     WaitingUntilActive,
 )
 from meeting_async.cli.console import Output, console_on, printable
-from meeting_async.cli.words import counted, duration, shortened
+from meeting_async.cli.words import counted, duration, size
 
 FRAMES_PER_SECOND = 8
-"""Enough for a countdown to look alive without flicker."""
 
 LINE_INTERVAL = 10.0
 """Seconds between two plain lines."""
 
-BAR_WIDTH = 12
-"""Columns."""
+NAME_WIDTH, BAR_WIDTH = 40, 12
+"""Columns of a terminal."""
 
 MARGIN = 3
 """Lines of a terminal that are left to everything but uploads."""
@@ -72,47 +70,28 @@ def display_on(output: Output, documents: int, *, detailed: bool, quiet: bool = 
 # --- words ---------------------------------------------------------------------------------------
 
 
-@attrs.frozen
-class State:
-    """What one upload is doing."""
-
-    words: str = ""
-    share: float = 0.0
-    """Part of the document that is out, 0 to 1."""
-    due: float | None = None
-    """When it goes on, in seconds of the clock that :func:`state_after` was given."""
-    is_waiting: bool = False
-
-    def text(self, now: float) -> str:
-        """Return the words, with the seconds that are left if something is due."""
-        left = "" if self.due is None else f" in {max(0.0, self.due - now):.1f} s"
-        return f"{self.words}{left}"
-
-
-def state_after(event: Event, now: float) -> State:
-    """Say what an upload is doing after ``event``, which came at ``now`` (seconds)."""
+def words_for(event: Event) -> str:
+    """Say what an upload is doing after ``event``; empty if that is nothing."""
     match event:
         case Queued():
-            return State("waiting behind another upload", is_waiting=True)
+            return "waiting behind another upload"
         case AttemptStarted():
-            return State(f"sending{_numbered(event.attempt)}")
+            return f"sending{_numbered(event.attempt)}"
+        case BytesSent() if _share(event) < 1:
+            return f"sending {_share(event):.0%}{_numbered(event.attempt)}"
         case BytesSent():
-            return _sending(event)
+            return "sent, waiting for the answer"
         case WaitingForRoom():
-            return State("the room is taken, again", due=now + event.retry_in, is_waiting=True)
+            return f"the room is taken, again in {event.retry_in:.1f} s"
         case WaitingUntilActive():
-            words = "the room is not active yet, again"
-            return State(words, due=now + event.retry_in, is_waiting=True)
+            return f"the room is not active yet, again in {event.retry_in:.1f} s"
         case RetryScheduled():
-            return State(f"{event.reason}, again", due=now + event.retry_in, is_waiting=True)
-    return State()
+            return f"{event.reason}, again in {event.retry_in:.1f} s"
+    return ""
 
 
-def _sending(event: BytesSent) -> State:
-    share = event.sent / event.total if event.total else 1.0
-    if share < 1:
-        return State(f"sending {share:.0%}{_numbered(event.attempt)}", share)
-    return State("sent, waiting for the answer", 1.0)
+def _share(event: BytesSent) -> float:
+    return event.sent / event.total if event.total else 1.0
 
 
 def _numbered(attempt: int) -> str:
@@ -160,7 +139,7 @@ class Lines(Display):
             self._told[event.call] = type(event), now
             room = f"room {event.room_id}"
             label = f"{event.document} to {room}" if event.document else room
-            self._output.note(f"{label}: {state_after(event, now).text(now)}")
+            self._output.note(f"{label}: {words_for(event)}")
 
     def tick(self) -> None:
         """Print the sums now and then."""
@@ -170,14 +149,13 @@ class Lines(Display):
             self._output.note(f"{done}: {', '.join(counts(self.report))}")
 
     def _is_news(self, event: Event, now: float) -> bool:
-        if isinstance(event, Finished) or not state_after(event, now).words:
+        if not words_for(event):
             return False
         if isinstance(event, AttemptStarted):
             return event.attempt == 1 and event.document is not None
         kind, at = self._told.get(event.call, (Event, now))
-        if isinstance(event, BytesSent):
-            return now - at >= LINE_INTERVAL
-        return kind is not type(event) or now - at >= LINE_INTERVAL
+        is_other = kind is not type(event) and not isinstance(event, BytesSent)
+        return is_other or now - at >= LINE_INTERVAL
 
 
 class Bars(Display):
@@ -188,36 +166,34 @@ class Bars(Display):
         self._output, self._console = output, console
         self._progress = _Progress(console)
         self._rows: dict[int, TaskID] = {}
-        self._total = self._progress.add_task("", total=documents, words=self._head)
-        self._progress.has_head = documents > 1
+        self._documents = documents
+        self._total = self._progress.add_task("", total=documents, words="", visible=documents > 1)
 
     def __call__(self, event: Event, /) -> None:
         """Take an event; the next frame shows it."""
         if event.document is None:
             return
-        if isinstance(event, Finished):
-            if (row := self._rows.pop(event.call, None)) is not None:
-                self._progress.remove_task(row)
-            return
-        state = state_after(event, time.monotonic())
         row = self._rows.get(event.call)
+        if isinstance(event, Finished):
+            if row is not None:
+                self._progress.remove_task(self._rows.pop(event.call))
+            return
         if row is None:
-            name = printable(f"{event.room_id}  {shortened(event.document, 30)}")
-            row = self._progress.add_task(name, total=1.0, words=state.text)
-            self._rows[event.call] = row
-        waits = state.is_waiting
-        self._progress.update(row, completed=state.share, words=state.text, is_waiting=waits)
+            name = printable(f"{event.room_id}  {event.document}")
+            row = self._rows[event.call] = self._progress.add_task(name, total=1.0, words="")
+        share = _share(event) if isinstance(event, BytesSent) else 0.0
+        self._progress.update(row, completed=share, words=printable(words_for(event)))
 
     def tick(self) -> None:
         """Let the bar of the batch grow: by what was tried, not by what was skipped."""
-        done, total = tried(self.report), f"{self._progress.tasks[0].total:,.0f}"
-        words = f"{done:,} of {total} documents"
-        self._progress.update(self._total, completed=done, description=words)
-
-    def _head(self, _now: float) -> str:
-        left = self._progress.tasks[0].time_remaining
-        rest = f", {duration(left)} left" if left and tried(self.report) >= 5 else ""
-        return f"{', '.join(counts(self.report))}{rest}"
+        done, total = tried(self.report), self._progress.tasks[0]
+        words = [*counts(self.report)]
+        if total.elapsed and self.report.bytes_sent:
+            words.append(f"{size(self.report.bytes_sent / total.elapsed)}/s")
+        if total.time_remaining and done >= 5:
+            words.append(f"{duration(total.time_remaining)} left")
+        name = f"{done:,} of {self._documents:,} documents"
+        self._progress.update(self._total, completed=done, description=name, words=", ".join(words))
 
     def __enter__(self) -> Self:
         self.tick()
@@ -230,35 +206,16 @@ class Bars(Display):
         self._progress.stop()
 
 
-class _Words(ProgressColumn):
-    """What goes on; a task has it in ``words``, as a function of the time."""
-
-    def render(self, task: Task) -> Text:
-        """Return it as of now."""
-        style = "yellow" if task.fields.get("is_waiting") else "default"
-        words = printable(task.fields["words"](time.monotonic()))
-        return Text(words, style, no_wrap=True, overflow="ellipsis")
-
-
-class _Name(ProgressColumn):
-    """A room and a document."""
-
-    def render(self, task: Task) -> Text:
-        """Return both, to be shortened first where columns are short."""
-        return Text(task.description, no_wrap=True, overflow="ellipsis")
-
-
 class _Progress(Progress):
-    """As many uploads as a terminal has lines for, those that wait first."""
-
-    has_head = True
+    """As many uploads as a terminal has lines for."""
 
     def __init__(self, console: Console) -> None:
-        column = Column(no_wrap=True, overflow="ellipsis")
+        name = Column(no_wrap=True, overflow="ellipsis", max_width=NAME_WIDTH)
+        words = Column(no_wrap=True, overflow="ellipsis")
         super().__init__(
-            _Name(column),
+            TextColumn("{task.description}", markup=False, table_column=name),
             BarColumn(BAR_WIDTH, table_column=Column(min_width=BAR_WIDTH)),
-            _Words(column),
+            TextColumn("{task.fields[words]}", markup=False, table_column=words),
             console=console,
             refresh_per_second=FRAMES_PER_SECOND,
             transient=True,  # what remains is printed as lines
@@ -270,9 +227,7 @@ class _Progress(Progress):
         """Yield the table, and how many rows it does not have."""
         if not self.tasks:  # not set up yet
             return
-        head, *rows = self.tasks
-        most = max(1, self.console.size.height - MARGIN)
-        rows.sort(key=lambda task: not task.fields.get("is_waiting"))
-        yield self.make_tasks_table([head, *rows[:most]] if self.has_head else rows[:most])
-        if len(rows) > most:
-            yield Text(f"and {len(rows) - most:,} more", "dim")
+        most = max(2, self.console.size.height - MARGIN)
+        yield self.make_tasks_table(self.tasks[:most])
+        if len(self.tasks) > most:
+            yield Text(f"and {len(self.tasks) - most:,} more", "dim")

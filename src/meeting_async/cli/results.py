@@ -6,13 +6,14 @@ Every command that uploads uses the same words, codes and objects.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from meeting_async import BatchReport, UploadOutcome, errors
-from meeting_async.cli.words import Reason, counted, message_of
+from meeting_async.cli.words import counted, message_of, reason_of
 
 if TYPE_CHECKING:
     from meeting_async.cli.entries import Entry
@@ -115,95 +116,77 @@ def summary_object(
 
 # --- for people ----------------------------------------------------------------------------------
 
-
-@attrs.frozen
-class Group:
-    """Documents that share an outcome and its reason."""
-
-    status: str
-    """``unknown``, ``refused``, ``failed``, ``skipped``, ``rooms`` (there is no such room, or no
-    session in it) or ``stopped`` (the batch ended before them)."""
-    reason: Reason
-    outcomes: list[UploadOutcome]
-
-    @property
-    def rooms(self) -> dict[str, int]:
-        """How many documents each room was to get."""
-        found: dict[str, int] = {}
-        for outcome in self.outcomes:
-            found[outcome.room_id] = found.get(outcome.room_id, 0) + 1
-        return found
-
-    def __str__(self) -> str:
-        """Return one line."""
-        rooms = [*self.rooms]
-        where = f"room {rooms[0]}" if len(rooms) == 1 else counted(len(rooms), "room")
-        documents = counted(len(self.outcomes), "document")
-        reason = "" if self.status == "stopped" else f": {self.reason}"
-        return f"{_WORDS[self.status]}: {documents} for {where}{reason}"
-
-
-_WORDS = {
-    "unknown": "unknown",
-    "rooms": "no active room",
+CATEGORIES = {
+    "unknown": "may or may not have arrived",
+    "rooms": "without an active room",
     "refused": "refused",
     "failed": "failed",
     "skipped": "not tried",
     "stopped": "not begun",
 }
-"""The most urgent first."""
+"""What can become of a document that is not in its room, in words; the most urgent first."""
 
 
-def groups_of(outcomes: Iterable[UploadOutcome]) -> list[Group]:
-    """Put together what has the same reason: the most urgent, then the largest group first."""
-    found: dict[tuple[str, Reason], Group] = {}
-    for outcome in outcomes:
-        if not outcome.delivered:
-            status, reason = _status(outcome), Reason.of(outcome.error)
-            found.setdefault((status, reason), Group(status, reason, [])).outcomes.append(outcome)
-    order = [*_WORDS]
-    return sorted(found.values(), key=lambda g: (order.index(g.status), -len(g.outcomes)))
-
-
-def _status(outcome: UploadOutcome) -> str:
+def category_of(outcome: UploadOutcome) -> str:
+    """Return a key of ``CATEGORIES``, or ``delivered``."""
+    if outcome.delivered:
+        return "delivered"
     if isinstance(outcome.error, errors.RoomNotFound | errors.RoomNotActive):
         return "rooms"
     return "stopped" if isinstance(outcome.error, errors.BatchStopped) else outcome.status
 
 
+def by_category(report: BatchReport, documents: int) -> dict[str, int]:
+    """Count the documents of each category; what the report does not know was not begun."""
+    found = Counter(map(category_of, report.outcomes))
+    found["stopped"] += documents - report.total
+    return {name: found[name] for name in CATEGORIES}
+
+
 def headline(report: BatchReport, documents: int, *, interrupted: bool = False) -> str:
     """Say in one sentence how it went."""
-    there = report.accepted + report.already_delivered
+    there, before = report.accepted + report.already_delivered, report.already_delivered
     prefix = "Interrupted: " if interrupted and there < documents else ""
-    if not documents:
-        return "There was nothing to send."
-    rest = "; " + ", ".join(_shortfall(report, documents)) if there < documents else ""
-    earlier = f" ({report.already_delivered:,} from an earlier run)" * bool(
-        report.already_delivered
-    )
-    return f"{prefix}{_success(there, documents)}{earlier}{rest}."
+    earlier = f" ({before:,} by an earlier run)" if before else ""
+    counts = by_category(report, documents)
+    rest = [f"{count:,} {CATEGORIES[name]}" for name, count in counts.items() if count]
+    end = f"; {', '.join(rest)}" if rest else ""
+    return f"{prefix}{there:,} of {counted(documents, 'document')} delivered{earlier}{end}."
 
 
-def _success(there: int, documents: int) -> str:
-    if documents == 1:
-        return "the document is in its room" if there else "the document is not known to be there"
-    if there == documents:
-        return f"all {documents:,} documents are in their rooms"
-    if not there:
-        return f"none of the {documents:,} documents is known to be in its room"
-    verb, rooms = ("is", "its room") if there == 1 else ("are", "their rooms")
-    return f"{there:,} of {documents:,} documents {verb} in {rooms}"
+@attrs.frozen
+class Group:
+    """Documents that share a category and its reason."""
+
+    category: str
+    reason: str
+    outcomes: list[UploadOutcome] = attrs.field(factory=list)
+
+    @property
+    def rooms(self) -> Counter[str]:
+        """How many documents each room was to get."""
+        return Counter(outcome.room_id for outcome in self.outcomes)
+
+    @property
+    def where(self) -> str:
+        """How many documents for which room, or how many rooms."""
+        rooms = [*self.rooms]
+        where = f"room {rooms[0]}" if len(rooms) == 1 else counted(len(rooms), "room")
+        return f"{counted(len(self.outcomes), 'document')} for {where}"
+
+    def __str__(self) -> str:
+        """Return one line."""
+        reason = f": {self.reason}" if self.reason else ""
+        return f"{CATEGORIES[self.category]}: {self.where}{reason}"
 
 
-def _shortfall(report: BatchReport, documents: int) -> Iterator[str]:
-    stopped = sum(isinstance(o.error, errors.BatchStopped) for o in report.outcomes)
-    ended = report.failed + report.skipped - report.already_delivered
-    failed = sum(o.status == "failed" and _status(o) != "stopped" for o in report.outcomes)
-    counts = {
-        "may or may not have arrived": report.unknown,
-        "refused": report.refused,
-        "failed": failed,
-        "not tried": ended - failed - stopped,
-        "not begun": stopped + documents - report.total,
-    }
-    yield from (f"{count:,} {words}" for words, count in counts.items() if count)
+def groups_of(outcomes: Iterable[UploadOutcome]) -> list[Group]:
+    """Put together what has the same reason: the most urgent, then the largest group first."""
+    found: dict[tuple[str, str], Group] = {}
+    for outcome in outcomes:
+        if not outcome.delivered:
+            category = category_of(outcome)
+            key = category, "" if category == "stopped" else reason_of(outcome.error)
+            found.setdefault(key, Group(*key)).outcomes.append(outcome)
+    order = [*CATEGORIES]
+    return sorted(found.values(), key=lambda g: (order.index(g.category), -len(g.outcomes)))

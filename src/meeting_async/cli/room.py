@@ -4,20 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
+from typing import TYPE_CHECKING
 
-import anyio
+from meeting_async.cli.console import printable
+from meeting_async.cli.options import DEFAULTS, Common, Printed
 
-from meeting_async import ActiveRoom, MeetingClient
-from meeting_async.cli.console import Output, printable
-from meeting_async.cli.display import Display, Lines
+if TYPE_CHECKING:
+    from meeting_async import ActiveRoom, MeetingClient
+    from meeting_async.cli.display import Display
 
 
 def room(
-    client: MeetingClient, room_id: str, output: Output, *, timeout: float | None, quiet: bool
+    room_id: str,
+    /,
+    *,
+    common: Common = DEFAULTS,
+    output: Printed,
 ) -> int:
-    """Print a summary, or the server's reply as it is."""
-    retries = Display() if quiet else Lines(output, 1, detailed=True)
-    found = anyio.run(_ask, client, room_id, timeout, retries)
+    """Show what the server says about an active room.
+
+    Args:
+        room_id: The room.
+        common: What all commands take.
+        output: Where to print.
+
+    """
+    import anyio
+
+    from meeting_async.cli.display import Display, Lines
+
+    retries = Display() if common.quiet else Lines(output, 1, detailed=True)
+    found = anyio.run(_ask, common.client(), room_id, common.timeout, retries)
     if output.as_json:
         output.say_object("room", {"room_id": found.room_id, "reply": dict(found.raw)})
     else:

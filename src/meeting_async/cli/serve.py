@@ -6,147 +6,146 @@ import json
 import os
 import shlex
 import signal
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from types import FrameType
+from typing import TYPE_CHECKING, Annotated
 
-import attrs
+from cyclopts import Parameter
+from cyclopts.validators import Number
 
-from meeting_async._batch.local_checks import check_room_id
-from meeting_async._config import settings_from
-from meeting_async._policies import parse_size
 from meeting_async.cli.console import PROGRAM, Output
-from meeting_async.cli.results import ExitCode
-from meeting_async.cli.words import size
-from meeting_async.errors import ConfigurationError
+from meeting_async.cli.options import PositiveSeconds, Printed, Quiet, Seconds
 
-DEFAULT_ROOMS = ("room01", "room02", "room03")
+if TYPE_CHECKING:
+    from meeting_async._models import Secret
+    from meeting_async.testing import MeetingServer
 
 FORM_BYTES = 20 * 1024**2
 """Room for all of a request but the document; servers of this kind allow 50 MB for a 30 MB file."""
 
+DEVELOPMENT_SECRET = "devsecret"  # noqa: S105 - printed, so that everybody can use it
 
-@attrs.frozen
-class _Credentials:
-    """Key and secret, from the environment or for development."""
-
-    key: str
-    secret: str = attrs.field(repr=False)
-    is_secret_given: bool = False
-
-    @classmethod
-    def from_environment(cls) -> _Credentials:
-        settings = settings_from(os.environ)
-        key, secret = settings.get("api_key", "devkey"), settings.get("api_secret")
-        if secret is None:
-            return cls(key, "devsecret")
-        try:
-            return cls(key, bytes(secret).decode(), is_secret_given=True)
-        except UnicodeDecodeError as error:
-            field, problem = "MEETING_API_SECRET_FILE", "holds what is not UTF-8 text"
-            raise ConfigurationError(field, "(hidden)", problem, "give another") from error
+_SHOWN = Parameter(show_default=True)
 
 
 def serve(
-    output: Output,
     *,
-    host: str,
-    port: int,
-    rooms: Sequence[str],
-    max_size: str,
-    lock_seconds: float,
-    processing_seconds: float,
-    quiet: bool,
+    host: Annotated[str, _SHOWN] = "127.0.0.1",
+    port: Annotated[int, _SHOWN, Parameter(validator=Number(gte=0, lte=65535))] = 8080,
+    room: tuple[str, ...] = (),
+    max_size: Annotated[str, _SHOWN] = "30MiB",
+    lock_seconds: Annotated[PositiveSeconds, _SHOWN] = 300.0,
+    processing_seconds: Annotated[Seconds, _SHOWN] = 0.0,
+    quiet: Quiet = False,
+    output: Printed,
 ) -> int:
-    """Serve until Ctrl-C or SIGTERM, which are the usual ends and no failure."""
+    """Run a meeting server for experiments, until Ctrl-C.
+
+    Key and secret come from MEETING_API_KEY and MEETING_API_SECRET; without
+    them, from development defaults.
+
+    Args:
+        host: Address to listen on.
+        port: Port to listen on; 0 takes a free one.
+        room: An active room with a presenter; may be repeated. Default: room01, room02, room03.
+        max_size: Largest document, as bytes or with KiB, MiB, GiB.
+        lock_seconds: How long an upload may hold its room's lock.
+        processing_seconds: How long the conversion of a document takes.
+        quiet: Do not print a line for each request.
+        output: Where to print.
+
+    """
+    from meeting_async._config import settings_from
+    from meeting_async._policies import parse_size
+    from meeting_async._protocol.requests import room_id_bytes
+    from meeting_async.cli.words import size
     from meeting_async.testing import MeetingServer
 
-    credentials, limit = _Credentials.from_environment(), parse_size(max_size, field="--max-size")
+    settings = settings_from(os.environ)
+    key, secret = settings.get("api_key", "devkey"), settings.get("api_secret")
+    # It may be a real one, and terminals and logs remember.
+    given = '"${MEETING_API_SECRET:?is the one that serve was given}"'
+    shown = DEVELOPMENT_SECRET if secret is None else given
+    limit = parse_size(max_size, field="--max-size")
     server = MeetingServer(
-        api_key=credentials.key,
-        api_secret=credentials.secret,
+        api_key=key,
+        api_secret=_text_of(secret),
         max_size_whiteboard_file=limit,
         max_body_size=limit + FORM_BYTES,
         lock_seconds=lock_seconds,
         processing_seconds=processing_seconds,
         on_request=None if quiet else lambda request: output.note(f"{_now()} {request}"),
     )
-    rooms = tuple(dict.fromkeys(rooms)) or DEFAULT_ROOMS
+    rooms = tuple(dict.fromkeys(room)) or ("room01", "room02", "room03")
     for room_id in rooms:
-        check_room_id(room_id)
+        room_id_bytes(room_id)  # or it raises
         server.add_room(room_id)
 
     def welcome(url: str) -> None:
-        output.say("\n".join(_welcome(url, rooms, credentials, size(limit))))
+        output.say(_welcome(url, rooms, size(limit), key, shown))
 
+    return _listen(server, host, port, welcome, output)
+
+
+def _listen(
+    server: MeetingServer, host: str, port: int, welcome: Callable[[str], None], output: Output
+) -> int:
+    """Serve until Ctrl-C, or SIGTERM, with which service managers stop programs."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with _ending_on_sigterm():
-            server.serve_forever(host, port, on_ready=welcome)
+        server.serve_forever(host, port, welcome)
     except KeyboardInterrupt:
         pass  # it was not listening yet
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         output.note(f"error: cannot listen on {host}:{port}: {reason}")
-        return ExitCode.FAILED
+        return 1
     output.note("stopped")
     return output.code()
+
+
+def _text_of(secret: Secret | None) -> str:
+    from meeting_async.errors import ConfigurationError
+
+    try:
+        return DEVELOPMENT_SECRET if secret is None else bytes(secret).decode()
+    except UnicodeDecodeError:
+        field, problem = "MEETING_API_SECRET_FILE", "holds what is not UTF-8 text"
+        raise ConfigurationError(field, "(hidden)", problem, "give another") from None
 
 
 def _now() -> str:
     return datetime.now().astimezone().strftime("%H:%M:%S")
 
 
-@contextmanager
-def _ending_on_sigterm() -> Iterator[None]:
-    """Let SIGTERM, with which service managers stop programs, do what Ctrl-C does."""
+def _welcome(url: str, rooms: Sequence[str], limit: str, key: str, secret: str) -> str:
+    room, key = shlex.quote(rooms[0]), shlex.quote(key)
+    body = shlex.quote(json.dumps({"room_id": rooms[0]}))
+    return f"""\
+Meeting server on {url} (Ctrl-C stops it)
+Active rooms, each with a presenter: {", ".join(rooms)}. Documents up to {limit}.
 
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+For the shell that uploads:
 
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+export MEETING_BASE_URL={url}
+export MEETING_API_KEY={key}
+export MEETING_API_SECRET={secret}
 
+Then, with this command line:
 
-def _welcome(
-    url: str, rooms: Sequence[str], credentials: _Credentials, limit: str
-) -> Iterator[str]:
-    room = shlex.quote(rooms[0])
-    yield f"Meeting server on {url} (Ctrl-C stops it)"
-    yield f"Active rooms, each with a presenter: {', '.join(rooms)}. Documents up to {limit}."
-    yield ""
-    yield "For the shell that uploads:"
-    yield ""
-    yield f"export MEETING_BASE_URL={url}"
-    yield f"export MEETING_API_KEY={shlex.quote(credentials.key)}"
-    if credentials.is_secret_given:  # it may be a real one, and terminals and logs remember
-        yield 'export MEETING_API_SECRET="${MEETING_API_SECRET:?is the one that serve was given}"'
-    else:
-        yield f"export MEETING_API_SECRET={credentials.secret}"
-    yield ""
-    yield "Then, with this command line:"
-    yield ""
-    yield "echo Welcome > hello.txt"
-    yield f"{PROGRAM} upload {room} hello.txt"
-    yield ""
-    yield "Or with curl:"
-    yield ""
-    yield from _curl(rooms[0])
+echo Welcome > hello.txt
+{PROGRAM} upload {room} hello.txt
 
+Or with curl:
 
-def _curl(room_id: str) -> Iterator[str]:
-    room = shlex.quote(room_id)
-    yield 'sign() { printf %s "$1" | openssl dgst -sha256 -hmac "$MEETING_API_SECRET" -r; }'
-    yield "echo Welcome > hello.txt"
-    yield f"signature=$(sign {room})"
-    yield 'curl -sS "$MEETING_BASE_URL/auth/room/uploadWhiteboardFile" -F document=@hello.txt \\'
-    yield f'  -H "API-KEY: $MEETING_API_KEY" -H "Room-Id: "{room} \\'
-    yield '  -H "HASH-SIGNATURE: ${signature%% *}"'
-    yield f"body={shlex.quote(json.dumps({'room_id': room_id}))}"
-    yield 'signature=$(sign "$body")'
-    yield 'curl -sS "$MEETING_BASE_URL/auth/room/getActiveRoomInfo" -d "$body" \\'
-    yield '  -H "API-KEY: $MEETING_API_KEY" -H "Content-Type: application/json" \\'
-    yield '  -H "HASH-SIGNATURE: ${signature%% *}"'
+sign() {{ printf %s "$1" | openssl dgst -sha256 -hmac "$MEETING_API_SECRET" -r; }}
+signature=$(sign {room})
+curl -sS "$MEETING_BASE_URL/auth/room/uploadWhiteboardFile" -F document=@hello.txt \\
+  -H "API-KEY: $MEETING_API_KEY" -H "Room-Id: "{room} \\
+  -H "HASH-SIGNATURE: ${{signature%% *}}"
+body={body}
+signature=$(sign "$body")
+curl -sS "$MEETING_BASE_URL/auth/room/getActiveRoomInfo" -d "$body" \\
+  -H "API-KEY: $MEETING_API_KEY" -H "Content-Type: application/json" \\
+  -H "HASH-SIGNATURE: ${{signature%% *}}"
+"""

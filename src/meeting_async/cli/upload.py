@@ -2,48 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Annotated
 
-from meeting_async import MeetingClient
-from meeting_async.cli.console import Output
-from meeting_async.cli.delivery import Options, WorkList, deliver
-from meeting_async.cli.entries import STDIN, Entry, Flaws, Origin, StdinEntry, check_files
-from meeting_async.cli.results import ExitCode
-from meeting_async.errors import InvalidInput
+from cyclopts import Parameter
+
+from meeting_async.cli.options import DEFAULTS, Common, Printed, Seconds, max_size, refuse_options
 
 
 def upload(
-    client: MeetingClient,
     room_id: str,
-    targets: Sequence[str],
-    filename: str | None,
-    options: Options,
-    output: Output,
+    file: Annotated[list[str], Parameter(allow_leading_hyphen=True)],
+    /,
     *,
-    max_size: int | None,
-) -> ExitCode:
-    """Upload paths, links and stdin; nothing is sent unless all of them can be."""
-    _check_filename(targets, filename)
-    origin = Origin()
+    filename: str | None = None,
+    max_wait: Seconds | None = None,
+    common: Common = DEFAULTS,
+    output: Printed,
+) -> int:
+    """Put documents into the whiteboard files of an active room, in their order.
+
+    While another upload holds the room, this waits; 300 s and a little at most,
+    unless --max-wait says otherwise.
+
+    Ctrl-C lets the upload in flight end; a second one cuts it off.
+
+    Args:
+        room_id: The room.
+        file: Paths, links that the server downloads itself, or "-" for stdin.
+        filename: What the room shows instead of the file's own name (single document only).
+        max_wait: Seconds to wait for a busy room, for each document; 0 does not wait.
+        common: What all commands take.
+        output: Where to print.
+
+    """
+    from meeting_async.cli.delivery import Order, deliver
+    from meeting_async.cli.entries import STDIN, Entry, Flaws, StdinEntry
+
+    refuse_options("upload", file)
+    _check_filename(file, filename)
     entries = [
-        (StdinEntry if target == STDIN else Entry)(room_id, target, origin, filename=filename)
-        for target in targets
+        (StdinEntry if target == STDIN else Entry)(room_id, target, filename=filename)
+        for target in file
     ]
-    flaws = Flaws()
-    for entry in entries:
-        for problem in entry.problems():
-            flaws.add(0, entry.place, problem)
-    check_files(entries, max_size, flaws)
+    client, flaws = common.client(), Flaws()
+    flaws.find_in(entries, max_size())
     if flaws.count:
-        flaws.tell(output)
-        return ExitCode.USAGE
-    return deliver(client, WorkList(room_id, entries), options, output)
+        return flaws.tell(output)
+    settings = {"concurrency": 1, "max_wait": max_wait, "timeout": common.timeout}
+    order = Order(room_id, entries, settings, detailed=True, quiet=common.quiet)
+    return deliver(client, order, output)
 
 
-def _check_filename(targets: Sequence[str], filename: str | None) -> None:
+def _check_filename(targets: list[str], filename: str | None) -> None:
+    from meeting_async.errors import InvalidInput
+
     if filename is not None and len(targets) > 1:
         problem = "is given for several documents"
         raise InvalidInput("--filename", repr(filename), problem, "upload them one by one")
-    if filename is None and STDIN in targets:
+    if filename is None and "-" in targets:
         fix = "give a single document, and --filename NAME.pdf"
         raise InvalidInput("FILE", "'-'", "has no name", fix)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from urllib.parse import urlsplit
 
 import attrs
 
@@ -43,14 +42,6 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60:,} h {minutes % 60} min"
 
 
-def shortened(text: str, length: int) -> str:
-    """Cut the middle out of a long name: its end tells documents apart as well as its start."""
-    if len(text) <= length:
-        return text
-    tail = (length - 1) // 2
-    return f"{text[: length - 1 - tail]}…{text[-tail:]}"
-
-
 # --- errors --------------------------------------------------------------------------------------
 
 _SHELL_NAMES = {
@@ -75,23 +66,22 @@ def labelled(label: str, text: str) -> str:
     return text if label in text else f"{label}: {text}"
 
 
-def hints(error: BaseException | None, server: str) -> Iterator[str]:
+def hints(error: BaseException | None) -> Iterator[str]:
     """Say what to do about an error, where a command or a setting helps; at most one line."""
-    host = urlsplit(server).netloc or server
     match error:
         case errors.ConfigurationError():
             yield f"`{PROGRAM} serve` runs a server on this machine and prints what to export"
         case errors.AuthenticationFailed():
-            yield f"are MEETING_API_KEY and MEETING_API_SECRET those of {host}?"
+            yield "are MEETING_API_KEY and MEETING_API_SECRET those of this server?"
         case errors.RoomNotFound() | errors.RoomNotActive():
             yield (
-                f"{host} has no session in room {error.room_id}: open it first; "
+                f"there is no session in room {error.room_id}: open it first; "
                 f"`{PROGRAM} batch --wait-active SECONDS` waits for rooms"
             )
         case errors.ConnectFailed() if not isinstance(error, errors.ResourceExhausted):
-            yield f"is {host} the right server? MEETING_BASE_URL or --url names it"
+            yield "is this the right server? MEETING_BASE_URL or --url names it"
         case errors.UnexpectedReply():
-            yield f"is {server} the address of the meeting server? MEETING_BASE_URL or --url is"
+            yield "is this the address of the meeting server? MEETING_BASE_URL or --url names it"
         case errors.RoomBusy():
             yield f"try again later; --max-wait SECONDS says how long `{PROGRAM}` waits"
         case errors.DocumentTooLarge():
@@ -102,26 +92,14 @@ _FACTS = ("msg", "reason", "change", "problem", "kind", "held_by")
 """Attributes of errors that tell why, without the names of a room and a document."""
 
 
-@attrs.frozen
-class Reason:
-    """Why a document is not in its room, in the same words for all documents that share it."""
-
-    kind: str
-    """The class of the error, in words."""
-    detail: str
-    """What was seen, in the server's words where it said something."""
-
-    @classmethod
-    def of(cls, error: BaseException | None) -> Reason:
-        """Take from an error what does not depend on its document."""
-        words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(error).__name__).capitalize()
-        if isinstance(error, errors.ReplyError):
-            code = f" {error.status_code}" if error.status_code else ""
-            return cls(words, f"{error.msg} (HTTP {error.status}{code})")
-        facts = (getattr(error, name, None) for name in _FACTS)
-        own = isinstance(error, errors.MeetingError)
-        return cls(words, next((str(f) for f in facts if f), "" if own else str(error)))
-
-    def __str__(self) -> str:
-        """Return one line."""
-        return f"{self.kind}: {self.detail}" if self.detail else self.kind
+def reason_of(error: BaseException | None) -> str:
+    """Say why a document is not in its room, in the same words for all that share the reason."""
+    kind = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(error).__name__).capitalize()
+    if isinstance(error, errors.ReplyError):
+        code = f" {error.status_code}" if error.status_code else ""
+        return f"{kind}: {error.msg} (HTTP {error.status}{code})"
+    facts = [getattr(error, name, None) for name in _FACTS]
+    if not isinstance(error, errors.MeetingError):
+        facts.append(error)
+    detail = next((str(fact) for fact in facts if fact), "")
+    return f"{kind}: {detail}" if detail else kind

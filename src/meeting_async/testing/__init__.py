@@ -8,8 +8,8 @@ It is a real HTTP server that speaks the whole interface, on a loopback socket o
         ...  # talk to url with any client, signed with server.api_key and server.api_secret
     assert room.received[0].name == "deck.pdf"
 
-Nothing in this package imports the client, nor does the client import it: signatures, forms and
-replies are made and read by separate code on each side, so that one bug cannot hide another.
+This package and the client do not import each other: each has its own code for signatures, forms
+and replies, so that one bug cannot hide another.
 """
 
 try:

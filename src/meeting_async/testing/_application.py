@@ -1,4 +1,4 @@
-"""From the bytes of a request to those of its answer, and the ASGI application around that."""
+"""Handling requests: from their bytes to those of the answer, and the ASGI application."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from meeting_async.testing._rooms import Rooms
 from meeting_async.testing._uploads import answer_upload
 
 MAX_HEAD_BYTES = 4096
-"""Longer request lines and headers are refused with 431."""
+"""Longest request line and headers in bytes; longer ones get 431."""
 
 MAX_IN_PROCESS_BYTES = 32 * 1024**2
-"""In process a reply that never ends ends after this, as callers collect it before they look."""
+"""In process an endless reply ends after this, because callers collect it first."""
 
 Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
 Read: TypeAlias = Callable[[], Awaitable[tuple[bytes, bool]]]
@@ -30,23 +30,22 @@ Read: TypeAlias = Callable[[], Awaitable[tuple[bytes, bool]]]
 
 @attrs.define(kw_only=True)
 class RecordedRequest:
-    """A request as the server has seen it so far; as text it is one line."""
+    """What the server has seen of a request so far; its text is one line."""
 
     method: str
     path: str
     room_id: str | None = None
-    """The Room-Id header's or the JSON body's."""
+    """Room id from the header Room-Id or the JSON body."""
     status: int | None = None
-    """The HTTP status answered, whether or not anybody still listened; None while (or because)
-    nothing was answered."""
+    """HTTP status of the answer, even if the client had disconnected; None without an answer."""
     status_code: str = ""
-    """The name in the server's own record; ``""`` for other answers."""
+    """``status_code`` of the server's own record; ``""`` for other answers."""
     body_bytes: int = 0
     """Bytes of the body that have arrived."""
     at: float
     """When the request began, in seconds of the server's clock."""
     seconds: float | None = None
-    """How long it took; None while it goes on."""
+    """Duration; None while the request runs."""
 
     def __str__(self) -> str:
         answer = "no answer" if self.status is None else f"{self.status} {self.status_code}".strip()
@@ -58,7 +57,7 @@ class RecordedRequest:
 
 @attrs.frozen(eq=False)
 class State:
-    """What a server knows: rooms with settings and clock, faults, requests, files for download."""
+    """State of a server: rooms with settings and clock, faults, requests, files for download."""
 
     rooms: Rooms
     faults: Faults
@@ -70,7 +69,7 @@ class State:
 
 @attrs.define(eq=False)
 class Exchange:
-    """A request while it is treated: its body is read, then its answer is written."""
+    """A running request: its body is read, then its answer is written."""
 
     state: State
     record: RecordedRequest
@@ -79,7 +78,7 @@ class Exchange:
     write: Write
 
     async def run(self) -> None:
-        """Play what is scripted, or else answer."""
+        """Apply a scripted fault, or answer."""
         record, clock = self.record, self.state.rooms.clock
         self.state.requests.append(record)
         try:
@@ -114,7 +113,7 @@ class Exchange:
         await self._send(fault, own)
 
     async def _send(self, fault: Fault, own: Reply) -> None:
-        """Send the server's own reply, or what a fault makes of it."""
+        """Send the server's own reply, or the one of a fault."""
         await anyio.sleep(fault.delay)
         reply = fault.make_reply(self.record.path) if fault.make_reply else own
         if fault.make_reply and fault.when == "before_body":
@@ -178,11 +177,11 @@ class Exchange:
 
 
 class Disconnected(Exception):
-    """The client has gone before its body was complete, so there is nothing to answer."""
+    """The client disconnected before its body was complete, so there is no answer."""
 
 
 async def respond_in_process(state: State, scope: Any, receive: Any, send: Any) -> None:
-    """Treat a request of an ASGI 3 host."""
+    """Process a request of an ASGI 3 server."""
     if scope["type"] != "http":
         raise NotImplementedError("a meeting server speaks HTTP only")
     peer = h11.Connection(h11.CLIENT)  # takes the answer apart again

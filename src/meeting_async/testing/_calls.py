@@ -1,7 +1,7 @@
 """Answering the signed JSON calls: one short function per method path.
 
-The HTTP status is 200 whatever a call comes to, as a real server answers. Fields are read in both
-spellings of protobuf JSON, ``room_id`` and ``roomId``; unknown ones are ignored.
+The HTTP status is always 200, as on plugNmeet-server. Fields are read in both spellings of protobuf
+JSON, ``room_id`` and ``roomId``; unknown ones are ignored.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Payload: TypeAlias = Mapping[str, object]
 T = TypeVar("T")
 
 ROOM_ID = re.compile(r"[A-Za-z0-9_-]+")
-"""Ids that ``room/create`` accepts, as the server uses them as subjects of messages."""
+"""Ids that ``room/create`` accepts, because the server uses them as message subjects."""
 
 
 def parse(body: object) -> Payload | None:
-    """Read a JSON object in UTF-8; None if it is anything else."""
+    """Read a JSON object in UTF-8; None for anything else."""
     try:
         payload = json.loads(body.decode()) if isinstance(body, bytes) else None
     except (ValueError, RecursionError):

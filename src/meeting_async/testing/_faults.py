@@ -1,4 +1,4 @@
-"""Scripted faults: what goes wrong with the next requests, in one line each."""
+"""Scripted faults for the next requests, in one line each."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from meeting_async.testing._messages import REFUSALS, UPLOAD, Cut, Refused, Repl
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 When: TypeAlias = Literal["before_body", "instead", "afterwards"]
-"""Before anything of the body is read; once it was read, instead of the normal treatment; or after
-the normal treatment, as a proxy answers when the server has accepted."""
+"""Before the body is read; after that, instead of processing the request; or after processing it,
+like a proxy that times out while the server goes on."""
 
 Headers: TypeAlias = Mapping[str, str] | list[tuple[str, str]] | tuple[tuple[str, str], ...]
 Write: TypeAlias = Callable[[bytes], Awaitable[None]]
@@ -28,7 +28,7 @@ Write: TypeAlias = Callable[[bytes], Awaitable[None]]
 
 
 async def whole(reply: Reply, _fault: Fault, write: Write) -> None:
-    """Send a reply as HTTP wants it."""
+    """Send a reply as usual."""
     await write(reply.head() + reply.body)
 
 
@@ -44,19 +44,19 @@ async def beginning(reply: Reply, fault: Fault, write: Write) -> None:
 
 
 async def twice(reply: Reply, fault: Fault, write: Write) -> None:
-    """Send a reply, and the same again right behind it."""
+    """Send a reply twice."""
     await whole(reply, fault, write)
     await whole(reply, fault, write)
 
 
 async def endless(reply: Reply, fault: Fault, write: Write) -> None:
-    """Send a reply whose body never ends: as fast as it goes, or a byte now and then."""
+    """Send a reply whose body never ends, as fast as possible or slowly."""
     await write(reply.head(with_length=False) + reply.body)
     await _repeat(b" ", fault, write)
 
 
 async def endless_interim(_reply: Reply, fault: Fault, write: Write) -> None:
-    """Say ``100 Continue`` again and again and never reply."""
+    """Send ``100 Continue`` again and again, but no reply."""
     await _repeat(CONTINUE, fault, write)
 
 
@@ -71,13 +71,13 @@ async def _repeat(piece: bytes, fault: Fault, write: Write) -> None:
 
 @attrs.define(kw_only=True, on_setattr=[])
 class Fault:
-    """What happens to the next ``times`` requests to ``path`` (None: to any).
+    """A fault for the next ``times`` requests to ``path`` (None: to any path).
 
-    By default nothing: the server's own reply goes out. ``make_reply(path)`` replaces it, ``send``
-    is the way in which it goes out, ``delay`` seconds late.
+    ``make_reply(path)`` replaces the server's own reply. ``send`` sends the reply, ``delay``
+    seconds late.
 
-    With ``in_body`` it strikes once ``after`` bytes of the body have arrived, or all of a shorter
-    one: the connection is cut, or nothing more is read for ``delay`` seconds.
+    With ``in_body`` the fault applies once ``after`` bytes of the body have arrived, or all of a
+    shorter one: the connection is cut, or nothing more is read for ``delay`` seconds.
     """
 
     path: str | None = attrs.field(default=None, converter=attrs.converters.optional(method_path))
@@ -93,7 +93,7 @@ class Fault:
     in_body: Literal["", "cut", "stall"] = ""
 
     async def strike(self) -> None:
-        """Hold a request up in its body, or end it."""
+        """Stall or cut a request in its body."""
         if self.in_body == "cut":
             raise Cut
         await anyio.sleep(self.delay)
@@ -101,7 +101,7 @@ class Fault:
 
 @attrs.define(eq=False)
 class Faults:
-    """The queue of scripted faults, first come first served; usable from any thread."""
+    """The queue of scripted faults; it may be used from any thread."""
 
     _queue: list[Fault] = attrs.field(factory=list, init=False)
     _guard: threading.Lock = attrs.field(factory=threading.Lock, init=False)
@@ -112,7 +112,7 @@ class Faults:
             self._queue.append(fault)
 
     def take(self, path: str, *, is_body_read: bool) -> Fault | None:
-        """Return the fault that comes next for a request to ``path``, if it is due by now."""
+        """Return the next fault for a request to ``path``, if it applies now."""
         with self._guard:
             for index, fault in enumerate(self._queue):
                 if fault.path in {None, method_path(path)}:
@@ -127,14 +127,14 @@ class Faults:
 
 @attrs.define(eq=False, slots=False)
 class Script:
-    """What happens to the next requests; every method may be called from any thread.
+    """Scripts faults for the next requests; every method may be called from any thread.
 
-    Requests take the faults in the order in which they were scripted, each the first that is meant
-    for it: a fault with a ``path``, a method path such as ``/room/create``, is for requests to
-    that path only. ``times`` is the number of requests that it happens to.
+    Faults apply in the order in which they were scripted. A fault with a ``path``, such as
+    ``/room/create``, applies only to requests to that path. ``times`` is the number of requests
+    that it applies to.
 
-    On a socket a cut connection is reset. In process there is none: the caller of the application,
-    such as ``httpx.ASGITransport``, gets a `ConnectionResetError`.
+    On a socket a cut connection is reset. In process the caller of the application, such as
+    ``httpx.ASGITransport``, gets a `ConnectionResetError` instead.
     """
 
     _faults: Faults = attrs.field(factory=Faults, init=False)
@@ -151,11 +151,11 @@ class Script:
         delay: float = 0.0,
         when: When = "instead",
     ) -> None:
-        """Reply with anything, ``delay`` seconds late; headers and body go out as they are.
+        """Reply with anything, ``delay`` seconds late; headers and body are sent unchanged.
 
-        ``when``: ``"instead"`` of the normal treatment, once the body was read; ``"before_body"``,
-        before anything of it is read; or ``"afterwards"``, as a proxy does that times out while
-        the server goes on: the server has treated the request as usual.
+        ``when``: ``"instead"`` of processing the request, after its body was read;
+        ``"before_body"``: before its body is read; ``"afterwards"``: after the server has processed
+        the request, like a proxy that times out while the server goes on.
         """
         if json is not ... and body:
             raise TypeError("a scripted reply has either a body or json")
@@ -174,7 +174,7 @@ class Script:
         path: str | None = None,
         times: int = 1,
     ) -> None:
-        """Refuse with the server's own record, instead of the normal treatment.
+        """Refuse with the server's own record, instead of processing the request.
 
         ``status_code`` is the name of a refusal, such as ``"ROOM_NOT_ACTIVE"``; the HTTP status is
         the one that this server gives it.
@@ -186,15 +186,15 @@ class Script:
     def lose_next_reply(
         self, *, path: str | None = None, times: int = 1, when: When = "afterwards"
     ) -> None:
-        """Treat a request as usual, but reset the connection when its answer is due."""
+        """Process a request as usual, but reset the connection instead of answering."""
         self._add(path, times, when, send=cut)
 
     def cut_next_reply(self, *, after: int = 0, path: str | None = None, times: int = 1) -> None:
-        """Treat a request as usual; the answer ends ``after`` bytes of its body."""
+        """Process a request as usual; cut its answer off after ``after`` bytes of its body."""
         self._add(path, times, send=beginning, after=after)
 
     def double_next_reply(self, *, path: str | None = None, times: int = 1) -> None:
-        """Treat a request as usual and answer it twice; in process only once."""
+        """Process a request as usual and answer it twice; in process only once."""
         self._add(path, times, send=twice)
 
     def flood_next_reply(
@@ -208,29 +208,30 @@ class Script:
     ) -> None:
         """Send a reply that never ends, or with ``interim`` endless ``100 Continue`` before it.
 
-        As fast as the peer reads, or in small pieces ``every`` few seconds. In process there are
-        no interim replies, and a reply ends after 32 MiB in a `ConnectionResetError`.
+        It is sent as fast as the peer reads, or in small pieces ``every`` so many seconds. In
+        process there are no interim replies, and a reply ends after 32 MiB with a
+        `ConnectionResetError`.
         """
         self._add(path, times, when, send=endless_interim if interim else endless, every=every)
 
     def delay_next_reply(self, seconds: float, *, path: str | None = None, times: int = 1) -> None:
-        """Treat a request as usual and answer it ``seconds`` late."""
+        """Process a request as usual and answer it ``seconds`` late."""
         self._add(path, times, delay=seconds)
 
     def cut_next_upload(self, *, after: int = 0, times: int = 1) -> None:
         """Reset the connection once ``after`` bytes of an upload's body have arrived.
 
-        On a socket some megabytes more may be on their way by then; a document that is smaller
-        than what the kernel buffers may be out completely.
+        On a socket the kernel buffers some megabytes, so a smaller document may have been sent
+        completely by then.
         """
         self._add(UPLOAD, times, "before_body", in_body="cut", after=after)
 
     def stall_next_upload(
         self, seconds: float = math.inf, *, after: int = 0, times: int = 1
     ) -> None:
-        """Read nothing more for so long once ``after`` bytes of an upload's body have arrived.
+        """Stop reading for ``seconds`` once ``after`` bytes of an upload's body have arrived.
 
-        The kernel's buffers take some megabytes nevertheless.
+        The kernel still buffers some megabytes.
         """
         self._add(UPLOAD, times, "before_body", in_body="stall", after=after, delay=seconds)
 

@@ -1,10 +1,10 @@
-"""Files as they arrive: the upload form, what a file is by its content, and its safe name.
+"""Uploaded files: the form, the kind of a file by its content, and its safe name.
 
-A form (RFC 7578) is received in constant memory. One that does not parse is no request at all; one
-that parses but has no usable file is judged later: key, signature, room and lock come first.
+A form (RFC 7578) is received in constant memory. A form that does not parse is an invalid request.
+A form without a usable file is refused later: key, signature, room and lock are checked first.
 
-The kinds of files and what becomes of each are those of a running plugNmeet-server 2.4 (August
-2026). No file is converted here: a PDF is called broken only if its header has no version.
+The kinds of files, and whether each is converted, are those of plugNmeet-server 2.4 (August 2026).
+Files are not really converted: a PDF counts as broken only if its header has no version.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from hashlib import _Hash
 
 HEAD_BYTES = 16 * 1024
-"""So many leading bytes decide what a file is: the first entries of an office document fit in."""
+"""First bytes that decide the kind of a file; the first entries of an office document fit in."""
 
 MAX_NAME_BYTES = 255
-"""Longer names lose their end, the extension included."""
+"""Longest name; longer ones are cut at the end, the extension included."""
 
 MAX_OFFICE_NAME_BYTES = 248
 """The conversion of an office document with a longer name fails."""
@@ -75,11 +75,11 @@ _KINDS = (
 )
 
 KIND_NAMES = frozenset(kind[0] for kind in _KINDS) | {"unknown"}
-"""Every kind that :func:`kind_of` tells."""
+"""Every kind that :func:`kind_of` returns."""
 
 
 def kind_of(head: bytes) -> str:
-    """Tell the kind of a file by its first `HEAD_BYTES`, never by its name."""
+    """Return the kind of a file by its first `HEAD_BYTES`, never by its name."""
     start = head.removeprefix(codecs.BOM_UTF8)
     for name, _, _, pattern in _KINDS:
         if re.match(pattern, start, re.DOTALL):
@@ -88,7 +88,7 @@ def kind_of(head: bytes) -> str:
 
 
 def declared_kind(content_type: str) -> str:
-    """Tell the kind that a ``Content-Type`` declares."""
+    """Return the kind that a ``Content-Type`` declares."""
     kinds = {media_type: name for name, _, media_type, _ in _KINDS if media_type}
     return kinds.get(content_type.partition(";")[0].strip().lower(), "unknown")
 
@@ -100,7 +100,7 @@ def media_type_of(name: str) -> str:
 
 
 def fate_of(kind: str, stored_name: str, accepted: Collection[str]) -> str:
-    """Tell what becomes of a file: it is "converted", "failed" or "refused"."""
+    """Return whether a file is "converted", "failed" or "refused"."""
     if kind not in accepted:
         return "failed" if kind in FAILING_KINDS else "refused"
     is_long = len(stored_name.encode()) > MAX_OFFICE_NAME_BYTES
@@ -131,7 +131,7 @@ def _text_kind(head: bytes) -> str:
 
 @attrs.define(eq=False)
 class Part:
-    """One part of a form, taken in in constant memory. It is a file if it has a file name."""
+    """One part of a form, received in constant memory. It is a file if it has a file name."""
 
     field: str = ""
     filename: str = ""
@@ -143,7 +143,7 @@ class Part:
     _chunks: list[bytes] = attrs.field(factory=list, init=False)
 
     def write(self, data: bytes) -> None:
-        """Take in the next bytes."""
+        """Receive the next bytes."""
         self.size += len(data)
         self._hash.update(data)
         self.head += data[: HEAD_BYTES - len(self.head)]
@@ -152,7 +152,7 @@ class Part:
 
     @property
     def sha256(self) -> str:
-        """The SHA-256 of what came so far, in lowercase hex."""
+        """SHA-256 of the bytes so far, in lowercase hex."""
         return self._hash.hexdigest()
 
     @property
@@ -193,7 +193,7 @@ class FormReceiver:
             self._parser = None
 
     def finish(self) -> list[Part] | None:
-        """Return the parts after the last byte; None if the body is no form."""
+        """Return the parts after the last byte; None if the body is not a form."""
         return self._parts if self._parser and self._has_ended else None
 
     def _on_header_end(self) -> None:

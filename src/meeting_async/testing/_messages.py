@@ -44,7 +44,7 @@ def method_path(path: str) -> str:
 
 
 class Cut(ConnectionResetError):
-    """Ends a request amid or without its answer; in process the caller gets this.
+    """Ends a request in the middle of its answer, or without one; in process the caller gets this.
 
     A socket is reset, or closed after what was sent if ``reset`` is false.
     """
@@ -77,7 +77,7 @@ class Reply:
         return cls(status, phrase.encode(), (("content-type", "text/plain; charset=utf-8"),))
 
     def closing(self) -> Self:
-        """Return the same answer that says that the connection is closed then."""
+        """Return the same answer with ``Connection: close``."""
         return attrs.evolve(self, headers=(*self.headers, ("connection", "close")))
 
     def head(self, *, with_length: bool = True) -> bytes:
@@ -94,7 +94,7 @@ class Reply:
 
 @attrs.define
 class Refused(Exception):
-    """A request gets a refusal, in the server's own record if it has a ``status_code``.
+    """Refuses a request, with the server's own record if it has a ``status_code``.
 
     ``status`` is the HTTP status, if it is not that of `REFUSALS`.
     """
@@ -122,7 +122,7 @@ def success(msg: str = "success", **fields: object) -> Reply:
 def authenticate(
     settings: Settings, headers: Mapping[bytes, bytes], body: bytes | list[Part]
 ) -> None:
-    """Refuse a request whose key or signature is missing or wrong, in this order.
+    """Refuse a request if its key or signature is missing or wrong, checked in this order.
 
     The signature is over Room-Id for a multipart request, and over the raw body for any other.
     """

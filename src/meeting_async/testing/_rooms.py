@@ -16,7 +16,7 @@ from meeting_async.testing._messages import Refused
 from meeting_async.testing._settings import Clock, Settings
 
 ENDING_SECONDS = 5.0
-"""So long after its end a room is ROOM_NOT_ACTIVE; then it is ROOM_NOT_FOUND."""
+"""Seconds for which a room is ROOM_NOT_ACTIVE after its end; then it is ROOM_NOT_FOUND."""
 
 
 @attrs.frozen(kw_only=True)
@@ -24,19 +24,19 @@ class ReceivedFile:
     """One file that a room accepted."""
 
     name: str
-    """As the form carried it (raw UTF-8, RFC 7578 section 4.2)."""
+    """Name in the form (raw UTF-8, RFC 7578 section 4.2)."""
     stored_name: str
-    """The basename of at most 255 bytes under which the room lists it."""
+    """Name in the room's list: the basename, at most 255 bytes."""
     size: int
     """Bytes."""
     sha256: str
     """Lowercase hex."""
     content_type: str
-    """As the sender declared it; ``""`` if nothing."""
+    """Media type in the form; ``""`` if there is none."""
     kind: str
-    """What the content shows, for example ``"pdf"``."""
+    """Kind detected from the content, for example ``"pdf"``."""
     via: Literal["document", "document_link"]
-    """The form field that brought it."""
+    """Name of the form field."""
     at: float
     """When the upload was accepted, in seconds of the server's clock."""
     content: bytes | None = attrs.field(default=None, repr=False)
@@ -45,9 +45,9 @@ class ReceivedFile:
 
 @attrs.define(eq=False)
 class Lock:
-    """The right to upload to a room, until a moment of the server's clock.
+    """A lock of a room, until a time of the server's clock.
 
-    With a file it is an accepted upload, whose conversion ends then.
+    With a file it is an accepted upload, whose conversion ends at that time.
     """
 
     until: float
@@ -60,9 +60,10 @@ class Lock:
 class Room:
     """A room of a meeting server; every attribute and method may be used from any thread.
 
-    ``active``, ``presenter`` (somebody with that role is there) and ``participants``, the names of
-    the others, may be set at any time. ``processing_seconds`` overrides the server's setting for
-    uploads accepted from now on; with ``fail_conversion`` their conversions fail.
+    ``active``, ``presenter`` (whether a presenter is in the room) and ``participants`` (the names
+    of the other users) may be set at any time. ``processing_seconds`` overrides the server's
+    setting for uploads that are accepted after that; with ``fail_conversion`` their conversions
+    fail.
     """
 
     room_id: str
@@ -79,7 +80,7 @@ class Room:
     _gone_at: float = attrs.field(init=False)
     _lock: Lock = attrs.field(factory=lambda: Lock(-math.inf), init=False)
     _holds: list[tuple[float, float]] = attrs.field(factory=list, init=False)
-    """Start and length of the uploads of others that are still to come."""
+    """Start and length of scheduled locks."""
     _uploads: list[Lock] = attrs.field(factory=list, init=False)
     _guard: threading.RLock = attrs.field(factory=threading.RLock, init=False)
 
@@ -94,14 +95,14 @@ class Room:
 
     @property
     def received(self) -> tuple[ReceivedFile, ...]:
-        """The files on the whiteboard's list by now, in the order of acceptance."""
+        """The files in the room's list now, in the order of acceptance."""
         now = self._clock.latest()
         done = [lock for lock in self._uploads if lock.until <= now and not lock.problem]
         return tuple(lock.file for lock in done if lock.file)
 
     @property
     def accepted(self) -> tuple[ReceivedFile, ...]:
-        """Every file accepted so far, whether its conversion goes on, ended or failed."""
+        """All accepted files, also those whose conversion still runs or has failed."""
         return tuple(lock.file for lock in self._uploads if lock.file)
 
     # --- lock ------------------------------------------------------------------------------------
@@ -112,12 +113,12 @@ class Room:
         return self._is_locked(self._clock.latest())
 
     def lock(self, seconds: float | None = None, *, after: float | None = None) -> None:
-        """Lock the room as somebody else's upload does.
+        """Lock the room, like an upload of another client.
 
         Args:
             seconds: How long; by default the server's ``lock_seconds``.
-            after: In so many seconds, if the room is not locked then. By default now, whoever
-                has the lock.
+            after: Lock the room this many seconds from now, if it is free then. By default lock it
+                now, even if it is locked.
 
         """
         held = self._settings.lock_seconds if seconds is None else seconds
@@ -131,13 +132,13 @@ class Room:
                 self._holds = sorted([*self._holds, (now + after, held)])
 
     def unlock(self) -> None:
-        """Free the room, whoever holds it."""
+        """Free the room, also from the lock of an upload."""
         with self._guard:
             self._is_locked(self._clock.latest())
             self._lock = Lock(-math.inf)
 
     def acquire(self) -> Lock:
-        """Take the lock for ``lock_seconds``; refused while somebody else has it."""
+        """Acquire the lock for ``lock_seconds``; refused if the room is locked."""
         now = self._clock.now()
         with self._guard:
             if self._is_locked(now):
@@ -146,7 +147,7 @@ class Room:
             return self._lock
 
     def release(self, lock: Lock) -> None:
-        """Give the lock back before its time; no other lock of the room is touched."""
+        """Release this lock early; another lock of the room is not changed."""
         with self._guard:
             self._is_locked(self._clock.now())
             lock.until = -math.inf
@@ -165,7 +166,7 @@ class Room:
             self._uploads.append(lock)
 
     def _is_locked(self, now: float) -> bool:
-        """Let the uploads of others that have come by now take the lock, if it was free then."""
+        """Apply scheduled locks whose time has come, if the room was free then."""
         with self._guard:
             while self._holds and self._holds[0][0] <= now:
                 start, seconds = self._holds.pop(0)
@@ -192,7 +193,7 @@ class Room:
         self._gone_at = math.inf
 
     def join(self, name: str, *, as_presenter: bool) -> None:
-        """Let somebody in."""
+        """Add a user."""
         if as_presenter:
             self.presenter = True
         else:
@@ -224,7 +225,7 @@ class Room:
         }
 
     def participants_info(self) -> list[dict[str, object]]:
-        """Return one record per person in the room, the presenter first."""
+        """Return one record per user in the room, the presenter first."""
         return [
             {
                 "sid": f"PA_{index:04}",
@@ -257,11 +258,11 @@ class Rooms:
     past: list[dict[str, object]] = attrs.field(factory=list)
 
     def get(self, room_id: str) -> Room:
-        """Return a room; one that is not there is added, not active and with nobody in it."""
+        """Return a room; if it does not exist, add it, not active and without users."""
         return self.by_id.setdefault(room_id, Room(room_id, self.settings, self.clock))
 
     def active(self, room_id: str) -> Room:
-        """Return an active room; refused if it is not there or not active."""
+        """Return an active room; refused if it does not exist or is not active."""
         room = self.by_id.get(room_id)
         if room is None or room.is_gone():
             raise Refused("ROOM_NOT_FOUND", "the room is not there")

@@ -1,4 +1,4 @@
-"""The meeting server: what a test or a developer holds in the hand."""
+"""The meeting server for tests and development."""
 
 from __future__ import annotations
 
@@ -46,31 +46,31 @@ class Running(contextlib.AbstractContextManager[str], contextlib.AbstractAsyncCo
 class MeetingServer(Settings, Script):
     """A web-meeting server for development and tests, with rooms, locks and a whiteboard.
 
-    It is an ASGI application: in process it runs in the caller's event loop, asyncio or trio, on
-    that loop's clock, virtual time included. :meth:`run` puts it on a real socket in a thread of
-    its own, on the monotonic clock; from then on all its times are that clock's.
+    It is an ASGI application. In process it runs in the caller's event loop, asyncio or trio, with
+    that loop's clock, virtual time included. :meth:`run` serves it on a real socket, in its own
+    thread; from then on it uses the monotonic clock.
 
-    All arguments are attributes, too, and may be set at any time but ``on_request``.
+    All arguments are also attributes, and all except ``on_request`` may be set at any time.
 
     Args:
         api_key: The key that clients send.
         api_secret: The secret that clients sign with.
-        max_size_whiteboard_file: Longest document in bytes; one of this size is taken.
-        max_body_size: Longest body of a request in bytes. Above it the answer is a plain 413
-            before the body was read, and the connection is closed.
-        lock_seconds: Longest time for which an upload holds its room's lock.
-        processing_seconds: How long a conversion takes; it times out with the lock.
-        reply_after: After so many seconds an upload is answered 200 though its conversion goes on.
-            ``None``: the answer waits for the end.
+        max_size_whiteboard_file: Largest document that is accepted, in bytes.
+        max_body_size: Largest body of a request in bytes. For a larger one the answer is a plain
+            413 before the body is read, and the connection is closed.
+        lock_seconds: Longest time for which an upload locks its room.
+        processing_seconds: Duration of a conversion; it fails if it takes longer than the lock.
+        reply_after: Answer 200 this many seconds after the document has arrived, while the
+            conversion goes on. ``None``: at the end of the conversion.
         presenter_required: Refuse uploads to rooms without a presenter, as the interface says
-            (``docs/interface.md``, Upload). The server seen does not look for one.
-        strict_room_ids: Refuse uploads to rooms whose ids have other characters than letters,
-            digits, ``-`` and ``_``, as the server seen does.
-        accepted_kinds: Kinds of files that are converted, told by content. Others are refused, or
-            their conversion fails, as the server seen does.
-        keep_content: Keep the bytes of what rooms receive.
-        on_request: Called with each request when it is over, in the server's thread or event loop;
-            ``on_request=print`` prints one line per request.
+            (``docs/interface.md``, Upload). plugNmeet-server 2.4 does not check it.
+        strict_room_ids: Refuse uploads to rooms whose ids have characters other than letters,
+            digits, ``-`` and ``_``, as plugNmeet-server does.
+        accepted_kinds: Kinds of files that are converted, detected from the content. Others are
+            refused, or their conversion fails, as on plugNmeet-server.
+        keep_content: Keep the bytes of documents.
+        on_request: Called with each request when it has ended, in the server's thread or event
+            loop; ``on_request=print`` prints one line per request.
 
     """
 
@@ -102,7 +102,7 @@ class MeetingServer(Settings, Script):
 
     @property
     def requests(self) -> list[RecordedRequest]:
-        """All requests so far in the order of arrival, those for hosted files included."""
+        """All requests so far in order of arrival, also those for hosted files."""
         return [*self._state.requests]
 
     def add_room(
@@ -116,7 +116,7 @@ class MeetingServer(Settings, Script):
     ) -> Room:
         """Add a room, by default active with a presenter in it, and return it.
 
-        ``participants`` are the names of further people there; the title defaults to the id.
+        ``participants`` are the names of other users in it; the title defaults to the id.
         """
         if room_id in self.rooms:
             raise ValueError(f"there is already a room {room_id!r}")
@@ -128,7 +128,7 @@ class MeetingServer(Settings, Script):
     def host_file(
         self, name: str, data: bytes, *, content_type: str | None = None, head: bool = True
     ) -> str:
-        """Offer ``data`` for download by anybody and return its URL.
+        """Make ``data`` available for download and return its URL.
 
         The content type is guessed from the name by default; ``""`` sends none. With ``head``
         false only GET is allowed and HEAD gets 403. Needs a socket (:meth:`run`) for the URL.
@@ -143,9 +143,8 @@ class MeetingServer(Settings, Script):
     def run(self, host: str = "127.0.0.1", port: int = 0) -> Running:
         """Serve on a real socket: ``with server.run() as url``, or ``async with``.
 
-        The server gets a thread of its own. Port 0 is a free one; an address that is in use raises
-        `OSError`. At the end, requests that still wait are answered 503 and open connections are
-        reset.
+        The server runs in its own thread. Port 0 means a free port; an address in use raises
+        `OSError`. At the end waiting requests get 503, and open connections are reset.
         """
         return Running(self._running(host, port))
 

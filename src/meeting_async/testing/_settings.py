@@ -16,7 +16,7 @@ from meeting_async.testing._files import ACCEPTED_KINDS, KIND_NAMES
 
 @attrs.define(kw_only=True, eq=False)
 class Settings:
-    """What a meeting server is configured with; `MeetingServer` explains it."""
+    """Settings of a meeting server; see `MeetingServer`."""
 
     api_key: str = attrs.field(default="devkey", repr=False)
     api_secret: str = attrs.field(default="devsecret", repr=False)
@@ -35,19 +35,19 @@ class Settings:
 
 @attrs.define(eq=False)
 class Clock:
-    """Tells the time in seconds; its zero has no meaning.
+    """A clock in seconds; its zero has no meaning.
 
     In process it is the clock of the caller's event loop, virtual time included. Once the server
-    has run in a thread of its own it is `time.monotonic`, which that thread's asyncio loop uses
-    too and which every other thread can read. Locks and conversions are times on this clock, not
-    background tasks, so they outlive the request that started them.
+    has run in its own thread it is `time.monotonic`, which the thread's asyncio loop also uses and
+    which every thread can read. Locks and conversions are times on this clock, not background
+    tasks, so they go on after the request that started them.
     """
 
     is_threaded: bool = False
     _latest: float = -math.inf
 
     def now(self) -> float:
-        """Return the current time; `RuntimeError` where there is no clock to read."""
+        """Return the current time; raise `RuntimeError` without a clock."""
         try:
             self._latest = time.monotonic() if self.is_threaded else anyio.current_time()
         except RuntimeError as error:
@@ -58,12 +58,12 @@ class Clock:
         return self._latest
 
     def latest(self) -> float:
-        """Return the current time or, outside the event loop, the last time the server saw."""
+        """Return the current time or, outside the event loop, the last known time."""
         with contextlib.suppress(RuntimeError):
             self.now()
         return self._latest
 
     async def sleep_until(self, moment: float) -> None:
-        """Return as soon as `now()` is not before ``moment``, whatever a sleep's rounding."""
+        """Sleep until `now()` is at least ``moment``, despite the rounding of a sleep."""
         while (left := moment - self.now()) > 0:  # noqa: ASYNC110 - nothing else changes it
             await anyio.sleep(left)

@@ -1,8 +1,8 @@
-"""Serving on real sockets: HTTP/1.1, whose requests h11 takes apart.
+"""Serving on real sockets: HTTP/1.1, with requests parsed by h11.
 
-Answers are written as bytes, so that a fault can also send what is not HTTP. One that comes before
-the end of the body is followed by a lingering close, so that clients can read it. Idle connections
-are kept until the server stops; then requests that wait are answered 503.
+Answers are written as bytes, so that a fault can also send invalid HTTP. After an answer before the
+end of the body the server closes with a delay, so that clients can read it. Idle connections are
+kept until the server stops; then waiting requests get 503.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from meeting_async.testing._application import MAX_HEAD_BYTES, Exchange, Recorde
 from meeting_async.testing._messages import Cut, Reply
 
 LINGER_SECONDS = 2.0
-"""So long the rest of a body is read and dropped after an early answer."""
+"""Seconds for which the rest of a body is read and dropped after an early answer."""
 
 GRACE_SECONDS = 0.5
-"""So long the last answers may take when the server stops."""
+"""Seconds for the last answers when the server stops."""
 
 BACKLOG = 2048
-"""More than any test opens at once; the kernel may cap it."""
+"""Backlog: more than any test opens at once; the kernel may limit it."""
 
 _logger = logging.getLogger("meeting_async.testing")
 
@@ -38,7 +38,7 @@ RESET = struct.pack("ii", 1, 0)
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Open a listening socket; `OSError` if the address cannot be had."""
+    """Open a listening socket; `OSError` if the address cannot be used."""
     family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
     listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
     listener.setblocking(False)
@@ -46,7 +46,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def url_of(listener: socket.socket) -> str:
-    """Return the base URL of a listening socket; for a wildcard address the loopback's."""
+    """Return the base URL of a listening socket; loopback for a wildcard address."""
     address, port = listener.getsockname()[:2]
     ip = ipaddress.ip_address(address)
     if ip.is_unspecified:
@@ -80,9 +80,9 @@ class _Connection:
     state: State
     peer: socket.socket
     _http: h11.Connection = attrs.field(factory=_parser, init=False)
-    """Takes one request apart; the next one gets a parser of its own."""
+    """Parser of one request; each request has its own."""
     _is_waiting: bool = attrs.field(default=False, init=False)
-    """Whether a request has come to which nothing is answered yet."""
+    """Whether a request is waiting for its answer."""
 
     async def serve(self) -> None:
         """Answer requests until either side ends the connection."""
@@ -155,6 +155,6 @@ class _Connection:
         await asyncio.get_running_loop().sock_sendall(self.peer, data)
 
     async def _refuse(self, status: int) -> None:
-        """Answer in plain text; for the server's end as a proxy does meanwhile."""
+        """Answer in plain text, like a proxy whose server has stopped."""
         reply = Reply.plain(status).closing()
         await self._write(reply.head() + reply.body)

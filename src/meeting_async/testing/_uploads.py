@@ -1,17 +1,17 @@
 """Answering ``/auth/room/uploadWhiteboardFile`` once the whole form is there.
 
-The order of examination is a real server's: key, signature, Room-Id, room, presenter, lock, link
-or document, size, kind by content, conversion. What ``docs/interface.md`` leaves open is decided
-so: with both fields the link is taken and the document ignored; a document or link in the wrong
-kind of part (a file without name, a link with one) counts as missing; a room without presenter is
+The checks are in the order of plugNmeet-server: key, signature, Room-Id, room, presenter, lock,
+link or document, size, kind by content, conversion. Where ``docs/interface.md`` does not specify
+it: with both fields the link is used and the document ignored; a document or link in the wrong kind
+of part (a file without a name, a link with one) counts as missing; a room without a presenter is
 refused with ``USER_NOT_ACTIVE``.
 
-A conversion goes on whether or not the client waits for it. Only in process can a client cancel
+A conversion goes on even if the client does not wait for it. Only in process can a client cancel
 the handler while it downloads a link; then nothing is accepted and the room is free.
 
-A link is asked with HEAD first, then fetched. The interface wants the final, direct, public link:
-so redirects are not followed, and nothing authenticates. Proxies of the environment are not used,
-so that links to this machine work everywhere. Downloading takes real time, on a virtual clock too.
+The server sends HEAD to a link, then downloads it. The link must be direct and public, so redirects
+are not followed and no credentials are sent. Proxies of the environment are not used, so that links
+to this machine always work. A download takes real time, also with a virtual clock.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DOWNLOAD_SECONDS = 180.0
 
 
 async def answer_upload(rooms: Rooms, room_id: str, body: bytes | list[Part]) -> Reply:
-    """Examine an upload, take the room's lock, accept the file, wait for its conversion."""
+    """Check an upload, lock the room, accept the file, wait for its conversion."""
     room = _room(rooms, room_id)
     lock = room.acquire()
     try:

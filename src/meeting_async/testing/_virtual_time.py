@@ -1,6 +1,6 @@
-"""Clocks that jump: five minutes of waiting take no time, on asyncio and on trio.
+"""Virtual time: five minutes of waiting take no time, on asyncio and on trio.
 
-Everything must happen on the one event loop: for a thread or a socket no time passes.
+Everything must run on one event loop: threads and sockets do not use its clock.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import anyio
 T = TypeVar("T")
 
 STUCK_SECONDS = 5.0
-"""When no timer is left, only a thread or a socket can wake a task; so long that is waited for."""
+"""Seconds to wait for a thread or a socket when no timer is left."""
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Advances a clock instead of sleeping."""
+    """Advances a clock instead of waiting."""
 
     now = 0.0
 
@@ -34,7 +34,7 @@ class _JumpingSelector(selectors.DefaultSelector):
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """An asyncio event loop whose time jumps to the next timer when there is nothing else to do.
+    """An asyncio event loop whose time jumps to the next timer when no task can run.
 
     With anyio's pytest plugin, a fixture ``anyio_backend`` that returns
     ``("asyncio", {"loop_factory": VirtualTimeLoop})`` runs a whole module on it.
@@ -51,7 +51,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def call_at(  # type: ignore[override]  # the arguments are only passed on
         self, when: float, callback: Any, *args: Any, **context: Any
     ) -> asyncio.TimerHandle:
-        """Call at a time; a timer at infinity never comes, so the clock does not jump to it."""
+        """Call at a time; the clock does not jump to a timer at infinity."""
         if when == math.inf:
             return asyncio.TimerHandle(when, callback, args, self, **context)
         return super().call_at(when, callback, *args, **context)
@@ -60,7 +60,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 def run_in_virtual_time(
     function: Callable[..., Awaitable[T]], *args: Any, backend: str = "asyncio"
 ) -> T:
-    """Run a coroutine function with its arguments on a clock that jumps to what happens next.
+    """Run a coroutine function with its arguments on a clock that jumps to the next timer.
 
     ``backend`` is ``"asyncio"`` or ``"trio"``.
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 import sys
 from collections.abc import Collection, Iterator
 
 import attrs
 
-from meeting_async.cli.batch.rows import Mistake, rows_in
-from meeting_async.cli.entries import STDIN, Entry, Flaws, Origin
+from meeting_async.cli.batch.rows import rows_in
+from meeting_async.cli.entries import STDIN, Entry, Flaws
+from meeting_async.cli.words import counted, size
 from meeting_async.errors import InvalidInput
 
 MAX_MANIFEST_BYTES = 256 * 1024**2
@@ -19,8 +19,6 @@ MAX_MANIFEST_BYTES = 256 * 1024**2
 
 _DEBRIS = frozenset({"desktop.ini", "thumbs.db"})
 """What Windows leaves in folders that somebody has opened."""
-
-_LAYOUT = "ROOM_ID/file is expected"
 
 
 @attrs.define(eq=False)
@@ -34,11 +32,21 @@ class Manifest:
     left_out: int = 0
     """Hidden files of a folder."""
 
-    def add(self, entry: Entry) -> None:
-        """Add an entry, and what is wrong with it."""
-        for problem in entry.problems():
-            self.flaws.add(entry.number, entry.place, problem)
-        self.entries.append(entry)
+    @property
+    def sums(self) -> dict[str, int]:
+        """What there is to send, once it was checked."""
+        return {
+            "documents": len(self.entries),
+            "rooms": len({entry.room_id for entry in self.entries}),
+            "size": sum(entry.size or 0 for entry in self.entries),
+        }
+
+    def __str__(self) -> str:
+        """Return the sums as text."""
+        documents, rooms, total = self.sums.values()
+        hidden = f", {counted(self.left_out, 'hidden file')} left out" if self.left_out else ""
+        what = f"{counted(documents, 'document')} for {counted(rooms, 'room')}, {size(total)}"
+        return f"{self.name}: {what}{hidden}"
 
 
 def manifest_of(source: str, *, besides: Collection[str] = ()) -> Manifest:
@@ -50,50 +58,46 @@ def manifest_of(source: str, *, besides: Collection[str] = ()) -> Manifest:
         InvalidInput: There is nothing that can be read as a whole, or nothing in it.
 
     """
-    manifest = _read(source, besides)
+    manifest = Manifest("stdin" if source == STDIN else source)
+    if os.path.isdir(source):
+        _read_folder(manifest, {os.path.abspath(path) for path in besides})
+    else:
+        _read_rows(manifest, _text_of(source), os.path.dirname(source))
     if not manifest.entries and not manifest.flaws.count:
         raise _unusable(source, "names no documents")
     _find_twins(manifest)
     return manifest
 
 
-def _read(source: str, besides: Collection[str]) -> Manifest:
-    if source == STDIN:
-        if sys.stdin is None:
-            raise _unusable(source, "is closed")
-        return _written(sys.stdin.buffer.read(MAX_MANIFEST_BYTES + 1), "stdin", "")
+def _text_of(source: str) -> bytes:
+    if source == STDIN and sys.stdin is None:
+        raise _unusable(source, "is closed")
     try:
-        if stat.S_ISDIR(os.stat(source).st_mode):
-            return _folder(source, {os.path.abspath(path) for path in besides})
-        with open(source, "rb") as file:
+        with open(0 if source == STDIN else source, "rb", closefd=source != STDIN) as file:
             data = file.read(MAX_MANIFEST_BYTES + 1)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         reason = getattr(error, "strerror", None) or str(error)
         raise _unusable(source, f"cannot be read: {reason}") from error
-    return _written(data, source, os.path.dirname(source))
+    if len(data) > MAX_MANIFEST_BYTES:
+        raise _unusable(source, f"is larger than {MAX_MANIFEST_BYTES // 1024**2} MiB")
+    return data
 
 
 def _unusable(source: str, problem: str) -> InvalidInput:
     return InvalidInput("SOURCE", repr(source), problem, "give a manifest, a folder or '-'")
 
 
-def _written(data: bytes, name: str, folder: str) -> Manifest:
+def _read_rows(manifest: Manifest, data: bytes, folder: str) -> None:
     """Understand a manifest whose relative paths start at ``folder``."""
-    if len(data) > MAX_MANIFEST_BYTES:
-        raise _unusable(name, f"is larger than {MAX_MANIFEST_BYTES // 1024**2} MiB")
-    manifest = Manifest(name)
-    origin = Origin(name, folder, os.path.abspath(folder))
+    name = manifest.name
     rooms: dict[str, str] = {}  # one string for each room, not one for each line
-    for row in rows_in(data):
-        if isinstance(row, Mistake):
-            manifest.flaws.add(row.line, f"{name}:{row.line}", row.text)
+    for line, row in rows_in(data):
+        if isinstance(row, str):
+            manifest.flaws.add(line, f"{name}:{line}", row)
             continue
-        values = row.values
-        room_id = rooms.setdefault(values["room_id"], values["room_id"])
-        entry = Entry(room_id, values["document"], origin, row.line)
-        entry.filename, entry.key = values.get("filename"), values.get("key")
-        manifest.add(entry)
-    return manifest
+        room_id = rooms.setdefault(row["room_id"], row["room_id"])
+        target, filename, key = row["document"], row.get("filename"), row.get("key")
+        manifest.entries.append(Entry(room_id, target, folder, name, line, filename, key))
 
 
 def _find_twins(manifest: Manifest) -> None:
@@ -105,41 +109,35 @@ def _find_twins(manifest: Manifest) -> None:
     for entry in manifest.entries:
         first = seen.setdefault(entry.identity, entry)
         if first is not entry:
-            manifest.flaws.add(entry.number, entry.place, _twin(entry, first))
-
-
-def _twin(entry: Entry, first: Entry) -> str:
-    if entry.key is not None:
-        return f"key {entry.key!r} is taken by {first.place}"
-    return (
-        f"the same document for the same room as {first.place}: leave one out, "
-        "or give each a key if the room is to get it twice"
-    )
+            text = f"the same document for the same room as {first.place}: leave one out, "
+            text += "or give each a key if the room is to get it twice"
+            if entry.key is not None:
+                text = f"key {entry.key!r} is taken by {first.place}"
+            manifest.flaws.add(entry.number, entry.place, text)
 
 
 # --- folders -------------------------------------------------------------------------------------
 
 
-def _folder(source: str, besides: Collection[str]) -> Manifest:
+def _read_folder(manifest: Manifest, besides: Collection[str]) -> None:
     """Find the documents of all rooms: ``ROOM_ID/file``, a folder for each room, in natural order.
 
     A folder inside of a room's folder and a file beside them are mistakes, as leaving them out
     could mean that a document is missed; only hidden files and ``besides`` are left out.
     """
-    manifest = Manifest(source)
-    origin = Origin("", source, os.path.abspath(source))
+    source = manifest.name
     for room in _listed(source, manifest, besides):
         if not room.is_dir():
-            manifest.flaws.add(0, room.path, f"is beside the rooms' folders: {_LAYOUT}")
+            text = "is beside the rooms' folders: ROOM_ID/file is expected"
+            manifest.flaws.add(0, room.path, text)
             continue
         for file in _listed(room.path, manifest, besides):
             if file.is_dir():
-                text = f"is a folder inside of a room's folder: {_LAYOUT}"
+                text = "is a folder inside of a room's folder: ROOM_ID/file is expected"
                 manifest.flaws.add(0, file.path, text)
             else:
                 written = os.path.relpath(file.path, source)
-                manifest.add(Entry(room.name, written, origin))
-    return manifest
+                manifest.entries.append(Entry(room.name, written, source))
 
 
 def _listed(

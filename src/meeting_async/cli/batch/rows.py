@@ -10,222 +10,116 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
-
-import attrs
+from collections.abc import Iterator, Mapping
 
 COLUMNS = ("room_id", "document", "filename", "key")
 REQUIRED = ("room_id", "document")
 
-_DELIMITERS = ",;\t"
-"""Excel writes what separates lists in the country it is set to; a tie goes to the first."""
+Row = Mapping[str, str]
+"""What a line says; what it leaves empty is not in it."""
+
+Mistake = str
+"""Why a line cannot be used."""
 
 
-@attrs.frozen
-class Row:
-    """A line that asks for an upload; what it does not say is not in ``values``."""
+def rows_in(data: bytes) -> Iterator[tuple[int, Row | Mistake]]:
+    """Yield rows and mistakes with the line, from 1, where they begin.
 
-    line: int
-    """Where it begins, from 1."""
-    values: Mapping[str, str]
-
-
-@attrs.frozen
-class Mistake:
-    """Something that cannot be used, and on which line."""
-
-    line: int
-    text: str
-
-
-Found = Iterator[Row | Mistake]
-
-
-def rows_in(data: bytes) -> Found:
-    """Read a manifest; its format is recognised by its first character."""
-    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        yield Mistake(1, "the manifest is UTF-16: save it as UTF-8 (in Excel: 'CSV UTF-8')")
+    The format is recognised by the first character.
+    """
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        line = 1 + data.count(b"\n", 0, error.start)
+        byte = f"byte 0x{data[error.start]:02x}"
+        yield line, f"not UTF-8 ({byte}): save it as UTF-8 (in Excel: 'CSV UTF-8')"
         return
-    first = data[:4096].removeprefix(codecs.BOM_UTF8).lstrip()[:1]
-    # Bytes that are not UTF-8 become surrogates here, so that each is reported with its line.
-    text = io.TextIOWrapper(
-        io.BytesIO(data), encoding="utf-8-sig", errors="surrogateescape", newline=""
-    )
-    if first == b"{":
-        yield from _json_rows(text)
-    elif first == b"[":
-        fix = "put each object on a line of its own, without brackets and commas"
-        yield Mistake(1, f"the manifest is a JSON array: {fix}")
-    else:
-        yield from _csv_rows(text)
+    data = data.removeprefix(codecs.BOM_UTF8)
+    is_json = data.lstrip()[:1] in {b"{", b"["}
+    for line, found in _json_lines(data) if is_json else _csv_lines(data):
+        if isinstance(found, str):
+            yield line, found
+        elif mistakes := [*_mistakes(found)]:
+            yield from ((line, mistake) for mistake in mistakes)
+        else:
+            yield line, {name: value for name, value in found.items() if value}
 
 
-def _checked(line: int, values: Mapping[str, str]) -> Found:
-    """Add what is wrong with the values of a row, in whatever format they were written."""
-    is_usable = True
-    for name in REQUIRED:
-        if name not in values:
-            yield Mistake(line, f"{name} is empty")
-            is_usable = False
-    if "\0" in "".join(values.values()):
-        yield Mistake(line, "a value contains NUL")
-        is_usable = False
-    if is_usable:
-        yield Row(line, values)
+Line = tuple[int, dict[str, str] | Mistake]
+
+
+def _mistakes(values: Mapping[str, object]) -> Iterator[Mistake]:
+    for name, value in values.items():
+        if name not in COLUMNS:
+            yield f"unknown name {name[:100]!r}: there are {', '.join(COLUMNS)}"
+        elif not isinstance(value, str | None):
+            yield f"{name} is not a string"
+        elif "\0" in (value or ""):
+            yield f"{name} contains NUL"
+    yield from (f"{name} is empty" for name in REQUIRED if not values.get(name))
 
 
 # --- CSV -----------------------------------------------------------------------------------------
 
 
-def _csv_rows(text: io.TextIOWrapper) -> Found:
+def _csv_lines(data: bytes) -> Iterator[Line]:
     """Read a header line and what follows (RFC 4180; blanks after a delimiter do not count)."""
-    delimiter = _delimiter(text)
+    header = re.search(rb"\S[^\r\n]*", data)
+    # Excel writes what separates lists in the country it is set to; a tie goes to the first.
+    delimiter = max(",;\t", key=lambda c: header[0].count(c.encode()) if header else 0)
+    text = io.TextIOWrapper(io.BytesIO(data), encoding="utf-8", newline="")
     reader = csv.reader(text, delimiter=delimiter, skipinitialspace=True, strict=True)
-    columns: Sequence[str] | None = None
-    for line, record in _records(reader):
-        if isinstance(record, str):
-            yield Mistake(line, record)
-            if columns is None:
-                return
-        elif columns is None:
-            columns = _trimmed([name.strip().lower() for name in record])
-            yield from (Mistake(line, mistake) for mistake in _header_mistakes(columns))
-            if not set(REQUIRED) <= set(columns):
-                return
-        else:
-            yield from _csv_row(line, columns, record)
-    if columns is None:
-        yield Mistake(1, "the manifest is empty")
+    columns: list[str] = []
+    line = 1
+    try:
+        for record in reader:
+            if not any(record):  # spreadsheets write lines of delimiters for empty rows
+                pass
+            elif columns:
+                yield line, _csv_row(columns, record)
+            else:
+                columns = [name.strip().lower() for name in record]
+                if not _are_columns([name for name in columns if name]):
+                    given, usable = ", ".join(columns)[:200], ", ".join(COLUMNS)
+                    yield line, f"the first line must name the columns ({usable}), not {given!r}"
+                    return
+            line = reader.line_num + 1
+    except csv.Error as error:
+        reason = str(error).replace("unexpected end of data", "a quote is not closed")
+        yield line, f"not CSV: {reason}"
+    if not columns:
+        yield 1, "the manifest is empty"
 
 
-def _delimiter(text: io.TextIOWrapper) -> str:
-    """Look at the first line that is not blank, and go back to the start."""
-    header = next((line for line in _short_lines(text) if line.strip()), "").lower()
-    text.seek(0)
-    names = re.split(rf'["{_DELIMITERS}\s]+', header)
-    return max(_DELIMITERS, key=header.count) if set(names) & set(COLUMNS) else _DELIMITERS[0]
+def _are_columns(names: list[str]) -> bool:
+    are_known = set(REQUIRED) <= set(names) <= set(COLUMNS)
+    return are_known and len(set(names)) == len(names)
 
 
-def _short_lines(text: io.TextIOWrapper) -> Iterator[str]:
-    """Yield lines that end with any line break, or after 64 KiB."""
-    while piece := text.read(65536):
-        yield from re.split(r"[\r\n]+", piece)
-
-
-def _records(reader: Any) -> Iterator[tuple[int, Sequence[str] | str]]:
-    """Yield the records that are not empty, or in place of one what is wrong with it."""
-    while True:
-        line = reader.line_num + 1
-        try:
-            record = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            reason = str(error).replace("unexpected end of data", "a quote is not closed")
-            yield line, f"not CSV: {reason}"
-            continue
-        if bad := _undecodable(record):
-            yield line, bad
-        elif any(record):  # spreadsheets write lines of delimiters for empty rows
-            yield line, record
-
-
-def _trimmed(record: Sequence[str]) -> Sequence[str]:
-    """Drop the empty values at the end, which spreadsheets leave of deleted columns."""
-    end = len(record)
-    while end and not record[end - 1]:
-        end -= 1
-    return record[:end]
-
-
-def _header_mistakes(columns: Sequence[str]) -> Iterator[str]:
-    for name in dict.fromkeys(columns):
-        if name not in COLUMNS:
-            yield f"unknown column {_shown(name)}: there are {', '.join(COLUMNS)}"
-        elif columns.count(name) > 1:
-            yield f"column {name!r} is there {columns.count(name)} times"
-    missing = [name for name in REQUIRED if name not in columns]
-    if missing:
-        hint = "the first line must name the columns"
-        yield f"no column {' and no column '.join(map(repr, missing))}: {hint}"
-
-
-def _csv_row(line: int, columns: Sequence[str], record: Sequence[str]) -> Found:
-    values = _trimmed(record)
-    if len(values) > len(columns):
-        yield Mistake(line, f"{len(values)} values for {len(columns)} columns: quote delimiters")
-        return
-    pairs = zip(columns, values, strict=False)
-    yield from _checked(line, {name: value for name, value in pairs if value})
+def _csv_row(columns: list[str], record: list[str]) -> dict[str, str] | Mistake:
+    if any(record[len(columns) :]):
+        return f"{len(record)} values for {len(columns)} columns: quote delimiters"
+    return {name: value for name, value in zip(columns, record, strict=False) if name or value}
 
 
 # --- JSON lines ----------------------------------------------------------------------------------
 
 
-class _GivenTwice(ValueError):
-    """A name is there twice in an object."""
-
-
-def _json_rows(text: io.TextIOWrapper) -> Found:
-    text.reconfigure(newline="\n")  # other line breaks may stand inside of strings
-    for number, line in enumerate(text, 1):
+def _json_lines(data: bytes) -> Iterator[Line]:
+    for number, line in enumerate(io.BytesIO(data), 1):
         if not line.strip():
             continue
-        if bad := _undecodable([line]):
-            yield Mistake(number, bad)
-            continue
         try:
-            value = json.loads(line, object_pairs_hook=_object)
-        except _GivenTwice as error:
-            yield Mistake(number, str(error))
+            value = json.loads(line.decode(), object_pairs_hook=_object)
         except (ValueError, RecursionError) as error:
-            reason = error.msg if isinstance(error, json.JSONDecodeError) else "it is too deep"
-            yield Mistake(number, f"not JSON: {reason} (one object a line is expected)")
+            reason = getattr(error, "msg", str(error))
+            yield number, f"not JSON: {reason} (one object a line is expected)"
         else:
-            yield from _json_row(number, value)
+            yield number, value if isinstance(value, dict) else "one object a line is expected"
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise _GivenTwice(f"{_shown(twice)} is there twice")
+        raise ValueError("a name is there twice")
     return found
-
-
-def _json_row(line: int, value: object) -> Found:
-    if not isinstance(value, dict):
-        yield Mistake(line, f"{_kind(value)} instead of an object")
-        return
-    problems = []
-    for name, item in value.items():
-        if name not in COLUMNS:
-            problems.append(f"unknown field {_shown(name)}: there are {', '.join(COLUMNS)}")
-        elif not isinstance(item, str) and (item is not None or name in REQUIRED):
-            problems.append(f"{name} is {_kind(item)} instead of a string")
-    yield from (Mistake(line, problem) for problem in problems)
-    if not problems:
-        yield from _checked(line, {name: item for name, item in value.items() if item})
-
-
-def _kind(value: object) -> str:
-    names = {dict: "an object", list: "an array", str: "a string", bool: "true or false"}
-    return "null" if value is None else names.get(type(value), "a number")
-
-
-def _shown(name: str) -> str:
-    return repr(name) if len(name) <= 100 else f"{name[:100]!r}…"
-
-
-# --- bytes that are not UTF-8 --------------------------------------------------------------------
-
-
-def _undecodable(values: Iterable[str]) -> str | None:
-    """Tell what byte of a line is not UTF-8, if one is."""
-    text = "".join(values)
-    if text.isascii() or not (match := re.search("[\udc80-\udcff]", text)):
-        return None
-    byte = ord(match[0]) - 0xDC00
-    return f"not UTF-8 (byte 0x{byte:02x}): save it as UTF-8 (in Excel: 'CSV UTF-8')"

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import io
-import zipfile
 from collections.abc import Sequence
-from xml.sax.saxutils import escape
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(24)
 """Enough of an image to be recognised."""
@@ -35,43 +32,13 @@ def _pdf(lines: Sequence[str], filler: int) -> bytes:
     ]
     # A comment of noise: no two chunks of it are alike, so none can be lost unnoticed.
     noise = hashlib.shake_256(b"noise").hexdigest(filler // 2 + 1)[:filler].encode("ascii")
-    parts, offsets = [b"%PDF-1.4\n%" + noise + b"\n"], []
-    at = len(parts[0])
+    made, offsets = b"%PDF-1.4\n%" + noise + b"\n", []
     for number, text in enumerate(objects, start=1):
-        offsets.append(at)
-        parts.append(b"%d 0 obj\n%b\nendobj\n" % (number, text))
-        at += len(parts[-1])
+        offsets.append(len(made))
+        made += b"%d 0 obj\n%b\nendobj\n" % (number, text)
     count = len(offsets) + 1
     # Entries have 20 bytes each (ISO 32000-1 section 7.5.4).
     entries = b"".join(b"%010d 00000 n \n" % offset for offset in offsets)
-    parts.append(b"xref\n0 %d\n0000000000 65535 f \n%b" % (count, entries))
-    parts.append(b"trailer\n<< /Size %d /Root 1 0 R >>\nstartxref\n%010d\n%%%%EOF\n" % (count, at))
-    return b"".join(parts)
-
-
-_TYPES = "http://schemas.openxmlformats.org/package/2006/content-types"
-_RELATIONS = "http://schemas.openxmlformats.org/package/2006/relationships"
-_OFFICE = "http://schemas.openxmlformats.org/officeDocument/2006/relationships/officeDocument"
-_WORDS = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
-_XML = '<?xml version="1.0" encoding="UTF-8" standalone="yes"?>\n'
-_PACKAGE = "application/vnd.openxmlformats-package.relationships+xml"
-_MAIN = "application/vnd.openxmlformats-officedocument.wordprocessingml.document.main+xml"
-
-
-def docx(lines: Sequence[str]) -> bytes:
-    """Make a Word document with a paragraph for each line: the three parts it cannot do without."""
-    paragraphs = "".join(f"<w:p><w:r><w:t>{escape(line)}</w:t></w:r></w:p>" for line in lines)
-    parts = {
-        "[Content_Types].xml": f'<Types xmlns="{_TYPES}">'
-        f'<Default Extension="rels" ContentType="{_PACKAGE}"/>'
-        f'<Override PartName="/word/document.xml" ContentType="{_MAIN}"/></Types>',
-        "_rels/.rels": f'<Relationships xmlns="{_RELATIONS}">'
-        f'<Relationship Id="rId1" Target="word/document.xml" Type="{_OFFICE}"/></Relationships>',
-        "word/document.xml": f'<w:document xmlns:w="{_WORDS}"><w:body>{paragraphs}</w:body>'
-        "</w:document>",
-    }
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as package:
-        for name, text in parts.items():  # a ZipInfo of its own has no date of today
-            package.writestr(zipfile.ZipInfo(name), _XML + text, zipfile.ZIP_DEFLATED)
-    return buffer.getvalue()
+    table = b"xref\n0 %d\n0000000000 65535 f \n%b" % (count, entries)
+    end = b"trailer\n<< /Size %d /Root 1 0 R >>\nstartxref\n%010d\n%%%%EOF\n" % (count, len(made))
+    return made + table + end
