@@ -139,7 +139,7 @@ def _upload(room: _Room, waiter: Waiter, arrived: float) -> Process:
     """Do what the waiter says until the room has the document, as ``_delivery/upload.py`` does."""
     refused = vain = 0
     while True:
-        asked = waiter.must_ask
+        asked = waiter.must_probe
         if asked:
             wait = yield from _ask(room, waiter)
             if wait is not None:
@@ -167,7 +167,7 @@ def _ask(room: _Room, waiter: Waiter) -> Generator[float, None, float | None]:
     yield scenario.seconds(QUESTION_BYTES) + scenario.round_trip / 2
     is_locked = room.is_locked and not scenario.says_always_free
     yield scenario.round_trip / 2
-    decision = waiter.answered(BUSY if is_locked else None, room.now, room.dice.random())
+    decision = waiter.after_probe(BUSY if is_locked else None, room.now, room.dice.random())
     return None if decision is None else _seconds(decision)
 
 

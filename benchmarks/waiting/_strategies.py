@@ -19,11 +19,11 @@ class Waiter(Protocol):
     """What decides for one upload; the client's ``RetryState`` is one."""
 
     @property
-    def must_ask(self) -> bool:
+    def must_probe(self) -> bool:
         """Whether the room is asked with an empty form before the next document."""
         ...
 
-    def answered(self, locked: Answer | None, now: float, random: float) -> Wait | Stop | None:
+    def after_probe(self, locked: Answer | None, now: float, random: float) -> Wait | Stop | None:
         """Take in the answer to a question; ``None``: send the document."""
         ...
 
@@ -35,9 +35,9 @@ class Waiter(Protocol):
 class NeverAsks:
     """A waiter that sends its document each time, after a delay of its own."""
 
-    must_ask = False
+    must_probe = False
 
-    def answered(self, locked: Answer | None, now: float, random: float) -> Wait | Stop | None:
+    def after_probe(self, locked: Answer | None, now: float, random: float) -> Wait | Stop | None:
         """Never called."""
         raise AssertionError("nothing was asked")
 

@@ -101,7 +101,7 @@ def test_waiting_is_told(server: MeetingServer, capsys: Capture) -> None:
     server.rooms["room01"].lock(0.6)
     done = call(capsys, "upload", "room01", "a.pdf")
     assert done.code == 0
-    assert "a.pdf to room room01: the room is taken, again in" in done.err
+    assert "a.pdf to room room01: the room is locked, again in" in done.err
     assert " attempts)" in done.out
 
 

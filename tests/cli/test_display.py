@@ -48,7 +48,7 @@ def _event(kind: type[Event], call: int = 1, **facts: Any) -> Any:
         (_event(BytesSent, attempt=1, sent=0, total=None), "sent, waiting for the answer"),
         (
             _event(WaitingForRoom, attempt=0, retry_in=2.0, waited=1.0, max_wait=None),
-            "the room is taken, again in 2.0 s",
+            "the room is locked, again in 2.0 s",
         ),
         (
             _event(WaitingUntilActive, retry_in=2.0, waited=1.0, max_wait=9.0),
@@ -103,7 +103,7 @@ def test_bars_fit_the_terminal() -> None:
         console.print(*bars._progress.get_renderables())
     shown = re.sub(r"\x1b\[[\d;]*m", "", captured.get()).splitlines()
     assert "room01  1.pdf" in shown[1]
-    assert "the room is taken, again in" in shown[1]
+    assert "the room is locked, again in" in shown[1]
     assert shown[-1] == "and 13 more"
     assert all(len(line) <= 80 for line in shown)
 

@@ -275,7 +275,7 @@ def test_waiting_for_a_room_costs_no_budget() -> None:
 def test_a_stream_that_cannot_be_read_again_is_not_repeated() -> None:
     """The error says so; what would be waited for does not matter."""
     for verdict in (BUSY, THROTTLED, PARTIAL, NEVER):
-        error = stopped(follow(new_state(), verdict, is_spent=True))
+        error = stopped(follow(new_state(), verdict, is_consumed=True))
         assert "cannot be read a second time" in " ".join(error.__notes__)
 
 
@@ -348,8 +348,8 @@ def test_a_thousand_uploads_do_not_wake_together(
 def ask_until(state: RetryState, end: float, now: float, random: float = 0.5) -> list[float]:
     """Ask a room that stays locked; return the delays until it is given up, or until ``end``."""
     delays = []
-    while now < end and state.must_ask:
-        decision = state.answered(LOCKED, now, random)
+    while now < end and state.must_probe:
+        decision = state.after_probe(LOCKED, now, random)
         if isinstance(decision, Stop):
             break
         assert isinstance(decision, Wait)
@@ -366,13 +366,13 @@ def test_ask_then_send(min_delay: float, random: float) -> None:
     first = waited(state, BUSY, 0.0, random)
     assert min_delay * 0.75 <= first <= min_delay * 1.25
     assert first >= 0.25
-    assert state.must_ask
+    assert state.must_probe
     later = ask_until(state, 60, first, random)
     assert max(later[:2]) <= max(2.5, min_delay * 1.25)
     assert all(max(2, min_delay) * 0.75 <= delay <= max(2, min_delay) * 1.25 for delay in later[2:])
     assert len(later) >= 60 // (max(2, min_delay) * 1.25) - 1
-    assert state.answered(None, 60, random) is None  # free: send now
-    assert not state.must_ask
+    assert state.after_probe(None, 60, random) is None  # free: send now
+    assert not state.must_probe
 
 
 @pytest.mark.parametrize(
@@ -389,7 +389,7 @@ def test_what_is_asked_for(size: int | None, probe: bool, asks: bool) -> None:
     """A document of up to 64 KiB, or a link, is its own question; ``probe=False`` never asks."""
     state = new_state(size=size, probe=probe)
     assert isinstance(follow(state, BUSY), Wait)
-    assert state.must_ask is asks
+    assert state.must_probe is asks
 
 
 def test_documents_without_questions_come_ever_more_rarely() -> None:
@@ -412,14 +412,14 @@ def test_two_vain_bodies_and_no_more_questions() -> None:
     state = new_state(questions=questions)
     follow(state, BUSY, 0)
     for now, still_asks in ((10, True), (20, False)):
-        assert state.must_ask
-        assert state.answered(None, now, 0.5) is None
+        assert state.must_probe
+        assert state.after_probe(None, now, 0.5) is None
         follow(state, BUSY, now)
-        assert state.must_ask is still_asks
+        assert state.must_probe is still_asks
     other = new_state(questions=questions)
     follow(other, BUSY, 30)
     other.set_doubt(25.0)
-    assert not other.must_ask
+    assert not other.must_probe
 
 
 def test_bodies_that_are_not_vain_in_a_row() -> None:
@@ -429,8 +429,8 @@ def test_bodies_that_are_not_vain_in_a_row() -> None:
         state = new_state(questions=questions)
         follow(state, BUSY, now)
         for verdict in (BUSY, ACCEPTED):
-            assert state.must_ask
-            state.answered(None, now + 10, 0.5)
+            assert state.must_probe
+            state.after_probe(None, now + 10, 0.5)
             follow(state, verdict, now + 10)
 
 
@@ -443,8 +443,8 @@ def test_any_one_lock_is_waited_for_until_it_must_have_ended(size: int, random: 
     while isinstance(decision, Wait):
         now += decision.seconds
         decision = (
-            state.answered(LOCKED, now, random)
-            if state.must_ask
+            state.after_probe(LOCKED, now, random)
+            if state.must_probe
             else follow(state, BUSY, now, random)
         )
     error = stopped(decision)
@@ -459,7 +459,7 @@ def test_another_lock_is_waited_for_anew() -> None:
     state = new_state()
     follow(state, BUSY, 0)
     ask_until(state, 290, 0.5)
-    assert state.answered(None, 290, 0.5) is None
+    assert state.after_probe(None, 290, 0.5) is None
     assert isinstance(follow(state, BUSY, 290), Wait)
     assert sum(ask_until(state, 1e9, 290.5)) >= 310
 
@@ -485,11 +485,13 @@ def test_a_number_limits_the_sum_of_waits(max_wait: float, queued: float, kind: 
     state.queued(queued)
     assert state.queue_limit() == max_wait - queued
     state.set_doubt(95.0 if kind == "doubt" else None)
-    assert state.must_ask is (kind == "doubt")
+    assert state.must_probe is (kind == "doubt")
     now, total = 100.0, queued
     decision: Any = None
     for _ in range(10_000):
-        decision = state.answered(LOCKED, now, 0.5) if state.must_ask else follow(state, BUSY, now)
+        decision = (
+            state.after_probe(LOCKED, now, 0.5) if state.must_probe else follow(state, BUSY, now)
+        )
         if isinstance(decision, Stop):
             break
         now, total = now + decision.seconds, total + decision.seconds
@@ -503,7 +505,7 @@ def test_sending_into_a_free_room_is_no_wait() -> None:
     for limits in ({"max_wait": 10}, unlimited):
         state = new_state(**limits)
         follow(state, BUSY, 0)
-        state.answered(None, 1, 0.5)
+        state.after_probe(None, 1, 0.5)
         assert isinstance(state.next(result(PARTIAL, 1, 400), 401, 0.5), Wait)
         small = new_state(size=1000, **limits)
         follow(small, BUSY, 0)
@@ -526,15 +528,17 @@ def test_whose_lock_it_is(probe: bool) -> None:
     """Our own lost upload, until its lock must have ended; then another client."""
     own = new_state(max_wait=0, probe=probe)
     own.set_doubt(since=-10.0)
-    assert own.must_ask is probe
-    error = stopped(own.answered(LOCKED, 0, 0.5) if probe else follow(own, BUSY, 0))
+    assert own.must_probe is probe
+    error = stopped(own.after_probe(LOCKED, 0, 0.5) if probe else follow(own, BUSY, 0))
     assert isinstance(error, RoomBusy)
     assert (error.held_by, error.free_in) == ("an upload of unknown outcome", 290)
     late, now = new_state(probe=probe), 0.0
     late.set_doubt(since=-10.0)
     decision: Any = None
     while not isinstance(decision, Stop):
-        decision = late.answered(LOCKED, now, 0.5) if late.must_ask else follow(late, BUSY, now)
+        decision = (
+            late.after_probe(LOCKED, now, 0.5) if late.must_probe else follow(late, BUSY, now)
+        )
         now += decision.seconds if isinstance(decision, Wait) else 0
     assert isinstance(decision.error, RoomBusy)
     assert now > 290

@@ -91,7 +91,7 @@ async def test_a_link_becomes_a_document() -> None:
     async with prepared_document(document, max_size=5, allow_images=False) as prepared:
         assert document.size(prepared.content) is None
         assert await attempt(prepared) == URL.encode()
-        assert not prepared.is_spent
+        assert not prepared.is_consumed
         assert "hush" not in f"{document!r} {prepared!r}"
     await size_of(Document.from_link("https://files.example.com/photo.png"))
 

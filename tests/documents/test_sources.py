@@ -73,7 +73,7 @@ async def test_every_attempt_sends_the_rest_of_it(
             assert prepared.document.size(prepared.content) == (
                 None if kind == "link" else len(document.content)
             )
-            assert prepared.is_spent is (kind == "stream sent as it comes")
+            assert prepared.is_consumed is (kind == "stream sent as it comes")
         assert descriptors() <= before
         assert temporary_files() == []
 

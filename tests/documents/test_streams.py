@@ -322,9 +322,9 @@ async def test_a_stream_is_not_read_ahead_of_its_sending() -> None:
         for _ in range(2):
             async with prepared.open_form("b" * 32):
                 pass
-        assert (prepared.is_spent, producer.given) == (False, 0)
+        assert (prepared.is_consumed, producer.given) == (False, 0)
         assert await attempt(prepared) == DATA
-        assert prepared.is_spent
+        assert prepared.is_consumed
         with pytest.raises(DocumentUnreadable, match="already read"):
             await attempt(prepared)
     assert producer.closed
@@ -337,7 +337,7 @@ async def test_no_other_attempt_gets_the_rest() -> None:
         async with prepared.open_form("b" * 32) as (_, body):
             await anext(body)
             await anext(body)
-        assert prepared.is_spent
+        assert prepared.is_consumed
         with pytest.raises(DocumentUnreadable, match="already read"):
             await attempt(prepared)
 

@@ -20,8 +20,8 @@ from meeting_async._protocol.replies import (
     KEPT_BODY_BYTES,
     LARGE_REPLY_BYTES,
     Answer,
-    decipher,
     json_object,
+    parse_reply,
     retry_after,
 )
 
@@ -30,7 +30,7 @@ RECORD = b'{"status": true, "msg": "file uploaded successfully", "status_code": 
 
 def read(content: bytes, *headers: tuple[bytes, bytes]) -> Answer:
     """Decipher a reply of status 200."""
-    return decipher(Reply(200, headers, content))
+    return parse_reply(Reply(200, headers, content))
 
 
 @pytest.mark.parametrize(

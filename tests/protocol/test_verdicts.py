@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from meeting_async._models import Reply, Verdict
-from meeting_async._protocol.replies import Answer, decipher, reply_error
+from meeting_async._protocol.replies import Answer, parse_reply, reply_error
 from meeting_async._protocol.verdicts import Sent, judge
 from meeting_async.errors import (
     AuthenticationFailed,
@@ -101,7 +101,7 @@ def read(status: int, body: Any, retry_after: str | None = None) -> Answer:
     """Decipher a reply."""
     headers = ((b"Retry-After", retry_after.encode()),) if retry_after is not None else ()
     content = body if isinstance(body, str) else json.dumps(body)
-    return decipher(Reply(status, headers, content.encode()), now=1_767_000_000.0)
+    return parse_reply(Reply(status, headers, content.encode()), now=1_767_000_000.0)
 
 
 @pytest.mark.parametrize("row", UPLOAD, ids=str)

@@ -66,9 +66,9 @@ class Prepared:
     content: Content
 
     @property
-    def is_spent(self) -> bool:
+    def is_consumed(self) -> bool:
         """Whether no other attempt can be made."""
-        return self.content.is_spent
+        return self.content.is_consumed
 
     def release(self) -> None:
         """Drop what was read ahead."""

@@ -263,7 +263,7 @@ class JobRunner(UploadHooks):
             await self._end("accepted")  # what came after that has failed
             return
         if not isinstance(error, errors.UploadOutcomeUnknown):
-            if log.lost_at is not None:
+            if log.unknown_since is not None:
                 doubt = self._named(log.unknown(str(error)))
             elif doubt is not None:
                 doubt.reason += f", and now: {error}"
@@ -275,7 +275,7 @@ class JobRunner(UploadHooks):
 
     async def _cut_off(self) -> None:
         """Set the outcome after a cancellation."""
-        if self._log.lost_at is not None:
+        if self._log.unknown_since is not None:
             how_far = "before an answer came"
         elif self._log.attempts:
             how_far = "while it was on its way; it did not reach its room"

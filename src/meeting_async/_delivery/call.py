@@ -47,13 +47,13 @@ class AttemptLog:
     attempts: list[Attempt] = attrs.field(factory=list, init=False)
     phase: str = attrs.field(default="starting", init=False)
     """What the call is doing, as words that can follow "while"."""
-    lost_at: float | None = attrs.field(default=None, init=False)
+    unknown_since: float | None = attrs.field(default=None, init=False)
     """When the last attempt of unknown outcome ended, on the event loop's clock."""
 
     def add(self, result: AttemptResult, *, call_began: float, is_upload: bool) -> None:
         """Add the result of an attempt."""
         if result.verdict is Verdict.UNKNOWN and is_upload:
-            self.lost_at = result.ended
+            self.unknown_since = result.ended
         self.attempts.append(
             Attempt(
                 number=len(self.attempts) + 1,
@@ -71,7 +71,7 @@ class AttemptLog:
         """Return the verdict on the whole call; ``error`` ended it."""
         if error is None:
             return Verdict.ACCEPTED
-        if self.lost_at is not None:
+        if self.unknown_since is not None:
             return Verdict.UNKNOWN
         if isinstance(error, RoomBusy):
             return Verdict.BUSY
@@ -84,7 +84,7 @@ class AttemptLog:
         if self.attempts and self.attempts[-1].verdict is not Verdict.UNKNOWN:
             reason = f"an earlier attempt was lost, then: {reason}"
         sent = max((attempt.bytes_sent for attempt in self.attempts), default=0)
-        elapsed = anyio.current_time() - (self.lost_at or 0.0)
+        elapsed = anyio.current_time() - (self.unknown_since or 0.0)
         free_in = max(0.0, self.window - elapsed)
         return UploadOutcomeUnknown(
             reason, self.size, sent if self.size is not None else None, free_in
@@ -165,8 +165,8 @@ class Call:
 
     def leave_doubt(self) -> None:
         """Put the room in doubt if this upload may have arrived: the next one then asks first."""
-        if self.log.lost_at is not None:
-            self.session.put_in_doubt(self.room_id, self.log.lost_at)
+        if self.log.unknown_since is not None:
+            self.session.put_in_doubt(self.room_id, self.log.unknown_since)
 
     def note(self, error: MeetingError) -> None:
         """Add the facts of the call to an error."""
@@ -259,7 +259,7 @@ async def _limited(call: Call, timeout: float) -> AsyncGenerator[None, None]:
 
 
 def _final(call: Call, error: Exception) -> Exception:
-    if call.log.lost_at is None or isinstance(error, UploadOutcomeUnknown):
+    if call.log.unknown_since is None or isinstance(error, UploadOutcomeUnknown):
         return error
     if isinstance(error, DeadlineExceeded):
         reason = f"the timeout of {error.seconds:g} s ended it while {error.phase}"

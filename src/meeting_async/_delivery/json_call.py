@@ -82,12 +82,12 @@ async def _pause(call: Call, timeout: float, error: RoomNotFound | RoomNotActive
 
 
 async def _active_room(call: Call, room_id: str) -> ActiveRoom:
-    answer = await _repeated(call, room_question(room_id), Repeatability.IDEMPOTENT)
+    answer = await _repeated(call, active_room_body(room_id), Repeatability.IDEMPOTENT)
     call.session.verify(room_id)
     return ActiveRoom.from_reply(room_id, answer.payload or {})
 
 
-def room_question(room_id: str) -> bytes:
+def active_room_body(room_id: str) -> bytes:
     """Return the body of ``getActiveRoomInfo``."""
     requests.room_id_bytes(room_id)
     return requests.json_bytes({"room_id": room_id})

@@ -25,25 +25,25 @@ from meeting_async.errors import (
 MIN_WAIT = 0.25
 """Shortest wait in seconds before any retry, even if the server asks for less."""
 
-ASK_ABOVE = 64 * 1024
+PROBE_ABOVE = 64 * 1024
 """Bytes of a document above which an empty form asks whether the room is free, before the document
 is sent again. A smaller document costs hardly more than the question."""
 
-ASK_INTERVAL = 2.0
+PROBE_INTERVAL = 2.0
 """Longest time in seconds between two questions, before jitter; users hardly notice it."""
 
-RIVAL_SHARE = 4.0
+LOST_RACE_FACTOR = 4.0
 """Time between two questions after a lost race, as a multiple of the time that the document takes
 to send. A race is lost if a document gets 409 right after the answer *free*: then other uploads
 wait, too. While one of them sends, the room still answers *free*, and all that ask would send."""
 
-MAX_RIVAL_SHARE = 8.0
+MAX_LOST_RACE_FACTOR = 8.0
 """The same after more lost races. Both values come from the simulation in ``benchmarks/``."""
 
-RIVAL_JITTER = 0.8
+LOST_RACE_JITTER = 0.8
 """Random share of that time, so that uploads that lost together do not ask together."""
 
-MAX_VAIN_BODIES = 2
+MAX_FALSE_FREE_ANSWERS = 2
 """After this many documents in a row that got 409 right after the answer *free*, stop asking this
 server, if no question ever got 409: its answers mean something else."""
 
@@ -59,7 +59,7 @@ JITTER = 0.25
 GROWTH = 4.0
 """Delay as a multiple of the time already waited, up to the longest delay."""
 
-BODY_SHARE = 1.5
+RESEND_FACTOR = 1.5
 """Shortest delay before a document is sent again without asking, as a multiple of the time that it
 takes to send: a slow line stays free for others for 60 % of the time."""
 
@@ -105,7 +105,7 @@ class AttemptResult:
     """Bytes of the document that were handed to the operating system."""
     body_seconds: float | None = None
     """Seconds until the whole document was sent; ``None`` if it was not."""
-    is_spent: bool = False
+    is_consumed: bool = False
     """Whether the document is a stream that was read and cannot be read again."""
 
     @property
@@ -180,7 +180,7 @@ class Questions:
     """Whether answers to an empty form are reliable on this server; shared by a client's calls."""
 
     are_answered: bool = True
-    vain_bodies: int = 0
+    false_free_answers: int = 0
     """Documents in a row that got 409 right after the answer *free*."""
     is_proven: bool = False
     """Whether any question got 409. Then the server checks its lock, and a document that gets 409
@@ -192,12 +192,12 @@ class Questions:
 
     def confirmed(self) -> None:
         """Count a document that was accepted right after the answer *free*."""
-        self.vain_bodies = 0
+        self.false_free_answers = 0
 
     def refused_after_free(self) -> None:
         """Count a document that got 409 right after the answer *free*."""
-        self.vain_bodies += 1
-        if self.vain_bodies >= MAX_VAIN_BODIES and not self.is_proven:
+        self.false_free_answers += 1
+        if self.false_free_answers >= MAX_FALSE_FREE_ANSWERS and not self.is_proven:
             self.are_answered = False
 
 
@@ -217,7 +217,7 @@ class RetryState:
 
     doubt_since: float | None = attrs.field(default=None, init=False)
     """When the room got in doubt: an upload of unknown outcome may still hold its lock."""
-    must_ask: bool = attrs.field(default=False, init=False)
+    must_probe: bool = attrs.field(default=False, init=False)
     """Whether to ask with an empty form before the next attempt."""
     _said_free: bool = attrs.field(default=False, init=False)
     """Whether a question just before the attempt was not answered with 409."""
@@ -243,7 +243,7 @@ class RetryState:
     def set_doubt(self, since: float | None) -> None:
         """Start with a room in doubt since that time: ask first. ``None``: no doubt."""
         self.doubt_since = since
-        self.must_ask = since is not None and self._can_ask
+        self.must_probe = since is not None and self._can_probe
 
     def queue_limit(self) -> float | None:
         """Longest wait in seconds behind other uploads of this application; ``None``: no limit."""
@@ -260,9 +260,9 @@ class RetryState:
         if self._lock_since is not None:
             self._lock_since += seconds
 
-    def answered(self, locked: Answer | None, now: float, random: float) -> Wait | Stop | None:
+    def after_probe(self, locked: Answer | None, now: float, random: float) -> Wait | Stop | None:
         """Decide after a question; ``locked`` is its 409, if any. ``None``: send."""
-        self.must_ask = False
+        self.must_probe = False
         if locked is None:
             self._said_free, self._lock_since, self.doubt_since = True, None, None
             return None
@@ -270,7 +270,7 @@ class RetryState:
         return self._wait_for_room(locked, now, random)
 
     @property
-    def _can_ask(self) -> bool:
+    def _can_probe(self) -> bool:
         return self.lock.probe and self.questions.are_answered
 
     # --- after an attempt ------------------------------------------------------------------------
@@ -291,7 +291,7 @@ class RetryState:
             return Done(result.answer)
         decision = self._after_failure(result, now, random)
         self._said_free = False
-        if isinstance(decision, Wait) and result.is_spent:
+        if isinstance(decision, Wait) and result.is_consumed:
             return Stop(_noted(self._error(result, now), _READ_ONCE))
         return decision
 
@@ -301,7 +301,7 @@ class RetryState:
         if self.repeatability not in _REPEATED.get(result.verdict, ()):
             return Stop(self._error(result, now))
         if result.verdict is Verdict.NEVER_SENT and self.repeatability.is_upload:
-            return self._sit_out(result, now, random)
+            return self._retry_connecting(result, now, random)
         self._failures += 1
         self._interruptions += result.verdict is Verdict.PARTIAL
         if self._failures >= self.retry.max_attempts or self._is_interrupted:
@@ -309,15 +309,15 @@ class RetryState:
         if not self.budget.take():
             return Stop(_noted(self._error(result, now), _OVERDRAWN))
         if result.verdict is Verdict.UNKNOWN and self.repeatability.is_upload:
-            return self._after_loss(result, now, random)
-        return self._fitting(self._backoff(self._failures, result.hint, random), result, now)
+            return self._retry_after_unknown(result, now, random)
+        return self._wait_or_stop(self._backoff(self._failures, result.hint, random), result, now)
 
     @property
     def _is_interrupted(self) -> bool:
         is_strict = self.repeatability is Repeatability.AT_MOST_ONCE
         return is_strict and self._interruptions > self.retry.max_interruptions
 
-    def _sit_out(self, result: AttemptResult, now: float, random: float) -> Stop | Wait:
+    def _retry_connecting(self, result: AttemptResult, now: float, random: float) -> Stop | Wait:
         """Retry while no connection can be made, for ``max_outage`` seconds at most.
 
         If the budget is empty, the longest delay applies: the call goes on, and a server that comes
@@ -332,17 +332,17 @@ class RetryState:
             seconds = self._backoff(self._unconnected, result.hint, random)
         else:
             seconds = self.retry.max_delay * (0.5 + 0.5 * random)
-        return self._fitting(max(seconds, MIN_WAIT), result, now)
+        return self._wait_or_stop(max(seconds, MIN_WAIT), result, now)
 
-    def _after_loss(self, result: AttemptResult, now: float, random: float) -> Stop | Wait:
+    def _retry_after_unknown(self, result: AttemptResult, now: float, random: float) -> Stop | Wait:
         """Retry an upload that may have arrived, when its room is free."""
         self.doubt_since, self._lock_since = result.ended, None
         if self._busy_since is None:
             self._busy_since = result.ended
-        self.must_ask = self._can_ask
-        if self.must_ask:
-            return self._fitting(self._backoff(self._failures, None, random), result, now)
-        return self._fitting(max(self.lock.window, MIN_WAIT), result, now)
+        self.must_probe = self._can_probe
+        if self.must_probe:
+            return self._wait_or_stop(self._backoff(self._failures, None, random), result, now)
+        return self._wait_or_stop(max(self.lock.window, MIN_WAIT), result, now)
 
     def _backoff(self, failures: int, hint: float | None, random: float) -> float:
         """Seconds before the next attempt; a hint of the server wins.
@@ -355,7 +355,7 @@ class RetryState:
         ceiling = self.retry.initial_delay * 2.0 ** min(failures - 1, 32)
         return max(min(ceiling, self.retry.max_delay) * (0.5 + 0.5 * random), MIN_WAIT)
 
-    def _fitting(self, seconds: float, result: AttemptResult, now: float) -> Stop | Wait:
+    def _wait_or_stop(self, seconds: float, result: AttemptResult, now: float) -> Stop | Wait:
         """Wait, or stop if the wait does not fit into the rest of a limit."""
         is_limited = self.lock.max_wait is not None and self._busy_since is not None
         room_time = self._room_time_left(now) if is_limited else math.inf
@@ -384,7 +384,7 @@ class RetryState:
             self._lock_since = now
         if self.doubt_since is not None and now >= self.doubt_since + self.lock.window:
             self.doubt_since = None  # that lock must have ended: another client holds this one
-        self.must_ask = self._can_ask and self._is_worth_asking
+        self.must_probe = self._can_probe and self._is_worth_probing
         left = self._room_time_left(now)
         hint = answer.retry_after if answer else None
         if hint is not None:
@@ -396,8 +396,8 @@ class RetryState:
         return Wait(seconds, is_for_room=True)
 
     @property
-    def _is_worth_asking(self) -> bool:
-        return self.doubt_since is not None or (self.size or 0) > ASK_ABOVE
+    def _is_worth_probing(self) -> bool:
+        return self.doubt_since is not None or (self.size or 0) > PROBE_ABOVE
 
     def _room_time_left(self, now: float) -> float:
         if self.lock.max_wait is not None:
@@ -418,18 +418,18 @@ class RetryState:
     def _room_delay(self, now: float, random: float) -> float:
         """Seconds until the next question or attempt."""
         waited = self._lock_age(now)
-        is_small = not (self.must_ask or self._is_worth_asking)  # it is sent without asking
-        longest = ASK_INTERVAL if self.must_ask or is_small else self.lock.max_delay
+        is_small = not (self.must_probe or self._is_worth_probing)  # it is sent without asking
+        longest = PROBE_INTERVAL if self.must_probe or is_small else self.lock.max_delay
         seconds = max(min(waited * GROWTH, longest), self.lock.min_delay)
-        if not self.must_ask:
-            seconds = max(seconds, self._body_seconds * BODY_SHARE)
-        rivals = self._rival_interval(random) if self.must_ask and waited > 0 else 0.0
+        if not self.must_probe:
+            seconds = max(seconds, self._body_seconds * RESEND_FACTOR)
+        rivals = self._lost_race_interval(random) if self.must_probe and waited > 0 else 0.0
         return max(seconds * (1 + JITTER * (2 * random - 1)), rivals, MIN_WAIT)
 
-    def _rival_interval(self, random: float) -> float:
+    def _lost_race_interval(self, random: float) -> float:
         """Seconds between questions after lost races."""
-        share = min(RIVAL_SHARE * self._lost_races, MAX_RIVAL_SHARE)
-        return self._body_seconds * share * (1 + RIVAL_JITTER * (2 * random - 1))
+        share = min(LOST_RACE_FACTOR * self._lost_races, MAX_LOST_RACE_FACTOR)
+        return self._body_seconds * share * (1 + LOST_RACE_JITTER * (2 * random - 1))
 
     # --- errors ----------------------------------------------------------------------------------
 

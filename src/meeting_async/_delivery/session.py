@@ -31,7 +31,7 @@ from meeting_async._policies import (
     delivery_mode,
     instance,
 )
-from meeting_async._protocol.replies import LARGE_REPLY_BYTES, Answer, decipher
+from meeting_async._protocol.replies import LARGE_REPLY_BYTES, Answer, parse_reply
 from meeting_async._protocol.requests import host_and_port
 from meeting_async._protocol.signing import Signer
 
@@ -152,7 +152,7 @@ class Session:
         """Send a request and parse its reply; a large reply is parsed in a thread."""
         self.check_open()
         reply: Reply = await self.transport.send(request)
-        read = partial(decipher, reply, now=time.time())
+        read = partial(parse_reply, reply, now=time.time())
         return await in_thread(read) if len(reply.content) > LARGE_REPLY_BYTES else read()
 
     # --- rooms -----------------------------------------------------------------------------------

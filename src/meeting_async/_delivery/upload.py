@@ -18,7 +18,7 @@ import attrs
 
 from meeting_async import _events
 from meeting_async._delivery.call import Call, repeat, running
-from meeting_async._delivery.json_call import room_question, send_json
+from meeting_async._delivery.json_call import active_room_body, send_json
 from meeting_async._delivery.link_check import check_target
 from meeting_async._delivery.observer import logger
 from meeting_async._delivery.retry import AttemptResult, Repeatability, RetryState, Stop, Wait
@@ -33,7 +33,7 @@ from meeting_async._protocol.replies import Answer, reply_error
 from meeting_async._protocol.verdicts import Sent, judge
 from meeting_async.errors import ConnectFailed, RoomBusy, TransportError
 
-LOOK_ABOVE = 256 * 1024
+PREFLIGHT_ABOVE = 256 * 1024
 """Bytes of a document above which its room is checked first: a wrong URL, key, secret or room then
 costs some 300 bytes. A smaller document costs little more than the check."""
 
@@ -201,14 +201,14 @@ async def _attempt(
     asked = anyio.current_time()
     await hooks.before_attempt()
     state.paused(anyio.current_time() - asked)
-    outcome = await _looked_asked_sent(call, state, room, document, content, hooks)
+    outcome = await _attempt_once(call, state, room, document, content, hooks)
     if isinstance(outcome, Wait):
         content.release()
-        await hooks.before_wait(may_have_arrived=call.log.lost_at is not None)
+        await hooks.before_wait(may_have_arrived=call.log.unknown_since is not None)
     return outcome
 
 
-async def _looked_asked_sent(
+async def _attempt_once(
     call: Call,
     state: RetryState,
     room: bytes,
@@ -216,9 +216,9 @@ async def _looked_asked_sent(
     content: Content,
     hooks: UploadHooks,
 ) -> Answer | Wait:
-    result = await _look(call)
+    result = await _check_room(call)
     if result is None:
-        if state.must_ask and (wait := await _ask(call, state, room)):
+        if state.must_probe and (wait := await _probe(call, state, room)):
             return wait
         result = await _send(call, room, document, content, hooks)
     call.log.add(result, call_began=call.began, is_upload=True)
@@ -227,20 +227,20 @@ async def _looked_asked_sent(
     return call.follow(state, result)
 
 
-async def _look(call: Call) -> AttemptResult | None:
+async def _check_room(call: Call) -> AttemptResult | None:
     """Check the room before the first attempt of a large document.
 
     A refusal ends the upload, no connection ends the attempt. After any other failure the document
     is sent.
     """
     session, room_id = call.session, call.room_id
-    is_large = (call.log.size or 0) > LOOK_ABOVE
+    is_large = (call.log.size or 0) > PREFLIGHT_ABOVE
     if not (call.options.preflight and is_large) or session.is_verified(room_id):
         return None
     if any(attempt.verdict is not Verdict.NEVER_SENT for attempt in call.log.attempts):
         return None
     call.log.phase = "checking the room"
-    body, path = room_question(room_id), requests.ACTIVE_ROOM_INFO
+    body, path = active_room_body(room_id), requests.ACTIVE_ROOM_INFO
     signed = await session.sign(body)
     result = await send_json(call, path, body, signed, idempotent=True)
     if result.verdict is Verdict.REFUSED and result.answer is not None:
@@ -250,7 +250,7 @@ async def _look(call: Call) -> AttemptResult | None:
     return result if result.verdict is Verdict.NEVER_SENT else None
 
 
-async def _ask(call: Call, state: RetryState, room: bytes) -> Wait | None:
+async def _probe(call: Call, state: RetryState, room: bytes) -> Wait | None:
     """Ask with an empty form whether the room is locked: 409 means yes, any other answer no.
 
     The answer of a free room is not specified (``docs/interface.md``, Upload).
@@ -262,7 +262,9 @@ async def _ask(call: Call, state: RetryState, room: bytes) -> Wait | None:
     except TransportError:
         return None
     is_locked = judge(answer, Sent.ALL, upload=True) is Verdict.BUSY
-    decision = state.answered(answer if is_locked else None, anyio.current_time(), random.random())
+    decision = state.after_probe(
+        answer if is_locked else None, anyio.current_time(), random.random()
+    )
     if isinstance(decision, Stop):
         raise decision.error
     if decision is None:
@@ -339,7 +341,7 @@ class _Watch:
             error=error,
             bytes_sent=self.body.document_sent if self.body and self.call.log.size else 0,
             body_seconds=self.body_seconds,
-            is_spent=self.content.is_spent,
+            is_consumed=self.content.is_consumed,
         )
 
     def _sent(self, error: BaseException | None) -> Sent:

@@ -55,7 +55,7 @@ class Content(abc.ABC):
     """The bytes of a document during one upload."""
 
     snapshot: Snapshot
-    is_spent: bool = False
+    is_consumed: bool = False
     """Whether the bytes were read and cannot be read again."""
 
     @abc.abstractmethod

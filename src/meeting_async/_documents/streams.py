@@ -142,9 +142,9 @@ class _OnceContent(Content, Reader):
 
     async def open(self) -> Reader:
         """Read the stream, the first time."""
-        if self.is_spent:
+        if self.is_consumed:
             raise DocumentUnreadable(self._name, "the stream was already read by an attempt")
-        self.is_spent = True
+        self.is_consumed = True
         return self
 
     async def read(self, limit: int, /) -> bytes:

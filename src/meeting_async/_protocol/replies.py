@@ -87,7 +87,7 @@ class Answer:
         return msg[:MAX_MSG_CHARACTERS] if isinstance(msg, str) and msg else self.description
 
 
-def decipher(reply: Reply, *, now: float = 0.0) -> Answer:
+def parse_reply(reply: Reply, *, now: float = 0.0) -> Answer:
     """Parse a reply. ``now`` is the Unix time for a date in Retry-After.
 
     Many megabytes take seconds: see :data:`LARGE_REPLY_BYTES`.

@@ -82,7 +82,7 @@ def words_for(event: Event) -> str:
         case BytesSent():
             return "sent, waiting for the answer"
         case WaitingForRoom():
-            return f"the room is taken, again in {event.retry_in:.1f} s"
+            return f"the room is locked, again in {event.retry_in:.1f} s"
         case WaitingUntilActive():
             return f"the room is not active yet, again in {event.retry_in:.1f} s"
         case RetryScheduled():

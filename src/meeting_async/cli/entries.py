@@ -110,7 +110,7 @@ class Entry:
             except MeetingError as error:
                 yield message_of(error)
         if self.key is not None and re.search("[\ud800-\udfff]", self.key):
-            yield "key contains characters that are no Unicode text"
+            yield "key contains characters that are not valid Unicode"
 
     def check_document(self, max_size: int | None) -> None:
         """Make the checks that an upload begins with."""

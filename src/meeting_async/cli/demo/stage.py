@@ -1,6 +1,6 @@
 """What the demonstration does, what it says of it, and whether that was as expected.
 
-Single documents first: by link, to a room that is taken, as large as the server allows, and two
+Single documents first: by link, to a locked room, as large as the server allows, and two
 that must be refused. Then a batch that is stopped on its way and run again. In the end every room
 must have received the very bytes that were sent, each document once and in its order.
 """
