@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from typing import Any
 
 import anyio
@@ -207,6 +209,14 @@ def check_pace(adversary: Adversary) -> None:
     for times in by_name.values():
         for before, after in itertools.pairwise(times):
             assert after - before >= MIN_SECONDS_APART
+
+
+@pytest.fixture(autouse=True)
+def log_is_not_kept() -> Iterator[None]:
+    """Else pytest keeps every record of thousands of schedules, and what their errors hold."""
+    logging.disable()
+    yield
+    logging.disable(logging.NOTSET)
 
 
 NO_CHECKS = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]

@@ -103,7 +103,7 @@ async def kept_after(count: int, marks: tuple[int, ...]) -> list[int]:
         pytest.param(
             150_000,
             (50_000, 149_000),
-            3_000,
+            10_000,
             marks=[pytest.mark.nightly, pytest.mark.timeout(900)],
         ),
     ],

@@ -153,9 +153,9 @@ def test_completion(tmp_path: Path) -> None:
 
 def test_logs_and_warnings_are_lines(server: MeetingServer, capsys: Capture) -> None:
     """What the library warns of is shown once; what the command tells itself is not repeated."""
-    server.add_room("an odd room")
+    server.add_room("an odd room that no other test has")
     Path("a.pdf").write_bytes(PDF)
-    done = call(capsys, "upload", "an odd room", "a.pdf")
+    done = call(capsys, "upload", "an odd room that no other test has", "a.pdf")
     assert done.err.count("known servers refuse it") == 1
     assert len(done.err.splitlines()) == 3  # sending, the warning, and what was refused
     assert "DEBUG" not in done.err.upper()
