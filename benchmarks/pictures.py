@@ -1,8 +1,7 @@
 """The pictures of a batch: while it runs, and its report. ``python -m benchmarks.pictures``.
 
 Everything in them comes from one run against the development server on this machine. Writes
-``docs/batch/display.svg`` and ``docs/batch/report.html``; if a Chromium is there, also a picture of
-the report, ``docs/batch/report.png``.
+``docs/batch/display.svg`` and, if a Chromium is there, ``docs/batch/report.png``.
 """
 
 from __future__ import annotations
@@ -61,9 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sums = headline(report, len(jobs))
         html = page(report, "term.csv", sums, len(jobs), server=url, began=began)
     (found.save / "display.svg").write_text(svg, "utf-8")
-    (found.save / "report.html").write_text(html, "utf-8")
     print(f"{report.total} documents, {report.accepted} accepted, in {report.seconds:.1f} s")
-    _photograph(found.save / "report.html", found.save / "report.png")
+    _photograph(html, found.save / "report.png")
 
 
 def _jobs(folder: Path, server: MeetingServer, rooms: int) -> list[UploadJob]:
@@ -145,15 +143,18 @@ def _without_blanks(match: re.Match[str]) -> str:
     return f'x="{x:g}"{match[2]} textLength="{length:g}"{match[4]}'
 
 
-def _photograph(source: Path, target: Path) -> None:
+def _photograph(html: str, target: Path) -> None:
     browsers = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
     browser = next(filter(None, map(shutil.which, browsers)), None)
     if browser is None:
         print("no Chromium: no picture of the report")
         return
     options = ["--headless", "--no-sandbox", "--hide-scrollbars", "--window-size=1000,1060"]
-    command = [browser, *options, f"--screenshot={target}", source.as_uri()]
-    subprocess.run(command, check=True, capture_output=True)
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "report.html")
+        source.write_text(html, "utf-8")
+        command = [browser, *options, f"--screenshot={target}", source.as_uri()]
+        subprocess.run(command, check=True, capture_output=True)
 
 
 if __name__ == "__main__":

@@ -225,7 +225,7 @@ PHASES = [Phase.explicit, Phase.reuse, Phase.generate]
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-@settings(max_examples=120, deadline=None, phases=PHASES, suppress_health_check=NO_CHECKS)
+@settings(max_examples=250, deadline=None, phases=PHASES, suppress_health_check=NO_CHECKS)
 @given(schedule=schedules())
 def test_promises(backend: str, schedule: Schedule) -> None:
     """Whatever a proxy says after the server has accepted: once, or told what is known."""
@@ -242,7 +242,7 @@ def test_promises_at_length(backend: str, schedule: Schedule) -> None:
     check(schedule, *run_in_virtual_time(play, schedule, backend=backend))
 
 
-MANY = 400
+MANY = 1000
 """Uploads that meet a dead server."""
 
 
@@ -271,7 +271,7 @@ async def dead_server(back_at: float) -> tuple[Adversary, list[Ended], list[floa
 
 
 def test_a_dead_server_is_given_up() -> None:
-    """Hundreds of uploads are told within max_outage (60 s) plus one backoff (20 s at most)."""
+    """A thousand uploads are told within max_outage (60 s) plus one backoff (20 s at most)."""
     _, ended, tries = run_in_virtual_time(dead_server, 10_000)
     assert len(ended) == MANY
     assert {type(result.error) for result in ended} == {ConnectFailed}

@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from meeting_async import Document, MeetingClient, UploadJob
-from meeting_async.errors import DeadlineExceeded, RoomBusy, UploadOutcomeUnknown
+from meeting_async.errors import DeadlineExceeded, RoomBusy
 from meeting_async.testing import MeetingServer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
@@ -39,11 +39,6 @@ class Drive:
 
     def tell(self) -> int:
         return 0
-
-
-def slow(_event: object) -> None:
-    """Observe at length."""
-    time.sleep(0.1)
 
 
 @pytest.fixture
@@ -159,17 +154,3 @@ async def test_a_room_that_never_becomes_active(url: str) -> None:
             seconds = time.monotonic() - before
     assert not report.accepted
     assert seconds <= TIMEOUT + GRACE + late()
-
-
-async def test_an_observer_that_is_slow(url: str) -> None:
-    """An observer that takes 0.1 s for an event does not add up over the events."""
-    async with client(url, on_event=slow) as meeting:
-        data = b"%PDF".ljust(20 * 1024**2)
-        await check(
-            lambda: meeting.upload_whiteboard_file(
-                "free", data, filename="deck.pdf", timeout=TIMEOUT
-            ),
-            DeadlineExceeded,
-            UploadOutcomeUnknown,
-            RoomBusy,
-        )

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
     __version__: str
 
-_BATCH = {"Batch": "batch", "BatchReport": "jobs", "UploadJob": "jobs", "UploadOutcome": "jobs"}
+_BATCH = {"Batch", "BatchReport", "UploadJob", "UploadOutcome"}
 
 
 def __getattr__(name: str) -> Any:
@@ -70,7 +70,7 @@ def __getattr__(name: str) -> Any:
     import importlib.metadata  # noqa: PLC0415 - as above
 
     if name in _BATCH:
-        return getattr(importlib.import_module(f"{__name__}._batch.{_BATCH[name]}"), name)
+        return getattr(importlib.import_module(f"{__name__}._batch.batch"), name)
     if name == "__version__":
         return importlib.metadata.version("meeting-async")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -20,7 +20,7 @@ def _check(done: Result) -> None:
     for name in KINDS:
         assert name in start
     assert "refused unsent" in start
-    assert "waited: the room was taken" in start
+    assert "waited: the room was locked" in start
     assert max(map(len, lines)) < 80
     last = done.out.rstrip().rpartition("\n\n")[2].replace("\n", " ")
     assert re.fullmatch(r"Everything was as expected: [^.]+, in \d+\.\d s\.", last)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import threading
+import time
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meeting_async.cli import entries
 from meeting_async.cli.batch.manifest import manifest_of, natural
 from meeting_async.cli.batch.rows import rows_in
 from support.command_line import PNG, Result, call, start
@@ -174,6 +177,30 @@ def test_keys_survive_a_move(tmp_path: Path) -> None:
         (entry,) = manifest_of(str(tmp_path / folder / "m.csv")).entries
         keys.append(entry.job().key)
     assert keys[0] == keys[1] == json.dumps(["room01", "a.pdf", "a.pdf"])
+
+
+@pytest.mark.parametrize(("seconds", "at_once"), [(0, 1), (0.002, 16)])
+def test_documents_on_a_file_server(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, at_once: int
+) -> None:
+    """They are looked at side by side; where looks are quick, threads would only get in the way."""
+    lock, looking, most = threading.Lock(), 0, 0
+
+    def looked_at(_path: str) -> tuple[int, bytes]:
+        nonlocal looking, most
+        with lock:
+            looking += 1
+            most = max(most, looking)
+        if seconds:
+            time.sleep(seconds)
+        with lock:
+            looking -= 1
+        return 8, b"%PDF-1.4"
+
+    monkeypatch.setattr(entries, "_looked_at", looked_at)
+    found = entries.Flaws()
+    found.find_in([entries.Entry("room01", f"{n}.pdf") for n in range(20 * 256)], None)
+    assert (found.count, most) == (0, at_once)
 
 
 @pytest.mark.nightly

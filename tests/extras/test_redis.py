@@ -193,6 +193,21 @@ async def shortest(limit: float, measured: Callable[[], Any]) -> float:
     return min(durations)
 
 
+async def test_few_connections(make: Make, redis: Redis) -> None:
+    """A hundred rooms at once need 16."""
+    locks = make()
+    before = (await redis.info("stats"))["total_connections_received"]
+
+    async def visit(number: int) -> None:
+        async with locks.acquire(f"room{number}", timeout=None):
+            await anyio.sleep(0.01)
+
+    async with anyio.create_task_group() as group:
+        for number in range(100):
+            group.start_soon(visit, number)
+    assert (await redis.info("stats"))["total_connections_received"] - before <= 16
+
+
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(
     ("stop", "timeout"), [("killed", 0), ("suspended", 0.3), ("suspended", None)], indirect=["stop"]

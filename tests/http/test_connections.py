@@ -165,14 +165,15 @@ async def test_calls_that_begin_together_share_connections_later(wire: Wire) -> 
         assert peer.connected == 3
 
 
-async def test_no_more_than_twenty_are_kept() -> None:
+async def test_no_more_than_twenty_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest are closed; the newest is used first."""
+    monkeypatch.setattr(connections, "IDLE_SECONDS", 60)
     async with over(TCP, together_answered(22)) as (transport, peer):
         await together(transport, peer.url, 22)
         await until(lambda: peer.open == 20)
         for _ in range(3):
             await transport.send(call(peer.url))
-        assert peer.connected == 22
+        assert (peer.open, peer.connected) == (20, 22)
 
 
 async def test_they_expire_by_themselves(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -56,6 +58,49 @@ from support.sending import (
 pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
 both_kinds = pytest.mark.parametrize("kind", ["call", "upload"])
+
+# --- the first request ---------------------------------------------------------------------------
+
+FIRST_REQUESTS = """
+import sys, time
+import anyio
+from meeting_async import MeetingClient
+
+class SlowDisk:
+    loading = False
+    def find_spec(self, name, path=None, target=None):
+        if name == "httpcore":
+            self.loading = True
+            time.sleep(2)
+            self.loading = False
+
+async def main(url, ticks=0):
+    async with MeetingClient(url, api_key="key", api_secret="secret") as client:
+        async with anyio.create_task_group() as group:
+            group.start_soon(client.call, "any", {})
+            await anyio.sleep(0.1)
+            group.start_soon(client.call, "any", {})
+            while not ticks or disk.loading:
+                ticks += disk.loading
+                await anyio.sleep(0.01)
+    assert ticks > 50, ticks
+
+disk = SlowDisk()
+assert "httpcore" not in sys.modules
+sys.meta_path.insert(0, disk)
+anyio.run(main, sys.argv[1], backend=sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_the_loop_runs_while_what_sends_is_loaded(backend: str) -> None:
+    """Also if a second request begins meanwhile."""
+    answer = reply(200, b'{"status": true, "msg": "done"}')
+    with Peer(answering(answer), answering(answer)) as peer:
+        command = [sys.executable, "-c", FIRST_REQUESTS, peer.url, backend]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
 
 # --- bytes ---------------------------------------------------------------------------------------
 

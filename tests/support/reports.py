@@ -87,7 +87,7 @@ def one_of_each() -> BatchReport:
 
 
 def term(rooms: int, documents: int) -> list[UploadOutcome]:
-    """Make up the start of a term: most documents are accepted, some after the room was taken."""
+    """Make up the start of a term: most documents are accepted, some after the room was locked."""
     dice = random.Random(1)
     found: list[UploadOutcome] = []
     for room in range(rooms):

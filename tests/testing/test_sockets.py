@@ -276,6 +276,22 @@ def test_a_server_can_run_again_but_not_twice_at_once(server: MeetingServer) -> 
         pass
 
 
+@pytest.mark.parametrize("raw", [ASK, upload()], ids=["question", "upload"])
+def test_an_on_request_that_raises(raw: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """The answer has arrived, the error is logged, and the server goes on."""
+
+    def fail(_request: object) -> None:
+        raise ValueError("my mistake")
+
+    server = MeetingServer(on_request=fail)
+    server.add_room("room01")
+    with server.run() as url:
+        for _ in range(2):
+            assert talk(url, raw).status == 200
+        until(lambda: len(caplog.records) == 2)
+    assert not server.rooms["room01"].locked
+
+
 @pytest.mark.both_loops
 @pytest.mark.anyio
 async def test_async_with(server: MeetingServer) -> None:

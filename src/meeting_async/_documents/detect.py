@@ -144,7 +144,10 @@ def _unwrapped(value: Any) -> Any:
 
 
 def _inner_attribute(value: Any) -> str:
-    """Return where a known class has its file; one with a ``read`` of its own is not known."""
+    """Return where a known class has its file.
+
+    A subclass that overrides ``read`` is not unwrapped: it may return other bytes than its file.
+    """
     module = type(value).__module__
     if module.partition(".")[0] == "aiofiles":
         return "_file"

@@ -42,7 +42,7 @@ class Reader(abc.ABC):
 
     @abc.abstractmethod
     async def read(self, limit: int, /) -> bytes:
-        """Return the next bytes, ``limit`` at most; ``b""`` only at the end."""
+        """Return the next bytes (a stream: also more than ``limit``); ``b""`` only at the end."""
 
     async def finish(self) -> None:  # noqa: B027 - bytes do not change
         """Raise :class:`DocumentChanged` if the document does not match its snapshot."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import anyio.lowlevel
@@ -113,7 +112,8 @@ class HttpxTransport:
             raise RuntimeError("this transport is closed: make a new one")
         if self._client is not None:
             return await send_external(self._client, request)
-        if _ENGINE not in sys.modules:  # httpcore takes 0.15 s to load, with trio if that is there
+        if self._connections is None:  # httpcore takes 0.15 s to load, with trio if that is there
+            # Not only if it is missing in sys.modules: it is there while it is still loading.
             load = importlib.import_module
             await anyio.to_thread.run_sync(load, _ENGINE, abandon_on_cancel=True)
         return await self._own_connections().send(request)

@@ -60,7 +60,7 @@ app.command(upload, usage=f"Usage: {PROGRAM} upload [OPTIONS] ROOM_ID FILE...")
 
 
 def run(argv: Sequence[str]) -> int:
-    """Obey a command line and return the exit code."""
+    """Run a command line and return the exit code."""
     debug = "--debug" in argv
     output = Output(as_json="--json" in argv)
     with prepared_streams(output, debug=debug):

@@ -230,5 +230,5 @@ def _traffic(report: BatchReport) -> str:
     if report.bytes_resent:
         facts.append(f"{size(report.bytes_resent)} of it again")
     if report.conflicts:
-        facts.append(f"a room was taken {counted(report.conflicts, 'time')}")
+        facts.append(f"a room was locked {counted(report.conflicts, 'time')}")
     return ", ".join(facts)

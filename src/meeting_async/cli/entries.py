@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import os
 import re
 import stat
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
@@ -29,7 +31,10 @@ FILES_AT_ONCE = 256
 """Looked at in one go: to hand work to a thread costs as much as several looks."""
 
 THREADS = 16
-"""Files that are looked at side by side: on a file server each look takes a while."""
+"""Files that are looked at side by side where a look takes a while, as on a file server."""
+
+SLOW_LOOK = 0.001
+"""Seconds. Quicker looks are made one after the other: threads would only wait for each other."""
 
 FLAWS_SHOWN = 50
 """Mistakes that are told to people; further ones are counted."""
@@ -183,11 +188,21 @@ class Flaws:
                 for problem in entry.problems(max_size)
             ]
 
+        def looks() -> Iterator[list[tuple[int, str, str]]]:
+            starts = iter(range(0, len(entries), FILES_AT_ONCE))
+            for start in starts:
+                before = time.monotonic()
+                found = pool.submit(look, start).result()
+                slow = time.monotonic() - before > FILES_AT_ONCE * SLOW_LOOK
+                yield found
+                if slow:
+                    break
+            yield from pool.map(look, starts)
+
         pool = ThreadPoolExecutor(THREADS)
         try:
-            for found in pool.map(look, range(0, len(entries), FILES_AT_ONCE)):
-                for flaw in found:
-                    self.add(*flaw)
+            for flaw in itertools.chain.from_iterable(looks()):
+                self.add(*flaw)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 

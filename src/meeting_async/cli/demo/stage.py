@@ -35,7 +35,7 @@ LIMIT = 30 * 1024**2
 LOCK_SECONDS = 2.0
 """How long somebody else holds a room."""
 
-TAKEN, TAKEN_CLASS, ABSENT_CLASS = "room04", "class03", "class06"
+LOCKED, LOCKED_CLASS, ABSENT_CLASS = "room04", "class03", "class06"
 CLASSES = [f"class{number:02}" for number in range(1, 7)]
 WEEKS = 5
 """Documents for each class."""
@@ -92,19 +92,19 @@ def perform(output: Output) -> int:
 
 def _perform_single(server: MeetingServer, output: Output) -> Iterator[str]:
     items = _single(server)
-    server.rooms[TAKEN].lock(LOCK_SECONDS)
+    server.rooms[LOCKED].lock(LOCK_SECONDS)
     outcomes = anyio.run(_deliver, server, items, output).outcomes
     for item, outcome in zip(items, outcomes, strict=True):
         output.say(_line(item, outcome))
     output.say("")
     yield from _problems(server, items, outcomes)
-    if not any(outcome.conflicts for outcome in outcomes if outcome.room_id == TAKEN):
-        yield f"{TAKEN} was not taken"
+    if not any(outcome.conflicts for outcome in outcomes if outcome.room_id == LOCKED):
+        yield f"{LOCKED} was not locked"
 
 
 def _perform_batch(server: MeetingServer, output: Output, journal: Path) -> Iterator[str]:
     items = _batch(server)
-    server.rooms[TAKEN_CLASS].lock(LOCK_SECONDS / 2)
+    server.rooms[LOCKED_CLASS].lock(LOCK_SECONDS / 2)
     output.say(
         f"A batch of {len(items)} documents for {len(CLASSES)} rooms, with a journal. One room is\n"
         f"taken at first, and there is no {ABSENT_CLASS}. It is stopped, then the same jobs\n"
@@ -183,14 +183,14 @@ def _single(server: MeetingServer) -> list[Item]:
     link = server.host_file("syllabus.pdf", linked)
     largest, too_large = pdf(["As large as allowed"], size=LIMIT), pdf(["Oh"], size=LIMIT + 1)
     is_image, is_too_large = errors.DocumentTypeRefused, errors.DocumentTooLarge
-    for room_id in ("room01", "room02", "room03", TAKEN):
+    for room_id in ("room01", "room02", "room03", LOCKED):
         server.add_room(room_id)
     return [
         Item("room01", "handout.pdf", pdf(["Welcome!"])),
         Item("room02", "timetable.txt", b"Monday: algebra\n"),
         Item("room02", "syllabus.pdf", linked, "by link", link=link),
         Item("room03", "lecture.pdf", largest, f"{size(LIMIT)}, the limit"),
-        Item(TAKEN, "exam.pdf", pdf(["Exam"]), "waited: the room was taken"),
+        Item(LOCKED, "exam.pdf", pdf(["Exam"]), "waited: the room was locked"),
         Item("room01", "diagram.png", PNG, "it is a PNG image", is_image),
         Item("room01", "too-large.pdf", too_large, "1 byte above it", is_too_large),
     ]

@@ -65,7 +65,7 @@ def _tiles(report: BatchReport, documents: int) -> Iterator[tuple[str, str, obje
     yield "", "took", duration(report.seconds)
     yield "", f"sent{rate}", size(report.bytes_sent)
     yield "", "sent more than once", report.bytes_resent and size(report.bytes_resent)
-    yield "", "a room was taken", report.conflicts and counted(report.conflicts, "time")
+    yield "", "a room was locked", report.conflicts and counted(report.conflicts, "time")
 
 
 def _rooms(outcomes: Iterable[UploadOutcome]) -> list[tuple[str, list[UploadOutcome]]]:
