@@ -187,7 +187,7 @@ def _send(room: _Room, waiter: Waiter) -> Generator[float, None, float | None]:
         bytes_sent=room.scenario.size,
         body_seconds=body,
     )
-    return _seconds(waiter.next(result, room.now, room.dice.random()))
+    return _seconds(waiter.decide(result, room.now, room.dice.random()))
 
 
 def _seconds(decision: Wait | Stop | Done) -> float:

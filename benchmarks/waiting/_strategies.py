@@ -8,11 +8,11 @@ from typing import Protocol
 
 import attrs
 
-from meeting_async._delivery.retry import AttemptResult, Done, Repeatability, RetryState, Stop, Wait
+from meeting_async._delivery.retry import AttemptResult, Done, RetrySafety, RetryState, Stop, Wait
 from meeting_async._policies import LockPolicy
-from meeting_async._protocol.replies import Answer
+from meeting_async._protocol.replies import ParsedReply
 
-BUSY = Answer(409)
+BUSY = ParsedReply(409)
 
 
 class Waiter(Protocol):
@@ -23,11 +23,13 @@ class Waiter(Protocol):
         """Whether the room is asked with an empty form before the next document."""
         ...
 
-    def after_probe(self, locked: Answer | None, now: float, random: float) -> Wait | Stop | None:
+    def after_probe(
+        self, locked: ParsedReply | None, now: float, random: float
+    ) -> Wait | Stop | None:
         """Take in the answer to a question; ``None``: send the document."""
         ...
 
-    def next(self, result: AttemptResult, now: float, random: float) -> Done | Stop | Wait:
+    def decide(self, result: AttemptResult, now: float, random: float) -> Done | Stop | Wait:
         """Say what follows a document."""
         ...
 
@@ -37,11 +39,13 @@ class NeverAsks:
 
     must_probe = False
 
-    def after_probe(self, locked: Answer | None, now: float, random: float) -> Wait | Stop | None:
+    def after_probe(
+        self, locked: ParsedReply | None, now: float, random: float
+    ) -> Wait | Stop | None:
         """Never called."""
         raise AssertionError("nothing was asked")
 
-    def next(self, result: AttemptResult, now: float, random: float) -> Wait:
+    def decide(self, result: AttemptResult, now: float, random: float) -> Wait:
         """Wait."""
         return Wait(self.delay(result, now, random))
 
@@ -85,7 +89,7 @@ class FirstEdition(NeverAsks):
 def ours(size: int, *, probe: bool = True) -> RetryState:
     """Return the client's own decisions, as in a process that does nothing else."""
     return RetryState(
-        repeatability=Repeatability.AT_MOST_ONCE,
+        retry_safety=RetrySafety.AT_MOST_ONCE,
         lock=LockPolicy(max_wait=math.inf, probe=probe),
         size=size,
     )

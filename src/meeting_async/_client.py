@@ -12,7 +12,7 @@ import attrs
 from meeting_async._config import settings_from
 from meeting_async._delivery import json_call
 from meeting_async._delivery.call import Call, new_call
-from meeting_async._delivery.retry import Repeatability
+from meeting_async._delivery.retry import RetrySafety
 from meeting_async._delivery.room_locks import RoomLocks
 from meeting_async._delivery.session import Options, Session
 from meeting_async._delivery.upload import upload_document
@@ -377,7 +377,7 @@ class MeetingClient:
             MeetingError: As :meth:`get_active_room_info`. A reply with ``status: false`` raises.
 
         """
-        kind = Repeatability.IDEMPOTENT if idempotent else Repeatability.ONCE
+        kind = RetrySafety.IDEMPOTENT if idempotent else RetrySafety.NON_IDEMPOTENT
         call = self._call(str(path), json_call.room_in(payload), on_event)
         given = {} if payload is None else payload
         answer = await json_call.call_json(call, path, given, kind, timeout=timeout)

@@ -237,4 +237,4 @@ def test_a_secret_file(
     (tmp_path / "secret").write_bytes(b"\xff\xfe")
     monkeypatch.setenv("MEETING_API_SECRET_FILE", str(tmp_path / "secret"))
     done = call(capsys, "serve")
-    assert (done.code, "MEETING_API_SECRET_FILE holds what is not UTF-8" in done.err) == (2, True)
+    assert (done.code, "MEETING_API_SECRET_FILE is not UTF-8 text" in done.err) == (2, True)

@@ -96,7 +96,7 @@ def test_unknown_hides_nothing_and_is_hidden_by_nothing(
     first = call(capsys, *arguments)
     again = call(capsys, *arguments)
     assert (first.code, again.code, len(server.rooms["room01"].accepted)) == (3, 3, 1)
-    assert "hint: what is unknown is sent again only with --on-unknown resend" in again.err
+    assert "hint: unknown documents are sent again only with --on-unknown resend" in again.err
     assert call(capsys, *arguments, "--on-unknown", "resend").code == 1
     assert len(server.rooms["room01"].accepted) == 2
 
@@ -108,7 +108,7 @@ def test_going_on(server: MeetingServer, capsys: Capture, monkeypatch: pytest.Mo
     monkeypatch.setattr("sys.argv", ["meeting-async", *arguments])
     done = call(capsys, *arguments)
     assert done.code == 1
-    assert "hint: `meeting-async batch m.csv --journal 'my term.db'` goes on" in done.err
+    assert "hint: run `meeting-async batch m.csv --journal 'my term.db'` again" in done.err
     Path("m.csv").write_text("room_id,document\nroom01,a.pdf\nroom02,b.pdf\n")
     done = call(capsys, *arguments)
     assert (done.code, names_in(server, "room01")) == (0, ["a.pdf"])

@@ -45,7 +45,7 @@ def _end(server: MeetingServer, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "happens", "code", "told", "hint"),
     [
-        (["a.pdf"], _refuse_secret, 1, "authentication failed", "are MEETING_API_KEY and"),
+        (["a.pdf"], _refuse_secret, 1, "authentication failed", "check that MEETING_API_KEY and"),
         (["a.pdf"], _end, 1, "HTTP", "open it first"),
         (["a.pdf"], _lose_reply, 3, "is unknown", "look into the room before"),
         (["a.pdf", "--max-wait", "0"], _lock, 75, "room 'room01' is busy", "--max-wait SECONDS"),
@@ -235,7 +235,7 @@ def test_room_needs_nothing_in_the_reply(server: MeetingServer, capsys: Capture)
     server.reply_next(200, json={"status": True, "msg": "", "status_code": "", "room": room})
     done = call(capsys, "room", "room01")
     assert done.code == 0
-    assert "running       not told" in done.out
+    assert "running       unknown" in done.out
 
 
 def test_room_tells_repetitions(server: MeetingServer, capsys: Capture) -> None:

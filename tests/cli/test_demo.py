@@ -19,7 +19,7 @@ def _check(done: Result) -> None:
     start = "\n".join(lines[:10])
     for name in KINDS:
         assert name in start
-    assert "refused unsent" in start
+    assert "refused, not sent" in start
     assert "waited: the room was locked" in start
     assert max(map(len, lines)) < 80
     last = done.out.rstrip().rpartition("\n\n")[2].replace("\n", " ")

@@ -51,7 +51,7 @@ def test_manifests_as_they_are_written(text: str) -> None:
         (b"", 1, "the manifest is empty"),
         (b"\n \n", 1, "the manifest is empty"),
         ("room_id,document\n".encode("utf-16"), 1, "not UTF-8 (byte 0xff)"),
-        (b'[{"room_id": 1}]', 1, "one object a line is expected"),
+        (b'[{"room_id": 1}]', 1, "each line must be a JSON object"),
         (b"room,file\nroom01,a.pdf\n", 1, "not 'room, file'"),
         (b"room01,a.pdf\n", 1, "the first line must name the columns"),
         (b"room_id,document,key,key\n", 1, "the first line must name the columns"),
@@ -63,9 +63,9 @@ def test_manifests_as_they_are_written(text: str) -> None:
         (b'room_id,document\n"a\nb",a.pdf\n,b\n', 4, "room_id is empty"),
         (b'{"room_id": "room01"}', 1, "document is empty"),
         (OBJECT + b'\n{"room_id": 1, "document": "a"}', 2, "room_id is not a string"),
-        (OBJECT + b"\n[]", 2, "one object a line is expected"),
+        (OBJECT + b"\n[]", 2, "each line must be a JSON object"),
         (OBJECT + b"\n{", 2, "not JSON"),
-        (OBJECT + b'\n{"key": "1", "key": "2"}', 2, "a name is there twice"),
+        (OBJECT + b'\n{"key": "1", "key": "2"}', 2, "a name appears twice"),
         (OBJECT + b'\n{"file": "x"}', 2, "unknown name 'file'"),
         (OBJECT + b"\n" + b"[" * 100_000, 2, "not JSON"),
         (OBJECT.replace(b"a.pdf", b"a\\u0000"), 1, "NUL"),
@@ -96,7 +96,7 @@ def _check(capsys: Capture, text: str) -> Result:
     ("lines", "told"),
     [
         ("room01,a.pdf\nroom01,./a.pdf", "m.csv:3: the same document for the same room as m.csv:2"),
-        ("room01,a.pdf,,k\nroom02,a.pdf,,k", "m.csv:3: key 'k' is taken by m.csv:2"),
+        ("room01,a.pdf,,k\nroom02,a.pdf,,k", "m.csv:3: key 'k' is already used by m.csv:2"),
         ("room01,nope.pdf", "m.csv:2: 'nope.pdf' cannot be read: No such file"),
         ("room01,.", "m.csv:2: '.' cannot be read: it is not a regular file"),
         ("room01,image.pdf", "m.csv:2: 'image.pdf' is a PNG image"),
@@ -158,8 +158,8 @@ def test_folders(capsys: Capture) -> None:
     Path("term", "room01", "sub").mkdir()
     Path("term", "beside.pdf").touch()
     done = call(capsys, "batch", "term", "--check")
-    assert "term/room01/sub: is a folder inside of a room's folder" in done.err
-    assert "term/beside.pdf: is beside the rooms' folders" in done.err
+    assert "term/room01/sub: is a folder inside a room's folder" in done.err
+    assert "term/beside.pdf: is not in the folder of a room" in done.err
 
 
 def test_natural_order() -> None:

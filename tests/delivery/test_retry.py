@@ -12,16 +12,16 @@ import pytest
 from meeting_async._delivery.retry import (
     AttemptResult,
     Done,
-    Questions,
-    Repeatability,
+    ProbeReliability,
     RetryBudget,
+    RetrySafety,
     RetryState,
     Stop,
     Wait,
 )
 from meeting_async._models import Verdict
 from meeting_async._policies import LockPolicy, RetryPolicy
-from meeting_async._protocol.replies import Answer
+from meeting_async._protocol.replies import ParsedReply
 from meeting_async.errors import (
     ConnectFailed,
     ConnectionLost,
@@ -39,16 +39,16 @@ from meeting_async.errors import (
 NEVER, PARTIAL, BUSY, REFUSED = Verdict.NEVER_SENT, Verdict.PARTIAL, Verdict.BUSY, Verdict.REFUSED
 THROTTLED, FAILED, UNKNOWN = Verdict.THROTTLED, Verdict.FAILED, Verdict.UNKNOWN
 ACCEPTED = Verdict.ACCEPTED
-AT_MOST, AT_LEAST = Repeatability.AT_MOST_ONCE, Repeatability.AT_LEAST_ONCE
-IDEMPOTENT, ONCE = Repeatability.IDEMPOTENT, Repeatability.ONCE
+AT_MOST, AT_LEAST = RetrySafety.AT_MOST_ONCE, RetrySafety.AT_LEAST_ONCE
+IDEMPOTENT, ONCE = RetrySafety.IDEMPOTENT, RetrySafety.NON_IDEMPOTENT
 
 LARGE = 30 * 1024**2
 RANDOMS = (0.0, 0.5, 0.999)
 STATUS = {BUSY: 409, REFUSED: 400, THROTTLED: 429, FAILED: 500, ACCEPTED: 200}
-LOCKED = Answer(409, {"status": False, "msg": "in use", "status_code": "CONFLICT"})
+LOCKED = ParsedReply(409, {"status": False, "msg": "in use", "status_code": "CONFLICT"})
 
 
-def new_state(kind: Repeatability = AT_MOST, **settings: Any) -> RetryState:
+def new_state(kind: RetrySafety = AT_MOST, **settings: Any) -> RetryState:
     """Make the state of an upload of 30 MiB, unless told otherwise."""
     lock = {
         name: settings.pop(name)
@@ -62,7 +62,7 @@ def new_state(kind: Repeatability = AT_MOST, **settings: Any) -> RetryState:
     }
     usual = {"size": LARGE if kind.is_upload else None}
     return RetryState(
-        repeatability=kind, lock=LockPolicy(**lock), retry=RetryPolicy(**retry), **usual | settings
+        retry_safety=kind, lock=LockPolicy(**lock), retry=RetryPolicy(**retry), **usual | settings
     )  # fmt: skip
 
 
@@ -71,7 +71,7 @@ def result(verdict: Verdict, began: float = 0.0, took: float = 0.0, **facts: Any
     hint = facts.pop("hint", None)
     usual: dict[str, Any] = {"answer": None, "error": None, "bytes_sent": 7}
     if verdict in STATUS:
-        usual["answer"] = Answer(STATUS[verdict], {"status": False, "msg": "in use"}, hint)
+        usual["answer"] = ParsedReply(STATUS[verdict], {"status": False, "msg": "in use"}, hint)
     else:
         kind = ConnectFailed if verdict is NEVER else ConnectionLost
         usual["error"] = kind("no line", "meet.test:443")
@@ -82,7 +82,7 @@ def follow(
     state: RetryState, verdict: Verdict, now: float = 0.0, random: float = 0.5, **facts: Any
 ) -> Any:
     """Say what follows an attempt that took no time."""
-    return state.next(result(verdict, now, **facts), now, random)
+    return state.decide(result(verdict, now, **facts), now, random)
 
 
 def waited(
@@ -113,11 +113,11 @@ TABLE: list[tuple[Verdict, Any, Any, Any, Any]] = [
     (UNKNOWN, UploadOutcomeUnknown, Wait, Wait, ConnectionLost),
     (ACCEPTED, Done, Done, Done, Done),
 ]
-CELLS = [(row[0], kind, row[1 + n]) for row in TABLE for n, kind in enumerate(Repeatability)]
+CELLS = [(row[0], kind, row[1 + n]) for row in TABLE for n, kind in enumerate(RetrySafety)]
 
 
 @pytest.mark.parametrize(("verdict", "kind", "expected"), CELLS)
-def test_what_follows(verdict: Verdict, kind: Repeatability, expected: type) -> None:
+def test_what_follows(verdict: Verdict, kind: RetrySafety, expected: type) -> None:
     """Each verdict for each kind of call: wait, be done, or stop with the error for it."""
     decision = follow(new_state(kind), verdict)
     if isinstance(decision, Stop):
@@ -130,7 +130,7 @@ def test_what_follows(verdict: Verdict, kind: Repeatability, expected: type) -> 
 def test_errors_carry_what_is_known() -> None:
     """Size, bytes sent, host, and seconds until the lock must be free; ``__cause__`` is kept."""
     lost = result(UNKNOWN, 0.0, took=5.0, bytes_sent=LARGE)
-    unknown = stopped(new_state().next(lost, 15.0, 0.5))
+    unknown = stopped(new_state().decide(lost, 15.0, 0.5))
     assert isinstance(unknown, UploadOutcomeUnknown)
     assert (unknown.size, unknown.bytes_sent, unknown.lock_free_in) == (LARGE, LARGE, 290)
     assert unknown.__cause__ is lost.error
@@ -150,7 +150,7 @@ def test_errors_carry_what_is_known() -> None:
 @pytest.mark.parametrize(
     ("verdict", "kind"), [cell[:2] for cell in CELLS if cell[2] is Wait], ids=str
 )
-def test_nothing_is_attempted_again_at_once(verdict: Verdict, kind: Repeatability) -> None:
+def test_nothing_is_attempted_again_at_once(verdict: Verdict, kind: RetrySafety) -> None:
     """At least 0.25 s, also after Retry-After: 0; a hint is obeyed, up to 60 s and jitter."""
     for random, hint in itertools.product(RANDOMS, (None, 0.0, 0.001, 5.0, 60.0, 9e9)):
         state = new_state(kind)
@@ -186,7 +186,7 @@ def test_backoff_doubles(random: float) -> None:
     ],
 )
 def test_a_wait_that_does_not_fit_ends_the_call_now(
-    verdict: Verdict, kind: Repeatability, error: type[MeetingError]
+    verdict: Verdict, kind: RetrySafety, error: type[MeetingError]
 ) -> None:
     """Near the end of ``timeout`` no wait is clipped: the error that caused it ends the call."""
     assert type(stopped(follow(new_state(kind, ends_at=100.2), verdict, 100.0))) is error
@@ -201,7 +201,7 @@ def test_the_quickest_policy_waits_a_quarter_of_a_second(random: float) -> None:
     """Jitter makes no wait shorter than that."""
     quick = RetryPolicy(initial_delay=0.25, max_delay=0.25)
     state = RetryState(
-        repeatability=AT_MOST, retry=quick, lock=LockPolicy(min_delay=0.25, max_delay=0.1)
+        retry_safety=AT_MOST, retry=quick, lock=LockPolicy(min_delay=0.25, max_delay=0.1)
     )
     for verdict in (NEVER, THROTTLED, PARTIAL, BUSY):
         assert waited(state, verdict, 0.0, random) >= 0.25
@@ -219,7 +219,7 @@ def test_a_hint_beyond_max_wait_ends_the_call() -> None:
 
 
 @pytest.mark.parametrize("kind", [IDEMPOTENT, ONCE])
-def test_attempts_of_a_call_are_limited(kind: Repeatability) -> None:
+def test_attempts_of_a_call_are_limited(kind: RetrySafety) -> None:
     """``max_attempts`` counts every attempt of a JSON call."""
     state = new_state(kind, max_attempts=3)
     decisions = [follow(state, NEVER, now) for now in range(3)]
@@ -240,7 +240,7 @@ def test_attempts_of_a_call_are_limited(kind: Repeatability) -> None:
         (AT_LEAST, [NEVER] * 9 + [UNKNOWN], [Wait] * 10),
     ],
 )
-def test_what_counts(kind: Repeatability, verdicts: list[Verdict], expected: list[type]) -> None:
+def test_what_counts(kind: RetrySafety, verdicts: list[Verdict], expected: list[type]) -> None:
     """Twice in a row cut off with bytes sent; five attempts; rooms and outages do not count."""
     state = new_state(kind, size=1000)
     decisions = [follow(state, verdict, now * 2.0) for now, verdict in enumerate(verdicts)]
@@ -252,7 +252,7 @@ def test_what_counts(kind: Repeatability, verdicts: list[Verdict], expected: lis
     [(THROTTLED, AT_MOST), (PARTIAL, AT_MOST), (UNKNOWN, IDEMPOTENT), (NEVER, ONCE)],
 )
 def test_an_empty_budget_ends_calls_with_their_own_error(
-    verdict: Verdict, kind: Repeatability
+    verdict: Verdict, kind: RetrySafety
 ) -> None:
     """100 repetitions in a row without a success, by all calls of a client together."""
     budget = RetryBudget()
@@ -287,7 +287,7 @@ def outage(state: RetryState, *, took: float = 0.0, random: float = 0.5) -> list
     now, moments = 0.0, []
     for _ in range(10_000):
         moments.append(now)
-        decision = state.next(result(NEVER, now, took), now + took, random)
+        decision = state.decide(result(NEVER, now, took), now + took, random)
         now += took
         if isinstance(decision, Stop):
             assert isinstance(decision.error, ConnectFailed)
@@ -408,15 +408,15 @@ def test_documents_without_questions_come_ever_more_rarely() -> None:
 
 def test_two_vain_bodies_and_no_more_questions() -> None:
     """A server that says *free* and then 409, twice in a row, is asked no more, by no call."""
-    questions = Questions()
-    state = new_state(questions=questions)
+    probe_reliability = ProbeReliability()
+    state = new_state(probe_reliability=probe_reliability)
     follow(state, BUSY, 0)
     for now, still_asks in ((10, True), (20, False)):
         assert state.must_probe
         assert state.after_probe(None, now, 0.5) is None
         follow(state, BUSY, now)
         assert state.must_probe is still_asks
-    other = new_state(questions=questions)
+    other = new_state(probe_reliability=probe_reliability)
     follow(other, BUSY, 30)
     other.set_doubt(25.0)
     assert not other.must_probe
@@ -424,9 +424,9 @@ def test_two_vain_bodies_and_no_more_questions() -> None:
 
 def test_bodies_that_are_not_vain_in_a_row() -> None:
     """A document that is accepted right after *free* shows that the answers can be believed."""
-    questions = Questions()
+    probe_reliability = ProbeReliability()
     for now in range(0, 1000, 100):
-        state = new_state(questions=questions)
+        state = new_state(probe_reliability=probe_reliability)
         follow(state, BUSY, now)
         for verdict in (BUSY, ACCEPTED):
             assert state.must_probe
@@ -506,10 +506,10 @@ def test_sending_into_a_free_room_is_no_wait() -> None:
         state = new_state(**limits)
         follow(state, BUSY, 0)
         state.after_probe(None, 1, 0.5)
-        assert isinstance(state.next(result(PARTIAL, 1, 400), 401, 0.5), Wait)
+        assert isinstance(state.decide(result(PARTIAL, 1, 400), 401, 0.5), Wait)
         small = new_state(size=1000, **limits)
         follow(small, BUSY, 0)
-        assert isinstance(small.next(result(PARTIAL, 1, 400), 401, 0.5), Wait)
+        assert isinstance(small.decide(result(PARTIAL, 1, 400), 401, 0.5), Wait)
 
 
 def test_waiting_for_a_place_is_not_waiting_for_the_room() -> None:

@@ -22,7 +22,7 @@ import pytest
 from meeting_async._documents import threads
 from meeting_async._documents.document import Document
 from meeting_async._documents.file_content import WHOLE_BYTES
-from meeting_async._documents.form import MultipartBody
+from meeting_async._documents.multipart_body import MultipartBody
 from meeting_async.errors import (
     DocumentChanged,
     DocumentEmpty,

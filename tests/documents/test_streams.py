@@ -514,7 +514,7 @@ def document(kind):
 async def main(kind):
     made = document(kind)
     async with made.prepare(max_size=None, allow_images=True) as content:
-        body = made.form(content, "b" * 32)
+        body = made.multipart_body(content, "b" * 32)
         async for chunk in body:
             pass
         body.close()

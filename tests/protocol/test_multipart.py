@@ -34,14 +34,14 @@ def test_the_question_has_neither_field(parse: Any) -> None:
 
 def test_a_form_to_the_byte() -> None:
     """RFC 7578 and RFC 2046 section 5.1, with the closing boundary as a chunk of its own."""
-    plan = document_form("a.pdf", "application/pdf", 5, boundary="xyz")
-    assert plan.content_type == b"multipart/form-data; boundary=xyz"
-    assert plan.head + b"%PDF-" + plan.tail == (
+    framing = document_form("a.pdf", "application/pdf", 5, boundary="xyz")
+    assert framing.content_type == b"multipart/form-data; boundary=xyz"
+    assert framing.part_headers + b"%PDF-" + framing.closing_boundary == (
         b'--xyz\r\nContent-Disposition: form-data; name="document"; filename="a.pdf"\r\n'
         b"Content-Type: application/pdf\r\n\r\n%PDF-\r\n--xyz--\r\n"
     )
-    assert plan.tail == b"\r\n--xyz--\r\n"
-    assert plan.length == len(plan.head + b"%PDF-" + plan.tail)
+    assert framing.closing_boundary == b"\r\n--xyz--\r\n"
+    assert framing.length == len(framing.part_headers + b"%PDF-" + framing.closing_boundary)
     assert link_form("https://f.test/?hush", boundary="xyz").size == 20
     assert "hush" not in repr(link_form("https://f.test/?hush", boundary="xyz"))
     assert document_form("a", "a/b", 10**12, boundary="xyz").length > 10**12

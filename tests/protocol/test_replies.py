@@ -19,7 +19,7 @@ from meeting_async._models import ActiveRoom, Attempt, Participant, Reply, Uploa
 from meeting_async._protocol.replies import (
     KEPT_BODY_BYTES,
     LARGE_REPLY_BYTES,
-    Answer,
+    ParsedReply,
     json_object,
     parse_reply,
     retry_after,
@@ -28,7 +28,7 @@ from meeting_async._protocol.replies import (
 RECORD = b'{"status": true, "msg": "file uploaded successfully", "status_code": "SUCCESS"}'
 
 
-def read(content: bytes, *headers: tuple[bytes, bytes]) -> Answer:
+def read(content: bytes, *headers: tuple[bytes, bytes]) -> ParsedReply:
     """Decipher a reply of status 200."""
     return parse_reply(Reply(200, headers, content))
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from meeting_async._models import Reply, Verdict
-from meeting_async._protocol.replies import Answer, parse_reply, reply_error
-from meeting_async._protocol.verdicts import Sent, judge
+from meeting_async._protocol.replies import ParsedReply, parse_reply, reply_error
+from meeting_async._protocol.verdicts import Sent, classify
 from meeting_async.errors import (
     AuthenticationFailed,
     DocumentRefused,
@@ -97,7 +97,7 @@ JSON: list[Row] = [
 ]
 
 
-def read(status: int, body: Any, retry_after: str | None = None) -> Answer:
+def read(status: int, body: Any, retry_after: str | None = None) -> ParsedReply:
     """Decipher a reply."""
     headers = ((b"Retry-After", retry_after.encode()),) if retry_after is not None else ()
     content = body if isinstance(body, str) else json.dumps(body)
@@ -121,7 +121,7 @@ def check(row: Row, *, upload: bool) -> None:
     *facts, columns = row
     for status, body, hint in itertools.product(*facts):
         answer = None if status is None else read(status, body, hint)
-        found = tuple(judge(answer, sent, upload=upload) for sent in Sent)
+        found = tuple(classify(answer, sent, upload=upload) for sent in Sent)
         assert found == columns, (status, body, hint)
 
 
@@ -130,7 +130,7 @@ def check(row: Row, *, upload: bool) -> None:
 def test_what_a_room_may_have_is_never_repeated(hint: str | None, body: Any) -> None:
     """After the boundary, only the server's own word or a 429 allows to send again, or says no."""
     for status in range(100, 600):
-        verdict = judge(read(status, body, hint), Sent.ALL, upload=True)
+        verdict = classify(read(status, body, hint), Sent.ALL, upload=True)
         assert verdict not in {NEVER, PARTIAL}
         if verdict is THROTTLED:
             assert status == 429 or (status == 503 and body in (YES, NO) and hint is not None)

@@ -31,8 +31,8 @@ from starlette.datastructures import UploadFile as StarletteUpload
 from werkzeug.datastructures import FileStorage
 
 from meeting_async._documents.document import Document
-from meeting_async._documents.form import MultipartBody
-from meeting_async._documents.source import Content
+from meeting_async._documents.multipart_body import MultipartBody
+from meeting_async._documents.source import PreparedSource
 
 if not django.conf.settings.configured:
     django.conf.settings.configure(DATA_UPLOAD_MAX_MEMORY_SIZE=None)
@@ -63,7 +63,7 @@ class Prepared:
     """A document that is ready for an upload, and its content."""
 
     document: Document
-    content: Content
+    content: PreparedSource
 
     @property
     def is_consumed(self) -> bool:
@@ -77,7 +77,7 @@ class Prepared:
     @asynccontextmanager
     async def open_form(self, boundary: str) -> AsyncGenerator[tuple[bytes, MultipartBody]]:
         """Make the form of an attempt."""
-        with contextlib.closing(self.document.form(self.content, boundary)) as body:
+        with contextlib.closing(self.document.multipart_body(self.content, boundary)) as body:
             yield body.content_type, body
 
 

@@ -22,7 +22,7 @@ from meeting_async._delivery.json_call import active_room, wait_until_active
 from meeting_async._delivery.session import Options, Session
 from meeting_async._delivery.upload import UploadHooks, upload_document
 from meeting_async._documents.document import Document
-from meeting_async._documents.source import Content
+from meeting_async._documents.source import PreparedSource
 from meeting_async._documents.streams import StreamSource
 from meeting_async._models import UploadReceipt, Verdict
 from meeting_async._protocol import requests
@@ -225,7 +225,7 @@ class JobRunner(UploadHooks):
         await anyio.lowlevel.checkpoint_if_cancelled()  # nothing begins after a stop
         self._is_interruptible = False
 
-    async def before_closing_boundary(self, document: Document, content: Content) -> None:
+    async def before_closing_boundary(self, document: Document, content: PreparedSource) -> None:
         """Record that the document may arrive from now on."""
         await self.journal.mark_sending(document, content)
 

@@ -21,7 +21,7 @@ import attrs
 from meeting_async._batch.jobs import UploadJob
 from meeting_async._documents.document import Document
 from meeting_async._documents.files import PathSource
-from meeting_async._documents.source import BytesSource, Content
+from meeting_async._documents.source import BytesSource, PreparedSource
 from meeting_async._documents.threads import in_thread
 from meeting_async._protocol.requests import room_id_bytes
 from meeting_async._text import short_repr
@@ -229,7 +229,7 @@ class JobJournal:
                 self.entry = None  # what is on record remains true
             raise DocumentChanged(document.filename, f"{change}; {fix}")
 
-    async def mark_sending(self, document: Document, content: Content) -> None:
+    async def mark_sending(self, document: Document, content: PreparedSource) -> None:
         """Record that the document may arrive from now on."""
         if self.journal is not None and self.entry is not None:
             self._is_marked = True

@@ -18,7 +18,7 @@ from meeting_async._delivery.retry import AttemptResult, Done, RetryState, Stop,
 from meeting_async._delivery.session import Options, Session, call_numbers
 from meeting_async._events import OnEvent
 from meeting_async._models import Attempt, Verdict
-from meeting_async._protocol.replies import Answer
+from meeting_async._protocol.replies import ParsedReply
 from meeting_async._text import short_repr
 from meeting_async.errors import (
     DeadlineExceeded,
@@ -109,17 +109,17 @@ class Call:
     """When ``timeout`` ends it, on the event loop's clock."""
     number: int = attrs.field(factory=lambda: next(call_numbers), init=False)
 
-    def tell(self, kind: type[_events.Event], **facts: Any) -> None:
+    def emit(self, kind: type[_events.Event], **facts: Any) -> None:
         """Emit an event to the log and to ``on_event``."""
         if not self.observer.ignores(kind):
-            self.observer.tell(kind(**self._facts(), **facts))
+            self.observer.emit(kind(**self._facts(), **facts))
 
-    def tell_progress(self, sent: int) -> None:
+    def emit_progress(self, sent: int) -> None:
         """Emit the progress of the document."""
         if self.observer.callback is not None:
             attempt, total = len(self.log.attempts) + 1, self.log.size
             event = _events.BytesSent(**self._facts(), attempt=attempt, sent=sent, total=total)
-            self.observer.tell_progress(event, is_last=sent == total)
+            self.observer.emit_progress(event, is_last=sent == total)
 
     def _facts(self) -> dict[str, Any]:
         return {
@@ -132,18 +132,18 @@ class Call:
             "index": self.index,
         }
 
-    def follow(self, state: RetryState, result: AttemptResult) -> Answer | Wait:
+    def apply_decision(self, state: RetryState, result: AttemptResult) -> ParsedReply | Wait:
         """Return the answer or the wait after an attempt, or raise the error that ends the call."""
-        decision = state.next(result, anyio.current_time(), random.random())
+        decision = state.decide(result, anyio.current_time(), random.random())
         if isinstance(decision, Done):
             return decision.answer
         if isinstance(decision, Stop):
             raise decision.error
         if decision.is_for_room:
-            self.tell_room_wait(state, decision)
+            self.emit_room_wait(state, decision)
         else:
             self.log.phase = f"waiting to try again after {result.reason}"
-            self.tell(
+            self.emit(
                 _events.RetryScheduled,
                 attempt=len(self.log.attempts),
                 retry_in=decision.seconds,
@@ -152,10 +152,10 @@ class Call:
             )
         return decision
 
-    def tell_room_wait(self, state: RetryState, wait: Wait) -> None:
+    def emit_room_wait(self, state: RetryState, wait: Wait) -> None:
         """Emit that the room is locked."""
         self.log.phase = "waiting for the room's lock"
-        self.tell(
+        self.emit(
             _events.WaitingForRoom,
             attempt=len(self.log.attempts),
             retry_in=wait.seconds,
@@ -168,7 +168,7 @@ class Call:
         if self.log.unknown_since is not None:
             self.session.put_in_doubt(self.room_id, self.log.unknown_since)
 
-    def note(self, error: MeetingError) -> None:
+    def add_facts_to(self, error: MeetingError) -> None:
         """Add the facts of the call to an error."""
         error.operation = error.operation or self.operation
         error.room_id = error.room_id or self.room_id or None
@@ -180,10 +180,10 @@ class Call:
         """Emit the last event of the call."""
         ours = error if isinstance(error, MeetingError) else None
         if ours is not None:
-            self.note(ours)
+            self.add_facts_to(ours)
         if isinstance(error, RoomNotFound | RoomNotActive):
             self.session.forget(self.room_id)
-        self.tell(
+        self.emit(
             _events.Finished,
             verdict=self.log.verdict(error),
             attempts=len(self.log.attempts),
@@ -232,8 +232,11 @@ async def running(call: Call, timeout: float | None) -> AsyncGenerator[None, Non
     """
     try:
         with call.session.in_use():
-            async with _limited(call, _checked_seconds(timeout)):
+            if timeout is None:
                 yield
+            else:
+                async with _limited(call, _checked_seconds(timeout)):
+                    yield
     except Exception as error:
         final = _final(call, error)
         call.finish(final)
@@ -248,9 +251,6 @@ async def running(call: Call, timeout: float | None) -> AsyncGenerator[None, Non
 
 @asynccontextmanager
 async def _limited(call: Call, timeout: float) -> AsyncGenerator[None, None]:
-    if timeout == math.inf:
-        yield
-        return
     call.ends_at = call.began + timeout
     with anyio.CancelScope(deadline=call.ends_at) as scope:
         yield
@@ -268,9 +268,7 @@ def _final(call: Call, error: Exception) -> Exception:
     return call.log.unknown(reason)
 
 
-def _checked_seconds(timeout: float | None) -> float:
-    if timeout is None:
-        return math.inf
+def _checked_seconds(timeout: float) -> float:
     if type(timeout) not in {int, float} or not timeout > 0:
         problem, fix = "is not a positive number of seconds", "give seconds, or None for no limit"
         raise InvalidInput("timeout", short_repr(timeout), problem, fix)
@@ -280,18 +278,18 @@ def _checked_seconds(timeout: float | None) -> float:
 # --- the loop ------------------------------------------------------------------------------------
 
 
-async def repeat(
-    outcome: Answer | Wait,
-    attempt: Callable[P, Awaitable[Answer | Wait]],
+async def retry_loop(
+    outcome: ParsedReply | Wait,
+    attempt: Callable[P, Awaitable[ParsedReply | Wait]],
     *args: P.args,
     **kwargs: P.kwargs,
-) -> Answer:
+) -> ParsedReply:
     """Attempt again until there is an answer; ``outcome`` is that of the first attempt."""
     if not isinstance(outcome, Wait):
         return outcome
     await anyio.sleep(outcome.seconds)
     retrying = AsyncRetrying(sleep=anyio.sleep, retry=retry_if_result(_is_wait), wait=_seconds)
-    answer: Answer = await retrying(attempt, *args, **kwargs)
+    answer: ParsedReply = await retrying(attempt, *args, **kwargs)
     return answer
 
 

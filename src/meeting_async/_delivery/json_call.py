@@ -7,12 +7,12 @@ from collections.abc import Mapping
 import anyio
 
 from meeting_async import _events
-from meeting_async._delivery.call import Call, repeat, running
-from meeting_async._delivery.retry import AttemptResult, Repeatability, RetryState, Wait
+from meeting_async._delivery.call import Call, retry_loop, running
+from meeting_async._delivery.retry import AttemptResult, RetrySafety, RetryState, Wait
 from meeting_async._models import ActiveRoom, SignedHeaders, Verdict
 from meeting_async._protocol import requests
-from meeting_async._protocol.replies import Answer
-from meeting_async._protocol.verdicts import Sent, judge
+from meeting_async._protocol.replies import ParsedReply
+from meeting_async._protocol.verdicts import Sent, classify
 from meeting_async.errors import (
     ConnectFailed,
     DeadlineExceeded,
@@ -29,12 +29,12 @@ LONGEST_POLL_SECONDS = 30.0
 
 
 async def call_json(
-    call: Call, path: str, payload: object, repeatability: Repeatability, *, timeout: float | None
-) -> Answer:
+    call: Call, path: str, payload: object, retry_safety: RetrySafety, *, timeout: float | None
+) -> ParsedReply:
     """Make a signed JSON call and return the answer that accepts it."""
     async with running(call, timeout):
         call.operation = requests.method_path(path)
-        return await _repeated(call, requests.json_bytes(payload), repeatability)
+        return await _repeated(call, requests.json_bytes(payload), retry_safety)
 
 
 def room_in(payload: object) -> object:
@@ -77,12 +77,12 @@ async def _pause(call: Call, timeout: float, error: RoomNotFound | RoomNotActive
     call.log.phase = f"waiting for room {call.room_id!r} to become active"
     if waited + seconds >= timeout:
         raise DeadlineExceeded(timeout, call.log.phase) from error
-    call.tell(_events.WaitingUntilActive, retry_in=seconds, waited=waited, max_wait=timeout)
+    call.emit(_events.WaitingUntilActive, retry_in=seconds, waited=waited, max_wait=timeout)
     await anyio.sleep(seconds)
 
 
 async def _active_room(call: Call, room_id: str) -> ActiveRoom:
-    answer = await _repeated(call, active_room_body(room_id), Repeatability.IDEMPOTENT)
+    answer = await _repeated(call, active_room_body(room_id), RetrySafety.IDEMPOTENT)
     call.session.verify(room_id)
     return ActiveRoom.from_reply(room_id, answer.payload or {})
 
@@ -93,23 +93,23 @@ def active_room_body(room_id: str) -> bytes:
     return requests.json_bytes({"room_id": room_id})
 
 
-async def _repeated(call: Call, body: bytes, repeatability: Repeatability) -> Answer:
+async def _repeated(call: Call, body: bytes, retry_safety: RetrySafety) -> ParsedReply:
     state = RetryState(
-        repeatability=repeatability,
+        retry_safety=retry_safety,
         retry=call.options.retry,
         lock=call.options.lock,
         budget=call.session.budget,
         ends_at=call.ends_at,
     )
     outcome = await _attempt(call, body, state)
-    return await repeat(outcome, _attempt, call, body, state)
+    return await retry_loop(outcome, _attempt, call, body, state)
 
 
-async def _attempt(call: Call, body: bytes, state: RetryState) -> Answer | Wait:
+async def _attempt(call: Call, body: bytes, state: RetryState) -> ParsedReply | Wait:
     """Send a call once. The log gets a result also when the call is cancelled."""
     call.log.phase = "waiting for the reply"
-    call.tell(_events.AttemptStarted, attempt=len(call.log.attempts) + 1)
-    idempotent = state.repeatability is Repeatability.IDEMPOTENT
+    call.emit(_events.AttemptStarted, attempt=len(call.log.attempts) + 1)
+    idempotent = state.retry_safety is RetrySafety.IDEMPOTENT
     began, verdict = anyio.current_time(), Verdict.NEVER_SENT
     try:
         signed = await call.session.sign(body)
@@ -121,7 +121,7 @@ async def _attempt(call: Call, body: bytes, state: RetryState) -> Answer | Wait:
         call.log.add(result, call_began=call.began, is_upload=False)
         raise
     call.log.add(result, call_began=call.began, is_upload=False)
-    return call.follow(state, result)
+    return call.apply_decision(state, result)
 
 
 async def send_json(
@@ -138,6 +138,6 @@ async def send_json(
     except TransportError as failure:
         error = failure
     sent = Sent.NOTHING if isinstance(error, ConnectFailed) else Sent.ALL
-    verdict: Verdict = judge(answer, sent, upload=False)
+    verdict: Verdict = classify(answer, sent, upload=False)
     ended = anyio.current_time()
     return AttemptResult(verdict=verdict, began=began, ended=ended, answer=answer, error=error)

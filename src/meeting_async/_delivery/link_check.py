@@ -6,7 +6,7 @@ import re
 
 from meeting_async._delivery.session import Options, Session
 from meeting_async._models import Request
-from meeting_async._protocol.replies import Answer
+from meeting_async._protocol.replies import ParsedReply
 from meeting_async._text import link_label
 from meeting_async.errors import DocumentTooLarge, LinkRefused, TransportError
 
@@ -39,7 +39,7 @@ async def check_target(session: Session, link: str, options: Options) -> None:
     _check(answer, link_label(link), options)
 
 
-def _check(answer: Answer, label: str, options: Options) -> None:
+def _check(answer: ParsedReply, label: str, options: Options) -> None:
     headers = dict(reversed(answer.headers))
     kind, length = headers.get("content-type", ""), headers.get("content-length", "")
     if 300 <= answer.status < 400:

@@ -57,7 +57,7 @@ class Observer:
     callback: OnEvent | None = None
     _next_progress: float = 0.0
 
-    def tell(self, event: Event) -> None:
+    def emit(self, event: Event) -> None:
         """Log an event and pass it to the callback."""
         _log(event)
         if self.callback is not None:
@@ -68,7 +68,7 @@ class Observer:
         level = logging.ERROR if kind is _events.Finished else _MESSAGES.get(kind, (0, ""))[0]
         return self.callback is None and not (level and logger.isEnabledFor(level))
 
-    def tell_progress(self, event: _events.BytesSent, *, is_last: bool) -> None:
+    def emit_progress(self, event: _events.BytesSent, *, is_last: bool) -> None:
         """Pass progress on, at most ten times a second, and less often to a slow callback."""
         began = anyio.current_time()
         if self.callback is None or (began < self._next_progress and not is_last):

@@ -14,7 +14,7 @@ import attrs
 
 from meeting_async._models import Verdict
 from meeting_async._policies import LockPolicy, RetryPolicy
-from meeting_async._protocol.replies import Answer, reply_error
+from meeting_async._protocol.replies import ParsedReply, reply_error
 from meeting_async.errors import (
     MeetingError,
     RoomBusy,
@@ -64,7 +64,7 @@ RESEND_FACTOR = 1.5
 takes to send: a slow line stays free for others for 60 % of the time."""
 
 
-class Repeatability(enum.Enum):
+class RetrySafety(enum.Enum):
     """What may be retried, by kind of call."""
 
     AT_MOST_ONCE = "at_most_once"
@@ -73,20 +73,20 @@ class Repeatability(enum.Enum):
     """An upload that may appear twice."""
     IDEMPOTENT = "idempotent"
     """A call that changes nothing, or has the same effect each time."""
-    ONCE = "once"
+    NON_IDEMPOTENT = "non_idempotent"
     """Any other call."""
 
     @property
     def is_upload(self) -> bool:
         """Whether a document is sent to a room."""
-        return self in {Repeatability.AT_MOST_ONCE, Repeatability.AT_LEAST_ONCE}
+        return self in {RetrySafety.AT_MOST_ONCE, RetrySafety.AT_LEAST_ONCE}
 
 
-_REPEATED: dict[Verdict, frozenset[Repeatability]] = {
-    Verdict.NEVER_SENT: frozenset(Repeatability),
-    Verdict.PARTIAL: frozenset(Repeatability) - {Repeatability.ONCE},
-    Verdict.THROTTLED: frozenset(Repeatability),
-    Verdict.UNKNOWN: frozenset({Repeatability.AT_LEAST_ONCE, Repeatability.IDEMPOTENT}),
+_RETRYABLE: dict[Verdict, frozenset[RetrySafety]] = {
+    Verdict.NEVER_SENT: frozenset(RetrySafety),
+    Verdict.PARTIAL: frozenset(RetrySafety) - {RetrySafety.NON_IDEMPOTENT},
+    Verdict.THROTTLED: frozenset(RetrySafety),
+    Verdict.UNKNOWN: frozenset({RetrySafety.AT_LEAST_ONCE, RetrySafety.IDEMPOTENT}),
 }
 """Which kinds of call are retried after which verdict; others stop. BUSY waits for the room."""
 
@@ -98,7 +98,7 @@ class AttemptResult:
     verdict: Verdict
     began: float
     ended: float
-    answer: Answer | None = None
+    answer: ParsedReply | None = None
     error: BaseException | None = None
     """The exception, if there is no answer."""
     bytes_sent: int = 0
@@ -126,7 +126,7 @@ class AttemptResult:
 class Done:
     """The call is accepted."""
 
-    answer: Answer
+    answer: ParsedReply
 
 
 @attrs.frozen
@@ -176,7 +176,7 @@ class RetryBudget:
 
 
 @attrs.define
-class Questions:
+class ProbeReliability:
     """Whether answers to an empty form are reliable on this server; shared by a client's calls."""
 
     are_answered: bool = True
@@ -203,13 +203,13 @@ class Questions:
 
 @attrs.define(kw_only=True)
 class RetryState:
-    """All counters, budgets and limits of one call; :meth:`next` decides after an attempt."""
+    """All counters, budgets and limits of one call; :meth:`decide` decides after an attempt."""
 
-    repeatability: Repeatability
+    retry_safety: RetrySafety
     retry: RetryPolicy = attrs.field(factory=RetryPolicy)
     lock: LockPolicy = attrs.field(factory=LockPolicy)
     budget: RetryBudget = attrs.field(factory=RetryBudget)
-    questions: Questions = attrs.field(factory=Questions)
+    probe_reliability: ProbeReliability = attrs.field(factory=ProbeReliability)
     size: int | None = None
     """Bytes of the document; ``None`` for a link and a JSON call."""
     ends_at: float = math.inf
@@ -260,22 +260,24 @@ class RetryState:
         if self._lock_since is not None:
             self._lock_since += seconds
 
-    def after_probe(self, locked: Answer | None, now: float, random: float) -> Wait | Stop | None:
+    def after_probe(
+        self, locked: ParsedReply | None, now: float, random: float
+    ) -> Wait | Stop | None:
         """Decide after a question; ``locked`` is its 409, if any. ``None``: send."""
         self.must_probe = False
         if locked is None:
             self._said_free, self._lock_since, self.doubt_since = True, None, None
             return None
-        self.questions.answered_busy()
+        self.probe_reliability.answered_busy()
         return self._wait_for_room(locked, now, random)
 
     @property
     def _can_probe(self) -> bool:
-        return self.lock.probe and self.questions.are_answered
+        return self.lock.probe and self.probe_reliability.are_answered
 
     # --- after an attempt ------------------------------------------------------------------------
 
-    def next(self, result: AttemptResult, now: float, random: float) -> Done | Stop | Wait:
+    def decide(self, result: AttemptResult, now: float, random: float) -> Done | Stop | Wait:
         """Decide what to do after an attempt."""
         verdict = result.verdict
         if verdict is not Verdict.PARTIAL:
@@ -287,7 +289,7 @@ class RetryState:
         if verdict is Verdict.ACCEPTED and result.answer is not None:
             self.budget.refund(repeated=self._failures + self._unconnected > 0)
             if self._said_free:
-                self.questions.confirmed()
+                self.probe_reliability.confirmed()
             return Done(result.answer)
         decision = self._after_failure(result, now, random)
         self._said_free = False
@@ -296,11 +298,11 @@ class RetryState:
         return decision
 
     def _after_failure(self, result: AttemptResult, now: float, random: float) -> Stop | Wait:
-        if result.verdict is Verdict.BUSY and self.repeatability.is_upload:
+        if result.verdict is Verdict.BUSY and self.retry_safety.is_upload:
             return self._body_refused(result, now, random)
-        if self.repeatability not in _REPEATED.get(result.verdict, ()):
+        if self.retry_safety not in _RETRYABLE.get(result.verdict, ()):
             return Stop(self._error(result, now))
-        if result.verdict is Verdict.NEVER_SENT and self.repeatability.is_upload:
+        if result.verdict is Verdict.NEVER_SENT and self.retry_safety.is_upload:
             return self._retry_connecting(result, now, random)
         self._failures += 1
         self._interruptions += result.verdict is Verdict.PARTIAL
@@ -308,13 +310,13 @@ class RetryState:
             return Stop(self._error(result, now))
         if not self.budget.take():
             return Stop(_noted(self._error(result, now), _OVERDRAWN))
-        if result.verdict is Verdict.UNKNOWN and self.repeatability.is_upload:
+        if result.verdict is Verdict.UNKNOWN and self.retry_safety.is_upload:
             return self._retry_after_unknown(result, now, random)
         return self._wait_or_stop(self._backoff(self._failures, result.hint, random), result, now)
 
     @property
     def _is_interrupted(self) -> bool:
-        is_strict = self.repeatability is Repeatability.AT_MOST_ONCE
+        is_strict = self.retry_safety is RetrySafety.AT_MOST_ONCE
         return is_strict and self._interruptions > self.retry.max_interruptions
 
     def _retry_connecting(self, result: AttemptResult, now: float, random: float) -> Stop | Wait:
@@ -374,10 +376,10 @@ class RetryState:
         self._body_seconds = result.ended - result.began if took is None else took
         if self._said_free:
             self._lost_races += 1
-            self.questions.refused_after_free()
+            self.probe_reliability.refused_after_free()
         return self._wait_for_room(result.answer, now, random)
 
-    def _wait_for_room(self, answer: Answer | None, now: float, random: float) -> Stop | Wait:
+    def _wait_for_room(self, answer: ParsedReply | None, now: float, random: float) -> Stop | Wait:
         if self._busy_since is None:
             self._busy_since = now
         if self._lock_since is None:
@@ -408,7 +410,7 @@ class RetryState:
         """Seconds since the present lock of the room was first seen."""
         return 0.0 if self._lock_since is None else now - self._lock_since
 
-    def _busy(self, answer: Answer | None, now: float) -> RoomBusy:
+    def _busy(self, answer: ParsedReply | None, now: float) -> RoomBusy:
         doubt = self.doubt_since
         holder = "another client" if doubt is None else "an upload of unknown outcome"
         age = self._lock_age(now) if doubt is None else now - doubt
@@ -441,7 +443,7 @@ class RetryState:
         return error
 
     def _made_error(self, result: AttemptResult, now: float) -> MeetingError:
-        is_upload = self.repeatability.is_upload
+        is_upload = self.retry_safety.is_upload
         if is_upload and result.verdict is Verdict.UNKNOWN:
             sent = None if self.size is None else result.bytes_sent
             free_in = max(0.0, result.ended + self.lock.window - now)
@@ -454,7 +456,7 @@ class RetryState:
             return self._busy(result.answer, now)
         if isinstance(result.error, MeetingError):
             return result.error
-        return reply_error(result.verdict, result.answer or Answer(0), upload=is_upload)
+        return reply_error(result.verdict, result.answer or ParsedReply(0), upload=is_upload)
 
 
 def _noted(error: MeetingError, note: str) -> MeetingError:

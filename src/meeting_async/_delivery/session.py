@@ -17,7 +17,7 @@ import attrs
 from attrs.validators import optional
 
 from meeting_async._delivery.observer import check_callback
-from meeting_async._delivery.retry import Questions, RetryBudget
+from meeting_async._delivery.retry import ProbeReliability, RetryBudget
 from meeting_async._delivery.room_locks import RoomLocks, local_room_locks
 from meeting_async._documents.threads import in_thread
 from meeting_async._events import OnEvent
@@ -31,7 +31,7 @@ from meeting_async._policies import (
     delivery_mode,
     instance,
 )
-from meeting_async._protocol.replies import LARGE_REPLY_BYTES, Answer, parse_reply
+from meeting_async._protocol.replies import LARGE_REPLY_BYTES, ParsedReply, parse_reply
 from meeting_async._protocol.requests import host_and_port
 from meeting_async._protocol.signing import Signer
 
@@ -68,7 +68,7 @@ class Session:
     """``None``: the locks of the running event loop."""
     default_headers: HeaderPairs = ()
     budget: RetryBudget = attrs.field(factory=RetryBudget, init=False)
-    questions: Questions = attrs.field(factory=Questions, init=False)
+    probe_reliability: ProbeReliability = attrs.field(factory=ProbeReliability, init=False)
     host: str = attrs.field(init=False)
     closed: bool = attrs.field(default=False, init=False)
     _was_used: bool = attrs.field(default=False, init=False)
@@ -148,7 +148,7 @@ class Session:
             raise TypeError(f"a signer must return SignedHeaders, not {type(signed).__name__}")
         return signed
 
-    async def send(self, request: Request) -> Answer:
+    async def send(self, request: Request) -> ParsedReply:
         """Send a request and parse its reply; a large reply is parsed in a thread."""
         self.check_open()
         reply: Reply = await self.transport.send(request)

@@ -17,20 +17,20 @@ import anyio
 import attrs
 
 from meeting_async import _events
-from meeting_async._delivery.call import Call, repeat, running
+from meeting_async._delivery.call import Call, retry_loop, running
 from meeting_async._delivery.json_call import active_room_body, send_json
 from meeting_async._delivery.link_check import check_target
 from meeting_async._delivery.observer import logger
-from meeting_async._delivery.retry import AttemptResult, Repeatability, RetryState, Stop, Wait
+from meeting_async._delivery.retry import AttemptResult, RetrySafety, RetryState, Stop, Wait
 from meeting_async._documents.detect import Uploadable
 from meeting_async._documents.document import Document
-from meeting_async._documents.form import MultipartBody
-from meeting_async._documents.source import Content
+from meeting_async._documents.multipart_body import MultipartBody
+from meeting_async._documents.source import PreparedSource
 from meeting_async._models import Body, UploadReceipt, Verdict
 from meeting_async._protocol import requests
 from meeting_async._protocol.multipart import empty_form
-from meeting_async._protocol.replies import Answer, reply_error
-from meeting_async._protocol.verdicts import Sent, judge
+from meeting_async._protocol.replies import ParsedReply, reply_error
+from meeting_async._protocol.verdicts import Sent, classify
 from meeting_async.errors import ConnectFailed, RoomBusy, TransportError
 
 PREFLIGHT_ABOVE = 256 * 1024
@@ -44,7 +44,7 @@ class UploadHooks:
     async def before_attempt(self) -> None:
         """Acquire a permit."""
 
-    async def before_closing_boundary(self, document: Document, content: Content) -> None:
+    async def before_closing_boundary(self, document: Document, content: PreparedSource) -> None:
         """Called after the document's last byte, before the closing boundary."""
 
     async def before_wait(self, *, may_have_arrived: bool) -> None:
@@ -83,7 +83,9 @@ async def upload_document(
             async with _room_lock(call, state, content, hooks):
                 state.set_doubt(session.doubt_since(room_id, state.lock.window))
                 outcome = await _attempt(call, state, room, made, content, hooks)
-                answer = await repeat(outcome, _attempt, call, state, room, made, content, hooks)
+                answer = await retry_loop(
+                    outcome, _attempt, call, state, room, made, content, hooks
+                )
     return _receipt(call, answer)
 
 
@@ -91,16 +93,16 @@ def _new_state(call: Call, max_wait: float | None) -> RetryState:
     options = call.options
     lock = options.lock if max_wait is None else attrs.evolve(options.lock, max_wait=max_wait)
     return RetryState(
-        repeatability=Repeatability(options.delivery),
+        retry_safety=RetrySafety(options.delivery),
         retry=options.retry,
         lock=lock,
         budget=call.session.budget,
-        questions=call.session.questions,
+        probe_reliability=call.session.probe_reliability,
         ends_at=call.ends_at,
     )
 
 
-def _receipt(call: Call, answer: Answer) -> UploadReceipt:
+def _receipt(call: Call, answer: ParsedReply) -> UploadReceipt:
     return UploadReceipt(
         room_id=call.room_id,
         document=call.log.document or "",
@@ -134,7 +136,7 @@ def _warn_of_unusual(room_id: str) -> None:
 
 @asynccontextmanager
 async def _room_lock(
-    call: Call, state: RetryState, content: Content, hooks: UploadHooks
+    call: Call, state: RetryState, content: PreparedSource, hooks: UploadHooks
 ) -> AsyncGenerator[None, None]:
     """Hold the room's lock of this application; an exception of its release is logged."""
     locks = call.session.room_locks()
@@ -168,7 +170,7 @@ async def _queue(call: Call, state: RetryState, hooks: UploadHooks) -> None:
         raise _taken(call, anyio.current_time())
     await hooks.before_wait(may_have_arrived=False)
     call.log.phase = "waiting behind another upload of this application"
-    call.tell(_events.Queued)
+    call.emit(_events.Queued)
 
 
 def _taken(call: Call, since: float) -> RoomBusy:
@@ -195,9 +197,9 @@ async def _attempt(
     state: RetryState,
     room: bytes,
     document: Document,
-    content: Content,
+    content: PreparedSource,
     hooks: UploadHooks,
-) -> Answer | Wait:
+) -> ParsedReply | Wait:
     asked = anyio.current_time()
     await hooks.before_attempt()
     state.paused(anyio.current_time() - asked)
@@ -213,9 +215,9 @@ async def _attempt_once(
     state: RetryState,
     room: bytes,
     document: Document,
-    content: Content,
+    content: PreparedSource,
     hooks: UploadHooks,
-) -> Answer | Wait:
+) -> ParsedReply | Wait:
     result = await _check_room(call)
     if result is None:
         if state.must_probe and (wait := await _probe(call, state, room)):
@@ -224,7 +226,7 @@ async def _attempt_once(
     call.log.add(result, call_began=call.began, is_upload=True)
     if result.verdict is Verdict.ACCEPTED:
         call.session.settle_doubt(call.room_id)
-    return call.follow(state, result)
+    return call.apply_decision(state, result)
 
 
 async def _check_room(call: Call) -> AttemptResult | None:
@@ -256,12 +258,12 @@ async def _probe(call: Call, state: RetryState, room: bytes) -> Wait | None:
     The answer of a free room is not specified (``docs/interface.md``, Upload).
     """
     call.log.phase = "asking whether the room is free"
-    content_type, form = empty_form(boundary=secrets.token_hex(16))
+    content_type, body = empty_form(boundary=secrets.token_hex(16))
     try:
-        answer = await _post(call, room, content_type, form)
+        answer = await _post(call, room, content_type, body)
     except TransportError:
         return None
-    is_locked = judge(answer, Sent.ALL, upload=True) is Verdict.BUSY
+    is_locked = classify(answer, Sent.ALL, upload=True) is Verdict.BUSY
     decision = state.after_probe(
         answer if is_locked else None, anyio.current_time(), random.random()
     )
@@ -270,21 +272,21 @@ async def _probe(call: Call, state: RetryState, room: bytes) -> Wait | None:
     if decision is None:
         call.session.settle_doubt(call.room_id)
     else:
-        call.tell_room_wait(state, decision)
+        call.emit_room_wait(state, decision)
     return decision
 
 
 async def _send(
-    call: Call, room: bytes, document: Document, content: Content, hooks: UploadHooks
+    call: Call, room: bytes, document: Document, content: PreparedSource, hooks: UploadHooks
 ) -> AttemptResult:
     """Send the document once. The log gets a result also when the call is cancelled."""
     call.log.phase = "sending"
-    call.tell(_events.AttemptStarted, attempt=len(call.log.attempts) + 1)
+    call.emit(_events.AttemptStarted, attempt=len(call.log.attempts) + 1)
     watch = _Watch(call, content)
     try:
         before_end = partial(hooks.before_closing_boundary, document, content)
         boundary = secrets.token_hex(16)
-        body = watch.body = document.form(content, boundary, watch.progress, before_end)
+        body = watch.body = document.multipart_body(content, boundary, watch.progress, before_end)
         with closing(body):
             answer = await _post(call, room, body.content_type, body)
     except TransportError as error:
@@ -295,13 +297,13 @@ async def _send(
     return watch.result(answer=answer)
 
 
-async def _post(call: Call, room: bytes, content_type: bytes, form: bytes | Body) -> Answer:
+async def _post(call: Call, room: bytes, content_type: bytes, body: bytes | Body) -> ParsedReply:
     session = call.session
     request = requests.upload_request(
         f"{session.base}/{requests.UPLOAD_WHITEBOARD_FILE}",
         room,
         content_type,
-        form,
+        body,
         await session.sign(room),
         session.default_headers,
         call.options.timeouts,
@@ -314,7 +316,7 @@ class _Watch:
     """A running attempt."""
 
     call: Call
-    content: Content
+    content: PreparedSource
     began: float = attrs.field(factory=anyio.current_time)
     body: MultipartBody | None = None
     body_seconds: float | None = None
@@ -327,14 +329,14 @@ class _Watch:
         if sent == self.call.log.size:
             self.call.log.phase = "waiting for the reply"
             self.body_seconds = anyio.current_time() - self.began
-        self.call.tell_progress(sent)
+        self.call.emit_progress(sent)
 
     def result(
-        self, *, answer: Answer | None = None, error: BaseException | None = None
+        self, *, answer: ParsedReply | None = None, error: BaseException | None = None
     ) -> AttemptResult:
         """Return the result of the attempt."""
         return AttemptResult(
-            verdict=judge(answer, self._sent(error), upload=True),
+            verdict=classify(answer, self._sent(error), upload=True),
             began=self.began,
             ended=anyio.current_time(),
             answer=answer,

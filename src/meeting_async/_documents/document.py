@@ -21,12 +21,12 @@ from meeting_async._documents.detect import (
     path_text,
 )
 from meeting_async._documents.files import PathSource
-from meeting_async._documents.form import MultipartBody
+from meeting_async._documents.multipart_body import MultipartBody
 from meeting_async._documents.source import (
     Buffer,
     BytesContent,
     BytesSource,
-    Content,
+    PreparedSource,
     Source,
 )
 from meeting_async._documents.streams import StreamSource
@@ -209,7 +209,7 @@ class Document:
     @asynccontextmanager
     async def prepare(
         self, *, max_size: int | None, allow_images: bool
-    ) -> AsyncGenerator[Content, None]:
+    ) -> AsyncGenerator[PreparedSource, None]:
         """Prepare for one upload: take a snapshot, check the limits, spool a stream.
 
         A spool is deleted when the block ends.
@@ -231,13 +231,13 @@ class Document:
                 check_type(self.filename, snapshot.head)
             yield content
 
-    def size(self, content: Content) -> int | None:
+    def size(self, content: PreparedSource) -> int | None:
         """Bytes of the document; ``None`` for a link."""
         return content.snapshot.size if self.link is None else None
 
-    def form(
+    def multipart_body(
         self,
-        content: Content,
+        content: PreparedSource,
         boundary: str,
         progress: Callable[[int], None] | None = None,
         before_end: Callable[[], Awaitable[None]] | None = None,

@@ -17,7 +17,13 @@ from functools import partial
 import attrs
 
 from meeting_async._documents.checks import HEAD_BYTES
-from meeting_async._documents.source import BytesReader, Content, Reader, Snapshot, unreadable
+from meeting_async._documents.source import (
+    BytesReader,
+    PreparedSource,
+    Reader,
+    Snapshot,
+    unreadable,
+)
 from meeting_async._documents.threads import in_thread
 from meeting_async.errors import DocumentChanged, MeetingError
 
@@ -65,7 +71,9 @@ class FileSource(abc.ABC):
         return name
 
     @asynccontextmanager
-    async def prepare(self, name: str, max_size: int | None) -> AsyncGenerator[Content, None]:
+    async def prepare(
+        self, name: str, max_size: int | None
+    ) -> AsyncGenerator[PreparedSource, None]:
         """Take the snapshot; the file is closed after that."""
         content = await in_thread(partial(_measure, self, self.label(name)))
         _keep(content)
@@ -101,7 +109,7 @@ def _measure(source: FileSource, label: str) -> FileContent:
 
 
 @attrs.define(eq=False)
-class FileContent(Content):
+class FileContent(PreparedSource):
     """A file during one upload."""
 
     _source: FileSource

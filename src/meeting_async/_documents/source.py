@@ -51,7 +51,7 @@ class Reader(abc.ABC):
         """Release what is open."""
 
 
-class Content(abc.ABC):
+class PreparedSource(abc.ABC):
     """The bytes of a document during one upload."""
 
     snapshot: Snapshot
@@ -69,7 +69,9 @@ class Content(abc.ABC):
 class Source(Protocol):
     """Where the bytes of a document come from."""
 
-    def prepare(self, name: str, max_size: int | None) -> AbstractAsyncContextManager[Content]:
+    def prepare(
+        self, name: str, max_size: int | None
+    ) -> AbstractAsyncContextManager[PreparedSource]:
         """Prepare the content for one upload.
 
         ``name`` is for errors. At most ``max_size`` bytes of a stream are read.
@@ -83,12 +85,14 @@ class BytesSource:
 
     data: bytes = attrs.field(repr=lambda data: f"{len(data)} bytes")
 
-    def prepare(self, name: str, max_size: int | None) -> AbstractAsyncContextManager[Content]:
+    def prepare(
+        self, name: str, max_size: int | None
+    ) -> AbstractAsyncContextManager[PreparedSource]:
         """Bytes are always ready."""
         return nullcontext(BytesContent(self.data))
 
 
-class BytesContent(Content):
+class BytesContent(PreparedSource):
     """Bytes during one upload."""
 
     def __init__(self, data: bytes) -> None:

@@ -27,7 +27,7 @@ from meeting_async._documents.checks import check_size
 from meeting_async._documents.files import PathSource
 from meeting_async._documents.source import (
     BytesSource,
-    Content,
+    PreparedSource,
     Reader,
     Snapshot,
     Source,
@@ -70,7 +70,9 @@ class StreamSource:
     """Whether it is spooled, so that retries are possible."""
 
     @asynccontextmanager
-    async def prepare(self, name: str, max_size: int | None) -> AsyncGenerator[Content, None]:
+    async def prepare(
+        self, name: str, max_size: int | None
+    ) -> AsyncGenerator[PreparedSource, None]:
         """Spool the stream if it is replayable; at the end close it and delete the spool.
 
         Raises:
@@ -131,7 +133,7 @@ def _claim(stream: object) -> bool:
 # --- sent as it comes ----------------------------------------------------------------------------
 
 
-class _OnceContent(Content, Reader):
+class _OnceContent(PreparedSource, Reader):
     """A stream of declared size that is not spooled, for one attempt."""
 
     def __init__(self, name: str, pieces: AsyncIterator[memoryview], size: int) -> None:

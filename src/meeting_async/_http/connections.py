@@ -16,8 +16,9 @@ import anyio.lowlevel
 import httpcore
 
 from meeting_async import errors
-from meeting_async._http.failures import Outgoing, guarded
+from meeting_async._http.failures import guarded
 from meeting_async._http.origins import Origin, Origins
+from meeting_async._http.request_body import RequestBodyStream
 from meeting_async._http.socket import SocketStream
 from meeting_async._http.tcp import open_socket
 from meeting_async._models import Reply, Request
@@ -70,7 +71,7 @@ def _outgoing(origin: Origin, request: Request, target: bytes) -> httpcore.Reque
         request.method,
         httpcore.URL(scheme=scheme, host=host, port=port, target=target),
         headers=headers,
-        content=Outgoing(request.body),
+        content=RequestBodyStream(request.body),
     )
 
 

@@ -8,7 +8,8 @@ from typing import Any, Protocol
 import anyio
 
 from meeting_async import errors
-from meeting_async._http.failures import Outgoing, translated
+from meeting_async._http.failures import translated
+from meeting_async._http.request_body import RequestBodyStream
 from meeting_async._models import Reply, Request
 from meeting_async._protocol.requests import host_and_port
 
@@ -32,7 +33,7 @@ class ExternalClient(Protocol):
 async def send_external(client: ExternalClient, request: Request) -> Reply:
     """Send a request through a client, which is used unchanged and never closed."""
     limit, host = anyio.CancelScope(), _host(request.url)
-    body = Outgoing(request.body, on_end=lambda: _begin_reply(limit, request))
+    body = RequestBodyStream(request.body, on_end=lambda: _begin_reply(limit, request))
     failure: Exception
     try:
         with limit:
@@ -44,7 +45,7 @@ async def send_external(client: ExternalClient, request: Request) -> Reply:
 
 
 async def _exchange(
-    client: ExternalClient, request: Request, body: Outgoing, limit: anyio.CancelScope
+    client: ExternalClient, request: Request, body: RequestBodyStream, limit: anyio.CancelScope
 ) -> Reply:
     response = await client.send(
         client.build_request(

@@ -26,6 +26,10 @@ Verify = ssl.SSLContext | str | os.PathLike[str] | bool
 Certificate = str | tuple[str, str] | tuple[str, str, str]
 
 
+MAX_ADDRESSES = 100
+"""URLs whose origin is remembered: a client has a few methods, but may check many links."""
+
+
 @attrs.frozen
 class Proxy:
     """A plain HTTP proxy."""
@@ -67,6 +71,7 @@ class Origins:
         self._proxy = None if proxy is None else _parsed_proxy(proxy)
         self._context: ssl.SSLContext | None = None
         self._known: dict[tuple[bytes, bytes, int | None], Origin] = {}
+        self._located: dict[str, tuple[Origin, bytes]] = {}
 
     async def locate(self, address: str, lock: anyio.Lock) -> tuple[Origin, bytes]:
         """Return the origin of a URL, always the same object, and the target of a request to it.
@@ -77,6 +82,13 @@ class Origins:
             ConnectFailed, ValueError: It is not a URL of http or https.
 
         """
+        if address not in self._located:
+            if len(self._located) >= MAX_ADDRESSES:
+                self._located.clear()
+            self._located[address] = await self._locate(address, lock)
+        return self._located[address]
+
+    async def _locate(self, address: str, lock: anyio.Lock) -> tuple[Origin, bytes]:
         if not address.isascii():
             address = await anyio.to_thread.run_sync(_in_ascii, address, abandon_on_cancel=True)
         import httpcore  # noqa: PLC0415 - loaded with the first connections

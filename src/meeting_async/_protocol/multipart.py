@@ -23,14 +23,14 @@ _MAX_SUFFIX_BYTES = 20
 
 
 @attrs.frozen
-class FormPlan:
+class MultipartFraming:
     """A form with one part, without the content of the part."""
 
     boundary: str
-    head: bytes = attrs.field(repr=False)
+    part_headers: bytes = attrs.field(repr=False)
     size: int
     """Bytes of the part's content."""
-    tail: bytes = attrs.field(repr=False)
+    closing_boundary: bytes = attrs.field(repr=False)
     """The closing boundary."""
 
     @property
@@ -41,32 +41,34 @@ class FormPlan:
     @property
     def length(self) -> int:
         """Value of the request's ``Content-Length``."""
-        return len(self.head) + self.size + len(self.tail)
+        return len(self.part_headers) + self.size + len(self.closing_boundary)
 
 
-def document_form(name: str, content_type: str, size: int, *, boundary: str) -> FormPlan:
+def document_form(name: str, content_type: str, size: int, *, boundary: str) -> MultipartFraming:
     """Plan the form with a file as ``document``; ``name`` is from :func:`file_name`."""
     disposition = f'form-data; name="document"; filename="{name}"'
-    return _plan(size, boundary, disposition, content_type)
+    return _framing(size, boundary, disposition, content_type)
 
 
-def link_form(link: str, *, boundary: str) -> FormPlan:
+def link_form(link: str, *, boundary: str) -> MultipartFraming:
     """Plan the form with a URL as ``document_link``."""
-    return _plan(len(link), boundary, 'form-data; name="document_link"', None)
+    return _framing(len(link), boundary, 'form-data; name="document_link"', None)
 
 
 def empty_form(*, boundary: str) -> tuple[bytes, bytes]:
     """Return content type and body of a form with neither field; some parsers need one part."""
-    plan = _plan(1, boundary, 'form-data; name="probe"', None)
-    return plan.content_type, plan.head + b"1" + plan.tail
+    framing = _framing(1, boundary, 'form-data; name="probe"', None)
+    return framing.content_type, framing.part_headers + b"1" + framing.closing_boundary
 
 
-def _plan(size: int, boundary: str, disposition: str, content_type: str | None) -> FormPlan:
+def _framing(
+    size: int, boundary: str, disposition: str, content_type: str | None
+) -> MultipartFraming:
     lines = [f"--{boundary}", f"Content-Disposition: {disposition}"]
     if content_type is not None:
         lines.append(f"Content-Type: {content_type}")
     head = "\r\n".join([*lines, "", ""]).encode("utf-8")
-    return FormPlan(boundary, head, size, f"\r\n--{boundary}--\r\n".encode("ascii"))
+    return MultipartFraming(boundary, head, size, f"\r\n--{boundary}--\r\n".encode("ascii"))
 
 
 def file_name(name: object) -> str:

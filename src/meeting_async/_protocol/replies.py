@@ -37,7 +37,7 @@ KEPT_BODY_BYTES = 1024
 
 
 @attrs.frozen
-class Answer:
+class ParsedReply:
     """A parsed reply."""
 
     status: int
@@ -87,7 +87,7 @@ class Answer:
         return msg[:MAX_MSG_CHARACTERS] if isinstance(msg, str) and msg else self.description
 
 
-def parse_reply(reply: Reply, *, now: float = 0.0) -> Answer:
+def parse_reply(reply: Reply, *, now: float = 0.0) -> ParsedReply:
     """Parse a reply. ``now`` is the Unix time for a date in Retry-After.
 
     Many megabytes take seconds: see :data:`LARGE_REPLY_BYTES`.
@@ -97,7 +97,7 @@ def parse_reply(reply: Reply, *, now: float = 0.0) -> Answer:
     )
     by_name = dict(reversed(headers))
     kind = by_name.get("content-type", "unknown type")
-    return Answer(
+    return ParsedReply(
         status=reply.status,
         payload=json_object(reply.content),
         retry_after=retry_after(by_name.get("retry-after"), now=now),
@@ -122,18 +122,10 @@ def json_object(content: bytes) -> dict[str, Any] | None:
     """
     try:
         text = content.decode("utf-8-sig")
-        value = _decoder(large=len(content) > LARGE_REPLY_BYTES).decode(text)
+        value = (_slow_decoder() if len(content) > LARGE_REPLY_BYTES else _DECODER).decode(text)
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
-
-
-def _decoder(*, large: bool) -> json.JSONDecoder:
-    made = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)
-    if large:
-        made.parse_string = decoder.py_scanstring  # type: ignore[attr-defined]
-        made.scan_once = scanner.py_make_scanner(made)  # type: ignore[attr-defined]
-    return made
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -145,6 +137,16 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(name: str) -> None:
     raise ValueError(name)
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)
+
+
+def _slow_decoder() -> json.JSONDecoder:
+    made = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)
+    made.parse_string = decoder.py_scanstring  # type: ignore[attr-defined]
+    made.scan_once = scanner.py_make_scanner(made)  # type: ignore[attr-defined]
+    return made
 
 
 def retry_after(value: str | None, *, now: float) -> float | None:
@@ -183,7 +185,7 @@ _HINTS = {
 }
 
 
-def reply_error(verdict: Verdict, answer: Answer, *, upload: bool) -> ReplyError:
+def reply_error(verdict: Verdict, answer: ParsedReply, *, upload: bool) -> ReplyError:
     """Return the error for an answer that ends a call."""
     facts: dict[str, Any] = {
         "status": answer.status,
@@ -202,7 +204,7 @@ def reply_error(verdict: Verdict, answer: Answer, *, upload: bool) -> ReplyError
     return UnexpectedReply(**facts)
 
 
-def _refusal(answer: Answer, *, upload: bool) -> type[RequestRefused]:
+def _refusal(answer: ParsedReply, *, upload: bool) -> type[RequestRefused]:
     """Choose by HTTP status if it is specific, otherwise by the server's own code."""
     if answer.status == 401:
         return AuthenticationFailed
@@ -211,7 +213,7 @@ def _refusal(answer: Answer, *, upload: bool) -> type[RequestRefused]:
     return _BY_CODE.get(answer.status_code or "", RequestRefused)
 
 
-def _hint(answer: Answer) -> str | None:
+def _hint(answer: ParsedReply) -> str | None:
     if 300 <= answer.status < 400:
         return "Redirects are never followed: they would replay the signature. Fix the base URL."
     return _HINTS.get(answer.status_code or "")

@@ -131,13 +131,15 @@ def _room_id_problem(room_id: str) -> str | None:
     return None
 
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
 def json_bytes(payload: object) -> bytes:
     """Serialise a JSON body once: the same bytes are signed and sent."""
     if not isinstance(payload, Mapping):
         raise TypeError(f"payload must be a mapping, not {type(payload).__name__}")
     try:
-        text = json.dumps(dict(payload), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        body = text.encode("utf-8")
+        body = _ENCODER.encode(dict(payload)).encode("utf-8")
     except (TypeError, ValueError, RecursionError) as error:
         raise _no_json(payload, f"cannot be written as JSON: {short_repr(str(error))}") from None
     if json_object(body) is None:  # {1: …, "1": …}, or nested too deep to be read again

@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 
 from meeting_async._models import Verdict
-from meeting_async._protocol.replies import Answer
+from meeting_async._protocol.replies import ParsedReply
 
 
 class Sent(enum.Enum):
@@ -24,7 +24,7 @@ class Sent(enum.Enum):
     """Everything: the closing boundary of an upload, or a whole JSON body."""
 
 
-def judge(answer: Answer | None, sent: Sent, *, upload: bool) -> Verdict:
+def classify(answer: ParsedReply | None, sent: Sent, *, upload: bool) -> Verdict:
     """Return the verdict on an attempt; ``answer`` is ``None`` if no complete reply arrived."""
     if answer is None:
         return _NO_VALID_ANSWER[sent]
@@ -51,7 +51,7 @@ _NO_VALID_ANSWER = {
 }
 
 
-def _is_rate_limit(answer: Answer, sent: Sent) -> bool:
+def _is_rate_limit(answer: ParsedReply, sent: Sent) -> bool:
     """Return whether a 503 means: retry later.
 
     A cache or CDN sends 503 with Retry-After when the server behind it is slow, after it passed on
@@ -60,7 +60,7 @@ def _is_rate_limit(answer: Answer, sent: Sent) -> bool:
     return answer.retry_after is not None and (sent is not Sent.ALL or answer.is_record)
 
 
-def _judge_200(answer: Answer, sent: Sent, *, upload: bool) -> Verdict:
+def _judge_200(answer: ParsedReply, sent: Sent, *, upload: bool) -> Verdict:
     """Decide by the record's ``status``; without it, a 200 is not a valid answer to an upload.
 
     The fields of replies to JSON calls are not specified, so an object without ``status`` is a

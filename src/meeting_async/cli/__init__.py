@@ -1,7 +1,8 @@
 """The command line (extra ``cli``): what ``meeting-async`` and ``python -m meeting_async`` start.
 
-``app`` has the commands, ``upload`` and the folder ``batch`` decide what is sent, and ``delivery``
-sends it for both. This file imports nothing heavy, so that a missing extra is told in one line.
+``app`` defines the commands. ``upload`` and the folder ``batch`` decide what is sent; ``delivery``
+sends it for both. This file itself imports only the standard library, so that a missing extra is
+reported in one line instead of a traceback.
 """
 
 from __future__ import annotations
@@ -12,23 +13,23 @@ from collections.abc import Sequence
 _EXTRAS = {
     "cyclopts": "cli", "rich": "cli", "jinja2": "cli", "python_multipart": "cli,testing"
 }  # fmt: skip
-"""What installs the packages that only some commands need."""
+"""The extras that install a package, by the name of the package."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line with ``argv`` (default: this process's) and return the exit code."""
+    """Run the command line with ``argv`` (default: ``sys.argv``) and return the exit code."""
     try:
         from meeting_async.cli.app import run
 
         return run(sys.argv[1:] if argv is None else argv)
     except ImportError as error:
         return _incomplete(error)
-    except KeyboardInterrupt:  # while it was starting
+    except KeyboardInterrupt:  # during the imports
         return 130
 
 
 def _incomplete(error: ImportError) -> int:
-    """Say what to install, if an extra is missing."""
+    """Print which extra to install and return 2; re-raise an error of any other package."""
     from meeting_async.cli.console import Output
 
     missing: BaseException | None = error

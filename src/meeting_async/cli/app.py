@@ -1,6 +1,6 @@
-"""The command line as a whole: its commands, and how they end.
+"""The commands, the help text, and what happens when a command ends with an error.
 
-A command imports its work when it is called, so that ``--help`` does not wait for it.
+A command imports most of its code only when it is called, so that ``--help`` is fast.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _HELP = f"""\
 Put documents into live meeting rooms.
 
 Server and credentials come from the environment: MEETING_BASE_URL,
-MEETING_API_KEY and MEETING_API_SECRET (or MEETING_API_SECRET_FILE); as needed
-also MEETING_MAX_SIZE_WHITEBOARD_FILE, such as 30MiB, and
-MEETING_ALLOW_PLAINTEXT=1.
+MEETING_API_KEY and MEETING_API_SECRET (or MEETING_API_SECRET_FILE). Optional:
+MEETING_MAX_SIZE_WHITEBOARD_FILE, such as 30MiB, and MEETING_ALLOW_PLAINTEXT=1.
 
-Try it without a server: {PROGRAM} demo. With a server on this machine:
-{PROGRAM} serve. Completion for your shell: {PROGRAM} --install-completion.
+Without a server, try: {PROGRAM} demo
+To run a server on this machine: {PROGRAM} serve
+For completion in your shell: {PROGRAM} --install-completion
 
 Exit codes:
    0  everything was accepted
@@ -48,12 +48,12 @@ def _version() -> str:
 app: App = App(
     name=PROGRAM,
     help=_HELP,
-    help_format="plaintext",  # needs no parser, which would take a while to import
+    help_format="plaintext",  # other formats import a parser, which is slow
     version=_version,
     default_parameter=Parameter(negative=(), show_default=False),
     suppress_keyboard_interrupt=False,
 )
-app.register_install_completion_command(help="Install completion for the shell that is running.")
+app.register_install_completion_command(help="Install completion for the current shell.")
 for _command in (demo, serve, room, batch):
     app.command(_command)
 app.command(upload, usage=f"Usage: {PROGRAM} upload [OPTIONS] ROOM_ID FILE...")
@@ -72,7 +72,7 @@ def run(argv: Sequence[str]) -> int:
             return 130
         except ImportError:
             raise
-        except Exception as error:  # noqa: BLE001 - the last resort
+        except Exception as error:  # noqa: BLE001 - every error is reported in one line
             if debug:
                 traceback.print_exc()
             return _ended_by(error, argv, output)
@@ -80,7 +80,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _ended_by(error: Exception, argv: Sequence[str], output: Output) -> int:
-    """Tell in a line what ended a command, and return the exit code for it."""
+    """Print the error that ended a command and what to do, and return the exit code."""
     if isinstance(error, CycloptsError):
         commands = [name for name in argv[:1] if name in app]
         output.note(f"error: {error}")

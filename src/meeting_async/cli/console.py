@@ -1,7 +1,7 @@
-"""What is written where: results to stdout; progress, warnings and errors to stderr.
+"""The output streams: results go to stdout; progress, warnings and errors go to stderr.
 
 A stream that cannot be written any more, such as a closed pipe or a file on a full disk, never
-raises. It falls silent and remembers why, so that uploads that are under way can end.
+raises. It drops all further text and keeps the error, so that running uploads can end.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ PROGRAM = "meeting-async"
 _TOLD_BY_DISPLAYS = {
     "Queued", "AttemptStarted", "WaitingForRoom", "WaitingUntilActive", "RetryScheduled", "Finished"
 }  # fmt: skip
-"""Log records of these events would repeat what the command line says itself."""
+"""Events that the command line shows itself; their log records are not printed."""
 
 
 def printable(text: str) -> str:
-    """Make one line of text that cannot steer a terminal.
+    """Return the text as one line, without characters that control a terminal.
 
-    File names and servers' messages may contain escape sequences, or marks that turn the
-    direction of writing around.
+    File names and messages of servers may contain escape sequences, or characters that reverse
+    the direction of writing.
     """
     if text.isprintable():
         return text
@@ -43,39 +43,39 @@ def printable(text: str) -> str:
 
 @attrs.define(eq=False)
 class Stream:
-    """A text stream that never raises; a terminal's display may write to it from a thread."""
+    """A text stream that never raises when it is written; rich writes to it from a thread."""
 
     file: TextIO | None
-    """``None`` if it was closed before the program started, as with ``>&-``."""
+    """``None`` if it was closed before the program started (``>&-`` in a shell)."""
     error: Exception | None = None
-    """Why it cannot be written any more."""
+    """The error after which nothing more is written; ``None`` while it works."""
 
     @property
     def encoding(self) -> str:
-        """The encoding, for :mod:`rich`."""
+        """The encoding of the file, which :mod:`rich` asks for."""
         return getattr(self.file, "encoding", None) or "utf-8"
 
     def fileno(self) -> int:
-        """Return the descriptor."""
+        """Return the file descriptor."""
         if self.file is None:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         return self.file.fileno()
 
     def isatty(self) -> bool:
-        """Tell whether it is a terminal."""
+        """Return whether it is a terminal that can still be written."""
         return self.file is not None and self.error is None and self.file.isatty()
 
     def write(self, text: str) -> int:
-        """Write text."""
+        """Write text, or drop it after an error."""
         if self.file is not None and self.error is None:
             try:
                 self.file.write(text)
-            except (OSError, ValueError) as error:  # ValueError: it is closed
+            except (OSError, ValueError) as error:  # ValueError: the file is closed
                 self._lose(error)
         return len(text)
 
     def flush(self) -> None:
-        """Write what is in the buffer."""
+        """Flush the buffer, or do nothing after an error."""
         if self.file is not None and self.error is None:
             try:
                 self.file.flush()
@@ -83,13 +83,13 @@ class Stream:
                 self._lose(error)
 
     def line(self, text: str) -> bool:
-        """Write a line at once, and tell whether that was possible."""
+        """Write a line, flush it, and return whether the stream still works."""
         self.write(f"{text}\n")
         self.flush()
         return self.file is not None and self.error is None
 
     def _lose(self, error: Exception) -> None:
-        """Fall silent; what is still in the buffer must not fail when the process ends."""
+        """Stop writing. The descriptor becomes /dev/null: the flush at exit must not fail."""
         self.error = error
         with contextlib.suppress(OSError, ValueError):
             null = os.open(os.devnull, os.O_WRONLY)
@@ -98,38 +98,38 @@ class Stream:
 
 
 class Output:
-    """The two streams of a command."""
+    """The two output streams of a command: results (stdout) and notes (stderr)."""
 
     def __init__(self, *, as_json: bool = False) -> None:
         self.results: Stream = Stream(sys.stdout)
         self.notes: Stream = Stream(sys.stderr)
         self.as_json = as_json
         self.live: Console | None = None
-        """The console of a display that is redrawn in place; lines are written above it."""
+        """The console of a live display, or ``None``. Lines are written above the display."""
 
     @property
     def is_lost(self) -> bool:
-        """Whether nobody can read results any more."""
+        """Whether writing a result has failed."""
         return self.results.error is not None
 
     def say(self, text: str) -> bool:
-        """Print a result, and tell whether that was possible."""
+        """Print a result, and return whether that was possible."""
         if self.live is not None and self.results.isatty():
             self.live.print(text, soft_wrap=True)
             return self.notes.error is None
         return self.results.line(text)
 
     def tell(self, text: str) -> None:
-        """Print one line of a result; what stdout does not take goes to stderr."""
+        """Print one line of a result, to stderr if stdout cannot be written."""
         if not self.say(printable(text)):
             self.note(text)
 
     def say_object(self, kind: str, fields: Mapping[str, Any]) -> bool:
-        """Print a line of ``--json``: an object that says in ``type`` what it is."""
+        """Print a line of ``--json``: an object with ``type`` and the given fields."""
         return self.say(json.dumps({"type": kind, **fields}))
 
     def note(self, text: str) -> None:
-        """Print one line to stderr, with the program's name."""
+        """Print one line to stderr, after the program's name."""
         line = f"{PROGRAM}: {printable(text)}"
         if self.live is not None:
             self.live.print(line, soft_wrap=True)
@@ -139,7 +139,7 @@ class Output:
     def code(self) -> int:
         """Return the exit code of a command that only prints.
 
-        A reader that went away, as with ``| head``, has what it wanted.
+        A reader that has closed the pipe, such as ``| head``, is not an error.
         """
         error = self.results.error
         if error is None or getattr(error, "errno", None) == errno.EPIPE:
@@ -150,7 +150,7 @@ class Output:
 
 
 def console_on(stream: Stream) -> Console:
-    """Make a rich console that takes every text literally."""
+    """Make a rich console that prints every text unchanged, without markup."""
     from rich.console import Console
 
     return Console(file=stream, markup=False, highlight=False, emoji=False)  # type: ignore[arg-type]  # Stream has what rich uses
@@ -158,9 +158,9 @@ def console_on(stream: Stream) -> Console:
 
 @contextmanager
 def prepared_streams(output: Output, *, debug: bool) -> Iterator[None]:
-    """Let nothing that is printed fail because of its characters; show logs and warnings."""
+    """Escape characters that a stream cannot encode; show logs and warnings."""
     for stream in (sys.stdout, sys.stderr):
-        # Only a real stream has this method; a test's stand-in takes any character.
+        # Only a real stream has this method; a fake in a test accepts every character.
         getattr(stream, "reconfigure", lambda **_: None)(errors="backslashreplace")
     handler, root, logger = _LogLines(output), logging.getLogger(), logging.getLogger(_LIBRARY)
     handler.is_debug = debug
@@ -183,7 +183,7 @@ _LIBRARY = "meeting_async"
 
 
 class _LogLines(logging.Handler):
-    """Shows the library's log on stderr, and the errors of the packages below it."""
+    """Prints the library's log to stderr, and the errors that other packages log."""
 
     is_debug = False
 
@@ -192,7 +192,7 @@ class _LogLines(logging.Handler):
         self._output = output
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print the record's message if it is of interest."""
+        """Print what no display shows (``--debug``: everything); of other packages only errors."""
         if record.name.partition(".")[0] != _LIBRARY:
             is_news = record.levelno >= logging.ERROR
         else:

@@ -1,4 +1,4 @@
-"""Sending what a command lists: display, signals, what is told of each document, and the end."""
+"""Sending the documents of a command, with progress, signals, results and a summary."""
 
 from __future__ import annotations
 
@@ -27,47 +27,47 @@ from meeting_async.cli.results import (
 from meeting_async.cli.words import counted, duration, hints, labelled, message_of, size
 
 POLL_SECONDS = 0.1
-"""How soon a signal is noticed."""
+"""Interval at which signals are checked."""
 
 GROUPS_SHOWN = 20
-"""Reasons that are listed in the end; further ones are counted."""
+"""Reasons that the summary lists; further ones are only counted."""
 
 
 @attrs.frozen
 class Order:
-    """What is to be sent, how, and what to say meanwhile."""
+    """What to send, how, and how much to print."""
 
     name: str
     entries: Sequence[Entry]
     settings: Mapping[str, Any]
     """Arguments of ``upload_many``."""
     report: str | None = None
-    """Where the report is to be written."""
+    """Path of the HTML report; ``None``: no report."""
     server: str = ""
     """Base URL of the server."""
     quiet: bool = False
     detailed: bool = False
-    """Tell of every document what goes on, as there are few."""
+    """Print what happens to every document, because there are few."""
     resumption: str = ""
-    """What to do to send the rest."""
+    """Hint how to send the rest later; ``""`` for none."""
 
     def __len__(self) -> int:
         return len(self.entries)
 
     def __iter__(self) -> Iterator[UploadJob]:
-        """Make jobs when they are read: there may be a million."""
+        """Make each job when it is read: there may be a million."""
         return (entry.job() for entry in self.entries)
 
 
 @contextmanager
 def signals_counted() -> Iterator[list[int]]:
-    """Collect Ctrl-C, SIGTERM and hang-ups in place of what they do, and ignore them in the end.
+    """Collect Ctrl-C, SIGTERM and SIGHUP instead of ending the process.
 
-    So none can get in the way of the summary, nor of the exit that follows it.
+    After the block they are ignored, so that none of them can interrupt the summary or the exit.
     """
     seen: list[int] = []
     numbers = [getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP")]
-    # Whoever started us may want a signal to be ignored, as `nohup` does.
+    # The parent process may have set a signal to be ignored, as `nohup` does.
     caught = [n for n in numbers if n and signal.getsignal(n) is not signal.SIG_IGN]
     for number in caught:
         signal.signal(number, lambda number, _frame: seen.append(number))
@@ -77,13 +77,13 @@ def signals_counted() -> Iterator[list[int]]:
 
 
 def deliver(client: MeetingClient, order: Order, output: Output) -> ExitCode:
-    """Send everything, tell what became of it, and return the exit code."""
+    """Send everything, print the results, and return the exit code."""
     with signals_counted() as signals:
         run = _Run(order, output, signals)
         failure: Exception | None = None
         try:
             anyio.run(run.send, client)
-        except Exception as error:  # noqa: BLE001 - told below, after what is known of the documents
+        except Exception as error:  # noqa: BLE001 - printed below, after the outcomes
             failure = error
             while isinstance(failure, ExceptionGroup):
                 failure = failure.exceptions[0]
@@ -94,18 +94,18 @@ def deliver(client: MeetingClient, order: Order, output: Output) -> ExitCode:
 
 @attrs.define(eq=False)
 class _Run:
-    """One order on its way."""
+    """A running order."""
 
     order: Order
     output: Output
     signals: Sequence[int]
     batch: Batch | None = attrs.field(default=None, init=False)
-    """There once it has begun."""
+    """``None`` before it begins."""
     _began: datetime = attrs.field(factory=lambda: datetime.now().astimezone(), init=False)
     _told: set[int] = attrs.field(factory=set, init=False)
 
     async def send(self, client: MeetingClient) -> None:
-        """Send everything; the second signal cancels what is under way."""
+        """Send everything; the second signal cancels the running uploads."""
         order = self.order
         display = display_on(self.output, len(order), detailed=order.detailed, quiet=order.quiet)
         async with anyio.create_task_group() as tasks:
@@ -115,28 +115,28 @@ class _Run:
             async with client, batch as self.batch:
                 with display:
                     async for outcome in batch:
-                        # In a thread, as a pipe that nobody reads would hold up the event loop.
+                        # In a thread: a pipe that nobody reads would block the event loop.
                         await anyio.to_thread.run_sync(self.tell, outcome)
             tasks.cancel_scope.cancel()
 
     async def _watch(self, display: Display, scope: anyio.CancelScope) -> None:
-        """Let the first signal begin nothing new, and the second end what is under way."""
+        """Stop starting uploads at the first signal, and cancel running ones at the second."""
         is_stopped = False
         while len(self.signals) < 2:
             if self.batch and not is_stopped and (self.signals or self.output.is_lost):
                 is_stopped = True
                 self.batch.stop()
                 self.output.note(
-                    "finishing what is being sent; Ctrl-C again cuts it off"
+                    "finishing the running uploads; press Ctrl-C again to cancel them"
                     if self.signals
-                    else "the output cannot be written: finishing what is being sent"
+                    else "the output cannot be written: finishing the running uploads"
                 )
             display.tick()
             await anyio.sleep(POLL_SECONDS)
         scope.cancel()
 
     def tell(self, outcome: UploadOutcome) -> None:
-        """Tell an outcome: to programs every one, to people what they need to know."""
+        """Print an outcome: every one with ``--json`` or if detailed, otherwise only failures."""
         self._told.add(outcome.index)
         entry, output, order = self.order.entries[outcome.index], self.output, self.order
         is_json = output.as_json
@@ -150,10 +150,10 @@ class _Run:
     # --- the end ---------------------------------------------------------------------------------
 
     def end(self, failure: Exception | None) -> ExitCode:
-        """Tell what is not told yet, write the report and return the exit code."""
+        """Print what was not printed yet, write the report and return the exit code."""
         report = self.batch.report if self.batch else BatchReport()
         for outcome in report.outcomes:
-            if outcome.index not in self._told:  # it was cut off
+            if outcome.index not in self._told:  # it was cancelled
                 self.tell(outcome)
         documents, interrupted = len(self.order), bool(self.signals)
         is_lost = self.output.is_lost
@@ -183,7 +183,7 @@ class _Run:
             self.output.note(f"error: {path} cannot be written: {error.strerror}")
 
     def _sum_up(self, report: BatchReport, sums: str) -> None:
-        """Tell the sums, the traffic, and what needs attention, the most urgent first."""
+        """Print the totals, the traffic, and what needs attention, the most urgent first."""
         detailed, tell = self.order.detailed, self.output.tell
         if not detailed or len(self.order) > 1 or self.signals or self.output.is_lost:
             tell(sums)
@@ -197,14 +197,14 @@ class _Run:
             tell(f"… and {counted(len(groups) - GROUPS_SHOWN, 'further reason')}")
 
     def _advise(self, report: BatchReport, failure: Exception | None) -> None:
-        """Say what ended the batch early, and what to do next."""
+        """Print the error that ended the batch early, and hints what to do next."""
         first = next((o.error for o in report.outcomes if not o.delivered), None)
         error = failure or report.stopped_by
         if error is not None and (failure or not report.total):
             self.output.note(f"error: {message_of(error)}")
         advice = [*hints(error or first)]
         if report.unknown and self.order.settings.get("journal"):
-            advice.append("what is unknown is sent again only with --on-unknown resend")
+            advice.append("unknown documents are sent again only with --on-unknown resend")
         is_rest = report.accepted + report.already_delivered < len(self.order)
         if is_rest and self.order.resumption:
             advice.append(self.order.resumption)
@@ -213,7 +213,7 @@ class _Run:
 
 
 def _line(outcome: UploadOutcome, entry: Entry) -> str:
-    """Say in one line what became of a document."""
+    """Return the outcome of a document as one line."""
     if outcome.error is not None:
         return labelled(entry.place, f"{outcome.status}: {message_of(outcome.error)}")
     if outcome.status == "skipped":
@@ -228,7 +228,7 @@ def _line(outcome: UploadOutcome, entry: Entry) -> str:
 def _traffic(report: BatchReport) -> str:
     facts = [f"{size(report.bytes_sent)} sent in {duration(report.seconds)}"]
     if report.bytes_resent:
-        facts.append(f"{size(report.bytes_resent)} of it again")
+        facts.append(f"{size(report.bytes_resent)} of that were sent again")
     if report.conflicts:
         facts.append(f"a room was locked {counted(report.conflicts, 'time')}")
     return ", ".join(facts)

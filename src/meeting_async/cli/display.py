@@ -1,4 +1,4 @@
-"""What is shown while documents are sent: bars on a terminal, plain lines anywhere else."""
+"""Progress while documents are sent: bars on a terminal, plain lines anywhere else."""
 
 from __future__ import annotations
 
@@ -31,21 +31,24 @@ LINE_INTERVAL = 10.0
 """Seconds between two plain lines."""
 
 NAME_WIDTH, BAR_WIDTH = 40, 12
-"""Columns of a terminal."""
+"""Widths of the first two columns, in characters."""
 
 MARGIN = 3
-"""Lines of a terminal that are left to everything but uploads."""
+"""Lines of the terminal that are kept free of bars."""
 
 
 class Display:
-    """Shows a batch while its block runs; it is itself an ``on_event``. This one says nothing."""
+    """Shows the progress of a batch during its ``with`` block. This base class shows nothing.
+
+    A display is called with events: pass it as ``on_event``.
+    """
 
     def __init__(self) -> None:
         self.report: BatchReport = BatchReport()
-        """The account of the batch so far."""
+        """The report of the batch so far."""
 
     def __call__(self, event: Event, /) -> None:
-        """Take an event."""
+        """Receive an event."""
 
     def tick(self) -> None:
         """Called several times a second."""
@@ -58,11 +61,11 @@ class Display:
 
 
 def display_on(output: Output, documents: int, *, detailed: bool, quiet: bool = False) -> Display:
-    """Choose the display; as lines, a ``detailed`` one tells of each upload what it waits for."""
+    """Choose the display; plain lines show what each upload does only if ``detailed``."""
     if quiet:
         return Display()
     console = console_on(output.notes)
-    if console.is_interactive and output.notes.isatty():  # FORCE_COLOR makes no terminal of a file
+    if console.is_interactive and output.notes.isatty():  # FORCE_COLOR may be set for a file
         return Bars(output, console, documents)
     return Lines(output, documents, detailed=detailed)
 
@@ -71,7 +74,7 @@ def display_on(output: Output, documents: int, *, detailed: bool, quiet: bool = 
 
 
 def words_for(event: Event) -> str:
-    """Say what an upload is doing after ``event``; empty if that is nothing."""
+    """Return what an upload does after ``event``; ``""`` if there is nothing to show."""
     match event:
         case Queued():
             return "waiting behind another upload"
@@ -99,12 +102,12 @@ def _numbered(attempt: int) -> str:
 
 
 def tried(report: BatchReport) -> int:
-    """Count the documents that are over; what was skipped is not done."""
+    """Count the documents that are done: skipped ones only if an earlier run delivered them."""
     return report.total - report.skipped + report.already_delivered
 
 
 def counts(report: BatchReport) -> Iterator[str]:
-    """Say what became of the documents so far."""
+    """Yield the number of documents of each outcome so far, as text."""
     skipped = report.skipped - report.already_delivered
     yield f"{report.accepted:,} accepted"
     for count, words in (
@@ -122,7 +125,7 @@ def counts(report: BatchReport) -> Iterator[str]:
 
 
 class Lines(Display):
-    """A line every ten seconds; of single uploads one whenever something else goes on."""
+    """A line with the totals every ten seconds; if detailed, lines about single uploads."""
 
     def __init__(self, output: Output, documents: int, *, detailed: bool) -> None:
         super().__init__()
@@ -133,7 +136,7 @@ class Lines(Display):
         self._next = time.monotonic() + LINE_INTERVAL
 
     def __call__(self, event: Event, /) -> None:
-        """Print a line if the event is news."""
+        """Print a line if the event is new or the last such line is ten seconds old."""
         now = time.monotonic()
         if self._detailed and self._is_news(event, now):
             self._told[event.call] = type(event), now
@@ -142,7 +145,7 @@ class Lines(Display):
             self._output.note(f"{label}: {words_for(event)}")
 
     def tick(self) -> None:
-        """Print the sums now and then."""
+        """Print the totals every ten seconds."""
         if time.monotonic() >= self._next and self._documents > 1:
             self._next += LINE_INTERVAL
             done = f"{tried(self.report):,} of {counted(self._documents, 'document')}"
@@ -159,7 +162,7 @@ class Lines(Display):
 
 
 class Bars(Display):
-    """A bar for the batch and one for each upload that is under way, redrawn in place."""
+    """A bar for the batch and one for each running upload, redrawn in place."""
 
     def __init__(self, output: Output, console: Console, documents: int) -> None:
         super().__init__()
@@ -170,7 +173,7 @@ class Bars(Display):
         self._total = self._progress.add_task("", total=documents, words="", visible=documents > 1)
 
     def __call__(self, event: Event, /) -> None:
-        """Take an event; the next frame shows it."""
+        """Receive an event; the next frame shows it."""
         if event.document is None:
             return
         row = self._rows.get(event.call)
@@ -185,7 +188,7 @@ class Bars(Display):
         self._progress.update(row, completed=share, words=printable(words_for(event)))
 
     def tick(self) -> None:
-        """Let the bar of the batch grow: by what was tried, not by what was skipped."""
+        """Update the bar of the batch: it counts the documents tried, not those skipped."""
         done, total = tried(self.report), self._progress.tasks[0]
         words = [*counts(self.report)]
         if total.elapsed and self.report.bytes_sent:
@@ -207,7 +210,7 @@ class Bars(Display):
 
 
 class _Progress(Progress):
-    """As many uploads as a terminal has lines for."""
+    """A table with as many bars as the terminal has lines for."""
 
     def __init__(self, console: Console) -> None:
         name = Column(no_wrap=True, overflow="ellipsis", max_width=NAME_WIDTH)
@@ -218,13 +221,13 @@ class _Progress(Progress):
             TextColumn("{task.fields[words]}", markup=False, table_column=words),
             console=console,
             refresh_per_second=FRAMES_PER_SECOND,
-            transient=True,  # what remains is printed as lines
+            transient=True,  # removed at the end; results are printed as lines
             redirect_stdout=False,
             redirect_stderr=False,
         )
 
     def get_renderables(self) -> Iterable[RenderableType]:
-        """Yield the table, and how many rows it does not have."""
+        """Yield the table, and a line with the number of bars that do not fit."""
         if not self.tasks:  # not set up yet
             return
         most = max(2, self.console.size.height - MARGIN)

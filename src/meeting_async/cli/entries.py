@@ -1,4 +1,4 @@
-"""What is named on the command line or in a manifest as a document, and what is wrong with it."""
+"""Entries, the documents that a command line or manifest names, and the mistakes in them."""
 
 from __future__ import annotations
 
@@ -28,69 +28,69 @@ from meeting_async.errors import InvalidInput, MeetingError
 STDIN = "-"
 
 FILES_AT_ONCE = 256
-"""Looked at in one go: to hand work to a thread costs as much as several looks."""
+"""Files that one thread checks in a row: giving it work costs as much as several checks."""
 
 THREADS = 16
-"""Files that are looked at side by side where a look takes a while, as on a file server."""
+"""Threads that check files where a check is slow, as on a file server."""
 
 SLOW_LOOK = 0.001
-"""Seconds. Quicker looks are made one after the other: threads would only wait for each other."""
+"""Seconds per file. Faster checks run in one thread: more threads would not be faster."""
 
 FLAWS_SHOWN = 50
-"""Mistakes that are told to people; further ones are counted."""
+"""Mistakes that are printed as text; further ones are only counted."""
 
 FLAWS_KEPT = 10_000
-"""Mistakes that are kept, for programs; further ones are counted."""
+"""Mistakes that are kept and printed with ``--json``; further ones are only counted."""
 
 
 @attrs.define(eq=False)
 class Entry:
-    """A document for a room. A manifest may have a million of them."""
+    """One document for one room. A manifest may have a million of them."""
 
     room_id: str
     target: str
-    """Path or link as it is written."""
+    """Path or link as it was given."""
     folder: str = ""
-    """Where a relative path begins."""
+    """Folder at which a relative path starts."""
     manifest: str = ""
-    """Name of the manifest, if it stands in one."""
+    """Name of the manifest; ``""`` if the entry is not from a manifest."""
     number: int = 0
     """Its line in the manifest."""
     filename: str | None = None
     key: str | None = None
     size: int | None = None
-    """Bytes; ``None`` for a link, and before it was checked."""
+    """Bytes; ``None`` for a link, and before the check."""
 
     @property
     def place(self) -> str:
-        """What messages call it: ``term.csv:17``, or the path, or the link without its query."""
+        """Its name in messages: ``term.csv:17``, or the path, or the link without its query."""
         if self.manifest:
             return f"{self.manifest}:{self.number}"
         return re.split(r"[?#]", self.target, maxsplit=1)[0] if self.is_link else self.path
 
     @property
     def is_link(self) -> bool:
-        """Whether the server downloads it."""
+        """Whether it is a link, which the server downloads."""
         return re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", self.target) is not None
 
     @property
     def path(self) -> str:
-        """Path from the working directory."""
+        """Path relative to the working directory."""
         return os.path.join(self.folder, self.target)
 
     @property
     def identity(self) -> object:
-        """What two entries must not share: a class would see the document twice."""
+        """Equal for two entries that would show the same document in a room twice."""
         if self.key is not None:
             return self.key
         target = self.target if self.is_link else os.path.abspath(self.path)
         return self.room_id, target, self.filename
 
     def document(self) -> Document:
-        """Make the document; nothing is read.
+        """Make the document. This reads nothing.
 
         Raises:
-            InvalidInput: Name or link cannot be used.
+            InvalidInput: The name or the link cannot be used.
 
         """
         if self.is_link:
@@ -98,14 +98,14 @@ class Entry:
         return Document.from_path(self.path, filename=self.filename)
 
     def job(self) -> UploadJob:
-        """Make the job. A journal recognises it when manifest and documents have moved."""
+        """Make the job. Its key stays the same if manifest and documents are moved together."""
         document, key = self.document(), self.key
         if key is None and not self.is_link:
             key = json.dumps([self.room_id, self.target, document.filename])
         return UploadJob(self.room_id, document, key=key)
 
     def problems(self, max_size: int | None) -> Iterator[str]:
-        """Tell what is wrong with it; a file is looked at."""
+        """Yield what is wrong with it; a file is opened and its first bytes are read."""
         for check in (
             partial(_check_room_id, self.room_id),
             partial(self.check_document, max_size),
@@ -118,7 +118,7 @@ class Entry:
             yield "key contains characters that are not valid Unicode"
 
     def check_document(self, max_size: int | None) -> None:
-        """Make the checks that an upload begins with."""
+        """Make the checks that an upload makes before it sends."""
         if self.is_link or self.filename is not None:
             self.document()
         if not self.is_link:
@@ -129,14 +129,14 @@ class Entry:
 
 
 _check_room_id = lru_cache(maxsize=1000)(room_id_bytes)
-"""A room gets many documents."""
+"""Cached, because many entries have the same room."""
 
 
 def _looked_at(path: str) -> tuple[int, bytes]:
-    """Return the size of a file and its first bytes."""
+    """Return the size and the first bytes of a file."""
     try:
         status = os.stat(path)
-        if stat.S_ISREG(status.st_mode):  # to open a pipe would wait for its other end
+        if stat.S_ISREG(status.st_mode):  # opening a pipe would wait for its other end
             with open(path, "rb", buffering=0) as file:
                 return status.st_size, file.read(HEAD_BYTES)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
@@ -145,20 +145,20 @@ def _looked_at(path: str) -> tuple[int, bytes]:
 
 
 class StdinEntry(Entry):
-    """What is read from stdin, once."""
+    """A document that is read from stdin."""
 
     @property
     def place(self) -> str:
-        """Its name in the room."""
+        """Its file name, or ``-``."""
         return self.filename or self.target
 
     def document(self) -> Document:
         """Make the document."""
-        stdin = io.FileIO(0, closefd=False)  # a thread that reads sys.stdin would hold up the exit
+        stdin = io.FileIO(0, closefd=False)  # a thread that reads sys.stdin blocks the exit
         return Document.from_stream(stdin, self.filename or "")
 
     def check_document(self, max_size: int | None) -> None:
-        """Check its name; nothing is read."""
+        """Check its name; this reads nothing."""
         if sys.stdin is None:
             raise InvalidInput("FILE", "'-'", "is closed", "open stdin")
         self.document()
@@ -166,20 +166,20 @@ class StdinEntry(Entry):
 
 @attrs.define
 class Flaws:
-    """Mistakes that must be corrected before anything is sent; of very many only the number."""
+    """Mistakes that must be fixed before anything is sent; beyond 10,000 only their number."""
 
     found: list[tuple[int, str, str]] = attrs.field(factory=list)
-    """Line of the manifest, place and text."""
+    """Line of the manifest (0: none), place and text."""
     count: int = 0
 
     def add(self, number: int, place: str, text: str) -> None:
-        """Note a mistake."""
+        """Add a mistake."""
         self.count += 1
         if len(self.found) < FLAWS_KEPT:
             self.found.append((number, place, text))
 
     def find_in(self, entries: Sequence[Entry], max_size: int | None) -> None:
-        """Look at every entry and its file."""
+        """Check every entry and its file."""
 
         def look(start: int) -> list[tuple[int, str, str]]:
             return [
@@ -207,7 +207,7 @@ class Flaws:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def tell(self, output: Output) -> ExitCode:
-        """Tell mistakes in the order of the input, and return the exit code."""
+        """Print the mistakes in the order of the input, and return the exit code."""
         told = sorted(self.found)[: None if output.as_json else FLAWS_SHOWN]
         for _, place, text in told:
             if output.as_json:

@@ -1,4 +1,4 @@
-"""What several commands take, and the client and settings that follow from it."""
+"""The options that several commands share, and the client made from them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from meeting_async.cli.console import PROGRAM, Output
 if TYPE_CHECKING:
     from meeting_async import MeetingClient
 
-_JSON_HELP = "Print JSON, an object on each line; its type is document, summary, mistake or error."
+_JSON_HELP = 'Print JSON, one object per line; its "type" says what it describes.'
 
 Printed = Annotated[Output, Parameter(parse=False)]
-"""Where a command prints; not said on the command line."""
+"""Where a command prints; not an option of the command line."""
 
 Quiet = Annotated[bool, Parameter(alias="-q")]
 Seconds = Annotated[float, Parameter(validator=Number(gte=0))]
@@ -28,25 +28,25 @@ PositiveSeconds = Annotated[float, Parameter(validator=Number(gt=0))]
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Common:
-    """What all commands that talk to a server take."""
+    """Options of all commands that talk to a server."""
 
     url: str | None = None
     "Address of the server, instead of MEETING_BASE_URL."
     timeout: PositiveSeconds | None = None
-    "Seconds for everything; of several documents, for each."
+    "Time limit in seconds; with several documents, for each of them."
     json: Annotated[bool, Parameter(help=_JSON_HELP)] = False
     quiet: Quiet = False
-    "Say nothing but results of --json, and what went wrong."
+    "Print only what went wrong and, with --json, the results."
     debug: bool = False
     "Show tracebacks and the library's log."
 
     @property
     def server(self) -> str:
-        """Base URL of the server, as it was given."""
+        """Base URL from ``--url`` or the environment; ``""`` if neither is set."""
         return self.url or os.environ.get("MEETING_BASE_URL", "")
 
     def client(self) -> MeetingClient:
-        """Make the client."""
+        """Make a client from the environment and ``--url``."""
         from meeting_async import MeetingClient
 
         if self.url is None:
@@ -58,17 +58,17 @@ DEFAULTS = Common()
 
 
 def max_size() -> int | None:
-    """Return the configured limit of documents in bytes; no server is needed."""
+    """Return the largest document in bytes that the environment allows, if it sets a limit."""
     from meeting_async._config import settings_from
 
     return settings_from(os.environ).get("max_size_whiteboard_file")
 
 
 def refuse_options(command: str, words: Sequence[str]) -> None:
-    """Find misspelled options where a path may begin with a hyphen, as stdin does."""
+    """Raise ``InvalidInput`` for a misspelled option, which would be read as a path."""
     from meeting_async.errors import InvalidInput
 
     for word in words:
         if word != "-" and word.startswith("-"):
-            fix = f"see `{PROGRAM} {command} --help`; a path is written ./-name"
+            fix = f"see `{PROGRAM} {command} --help`; write a path as ./-name"
             raise InvalidInput("argument", repr(word), "looks like an option", fix)

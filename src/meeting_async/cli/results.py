@@ -1,4 +1,4 @@
-"""What became of documents: exit codes, the objects of ``--json``, and groups that share a reason.
+"""Results: exit codes, the objects of ``--json``, and groups of documents with the same reason.
 
 Every command that uploads uses the same words, codes and objects.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class ExitCode(enum.IntEnum):
-    """What the process returns."""
+    """Exit code of the process."""
 
     ACCEPTED = 0
     """Every document is in its room."""
@@ -31,11 +31,11 @@ class ExitCode(enum.IntEnum):
     UNKNOWN = 3
     """A document was sent and may or may not have arrived."""
     BUSY = 75
-    """Nothing worse than rooms that stayed busy: try later (EX_TEMPFAIL of ``sysexits.h``)."""
+    """Nothing worse than rooms that stayed busy: try again later (``EX_TEMPFAIL``, sysexits.h)."""
     INTERRUPTED = 130
     """A signal ended the command before everything was delivered (128 + SIGINT)."""
     UNREAD = 141
-    """The output could not be written, so documents were not begun (128 + SIGPIPE)."""
+    """The output could not be written, so the rest was not sent (128 + SIGPIPE)."""
 
 
 def code_of(error: BaseException) -> ExitCode:
@@ -47,7 +47,7 @@ def code_of(error: BaseException) -> ExitCode:
 
 
 def exit_code(report: BatchReport, documents: int, *, interrupted: bool, unread: bool) -> ExitCode:
-    """Return the one exit code for all documents; the most urgent news first."""
+    """Return one exit code for all documents: that of the most urgent result."""
     if report.unknown:
         return ExitCode.UNKNOWN
     if report.accepted + report.already_delivered >= documents:
@@ -65,7 +65,7 @@ def exit_code(report: BatchReport, documents: int, *, interrupted: bool, unread:
 
 
 def error_object(error: BaseException | None) -> dict[str, Any] | None:
-    """Return the object that stands for an error."""
+    """Return the JSON object of an error."""
     if error is None:
         return None
     facts = {name: getattr(error, name, None) for name in ("status", "status_code")}
@@ -73,7 +73,7 @@ def error_object(error: BaseException | None) -> dict[str, Any] | None:
 
 
 def document_object(outcome: UploadOutcome, entry: Entry) -> dict[str, Any]:
-    """Return the fields of a document; times are seconds, sizes are bytes."""
+    """Return the fields of a ``document`` object; times in seconds, sizes in bytes."""
     return {
         "room_id": outcome.room_id,
         "document": outcome.document,
@@ -102,7 +102,7 @@ _COUNTS = (
 def summary_object(
     report: BatchReport, documents: int, *, interrupted: bool, code: ExitCode
 ) -> dict[str, Any]:
-    """Return the fields of the last object, with the sums."""
+    """Return the fields of the last object, with the totals."""
     return {
         "documents": documents,
         **{name: getattr(report, name) for name in _COUNTS},
@@ -124,7 +124,7 @@ CATEGORIES = {
     "skipped": "not tried",
     "stopped": "not begun",
 }
-"""What can become of a document that is not in its room, in words; the most urgent first."""
+"""Categories of documents that are not in their rooms, with a text; the most urgent first."""
 
 
 def category_of(outcome: UploadOutcome) -> str:
@@ -137,14 +137,14 @@ def category_of(outcome: UploadOutcome) -> str:
 
 
 def by_category(report: BatchReport, documents: int) -> dict[str, int]:
-    """Count the documents of each category; what the report does not know was not begun."""
+    """Count the documents of each category; those that the report lacks count as not begun."""
     found = Counter(map(category_of, report.outcomes))
     found["stopped"] += documents - report.total
     return {name: found[name] for name in CATEGORIES}
 
 
 def headline(report: BatchReport, documents: int, *, interrupted: bool = False) -> str:
-    """Say in one sentence how it went."""
+    """Return one sentence with the result."""
     there, before = report.accepted + report.already_delivered, report.already_delivered
     prefix = "Interrupted: " if interrupted and there < documents else ""
     earlier = f" ({before:,} by an earlier run)" if before else ""
@@ -156,7 +156,7 @@ def headline(report: BatchReport, documents: int, *, interrupted: bool = False) 
 
 @attrs.frozen
 class Group:
-    """Documents that share a category and its reason."""
+    """Documents with the same category and the same reason."""
 
     category: str
     reason: str
@@ -164,24 +164,24 @@ class Group:
 
     @property
     def rooms(self) -> Counter[str]:
-        """How many documents each room was to get."""
+        """Number of documents for each room."""
         return Counter(outcome.room_id for outcome in self.outcomes)
 
     @property
     def where(self) -> str:
-        """How many documents for which room, or how many rooms."""
+        """Number of documents, and the room or the number of rooms, as text."""
         rooms = [*self.rooms]
         where = f"room {rooms[0]}" if len(rooms) == 1 else counted(len(rooms), "room")
         return f"{counted(len(self.outcomes), 'document')} for {where}"
 
     def __str__(self) -> str:
-        """Return one line."""
+        """Return category, rooms and reason as one line."""
         reason = f": {self.reason}" if self.reason else ""
         return f"{CATEGORIES[self.category]}: {self.where}{reason}"
 
 
 def groups_of(outcomes: Iterable[UploadOutcome]) -> list[Group]:
-    """Put together what has the same reason: the most urgent, then the largest group first."""
+    """Group documents by their reason; the most urgent category first, then the largest group."""
     found: dict[tuple[str, str], Group] = {}
     for outcome in outcomes:
         if not outcome.delivered:

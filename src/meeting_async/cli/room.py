@@ -25,7 +25,7 @@ def room(
 
     Args:
         room_id: The room.
-        common: What all commands take.
+        common: Options of all commands.
         output: Where to print.
 
     """
@@ -68,11 +68,11 @@ def _facts(found: ActiveRoom) -> Iterator[tuple[str, str]]:
 
 
 def _yes_or_no(flag: bool | None) -> str:
-    return "not told" if flag is None else "yes" if flag else "no"
+    return "unknown" if flag is None else "yes" if flag else "no"
 
 
 def _moment(unix_time: int) -> str:
-    """Write a Unix time in seconds as local time; a server may send anything."""
+    """Return a Unix time in seconds as local time; an impossible one is returned as it is."""
     try:
         return f"{datetime.fromtimestamp(unix_time).astimezone():%Y-%m-%d %H:%M:%S %Z}"
     except (OverflowError, ValueError, OSError):

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from meeting_async.testing import MeetingServer
 
 FORM_BYTES = 20 * 1024**2
-"""Room for all of a request but the document; servers of this kind allow 50 MB for a 30 MB file."""
+"""Bytes of a request besides the document; such servers allow 50 MB for a 30 MB file."""
 
-DEVELOPMENT_SECRET = "devsecret"  # noqa: S105 - printed, so that everybody can use it
+DEVELOPMENT_SECRET = "devsecret"  # noqa: S105 - not a secret: it is printed
 
 _SHOWN = Parameter(show_default=True)
 
@@ -41,16 +41,16 @@ def serve(
 ) -> int:
     """Run a meeting server for experiments, until Ctrl-C.
 
-    Key and secret come from MEETING_API_KEY and MEETING_API_SECRET; without
-    them, from development defaults.
+    Key and secret come from MEETING_API_KEY and MEETING_API_SECRET. If these are
+    not set, development defaults are used.
 
     Args:
         host: Address to listen on.
-        port: Port to listen on; 0 takes a free one.
-        room: An active room with a presenter; may be repeated. Default: room01, room02, room03.
-        max_size: Largest document, as bytes or with KiB, MiB, GiB.
-        lock_seconds: How long an upload may hold its room's lock.
-        processing_seconds: How long the conversion of a document takes.
+        port: Port to listen on; 0: any free port.
+        room: Id of an active room (repeatable), with a presenter. Default: room01, room02, room03.
+        max_size: Largest document, in bytes or with a unit (KiB, MiB, GiB).
+        lock_seconds: Longest time in seconds for which an upload locks its room.
+        processing_seconds: Seconds that the conversion of a document takes.
         quiet: Do not print a line for each request.
         output: Where to print.
 
@@ -63,8 +63,8 @@ def serve(
 
     settings = settings_from(os.environ)
     key, secret = settings.get("api_key", "devkey"), settings.get("api_secret")
-    # It may be a real one, and terminals and logs remember.
-    given = '"${MEETING_API_SECRET:?is the one that serve was given}"'
+    # It may be a real secret, and terminals and logs are stored: do not print it.
+    given = '"${MEETING_API_SECRET:?must be the secret that serve uses}"'
     shown = DEVELOPMENT_SECRET if secret is None else given
     limit = parse_size(max_size, field="--max-size")
     server = MeetingServer(
@@ -78,7 +78,7 @@ def serve(
     )
     rooms = tuple(dict.fromkeys(room)) or ("room01", "room02", "room03")
     for room_id in rooms:
-        room_id_bytes(room_id)  # or it raises
+        room_id_bytes(room_id)  # raises if the id cannot be used
         server.add_room(room_id)
 
     def welcome(url: str) -> None:
@@ -90,12 +90,12 @@ def serve(
 def _listen(
     server: MeetingServer, host: str, port: int, welcome: Callable[[str], None], output: Output
 ) -> int:
-    """Serve until Ctrl-C, or SIGTERM, with which service managers stop programs."""
+    """Serve until Ctrl-C or SIGTERM, which service managers send."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         server.serve_forever(host, port, welcome)
     except KeyboardInterrupt:
-        pass  # it was not listening yet
+        pass  # Ctrl-C before the server listened
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         output.note(f"error: cannot listen on {host}:{port}: {reason}")
@@ -110,8 +110,8 @@ def _text_of(secret: Secret | None) -> str:
     try:
         return DEVELOPMENT_SECRET if secret is None else bytes(secret).decode()
     except UnicodeDecodeError:
-        field, problem = "MEETING_API_SECRET_FILE", "holds what is not UTF-8 text"
-        raise ConfigurationError(field, "(hidden)", problem, "give another") from None
+        field, problem = "MEETING_API_SECRET_FILE", "is not UTF-8 text"
+        raise ConfigurationError(field, "(hidden)", problem, "give another file") from None
 
 
 def _now() -> str:

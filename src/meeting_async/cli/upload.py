@@ -19,19 +19,20 @@ def upload(
     common: Common = DEFAULTS,
     output: Printed,
 ) -> int:
-    """Put documents into the whiteboard files of an active room, in their order.
+    """Upload documents to the whiteboard files of an active room, in the given order.
 
-    While another upload holds the room, this waits; 300 s and a little at most,
-    unless --max-wait says otherwise.
+    If another upload has locked the room, this command waits until the room is
+    free: at most 330 s for one lock, unless you give --max-wait.
 
-    Ctrl-C lets the upload in flight end; a second one cuts it off.
+    After Ctrl-C no new upload starts, and the running one ends normally; a second
+    Ctrl-C cancels it.
 
     Args:
         room_id: The room.
         file: Paths, links that the server downloads itself, or "-" for stdin.
-        filename: What the room shows instead of the file's own name (single document only).
-        max_wait: Seconds to wait for a busy room, for each document; 0 does not wait.
-        common: What all commands take.
+        filename: Name to show in the room instead of the file's own (single document only).
+        max_wait: Longest wait for a busy room in seconds, for each document; 0: do not wait.
+        common: Options of all commands.
         output: Where to print.
 
     """

@@ -1,4 +1,4 @@
-"""Counts, sizes and times as people read them; errors, their reasons, and what to do about them."""
+"""Texts for people: counts, sizes, durations, messages of errors, and hints what to do."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ _UNITS = ("KiB", "MiB", "GiB", "TiB")
 
 
 def counted(number: int, noun: str) -> str:
-    """Write how many there are of something."""
+    """Return a number with its noun: ``1 room``, ``2 rooms``."""
     return f"{number:,} {noun if number == 1 else f'{noun}s'}"
 
 
 def size(number: float) -> str:
-    """Write a number of bytes, in the units in which limits are configured."""
+    """Return a number of bytes as text, in the units of configured limits: ``30.0 MiB``."""
     if number < 1024:
         return counted(round(number), "byte")
     unit, *larger = _UNITS
     number /= 1024
-    while larger and number >= 1023.95:  # what would be written as 1,024.0
+    while larger and number >= 1023.95:  # would be printed as 1,024.0
         unit, *larger = larger
         number /= 1024
     return f"{number:,.1f} {unit}"
 
 
 def duration(seconds: float) -> str:
-    """Write how long something took, to about three digits."""
+    """Return a duration as text, with about three digits."""
     if seconds < 0.9995:
         return f"{seconds * 1000:.0f} ms" if seconds else "0 s"
     if seconds < 59.95:
@@ -62,38 +62,38 @@ def message_of(error: BaseException) -> str:
 
 
 def labelled(label: str, text: str) -> str:
-    """Put in front of a message what it is about, unless the message says so itself."""
+    """Put a label in front of a message, unless the message contains it."""
     return text if label in text else f"{label}: {text}"
 
 
 def hints(error: BaseException | None) -> Iterator[str]:
-    """Say what to do about an error, where a command or a setting helps; at most one line."""
+    """Yield at most one line: the command or setting that helps with an error."""
     match error:
         case errors.ConfigurationError():
             yield f"`{PROGRAM} serve` runs a server on this machine and prints what to export"
         case errors.AuthenticationFailed():
-            yield "are MEETING_API_KEY and MEETING_API_SECRET those of this server?"
+            yield "check that MEETING_API_KEY and MEETING_API_SECRET belong to this server"
         case errors.RoomNotFound() | errors.RoomNotActive():
             yield (
                 f"there is no session in room {error.room_id}: open it first; "
                 f"`{PROGRAM} batch --wait-active SECONDS` waits for rooms"
             )
         case errors.ConnectFailed() if not isinstance(error, errors.ResourceExhausted):
-            yield "is this the right server? MEETING_BASE_URL or --url names it"
+            yield "check the address of the server: MEETING_BASE_URL or --url"
         case errors.UnexpectedReply():
-            yield "is this the address of the meeting server? MEETING_BASE_URL or --url names it"
+            yield "check that MEETING_BASE_URL or --url is the address of the meeting server"
         case errors.RoomBusy():
-            yield f"try again later; --max-wait SECONDS says how long `{PROGRAM}` waits"
+            yield f"try again later; --max-wait SECONDS sets how long `{PROGRAM}` waits"
         case errors.DocumentTooLarge():
             yield "MEETING_MAX_SIZE_WHITEBOARD_FILE must be the limit of the server"
 
 
 _FACTS = ("msg", "reason", "change", "problem", "kind", "held_by")
-"""Attributes of errors that tell why, without the names of a room and a document."""
+"""Attributes of errors with the reason; they do not name a room or a document."""
 
 
 def reason_of(error: BaseException | None) -> str:
-    """Say why a document is not in its room, in the same words for all that share the reason."""
+    """Return why a document is not in its room; the same text for all with the same reason."""
     kind = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(error).__name__).capitalize()
     if isinstance(error, errors.ReplyError):
         code = f" {error.status_code}" if error.status_code else ""

@@ -1,4 +1,4 @@
-"""Handling requests: from their bytes to those of the answer, and the ASGI application."""
+"""Handling requests: reading the bytes, answering, and the ASGI application."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_HEAD_BYTES = 4096
 """Longest request line and headers in bytes; longer ones get 431."""
 
 MAX_IN_PROCESS_BYTES = 32 * 1024**2
-"""In process an endless reply ends after this, because callers collect it first."""
+"""In process an endless reply ends after this, because callers keep the reply in memory."""
 
 Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
 Read: TypeAlias = Callable[[], Awaitable[tuple[bytes, bool]]]
@@ -30,7 +30,7 @@ Read: TypeAlias = Callable[[], Awaitable[tuple[bytes, bool]]]
 
 @attrs.define(kw_only=True)
 class RecordedRequest:
-    """What the server has seen of a request so far; its text is one line."""
+    """What the server has seen of a request so far; ``str`` gives it as one line."""
 
     method: str
     path: str
@@ -64,12 +64,12 @@ class State:
     on_request: Callable[[RecordedRequest], object]
     requests: list[RecordedRequest] = attrs.field(factory=list, init=False)
     files: dict[tuple[str, str], Reply] = attrs.field(factory=dict, init=False)
-    """Method and path to the answer."""
+    """Answers by method and path."""
 
 
 @attrs.define(eq=False)
 class Exchange:
-    """A running request: its body is read, then its answer is written."""
+    """A running request: its body is read, then the answer is written."""
 
     state: State
     record: RecordedRequest
@@ -122,7 +122,7 @@ class Exchange:
         async def write(data: bytes) -> None:
             if data.startswith(b"HTTP/1.1 %d " % reply.status):
                 self.record.status, self.record.status_code = reply.status, reply.status_code
-            if self.record.method == "HEAD":  # is answered with a head only
+            if self.record.method == "HEAD":  # the answer has no body
                 data = b"".join(data.partition(b"\r\n\r\n")[:2])
             await self.write(data)
 
@@ -181,10 +181,10 @@ class Disconnected(Exception):
 
 
 async def respond_in_process(state: State, scope: Any, receive: Any, send: Any) -> None:
-    """Process a request of an ASGI 3 server."""
+    """Answer one request as an ASGI 3 application."""
     if scope["type"] != "http":
         raise NotImplementedError("a meeting server speaks HTTP only")
-    peer = h11.Connection(h11.CLIENT)  # takes the answer apart again
+    peer = h11.Connection(h11.CLIENT)  # parses the answer
     peer.send(h11.Request(method=scope["method"], target="/", headers=[("host", "x")]))
     peer.send(h11.EndOfMessage())
     left = MAX_IN_PROCESS_BYTES
@@ -201,7 +201,7 @@ async def respond_in_process(state: State, scope: Any, receive: Any, send: Any) 
         if left < 0:
             raise Cut
         if data.startswith(CONTINUE):
-            await anyio.sleep_forever()  # nobody here can see it
+            await anyio.sleep_forever()  # ASGI has no interim replies
         if peer.their_state is not h11.DONE:  # what follows an answer would be for the next request
             peer.receive_data(data)
             for event in iter(peer.next_event, h11.NEED_DATA):

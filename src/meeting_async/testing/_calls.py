@@ -66,7 +66,7 @@ def _count(payload: Payload, name: str, default: int) -> int:
 def _create(rooms: Rooms, payload: Payload) -> Reply:
     room_id = _need(payload, "room_id", str)
     if not ROOM_ID.fullmatch(room_id):
-        raise _invalid("room_id may have letters, digits, - and _")
+        raise _invalid("room_id may contain only letters, digits, - and _")
     metadata = _need(payload, "metadata", dict)
     title, _ = _need(metadata, "room_title", str), _need(metadata, "room_features", dict)
     room = rooms.get(room_id)
@@ -78,7 +78,7 @@ def _get_join_token(rooms: Rooms, payload: Payload) -> Reply:
     room = rooms.active(_need(payload, "room_id", str))
     user = _need(payload, "user_info", dict)
     name, _ = _need(user, "name", str), _need(user, "user_id", str)
-    # Nobody connects to this server, so who gets a token is in the room.
+    # Nobody connects to this server: a user who gets a token counts as being in the room.
     room.join(name, as_presenter=get(user, "is_admin") is True)
     return success(token=secrets.token_urlsafe(32))
 

@@ -33,7 +33,7 @@ async def whole(reply: Reply, _fault: Fault, write: Write) -> None:
 
 
 async def cut(_reply: Reply, _fault: Fault, _write: Write) -> None:
-    """Reset the connection instead."""
+    """Reset the connection instead of sending a reply."""
     raise Cut
 
 
@@ -93,7 +93,7 @@ class Fault:
     in_body: Literal["", "cut", "stall"] = ""
 
     async def strike(self) -> None:
-        """Stall or cut a request in its body."""
+        """Cut the connection or stop reading, in the middle of the body."""
         if self.in_body == "cut":
             raise Cut
         await anyio.sleep(self.delay)
@@ -163,21 +163,21 @@ class Script:
         reply = Reply(status, body, pairs)
         if json is not ...:
             reply = Reply.from_json(status, json, pairs)
-        reply.head()  # fails here and not in the server if it cannot be written
+        reply.head()  # raises here, not in the server, if the reply cannot be written
         self._add(path, times, when, make_reply=lambda _: reply, delay=delay)
 
     def refuse_next(
         self,
         status_code: str,
         *,
-        msg: str = "as the script says",
+        msg: str = "scripted refusal",
         path: str | None = None,
         times: int = 1,
     ) -> None:
         """Refuse with the server's own record, instead of processing the request.
 
-        ``status_code`` is the name of a refusal, such as ``"ROOM_NOT_ACTIVE"``; the HTTP status is
-        the one that this server gives it.
+        ``status_code`` is the name of a refusal, such as ``"ROOM_NOT_ACTIVE"``. The HTTP status is
+        the one that belongs to this refusal.
         """
         if status_code not in REFUSALS:
             raise ValueError(f"status_code must be one of {', '.join(REFUSALS)}")
@@ -190,7 +190,7 @@ class Script:
         self._add(path, times, when, send=cut)
 
     def cut_next_reply(self, *, after: int = 0, path: str | None = None, times: int = 1) -> None:
-        """Process a request as usual; cut its answer off after ``after`` bytes of its body."""
+        """Process a request as usual, but end the answer after ``after`` bytes of its body."""
         self._add(path, times, send=beginning, after=after)
 
     def double_next_reply(self, *, path: str | None = None, times: int = 1) -> None:
@@ -206,11 +206,10 @@ class Script:
         times: int = 1,
         when: When = "afterwards",
     ) -> None:
-        """Send a reply that never ends, or with ``interim`` endless ``100 Continue`` before it.
+        """Send a reply that never ends; with ``interim`` endless ``100 Continue`` and no reply.
 
-        It is sent as fast as the peer reads, or in small pieces ``every`` so many seconds. In
-        process there are no interim replies, and a reply ends after 32 MiB with a
-        `ConnectionResetError`.
+        It is sent as fast as the peer reads, or one small piece every ``every`` seconds. In process
+        there are no interim replies, and a reply ends after 32 MiB with a `ConnectionResetError`.
         """
         self._add(path, times, when, send=endless_interim if interim else endless, every=every)
 

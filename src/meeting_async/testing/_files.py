@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hashlib import _Hash
 
 HEAD_BYTES = 16 * 1024
-"""First bytes that decide the kind of a file; the first entries of an office document fit in."""
+"""First bytes, which decide the kind of a file: enough for the start of an office document."""
 
 MAX_NAME_BYTES = 255
 """Longest name; longer ones are cut at the end, the extension included."""
@@ -48,8 +48,8 @@ _OLE = rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _OPEN_START = rb"PK\x03\x04.{26}mimetype" + _OPEN.encode()
 _OFFICE_START = rb"(?=PK\x03\x04).*PK\x03\x04.{26}"
 _HTML = rb"(?i)\s*<(!doctype html|html|head|body|script|h1|p>)"
-_NEVER = rb"(?!)"  # told by more than how it begins
-# A kind's name, an extension, the Content-Type, and how its content begins; the first that matches.
+_NEVER = rb"(?!)"  # not detected by its first bytes alone
+# Kind, extension, Content-Type, and a pattern for the first bytes. The first match counts.
 _KINDS = (
     ("empty", "", "", rb"\Z"),
     ("pdf", "pdf", "application/pdf", rb"%PDF-\d\.\d"),
@@ -75,7 +75,7 @@ _KINDS = (
 )
 
 KIND_NAMES = frozenset(kind[0] for kind in _KINDS) | {"unknown"}
-"""Every kind that :func:`kind_of` returns."""
+"""Every kind that :func:`kind_of` can return."""
 
 
 def kind_of(head: bytes) -> str:
@@ -116,7 +116,7 @@ def safe_name(name: str) -> str:
 
 
 def _text_kind(head: bytes) -> str:
-    """Tell text from a table: several lines, all with the same number (above 1) of fields."""
+    """Return "csv" (lines with the same number of fields, above 1), "txt" or "unknown"."""
     try:
         # The head may end inside a character: final=False allows that.
         text = codecs.getincrementaldecoder("utf-8")().decode(head, final=False)
@@ -143,7 +143,7 @@ class Part:
     _chunks: list[bytes] = attrs.field(factory=list, init=False)
 
     def write(self, data: bytes) -> None:
-        """Receive the next bytes."""
+        """Add the next bytes."""
         self.size += len(data)
         self._hash.update(data)
         self.head += data[: HEAD_BYTES - len(self.head)]
@@ -157,7 +157,7 @@ class Part:
 
     @property
     def content(self) -> bytes | None:
-        """All bytes, if they were to be kept."""
+        """All bytes; ``None`` unless ``keep_content`` is set."""
         return b"".join(self._chunks) if self.keep_content else None
 
 
@@ -185,7 +185,7 @@ class FormReceiver:
             )
 
     def write(self, chunk: bytes) -> None:
-        """Take in the next bytes of the body; after a fault they are dropped."""
+        """Parse the next bytes of the body; after an error they are dropped."""
         try:
             if self._parser:
                 self._parser.write(chunk)

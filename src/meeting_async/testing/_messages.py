@@ -20,7 +20,7 @@ TOO_LARGE = "Request Entity Too Large"
 """The phrase of 413 in RFC 7231; newer Pythons have that of RFC 9110."""
 
 UPLOAD = "/room/uploadwhiteboardfile"
-"""In the form of `method_path`."""
+"""The path of an upload, as `method_path` returns it."""
 
 REFUSALS: Mapping[str, int] = {
     "CONFLICT": 409,
@@ -35,7 +35,7 @@ REFUSALS: Mapping[str, int] = {
     "USER_NOT_ACTIVE": 400,
 }
 """The server's own refusals by ``status_code``, with their HTTP status in the answer to an upload.
-JSON calls answer those with 400 as 200."""
+In the answer to a JSON call the status is 200 instead of 400."""
 
 
 def method_path(path: str) -> str:
@@ -50,7 +50,7 @@ class Cut(ConnectionResetError):
     """
 
     def __init__(self, *, reset: bool = True) -> None:
-        super().__init__("the meeting server cut the connection, as its script says")
+        super().__init__("the meeting server cut the connection, as scripted")
         self.reset = reset
 
 
@@ -96,7 +96,7 @@ class Reply:
 class Refused(Exception):
     """Refuses a request, with the server's own record if it has a ``status_code``.
 
-    ``status`` is the HTTP status, if it is not that of `REFUSALS`.
+    ``status`` is the HTTP status; 0: that of `REFUSALS`.
     """
 
     status_code: str = ""

@@ -265,7 +265,7 @@ class Rooms:
         """Return an active room; refused if it does not exist or is not active."""
         room = self.by_id.get(room_id)
         if room is None or room.is_gone():
-            raise Refused("ROOM_NOT_FOUND", "the room is not there")
+            raise Refused("ROOM_NOT_FOUND", "the room does not exist")
         if not room.active:
             raise Refused("ROOM_NOT_ACTIVE", "the room is not active")
         return room

@@ -154,7 +154,7 @@ class MeetingServer(Settings, Script):
         """Serve until Ctrl-C; ``on_ready`` is called with the base URL."""
         with contextlib.suppress(KeyboardInterrupt), self.run(host, port) as url:
             on_ready(url)
-            threading.Event().wait()  # here, and not inside an event loop, signals strike
+            threading.Event().wait()  # Ctrl-C is raised here, not in an event loop
 
     @contextlib.contextmanager
     def _running(self, host: str, port: int) -> Iterator[str]:

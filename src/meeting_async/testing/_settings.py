@@ -47,12 +47,12 @@ class Clock:
     _latest: float = -math.inf
 
     def now(self) -> float:
-        """Return the current time; raise `RuntimeError` without a clock."""
+        """Return the current time; `RuntimeError` in process outside the event loop."""
         try:
             self._latest = time.monotonic() if self.is_threaded else anyio.current_time()
         except RuntimeError as error:
             raise RuntimeError(
-                "a meeting server in process has its event loop's clock: "
+                "a meeting server in process uses the clock of its event loop: "
                 "do this inside the loop, or inside `with server.run():`"
             ) from error
         return self._latest

@@ -1,8 +1,8 @@
 """Serving on real sockets: HTTP/1.1, with requests parsed by h11.
 
-Answers are written as bytes, so that a fault can also send invalid HTTP. After an answer before the
-end of the body the server closes with a delay, so that clients can read it. Idle connections are
-kept until the server stops; then waiting requests get 503.
+Answers are written as bytes, so that a fault can also send invalid HTTP. If the server answers
+before the end of the body, it closes the connection with a delay, so that the client can read the
+answer. Idle connections are kept until the server stops; then waiting requests get 503.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ GRACE_SECONDS = 0.5
 """Seconds for the last answers when the server stops."""
 
 BACKLOG = 2048
-"""Backlog: more than any test opens at once; the kernel may limit it."""
+"""Connections that may wait to be accepted, more than any test opens; the kernel may limit it."""
 
 _logger = logging.getLogger("meeting_async.testing")
 
@@ -60,7 +60,7 @@ async def serve(state: State, listener: socket.socket) -> None:
         while True:
             try:
                 peer, _ = await asyncio.get_running_loop().sock_accept(listener)
-            except OSError:  # no descriptor is left, or the peer has gone already
+            except OSError:  # no file descriptor is left, or the peer has disconnected
                 await anyio.sleep(0.05)
             else:
                 tasks.start_soon(_Connection(state, peer).serve)
@@ -92,7 +92,7 @@ class _Connection:
                 self.peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 await self._serve_requests()
             except OSError:
-                pass  # the peer has gone
+                pass  # the peer has disconnected
             except Exception:
                 _logger.exception("the meeting server failed")
 

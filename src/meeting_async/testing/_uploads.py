@@ -57,7 +57,7 @@ def _room(rooms: Rooms, room_id: str) -> Room:
     if not room_id:
         raise Refused("MISSING_REQUIRED_PARAMETER", "Room-Id header is required")
     if rooms.settings.strict_room_ids and not ROOM_ID.fullmatch(room_id):
-        problem = "the room id has other than A-Z a-z 0-9 - _"
+        problem = "the room id has characters other than A-Z a-z 0-9 - _"
         raise Refused("INTERNAL_SERVER_ERROR", problem, 400)
     room = rooms.active(room_id)
     if rooms.settings.presenter_required and not room.presenter:
@@ -70,7 +70,7 @@ async def _file(settings: Settings, form: list[Part] | bytes) -> Part:
     files = [part for part in parts if part.field == "document" and part.filename]
     links = [part for part in parts if part.field == "document_link" and not part.filename]
     if len(files) > 1:
-        raise Refused("INVALID_PARAMETERS", "one request carries one file only")
+        raise Refused("INVALID_PARAMETERS", "a request may contain only one file")
     if links and links[-1].content:
         return await _linked(settings, links[-1].content.decode(errors="replace"))
     if not files:
@@ -85,7 +85,7 @@ def _received(part: Part, rooms: Rooms) -> tuple[ReceivedFile, bool]:
     kind, name = kind_of(part.head), safe_name(part.filename)
     fate = fate_of(kind, name, rooms.settings.accepted_kinds)
     if fate == "refused":
-        raise Refused("INVALID_PARAMETERS", f"the file is no supported document, but: {kind}")
+        raise Refused("INVALID_PARAMETERS", f"the file is not a supported document: {kind}")
     file = ReceivedFile(
         name=part.filename,
         stored_name=name,

@@ -51,7 +51,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def call_at(  # type: ignore[override]  # the arguments are only passed on
         self, when: float, callback: Any, *args: Any, **context: Any
     ) -> asyncio.TimerHandle:
-        """Call at a time; the clock does not jump to a timer at infinity."""
+        """Schedule a callback; the clock does not jump to a timer at infinity."""
         if when == math.inf:
             return asyncio.TimerHandle(when, callback, args, self, **context)
         return super().call_at(when, callback, *args, **context)
@@ -70,7 +70,7 @@ def run_in_virtual_time(
     """
     options: dict[str, Any] = {"loop_factory": VirtualTimeLoop}
     if backend == "trio":
-        import trio.testing  # noqa: PLC0415 - only those who ask for it need it
+        import trio.testing  # noqa: PLC0415 - needed for this backend only
 
         options = {"clock": trio.testing.MockClock(autojump_threshold=0)}
     return anyio.run(function, *args, backend=backend, backend_options=options)

@@ -1,7 +1,7 @@
-"""``meeting-async batch``: a manifest or a folder is read and checked as a whole, then delivered.
+"""``meeting-async batch``: read and check a whole manifest or folder, then deliver it.
 
-``rows`` reads the text of a manifest and ``manifest`` makes entries of it or of a folder. Sending
-is not done here but in ``cli/delivery.py``.
+``rows`` reads the text of a manifest; ``manifest`` makes entries from it or from a folder.
+``cli/delivery.py`` sends them.
 """
 
 from __future__ import annotations
@@ -43,26 +43,27 @@ def batch(
     common: Common = DEFAULTS,
     output: Printed,
 ) -> int:
-    """Put many documents into many rooms, in the order of each room.
+    """Upload many documents to many rooms, in the given order within each room.
 
-    SOURCE is a folder ROOM_ID/file..., or a manifest ("-": stdin) that is
-    checked as a whole before anything is sent: CSV whose first line names the
-    columns room_id, document (path or link) and as needed filename and key,
-    or a JSON object with these fields on each line. Relative paths start at the
-    manifest's folder.
+    SOURCE is a folder with a folder for each room (ROOM_ID/file...), or a
+    manifest ("-": stdin). A manifest is CSV, or has a JSON object on each line.
+    Its columns or fields are room_id, document (a path or link) and, optionally,
+    filename and key; in CSV the first line names the columns. Relative paths
+    start at the manifest's folder. Everything is checked before anything is sent.
 
-    Ctrl-C lets the uploads in flight end; a second one cuts them off.
+    After Ctrl-C no new upload starts, and the running ones end normally; a second
+    Ctrl-C cancels them.
 
     Args:
         source: Manifest, "-" or folder.
-        journal: File that remembers what was accepted, so that the same command goes on later.
+        journal: File that records what was accepted; run the same command again to resume.
         report: HTML file to write the report to.
-        check: Only check the manifest and the documents; no server is needed.
-        concurrency: Uploads at the same time; those that wait for a room do not count.
-        max_wait: Seconds to wait for a busy room, for each document; 0 does not wait.
-        wait_active: Seconds to wait for a room that is not active; otherwise it is skipped.
-        on_unknown: "resend" sends again what may have arrived: a room may show it twice.
-        common: What all commands take.
+        check: Only check the manifest and the documents. This needs no server.
+        concurrency: Maximum of uploads at the same time, without those that wait for a room.
+        max_wait: Longest wait for a busy room in seconds, for each document; 0: do not wait.
+        wait_active: Seconds to wait for a room to become active. Default: the room is skipped.
+        on_unknown: "resend": send again what may have arrived; a room may then show it twice.
+        common: Options of all commands.
         output: Where to print.
 
     """
@@ -112,16 +113,16 @@ def _tell_check(manifest: Manifest, sums: str, output: Output) -> int:
 
 
 def _resumption(journal: str | None) -> str:
-    """Say how to send what is left."""
+    """Return the hint how to send the rest."""
     command = shlex.join([PROGRAM, *sys.argv[1:]])
     if journal is not None:
-        return f"`{command}` goes on: what was accepted is not sent again"
-    return "run again, this sends everything again; with --journal FILE it goes on where it ended"
+        return f"run `{command}` again to resume: accepted documents are not sent again"
+    return "another run sends everything again; a run with --journal FILE can be resumed"
 
 
 def _check_report(path: str) -> None:
-    """Find out before the batch whether the report can be written."""
-    from meeting_async.cli import report as _  # noqa: F401 - a missing package is told now
+    """Raise before the batch starts if the report cannot be written."""
+    from meeting_async.cli import report as _  # noqa: F401 - fails now if a package is missing
     from meeting_async.errors import InvalidInput
 
     try:

@@ -1,4 +1,4 @@
-"""SOURCE of a batch: a manifest or a folder, read as a whole before anything is sent."""
+"""The SOURCE of a batch: a manifest or a folder, read completely before anything is sent."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from meeting_async.cli.words import counted, size
 from meeting_async.errors import InvalidInput
 
 MAX_MANIFEST_BYTES = 256 * 1024**2
-"""Largest manifest: some millions of lines. Anything larger is probably a wrong file."""
+"""Largest manifest: some millions of lines. A larger file is probably not a manifest."""
 
 _DEBRIS = frozenset({"desktop.ini", "thumbs.db"})
-"""What Windows leaves in folders that somebody has opened."""
+"""Files that Windows creates in folders that were opened."""
 
 
 @attrs.define(eq=False)
 class Manifest:
-    """What is to be uploaded, and what is wrong with it."""
+    """The documents to upload, and the mistakes in them."""
 
     name: str
-    """What messages call it."""
+    """Its name in messages."""
     entries: list[Entry] = attrs.field(factory=list)
     flaws: Flaws = attrs.field(factory=Flaws)
     left_out: int = 0
-    """Hidden files of a folder."""
+    """Number of hidden files that were left out."""
 
     @property
     def sums(self) -> dict[str, int]:
-        """What there is to send, once it was checked."""
+        """Numbers of documents, rooms and bytes; the bytes are known after the check."""
         return {
             "documents": len(self.entries),
             "rooms": len({entry.room_id for entry in self.entries}),
@@ -42,7 +42,7 @@ class Manifest:
         }
 
     def __str__(self) -> str:
-        """Return the sums as text."""
+        """Return the name and the sums as text."""
         documents, rooms, total = self.sums.values()
         hidden = f", {counted(self.left_out, 'hidden file')} left out" if self.left_out else ""
         what = f"{counted(documents, 'document')} for {counted(rooms, 'room')}, {size(total)}"
@@ -52,10 +52,10 @@ class Manifest:
 def manifest_of(source: str, *, besides: Collection[str] = ()) -> Manifest:
     """Read what ``source`` names: a manifest, ``-`` for one on stdin, or a folder.
 
-    The paths in ``besides`` do not belong to a folder. Documents are not looked at yet.
+    The paths in ``besides`` are not documents of the folder. Documents are not checked here.
 
     Raises:
-        InvalidInput: There is nothing that can be read as a whole, or nothing in it.
+        InvalidInput: The source cannot be read, is too large, or names no documents.
 
     """
     manifest = Manifest("stdin" if source == STDIN else source)
@@ -88,9 +88,9 @@ def _unusable(source: str, problem: str) -> InvalidInput:
 
 
 def _read_rows(manifest: Manifest, data: bytes, folder: str) -> None:
-    """Understand a manifest whose relative paths start at ``folder``."""
+    """Add the entries of a manifest whose relative paths start at ``folder``."""
     name = manifest.name
-    rooms: dict[str, str] = {}  # one string for each room, not one for each line
+    rooms: dict[str, str] = {}  # keeps one string per room instead of one per line
     for line, row in rows_in(data):
         if isinstance(row, str):
             manifest.flaws.add(line, f"{name}:{line}", row)
@@ -101,18 +101,18 @@ def _read_rows(manifest: Manifest, data: bytes, folder: str) -> None:
 
 
 def _find_twins(manifest: Manifest) -> None:
-    """Note what is there twice: a class would see the document twice.
+    """Add a mistake for each entry that appears twice: the room would show the document twice.
 
-    Whoever wants that gives each line a key of its own.
+    Lines with different keys are allowed to name the same document.
     """
     seen: dict[object, Entry] = {}
     for entry in manifest.entries:
         first = seen.setdefault(entry.identity, entry)
         if first is not entry:
-            text = f"the same document for the same room as {first.place}: leave one out, "
-            text += "or give each a key if the room is to get it twice"
+            text = f"the same document for the same room as {first.place}: remove one, "
+            text += "or give each a key of its own if the room should get it twice"
             if entry.key is not None:
-                text = f"key {entry.key!r} is taken by {first.place}"
+                text = f"key {entry.key!r} is already used by {first.place}"
             manifest.flaws.add(entry.number, entry.place, text)
 
 
@@ -122,18 +122,18 @@ def _find_twins(manifest: Manifest) -> None:
 def _read_folder(manifest: Manifest, besides: Collection[str]) -> None:
     """Find the documents of all rooms: ``ROOM_ID/file``, a folder for each room, in natural order.
 
-    A folder inside of a room's folder and a file beside them are mistakes, as leaving them out
-    could mean that a document is missed; only hidden files and ``besides`` are left out.
+    A folder inside a room's folder is a mistake, and so is a file outside the rooms' folders: if
+    they were ignored, a document could be missed. Only hidden files and ``besides`` are left out.
     """
     source = manifest.name
     for room in _listed(source, manifest, besides):
         if not room.is_dir():
-            text = "is beside the rooms' folders: ROOM_ID/file is expected"
+            text = "is not in the folder of a room: ROOM_ID/file is expected"
             manifest.flaws.add(0, room.path, text)
             continue
         for file in _listed(room.path, manifest, besides):
             if file.is_dir():
-                text = "is a folder inside of a room's folder: ROOM_ID/file is expected"
+                text = "is a folder inside a room's folder: ROOM_ID/file is expected"
                 manifest.flaws.add(0, file.path, text)
             else:
                 written = os.path.relpath(file.path, source)
@@ -143,7 +143,7 @@ def _read_folder(manifest: Manifest, besides: Collection[str]) -> None:
 def _listed(
     folder: str, manifest: Manifest, besides: Collection[str]
 ) -> Iterator[os.DirEntry[str]]:
-    """Yield what is in a folder and not hidden, in natural order."""
+    """Yield the content of a folder in natural order, without hidden files and ``besides``."""
     try:
         with os.scandir(folder) as entries:
             everything = sorted(entries, key=lambda entry: natural(entry.name))
@@ -158,12 +158,12 @@ def _listed(
 
 
 def _is_hidden(name: str) -> bool:
-    """Tell what nobody means to upload; office programs write ``~$deck.docx`` while it is open."""
+    """Return whether a file is hidden; office programs lock an open file with ``~$deck.docx``."""
     return name.startswith((".", "~$")) or name.lower() in _DEBRIS
 
 
 def natural(name: str) -> tuple[object, ...]:
-    """Return what sorts ``chapter 9`` before ``chapter 10``."""
+    """Return a key that sorts ``chapter 9`` before ``chapter 10``."""
     parts = re.split(r"([0-9]+)", name.casefold())
     numbered = [int(part) if at % 2 else part for at, part in enumerate(parts)]
     return (numbered, name)

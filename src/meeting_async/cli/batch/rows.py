@@ -1,6 +1,6 @@
-"""The text of a manifest, line by line: CSV or JSON lines. Bytes in, rows and mistakes out; no I/O.
+"""Parsing a manifest, CSV or JSON lines: bytes in, rows and mistakes out; no I/O.
 
-Whatever the bytes are, nothing is raised: what cannot be used is a mistake with its line.
+Nothing is raised, whatever the bytes are: a line that cannot be used is returned as a mistake.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ COLUMNS = ("room_id", "document", "filename", "key")
 REQUIRED = ("room_id", "document")
 
 Row = Mapping[str, str]
-"""What a line says; what it leaves empty is not in it."""
+"""The values of a line by column; empty values are left out."""
 
 Mistake = str
 """Why a line cannot be used."""
 
 
 def rows_in(data: bytes) -> Iterator[tuple[int, Row | Mistake]]:
-    """Yield rows and mistakes with the line, from 1, where they begin.
+    """Yield each row or mistake with the number of its first line, from 1.
 
-    The format is recognised by the first character.
+    The first character decides the format.
     """
     try:
         data.decode()
@@ -51,7 +51,7 @@ Line = tuple[int, dict[str, str] | Mistake]
 def _mistakes(values: Mapping[str, object]) -> Iterator[Mistake]:
     for name, value in values.items():
         if name not in COLUMNS:
-            yield f"unknown name {name[:100]!r}: there are {', '.join(COLUMNS)}"
+            yield f"unknown name {name[:100]!r}: use {', '.join(COLUMNS)}"
         elif not isinstance(value, str | None):
             yield f"{name} is not a string"
         elif "\0" in (value or ""):
@@ -63,9 +63,9 @@ def _mistakes(values: Mapping[str, object]) -> Iterator[Mistake]:
 
 
 def _csv_lines(data: bytes) -> Iterator[Line]:
-    """Read a header line and what follows (RFC 4180; blanks after a delimiter do not count)."""
+    """Read the header and the records (RFC 4180; spaces after a delimiter are ignored)."""
     header = re.search(rb"\S[^\r\n]*", data)
-    # Excel writes what separates lists in the country it is set to; a tie goes to the first.
+    # Excel uses the list separator of its locale. If several are equally frequent: the first.
     delimiter = max(",;\t", key=lambda c: header[0].count(c.encode()) if header else 0)
     text = io.TextIOWrapper(io.BytesIO(data), encoding="utf-8", newline="")
     reader = csv.reader(text, delimiter=delimiter, skipinitialspace=True, strict=True)
@@ -73,7 +73,7 @@ def _csv_lines(data: bytes) -> Iterator[Line]:
     line = 1
     try:
         for record in reader:
-            if not any(record):  # spreadsheets write lines of delimiters for empty rows
+            if not any(record):  # spreadsheets write only delimiters for an empty row
                 pass
             elif columns:
                 yield line, _csv_row(columns, record)
@@ -98,7 +98,7 @@ def _are_columns(names: list[str]) -> bool:
 
 def _csv_row(columns: list[str], record: list[str]) -> dict[str, str] | Mistake:
     if any(record[len(columns) :]):
-        return f"{len(record)} values for {len(columns)} columns: quote delimiters"
+        return f"{len(record)} values for {len(columns)} columns: quote values that have delimiters"
     return {name: value for name, value in zip(columns, record, strict=False) if name or value}
 
 
@@ -113,13 +113,13 @@ def _json_lines(data: bytes) -> Iterator[Line]:
             value = json.loads(line.decode(), object_pairs_hook=_object)
         except (ValueError, RecursionError) as error:
             reason = getattr(error, "msg", str(error))
-            yield number, f"not JSON: {reason} (one object a line is expected)"
+            yield number, f"not JSON: {reason} (each line must be a JSON object)"
         else:
-            yield number, value if isinstance(value, dict) else "one object a line is expected"
+            yield number, value if isinstance(value, dict) else "each line must be a JSON object"
 
 
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("a name is there twice")
+        raise ValueError("a name appears twice")
     return found

@@ -1,6 +1,6 @@
-"""``meeting-async demo``: the library at work against an embedded server, over real HTTP.
+"""``meeting-async demo``: uploads to an embedded server, over real HTTP.
 
-``stage`` is what happens and what is said of it; ``documents`` makes the documents.
+``stage`` runs the demo and prints the results; ``documents`` makes the documents.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from meeting_async.cli.options import Printed
 
 
 def demo(*, debug: bool = False, output: Printed) -> int:
-    """Watch documents reach the rooms of an embedded server, one locked at first.
+    """Show uploads to the rooms of an embedded server; one room is locked at first.
 
     Args:
         debug: Show tracebacks and the library's log.

@@ -1,4 +1,4 @@
-"""Documents made for the demonstration: small, valid, and the same bytes each time."""
+"""Documents for the demo: valid files with the same bytes in each run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(24)
-"""Enough of an image to be recognised."""
+"""The beginning of an image, enough to detect its type."""
 
 _PAGE = (
     b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 595 842] "
@@ -15,7 +15,7 @@ _PAGE = (
 
 
 def pdf(lines: Sequence[str], *, size: int | None = None) -> bytes:
-    """Make a PDF of one A4 page (ISO 32000-1), filled up to ``size`` bytes if asked."""
+    """Make a PDF of one A4 page (ISO 32000-1), padded to ``size`` bytes if given."""
     made = _pdf(lines, 0)
     return made if size is None else _pdf(lines, size - len(made))
 
@@ -30,7 +30,7 @@ def _pdf(lines: Sequence[str], filler: int) -> bytes:
         b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
         b"<< /Length %d >>\nstream\n%b\nendstream" % (len(content), content),
     ]
-    # A comment of noise: no two chunks of it are alike, so none can be lost unnoticed.
+    # The padding is random text: no two chunks are equal, so a lost chunk is detected.
     noise = hashlib.shake_256(b"noise").hexdigest(filler // 2 + 1)[:filler].encode("ascii")
     made, offsets = b"%PDF-1.4\n%" + noise + b"\n", []
     for number, text in enumerate(objects, start=1):

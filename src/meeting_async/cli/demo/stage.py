@@ -1,8 +1,8 @@
-"""What the demonstration does, what it says of it, and whether that was as expected.
+"""The demo: it uploads documents, prints the outcomes, and checks that they are as expected.
 
-Single documents first: by link, to a locked room, as large as the server allows, and two
-that must be refused. Then a batch that is stopped on its way and run again. In the end every room
-must have received the very bytes that were sent, each document once and in its order.
+First single documents: one by link, one to a locked room, one as large as the server allows, and
+two that must be refused. Then a batch that is stopped half-way and run again. At the end every room
+must have received exactly the bytes that were sent, each document once and in order.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from meeting_async.testing import MeetingServer
 
 PROCESSING_SECONDS = 0.3
-"""What the server takes to convert a document; of the batch, half of that."""
+"""Duration of a conversion on the server; half of that in the batch."""
 
 LIMIT = 30 * 1024**2
-"""Bytes of the largest document that the server takes."""
+"""Largest document that the server accepts, in bytes."""
 
 LOCK_SECONDS = 2.0
-"""How long somebody else holds a room."""
+"""How long a room is locked by another client."""
 
 LOCKED, LOCKED_CLASS, ABSENT_CLASS = "room04", "class03", "class06"
 CLASSES = [f"class{number:02}" for number in range(1, 7)]
@@ -53,24 +53,24 @@ class Item:
     content: bytes = attrs.field(repr=False)
     remark: str = ""
     error: type[errors.MeetingError] | None = None
-    """What must refuse it."""
+    """The error that must refuse it; ``None`` if it must be accepted."""
     link: str | None = None
 
     def job(self) -> UploadJob:
-        """Return what to upload."""
+        """Make the job that uploads it."""
         if self.link is not None:
             return UploadJob(self.room_id, Document.from_link(self.link))
         return UploadJob(self.room_id, self.content, filename=self.name)
 
 
 def perform(output: Output) -> int:
-    """Perform, and return 0 only if everything was as expected."""
+    """Run the demo, and return 0 only if everything was as expected."""
     from meeting_async.testing import MeetingServer
 
     started = time.monotonic()
     server = MeetingServer(max_size_whiteboard_file=LIMIT, processing_seconds=PROCESSING_SECONDS)
     with tempfile.TemporaryDirectory(prefix="meeting-async-demo-") as name, server.run() as url:
-        output.say(f"A meeting server runs on {url}. It got these documents:\n")
+        output.say(f"A meeting server runs on {url}. Documents sent to it:\n")
         problems = [*_perform_single(server, output)]
         problems += _perform_batch(server, output, Path(name) / "batch.db")
     for problem in problems:
@@ -87,7 +87,7 @@ def perform(output: Output) -> int:
     return output.code()
 
 
-# --- what happens, and what of it was not as expected --------------------------------------------
+# --- uploads, and the problems found -------------------------------------------------------------
 
 
 def _perform_single(server: MeetingServer, output: Output) -> Iterator[str]:
@@ -107,8 +107,8 @@ def _perform_batch(server: MeetingServer, output: Output, journal: Path) -> Iter
     server.rooms[LOCKED_CLASS].lock(LOCK_SECONDS / 2)
     output.say(
         f"A batch of {len(items)} documents for {len(CLASSES)} rooms, with a journal. One room is\n"
-        f"taken at first, and there is no {ABSENT_CLASS}. It is stopped, then the same jobs\n"
-        "are run again:\n",
+        f"locked at first, and {ABSENT_CLASS} does not exist. The batch is stopped, then the\n"
+        "same jobs are run again:\n",
     )
     first = anyio.run(_deliver, server, items, output, journal, STOP_AFTER)
     output.say(f"  first run   {first.accepted:,} accepted, then stopped")
@@ -118,7 +118,7 @@ def _perform_batch(server: MeetingServer, output: Output, journal: Path) -> Iter
     output.say(f"  second run  {there:,} accepted, {rest}\n")
     yield from _problems(server, items, second.outcomes)
     if before != first.accepted or not there:
-        yield f"the second run did not go on after the first: {first!r}, {second!r}"
+        yield f"the second run did not resume the first: {first!r}, {second!r}"
 
 
 async def _deliver(
@@ -147,10 +147,10 @@ async def _deliver(
 
 
 def _line(item: Item, outcome: UploadOutcome) -> str:
-    """Say what became of a document."""
+    """Return the outcome of a document as one line."""
     fate, remark = f"accepted in {outcome.seconds:.1f} s", item.remark
     if item.error is not None:
-        fate = "refused unsent"
+        fate = "refused, not sent"
     elif not outcome.delivered:
         fate, remark = "NOT ACCEPTED", printable(str(outcome.error))
     return f"  {item.name:<15} to {item.room_id}  {fate:<18}  {remark}".rstrip()
@@ -197,7 +197,7 @@ def _single(server: MeetingServer) -> list[Item]:
 
 
 def _batch(server: MeetingServer) -> list[Item]:
-    """Open the rooms but one, and make documents for all of them; no two are alike."""
+    """Open all rooms except one, and make different documents for all of them."""
     for room_id in CLASSES:
         if room_id != ABSENT_CLASS:
             server.add_room(room_id).processing_seconds = PROCESSING_SECONDS / 2

@@ -1,7 +1,7 @@
-"""The report of a batch for people: one page of HTML that needs nothing but itself.
+"""The report of a batch: one HTML page without other files.
 
-``page.html.j2`` and ``style.css`` are the page. It has no script, and a policy in its head lets
-nothing be loaded.
+Its templates are ``page.html.j2`` and ``style.css``. It has no script, and the content security
+policy in its head forbids loading anything.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from meeting_async.cli.results import CATEGORIES, by_category, category_of, grou
 from meeting_async.cli.words import counted, duration, hints, message_of, reason_of, size
 
 MOST_LISTED = 100
-"""Documents or rooms that a group names; all documents are in the tables."""
+"""Most documents or rooms that a group lists; all documents are in the tables."""
 
 MOST_OPEN = 200
-"""Rows of a table that is not folded."""
+"""Most rows of a table that is open at first."""
 
 MOST_ROWS = 20_000
-"""Rows of a table; a browser takes seconds for more."""
+"""Most rows of a table; a browser needs seconds to show more."""
 
 
 def page(
@@ -33,9 +33,9 @@ def page(
 ) -> str:
     """Make the page.
 
-    ``title`` names the batch, such as the file that it was read from, and ``headline`` says how it
-    went; ``server`` is where it was sent. ``began`` is in the local time that the page is to show.
-    ``documents`` is how many there were to send: a batch that was stopped may account for fewer.
+    ``title`` names the batch, such as the file that it was read from; ``headline`` is its result
+    as a sentence; ``server`` is the base URL. ``began`` has the time zone that the page shows.
+    ``documents`` is the number to send: if a batch was stopped, the report may have fewer.
     """
     outcomes = report.outcomes
     style = _ENVIRONMENT.get_template("style.css").render()
@@ -56,7 +56,7 @@ def page(
 
 
 def _tiles(report: BatchReport, documents: int) -> Iterator[tuple[str, str, object]]:
-    """Yield the category that a number is about, its name and its value."""
+    """Yield the category (or ``""``), the name and the value of each number."""
     yield "", "accepted", report.accepted
     yield "", "by an earlier run", report.already_delivered
     for category, count in by_category(report, documents).items():
@@ -69,7 +69,7 @@ def _tiles(report: BatchReport, documents: int) -> Iterator[tuple[str, str, obje
 
 
 def _rooms(outcomes: Iterable[UploadOutcome]) -> list[tuple[str, list[UploadOutcome]]]:
-    """Return what was tried in each room: rooms with trouble first, then those that ended last."""
+    """Return the documents tried in each room: rooms with failures first, then the last to end."""
     rooms: dict[str, list[UploadOutcome]] = {}
     for outcome in outcomes:
         if outcome.status != "skipped":
@@ -78,7 +78,7 @@ def _rooms(outcomes: Iterable[UploadOutcome]) -> list[tuple[str, list[UploadOutc
 
 
 def _tables(outcomes: Iterable[UploadOutcome]) -> Iterator[tuple[str, list[UploadOutcome], bool]]:
-    """Yield titles, documents, and whether a table is open: only what needs attention is."""
+    """Yield title and documents of each table, and whether it is open: if it needs attention."""
     parts: dict[str, list[UploadOutcome]] = {"bad": [], "stopped": [], "delivered": []}
     for outcome in outcomes:
         category = category_of(outcome)
@@ -93,13 +93,13 @@ def _end(room: tuple[str, list[UploadOutcome]]) -> float:
 
 
 def _moment(seconds: float, began: datetime) -> str:
-    """Write when something happened, so many seconds after the beginning."""
+    """Return the time of day that is ``seconds`` after the start, as text."""
     at = began + timedelta(seconds=seconds)
     return at.strftime("%H:%M:%S" if at.date() == began.date() else "%d %b %H:%M:%S")
 
 
 def _message(outcome: UploadOutcome) -> str:
-    """Return what the server or the error said; what skipped it is about another document."""
+    """Return the message of the server or the error; for a skipped document only the reason."""
     if outcome.error is None:
         return outcome.receipt.msg if outcome.receipt else ""
     return reason_of(outcome.error) if outcome.status == "skipped" else message_of(outcome.error)
@@ -122,7 +122,7 @@ _ENVIRONMENT = jinja2.Environment(
     trim_blocks=True,
     lstrip_blocks=True,
     keep_trailing_newline=True,
-    # What steers a terminal or turns the direction of writing around has no place in a page either.
+    # Replaces control characters and those that reverse the direction of writing.
     finalize=lambda value: printable(value) if isinstance(value, str) else value,
 )
 _ENVIRONMENT.filters |= {

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import anyio
 
 from meeting_async._documents.source import Reader
-from meeting_async._protocol.multipart import FormPlan
+from meeting_async._protocol.multipart import MultipartFraming
 from meeting_async.errors import DocumentChanged
 
 SMALLEST_CHUNK = 64 * 1024
@@ -40,17 +40,17 @@ class MultipartBody:
 
     def __init__(
         self,
-        plan: FormPlan,
+        framing: MultipartFraming,
         name: str,
         open_document: Callable[[], Awaitable[Reader]],
         progress: Callable[[int], None] | None = None,
         before_end: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        self.length: int = plan.length
-        self.content_type: bytes = plan.content_type
+        self.length: int = framing.length
+        self.content_type: bytes = framing.content_type
         """Value of the request's ``Content-Type``."""
         self.sent: int = 0
-        self._plan = plan
+        self._framing = framing
         self._name = name
         self._open_document = open_document
         self._progress = progress
@@ -68,7 +68,7 @@ class MultipartBody:
     @property
     def document_sent(self) -> int:
         """Bytes of the document among those sent; for a link, bytes of the URL."""
-        return max(0, min(self.sent - len(self._plan.head), self._plan.size))
+        return max(0, min(self.sent - len(self._framing.part_headers), self._framing.size))
 
     def __aiter__(self) -> MultipartBody:
         return self
@@ -89,9 +89,9 @@ class MultipartBody:
     async def _next(self) -> bytes:
         if self._reader is None:
             self._reader = await self._open_document()
-            return self._plan.head
+            return self._framing.part_headers
         self._chunk_taken()
-        if self._read < self._plan.size:
+        if self._read < self._framing.size:
             chunk = await self._next_chunk(self._reader)
             self._read += len(chunk)
             self._yielded_at = anyio.current_time()
@@ -102,7 +102,7 @@ class MultipartBody:
         await self._reader.finish()
         if self._before_end is not None:
             await self._before_end()
-        return self._plan.tail
+        return self._framing.closing_boundary
 
     def _chunk_taken(self) -> None:
         """Called when the transport asks for the next chunk."""
@@ -115,9 +115,9 @@ class MultipartBody:
             self._progress(self._read)
 
     async def _next_chunk(self, reader: Reader) -> bytes:
-        left = self._plan.size - self._read
+        left = self._framing.size - self._read
         chunk = await reader.read(min(self._chunk_size, left))
         if not 0 < len(chunk) <= left:
             found = "has more than" if chunk else f"ended after {self._read:,} of"
-            raise DocumentChanged(self._name, f"it {found} {self._plan.size:,} bytes")
+            raise DocumentChanged(self._name, f"it {found} {self._framing.size:,} bytes")
         return chunk

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from meeting_async._documents.form import (
+from meeting_async._documents.multipart_body import (
     LARGEST_CHUNK,
     QUICK_SECONDS,
     SMALLEST_CHUNK,
@@ -23,7 +23,7 @@ from meeting_async._documents.form import (
 )
 from meeting_async._documents.source import Reader
 from meeting_async._models import Body
-from meeting_async._protocol.multipart import FormPlan, document_form, file_name, link_form
+from meeting_async._protocol.multipart import MultipartFraming, document_form, file_name, link_form
 from meeting_async.errors import DocumentChanged, InvalidInput
 from support.parsers import PARSERS, Part
 
@@ -97,23 +97,25 @@ def taken(body: MultipartBody) -> list[bytes]:
             return found
 
 
-def plan_of(size: int, name: str = "deck.pdf", kind: str = "application/pdf") -> FormPlan:
+def framing_of(
+    size: int, name: str = "deck.pdf", kind: str = "application/pdf"
+) -> MultipartFraming:
     """Plan the form of a document."""
     return document_form(name, kind, size, boundary=BOUNDARY)
 
 
-def body_of(plan: FormPlan, reader: Memory, *hooks: Any) -> MultipartBody:
+def body_of(framing: MultipartFraming, reader: Memory, *hooks: Any) -> MultipartBody:
     """Make a body."""
 
     async def open_document() -> Memory:
         return reader
 
-    return MultipartBody(plan, "deck.pdf", open_document, *hooks)
+    return MultipartBody(framing, "deck.pdf", open_document, *hooks)
 
 
 def form_of(data: bytes, name: str = "deck.pdf", **reader: Any) -> bytes:
     """Make the whole form of a document."""
-    return b"".join(taken(body_of(plan_of(len(data), name), Memory(data, **reader))))
+    return b"".join(taken(body_of(framing_of(len(data), name), Memory(data, **reader))))
 
 
 # --- the format ----------------------------------------------------------------------------------
@@ -125,13 +127,13 @@ def form_of(data: bytes, name: str = "deck.pdf", **reader: Any) -> bytes:
 )
 def test_the_length_is_exact(size: int) -> None:
     """Content-Length is known before the document is opened, and every byte is counted."""
-    plan = plan_of(size)
-    body = body_of(plan, Memory(b"x" * size))
+    framing = framing_of(size)
+    body = body_of(framing, Memory(b"x" * size))
     assert isinstance(body, Body)
-    assert (body.length, body.sent, body.document_sent) == (plan.length, 0, 0)
-    assert len(b"".join(taken(body))) == plan.length == body.sent
+    assert (body.length, body.sent, body.document_sent) == (framing.length, 0, 0)
+    assert len(b"".join(taken(body))) == framing.length == body.sent
     assert body.document_sent == size
-    assert repr(body) == f"<MultipartBody, {plan.length} of {plan.length} bytes sent>"
+    assert repr(body) == f"<MultipartBody, {framing.length} of {framing.length} bytes sent>"
 
 
 def test_chunks_suit_the_line(clock: Callable[[float], None]) -> None:
@@ -142,7 +144,7 @@ def test_chunks_suit_the_line(clock: Callable[[float], None]) -> None:
     assert next_chunk_size(largest, 2 * QUICK_SECONDS) == largest
     assert next_chunk_size(largest, 5 * QUICK_SECONDS) == largest // 2
     assert next_chunk_size(size, 60) == size
-    body = body_of(plan_of(5 * size), Memory(bytes(5 * size)))
+    body = body_of(framing_of(5 * size), Memory(bytes(5 * size)))
     sizes = []
     for _ in range(6):
         sizes.append(len(now(anext(body))))
@@ -180,7 +182,7 @@ def test_nasty_names_are_read_back(parse: Parser) -> None:
         clean = file_name(name)
         whole = form_of(PDF, clean)
         expected: list[Part] = [("document", clean, "application/pdf", PDF)]
-        assert undone(parse(plan_of(1).content_type, whole)) == undone(expected)
+        assert undone(parse(framing_of(1).content_type, whole)) == undone(expected)
         assert whole.partition(b"\r\n\r\n")[0].count(b"\r\n") == 2
 
 
@@ -199,7 +201,7 @@ def test_any_name_and_content_are_read_back(
         return
     expected: list[Part] = [("document", clean, "application/pdf", data)]
     whole = form_of(data, clean, step=step)
-    assert undone(parse(plan_of(1).content_type, whole)) == undone(expected)
+    assert undone(parse(framing_of(1).content_type, whole)) == undone(expected)
 
 
 NEARBY = [
@@ -219,7 +221,7 @@ def test_almost_the_boundary_in_the_data(parse: Parser) -> None:
     """All but the boundary itself, at the start, in the middle and at the end of the document."""
     for near in NEARBY:
         for data, step in ((near, 1), (near + PDF, 7), (PDF + near + PDF, 1), (near * 50, 7)):
-            parts = parse(plan_of(1).content_type, form_of(data, step=step))
+            parts = parse(framing_of(1).content_type, form_of(data, step=step))
             assert parts == [("document", "deck.pdf", "application/pdf", data)]
 
 
@@ -229,10 +231,10 @@ def test_almost_the_boundary_in_the_data(parse: Parser) -> None:
 )
 def test_links_are_read_back(parse: Parser, link: str) -> None:
     """As a plain field, to the byte."""
-    plan = link_form(link, boundary=BOUNDARY)
-    whole = b"".join(taken(body_of(plan, Memory(link.encode()))))
-    assert parse(plan.content_type, whole) == [("document_link", None, "", link.encode())]
-    assert len(whole) == plan.length
+    framing = link_form(link, boundary=BOUNDARY)
+    whole = b"".join(taken(body_of(framing, Memory(link.encode()))))
+    assert parse(framing.content_type, whole) == [("document_link", None, "", link.encode())]
+    assert len(whole) == framing.length
 
 
 # --- what is told on the way ---------------------------------------------------------------------
@@ -240,23 +242,23 @@ def test_links_are_read_back(parse: Parser, link: str) -> None:
 
 def test_what_was_sent() -> None:
     """A chunk counts when it is yielded; the transport may correct the number downward."""
-    plan = plan_of(6)
-    body = body_of(plan, Memory(b"abcdef", step=3))
+    framing = framing_of(6)
+    body = body_of(framing, Memory(b"abcdef", step=3))
     seen = []
     for _ in range(4):
         now(anext(body))
-        seen.append((body.sent - len(plan.head), body.document_sent))
-    assert seen == [(0, 0), (3, 3), (6, 6), (6 + len(plan.tail), 6)]
-    body.sent = len(plan.head) + 2
+        seen.append((body.sent - len(framing.part_headers), body.document_sent))
+    assert seen == [(0, 0), (3, 3), (6, 6), (6 + len(framing.closing_boundary), 6)]
+    body.sent = len(framing.part_headers) + 2
     assert body.document_sent == 2
-    body.sent = len(plan.head) - 1
+    body.sent = len(framing.part_headers) - 1
     assert body.document_sent == 0
 
 
 def test_progress_is_told_when_a_chunk_was_taken() -> None:
     """Called with the bytes of the document so far, up to its size and not beyond."""
     told: list[int] = []
-    body = body_of(plan_of(10), Memory(b"x" * 10, step=4), told.append)
+    body = body_of(framing_of(10), Memory(b"x" * 10, step=4), told.append)
     before = []
     for _ in range(5):
         now(anext(body))
@@ -270,31 +272,31 @@ def test_progress_that_raises_ends_the_body() -> None:
     def progress(sent: int) -> None:
         raise RuntimeError(f"after {sent}")
 
-    body = body_of(plan_of(10), Memory(b"x" * 10), progress)
+    body = body_of(framing_of(10), Memory(b"x" * 10), progress)
     with pytest.raises(RuntimeError, match="after 10"):
         taken(body)
-    assert body.sent == body.length - len(plan_of(10).tail)
+    assert body.sent == body.length - len(framing_of(10).closing_boundary)
 
 
 @pytest.mark.parametrize("error", [None, RuntimeError("not now")])
 def test_the_end_waits_for_its_hook(error: Exception | None) -> None:
     """Awaited once, after the document was sent and checked; what it raises ends the body."""
     told: list[tuple[int, bool]] = []
-    reader, plan = Memory(PDF, step=4), plan_of(len(PDF))
+    reader, framing = Memory(PDF, step=4), framing_of(len(PDF))
 
     async def before_end() -> None:
         told.append((body.document_sent, reader.finished))
         if error is not None:
             raise error
 
-    body = body_of(plan, reader, None, before_end)
+    body = body_of(framing, reader, None, before_end)
     if error is None:
         assert b"".join(taken(body)) == form_of(PDF)
         assert body.sent == body.length
     else:
         with pytest.raises(RuntimeError, match="not now"):
             taken(body)
-        assert body.sent == body.length - len(plan.tail)
+        assert body.sent == body.length - len(framing.closing_boundary)
     assert told == [(len(PDF), True)]
 
 
@@ -309,11 +311,11 @@ def test_a_document_that_ends_early_is_never_complete(there: int) -> None:
     async def before_end() -> None:
         called.append(True)
 
-    body = body_of(plan_of(len(PDF)), Memory(PDF[:there]), None, before_end)
+    body = body_of(framing_of(len(PDF)), Memory(PDF[:there]), None, before_end)
     with pytest.raises(DocumentChanged, match=f"ended after {there} of {len(PDF)} bytes") as caught:
         taken(body)
     assert caught.value.document == "deck.pdf"
-    assert body.sent == len(plan_of(1).head) + there
+    assert body.sent == len(framing_of(1).part_headers) + there
     assert called == []
 
 
@@ -325,7 +327,7 @@ def test_a_document_that_is_longer_is_never_complete() -> None:
             return b"x" * (limit + 1)
 
     for reader in (TooMuch(b""), Memory(PDF, error=DocumentChanged("deck.pdf", "more than"))):
-        body = body_of(plan_of(len(PDF)), reader)
+        body = body_of(framing_of(len(PDF)), reader)
         with pytest.raises(DocumentChanged, match="more than"):
             taken(body)
         assert body.sent < body.length
