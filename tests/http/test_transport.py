@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
@@ -444,8 +445,10 @@ async def test_closing_ends_what_is_connecting(
     assert all(received.head.startswith(b"CONNECT") for received in peer.requests)
 
 
-async def test_closing_at_any_moment_of_connecting() -> None:
-    """Either the request was sent before, or never is."""
+async def test_closing_at_any_moment_of_connecting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Either the request was sent before, or never is; no connection is left."""
+    connections = importlib.import_module("meeting_async._http.connections")
+    monkeypatch.setattr(connections, "IDLE_SECONDS", 60)
     for delay in range(12):
         with Peer(answering(reply())) as peer:
             transport = HttpxTransport()

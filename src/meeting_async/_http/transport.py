@@ -108,14 +108,14 @@ class HttpxTransport:
 
     async def send(self, request: Request, /) -> Reply:
         """Send ``request``; see :class:`Transport`."""
-        if self._is_closed:
-            raise RuntimeError("this transport is closed: make a new one")
+        self._check_open()
         if self._client is not None:
             return await send_external(self._client, request)
         if self._connections is None:  # httpcore takes 0.15 s to load, with trio if that is there
             # Not only if it is missing in sys.modules: it is there while it is still loading.
             load = importlib.import_module
             await anyio.to_thread.run_sync(load, _ENGINE, abandon_on_cancel=True)
+            self._check_open()
         return await self._own_connections().send(request)
 
     async def aclose(self) -> None:
@@ -123,6 +123,10 @@ class HttpxTransport:
         self._is_closed = True
         if self._connections is not None:
             self._connections.close()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise RuntimeError("this transport is closed: make a new one")
 
     def _own_connections(self) -> Connections:
         """Return the connections of the running event loop; drop those of an earlier one."""
