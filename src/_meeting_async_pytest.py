@@ -11,7 +11,7 @@ import contextlib
 import importlib
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
@@ -51,7 +51,7 @@ def meeting_server(request: pytest.FixtureRequest) -> Iterator[MeetingServer]:
         for room_id in rooms:
             server.add_room(room_id)
     except (TypeError, ValueError) as error:
-        pytest.fail(f"@pytest.mark.meeting_server: {error}", pytrace=False)
+        _fail(f"@pytest.mark.meeting_server: {error}")
     with contextlib.nullcontext() if in_process else server.run():
         yield server
 
@@ -95,8 +95,13 @@ def in_virtual_time(request: pytest.FixtureRequest) -> Callable[..., Any]:
         try:
             import trio.testing  # noqa: F401, PLC0415 - see above
         except ImportError:
-            pytest.fail("in_virtual_time on trio needs trio: pip install trio", pytrace=False)
+            _fail("in_virtual_time on trio needs trio: pip install trio")
     return partial(run, backend=backend)
+
+
+def _fail(problem: str) -> NoReturn:
+    """Fail the test with this text alone, without the error that led to it."""
+    raise pytest.fail.Exception(problem, pytrace=False) from None
 
 
 def _testing() -> Any:
@@ -104,7 +109,7 @@ def _testing() -> Any:
     try:
         return importlib.import_module("meeting_async.testing")
     except ImportError as error:
-        pytest.fail(str(error), pytrace=False)
+        _fail(str(error))
 
 
 def _marked(request: pytest.FixtureRequest) -> dict[str, Any]:
@@ -113,7 +118,7 @@ def _marked(request: pytest.FixtureRequest) -> dict[str, Any]:
     for marker in request.node.iter_markers("meeting_server"):  # the closest comes first
         if marker.args:
             problem = f"takes keyword arguments only, not {marker.args!r}"
-            pytest.fail(f"@pytest.mark.meeting_server: {problem}", pytrace=False)
+            _fail(f"@pytest.mark.meeting_server: {problem}")
         settings = {**marker.kwargs, **settings}
     return settings
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 import socket
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -77,6 +79,18 @@ def test_mistakes(capsys: Capture, arguments: list[str], told: str, hint: str) -
     assert ("--json" in arguments) == bool(done.out)
 
 
+@pytest.mark.parametrize("command", ["room room01", "upload room01 a.pdf", "batch m.csv"])
+def test_hints_name_the_server(
+    server: MeetingServer, capsys: Capture, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """The one that was asked: a key may belong to another."""
+    Path("m.csv").write_text("room_id,document\nroom01,a.pdf\n")
+    monkeypatch.setenv("MEETING_API_KEY", "other")
+    monkeypatch.setenv("MEETING_BASE_URL", "https://meet.example.com")
+    done = call(capsys, *command.split(), "--url", server.url)
+    assert f"MEETING_API_SECRET belong to {server.url}\n" in done.err
+
+
 def test_errors_of_ours_are_one_line(
     server: MeetingServer, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,7 +148,7 @@ def test_missing_extras_are_told_alike(
         f"sys.exit(main({command}))",
         Path.cwd(),
     )
-    told = f"error: {package} is not installed: pip install 'meeting-async[{extra}]'"
+    told = f'error: {package} is not installed: pip install "meeting-async[{extra}]"'
     assert err.splitlines()[-1] == f"meeting-async: {told}"
     assert (code, server.requests) == (2, [])
 
@@ -149,6 +163,11 @@ def test_completion(tmp_path: Path) -> None:
     assert done.code == 0
     assert "upload" in script.read_text()
     assert "--max-wait" in script.read_text()
+
+
+def test_a_room_is_shown_also_if_quiet(server: MeetingServer, capsys: Capture) -> None:
+    """What was asked for is a result, not progress."""
+    assert call(capsys, "room", "room01", "-q").out == call(capsys, "room", "room01").out != ""
 
 
 def test_logs_and_warnings_are_lines(server: MeetingServer, capsys: Capture) -> None:
@@ -219,6 +238,21 @@ def test_a_secret_that_was_given_is_not_printed() -> None:
 
 def _signed(secret: str) -> str:
     return raw_http.sign(b'{"room_id": "r1"}', secret.encode())
+
+
+def test_the_container_file_of_the_docs() -> None:
+    """It copies what the package is built from, and its command serves to the outside."""
+    root = Path(__file__).parents[2]
+    shown = (root / "docs" / "command-line.md").read_text().partition("```dockerfile\n")[2]
+    lines = shown.partition("```")[0].splitlines()
+    copied = {name for line in lines if line.startswith("COPY ") for name in line.split()[1:-1]}
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    assert copied == {"pyproject.toml", project["readme"], *project["license-files"], "src"}
+    program, command, *arguments = json.loads(lines[-1].removeprefix("CMD "))
+    assert (program, command) == ("meeting-async", "serve")
+    with _serving(*arguments) as (said, found):
+        assert "http://127.0.0.1:" in said
+    assert (arguments, found["result"].code) == (["--host", "0.0.0.0"], 0)
 
 
 def test_mistakes_of_serve(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,6 +20,7 @@ from meeting_async import (
     Finished,
     Queued,
     RetryScheduled,
+    Started,
     Verdict,
     WaitingForRoom,
     WaitingUntilActive,
@@ -90,6 +91,25 @@ def test_bars_are_honest_after_a_stop() -> None:
     assert re.match(r"1 accepted, 1 failed, 8 skipped, [\d.,]+ [MGT]iB/s", total.fields["words"])
 
 
+@pytest.mark.parametrize("width", [50, 80])
+def test_long_texts_leave_room_for_each_other(width: int) -> None:
+    """Name, bar and words are all there, and the terminal's ^C does not wrap the last line."""
+    console = Console(file=io.StringIO(), width=width, height=24, force_terminal=True)
+    bars = Bars(Output(), console, documents=8)
+    bars.report = report_of([outcome(n, status=s) for n, s in enumerate(("failed", "refused"))])
+    for number in range(2):
+        waits = {"attempt": 1, "retry_in": 2.0, "waited": 1.0, "max_wait": None}
+        bars(_event(WaitingForRoom, number, document=f"{'long ' * 20}.pdf", **waits))
+    bars.tick()
+    with console.capture() as captured:
+        console.print(*bars._progress.get_renderables())
+    shown = re.sub(r"\x1b\[[\d;]*m", "", captured.get()).splitlines()
+    assert len(shown) == 3
+    for line in shown:
+        assert re.match(r"(2 of 8|room01) .*[━╸╺]{10} (0 accepted|the room)", line)
+        assert len(line) <= width - 2
+
+
 def test_bars_fit_the_terminal() -> None:
     """As many rooms as it has lines for; a finished upload has no bar any more."""
     console = Console(file=io.StringIO(), width=80, height=10, force_terminal=True)
@@ -99,6 +119,7 @@ def test_bars_fit_the_terminal() -> None:
     bars(_event(WaitingForRoom, 1, attempt=1, retry_in=2.0, waited=1.0, max_wait=None))
     bars(_event(Finished, 0, verdict=Verdict.ACCEPTED, attempts=1, seconds=1.0))
     bars(_event(AttemptStarted, 99, attempt=1, document=None))  # a JSON call
+    bars(_event(Started, 98))  # it may be refused at once, and an empty bar says nothing
     with console.capture() as captured:
         console.print(*bars._progress.get_renderables())
     shown = re.sub(r"\x1b\[[\d;]*m", "", captured.get()).splitlines()
@@ -153,8 +174,9 @@ def test_on_a_terminal(server: MeetingServer) -> None:
     assert "━" in text
     assert "sent, waiting for the answer" in text
     lines = [re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", line) for line in re.split(r"[\r\n]+", text)]
+    assert not any(re.search("━ *$", line) for line in lines)  # a bar without words
     assert any(line.startswith("a.pdf: accepted by room01") for line in lines)
-    assert any("1 of 2 documents delivered; 1 not begun" in line for line in lines)
+    assert any("1 of 2 documents delivered; 1 left to send" in line for line in lines)
     assert text.endswith("\n")
     assert "\x1b[?25h" in text.split("━")[-1]  # the cursor is back
     assert process.returncode == 130

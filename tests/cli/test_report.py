@@ -95,26 +95,26 @@ def _headline(html: str) -> str:
             report_of([outcome(0), outcome(1, status="skipped", error=STOPPED)]),
             5,
             True,
-            "Interrupted: 1 of 5 documents delivered; 4 not begun.",
+            "Interrupted: 1 of 5 documents delivered; 4 left to send.",
         ),
         (
             report_of([outcome(0), outcome(1, status="failed", error=STOPPED)]),
             2,
             True,
-            "Interrupted: 1 of 2 documents delivered; 1 not begun.",
+            "Interrupted: 1 of 2 documents delivered; 1 left to send.",
         ),
         (
             report_of([outcome(0, status="failed", error=LOST)]),
             2,
             False,
-            "0 of 2 documents delivered; 1 failed, 1 not begun.",
+            "0 of 2 documents delivered; 1 failed, 1 left to send.",
         ),
         (
             one_of_each(),
             9,
             False,
             "2 of 9 documents delivered (1 by an earlier run); 1 may or may not have arrived, "  # noqa: ISC004 - one text
-            "2 without an active room, 1 refused, 1 failed, 1 not tried, 1 not begun.",
+            "2 without an active room, 1 refused, 1 failed, 1 not tried, 1 left to send.",
         ),
     ],
 )
@@ -130,7 +130,7 @@ def test_an_interrupted_batch_is_not_a_failed_one() -> None:
     stopped = [outcome(n, status=s, error=STOPPED) for n, s in ((2, "failed"), (3, "skipped"))]
     html = _page(report_of([outcome(0), outcome(1), *stopped]), 9, interrupted=True)
     text = _text(html)
-    assert "Left to send" in text
+    assert "Interrupted" in text.partition("left to send.")[2]
     assert "Needs attention" not in text
     assert "Run the same command again" in text
     assert not re.search(r'class="(failed|refused|unknown)(?! none)', html)
@@ -142,12 +142,12 @@ def test_everything_is_told() -> None:
     text = _text(_page(one_of_each()))
     titles = [
         "May or may not have arrived", "Without an active room", "Refused", "Failed",
-        "Not tried", "Not begun",
+        "Not tried", "Left to send",
     ]  # fmt: skip
     places = [text.index(title, text.index("Needs attention")) for title in titles]
     assert places == sorted(places)
     assert "6 documents not known to be in their rooms" in text
-    assert "1 document not begun" in text
+    assert "1 document left to send" in text
     assert "2 documents in their rooms" in text
 
 

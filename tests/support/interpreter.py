@@ -78,4 +78,4 @@ def serve() -> str | None:
 
 
 if __name__ == "__main__" and (_code := serve()) is not None:
-    exec(compile(_code, "<string>", "exec"), {"__name__": "__main__"})
+    exec(compile(_code, "<string>", "exec", dont_inherit=True), {"__name__": "__main__"})

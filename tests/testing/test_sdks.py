@@ -10,6 +10,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -53,8 +54,7 @@ def test_the_javascript_sdk(server: MeetingServer, tmp_path: Path) -> None:
         pytest.skip("needs Node.js with npm")
     command = ["npm", "install", "--ignore-scripts", "--no-fund", "plugnmeet-sdk-js@1.4.1"]
     installed = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True)
-    if installed.returncode:
-        pytest.skip(f"the SDK cannot be installed: {installed.stderr[-200:]}")
+    assert installed.returncode == 0, installed.stderr
     (tmp_path / "calls.cjs").write_text(JAVASCRIPT)
     command = ["node", "calls.cjs", server.url]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
@@ -69,9 +69,9 @@ def test_the_javascript_sdk(server: MeetingServer, tmp_path: Path) -> None:
 @pytest.mark.anyio
 async def test_the_python_sdk(server: MeetingServer) -> None:
     """Its unset fields are null, which is protobuf JSON for "not set"."""
-    sdk = pytest.importorskip("plugnmeet_sdk.PlugNMeet")
-    data = pytest.importorskip("plugnmeet_sdk.schemas.data")
-    requests = pytest.importorskip("plugnmeet_sdk.schemas.requests")
+    sdk = import_module("plugnmeet_sdk.PlugNMeet")  # it has no types
+    data = import_module("plugnmeet_sdk.schemas.data")
+    requests = import_module("plugnmeet_sdk.schemas.requests")
     api = sdk.PlugNMeet(server.url, "devkey", "devsecret")
     room = requests.RoomStatusRequest("room01")
     assert (await api.isRoomActive(room))[1]["status"] is True

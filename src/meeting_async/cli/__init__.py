@@ -32,12 +32,9 @@ def _incomplete(error: ImportError) -> int:
     """Print which extra to install and return 2; re-raise an error of any other package."""
     from meeting_async.cli.console import Output
 
-    missing: BaseException | None = error
-    while missing is not None and getattr(missing, "name", None) is None:
-        missing = missing.__cause__
-    package = str(getattr(missing, "name", "")).partition(".")[0]
+    package = str(error.name).partition(".")[0]
     if package not in _EXTRAS:
         raise error
-    install = f"pip install 'meeting-async[{_EXTRAS[package]}]'"
+    install = f'pip install "meeting-async[{_EXTRAS[package]}]"'
     Output().note(f"error: {package} is not installed: {install}")
     return 2

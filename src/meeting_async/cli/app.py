@@ -13,6 +13,7 @@ from cyclopts import App, CycloptsError, Parameter
 from meeting_async.cli.batch import batch
 from meeting_async.cli.console import PROGRAM, Output, prepared_streams
 from meeting_async.cli.demo import demo
+from meeting_async.cli.options import DEFAULTS
 from meeting_async.cli.room import room
 from meeting_async.cli.serve import serve
 from meeting_async.cli.upload import upload
@@ -61,25 +62,27 @@ app.command(upload, usage=f"Usage: {PROGRAM} upload [OPTIONS] ROOM_ID FILE...")
 
 def run(argv: Sequence[str]) -> int:
     """Run a command line and return the exit code."""
-    debug = "--debug" in argv
+    debug, server = "--debug" in argv, ""
     output = Output(as_json="--json" in argv)
     with prepared_streams(output, debug=debug):
         try:
             command, given, wanted = app.parse_args(argv, exit_on_error=False, print_error=False)
+            server = given.arguments.get("common", DEFAULTS).server
             code = command(*given.args, **given.kwargs, **dict.fromkeys(wanted, output))
         except KeyboardInterrupt:
-            output.note("interrupted: nothing was sent")
+            uploads = argv[:1] in (["upload"], ["batch"])
+            output.note("interrupted: nothing was sent" if uploads else "interrupted")
             return 130
         except ImportError:
             raise
         except Exception as error:  # noqa: BLE001 - every error is reported in one line
             if debug:
                 traceback.print_exc()
-            return _ended_by(error, argv, output)
+            return _ended_by(error, argv, output, server)
     return code if isinstance(code, int) else output.code()
 
 
-def _ended_by(error: Exception, argv: Sequence[str], output: Output) -> int:
+def _ended_by(error: Exception, argv: Sequence[str], output: Output, server: str) -> int:
     """Print the error that ended a command and what to do, and return the exit code."""
     if isinstance(error, CycloptsError):
         commands = [name for name in argv[:1] if name in app]
@@ -97,6 +100,6 @@ def _ended_by(error: Exception, argv: Sequence[str], output: Output) -> int:
         output.note(f"error: {message_of(error)}")
     else:
         output.note(f"error: {type(error).__name__}: {error} (--debug shows where)")
-    for hint in hints(error):
+    for hint in hints(error, server):
         output.note(f"hint: {hint}")
     return code

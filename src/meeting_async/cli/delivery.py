@@ -18,6 +18,7 @@ from meeting_async.cli.display import Display, display_on
 from meeting_async.cli.entries import Entry
 from meeting_async.cli.results import (
     ExitCode,
+    category_of,
     document_object,
     exit_code,
     groups_of,
@@ -142,7 +143,8 @@ class _Run:
         is_json = output.as_json
         is_told = is_json and output.say_object("document", document_object(outcome, entry))
         if not outcome.delivered or (is_json and not is_told):
-            if order.detailed or outcome.status != "skipped":
+            is_failure = outcome.status != "skipped" and category_of(outcome) != "stopped"
+            if order.detailed or is_failure:
                 output.note(_line(outcome, entry))
         elif order.detailed and not order.quiet and not is_json:
             output.tell(_line(outcome, entry))
@@ -202,7 +204,7 @@ class _Run:
         error = failure or report.stopped_by
         if error is not None and (failure or not report.total):
             self.output.note(f"error: {message_of(error)}")
-        advice = [*hints(error or first)]
+        advice = [*hints(error or first, self.order.server)]
         if report.unknown and self.order.settings.get("journal"):
             advice.append("unknown documents are sent again only with --on-unknown resend")
         is_rest = report.accepted + report.already_delivered < len(self.order)

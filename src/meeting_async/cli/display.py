@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Self
 
 from rich.console import Console, RenderableType
+from rich.constrain import Constrain
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Column
 from rich.text import Text
@@ -30,8 +31,8 @@ FRAMES_PER_SECOND = 8
 LINE_INTERVAL = 10.0
 """Seconds between two plain lines."""
 
-NAME_WIDTH, BAR_WIDTH = 40, 12
-"""Widths of the first two columns, in characters."""
+NAME_SHARE, BAR_WIDTH = 3 / 8, 10
+"""Widths of the first two columns: a share of the terminal's, and characters."""
 
 MARGIN = 3
 """Lines of the terminal that are kept free of bars."""
@@ -181,11 +182,14 @@ class Bars(Display):
             if row is not None:
                 self._progress.remove_task(self._rows.pop(event.call))
             return
+        words = printable(words_for(event))
+        if not words:
+            return
         if row is None:
             name = printable(f"{event.room_id}  {event.document}")
-            row = self._rows[event.call] = self._progress.add_task(name, total=1.0, words="")
+            row = self._rows[event.call] = self._progress.add_task(name, total=1.0, words=words)
         share = _share(event) if isinstance(event, BytesSent) else 0.0
-        self._progress.update(row, completed=share, words=printable(words_for(event)))
+        self._progress.update(row, completed=share, words=words)
 
     def tick(self) -> None:
         """Update the bar of the batch: it counts the documents tried, not those skipped."""
@@ -213,13 +217,15 @@ class _Progress(Progress):
     """A table with as many bars as the terminal has lines for."""
 
     def __init__(self, console: Console) -> None:
-        name = Column(no_wrap=True, overflow="ellipsis", max_width=NAME_WIDTH)
-        words = Column(no_wrap=True, overflow="ellipsis")
+        most = int(NAME_SHARE * console.width)
+        name = Column(no_wrap=True, overflow="ellipsis", max_width=most)
+        words = Column(no_wrap=True, overflow="ellipsis", ratio=1)
         super().__init__(
             TextColumn("{task.description}", markup=False, table_column=name),
             BarColumn(BAR_WIDTH, table_column=Column(min_width=BAR_WIDTH)),
             TextColumn("{task.fields[words]}", markup=False, table_column=words),
             console=console,
+            expand=True,
             refresh_per_second=FRAMES_PER_SECOND,
             transient=True,  # removed at the end; results are printed as lines
             redirect_stdout=False,
@@ -231,6 +237,7 @@ class _Progress(Progress):
         if not self.tasks:  # not set up yet
             return
         most = max(2, self.console.size.height - MARGIN)
-        yield self.make_tasks_table(self.tasks[:most])
+        # The terminal echoes ^C after the last line, which must not wrap.
+        yield Constrain(self.make_tasks_table(self.tasks[:most]), self.console.width - 2)
         if len(self.tasks) > most:
             yield Text(f"and {len(self.tasks) - most:,} more", "dim")

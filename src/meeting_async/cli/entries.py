@@ -21,7 +21,6 @@ from meeting_async._documents.checks import HEAD_BYTES, check_size, check_type
 from meeting_async._documents.source import unreadable
 from meeting_async._protocol.requests import room_id_bytes
 from meeting_async.cli.console import Output
-from meeting_async.cli.results import ExitCode
 from meeting_async.cli.words import labelled, message_of
 from meeting_async.errors import InvalidInput, MeetingError
 
@@ -206,8 +205,8 @@ class Flaws:
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def tell(self, output: Output) -> ExitCode:
-        """Print the mistakes in the order of the input, and return the exit code."""
+    def tell(self, output: Output) -> None:
+        """Print the mistakes in the order of the input."""
         told = sorted(self.found)[: None if output.as_json else FLAWS_SHOWN]
         for _, place, text in told:
             if output.as_json:
@@ -217,4 +216,3 @@ class Flaws:
         if self.count > len(told):
             output.note(f"… and {self.count - len(told):,} more mistakes")
         output.note("nothing was sent")
-        return ExitCode.USAGE

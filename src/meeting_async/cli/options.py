@@ -36,7 +36,7 @@ class Common:
     "Time limit in seconds; with several documents, for each of them."
     json: Annotated[bool, Parameter(help=_JSON_HELP)] = False
     quiet: Quiet = False
-    "Print only what went wrong and, with --json, the results."
+    "Print no progress and no successful uploads (with --json all results)."
     debug: bool = False
     "Show tracebacks and the library's log."
 

@@ -122,7 +122,7 @@ CATEGORIES = {
     "refused": "refused",
     "failed": "failed",
     "skipped": "not tried",
-    "stopped": "not begun",
+    "stopped": "left to send",
 }
 """Categories of documents that are not in their rooms, with a text; the most urgent first."""
 
@@ -137,7 +137,7 @@ def category_of(outcome: UploadOutcome) -> str:
 
 
 def by_category(report: BatchReport, documents: int) -> dict[str, int]:
-    """Count the documents of each category; those that the report lacks count as not begun."""
+    """Count the documents of each category; those that the report lacks are left to send."""
     found = Counter(map(category_of, report.outcomes))
     found["stopped"] += documents - report.total
     return {name: found[name] for name in CATEGORIES}

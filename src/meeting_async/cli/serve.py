@@ -140,12 +140,12 @@ Or with curl:
 
 sign() {{ printf %s "$1" | openssl dgst -sha256 -hmac "$MEETING_API_SECRET" -r; }}
 signature=$(sign {room})
-curl -sS "$MEETING_BASE_URL/auth/room/uploadWhiteboardFile" -F document=@hello.txt \\
+curl -sS -w '\\n' "$MEETING_BASE_URL/auth/room/uploadWhiteboardFile" -F document=@hello.txt \\
   -H "API-KEY: $MEETING_API_KEY" -H "Room-Id: "{room} \\
   -H "HASH-SIGNATURE: ${{signature%% *}}"
 body={body}
 signature=$(sign "$body")
-curl -sS "$MEETING_BASE_URL/auth/room/getActiveRoomInfo" -d "$body" \\
+curl -sS -w '\\n' "$MEETING_BASE_URL/auth/room/getActiveRoomInfo" -d "$body" \\
   -H "API-KEY: $MEETING_API_KEY" -H "Content-Type: application/json" \\
   -H "HASH-SIGNATURE: ${{signature%% *}}"
 """

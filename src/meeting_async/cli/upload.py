@@ -38,6 +38,7 @@ def upload(
     """
     from meeting_async.cli.delivery import Order, deliver
     from meeting_async.cli.entries import STDIN, Entry, Flaws, StdinEntry
+    from meeting_async.cli.results import ExitCode
 
     refuse_options("upload", file)
     _check_filename(file, filename)
@@ -48,9 +49,12 @@ def upload(
     client, flaws = common.client(), Flaws()
     flaws.find_in(entries, max_size())
     if flaws.count:
-        return flaws.tell(output)
+        flaws.tell(output)
+        return ExitCode.USAGE
     settings = {"concurrency": 1, "max_wait": max_wait, "timeout": common.timeout}
-    order = Order(room_id, entries, settings, detailed=True, quiet=common.quiet)
+    order = Order(
+        room_id, entries, settings, server=common.server, detailed=True, quiet=common.quiet
+    )
     return deliver(client, order, output)
 
 

@@ -66,13 +66,14 @@ def labelled(label: str, text: str) -> str:
     return text if label in text else f"{label}: {text}"
 
 
-def hints(error: BaseException | None) -> Iterator[str]:
-    """Yield at most one line: the command or setting that helps with an error."""
+def hints(error: BaseException | None, server: str = "") -> Iterator[str]:
+    """Yield at most one line: the command or setting that helps with an error of ``server``."""
+    server = server or "this server"
     match error:
         case errors.ConfigurationError():
             yield f"`{PROGRAM} serve` runs a server on this machine and prints what to export"
         case errors.AuthenticationFailed():
-            yield "check that MEETING_API_KEY and MEETING_API_SECRET belong to this server"
+            yield f"check that MEETING_API_KEY and MEETING_API_SECRET belong to {server}"
         case errors.RoomNotFound() | errors.RoomNotActive():
             yield (
                 f"there is no session in room {error.room_id}: open it first; "
@@ -81,9 +82,9 @@ def hints(error: BaseException | None) -> Iterator[str]:
         case errors.ConnectFailed() if not isinstance(error, errors.ResourceExhausted):
             yield "check the address of the server: MEETING_BASE_URL or --url"
         case errors.UnexpectedReply():
-            yield "check that MEETING_BASE_URL or --url is the address of the meeting server"
+            yield f"check MEETING_BASE_URL or --url: is {server} the meeting server?"
         case errors.RoomBusy():
-            yield f"try again later; --max-wait SECONDS sets how long `{PROGRAM}` waits"
+            yield "try again later; --max-wait SECONDS sets how long to wait for a room"
         case errors.DocumentTooLarge():
             yield "MEETING_MAX_SIZE_WHITEBOARD_FILE must be the limit of the server"
 

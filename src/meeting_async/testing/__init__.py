@@ -15,11 +15,9 @@ and replies, so that one bug cannot hide another.
 try:
     import h11 as _h11
     import python_multipart as _python_multipart
-except ImportError as _error:
-    raise ImportError(
-        f"meeting_async.testing needs {_error.name}: "
-        'install the extra "testing", for example: pip install "meeting-async[testing]"'
-    ) from _error
+except ModuleNotFoundError as _error:
+    _hint = f'meeting_async.testing needs {_error.name}: pip install "meeting-async[testing]"'
+    raise ModuleNotFoundError(_hint, name=_error.name) from _error
 
 from meeting_async.testing._application import RecordedRequest
 from meeting_async.testing._files import ACCEPTED_KINDS

@@ -69,6 +69,7 @@ def batch(
     """
     from meeting_async.cli.batch.manifest import manifest_of
     from meeting_async.cli.delivery import Order, deliver
+    from meeting_async.cli.results import ExitCode
 
     refuse_options("batch", [source])
     client = None if check else common.client()
@@ -77,7 +78,8 @@ def batch(
     manifest = manifest_of(source, besides=[*ours, *([report] if report else [])])
     manifest.flaws.find_in(manifest.entries, max_size())
     if manifest.flaws.count:
-        return manifest.flaws.tell(output)
+        manifest.flaws.tell(output)
+        return ExitCode.USAGE
     sums = f"{manifest}, checked in {time.monotonic() - started:.1f} s"
     if client is None:
         return _tell_check(manifest, sums, output)

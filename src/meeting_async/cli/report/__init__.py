@@ -84,7 +84,7 @@ def _tables(outcomes: Iterable[UploadOutcome]) -> Iterator[tuple[str, list[Uploa
         category = category_of(outcome)
         parts[category if category in parts else "bad"].append(outcome)
     yield "not known to be in their rooms", parts["bad"], len(parts["bad"]) <= MOST_OPEN
-    yield "not begun", parts["stopped"], False
+    yield "left to send", parts["stopped"], False
     yield "in their rooms", parts["delivered"], False
 
 
@@ -108,7 +108,7 @@ def _message(outcome: UploadOutcome) -> str:
 _ADVICE = {
     "unknown": "Sent completely, but no valid answer came back. Look into the room before you "
     "send it again: if it is there already, the room shows it twice.",
-    "rooms": "Nothing was sent to these rooms. Open them, then run the same command again.",
+    "rooms": "No session is running in these rooms. Open them, then run the same command again.",
     "refused": "Refused by the server or by a local check. Fix the cause before retrying.",
     "failed": "These did not reach their rooms. It is safe to send them again.",
     "skipped": "Not sent, because something before them failed. Fix that, then send them.",
