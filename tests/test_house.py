@@ -19,12 +19,12 @@ FLOORS = [
     {"_config", "_delivery"},
     {"_batch"},
     {"_client"},
-    {"__init__", "transports", "signers", "rooms", "journals", "redis", "testing"},
+    {"__init__", "transports", "signers", "rooms", "journals", "otel", "redis", "testing", "web"},
     {"cli"},
     {"__main__"},
 ]
 FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names}
-PURE = {"_text", "errors", "_models", "_events", "_policies", "_protocol", "_delivery/retry"}
+PURE = {"_text", "errors", "_models", "_events", "_policies", "_protocol", "_delivery/retry", "web"}
 IO = {"anyio", "asyncio", "httpcore", "httpx", "random", "socket", "tenacity", "time", "trio"}
 
 

@@ -23,6 +23,7 @@ from meeting_async._events import (
     Finished,
     Queued,
     RetryScheduled,
+    Started,
     WaitingForRoom,
     WaitingUntilActive,
 )
@@ -45,6 +46,7 @@ __all__ = [
     "Queued",
     "RetryPolicy",
     "RetryScheduled",
+    "Started",
     "Timeouts",
     "UploadJob",
     "UploadOutcome",

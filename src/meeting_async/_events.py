@@ -25,11 +25,17 @@ class Event:
     room_id: str | None
     """The room, if the call has one."""
     document: str | None
-    """Name of the document, or the link without its query; ``None`` for JSON calls."""
+    """Name of the document, or the link without its query; ``None`` for JSON calls, and until it is
+    known."""
     key: str | None = None
     """Key of the job in a batch."""
     index: int | None = None
     """Index of the job in the input of a batch, from 0."""
+
+
+@attrs.frozen(kw_only=True)
+class Started(Event):
+    """The call begins: the first event of every call, exactly once."""
 
 
 @attrs.frozen(kw_only=True)
@@ -107,6 +113,13 @@ class Finished(Event):
     """Number of attempts."""
     seconds: float
     """How long the call took."""
+    bytes_sent: int = 0
+    """Bytes of the document that were handed to the operating system, in all attempts together."""
+    bytes_resent: int = 0
+    """Those of them that were sent more than once, after refusals and interruptions."""
+    waited: float = 0.0
+    """Seconds that the upload waited for its room: behind other uploads of this application, and
+    for the server's lock."""
     error: MeetingError | None = attrs.field(default=None, eq=False)
     """The error that the call raises; ``None`` if accepted, cancelled, or not an error of this
     library."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import json
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
 import attrs
@@ -151,6 +151,16 @@ class Attempt:
     """Bytes of the document that were handed to the operating system."""
     body_seconds: float | None = None
     """Seconds until the whole document was sent; ``None`` if it was not."""
+
+
+def bytes_sent(attempts: Iterable[Attempt]) -> int:
+    """Return the bytes of a document that were sent in all attempts together."""
+    return sum(attempt.bytes_sent for attempt in attempts)
+
+
+def bytes_resent(attempts: Collection[Attempt]) -> int:
+    """Return the bytes of a document that were sent more than once."""
+    return bytes_sent(attempts) - max((attempt.bytes_sent for attempt in attempts), default=0)
 
 
 @attrs.frozen(kw_only=True)

@@ -17,6 +17,7 @@ from meeting_async import (
     Finished,
     MeetingClient,
     RetryPolicy,
+    Started,
     Timeouts,
     UploadReceipt,
 )
@@ -499,7 +500,7 @@ async def test_the_life_of_a_client() -> None:
     with pytest.raises(RuntimeError, match="closed"):
         await closed.upload_whiteboard_file("room01", PDF, filename="deck.pdf")
     assert "closed" in repr(closed)
-    assert [type(event) for event in ends] == [Finished, Finished]
+    assert [type(event) for event in ends] == [Started, Finished] * 2
 
 
 def test_receipts_are_public_values(run: Run) -> None:

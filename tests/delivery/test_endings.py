@@ -170,7 +170,7 @@ def test_unusable_timeouts(run: Run, timeout: Any) -> None:
                 recorder.events.clear()
                 with pytest.raises(InvalidInput, match="timeout"):
                     await call(timeout=timeout)
-                assert recorder.kinds == ["Finished"]
+                assert recorder.kinds == ["Started", "Finished"]
         assert not transport.visits
 
     run(main)

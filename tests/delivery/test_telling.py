@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 import meeting_async
@@ -23,6 +24,7 @@ from meeting_async import (
     Event,
     Finished,
     RetryScheduled,
+    Started,
     Timeouts,
     Verdict,
     WaitingForRoom,
@@ -45,12 +47,14 @@ from meeting_async.signers import SignedHeaders
 from meeting_async.testing import run_in_virtual_time
 from support.fake_rooms import (
     Act,
+    FakeRooms,
     absent,
     accepted,
     busy,
     conversion_failed,
     cut_off,
     hanging,
+    job,
     lost,
     record,
     refused,
@@ -107,9 +111,9 @@ async def told(*script: Act, data: Any = PDF, **settings: Any) -> EventRecorder:
 def test_the_events_of_typical_courses(
     run: Run, script: list[Act], how: dict[str, Any], kinds: list[str], verdict: str, attempts: int
 ) -> None:
-    """Each attempt begins and reports, each wait is announced, the end comes once and last."""
+    """The call and each attempt begin and report, waits are announced, the end comes once, last."""
     recorder = run(lambda: told(*script, **how))
-    assert recorder.kinds == kinds
+    assert recorder.kinds == ["Started", *kinds]
     assert (recorder.finished.verdict, recorder.finished.attempts) == (verdict, attempts)
     assert (recorder.finished.error is None) is (verdict == "accepted")
     assert [e.attempt for e in recorder.of(AttemptStarted)] == list(range(1, attempts + 1))
@@ -117,7 +121,8 @@ def test_the_events_of_typical_courses(
     for event in recorder.events:
         facts = (event.operation, event.room_id, event.host)
         assert facts == ("room/uploadWhiteboardFile", "room01", "meet.test:443")
-        assert event.document in {"deck.pdf", "https://f.test/a?…"}
+        known = (None,) if isinstance(event, Started) else ("deck.pdf", "https://f.test/a?…")
+        assert event.document in known
 
 
 def test_waits_and_retries_say_why_and_how_long(run: Run) -> None:
@@ -135,6 +140,95 @@ def test_waits_and_retries_say_why_and_how_long(run: Run) -> None:
     total = wait.retry_in + throttled.retry_in + unsent.retry_in
     assert recorder.times[-1] == pytest.approx(total)
     assert recorder.finished.seconds == pytest.approx(total)
+
+
+# --- sums ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("script", "how", "sent", "resent", "sending"),
+    [
+        ([accepted(sending=3, replying=2)], {}, 1000, 0, 0),
+        ([cut_off(), accepted()], {}, 1000, 0, 0),  # before the document
+        ([lost(sending=3)], {}, 1000, 0, 0),
+        ([reply(429, b"", "5"), accepted()], {}, 2000, 1000, 0),
+        ([busy(sending=2), accepted(sending=3)], {}, 2000, 1000, 0),
+        ([busy(), busy(sending=2), accepted()], {}, 3000, 2000, 2),
+        ([busy(), conversion_failed(sending=3)], {}, 2000, 1000, 0),
+        ([busy(), lost(sending=3)], {}, 2000, 1000, 0),
+        ([busy(), hanging(sending=3)], {"timeout": 60}, 2000, 1000, 0),
+        ([busy()], {"max_wait": 0.1}, 1000, 0, 0),
+        ([accepted()], {"data": LINK}, 0, 0, 0),
+        ([], {"data": b""}, 0, 0, 0),
+    ],
+)
+def test_the_sums_of_a_call(
+    run: Run, script: list[Act], how: dict[str, Any], sent: int, resent: int, sending: float
+) -> None:
+    """Bytes, those sent again, and the wait for the room: the waits, and sending in vain."""
+    recorder = run(lambda: told(*script, **how))
+    waits = sum(event.retry_in for event in recorder.of(WaitingForRoom))
+    finished = recorder.finished
+    assert (finished.bytes_sent, finished.bytes_resent) == (sent, resent)
+    assert finished.waited == pytest.approx(waits + sending)
+
+
+@pytest.mark.parametrize("seconds", [2, 12])
+def test_the_queue_counts_as_waiting(run: Run, seconds: float) -> None:
+    """Behind another upload of this application, also if the wait is cut short."""
+
+    async def main() -> float:
+        transport, recorder = Scripted(accepted(replying=10), accepted(replying=3)), EventRecorder()
+        async with client_of(transport) as client, anyio.create_task_group() as group:
+            group.start_soon(put(), client, Path())
+            await anyio.sleep(1)
+            with anyio.move_on_after(seconds):
+                await put(on_event=recorder)(client, Path())
+        assert recorder.kinds[:2] == ["Started", "Queued"]
+        return recorder.finished.waited
+
+    assert run(main) == pytest.approx(min(seconds, 9))
+
+
+def test_the_calls_of_a_job_count_once(run: Run) -> None:
+    """A job whose room ended sends its document in two calls; their sums are those of the job."""
+
+    async def main() -> None:
+        acts = iter([busy(), absent(), busy(), accepted()])
+        recorder = EventRecorder()
+        rooms = FakeRooms(lambda _: next(acts), ask=lambda _: accepted())
+        async with client_of(rooms, on_event=recorder) as client:
+            async with client.upload_many([job("room01", 0, PDF)], wait_active=60) as batch:
+                (outcome,) = (await batch.wait()).outcomes
+        finished = recorder.of(Finished)
+        assert outcome.bytes_sent == 4000 == sum(event.bytes_sent for event in finished)
+        assert outcome.bytes_resent == 3000 == sum(event.bytes_resent for event in finished)
+
+    run(main)
+
+
+# --- observers -----------------------------------------------------------------------------------
+
+
+def test_observers_of_a_session(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """They get every event but progress, whatever ``on_event`` a call has, and whoever raises."""
+
+    def raises(event: Event) -> None:
+        raise LookupError
+
+    async def main() -> None:
+        observer, own = EventRecorder(), EventRecorder()
+        async with client_of(Scripted(then=lambda _: accepted()), on_event=raises) as client:
+            client._session.observers += [raises, observer]
+            await put()(client.with_options(on_event=None), Path())
+            await put(on_event=own)(client, Path())
+            await put()(client, Path())
+        assert observer.kinds == ["Started", "AttemptStarted", "Finished"] * 3
+        assert own.kinds == ["Started", *ONE, "Finished"]
+
+    run(main)
+    warnings = [entry for entry in caplog.records if "observer raised" in entry.getMessage()]
+    assert len(warnings) == 3 + 3 + 3 + 4
 
 
 # --- the end of every call -----------------------------------------------------------------------
@@ -206,7 +300,7 @@ ENDINGS: dict[str, tuple[Ending, list[Act], dict[str, Any], Any, str]] = {
 @pytest.mark.parametrize(
     ("end", "script", "how", "error", "verdict"), ENDINGS.values(), ids=ENDINGS
 )
-async def test_every_call_finishes_exactly_once(
+async def test_every_call_starts_and_finishes_exactly_once(
     end: Ending, script: list[Act], how: dict[str, Any], error: Any, verdict: str, tmp_path: Path
 ) -> None:
     """Also one that is refused before anything was sent; every event carries its call's number."""
@@ -223,6 +317,7 @@ async def test_every_call_finishes_exactly_once(
                 assert ours.operation
     assert recorder.finished.verdict == verdict
     assert recorder.finished.attempts == len(recorder.of(AttemptStarted))
+    assert recorder.of(Started) == [recorder.events[0]]
     assert {event.call for event in recorder.events} == {recorder.finished.call}
     assert recorder.finished.call > 0
 
@@ -241,7 +336,9 @@ def test_an_observer_of_a_single_call(run: Run) -> None:
             assert not client_wide.events
             assert len(own.of(Finished)) == 4
             await client.call("room/create")
-            assert client_wide.kinds == ["AttemptStarted", "Finished"]
+            assert client_wide.kinds == ["Started", "AttemptStarted", "Finished"]
+            await client.call("/room/create")
+            assert {event.operation for event in client_wide.events} == {"room/create"}
 
     run(main)
 
@@ -295,8 +392,8 @@ def test_an_observer_that_raises_changes_nothing(
             return await put()(client, Path())
 
     assert run_in_virtual_time(main).size == len(PDF)
-    warnings = [entry for entry in caplog.records if "on_event raised" in entry.getMessage()]
-    assert len(warnings) == 6
+    warnings = [entry for entry in caplog.records if "observer raised" in entry.getMessage()]
+    assert len(warnings) == 7
     assert all(entry.exc_info for entry in warnings)
 
 
@@ -417,8 +514,8 @@ def test_every_field_of_an_event_is_in_extra(log: Any) -> None:
     recorder = run_in_virtual_time(told, busy(), accepted())
     entries = {entry.action: entry for entry in log.records if entry.name == "meeting_async"}
     for event in recorder.events:
-        if type(event) is BytesSent:
-            continue  # progress is not logged
+        if isinstance(event, Started | BytesSent):
+            continue  # not logged
         entry = entries[type(event).__name__]
         names = [name for name in event.__annotations__ if name != "attempt"]
         assert all(hasattr(entry, name) for name in names)

@@ -399,10 +399,11 @@ def test_busy_with_an_upload_from_here(run: Run, max_wait: float) -> None:
             recorder = EventRecorder()
             with pytest.raises(RoomBusy, match="another upload of this application has") as caught:
                 await upload(client, max_wait=max_wait, on_event=recorder)
-            assert recorder.kinds == (["Queued", "Finished"] if max_wait else ["Finished"])
+            assert recorder.kinds == ["Started", *(["Queued"] if max_wait else []), "Finished"]
             assert recorder.finished.verdict is Verdict.BUSY
             assert anyio.current_time() == 1 + max_wait
             assert caught.value.waited == pytest.approx(max_wait)
+            assert recorder.finished.waited == pytest.approx(max_wait)
             assert caught.value.free_in is None
 
     run(main)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Sized
 from functools import partial
 from types import TracebackType
@@ -140,6 +141,7 @@ class Batch:
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(self._state.session.in_use())
             self._state.began = anyio.current_time()
+            self._context = contextvars.copy_context()
             await self._open_journal(stack)
             try:
                 async with anyio.create_task_group() as self._tasks:
@@ -254,7 +256,8 @@ class Batch:
             when_ended=partial(self._leave_room, room, doomed),
         )
         self._running.add(runner)
-        self._tasks.start_soon(self._run, runner, room, queued, doomed)
+        # Not with the context of the job that released its permit.
+        self._context.run(self._tasks.start_soon, self._run, runner, room, queued, doomed)
 
     async def _run(
         self, runner: JobRunner, room: str, queued: _Queued, doomed: list[_Queued]

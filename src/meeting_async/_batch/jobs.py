@@ -8,6 +8,7 @@ from typing import Literal
 
 import attrs
 
+from meeting_async import _models
 from meeting_async._documents.detect import Uploadable
 from meeting_async._documents.document import Document
 from meeting_async._models import Attempt, UploadReceipt, Verdict
@@ -82,12 +83,12 @@ class UploadOutcome:
     @property
     def bytes_sent(self) -> int:
         """Bytes of the document that were sent, in all attempts together."""
-        return sum(attempt.bytes_sent for attempt in self.attempts)
+        return _models.bytes_sent(self.attempts)
 
     @property
     def bytes_resent(self) -> int:
         """Bytes that were sent more than once, after refusals and interruptions."""
-        return self.bytes_sent - max((attempt.bytes_sent for attempt in self.attempts), default=0)
+        return _models.bytes_resent(self.attempts)
 
     @property
     def waited(self) -> float:

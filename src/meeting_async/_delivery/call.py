@@ -17,7 +17,7 @@ from meeting_async._delivery.observer import Observer, check_callback
 from meeting_async._delivery.retry import AttemptResult, Done, RetryState, Stop, Wait
 from meeting_async._delivery.session import Options, Session, call_numbers
 from meeting_async._events import OnEvent
-from meeting_async._models import Attempt, Verdict
+from meeting_async._models import Attempt, Verdict, bytes_resent, bytes_sent
 from meeting_async._protocol.replies import ParsedReply
 from meeting_async._text import short_repr
 from meeting_async.errors import (
@@ -105,12 +105,19 @@ class Call:
     key: str | None
     index: int | None
     began: float
+    retry_state: RetryState | None = attrs.field(default=None, init=False)
+    """Of an upload, once its arguments are checked."""
     ends_at: float = attrs.field(default=math.inf, init=False)
     """When ``timeout`` ends it, on the event loop's clock."""
     number: int = attrs.field(factory=lambda: next(call_numbers), init=False)
+    _earlier: tuple[Attempt, ...] = attrs.field(init=False)
+    """Attempts of earlier calls of the same job."""
+
+    def __attrs_post_init__(self) -> None:
+        self._earlier = tuple(self.log.attempts)
 
     def emit(self, kind: type[_events.Event], **facts: Any) -> None:
-        """Emit an event to the log and to ``on_event``."""
+        """Emit an event to the log, to ``on_event`` and to the observers of the session."""
         if not self.observer.ignores(kind):
             self.observer.emit(kind(**self._facts(), **facts))
 
@@ -183,11 +190,15 @@ class Call:
             self.add_facts_to(ours)
         if isinstance(error, RoomNotFound | RoomNotActive):
             self.session.forget(self.room_id)
+        attempts, earlier, now = self.log.attempts, self._earlier, anyio.current_time()
         self.emit(
             _events.Finished,
             verdict=self.log.verdict(error),
-            attempts=len(self.log.attempts),
-            seconds=anyio.current_time() - self.began,
+            attempts=len(attempts),
+            seconds=now - self.began,
+            bytes_sent=bytes_sent(attempts) - bytes_sent(earlier),
+            bytes_resent=bytes_resent(attempts) - bytes_resent(earlier),
+            waited=self.retry_state.waited(now) if self.retry_state else 0.0,
             error=ours,
         )
 
@@ -216,7 +227,7 @@ def new_call(
         options=options,
         operation=operation,
         room_id=room_id if isinstance(room_id, str) else "",
-        observer=Observer(options.on_event if on_event is None else on_event),
+        observer=Observer(options.on_event if on_event is None else on_event, session.observers),
         log=AttemptLog() if log is None else log,
         key=key,
         index=index,
@@ -226,11 +237,12 @@ def new_call(
 
 @asynccontextmanager
 async def running(call: Call, timeout: float | None) -> AsyncGenerator[None, None]:
-    """Apply the call's timeout, and emit its last event, exactly once.
+    """Apply the call's timeout, and emit its first and its last event, exactly once each.
 
     If an attempt of an upload may have arrived, every error becomes ``UploadOutcomeUnknown``.
     """
     try:
+        call.emit(_events.Started)
         with call.session.in_use():
             if timeout is None:
                 yield

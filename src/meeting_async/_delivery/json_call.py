@@ -32,8 +32,9 @@ async def call_json(
     call: Call, path: str, payload: object, retry_safety: RetrySafety, *, timeout: float | None
 ) -> ParsedReply:
     """Make a signed JSON call and return the answer that accepts it."""
+    call.operation = call.operation.removeprefix("/")
     async with running(call, timeout):
-        call.operation = requests.method_path(path)
+        requests.method_path(path)
         return await _repeated(call, requests.json_bytes(payload), retry_safety)
 
 

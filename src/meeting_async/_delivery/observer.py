@@ -1,9 +1,10 @@
-"""Events go to the log and to ``on_event``, whose exceptions do not end a call."""
+"""Events go to the log, to ``on_event`` and to observers, whose exceptions do not end a call."""
 
 from __future__ import annotations
 
 import inspect
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import anyio
@@ -24,7 +25,7 @@ OBSERVER_SHARE = 0.1
 logger = logging.getLogger("meeting_async")
 logger.addHandler(logging.NullHandler())  # the program configures its logging
 
-_CALL = "call %(call)d, %(operation)s on %(host)s, room %(room_id)s, document %(document)s: "
+_CALL = "call %(call)d, %(operation)s on %(host)s%(target)s: "
 
 _MESSAGES: dict[type[Event], tuple[int, str]] = {
     _events.Queued: (logging.INFO, _CALL + "waits behind another upload of this application"),
@@ -52,21 +53,28 @@ _FINISHED_LEVELS = {Verdict.ACCEPTED: logging.DEBUG, Verdict.UNKNOWN: logging.ER
 
 @attrs.define
 class Observer:
-    """Logs events and passes them to the callback, whose exceptions do not end the call."""
+    """Logs events and passes them to the callback and to the observers of the session.
+
+    Their exceptions do not end the call.
+    """
 
     callback: OnEvent | None = None
+    observers: Sequence[OnEvent] = ()
     _next_progress: float = 0.0
 
     def emit(self, event: Event) -> None:
-        """Log an event and pass it to the callback."""
+        """Log an event and pass it on."""
         _log(event)
         if self.callback is not None:
             _notify(self.callback, event)
+        for observer in self.observers:
+            _notify(observer, event)
 
     def ignores(self, kind: type[Event]) -> bool:
         """Return whether such an event would go nowhere, so that it need not be made."""
         level = logging.ERROR if kind is _events.Finished else _MESSAGES.get(kind, (0, ""))[0]
-        return self.callback is None and not (level and logger.isEnabledFor(level))
+        is_logged = level and logger.isEnabledFor(level)
+        return self.callback is None and not self.observers and not is_logged
 
     def emit_progress(self, event: _events.BytesSent, *, is_last: bool) -> None:
         """Pass progress on, at most ten times a second, and less often to a slow callback."""
@@ -99,7 +107,7 @@ def _notify(callback: OnEvent, event: Event) -> None:
         callback(event)
     # A plain function cannot be cancelled, so a cancellation exception is its own error.
     except (Exception, anyio.get_cancelled_exc_class()):
-        logger.warning("on_event raised; the call goes on", exc_info=True, extra=_OBSERVER)
+        logger.warning("an observer raised; the call goes on", exc_info=True, extra=_OBSERVER)
 
 
 _OBSERVER = {"action": "observer"}
@@ -111,4 +119,7 @@ def _log(event: Event) -> None:
         level = _FINISHED_LEVELS.get(event.verdict, level)
     if message and logger.isEnabledFor(level):
         facts = attrs.asdict(event, recurse=False)
-        logger.log(level, message, facts, extra={"action": type(event).__name__, **facts})
+        named = (("room", event.room_id), ("document", event.document))
+        target = "".join(f", {kind} {name}" for kind, name in named if name is not None)
+        extra = {"action": type(event).__name__, **facts}
+        logger.log(level, message, {**facts, "target": target}, extra=extra)

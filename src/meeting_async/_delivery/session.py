@@ -67,6 +67,8 @@ class Session:
     locks: RoomLocks | None = None
     """``None``: the locks of the running event loop."""
     default_headers: HeaderPairs = ()
+    observers: list[OnEvent] = attrs.field(factory=list, init=False)
+    """Called with every event except BytesSent, whatever ``on_event`` a call has."""
     budget: RetryBudget = attrs.field(factory=RetryBudget, init=False)
     probe_reliability: ProbeReliability = attrs.field(factory=ProbeReliability, init=False)
     host: str = attrs.field(init=False)

@@ -92,7 +92,7 @@ async def upload_document(
 def _new_state(call: Call, max_wait: float | None) -> RetryState:
     options = call.options
     lock = options.lock if max_wait is None else attrs.evolve(options.lock, max_wait=max_wait)
-    return RetryState(
+    call.retry_state = RetryState(
         retry_safety=RetrySafety(options.delivery),
         retry=options.retry,
         lock=lock,
@@ -100,6 +100,7 @@ def _new_state(call: Call, max_wait: float | None) -> RetryState:
         probe_reliability=call.session.probe_reliability,
         ends_at=call.ends_at,
     )
+    return call.retry_state
 
 
 def _receipt(call: Call, answer: ParsedReply) -> UploadReceipt:
@@ -152,7 +153,8 @@ async def _room_lock(
                 await held.enter_async_context(locks.acquire(room, timeout=limit))
             except TimeoutError:
                 raise _taken(call, began) from None
-            state.queued(anyio.current_time() - began)
+            finally:
+                state.queued(anyio.current_time() - began)
         release = held.pop_all()
     error: BaseException | None = None
     try:
@@ -222,7 +224,12 @@ async def _attempt_once(
     if result is None:
         if state.must_probe and (wait := await _probe(call, state, room)):
             return wait
-        result = await _send(call, room, document, content, hooks)
+        began = anyio.current_time()
+        try:
+            result = await _send(call, room, document, content, hooks)
+        except BaseException:
+            state.paused(anyio.current_time() - began)
+            raise
     call.log.add(result, call_began=call.began, is_upload=True)
     if result.verdict is Verdict.ACCEPTED:
         call.session.settle_doubt(call.room_id)
