@@ -14,15 +14,14 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import urlsplit
 
 import anyio
 import attrs
 from anyio.abc import TaskGroup
 
-import answers
 from meeting_async import Batch, BatchReport, Document, MeetingClient, UploadJob, UploadOutcome
 from meeting_async.errors import InvalidInput, MeetingError
+from meeting_async.web import public_detail, public_name
 
 logger = logging.getLogger(__name__)
 
@@ -149,7 +148,7 @@ class Batches:
             await file.write_text(json.dumps(_summary(report)), "utf-8")
         except (MeetingError, OSError) as error:  # of the journal or the disk; no job raises
             logger.exception("batch %s failed", batch_id)
-            progress.tell("failed", {"detail": answers.explain(error)}, last=True)
+            progress.tell("failed", {"detail": public_detail(error)}, last=True)
         else:
             progress.tell("report", _summary(report), last=True)
         self._forget_old(batch_id)
@@ -194,7 +193,7 @@ class Batches:
         try:
             jobs = json.loads(order)["jobs"]
         except (ValueError, LookupError, TypeError) as error:
-            raise _wrong("order", order, 'is not JSON of the form {"jobs": [...]}') from error
+            raise _wrong("jobs", order, 'is not JSON of the form {"jobs": [...]}') from error
         if not isinstance(jobs, list) or not jobs:
             raise _wrong("jobs", jobs, "is not a list of jobs")
         return [self._job(number, job) for number, job in enumerate(jobs, 1)]
@@ -232,19 +231,18 @@ def _facts(outcome: UploadOutcome) -> dict[str, Any]:
     return {
         "index": outcome.index,
         "room_id": outcome.room_id,
-        "document": _name(outcome.document),
+        "document": public_name(outcome.document),
         "status": outcome.status,
         "delivered": None if outcome.status == "unknown" else outcome.delivered,
-        "detail": answers.explain(outcome.error),
+        "detail": _detail(outcome.error),
     }
 
 
-def _name(document: str) -> str:
-    """Return the name of a document, and of a link only the last part: a host is not shown."""
-    return urlsplit(document).path.rpartition("/")[2] if "://" in document else document
+def _detail(error: Exception | None) -> str | None:
+    return None if error is None else public_detail(error)
 
 
 def _summary(report: BatchReport) -> dict[str, Any]:
     names = ("total", "accepted", "already_delivered", "refused", "failed", "unknown", "skipped")
     facts = {name: getattr(report, name) for name in names}
-    return {**facts, "stopped_by": answers.explain(report.stopped_by)}
+    return {**facts, "stopped_by": _detail(report.stopped_by)}

@@ -21,11 +21,11 @@ from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpRe
 from django.urls import path
 from django.utils.decorators import async_only_middleware
 
-import answers
 from batches import EVENT_STREAM, Batches
 from disconnects import Background, limit_silence
 from meeting_async import Document, MeetingClient, UploadReceipt
 from meeting_async.errors import MeetingError
+from meeting_async.web import HttpAnswer, http_answer
 
 MAX_WAIT = 20.0
 """Seconds to wait for a locked room: proxies time out after a minute."""
@@ -59,9 +59,9 @@ async def upload(request: HttpRequest, room_id: str) -> HttpResponse:
             return await client.upload_whiteboard_file(room_id, document, max_wait=MAX_WAIT)
 
     if request.GET.get("when_gone") == "cancel":  # what Django does
-        return respond(answers.delivered(await work()))
+        return respond(http_answer(await work()))
     background: Background = of(request, "background")
-    return respond(answers.delivered(await background.finish(work)))
+    return respond(http_answer(await background.finish(work)))
 
 
 async def begin(request: HttpRequest) -> HttpResponse:
@@ -92,7 +92,7 @@ def of(request: HttpRequest, name: str) -> Any:
     return request.scope["state"][name]
 
 
-def respond(answer: answers.Answer) -> HttpResponse:
+def respond(answer: HttpAnswer) -> HttpResponse:
     """Make a response of an answer."""
     return JsonResponse(answer.body, status=answer.status, headers=answer.headers)
 
@@ -105,7 +105,7 @@ def refusals(get_response: Callable[[HttpRequest], Awaitable[HttpResponse]]) -> 
         return await get_response(request)
 
     def process_exception(_request: HttpRequest, error: Exception) -> HttpResponse | None:
-        return respond(answers.failed(error)) if isinstance(error, MeetingError) else None
+        return respond(http_answer(error)) if isinstance(error, MeetingError) else None
 
     middleware.process_exception = process_exception  # type: ignore[attr-defined]
     return middleware
@@ -133,7 +133,7 @@ async def lifespan(scope: Message, receive: Receive, send: Send) -> None:
         await send({"type": f"lifespan.{phase}.failed", "message": repr(error)})
 
 
-async def stream(scope: Message, receive: Receive) -> answers.Answer:
+async def stream(scope: Message, receive: Receive) -> HttpAnswer:
     """Pass the body on as it comes, through no file and no memory.
 
     Django writes a body to disk before any view begins, so this stands beside it, in plain ASGI:
@@ -142,7 +142,7 @@ async def stream(scope: Message, receive: Receive) -> answers.Answer:
     _, _, room_id, _, filename = scope["path"].split("/")
     size = dict(scope["headers"]).get(b"content-length", b"")
     if not size.isdigit():
-        return answers.Answer(411, {"delivered": False, "detail": "Length Required"}, {})
+        return HttpAnswer(411, {"delivered": False, "detail": "Length Required"}, {})
     client: MeetingClient = scope["state"]["client"]
     try:
         document = Document.from_stream(
@@ -153,8 +153,8 @@ async def stream(scope: Message, receive: Receive) -> answers.Answer:
         )
         receipt = await client.upload_whiteboard_file(room_id, document, max_wait=MAX_WAIT)
     except MeetingError as error:
-        return answers.failed(error)
-    return answers.delivered(receipt)
+        return http_answer(error)
+    return http_answer(receipt)
 
 
 async def body(receive: Receive) -> AsyncGenerator[bytes, None]:
@@ -168,7 +168,7 @@ async def body(receive: Receive) -> AsyncGenerator[bytes, None]:
         yield message.get("body", b"")
 
 
-async def send_answer(answer: answers.Answer, send: Send) -> None:
+async def send_answer(answer: HttpAnswer, send: Send) -> None:
     """Send an answer without a framework."""
     content = json.dumps(answer.body).encode()
     headers = {"Content-Type": "application/json", **answer.headers}

@@ -12,11 +12,11 @@ from typing import Any, Literal
 from fastapi import FastAPI, Header, HTTPException, Request, Response, UploadFile
 from fastapi.responses import JSONResponse, StreamingResponse
 
-import answers
 from batches import EVENT_STREAM, Batches
 from disconnects import limit_silence, unless_gone
 from meeting_async import Document, MeetingClient, UploadReceipt
 from meeting_async.errors import MeetingError
+from meeting_async.web import HttpAnswer, http_answer
 
 MAX_WAIT = 20.0
 """Seconds to wait for a locked room: proxies time out after a minute."""
@@ -46,9 +46,9 @@ async def upload(
         return await client.upload_whiteboard_file(room_id, document, max_wait=MAX_WAIT)
 
     if when_gone == "finish":  # FastAPI lets a handler go on, browser or not
-        return respond(answers.delivered(await work()))
+        return respond(http_answer(await work()))
     receipt = await unless_gone(request.receive, work)
-    return respond(answers.delivered(receipt)) if receipt else Response(status_code=499)
+    return respond(http_answer(receipt)) if receipt else Response(status_code=499)
 
 
 @app.put("/rooms/{room_id}/documents/{filename}")
@@ -64,7 +64,7 @@ async def stream(request: Request, room_id: str, filename: str) -> Response:
         replayable=False,  # so there is one attempt
     )
     receipt = await client.upload_whiteboard_file(room_id, document, max_wait=MAX_WAIT)
-    return respond(answers.delivered(receipt))
+    return respond(http_answer(receipt))
 
 
 @app.post("/batches")
@@ -88,9 +88,9 @@ async def events(
 @app.exception_handler(MeetingError)
 async def refuse(_request: Request, error: Any) -> Response:
     """Turn errors of the client into statuses, for all routes at once."""
-    return respond(answers.failed(error))
+    return respond(http_answer(error))
 
 
-def respond(answer: answers.Answer) -> Response:
+def respond(answer: HttpAnswer) -> Response:
     """Make a response of an answer."""
     return JSONResponse(answer.body, answer.status, answer.headers)

@@ -13,14 +13,14 @@ from litestar import Litestar, Request, Response, get, post, put
 from litestar.datastructures import State, UploadFile
 from litestar.enums import RequestEncodingType
 from litestar.exceptions import HTTPException, NotFoundException
-from litestar.params import Body
+from litestar.params import Body, FromPath, FromQuery
 from litestar.response import Stream
 
-import answers
 from batches import EVENT_STREAM, Batches
 from disconnects import limit_silence, unless_gone
 from meeting_async import Document, MeetingClient, UploadReceipt
 from meeting_async.errors import MeetingError
+from meeting_async.web import HttpAnswer, http_answer
 
 MAX_WAIT = 20.0
 """Seconds to wait for a locked room: proxies time out after a minute."""
@@ -43,9 +43,9 @@ async def lifespan(app: Litestar) -> AsyncIterator[None]:
 async def upload(
     request: Request[Any, Any, State],
     state: State,
-    room_id: str,
+    room_id: FromPath[str],
     data: Form,
-    when_gone: Literal["finish", "cancel"] = "finish",
+    when_gone: FromQuery[Literal["finish", "cancel"]] = "finish",
 ) -> Response[Any]:
     """Pass the file of a form on to a room. Litestar has put it into a temporary file by now."""
     client: MeetingClient = state.client
@@ -56,14 +56,14 @@ async def upload(
         return await client.upload_whiteboard_file(room_id, data["document"], max_wait=MAX_WAIT)
 
     if when_gone == "finish":  # Litestar lets a handler go on, browser or not
-        return respond(answers.delivered(await work()))
+        return respond(http_answer(await work()))
     receipt = await unless_gone(request.receive, work)
-    return respond(answers.delivered(receipt)) if receipt else Response(None, status_code=499)
+    return respond(http_answer(receipt)) if receipt else Response(None, status_code=499)
 
 
 @put("/rooms/{room_id:str}/documents/{filename:str}", request_max_body_size=MAX_BODY)
 async def stream(
-    request: Request[Any, Any, State], state: State, room_id: str, filename: str
+    request: Request[Any, Any, State], state: State, room_id: FromPath[str], filename: FromPath[str]
 ) -> Response[Any]:
     """Pass the body on as it comes, through no file and no memory."""
     if not request.headers.get("content-length", "").isdecimal():
@@ -76,7 +76,7 @@ async def stream(
         replayable=False,  # so there is one attempt
     )
     receipt = await client.upload_whiteboard_file(room_id, document, max_wait=MAX_WAIT)
-    return respond(answers.delivered(receipt))
+    return respond(http_answer(receipt))
 
 
 @post("/batches", status_code=202)
@@ -87,7 +87,9 @@ async def begin(request: Request[Any, Any, State], state: State) -> dict[str, st
 
 
 @get("/batches/{batch_id:str}/events")
-async def events(request: Request[Any, Any, State], state: State, batch_id: str) -> Stream:
+async def events(
+    request: Request[Any, Any, State], state: State, batch_id: FromPath[str]
+) -> Stream:
     """Send the events of a batch so far, then new ones as they come."""
     told = await state.batches.listen(batch_id, request.headers.get("last-event-id"))
     if told is None:
@@ -99,10 +101,10 @@ async def events(request: Request[Any, Any, State], state: State, batch_id: str)
 
 def refuse(_request: Request[Any, Any, State], error: MeetingError) -> Response[Any]:
     """Turn errors of the client into statuses, for all routes at once."""
-    return respond(answers.failed(error))
+    return respond(http_answer(error))
 
 
-def respond(answer: answers.Answer) -> Response[Any]:
+def respond(answer: HttpAnswer) -> Response[Any]:
     """Make a response of an answer."""
     return Response(answer.body, status_code=answer.status, headers=answer.headers)
 

@@ -15,11 +15,11 @@ from quart.asgi import ASGIHTTPConnection
 from quart.wrappers import Request
 from quart.wrappers.request import Body
 
-import answers
 from batches import EVENT_STREAM, Batches
 from disconnects import Background, limit_silence
 from meeting_async import Document, MeetingClient, UploadReceipt
 from meeting_async.errors import MeetingError
+from meeting_async.web import HttpAnswer, http_answer
 
 MAX_WAIT = 20.0
 """Seconds to wait for a locked room: proxies time out after a minute."""
@@ -125,9 +125,9 @@ async def upload(room_id: str) -> Response:
             )
 
     if request.args.get("when_gone") == "cancel":  # what Quart does
-        return respond(answers.delivered(await work()))
+        return respond(http_answer(await work()))
     background: Background = current_app.extensions["background"]
-    return respond(answers.delivered(await background.finish(work)))
+    return respond(http_answer(await background.finish(work)))
 
 
 @app.put("/rooms/<room_id>/documents/<filename>")
@@ -142,7 +142,7 @@ async def stream(room_id: str, filename: str) -> Response:
         replayable=False,  # so there is one attempt
     )
     receipt = await client().upload_whiteboard_file(room_id, document, max_wait=MAX_WAIT)
-    return respond(answers.delivered(receipt))
+    return respond(http_answer(receipt))
 
 
 @app.post("/batches")
@@ -166,10 +166,10 @@ async def events(batch_id: str) -> Response:
 @app.errorhandler(MeetingError)
 async def refuse(error: MeetingError) -> Response:
     """Turn errors of the client into statuses, for all routes at once."""
-    return respond(answers.failed(error))
+    return respond(http_answer(error))
 
 
-def respond(answer: answers.Answer) -> Response:
+def respond(answer: HttpAnswer) -> Response:
     """Make a response of an answer."""
     response = jsonify(answer.body)
     response.status_code = answer.status

@@ -16,11 +16,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-import answers
 from batches import EVENT_STREAM, Batches
 from disconnects import limit_silence, unless_gone
 from meeting_async import Document, MeetingClient, UploadReceipt
 from meeting_async.errors import MeetingError
+from meeting_async.web import HttpAnswer, http_answer
 
 MAX_WAIT = 20.0
 """Seconds to wait for a locked room: proxies time out after a minute."""
@@ -47,9 +47,9 @@ async def upload(request: Request) -> Response:
             return await client.upload_whiteboard_file(room_id, file, max_wait=MAX_WAIT)
 
         if request.query_params.get("when_gone") != "cancel":
-            return respond(answers.delivered(await work()))  # goes on, browser or not
+            return respond(http_answer(await work()))  # goes on, browser or not
         receipt = await unless_gone(request.receive, work)
-    return respond(answers.delivered(receipt)) if receipt else Response(status_code=499)
+    return respond(http_answer(receipt)) if receipt else Response(status_code=499)
 
 
 async def stream(request: Request) -> Response:
@@ -66,7 +66,7 @@ async def stream(request: Request) -> Response:
     receipt = await client.upload_whiteboard_file(
         request.path_params["room_id"], document, max_wait=MAX_WAIT
     )
-    return respond(answers.delivered(receipt))
+    return respond(http_answer(receipt))
 
 
 async def begin(request: Request) -> Response:
@@ -86,7 +86,7 @@ async def events(request: Request) -> Response:
 
 async def refuse(_request: Request, error: Any) -> Response:
     """Turn errors of the client into statuses, for all routes at once."""
-    return respond(answers.failed(error))
+    return respond(http_answer(error))
 
 
 async def nobody_there(_request: Request, _error: Exception) -> Response:
@@ -94,7 +94,7 @@ async def nobody_there(_request: Request, _error: Exception) -> Response:
     return Response(status_code=499)
 
 
-def respond(answer: answers.Answer) -> Response:
+def respond(answer: HttpAnswer) -> Response:
     """Make a response of an answer."""
     return JSONResponse(answer.body, answer.status, answer.headers)
 

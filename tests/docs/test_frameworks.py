@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import logging
 import os
 import time
+import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -231,6 +231,40 @@ class TestEachFramework:
         assert eventually(lambda: is_quiet(site, meeting)), site.descriptors()
 
 
+@needs_proc
+@pytest.mark.parametrize("framework", NIGHTLY)
+def test_nothing_of_the_server_reaches_a_browser(
+    framework: str, meeting: MeetingServer, room: Room, tmp_path: Path
+) -> None:
+    """No path, host or secret is in any reply, whatever the server says and whatever fails."""
+    private = "10.0.0.5 cannot read /srv/deck.pdf"
+    with serving(framework, meeting, tmp_path, MEETING_MAX_SIZE_WHITEBOARD_FILE="1MiB") as site:
+        replies = [upload(site, room.room_id, document) for document in (b"", LARGE)]
+        for status, code in [(403, "NOT_ALLOWED"), (401, "INVALID_API_KEY"), (500, "FAILED")]:
+            record = {"status": False, "msg": private, "status_code": code}
+            meeting.reply_next(status, body=json.dumps(record).encode())
+            replies.append(upload(site, room.room_id, SMALL))
+        record = {"status": False, "msg": private, "status_code": "ROOM_NOT_FOUND"}
+        meeting.reply_next(400, body=json.dumps(record).encode())
+        with site.browser() as browser:
+            browser.request("PUT", f"/rooms/{room.room_id}/documents/deck.pdf", len(SMALL))
+            browser.send(SMALL)
+            replies.append(browser.answer())
+        meeting.reply_next(502, body=private.encode())
+        replies.append(upload(site, room.room_id, SMALL))
+        (tmp_path / "batches").rename(tmp_path / "moved")  # OSError names its path
+        with site.browser() as browser:
+            order = b'{"jobs": [{"room_id": "room01", "path": "a.pdf"}]}'
+            browser.request("POST", "/batches", len(order), "Content-Type: application/json")
+            browser.send(order)
+            replies.append(browser.answer())
+        (tmp_path / "moved").rename(tmp_path / "batches")
+    assert [status for status, _, _ in replies] == [422, 413, 422, 500, 422, 404, 202, 500]
+    text = json.dumps(replies)
+    for secret in ("10.0.0.5", "127.0.0.1", "/srv", str(tmp_path), meeting.api_secret, "Traceback"):
+        assert secret not in text
+
+
 WRONG_ORDERS = [
     b"",
     b"[]",
@@ -269,61 +303,7 @@ def test_a_stopped_batch_goes_on_after_a_restart(
     assert [file.name for file in room.received] == ["a.pdf", "b.pdf"]
 
 
-answers, batches, disconnects = shared("answers"), shared("batches"), shared("disconnects")
-
-# --- what they share: answers --------------------------------------------------------------------
-
-REPLY = (500, "NAME", "as 10.0.0.5 says of /srv/deck.pdf")
-FILE = "/srv/deck.pdf"
-ERRORS = [
-    (errors.InvalidInput("room_id", FILE, "is empty", "x"), 422),
-    (errors.ConfigurationError("f", "10.0.0.5", "p", "x"), 500),
-    (errors.DocumentEmpty(FILE), 422),
-    (errors.DocumentTooLarge(FILE, 2, 1), 413),
-    (errors.DocumentTypeRefused(FILE, "PNG image"), 415),
-    (errors.DocumentUnreadable(FILE, "the browser disconnected"), 400),
-    (errors.DocumentChanged(FILE, "it ended early"), 400),
-    (errors.LinkRefused("https://10.0.0.5/", "10.0.0.5 says no"), 422),
-    (errors.RequestRefused(*REPLY), 422),
-    (errors.AuthenticationFailed(*REPLY), 500),
-    (errors.RoomNotFound(*REPLY), 404),
-    (errors.RoomNotActive(*REPLY), 409),
-    (errors.DocumentRefused(*REPLY), 413),
-    (errors.Throttled(*REPLY, retry_after=2.5), 503),
-    (errors.ServerFailed(*REPLY), 502),
-    (errors.ProcessingFailed(*REPLY), 422),
-    (errors.UnexpectedReply(*REPLY), 502),
-    (errors.RoomBusy(20.0, "another client", 280.0, "as 10.0.0.5 says"), 503),
-    (errors.DeadlineExceeded(1.0, "sending"), 504),
-    (errors.RoomLocksUnavailable("10.0.0.5 is silent"), 503),
-    (errors.ConnectFailed("refused", "10.0.0.5:443"), 502),
-    (errors.UploadInterrupted("reset", "10.0.0.5:443", 5), 502),
-    (errors.UploadOutcomeUnknown("10.0.0.5 is silent", 9, 9, 299.5), 202),
-    (errors.JournalInUse("/srv/term.db", "is in use"), 500),
-]
-
-
-@pytest.mark.parametrize(("error", "status"), ERRORS, ids=lambda value: type(value).__name__)
-def test_each_error_has_its_status(
-    error: errors.MeetingError, status: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A browser gets a status and a sentence without paths and hosts; the log gets the rest."""
-    with caplog.at_level(logging.INFO):
-        answer = answers.failed(error)
-    assert (answer.status, answer.body["error"]) == (status, type(error).__name__)
-    assert answer.body["delivered"] is (None if status == 202 else False)
-    assert "10.0.0.5" not in str(answer) + str(answers.explain(error))
-    assert "/srv" not in str(answer)
-    assert str(error) in caplog.text
-
-
-def test_numbers_that_tell_when_to_come_back() -> None:
-    """Retry-After is whole seconds (RFC 9110, section 10.2.3); so is ``settled_in``."""
-    by_name = {type(error).__name__: answers.failed(error) for error, _ in ERRORS}
-    assert by_name["RoomBusy"].headers == {"Retry-After": "10"}
-    assert by_name["Throttled"].headers == {"Retry-After": "3"}
-    assert by_name["UploadOutcomeUnknown"].body["settled_in"] == 300
-
+batches, disconnects = shared("batches"), shared("disconnects")
 
 # --- what they share: disconnects ----------------------------------------------------------------
 
@@ -422,6 +402,52 @@ async def test_a_finished_batch_is_reported_and_not_repeated(
     assert [len(texts) for texts in (told, told_next, forgotten, again)] == [2, 2, 1, 1]
     assert data(told[-1]) == data(forgotten[0]) == data(again[0])
     assert len(room.received) == 2
+
+
+@pytest.mark.anyio
+async def test_a_batch_that_fails_shows_no_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its journal cannot be opened: the browser gets a sentence, the log gets the path."""
+    monkeypatch.setenv("BATCHES_FOLDER", str(tmp_path / "batches"))
+    monkeypatch.setenv("DOCUMENTS_FOLDER", str(tmp_path))
+    monkeypatch.setattr(batches.uuid, "uuid4", lambda: uuid.UUID(int=0))
+    (tmp_path / "batches" / f"{'0' * 32}.db").mkdir(parents=True)  # where its journal goes
+    order = b'{"jobs": [{"room_id": "room01", "path": "deck.pdf"}]}'
+    async with (
+        MeetingClient("http://127.0.0.1:9", api_key="devkey", api_secret="devsecret") as client,
+        batches.Batches.open(client) as site,
+    ):
+        told = [text async for text in await site.listen(await site.begin(order))]
+    assert [data(text) for text in told] == [{"detail": "the batch cannot record its progress"}]
+
+
+@pytest.mark.anyio
+async def test_outcomes_show_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that is not there, a folder and a link whose room is unknown: only their names."""
+    monkeypatch.setenv("BATCHES_FOLDER", str(tmp_path / "batches"))
+    monkeypatch.setenv("DOCUMENTS_FOLDER", str(tmp_path))
+    (tmp_path / "folder.pdf").mkdir()
+    meeting = MeetingServer()
+    meeting.add_room("room01")
+    jobs = [
+        {"room_id": "room01", "path": "missing.pdf"},
+        {"room_id": "room01", "path": "folder.pdf"},
+        {"room_id": "nowhere", "link": "https://files.internal/a/linked.pdf?key=devsecret"},
+    ]
+    with meeting.run():
+        async with (
+            MeetingClient(meeting.url, api_key="devkey", api_secret="devsecret") as client,
+            batches.Batches.open(client) as site,
+        ):
+            batch = await site.begin(json.dumps({"jobs": jobs}).encode())
+            told = [data(text) async for text in await site.listen(batch)]
+    outcomes = sorted(told[:-1], key=lambda outcome: outcome["index"])
+    names = [outcome["document"] for outcome in outcomes]
+    assert names == ["missing.pdf", "folder.pdf", "linked.pdf"]
+    text = json.dumps(told)
+    for secret in ("files.internal", "127.0.0.1", str(tmp_path), "devsecret"):
+        assert secret not in text
 
 
 def data(event: str) -> Any:

@@ -1,0 +1,145 @@
+"""The recipes of ``docs/synchronous.md`` in processes that fork, and in a real Celery worker."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from meeting_async.testing import MeetingServer
+from support.sites import eventually
+
+PAGE = (Path(__file__).parents[2] / "docs" / "synchronous.md").read_text("utf-8")
+
+
+def recipe(heading: str) -> str:
+    """Return the code of an example up to where it starts a server of its own."""
+    section = PAGE.split(f"\n## {heading}\n")[1]
+    code = re.search(r"^```python\n(.*?)^server = ", section, re.DOTALL | re.MULTILINE)
+    assert code
+    return code[1]
+
+
+@pytest.fixture
+def meeting(monkeypatch: pytest.MonkeyPatch) -> Iterator[MeetingServer]:
+    """Run a meeting server that the environment names."""
+    server = MeetingServer()
+    with server.run() as url:
+        monkeypatch.setenv("MEETING_BASE_URL", url)
+        monkeypatch.setenv("MEETING_API_KEY", server.api_key)
+        monkeypatch.setenv("MEETING_API_SECRET", server.api_secret)
+        yield server
+
+
+FORKED = """
+import sys
+
+def put(room_id):
+    files = {"document": SimpleUploadedFile("deck.pdf", b"%PDF-1.7")}
+    assert upload(RequestFactory().post("/", files), room_id).status_code == 200
+
+def child(room_id, end):
+    if os.fork():
+        return
+    threads = [threading.Thread(target=put, args=[room_id]) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [pid == os.getpid() for pid in started].count(True) == 1
+    end(0)
+
+child("worker", sys.exit)  # as a server forks its workers
+child("worker", sys.exit)
+assert [os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(2)] == [0, 0]
+put("parent")
+child("late", os._exit)  # as multiprocessing forks, here with a portal that works in the parent
+assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
+put("parent")
+"""
+
+
+def test_a_portal_for_each_process(meeting: MeetingServer, tmp_path: Path) -> None:
+    """Parent and children upload, the children from several threads, and all of them exit."""
+    rooms = {name: meeting.add_room(name) for name in ("parent", "worker", "late")}
+    warnings = ["-W", "error", "-W", "ignore:This process:DeprecationWarning"]  # threads, and forks
+    program = [sys.executable, *warnings, "-c", recipe("Django: sync views") + FORKED]
+    with subprocess.Popen(
+        program, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            errors = process.communicate(timeout=40)[1]
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # children that hang
+    assert (process.returncode, errors) == (0, "")
+    counts = {name: len(room.received) for name, room in rooms.items()}
+    assert counts == {"parent": 2, "worker": 6, "late": 3}
+
+
+CELERY = """
+folders = {"data_folder_in": "queue", "data_folder_out": "queue", "processed_folder": "done"}
+app.conf.update(broker_url="filesystem://", broker_transport_options=folders)
+
+@worker_process_shutdown.connect
+def check(**_):
+    try:
+        portal.call(int)
+    except RuntimeError as error:
+        print(f"after the end: {error}")
+"""
+
+FOR_TESTS = {
+    'MeetingClient(url, api_key="devkey", api_secret="devsecret")': "MeetingClient.from_env()",
+    "max_wait=60": "max_wait=0.3",
+    "retry_backoff=10": "retry_backoff=1",
+}
+
+
+@pytest.mark.nightly
+def test_a_celery_worker(meeting: MeetingServer, tmp_path: Path) -> None:
+    """Its processes upload; they retry what was not delivered, and never what may have arrived."""
+    busy, lost, others = (meeting.add_room(name) for name in ("busy", "lost", "others"))
+    code = recipe("Celery") + CELERY
+    for text, instead in FOR_TESTS.items():
+        assert text in code
+        code = code.replace(text, instead)
+    (tmp_path / "slides.py").write_text(code, encoding="utf-8")
+    (tmp_path / "deck.pdf").write_bytes(b"%PDF-1.7")
+    for folder in ("queue", "done"):
+        (tmp_path / folder).mkdir()
+    log = tmp_path / "log"
+
+    def send(*rooms: str) -> None:
+        lines = ["import slides", *[f"slides.upload.delay({room!r}, 'deck.pdf')" for room in rooms]]
+        subprocess.run([sys.executable, "-c", "\n".join(lines)], cwd=tmp_path, check=True)
+
+    command = [sys.executable, "-m", "celery", "-A", "slides", "worker", "-c", "2", "-l", "INFO"]
+    with (
+        log.open("w", encoding="utf-8") as output,
+        subprocess.Popen(command, cwd=tmp_path, stdout=output, stderr=output) as worker,
+    ):
+        try:
+            meeting.lose_next_reply()
+            send("lost")
+            assert eventually(lambda: "UploadOutcomeUnknown" in log.read_text("utf-8"))
+            busy.lock()
+            send("busy", *["others"] * 4)
+            assert eventually(lambda: len(others.received) == 4)
+            assert eventually(lambda: "Retry in" in log.read_text("utf-8"))
+            busy.unlock()
+            assert eventually(lambda: len(busy.received) == 1)
+        finally:
+            worker.send_signal(signal.SIGTERM)
+            assert worker.wait(30) == 0
+    text = log.read_text("utf-8")
+    assert len(lost.received) == 1
+    assert set(re.findall(r"Retry in .*?: (\w+)", text)) == {"RoomBusy"}
+    assert text.count("after the end: This portal is not running") == 2
