@@ -1,0 +1,103 @@
+"""The documentation site: ``sphinx-build -W docs site``. Nothing is downloaded."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from sphinx.ext.napoleon import GoogleDocstring
+
+import meeting_async
+from meeting_async import _client
+from meeting_async._batch.flow import Jobs
+from meeting_async._batch.options import OnUnknown
+from meeting_async.journals import Journal
+
+project = "meeting-async"
+pyproject = (Path(__file__).parent.parent / "pyproject.toml").read_text("utf-8")
+version = release = tomllib.loads(pyproject)["project"]["version"]
+html_title = f"meeting-async {release}"
+html_theme = "furo"
+html_theme_options = {"light_css_variables": {"code-font-size": "76%"}}  # 100 columns fit
+html_show_copyright = False
+html_copy_source = False
+
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
+myst_enable_extensions = ["html_image"]
+myst_heading_anchors = 3
+default_role = "literal"
+
+autodoc_default_options = {"members": True, "undoc-members": True}
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+maximum_signature_line_length = 88
+autodoc_mock_imports = ["opentelemetry", "redis"]  # of extras, which need not be installed
+# The client imports these for type checkers only, and autodoc needs them to read its signatures.
+vars(_client).update(Batch=meeting_async.Batch, Jobs=Jobs, Journal=Journal, OnUnknown=OnUnknown)
+
+PRIVATE = r"meeting_async\.(\w+\.)*_.*"
+# A reference to a name of ours that is not there fails the build.
+nitpicky = True
+nitpick_ignore_regex = [
+    # There is no inventory of others.
+    ("py:.*", r"(asyncio|collections|contextlib|metrics|os|redis|ssl|trace)\..*"),
+    # A private type in a signature is shown as text.
+    ("py:class", PRIVATE),
+]
+
+PAGES_OF_RESULTS = {"reference/results", "reference/events", "reference/errors"}
+MADE_BY_METHODS = {
+    "meeting_async.Batch",
+    "meeting_async.BatchReport",
+    "meeting_async.Document",
+    "meeting_async.UploadOutcome",
+    "meeting_async.testing.ReceivedFile",
+    "meeting_async.testing.RecordedRequest",
+    "meeting_async.testing.Room",
+}
+
+
+def leave_out_constructor(
+    app: Any, what: str, name: str, _object: object, _options: object, arguments: str | None, _: str
+) -> tuple[str, str] | None:
+    """Show no arguments of a class that a caller does not make by calling it."""
+    is_result = what in {"class", "exception"} and app.env.docname in PAGES_OF_RESULTS
+    return ("", "") if arguments and (is_result or name in MADE_BY_METHODS) else None
+
+
+def read_docstring(
+    _app: Any, what: str, _name: str, _object: object, _options: object, lines: list[str]
+) -> None:
+    """Link pages, and read Google style, except where "Number of bytes: ..." is no type."""
+    lines[:] = [re.sub(r"``docs/([\w-]+)\.md``", r":doc:`/\1`", line) for line in lines]
+    if what not in {"attribute", "property"}:
+        lines[:] = GoogleDocstring(lines, what=what).lines()
+
+
+def drop_private_names(_app: Any, env: Any) -> None:
+    """Classes are defined in private modules: autodoc lists these paths, too."""
+    objects = env.get_domain("py").objects
+    for name in [name for name in objects if "._" in name and not name.endswith("__")]:
+        del objects[name]
+
+
+def resolve_private_name(app: Any, env: Any, node: Any, content: Any) -> Any:
+    """Link a class that a signature names by its private path."""
+    target = node.get("reftarget", "")
+    if node.get("refdomain") != "py" or not re.match(PRIVATE, target):
+        return None
+    node["refspecific"] = True  # find it in any module
+    name = target.rpartition(".")[2]
+    return env.get_domain("py").resolve_xref(
+        env, node["refdoc"], app.builder, "class", name, node, content
+    )
+
+
+def setup(app: Any) -> None:
+    """Connect the functions above."""
+    app.connect("autodoc-process-signature", leave_out_constructor)
+    app.connect("autodoc-process-docstring", read_docstring)
+    app.connect("env-updated", drop_private_names)
+    app.connect("missing-reference", resolve_private_name)

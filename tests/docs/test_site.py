@@ -1,0 +1,188 @@
+"""The documentation site: it builds, it has every public name, and its tables equal the code."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import pkgutil
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import attrs
+import pytest
+
+import meeting_async
+from meeting_async import Event, LockPolicy, MeetingClient, RetryPolicy, Timeouts, errors
+from meeting_async._client import ClientOptions
+from meeting_async._config import settings_from
+from meeting_async.redis import RedisRoomLocks
+from meeting_async.transports import HttpxTransport
+
+DOCS = Path(__file__).parent.parent.parent / "docs"
+
+# --- tables --------------------------------------------------------------------------------------
+
+
+def rows(page: str, heading: str = "") -> list[list[str]]:
+    """Return the cells of the tables below a heading, or of all tables of a page."""
+    text = (DOCS / page).read_text("utf-8")
+    if heading:
+        text = text.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    cells = [line.strip("|").split(" | ") for line in text.splitlines() if line.startswith("| `")]
+    return [[cell.strip() for cell in row] for row in cells]
+
+
+def documented(heading: str) -> dict[str, object]:
+    """Return the settings of a table with their defaults."""
+    return {
+        name.strip("`"): inspect.Parameter.empty
+        if default == "required"
+        else ast.literal_eval(default.strip("`"))
+        for name, default, _ in rows("settings.md", heading)
+    }
+
+
+def defaults(function: Callable[..., object]) -> dict[str, object]:
+    """Return the arguments of a function or class with their defaults."""
+    parameters = inspect.signature(function).parameters.values()
+    return {one.name: one.default for one in parameters if one.name != "self"}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        Timeouts,
+        RetryPolicy,
+        LockPolicy,
+        MeetingClient.upload_whiteboard_file,
+        MeetingClient.upload_many,
+        HttpxTransport,
+        RedisRoomLocks,
+    ],
+    ids=lambda code: code.__name__,
+)
+def test_settings_equal_the_code(code: Callable[..., object]) -> None:
+    """A table of settings has each setting with its default, in the order of the code."""
+    assert list(documented(code.__name__).items()) == list(defaults(code).items())
+
+
+def test_settings_of_the_client() -> None:
+    """Two tables have the constructor's arguments; the second one those of ``with_options``."""
+    fixed, options = documented("MeetingClient"), documented("Options of a client")
+    assert {**fixed, **options} == defaults(MeetingClient)
+    assert list(options) == list(ClientOptions.__annotations__)
+
+
+def test_environment_variables() -> None:
+    """The page has the variables that are read."""
+    seen = []
+
+    class Environment(dict[str, str]):
+        def get(self, name: str, default: Any = None) -> Any:
+            seen.append(name)
+            return default
+
+    settings_from(Environment())
+    assert sorted(set(seen)) == sorted(
+        row[0].strip("`") for row in rows("settings.md", "Environment variables")
+    )
+
+
+def test_events_equal_the_code() -> None:
+    """The table has every event with its own fields."""
+    common = {field.name for field in attrs.fields(Event)}
+    expected = {
+        kind.__name__: [field.name for field in attrs.fields(kind) if field.name not in common]
+        for kind in Event.__subclasses__()
+    }
+    found = {name.strip("`"): re.findall(r"`(\w+)`", own) for name, _, own in rows("events.md")}
+    assert found == expected
+    assert all(f"`{name}`" in (DOCS / "events.md").read_text("utf-8") for name in common)
+
+
+def error_names() -> set[str]:
+    """Return the names of all errors."""
+    return {
+        name
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, errors.MeetingError)
+    }
+
+
+def test_every_error_has_advice() -> None:
+    """The tables name errors that exist, and all of them, except two base classes."""
+    first_cells = " ".join(row[0] for row in rows("errors.md"))
+    named = set(re.findall(r"`([A-Z]\w+)`", first_cells))
+    assert named <= error_names()
+    # The page says in a sentence that ServerFailed is for other calls than uploads.
+    assert error_names() - named == {"MeetingError", "ReplyError", "ServerFailed"}
+
+
+# --- the site ------------------------------------------------------------------------------------
+
+
+def public_modules() -> list[ModuleType]:
+    """Import the package and its public modules; the command line is no module to import."""
+    names = [module.name for module in pkgutil.iter_modules(meeting_async.__path__)]
+    return [
+        meeting_async,
+        *(
+            importlib.import_module(f"meeting_async.{name}")
+            for name in names
+            if not name.startswith("_") and name != "cli"
+        ),
+    ]
+
+
+def public_names() -> set[str]:
+    """Return the full names of the public modules and of what they offer."""
+    names = {f"meeting_async.errors.{name}" for name in error_names()}
+    for module in public_modules():
+        names.add(module.__name__)
+        names |= {f"{module.__name__}.{name}" for name in getattr(module, "__all__", ())}
+    return names
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the site; a warning is an error."""
+    pytest.importorskip("sphinx", reason="needs the dependency group docs")
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
+    built = subprocess.run(
+        [*command, str(DOCS), str(folder)], capture_output=True, text=True, check=False
+    )
+    assert built.returncode == 0, built.stderr
+    return folder
+
+
+def inventory(site: Path) -> set[str]:
+    """Return the full names of all Python objects of the site."""
+    library: Any = importlib.import_module("sphinx.util.inventory").InventoryFile
+    with (site / "objects.inv").open("rb") as file:
+        objects: Mapping[str, Mapping[str, object]] = library.load(file, "", "{}{}".format)
+    return {name for kind in objects if kind.startswith("py:") for name in objects[kind]}
+
+
+@pytest.mark.nightly
+def test_the_reference_is_complete(site: Path) -> None:
+    """Every public name has an entry, and no private one."""
+    names = inventory(site)
+    assert public_names() - names == set()
+    assert [name for name in names if re.search(r"\._(?!_)", name)] == []
+
+
+@pytest.mark.nightly
+def test_the_reference_shows_no_private_path(site: Path) -> None:
+    """Signatures and links name classes by their public names."""
+    pages = [*site.glob("reference/*.html")]
+    assert len(pages) > 10
+    for page in pages:
+        shown = re.sub(r"<[/a-z]+>|<span[^>]*>", "", page.read_text("utf-8"))
+        assert re.findall(r"meeting_async(?:\.\w+)*\._(?!_)\w+[\w.]*", shown) == [], page.name
