@@ -170,7 +170,7 @@ class MeetingClient:
         if missing:
             names = ", ".join(missing)
             problem = "is not set" if len(missing) == 1 else "are not set"
-            raise ConfigurationError(names, "nothing", problem, "export what is missing")
+            raise ConfigurationError(names, "", problem, "export what is missing")
         return cls(**merged)
 
     def with_options(self, **changes: Unpack[ClientOptions]) -> Self:

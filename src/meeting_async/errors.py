@@ -95,14 +95,15 @@ class InvalidInput(MeetingError, ValueError):
     field: str
     """Name of the argument or environment variable."""
     value: str
-    """The given value as text, shortened; never a secret."""
+    """The given value as text, shortened, never a secret; ``""`` if nothing was given."""
     problem: str
     """What is wrong with it."""
     fix: str
     """What to do."""
 
     def _text(self) -> str:
-        return f"{self.field} {self.problem} (got {self.value}): {self.fix}"
+        got = f" (got {self.value})" if self.value else ""
+        return f"{self.field} {self.problem}{got}: {self.fix}"
 
 
 class ConfigurationError(InvalidInput):

@@ -9,6 +9,7 @@ import pkgutil
 import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -122,6 +123,13 @@ def test_every_error_has_advice() -> None:
     assert named <= error_names()
     # The page says in a sentence that ServerFailed is for other calls than uploads.
     assert error_names() - named == {"MeetingError", "ReplyError", "ServerFailed"}
+
+
+def test_the_error_tree_is_that_of_the_module() -> None:
+    """The page shows the tree of the docstring."""
+    page = (DOCS / "errors.md").read_text("utf-8")
+    tree = page.partition("```text\n")[2].partition("```")[0]
+    assert textwrap.indent(tree, "    ") in str(errors.__doc__)
 
 
 # --- the site ------------------------------------------------------------------------------------

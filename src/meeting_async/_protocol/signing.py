@@ -93,4 +93,4 @@ def _text(api_key: object) -> str:
 
 
 def _unusable(field: str, value: str | bytes, problem: str, fix: str) -> ConfigurationError:
-    return ConfigurationError(field, "(hidden)" if value else "nothing", problem, fix)
+    return ConfigurationError(field, "(hidden)" if value else "", problem, fix)
