@@ -96,7 +96,7 @@ def ours(size: int, *, probe: bool = True) -> RetryState:
 
 
 OURS = "meeting_async"
-FIRST = "first edition"
+FIRST = "version 0.1.0"
 ORACLE = "oracle"
 """It knows the future: the document ends in the moment of the release, first come, first served."""
 

@@ -74,7 +74,7 @@ class Study:
         return max(figure(tallies[name]) for tallies in found)
 
     def resent_ratio(self, line: int, hold: float) -> float:
-        """Bytes that a crowd re-sends, divided by those of the first edition."""
+        """Bytes that a crowd re-sends, divided by those of version 0.1.0."""
         tallies = self.crowds[line, hold]
         return tallies[OURS].resent / tallies[FIRST].resent
 
@@ -137,7 +137,7 @@ def targets(study: Study) -> Iterator[Target]:
     vain = max(max(tallies[OURS].vain) for tallies in study.lied_to.values())
     yield Target("empty form always answered *free*: documents sent for such an answer", 2, vain)
     extra = max(t[OURS].resent - t[FIRST].resent for t in study.lied_to.values())
-    yield Target("the same: documents re-sent beyond the first edition's, mean", 2, extra)
+    yield Target("the same: documents re-sent beyond version 0.1.0's, mean", 2, extra)
     for hold in CROWD_HOLDS:
         for line in lines:
             ratio = study.resent_ratio(line, hold)

@@ -53,13 +53,13 @@ class AttemptStarted(Event):
 
 @attrs.frozen(kw_only=True)
 class BytesSent(Event):
-    """Progress of a document: at most ten times a second, and at its end."""
+    """Progress of a document: at most ten times a second, and at its end; never of a link."""
 
     attempt: int
     sent: int
     """Bytes of the document that were sent in this attempt."""
-    total: int | None
-    """Bytes of the document; ``None`` for a link."""
+    total: int
+    """Bytes of the document."""
 
 
 @attrs.frozen(kw_only=True)
@@ -110,7 +110,7 @@ class Finished(Event):
     """Result of the call: ``never sent`` if an argument or the document was refused, ``unknown`` if
     it was cancelled after the closing boundary was sent."""
     attempts: int
-    """Number of attempts."""
+    """Attempts of this call."""
     seconds: float
     """How long the call took."""
     bytes_sent: int = 0

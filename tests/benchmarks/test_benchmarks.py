@@ -31,7 +31,7 @@ def test_a_single_waiter_starts_within_two_seconds(study: Study, line: int) -> N
 
 
 def test_a_crowd_re_sends_less_than_half(study: Study) -> None:
-    """Fifty processes re-send less than half of what they did with the first edition's default.
+    """Fifty processes re-send less than half of what they did with version 0.1.0's default.
 
     On slower lines all of them begin again when the room is first free, as a single one must.
     """

@@ -46,7 +46,6 @@ def _event(kind: type[Event], call: int = 1, **facts: Any) -> Any:
         (_event(AttemptStarted, attempt=2), "sending (attempt 2)"),
         (_event(BytesSent, attempt=1, sent=50, total=100), "sending 50%"),
         (_event(BytesSent, attempt=1, sent=100, total=100), "sent, waiting for the answer"),
-        (_event(BytesSent, attempt=1, sent=0, total=None), "sent, waiting for the answer"),
         (
             _event(WaitingForRoom, attempt=0, retry_in=2.0, waited=1.0, max_wait=None),
             "the room is locked, again in 2.0 s",

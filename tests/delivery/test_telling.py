@@ -202,6 +202,8 @@ def test_the_calls_of_a_job_count_once(run: Run) -> None:
                 (outcome,) = (await batch.wait()).outcomes
         finished = recorder.of(Finished)
         assert outcome.bytes_sent == 4000 == sum(event.bytes_sent for event in finished)
+        uploads = [event for event in finished if "upload" in event.operation]
+        assert len(outcome.attempts) == 4 == sum(event.attempts for event in uploads)
         assert outcome.bytes_resent == 3000 == sum(event.bytes_resent for event in finished)
 
     run(main)

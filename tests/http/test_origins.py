@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import ssl
 import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -50,6 +52,22 @@ pytestmark = [pytest.mark.anyio]
 Contexts = tuple[ssl.SSLContext, ssl.SSLContext]
 SECRET = "hunter2-secret"
 both_kinds = pytest.mark.parametrize("kind", ["call", "upload"])
+
+# --- many addresses ------------------------------------------------------------------------------
+
+
+async def test_ever_new_addresses_cost_no_memory() -> None:
+    """A client that checks links sends requests to ever new URLs."""
+    known = origins.Origins(True, None, None, trust_env=False)
+    lock, used = anyio.Lock(), []
+    for number in range(10_001):
+        origin, target = await known.locate(f"http://127.0.0.1/{number}.pdf", lock)
+        assert (origin.name, target) == ("127.0.0.1:80", b"/%d.pdf" % number)
+        if number % 5_000 == 0:
+            gc.collect()
+            used.append(sys.getallocatedblocks())
+    assert used[-1] - used[1] < 5_000  # less than one piece of memory for each
+
 
 # --- what is given -------------------------------------------------------------------------------
 

@@ -84,7 +84,7 @@ async def main(url, ticks=0):
             while not ticks or disk.loading:
                 ticks += disk.loading
                 await anyio.sleep(0.01)
-    assert ticks > 50, ticks
+    assert ticks > 5, ticks  # one, if the second request holds up the loop
 
 disk = SlowDisk()
 assert "httpcore" not in sys.modules

@@ -121,10 +121,10 @@ class Call:
         if not self.observer.ignores(kind):
             self.observer.emit(kind(**self._facts(), **facts))
 
-    def emit_progress(self, sent: int) -> None:
+    def emit_progress(self, sent: int, total: int) -> None:
         """Emit the progress of the document."""
         if self.observer.callback is not None:
-            attempt, total = len(self.log.attempts) + 1, self.log.size
+            attempt = len(self.log.attempts) + 1
             event = _events.BytesSent(**self._facts(), attempt=attempt, sent=sent, total=total)
             self.observer.emit_progress(event, is_last=sent == total)
 
@@ -194,7 +194,7 @@ class Call:
         self.emit(
             _events.Finished,
             verdict=self.log.verdict(error),
-            attempts=len(attempts),
+            attempts=len(attempts) - len(earlier),
             seconds=now - self.began,
             bytes_sent=bytes_sent(attempts) - bytes_sent(earlier),
             bytes_resent=bytes_resent(attempts) - bytes_resent(earlier),

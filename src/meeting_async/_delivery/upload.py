@@ -330,13 +330,14 @@ class _Watch:
 
     def progress(self, sent: int) -> None:
         """Called with the bytes of the document sent so far; a link has none."""
-        if self.call.log.size is None:
+        size = self.call.log.size
+        if size is None:
             self.call.log.phase = "waiting for the reply"
             return
-        if sent == self.call.log.size:
+        if sent == size:
             self.call.log.phase = "waiting for the reply"
             self.body_seconds = anyio.current_time() - self.began
-        self.call.emit_progress(sent)
+        self.call.emit_progress(sent, size)
 
     def result(
         self, *, answer: ParsedReply | None = None, error: BaseException | None = None

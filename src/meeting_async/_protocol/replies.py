@@ -139,14 +139,18 @@ def _no_constant(name: str) -> None:
     raise ValueError(name)
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)
+def _decoder() -> json.JSONDecoder:
+    return json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)
 
 
 def _slow_decoder() -> json.JSONDecoder:
-    made = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)
+    made = _decoder()
     made.parse_string = decoder.py_scanstring  # type: ignore[attr-defined]
     made.scan_once = scanner.py_make_scanner(made)  # type: ignore[attr-defined]
     return made
+
+
+_DECODER = _decoder()
 
 
 def retry_after(value: str | None, *, now: float) -> float | None:

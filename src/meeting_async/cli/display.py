@@ -95,7 +95,7 @@ def words_for(event: Event) -> str:
 
 
 def _share(event: BytesSent) -> float:
-    return event.sent / event.total if event.total else 1.0
+    return event.sent / event.total
 
 
 def _numbered(attempt: int) -> str:
