@@ -120,6 +120,16 @@ def test_an_answer_before_the_end_of_the_body_can_be_read(server: MeetingServer)
                 assert peer.recv(1) == b""
 
 
+def test_whoever_asks_for_a_close_is_told_of_it(server: MeetingServer) -> None:
+    """Or nginx, which speaks HTTP/1.0 with servers, sends the next request into a closed socket."""
+    server.reply_next(409, path="/room/uploadWhiteboardFile")
+    with server.run() as url:
+        for status in (409, 200):
+            answer = talk(url, upload(document(), Connection="close"))
+            assert (answer.status, answer.headers["connection"]) == (status, "close")
+        assert "connection" not in talk(url, upload(document())).headers
+
+
 def test_a_chunked_body_has_the_same_limit(server: MeetingServer) -> None:
     """413 as soon as it is exceeded; below it a chunked body is read like any other."""
     raw = upload(Content_Length=None, Transfer_Encoding="chunked").partition(b"\r\n\r\n")[0]

@@ -116,7 +116,11 @@ class Exchange:
         """Send the server's own reply, or the one of a fault."""
         await anyio.sleep(fault.delay)
         reply = fault.make_reply(self.record.path) if fault.make_reply else own
-        if fault.make_reply and fault.when == "before_body":
+        asked = b"close" in b",".join(
+            value.lower() for name, value in self.pairs if name.lower() == b"connection"
+        )
+        if asked or (fault.make_reply and fault.when == "before_body"):
+            # A proxy would otherwise keep the connection for its next request (RFC 9112, 9.6).
             reply = reply.closing()
 
         async def write(data: bytes) -> None:

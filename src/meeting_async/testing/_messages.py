@@ -78,7 +78,8 @@ class Reply:
 
     def closing(self) -> Self:
         """Return the same answer with ``Connection: close``."""
-        return attrs.evolve(self, headers=(*self.headers, ("connection", "close")))
+        others = [pair for pair in self.headers if pair[0].lower() != "connection"]
+        return attrs.evolve(self, headers=(*others, ("connection", "close")))
 
     def head(self, *, with_length: bool = True) -> bytes:
         """Write the status line and the headers as HTTP/1.1."""
