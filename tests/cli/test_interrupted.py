@@ -35,6 +35,8 @@ def test_first_signal_finishes(
 ) -> None:
     """The upload that is under way is delivered and told; the next one is not begun."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if number is not signal.SIGINT:
+        signal.signal(number, signal.SIG_DFL)  # `nohup` ignores SIGHUP, and so does the command
     server.rooms["room01"].processing_seconds = 1.0
     interrupt_when(lambda: accepted(server), number)
     done = call(capsys, "upload", "room01", "a.pdf", "b.pdf", "--json")
