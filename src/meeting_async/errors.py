@@ -34,6 +34,7 @@ The branches say where the cause is: in the caller's input, the server's answer,
     ├── UploadOutcomeUnknown                    the document may or may not reach the room
     ├── JournalError (OSError)                  the journal of a batch cannot be used
     │   └── JournalInUse                        another batch uses it
+    ├── UploadFailed                            what a worker of a queue has reported
     ├── BatchStopped                            the batch was stopped before this job ended
     └── BatchFailed                             some documents of a batch are not in their rooms
 
@@ -440,6 +441,22 @@ class JournalError(MeetingError, OSError):
 
 class JournalInUse(JournalError):
     """Another batch uses this journal."""
+
+
+@attrs.define(slots=False)
+class UploadFailed(MeetingError):
+    """An upload of a queue was refused or has failed: the error of its worker, as it was stored.
+
+    It is in outcomes of :meth:`meeting_async.procrastinate.WhiteboardUploads.report`.
+    """
+
+    kind: str
+    """Class of the worker's error, for example ``"RoomNotFound"``."""
+    reason: str
+    """Its text."""
+
+    def _text(self) -> str:
+        return self.reason
 
 
 @attrs.define(slots=False)

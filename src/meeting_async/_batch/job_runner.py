@@ -19,6 +19,7 @@ from meeting_async._batch.options import BatchOptions
 from meeting_async._batch.scheduler import Scheduler
 from meeting_async._delivery.call import AttemptLog, Call, new_call
 from meeting_async._delivery.json_call import active_room, wait_until_active
+from meeting_async._delivery.retry import Wait
 from meeting_async._delivery.session import Options, Session
 from meeting_async._delivery.upload import UploadHooks, upload_document
 from meeting_async._documents.document import Document
@@ -201,7 +202,7 @@ class JobRunner(UploadHooks):
         wait_active = self.batch.batch_options.wait_active
         if wait_active is None or not isinstance(error, ABSENT):
             raise error
-        await self.before_wait(may_have_arrived=False)
+        await self.before_wait(None, may_have_arrived=False)
         call, room_id = self._call(requests.ACTIVE_ROOM_INFO, began=since), self.job.room_id
         with self._limited(f"waiting for room {self.job.room_id!r} to become active"):
             try:
@@ -229,7 +230,7 @@ class JobRunner(UploadHooks):
         """Record that the document may arrive from now on."""
         await self.journal.mark_sending(document, content)
 
-    async def before_wait(self, *, may_have_arrived: bool) -> None:
+    async def before_wait(self, _wait: Wait | None, *, may_have_arrived: bool) -> None:
         """Release the permit for a wait, and record if nothing arrived."""
         self._give_permit_back()
         self._is_interruptible = True

@@ -147,7 +147,8 @@ class BatchReport:
         counts = ", ".join(f"{count:,} {name}" for name in names if (count := getattr(self, name)))
         stopped = f", stopped by {type(self.stopped_by).__name__}" if self.stopped_by else ""
         found = f": {counts}" if counts else ""
-        return f"<BatchReport of {self.total:,} jobs in {self.seconds:.1f} s{found}{stopped}>"
+        name = type(self).__name__
+        return f"<{name} of {self.total:,} jobs in {self.seconds:.1f} s{found}{stopped}>"
 
     @property
     def outcomes(self) -> list[UploadOutcome]:

@@ -59,6 +59,20 @@ class JournalEntry:
     """Fingerprint of its file when it was last sent."""
 
 
+class JobRecord(Protocol):
+    """The part of a :class:`Journal` that a running job needs."""
+
+    async def mark_sending(
+        self, entry: JournalEntry, size: int | None, fingerprint: str | None
+    ) -> None:
+        """See :meth:`Journal.mark_sending`."""
+        ...
+
+    async def record(self, entry: JournalEntry, state: State, reason: str | None) -> None:
+        """See :meth:`Journal.record`."""
+        ...
+
+
 @runtime_checkable
 class Journal(Protocol):
     """A record of what a batch does. Implement it to store that elsewhere than in a file.
@@ -125,7 +139,8 @@ def journal_job(room_id: str, document: Document, key: str | None) -> JournalJob
     )
 
 
-def _check_key(key: object) -> None:
+def check_key(key: object) -> None:
+    """Raise `InvalidInput` if this cannot be the key of a job."""
     if key is not None and (not isinstance(key, str) or key == ""):
         raise InvalidInput("key", short_repr(key), "is no text", "give a str, or None")
 
@@ -180,7 +195,7 @@ async def register(journal: Journal | None, job: UploadJob) -> Registration:
     """
     room_id_bytes(job.room_id)
     document = Document.of(job.document, filename=job.filename, content_type=job.content_type)
-    _check_key(job.key)
+    check_key(job.key)
     if journal is None:
         return Registration(document, None)
     describe = partial(journal_job, job.room_id, document, job.key)
@@ -196,7 +211,7 @@ class JobJournal:
     Without a journal nothing is known, and nothing happens.
     """
 
-    journal: Journal | None
+    journal: JobRecord | None
     entry: JournalEntry | None = attrs.field(default=None, init=False)
     error: JournalError | None = attrs.field(default=None, init=False)
     """Why the journal does not have the outcome."""

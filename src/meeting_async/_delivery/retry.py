@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Mapping
 
 import attrs
 
@@ -201,6 +202,19 @@ class ProbeReliability:
             self.are_answered = False
 
 
+_TIMES = ("doubt", "_outage", "_busy", "_lock")
+_COUNTERS: dict[str, type[bool | int | float]] = {
+    "must_probe": bool,
+    "_failures": int,
+    "_unconnected": int,
+    "_interruptions": int,
+    "_queued": float,
+    "_lost_races": int,
+    "_body_seconds": float,
+}
+"""What :meth:`RetryState.saved` keeps."""
+
+
 @attrs.define(kw_only=True)
 class RetryState:
     """All counters, budgets and limits of one call; :meth:`decide` decides after an attempt."""
@@ -237,6 +251,22 @@ class RetryState:
     """Documents that got 409 right after the answer *free*."""
     _body_seconds: float = attrs.field(default=0.0, init=False)
     """How long the last refused document took to send."""
+
+    # --- a call that goes on in another process --------------------------------------------------
+
+    def saved(self, now: float) -> dict[str, float]:
+        """Return counters, and ages in seconds instead of times, for :meth:`restore`."""
+        times = ((name, getattr(self, f"{name}_since")) for name in _TIMES)
+        ages = {name: now - since for name, since in times if since is not None}
+        return {**ages, **{name: float(getattr(self, name)) for name in _COUNTERS}}
+
+    def restore(self, saved: Mapping[str, float], now: float) -> None:
+        """Go on where :meth:`saved` was called; the time since then does not count."""
+        for name in _TIMES:
+            if name in saved:
+                setattr(self, f"{name}_since", now - saved[name])
+        for name, kind in _COUNTERS.items():
+            setattr(self, name, kind(saved.get(name, 0)))
 
     # --- before an attempt -----------------------------------------------------------------------
 

@@ -41,14 +41,20 @@ costs some 300 bytes. A smaller document costs little more than the check."""
 class UploadHooks:
     """What a batch does around the attempts of an upload. If a hook raises, the upload ends."""
 
+    def begin(self, state: RetryState) -> None:
+        """Called before the first attempt, with the state of a new upload."""
+
     async def before_attempt(self) -> None:
         """Acquire a permit."""
 
     async def before_closing_boundary(self, document: Document, content: PreparedSource) -> None:
         """Called after the document's last byte, before the closing boundary."""
 
-    async def before_wait(self, *, may_have_arrived: bool) -> None:
-        """Called before the upload waits, for its room or its next attempt: release the permit."""
+    async def before_wait(self, wait: Wait | None, *, may_have_arrived: bool) -> None:
+        """Called before the upload waits, for its room or its next attempt: release the permit.
+
+        ``None``: it waits until another upload of this application has ended.
+        """
 
 
 async def upload_document(
@@ -82,6 +88,7 @@ async def upload_document(
             hooks = hooks or UploadHooks()
             async with _room_lock(call, state, content, hooks):
                 state.set_doubt(session.doubt_since(room_id, state.lock.window))
+                hooks.begin(state)
                 outcome = await _attempt(call, state, room, made, content, hooks)
                 answer = await retry_loop(
                     outcome, _attempt, call, state, room, made, content, hooks
@@ -170,7 +177,7 @@ async def _room_lock(
 async def _queue(call: Call, state: RetryState, hooks: UploadHooks) -> None:
     if state.queue_limit() == 0:
         raise _taken(call, anyio.current_time())
-    await hooks.before_wait(may_have_arrived=False)
+    await hooks.before_wait(None, may_have_arrived=False)
     call.log.phase = "waiting behind another upload of this application"
     call.emit(_events.Queued)
 
@@ -208,7 +215,7 @@ async def _attempt(
     outcome = await _attempt_once(call, state, room, document, content, hooks)
     if isinstance(outcome, Wait):
         content.release()
-        await hooks.before_wait(may_have_arrived=call.log.unknown_since is not None)
+        await hooks.before_wait(outcome, may_have_arrived=call.log.unknown_since is not None)
     return outcome
 
 

@@ -1,0 +1,499 @@
+"""Uploads by any number of workers on any number of machines (extra ``procrastinate``).
+
+`procrastinate <https://procrastinate.readthedocs.io/>`_ is a job queue on PostgreSQL. Here live the
+job for one upload, the table of outcomes, and the recovery of uploads whose worker has died; the
+queue itself, its workers and its schema are procrastinate's. The guide is ``docs/queue.md``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import logging
+import os
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable
+from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import attrs
+
+try:
+    import procrastinate
+    from procrastinate import BaseRetryStrategy, JobContext, RetryDecision, exceptions
+    from procrastinate.jobs import Job
+    from procrastinate.jobs import Status as JobStatus
+except ModuleNotFoundError as _error:
+    _hint = 'meeting_async.procrastinate needs it: pip install "meeting-async[procrastinate]"'
+    raise ModuleNotFoundError(_hint, name=_error.name) from _error
+
+from meeting_async._batch.flow import read
+from meeting_async._batch.jobs import BatchReport, UploadJob, UploadOutcome
+from meeting_async._batch.journal import check_key
+from meeting_async._documents.document import Document
+from meeting_async._documents.files import PathSource
+from meeting_async._protocol.requests import host_and_port, room_id_bytes
+from meeting_async._text import link_label, short_repr
+from meeting_async.errors import (
+    BatchFailed,
+    ConfigurationError,
+    InvalidInput,
+    MeetingError,
+    UploadFailed,
+    UploadOutcomeUnknown,
+)
+from meeting_async.procrastinate._run import PutBack, new_run
+from meeting_async.procrastinate._table import SCHEMA, Row, Table
+
+if TYPE_CHECKING:
+    from meeting_async._client import MeetingClient
+
+__all__ = ["SCHEMA", "Documents", "QueueReport", "WhiteboardUploads"]
+
+Documents = Callable[[str], Document | Awaitable[Document]]
+"""Turns a reference, such as the id of a row or an object of a store, into a document."""
+
+logger = logging.getLogger("meeting_async")
+
+CHUNK = 1000
+"""Uploads that are deferred, or reported, by one statement."""
+
+SUSPECT_SECONDS = 10.0
+"""For so long a job and its row may disagree: one is written after the other."""
+
+OTHER_SERVER_SECONDS = 10.0
+"""Pause of a job that a worker with another server has got."""
+
+
+@attrs.define(kw_only=True, repr=False)
+class QueueReport(BatchReport):
+    """The results of a batch in a queue so far."""
+
+    queued: int = 0
+    """Documents that have no outcome yet."""
+
+    def raise_for_failures(self) -> None:
+        """Raise unless every document is in its room; what is queued is not.
+
+        Raises:
+            BatchFailed: With the numbers, and the first upload that failed.
+
+        """
+        super().raise_for_failures()
+        if self.queued:
+            first = f"{self.queued:,} documents have no outcome yet"
+            none = {"refused": 0, "failed": 0, "unknown": 0}
+            total = self.total + self.queued
+            raise BatchFailed(total=total, skipped=self.queued, first=first, **none)
+
+
+class WhiteboardUploads:
+    """Uploads as jobs of a procrastinate ``App``; make it wherever the ``App`` is made.
+
+    Deferring processes and workers make it with the same arguments. It registers two tasks: one
+    uploads a document, the other runs every few seconds and deals with uploads whose worker is
+    gone. Run workers with ``queues=[uploads.queue]``.
+
+    Args:
+        app: Your App. Its connector is asynchronous.
+        client: The client that uploads. Its ``delivery``, ``lock`` and ``retry`` apply.
+        documents: Turns a reference into a document, in the worker; may be async. With it every
+            ``str`` is a reference; without it a ``str`` is a path.
+        queue: Name of the queue. Each server needs its own, and by default has it.
+        stalled_after: Seconds without a heartbeat after which a worker counts as dead, from 3 to
+            180. Heartbeats are sent every ``update_heartbeat_interval`` seconds (an option of the
+            worker, 10 by default).
+
+    """
+
+    def __init__(
+        self,
+        app: procrastinate.App,
+        *,
+        client: MeetingClient,
+        documents: Documents | None = None,
+        queue: str | None = None,
+        stalled_after: float = 30.0,
+    ) -> None:
+        self._session, self._options = client._session, client._options  # noqa: SLF001 - ours
+        self._app = app
+        self._documents = documents
+        self.queue: str = _queue_name(queue, self._session.base)
+        if not 3 <= stalled_after <= 180:
+            fix = "give seconds from 3 to 180"
+            raise ConfigurationError("stalled_after", repr(stalled_after), "is out of range", fix)
+        self._stalled_after = stalled_after
+        self._task = f"{self.queue}:upload"
+        self._register()
+
+    def _register(self) -> None:
+        recovery = f"{self.queue}:recover"
+        app = self._app
+        app.task(name=self._task, queue=self.queue, pass_context=True, retry=_Retry())(self._upload)
+        # A high priority, or it would wait behind all uploads.
+        recover = app.task(
+            name=recovery,
+            queue=self.queue,
+            queueing_lock=recovery,
+            priority=1000,
+            pass_context=True,
+        )(self._recover)
+        every = max(1, min(30, int(self._stalled_after / 3)))
+        app.periodic(cron=f"* * * * * */{every}")(recover)
+
+    @property
+    def _table(self) -> Table:
+        return Table(self._app.connector, self._session.base)
+
+    async def apply_schema(self) -> None:
+        """Make the table of outcomes, after procrastinate's own schema. Has no effect if it exists.
+
+        Raises:
+            JournalError: The database cannot be used, or the table has another format.
+
+        """
+        await self._table.apply_schema()
+
+    # --- deferring -------------------------------------------------------------------------------
+
+    async def defer(
+        self,
+        room_id: str,
+        document: str | os.PathLike[str] | Document,
+        *,
+        key: str | None = None,
+        batch: str = "default",
+        filename: str | None = None,
+        content_type: str | None = None,
+    ) -> int | None:
+        """Add an upload to the queue.
+
+        Args:
+            room_id: The room.
+            document: A path that workers can read, ``Document.from_link(...)``, or a reference for
+                ``documents``. A relative path is made absolute.
+            key: Identity in its batch. If the batch has an upload with this key, nothing is added.
+            batch: Name under which :meth:`report` finds it.
+            filename: Name that the room shows, instead of the document's own.
+            content_type: Media type, instead of the document's own or the one guessed.
+
+        Returns:
+            The id of the upload; ``None``: the key was deferred before.
+
+        Raises:
+            InvalidInput: An argument cannot be used. Nothing was added.
+            JournalError: The database cannot be used.
+
+        """
+        job = UploadJob(room_id, document, filename=filename, content_type=content_type, key=key)
+        stored = self._stored(job)
+        if key is None:
+            stored["identity"] = os.urandom(16).hex()
+        ids = await self._table.defer(self.queue, self._task, _checked_batch(batch), [stored])
+        return ids[0] if ids else None
+
+    async def defer_many(
+        self, jobs: Iterable[UploadJob] | AsyncIterable[UploadJob], *, batch: str
+    ) -> int:
+        """Add uploads to the queue, 1,000 at a time, and return how many were new.
+
+        What the batch has already is not added again, so a call that was interrupted can be
+        repeated. An upload is recognised by its key, otherwise by room, document and name.
+
+        Raises:
+            InvalidInput: A job cannot be used; earlier chunks of 1,000 are in the queue.
+            JournalError: The database cannot be used.
+
+        """
+        _checked_batch(batch)
+        count, chunk = 0, list[dict[str, Any]]()
+        async with aclosing(read(jobs)) as found:
+            async for job in found:
+                chunk.append(self._stored(job))
+                if len(chunk) == CHUNK:
+                    count += len(await self._table.defer(self.queue, self._task, batch, chunk))
+                    chunk.clear()
+                    await anyio.lowlevel.checkpoint()
+        if chunk:
+            count += len(await self._table.defer(self.queue, self._task, batch, chunk))
+        return count
+
+    def _stored(self, job: UploadJob) -> dict[str, Any]:
+        """Check a job, and return its row."""
+        if not isinstance(job, UploadJob):
+            raise TypeError(f"a job must be an UploadJob, not {type(job).__name__}")
+        room_id_bytes(job.room_id)
+        check_key(job.key)
+        given, filename, content_type = job.document, job.filename, job.content_type
+        if isinstance(given, str) and self._documents is not None:
+            kind, source = "reference", given
+        else:
+            document = Document.of(given, filename=filename, content_type=content_type)
+            if document.link is not None:
+                kind, source = "link", document.link
+            elif isinstance(document.source, PathSource):
+                kind, source = "path", str(Path(document.source.path).absolute())
+                filename, content_type = document.filename, document.content_type
+            else:
+                problem = "cannot be stored in a queue"
+                fix = "give a path, a link, or a reference that `documents` turns into a document"
+                raise InvalidInput("document", type(given).__name__, problem, fix)
+        facts = [job.room_id, kind, source, filename] if job.key is None else {"key": job.key}
+        row = {
+            "identity": hashlib.sha256(json.dumps(facts).encode()).hexdigest(),
+            "key": job.key,
+            "room_id": job.room_id,
+            "kind": kind,
+            "source": source,
+            "filename": filename,
+            "content_type": content_type,
+        }
+        for field, value in row.items():
+            _check_storable(field if field != "source" else "document", value)
+        return row
+
+    # --- the job of a worker ---------------------------------------------------------------------
+
+    async def _upload(self, context: JobContext, *, upload_id: int) -> str:
+        """Run an upload once; what is not over is raised as `PutBack`."""
+        table, options = self._table, self._options
+        row = await table.claim(upload_id, options.lock.window)
+        if row is None:
+            return await self._nothing_to_send(upload_id)
+        aborted = procrastinate.job_context.AbortReason.USER_REQUEST
+        run = new_run(
+            self._session,
+            options,
+            table,
+            row,
+            self._document,
+            lambda: context.abort_reason() is aborted,
+        )
+        try:
+            await run.run()
+        except BaseException:
+            if run.put_back is None:
+                raise
+        if run.taken_over:
+            return await self._leave(upload_id)
+        if run.put_back is not None:
+            raise run.put_back
+        if run.journal.error is not None:
+            raise run.journal.error
+        if run.outcome is not None and run.outcome.error is not None:
+            raise run.outcome.error.with_traceback(None) from None
+        return "accepted"
+
+    async def _nothing_to_send(self, upload_id: int) -> str:
+        found = await self._table.find(upload_id)
+        if found is not None and found["server"] != self._session.base:
+            why = f"it is for {found['server']}: run workers with queues=[uploads.queue]"
+            logger.warning("upload %d is put back, %s", upload_id, why)
+            raise PutBack(OTHER_SERVER_SECONDS, why)
+        return "dropped" if found is None else "accepted in an earlier run"
+
+    async def _leave(self, upload_id: int) -> str:
+        """Leave an upload to the worker that has taken it over, and let it end first.
+
+        Otherwise this job would set the status of the other one.
+        """
+        logger.warning("upload %d was taken over by another worker", upload_id)
+        found = await self._table.find(upload_id)
+        while found is not None and found["is_running"]:
+            await anyio.sleep(1)
+            found = await self._table.find(upload_id)
+        if found is not None and found["state"] == "ready":
+            raise PutBack(0.0, "another worker has put it back")
+        return "taken over"
+
+    async def _document(self, row: Row) -> Document:
+        if row.kind == "link":
+            return Document.from_link(row.source)
+        if row.kind == "path":
+            return Document.from_path(
+                row.source, filename=row.filename, content_type=row.content_type
+            )
+        if self._documents is None:
+            fix = "make WhiteboardUploads with the same `documents` in every process"
+            raise ConfigurationError("documents", "None", "is needed for a reference", fix)
+        made = self._documents(row.source)
+        document = await made if inspect.isawaitable(made) else made
+        return Document.of(document, filename=row.filename, content_type=row.content_type)
+
+    # --- workers that are gone -------------------------------------------------------------------
+
+    async def _recover(self, context: JobContext, timestamp: int) -> None:
+        """Run again what a dead worker has not completed, and report what may have arrived."""
+        del timestamp
+        stalled = await self._stalled()
+        rows = await self._table.runs([_upload_id(job) for job in stalled])
+        # Who is still stalled now was so when its row was read.
+        still = {job.id for job in await self._stalled()}
+        for job in stalled:
+            row = rows.get(_upload_id(job))
+            if job.id in still and row is not None and row["is_running"]:
+                reason = "its worker was lost after the document may have been complete"
+                state = await self._table.take_over(row["id"], row["run"], reason)
+                if state is not None:
+                    await self._settle(job, state)
+        await self._settle_disagreements()
+        await self._forget_recoveries(context)
+
+    async def _stalled(self) -> list[Job]:
+        return list(
+            await self._app.job_manager.get_stalled_jobs(
+                queue=self.queue,
+                task_name=self._task,
+                seconds_since_heartbeat=self._stalled_after,
+            )
+        )
+
+    async def _settle_disagreements(self) -> None:
+        """Set the status of jobs whose run has ended although the queue was not told."""
+        running = await self._app.job_manager.list_jobs_async(
+            queue=self.queue, task=self._task, status="doing"
+        )
+        rows = await self._table.runs([_upload_id(job) for job in running])
+        ended = {id_: row for id_, row in rows.items() if not row["is_running"]}
+        await self._table.suspect(list(ended))
+        for job in running:
+            row = ended.get(_upload_id(job))
+            if row is not None and (row["suspected_ago"] or 0.0) > SUSPECT_SECONDS:
+                await self._settle(job, row["state"])
+
+    async def _settle(self, job: Job, state: str) -> None:
+        """Put a job back, or end it, as its row says."""
+        manager = self._app.job_manager
+        resends = self._options.delivery == "at_least_once"
+        must_run = state == "ready" or (resends and state in {"sent", "unknown"})
+        status = JobStatus.SUCCEEDED if state == "accepted" else JobStatus.FAILED
+        logger.warning("upload %d of a lost worker: %s", _upload_id(job), state)
+        try:
+            if must_run:
+                await manager.retry_job(job)
+            else:
+                await manager.finish_job(job, status, delete_job=False)
+        except exceptions.ConnectorException:
+            logger.info("the job of upload %d has gone on by itself", _upload_id(job))
+
+    async def _forget_recoveries(self, context: JobContext) -> None:
+        """Delete the ended jobs of earlier recoveries."""
+        await self._app.connector.execute_query_async(
+            "DELETE FROM procrastinate_jobs WHERE task_name = %(task)s AND id < %(id)s"
+            " AND status IN ('succeeded', 'failed')",
+            task=context.job.task_name,
+            id=context.job.id,
+        )
+
+    # --- results ---------------------------------------------------------------------------------
+
+    async def outcomes(self, batch: str) -> AsyncGenerator[UploadOutcome | None, None]:
+        """Yield the outcomes of a batch so far, in the order of deferring; ``None``: none yet.
+
+        Raises:
+            JournalError: The database cannot be used.
+
+        """
+        after, index = 0, 0
+        while rows := await self._table.page(batch, after, CHUNK):
+            for row in rows:
+                yield _outcome(row, index, self._options.lock.window)
+                index += 1
+            after = rows[-1].id
+
+    async def report(self, batch: str, *, keep_outcomes: bool = True) -> QueueReport:
+        """Return the results of a batch so far, like those of ``upload_many``.
+
+        With ``keep_outcomes=False`` only the sums; memory then does not grow with the batch.
+
+        Raises:
+            JournalError: The database cannot be used.
+
+        """
+        report = QueueReport(keep=keep_outcomes)
+        async with aclosing(self.outcomes(batch)) as outcomes:
+            async for outcome in outcomes:
+                if outcome is None:
+                    report.queued += 1
+                else:
+                    report.add(outcome)
+                    report.seconds = max(report.seconds, outcome.started + outcome.seconds)
+        return report
+
+    async def drop(self, batch: str) -> int:
+        """Delete the outcomes of a batch and return how many; what is queued stays.
+
+        Raises:
+            JournalError: The database cannot be used.
+
+        """
+        return await self._table.drop(batch)
+
+
+class _Retry(BaseRetryStrategy):
+    """Puts back what is not over."""
+
+    def get_retry_decision(self, *, exception: BaseException, job: Job) -> RetryDecision | None:
+        del job
+        if isinstance(exception, PutBack):
+            return RetryDecision(retry_at=datetime.now(UTC) + timedelta(seconds=exception.seconds))
+        return None
+
+
+def _upload_id(job: Job) -> int:
+    return int(str(job.task_kwargs["upload_id"]))
+
+
+def _outcome(row: Row, index: int, window: float) -> UploadOutcome | None:
+    if row.state == "ready" or row.state == "sent":  # noqa: PLR1714 - narrows the type
+        return None
+    label = link_label(row.source) if row.kind == "link" else row.filename or row.source
+    error: MeetingError | None = None
+    if row.state == "unknown":
+        free_in = max(0.0, window - (row.sent_ago or 0.0))
+        error = UploadOutcomeUnknown(row.reason or "", row.size, row.size, free_in)
+    elif row.state != "accepted":
+        error = UploadFailed(row.error or "", row.reason or "")
+    if error is not None:
+        error.room_id, error.document, error.attempts = row.room_id, label, row.attempts
+    return UploadOutcome(
+        index=index,
+        room_id=row.room_id,
+        document=label,
+        status=row.state,
+        size=row.size,
+        key=row.key,
+        started=row.began,
+        seconds=row.took,
+        attempts=row.attempts,
+        error=error,
+    )
+
+
+def _queue_name(queue: str | None, base: str) -> str:
+    if queue is None:
+        return f"whiteboard {host_and_port(base)}"[:100]
+    if not 0 < len(queue) <= 100:
+        fix = "give 1 to 100 characters"
+        raise ConfigurationError("queue", short_repr(queue), "is no name", fix)
+    return queue
+
+
+def _checked_batch(batch: str) -> str:
+    if not batch:
+        raise InvalidInput("batch", short_repr(batch), "is empty", "give a name")
+    _check_storable("batch", batch)
+    return batch
+
+
+def _check_storable(field: str, value: str | None) -> None:
+    try:
+        is_storable = value is None or (b"\0" not in value.encode())
+    except UnicodeEncodeError:
+        is_storable = False
+    if not is_storable:
+        problem, fix = "has characters that PostgreSQL cannot store", "rename it"
+        raise InvalidInput(field, short_repr(value), problem, fix)

@@ -1,0 +1,220 @@
+"""One run of a queued upload: from its claim to its outcome, or until it is put back.
+
+It decides like a job of a batch, with its row in the place of the journal's entry. It never waits:
+before every wait it ends, and the queue starts the next run when the time has come.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import anyio
+import attrs
+
+from meeting_async._batch.job_runner import BatchState, JobRunner
+from meeting_async._batch.jobs import Status, UploadJob, UploadOutcome
+from meeting_async._batch.journal import JobJournal, JournalEntry, State
+from meeting_async._batch.options import BatchOptions
+from meeting_async._batch.scheduler import Scheduler
+from meeting_async._delivery.retry import RetryState, Wait
+from meeting_async._delivery.session import Options, Session
+from meeting_async._documents.document import Document
+from meeting_async.errors import JournalError
+from meeting_async.procrastinate._table import Row, Table, packed
+
+NEIGHBOUR_SECONDS = 1.0
+"""Pause if another upload of this process has the room."""
+
+JOURNAL_SECONDS = 5.0
+"""Pause if the table could not be written before the document was complete."""
+
+RECORD_SECONDS = 300.0
+"""For so long an outcome is kept and tried again while the database does not answer."""
+
+
+class PutBack(Exception):
+    """The upload is not over: run it again in this many seconds."""
+
+    def __init__(self, seconds: float, why: str) -> None:
+        super().__init__(seconds, why)
+        self.seconds = seconds
+        self.why = why
+
+    def __str__(self) -> str:
+        return f"put back for {self.seconds:.1f} s: {self.why}"
+
+
+class TakenOver(JournalError):
+    """Another worker runs this upload, because this one was taken for dead."""
+
+
+@attrs.define(eq=False)
+class QueuedRun(JobRunner):
+    """Await :meth:`run` once. Then it is put back, or has an outcome, or neither: taken over."""
+
+    row: Row = attrs.field(kw_only=True)
+    table: Table = attrs.field(kw_only=True)
+    find_document: Callable[[Row], Awaitable[Document]] = attrs.field(kw_only=True)
+    must_end: Callable[[], bool] = attrs.field(kw_only=True)
+    """Whether a cancellation means that the job is to be given up."""
+    put_back: PutBack | None = attrs.field(default=None, init=False)
+    taken_over: bool = attrs.field(default=False, init=False)
+    _state: RetryState | None = attrs.field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.journal = JobJournal(self)
+        self.journal.entry = self.row.entry
+        self._began = anyio.current_time() - self.row.started_ago
+        self._ends_at = math.inf
+        self._log.attempts.extend(self.row.attempts)
+
+    async def _registered(self) -> Document:
+        document = await self.find_document(self.row)
+        self._log.document = document.filename
+        return document
+
+    # --- hooks of the upload ---------------------------------------------------------------------
+
+    def begin(self, state: RetryState) -> None:
+        """Go on with the counters of the run before."""
+        self._state = state
+        if self.row.retry is not None:
+            state.restore(self.row.retry, anyio.current_time())
+
+    async def before_wait(self, wait: Wait | None, *, may_have_arrived: bool) -> None:
+        """End the run instead of waiting."""
+        del may_have_arrived  # the log knows it
+        self.put_back = PutBack(wait.seconds if wait else NEIGHBOUR_SECONDS, self._log.phase)
+        raise self.put_back
+
+    # --- the record of the job -------------------------------------------------------------------
+
+    async def mark_sending(
+        self, _entry: JournalEntry, size: int | None, fingerprint: str | None
+    ) -> None:
+        """Record durably that the closing boundary is about to be sent."""
+        if not await self.table.mark_sending(self.row, size, fingerprint):
+            raise _taken_over()
+
+    async def record(self, _entry: JournalEntry, state: State, reason: str | None) -> None:
+        """Record the outcome."""
+        error = self.outcome.error if self.outcome else None
+        await self._until_recorded(
+            partial(
+                self.table.finish,
+                self.row,
+                state=state,
+                error=type(error).__name__ if error else None,
+                reason=reason or (str(error) if error else None),
+                size=self._log.size,
+                attempts=packed(self._log.attempts),
+            )
+        )
+
+    async def _release(self) -> None:
+        """Record that the run has no outcome."""
+        if self._log.unknown_since is not None:
+            state: State = "sent"
+        else:
+            state = self.row.state if self.row.state in {"sent", "unknown"} else "ready"
+        retry = self._state.saved(anyio.current_time()) if self._state else self.row.retry
+        await self._until_recorded(
+            partial(
+                self.table.release,
+                self.row,
+                state=state,
+                attempts=packed(self._log.attempts),
+                retry=json.dumps(retry),
+            )
+        )
+
+    async def _until_recorded(self, write: Callable[[], Awaitable[bool]]) -> None:
+        """Write, again and again while the database does not answer."""
+        with anyio.CancelScope(shield=True):
+            ends_at = anyio.current_time() + RECORD_SECONDS
+            while True:
+                try:
+                    self.taken_over = not await write()
+                except JournalError:
+                    if anyio.current_time() > ends_at:
+                        raise
+                    await anyio.sleep(1)
+                else:
+                    return
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    async def _fail(self, error: Exception) -> None:
+        if isinstance(error, TakenOver):
+            self.taken_over = True
+            return
+        if isinstance(error, JournalError) and self._log.unknown_since is None:
+            self.put_back = PutBack(JOURNAL_SECONDS, str(error))
+        if self.put_back is not None:
+            await self._release()
+        else:
+            await super()._fail(error)
+
+    async def _cut_off(self) -> None:
+        """Put the upload back after a cancellation, unless it may have arrived or is given up."""
+        if self._log.unknown_since is None and not self.must_end():
+            self.put_back = PutBack(0.0, "its worker was stopped")
+        await super()._cut_off()
+
+    async def _end(self, status: Status, **facts: Any) -> None:
+        # Nobody runs a job again that was given up before its first attempt.
+        await super()._end("failed" if status == "skipped" else status, **facts)
+
+
+def new_run(
+    session: Session,
+    options: Options,
+    table: Table,
+    row: Row,
+    find_document: Callable[[Row], Awaitable[Document]],
+    must_end: Callable[[], bool],
+) -> QueuedRun:
+    """Make a run of a claimed upload."""
+    if row.doubt_ago is not None:
+        session.put_in_doubt(row.room_id, anyio.current_time() - row.doubt_ago)
+    scheduler = Scheduler[object](_begin_nothing)
+    scheduler.in_use = 1  # by this run
+    batch = BatchState(
+        session=session,
+        options=options,
+        batch_options=BatchOptions(),
+        scheduler=scheduler,
+        stop=_stop_nothing,
+    )
+    batch.is_verified = True  # a queue does not stop at a wrong key
+    return QueuedRun(
+        0,
+        UploadJob(row.room_id, row.source, key=row.key),
+        batch,
+        None,
+        _forget,
+        row=row,
+        table=table,
+        find_document=find_document,
+        must_end=must_end,
+    )
+
+
+def _begin_nothing(_room: str, _job: object) -> None:
+    """The queue starts the jobs."""
+
+
+def _stop_nothing() -> None:
+    """The queue stops its worker."""
+
+
+def _forget(_outcome: UploadOutcome) -> None:
+    """The queue releases the room."""
+
+
+def _taken_over() -> TakenOver:
+    return TakenOver("meeting_async_uploads", "says that another worker has taken over")
