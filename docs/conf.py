@@ -33,7 +33,8 @@ autodoc_default_options = {"members": True, "undoc-members": True}
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 maximum_signature_line_length = 88
-autodoc_mock_imports = ["opentelemetry", "redis"]  # of extras, which need not be installed
+# Of extras, which need not be installed.
+autodoc_mock_imports = ["opentelemetry", "procrastinate", "redis"]
 # The client imports these for type checkers only, and autodoc needs them to read its signatures.
 vars(_client).update(Batch=meeting_async.Batch, Jobs=Jobs, Journal=Journal, OnUnknown=OnUnknown)
 
@@ -42,7 +43,7 @@ PRIVATE = r"meeting_async\.(\w+\.)*_.*"
 nitpicky = True
 nitpick_ignore_regex = [
     # There is no inventory of others.
-    ("py:.*", r"(asyncio|collections|contextlib|metrics|os|redis|ssl|trace)\..*"),
+    ("py:.*", r"(asyncio|collections|contextlib|metrics|os|procrastinate|redis|ssl|trace)\..*"),
     # A private type in a signature is shown as text.
     ("py:class", PRIVATE),
 ]

@@ -34,6 +34,7 @@ The branches say where the cause is: in the caller's input, the server's answer,
     ├── UploadOutcomeUnknown                    the document may or may not reach the room
     ├── JournalError (OSError)                  the journal of a batch cannot be used
     │   └── JournalInUse                        another batch uses it
+    ├── UploadPutBack                           a queue goes on with the upload later
     ├── UploadFailed                            what a worker of a queue has reported
     ├── BatchStopped                            the batch was stopped before this job ended
     └── BatchFailed                             some documents of a batch are not in their rooms
@@ -441,6 +442,22 @@ class JournalError(MeetingError, OSError):
 
 class JournalInUse(JournalError):
     """Another batch uses this journal."""
+
+
+@attrs.define(slots=False)
+class UploadPutBack(MeetingError):
+    """An upload of a queue would have to wait, so it was put back into the queue.
+
+    Workers raise it where procrastinate expects the error of a job, and events have it.
+    """
+
+    seconds: float
+    """Seconds after which it goes on."""
+    reason: str
+    """What it would have waited for."""
+
+    def _text(self) -> str:
+        return f"put back for {self.seconds:.1f} s: {self.reason}"
 
 
 @attrs.define(slots=False)

@@ -7,12 +7,16 @@ import os
 import pwd
 import shutil
 import signal
+import socket
+import struct
 import subprocess
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import attrs
 import psycopg
@@ -58,11 +62,12 @@ class PostgresServer:
         """Return the address of a database."""
         return f"postgresql://tester@127.0.0.1:{self.port}/{database}"
 
-    def new_database(self) -> str:
-        """Make an empty database and return its address."""
+    def new_database(self, *, like: str | None = None) -> str:
+        """Make a database, empty or a copy of the one at an address, and return its address."""
         name = f"test_{uuid.uuid4().hex[:12]}"
+        template = f" TEMPLATE {like.rpartition('/')[2]}" if like else ""
         with psycopg.connect(self.dsn(), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}".encode())
+            connection.execute(f"CREATE DATABASE {name}{template}".encode())
         return self.dsn(name)
 
     def initialise(self) -> None:
@@ -151,3 +156,161 @@ def _other_user() -> str | None:
         return None
     names = {entry.pw_name for entry in pwd.getpwall()}
     return "postgres" if "postgres" in names else "nobody"
+
+
+# --- a bad network -------------------------------------------------------------------------------
+
+RESET = struct.pack("ii", 1, 0)
+"""A closed socket resets its connection."""
+
+
+@attrs.define(eq=False)
+class Network:
+    """The way from applications to a database: it can freeze, thaw, and lose its connections.
+
+    While it is frozen nothing arrives on either side, and nothing is lost: it arrives after the
+    thaw, even if its sender has given up since.
+    """
+
+    port_of_server: int
+    struck: threading.Event = attrs.field(factory=threading.Event, init=False)
+    """Set when the scripted fault has happened."""
+    _listener: socket.socket = attrs.field(init=False)
+    _sockets: list[socket.socket] = attrs.field(factory=list, init=False)
+    _flows: threading.Event = attrs.field(factory=threading.Event, init=False)
+    _fault: tuple[bytes, str, str] | None = attrs.field(default=None, init=False)
+    _due: tuple[socket.socket, str] | None = attrs.field(default=None, init=False)
+    """Whose reply is not to arrive, and what happens instead."""
+    _guard: threading.RLock = attrs.field(factory=threading.RLock, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._flows.set()
+
+    def address(self, dsn: str) -> str:
+        """Return the address of a database through this network."""
+        port = self._listener.getsockname()[1]
+        return dsn.replace(f":{self.port_of_server}/", f":{port}/")
+
+    def freeze(self) -> None:
+        """Let nothing arrive."""
+        self._flows.clear()
+
+    def thaw(self) -> None:
+        """Let everything arrive."""
+        self._flows.set()
+
+    def reset(self) -> None:
+        """Reset all connections; what is on its way is lost. New ones can be made."""
+        with self._guard:
+            sockets, self._sockets = self._sockets, []
+        for end in sockets:
+            with contextlib.suppress(OSError):
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+                end.shutdown(socket.SHUT_RDWR)
+
+    def strike_at(
+        self, words: bytes, fault: Literal["freeze", "reset"], when: Literal["before", "after"]
+    ) -> None:
+        """Freeze, or reset, once: before the database gets a statement with these words, or after.
+
+        After it means: the database executes it, and nobody hears of it.
+        """
+        self.struck.clear()
+        self._fault = (words, fault, when)
+
+    # --- threads ---------------------------------------------------------------------------------
+
+    def serve(self) -> None:
+        """Accept connections until :meth:`close`."""
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._connect, args=[client], daemon=True).start()
+
+    def close(self) -> None:
+        """End all."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.thaw()
+        self.reset()
+
+    def _connect(self, client: socket.socket) -> None:
+        self._flows.wait()
+        try:
+            server = socket.create_connection(("127.0.0.1", self.port_of_server))
+        except OSError:
+            client.close()
+            return
+        with self._guard:
+            self._sockets += [client, server]
+        back = threading.Thread(target=self._carry_replies, args=[server, client], daemon=True)
+        back.start()
+        self._carry_requests(client, server)
+        back.join()
+        for end in (client, server):
+            end.close()
+
+    def _carry_requests(self, client: socket.socket, server: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := client.recv(65_536):
+                if not self._begins_fault(data, server):
+                    self._flows.wait()
+                server.sendall(data)
+        self._flows.wait()
+        with contextlib.suppress(OSError):
+            server.shutdown(socket.SHUT_WR)
+
+    def _carry_replies(self, server: socket.socket, client: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := server.recv(65_536):
+                self._end_fault(server)
+                self._flows.wait()
+                client.sendall(data)
+        self._flows.wait()
+        with contextlib.suppress(OSError):
+            client.shutdown(socket.SHUT_WR)
+
+    def _begins_fault(self, data: bytes, server: socket.socket) -> bool:
+        """Begin the scripted fault at its words; tell whether they still reach the database."""
+        with self._guard:
+            if self._fault is None or self._fault[0] not in data:
+                return False
+            (_, fault, when), self._fault = self._fault, None
+            if when == "after":
+                self.freeze()
+                self._due = (server, fault)
+                return True
+        if fault == "freeze":
+            self.freeze()
+        else:
+            self.reset()
+        self.struck.set()
+        return False
+
+    def _end_fault(self, server: socket.socket) -> None:
+        """Let the reply to those words not arrive."""
+        with self._guard:
+            if self._due is None or self._due[0] is not server:
+                return
+            (_, fault), self._due = self._due, None
+        if fault == "reset":
+            self.reset()
+            self.thaw()
+        self.struck.set()
+
+
+@contextlib.contextmanager
+def network_to(server: PostgresServer) -> Iterator[Network]:
+    """Provide a network between applications and a server."""
+    network = Network(server.port)
+    thread = threading.Thread(target=network.serve, daemon=True)
+    thread.start()
+    try:
+        yield network
+    finally:
+        network.close()
+        thread.join()

@@ -230,8 +230,9 @@ class JobRunner(UploadHooks):
         """Record that the document may arrive from now on."""
         await self.journal.mark_sending(document, content)
 
-    async def before_wait(self, _wait: Wait | None, *, may_have_arrived: bool) -> None:
+    async def before_wait(self, wait: Wait | None, *, may_have_arrived: bool) -> None:
         """Release the permit for a wait, and record if nothing arrived."""
+        del wait  # the loop of the upload waits
         self._give_permit_back()
         self._is_interruptible = True
         if self._is_stopped:

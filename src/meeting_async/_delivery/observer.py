@@ -14,7 +14,7 @@ from meeting_async import _events
 from meeting_async._events import Event, OnEvent
 from meeting_async._models import Verdict
 from meeting_async._text import short_repr
-from meeting_async.errors import ConfigurationError
+from meeting_async.errors import ConfigurationError, UploadPutBack
 
 PROGRESS_INTERVAL = 0.1
 """Seconds between two progress events of an attempt: ten per second look smooth."""
@@ -116,7 +116,8 @@ _OBSERVER = {"action": "observer"}
 def _log(event: Event) -> None:
     level, message = _MESSAGES.get(type(event), (logging.DEBUG, ""))
     if isinstance(event, _events.Finished):
-        level = _FINISHED_LEVELS.get(event.verdict, level)
+        is_over = not isinstance(event.error, UploadPutBack)
+        level = _FINISHED_LEVELS.get(event.verdict, level) if is_over else logging.INFO
     if message and logger.isEnabledFor(level):
         facts = attrs.asdict(event, recurse=False)
         named = (("room", event.room_id), ("document", event.document))

@@ -11,7 +11,8 @@ import sys
 from collections.abc import Sequence
 
 _EXTRAS = {
-    "cyclopts": "cli", "rich": "cli", "jinja2": "cli", "python_multipart": "cli,testing"
+    "cyclopts": "cli", "rich": "cli", "jinja2": "cli", "python_multipart": "cli,testing",
+    "procrastinate": "cli,procrastinate", "psycopg": "cli,procrastinate",
 }  # fmt: skip
 """The extras that install a package, by the name of the package."""
 

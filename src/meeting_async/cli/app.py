@@ -5,6 +5,7 @@ A command imports most of its code only when it is called, so that ``--help`` is
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Sequence
 
@@ -14,6 +15,7 @@ from meeting_async.cli.batch import batch
 from meeting_async.cli.console import PROGRAM, Output, prepared_streams
 from meeting_async.cli.demo import demo
 from meeting_async.cli.options import DEFAULTS
+from meeting_async.cli.queue import queue
 from meeting_async.cli.room import room
 from meeting_async.cli.serve import serve
 from meeting_async.cli.upload import upload
@@ -34,7 +36,7 @@ Exit codes:
    1  something was refused or failed
    2  bad arguments or configuration, or a missing file; nothing was sent
    3  it is unknown whether a document arrived
-  75  a room stayed busy
+  75  a room stayed busy, or documents are still queued
  130  interrupted before everything was delivered
  141  the output could not be written, and the rest was not sent
 """
@@ -55,7 +57,7 @@ app: App = App(
     suppress_keyboard_interrupt=False,
 )
 app.register_install_completion_command(help="Install completion for the current shell.")
-for _command in (demo, serve, room, batch):
+for _command in (demo, serve, room, batch, queue):
     app.command(_command)
 app.command(upload, usage=f"Usage: {PROGRAM} upload [OPTIONS] ROOM_ID FILE...")
 
@@ -86,7 +88,9 @@ def _ended_by(error: Exception, argv: Sequence[str], output: Output, server: str
     """Print the error that ended a command and what to do, and return the exit code."""
     if isinstance(error, CycloptsError):
         commands = [name for name in argv[:1] if name in app]
-        output.note(f"error: {error}")
+        # The address of a database may have a password.
+        text = re.sub(r"(://[^\s:@]*):\S*@", r"\1:...@", str(error))
+        output.note(f"error: {text}")
         output.note(f"hint: see `{' '.join([PROGRAM, *commands])} --help`")
         return 2
     from meeting_async.cli.results import code_of, error_object

@@ -186,17 +186,11 @@ class _Run:
 
     def _sum_up(self, report: BatchReport, sums: str) -> None:
         """Print the totals, the traffic, and what needs attention, the most urgent first."""
-        detailed, tell = self.order.detailed, self.output.tell
+        detailed = self.order.detailed
         if not detailed or len(self.order) > 1 or self.signals or self.output.is_lost:
-            tell(sums)
-        if detailed:
-            return
-        tell(_traffic(report))
-        groups = groups_of(report.outcomes)
-        for group in groups[:GROUPS_SHOWN]:
-            tell(str(group))
-        if len(groups) > GROUPS_SHOWN:
-            tell(f"… and {counted(len(groups) - GROUPS_SHOWN, 'further reason')}")
+            self.output.tell(sums)
+        if not detailed:
+            tell_details(report, self.output)
 
     def _advise(self, report: BatchReport, failure: Exception | None) -> None:
         """Print the error that ended the batch early, and hints what to do next."""
@@ -225,6 +219,16 @@ def _line(outcome: UploadOutcome, entry: Entry) -> str:
     if len(outcome.attempts) > 1:
         facts.append(counted(len(outcome.attempts), "attempt"))
     return f"{outcome.document}: accepted by {outcome.room_id} ({', '.join(facts)})"
+
+
+def tell_details(report: BatchReport, output: Output) -> None:
+    """Print the traffic, and what needs attention."""
+    output.tell(_traffic(report))
+    groups = groups_of(report.outcomes)
+    for group in groups[:GROUPS_SHOWN]:
+        output.tell(str(group))
+    if len(groups) > GROUPS_SHOWN:
+        output.tell(f"… and {counted(len(groups) - GROUPS_SHOWN, 'further reason')}")
 
 
 def _traffic(report: BatchReport) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -23,18 +23,16 @@ Printed = Annotated[Output, Parameter(parse=False)]
 Quiet = Annotated[bool, Parameter(alias="-q")]
 Seconds = Annotated[float, Parameter(validator=Number(gte=0))]
 PositiveSeconds = Annotated[float, Parameter(validator=Number(gt=0))]
+Json = Annotated[bool, Parameter(help=_JSON_HELP)]
 
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class Common:
-    """Options of all commands that talk to a server."""
+class Server:
+    """Options of all commands that use the settings of a server."""
 
     url: str | None = None
     "Address of the server, instead of MEETING_BASE_URL."
-    timeout: PositiveSeconds | None = None
-    "Time limit in seconds; with several documents, for each of them."
-    json: Annotated[bool, Parameter(help=_JSON_HELP)] = False
     quiet: Quiet = False
     "Print no progress and no successful uploads (with --json all results)."
     debug: bool = False
@@ -45,13 +43,22 @@ class Common:
         """Base URL from ``--url`` or the environment; ``""`` if neither is set."""
         return self.url or os.environ.get("MEETING_BASE_URL", "")
 
-    def client(self) -> MeetingClient:
+    def client(self, **settings: Any) -> MeetingClient:
         """Make a client from the environment and ``--url``."""
         from meeting_async import MeetingClient
 
-        if self.url is None:
-            return MeetingClient.from_env()
-        return MeetingClient.from_env(base_url=self.url)
+        if self.url is not None:
+            settings["base_url"] = self.url
+        return MeetingClient.from_env(**settings)
+
+
+@dataclass(frozen=True)
+class Common(Server):
+    """Options of all commands that talk to a server."""
+
+    timeout: PositiveSeconds | None = None
+    "Time limit in seconds; with several documents, for each of them."
+    json: Json = False
 
 
 DEFAULTS = Common()

@@ -69,7 +69,8 @@ def error_object(error: BaseException | None) -> dict[str, Any] | None:
     if error is None:
         return None
     facts = {name: getattr(error, name, None) for name in ("status", "status_code")}
-    return {"type": type(error).__name__, "message": message_of(error), **facts}
+    kind = error.kind if isinstance(error, errors.UploadFailed) else type(error).__name__
+    return {"type": kind, "message": message_of(error), **facts}
 
 
 def document_object(outcome: UploadOutcome, entry: Entry) -> dict[str, Any]:
@@ -127,11 +128,16 @@ CATEGORIES = {
 """Categories of documents that are not in their rooms, with a text; the most urgent first."""
 
 
+_ABSENT = {"RoomNotFound", "RoomNotActive"}
+
+
 def category_of(outcome: UploadOutcome) -> str:
     """Return a key of ``CATEGORIES``, or ``delivered``."""
     if outcome.delivered:
         return "delivered"
     if isinstance(outcome.error, errors.RoomNotFound | errors.RoomNotActive):
+        return "rooms"
+    if isinstance(outcome.error, errors.UploadFailed) and outcome.error.kind in _ABSENT:
         return "rooms"
     return "stopped" if isinstance(outcome.error, errors.BatchStopped) else outcome.status
 
@@ -143,13 +149,19 @@ def by_category(report: BatchReport, documents: int) -> dict[str, int]:
     return {name: found[name] for name in CATEGORIES}
 
 
-def headline(report: BatchReport, documents: int, *, interrupted: bool = False) -> str:
-    """Return one sentence with the result."""
+def headline(
+    report: BatchReport,
+    documents: int,
+    *,
+    interrupted: bool = False,
+    left: str = CATEGORIES["stopped"],
+) -> str:
+    """Return one sentence with the result; ``left`` says what the report does not have yet."""
     there, before = report.accepted + report.already_delivered, report.already_delivered
     prefix = "Interrupted: " if interrupted and there < documents else ""
     earlier = f" ({before:,} by an earlier run)" if before else ""
-    counts = by_category(report, documents)
-    rest = [f"{count:,} {CATEGORIES[name]}" for name, count in counts.items() if count]
+    counts, words = by_category(report, documents), {**CATEGORIES, "stopped": left}
+    rest = [f"{count:,} {words[name]}" for name, count in counts.items() if count]
     end = f"; {', '.join(rest)}" if rest else ""
     return f"{prefix}{there:,} of {counted(documents, 'document')} delivered{earlier}{end}."
 

@@ -93,9 +93,14 @@ _FACTS = ("msg", "reason", "change", "problem", "kind", "held_by")
 """Attributes of errors with the reason; they do not name a room or a document."""
 
 
+_SUBJECT = re.compile(r"^(upload of |room )?('.*?'|\".*?\")( to room ('.*?'|\".*?\"))?:? ")
+"""Names of document and room, with which the stored text of an error begins."""
+
+
 def reason_of(error: BaseException | None) -> str:
     """Return why a document is not in its room; the same text for all with the same reason."""
-    kind = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(error).__name__).capitalize()
+    name = error.kind if isinstance(error, errors.UploadFailed) else type(error).__name__
+    kind = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).capitalize()
     if isinstance(error, errors.ReplyError):
         code = f" {error.status_code}" if error.status_code else ""
         return f"{kind}: {error.msg} (HTTP {error.status}{code})"
@@ -103,4 +108,6 @@ def reason_of(error: BaseException | None) -> str:
     if not isinstance(error, errors.MeetingError):
         facts.append(error)
     detail = next((str(fact) for fact in facts if fact), "")
+    if isinstance(error, errors.UploadFailed):
+        detail = _SUBJECT.sub("", detail)
     return f"{kind}: {detail}" if detail else kind

@@ -7,13 +7,14 @@ queue itself, its workers and its schema are procrastinate's. The guide is ``doc
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
 import inspect
 import json
 import logging
 import os
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable
-from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ import attrs
 try:
     import procrastinate
     from procrastinate import BaseRetryStrategy, JobContext, RetryDecision, exceptions
+    from procrastinate.job_context import AbortReason
     from procrastinate.jobs import Job
     from procrastinate.jobs import Status as JobStatus
 except ModuleNotFoundError as _error:
@@ -44,8 +46,9 @@ from meeting_async.errors import (
     MeetingError,
     UploadFailed,
     UploadOutcomeUnknown,
+    UploadPutBack,
 )
-from meeting_async.procrastinate._run import PutBack, new_run
+from meeting_async.procrastinate._run import new_run
 from meeting_async.procrastinate._table import SCHEMA, Row, Table
 
 if TYPE_CHECKING:
@@ -64,8 +67,8 @@ CHUNK = 1000
 SUSPECT_SECONDS = 10.0
 """For so long a job and its row may disagree: one is written after the other."""
 
-OTHER_SERVER_SECONDS = 10.0
-"""Pause of a job that a worker with another server has got."""
+NOT_OURS_SECONDS = 10.0
+"""Pause of a job that this worker cannot run: it is made otherwise than those that defer."""
 
 
 @attrs.define(kw_only=True, repr=False)
@@ -210,7 +213,7 @@ class WhiteboardUploads:
         """
         _checked_batch(batch)
         count, chunk = 0, list[dict[str, Any]]()
-        async with aclosing(read(jobs)) as found:
+        async with contextlib.aclosing(read(jobs)) as found:
             async for job in found:
                 chunk.append(self._stored(job))
                 if len(chunk) == CHUNK:
@@ -219,6 +222,8 @@ class WhiteboardUploads:
                     await anyio.lowlevel.checkpoint()
         if chunk:
             count += len(await self._table.defer(self.queue, self._task, batch, chunk))
+        if count >= CHUNK:
+            await self._table.analyse()
         return count
 
     def _stored(self, job: UploadJob) -> dict[str, Any]:
@@ -258,12 +263,12 @@ class WhiteboardUploads:
     # --- the job of a worker ---------------------------------------------------------------------
 
     async def _upload(self, context: JobContext, *, upload_id: int) -> str:
-        """Run an upload once; what is not over is raised as `PutBack`."""
+        """Run an upload once; what is not over is raised as `UploadPutBack`."""
         table, options = self._table, self._options
         row = await table.claim(upload_id, options.lock.window)
         if row is None:
             return await self._nothing_to_send(upload_id)
-        aborted = procrastinate.job_context.AbortReason.USER_REQUEST
+        aborted = AbortReason.USER_REQUEST
         run = new_run(
             self._session,
             options,
@@ -272,11 +277,14 @@ class WhiteboardUploads:
             self._document,
             lambda: context.abort_reason() is aborted,
         )
+        heartbeats = asyncio.create_task(self._send_heartbeats(context.job.worker_id))
         try:
             await run.run()
-        except BaseException:
+        except asyncio.CancelledError:
             if run.put_back is None:
                 raise
+        finally:
+            heartbeats.cancel()
         if run.taken_over:
             return await self._leave(upload_id)
         if run.put_back is not None:
@@ -287,12 +295,22 @@ class WhiteboardUploads:
             raise run.outcome.error.with_traceback(None) from None
         return "accepted"
 
+    async def _send_heartbeats(self, worker_id: int | None) -> None:
+        """Go on with the heartbeats of a worker that is told to stop and ends its uploads.
+
+        procrastinate ends its own before that.
+        """
+        while worker_id is not None:
+            await asyncio.sleep(self._stalled_after / 3)
+            with contextlib.suppress(exceptions.ConnectorException):
+                await self._app.job_manager.update_heartbeat(worker_id)
+
     async def _nothing_to_send(self, upload_id: int) -> str:
         found = await self._table.find(upload_id)
         if found is not None and found["server"] != self._session.base:
             why = f"it is for {found['server']}: run workers with queues=[uploads.queue]"
             logger.warning("upload %d is put back, %s", upload_id, why)
-            raise PutBack(OTHER_SERVER_SECONDS, why)
+            raise UploadPutBack(NOT_OURS_SECONDS, why)
         return "dropped" if found is None else "accepted in an earlier run"
 
     async def _leave(self, upload_id: int) -> str:
@@ -306,7 +324,7 @@ class WhiteboardUploads:
             await anyio.sleep(1)
             found = await self._table.find(upload_id)
         if found is not None and found["state"] == "ready":
-            raise PutBack(0.0, "another worker has put it back")
+            raise UploadPutBack(0.0, "another worker has put it back")
         return "taken over"
 
     async def _document(self, row: Row) -> Document:
@@ -317,8 +335,9 @@ class WhiteboardUploads:
                 row.source, filename=row.filename, content_type=row.content_type
             )
         if self._documents is None:
-            fix = "make WhiteboardUploads with the same `documents` in every process"
-            raise ConfigurationError("documents", "None", "is needed for a reference", fix)
+            why = "it is a reference: make WhiteboardUploads with `documents` in every worker"
+            logger.warning("upload %d is put back, %s", row.id, why)
+            raise UploadPutBack(NOT_OURS_SECONDS, why)
         made = self._documents(row.source)
         document = await made if inspect.isawaitable(made) else made
         return Document.of(document, filename=row.filename, content_type=row.content_type)
@@ -414,7 +433,7 @@ class WhiteboardUploads:
 
         """
         report = QueueReport(keep=keep_outcomes)
-        async with aclosing(self.outcomes(batch)) as outcomes:
+        async with contextlib.aclosing(self.outcomes(batch)) as outcomes:
             async for outcome in outcomes:
                 if outcome is None:
                     report.queued += 1
@@ -425,6 +444,8 @@ class WhiteboardUploads:
 
     async def drop(self, batch: str) -> int:
         """Delete the outcomes of a batch and return how many; what is queued stays.
+
+        What is queued no more because its job was cancelled or deleted is deleted, too.
 
         Raises:
             JournalError: The database cannot be used.
@@ -438,7 +459,7 @@ class _Retry(BaseRetryStrategy):
 
     def get_retry_decision(self, *, exception: BaseException, job: Job) -> RetryDecision | None:
         del job
-        if isinstance(exception, PutBack):
+        if isinstance(exception, UploadPutBack):
             return RetryDecision(retry_at=datetime.now(UTC) + timedelta(seconds=exception.seconds))
         return None
 

@@ -23,7 +23,7 @@ from meeting_async._batch.scheduler import Scheduler
 from meeting_async._delivery.retry import RetryState, Wait
 from meeting_async._delivery.session import Options, Session
 from meeting_async._documents.document import Document
-from meeting_async.errors import JournalError
+from meeting_async.errors import JournalError, UploadOutcomeUnknown, UploadPutBack
 from meeting_async.procrastinate._table import Row, Table, packed
 
 NEIGHBOUR_SECONDS = 1.0
@@ -34,18 +34,6 @@ JOURNAL_SECONDS = 5.0
 
 RECORD_SECONDS = 300.0
 """For so long an outcome is kept and tried again while the database does not answer."""
-
-
-class PutBack(Exception):
-    """The upload is not over: run it again in this many seconds."""
-
-    def __init__(self, seconds: float, why: str) -> None:
-        super().__init__(seconds, why)
-        self.seconds = seconds
-        self.why = why
-
-    def __str__(self) -> str:
-        return f"put back for {self.seconds:.1f} s: {self.why}"
 
 
 class TakenOver(JournalError):
@@ -61,7 +49,7 @@ class QueuedRun(JobRunner):
     find_document: Callable[[Row], Awaitable[Document]] = attrs.field(kw_only=True)
     must_end: Callable[[], bool] = attrs.field(kw_only=True)
     """Whether a cancellation means that the job is to be given up."""
-    put_back: PutBack | None = attrs.field(default=None, init=False)
+    put_back: UploadPutBack | None = attrs.field(default=None, init=False)
     taken_over: bool = attrs.field(default=False, init=False)
     _state: RetryState | None = attrs.field(default=None, init=False)
 
@@ -88,21 +76,23 @@ class QueuedRun(JobRunner):
     async def before_wait(self, wait: Wait | None, *, may_have_arrived: bool) -> None:
         """End the run instead of waiting."""
         del may_have_arrived  # the log knows it
-        self.put_back = PutBack(wait.seconds if wait else NEIGHBOUR_SECONDS, self._log.phase)
+        self.put_back = UploadPutBack(wait.seconds if wait else NEIGHBOUR_SECONDS, self._log.phase)
         raise self.put_back
 
     # --- the record of the job -------------------------------------------------------------------
 
     async def mark_sending(
-        self, _entry: JournalEntry, size: int | None, fingerprint: str | None
+        self, entry: JournalEntry, size: int | None, fingerprint: str | None
     ) -> None:
         """Record durably that the closing boundary is about to be sent."""
         if not await self.table.mark_sending(self.row, size, fingerprint):
             raise _taken_over()
 
-    async def record(self, _entry: JournalEntry, state: State, reason: str | None) -> None:
+    async def record(self, entry: JournalEntry, state: State, reason: str | None) -> None:
         """Record the outcome."""
         error = self.outcome.error if self.outcome else None
+        if isinstance(error, UploadOutcomeUnknown):
+            reason = error.reason  # the report makes the same error of it
         await self._until_recorded(
             partial(
                 self.table.finish,
@@ -152,8 +142,10 @@ class QueuedRun(JobRunner):
         if isinstance(error, TakenOver):
             self.taken_over = True
             return
-        if isinstance(error, JournalError) and self._log.unknown_since is None:
-            self.put_back = PutBack(JOURNAL_SECONDS, str(error))
+        if isinstance(error, UploadPutBack):
+            self.put_back = error
+        elif isinstance(error, JournalError) and self._log.unknown_since is None:
+            self.put_back = UploadPutBack(JOURNAL_SECONDS, str(error))
         if self.put_back is not None:
             await self._release()
         else:
@@ -162,7 +154,7 @@ class QueuedRun(JobRunner):
     async def _cut_off(self) -> None:
         """Put the upload back after a cancellation, unless it may have arrived or is given up."""
         if self._log.unknown_since is None and not self.must_end():
-            self.put_back = PutBack(0.0, "its worker was stopped")
+            self.put_back = UploadPutBack(0.0, "its worker was stopped")
         await super()._cut_off()
 
     async def _end(self, status: Status, **facts: Any) -> None:

@@ -53,18 +53,26 @@ CREATE TABLE IF NOT EXISTS meeting_async_uploads (
 );
 CREATE INDEX IF NOT EXISTS meeting_async_uploads_doubt ON meeting_async_uploads (server, room_id)
     WHERE state IN ('sent', 'unknown');
+CREATE INDEX IF NOT EXISTS meeting_async_uploads_jobs ON procrastinate_jobs (lock, id)
+    WHERE status IN ('todo', 'doing');
 COMMENT ON TABLE meeting_async_uploads IS 'meeting-async, version {VERSION}';
 """
-"""The table: ``is_running`` is true from the claim of a run to its end; ``state`` is that of a
-journal; ``suspected_at`` is when the row and its job were first seen to disagree; ``retry`` keeps
-the counters of an upload that waits; ``identity`` tells the uploads of a batch apart."""
+"""The table, and an index without which procrastinate reads all waiting jobs for each job that it
+starts. ``is_running`` is true from the claim of a run to its end; ``state`` is that of a journal;
+``suspected_at`` is when the row and its job were first seen to disagree; ``retry`` keeps the
+counters of an upload that waits; ``identity`` tells the uploads of a batch apart."""
 
 EXCHANGE_SECONDS = 10.0
 """Longest time for one statement."""
 
 
-def _attempts(raw: Sequence[Sequence[Any]]) -> tuple[Attempt, ...]:
-    return tuple(Attempt(*values) for values in raw)
+def _loaded(value: Any) -> Any:
+    """Return the value of a JSON column. Django's connections return its text."""
+    return json.loads(value) if isinstance(value, str) else value
+
+
+def _attempts(raw: str | Sequence[Sequence[Any]]) -> tuple[Attempt, ...]:
+    return tuple(Attempt(*values) for values in _loaded(raw))
 
 
 @attrs.frozen(kw_only=True)
@@ -89,7 +97,7 @@ class Row:
     reason: str | None = None
     """Text of the error."""
     attempts: tuple[Attempt, ...] = attrs.field(default=(), converter=_attempts)
-    retry: Mapping[str, float] | None = None
+    retry: Mapping[str, float] | None = attrs.field(default=None, converter=_loaded)
     started_ago: float = 0.0
     sent_ago: float | None = None
     doubt_ago: float | None = None
@@ -134,6 +142,10 @@ class Table:
         rows = json.dumps([{**job, "position": at} for at, job in enumerate(jobs)])
         found = await self._query(_DEFER, queue=queue, task=task, batch=batch, jobs=rows)
         return [row["id"] for row in found]
+
+    async def analyse(self) -> None:
+        """Tell PostgreSQL how long the queue has become, or it takes 80 ms to find the next job."""
+        await self._query("ANALYZE procrastinate_jobs, meeting_async_uploads", rows=False)
 
     async def claim(self, upload_id: int, window: float) -> Row | None:
         """Begin a run; ``None`` if there is nothing to send."""
@@ -182,7 +194,7 @@ class Table:
         return [Row(**row) for row in found]
 
     async def drop(self, batch: str) -> int:
-        """Delete the rows of a batch that have an outcome, and return how many."""
+        """Delete the rows of a batch that no job will change, and return how many."""
         return len(await self._query(_DROP, batch=batch))
 
     async def _query(
@@ -301,6 +313,9 @@ _PAGE = """
     ORDER BY id LIMIT %(limit)s"""
 
 _DROP = """
-    DELETE FROM meeting_async_uploads WHERE server = %(server)s AND batch = %(batch)s
-        AND NOT is_running AND state IN ('accepted', 'refused', 'failed', 'unknown')
+    DELETE FROM meeting_async_uploads AS upload
+    WHERE server = %(server)s AND batch = %(batch)s AND NOT is_running AND NOT EXISTS (
+        SELECT FROM procrastinate_jobs AS job
+        WHERE job.status IN ('todo', 'doing') AND job.args ->> 'upload_id' = upload.id::text
+    )
     RETURNING id"""

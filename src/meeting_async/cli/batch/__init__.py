@@ -82,9 +82,9 @@ def batch(
         return ExitCode.USAGE
     sums = f"{manifest}, checked in {time.monotonic() - started:.1f} s"
     if client is None:
-        return _tell_check(manifest, sums, output)
+        return tell_check(manifest, sums, output)
     if report is not None:
-        _check_report(report)
+        check_report(report)
     if not common.quiet:
         output.note(sums)
     order = Order(
@@ -106,7 +106,8 @@ def batch(
     return deliver(client, order, output)
 
 
-def _tell_check(manifest: Manifest, sums: str, output: Output) -> int:
+def tell_check(manifest: Manifest, sums: str, output: Output) -> int:
+    """Print what a manifest without mistakes has."""
     if output.as_json:
         output.say_object("check", manifest.sums)
     else:
@@ -122,8 +123,8 @@ def _resumption(journal: str | None) -> str:
     return "another run sends everything again; a run with --journal FILE can be resumed"
 
 
-def _check_report(path: str) -> None:
-    """Raise before the batch starts if the report cannot be written."""
+def check_report(path: str) -> None:
+    """Raise before the work starts if the report cannot be written."""
     from meeting_async.cli import report as _  # noqa: F401 - fails now if a package is missing
     from meeting_async.errors import InvalidInput
 

@@ -48,6 +48,13 @@ class Manifest:
         what = f"{counted(documents, 'document')} for {counted(rooms, 'room')}, {size(total)}"
         return f"{self.name}: {what}{hidden}"
 
+    def find_unstorable(self) -> None:
+        """Add a mistake for each path that is not valid Unicode: no database can store it."""
+        for entry in self.entries:
+            if re.search("[\ud800-\udfff]", entry.path):
+                text = "the path is not valid Unicode: rename the file or the folder"
+                self.flaws.add(entry.number, entry.place, text)
+
 
 def manifest_of(source: str, *, besides: Collection[str] = ()) -> Manifest:
     """Read what ``source`` names: a manifest, ``-`` for one on stdin, or a folder.

@@ -1,0 +1,186 @@
+"""``meeting-async queue``: uploads by workers on many machines, through a queue in PostgreSQL.
+
+The uploads are those of :mod:`meeting_async.procrastinate`. ``database`` connects and makes the
+tables, ``work`` puts uploads into the queue and runs a worker, ``outcomes`` shows the results.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import App, Parameter
+from cyclopts.validators import Number
+
+from meeting_async.cli.batch import check_report, tell_check
+from meeting_async.cli.console import Output
+from meeting_async.cli.options import Json, Printed, Server, max_size, refuse_options
+
+if TYPE_CHECKING:
+    from meeting_async.cli.batch.manifest import Manifest
+
+_DSN_HELP = (
+    "Database of the queue (postgresql://...), instead of MEETING_QUEUE_DSN. Other users of this "
+    "machine can see it: give a password by the variable, PGPASSWORD or ~/.pgpass."
+)
+Dsn = Annotated[str | None, Parameter(help=_DSN_HELP)]
+
+DEFAULTS = Server()
+
+queue: App = App(name="queue", help="Upload by workers on many machines, through PostgreSQL.")
+
+
+@queue.command
+def apply_schema(*, dsn: Dsn = None, debug: bool = False, output: Printed) -> int:
+    """Make the queue's tables in the database. What is there already stays as it is.
+
+    Args:
+        dsn: Database of the queue.
+        debug: Show tracebacks and the library's log.
+        output: Where to print.
+
+    """
+    import anyio
+
+    from meeting_async.cli.queue import database
+
+    output.tell(anyio.run(database.apply_schema, dsn))
+    return output.code()
+
+
+@queue.command
+def defer(
+    source: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    /,
+    *,
+    batch: str | None = None,
+    check: bool = False,
+    dsn: Dsn = None,
+    json: Json = False,
+    common: Server = DEFAULTS,
+    output: Printed,
+) -> int:
+    """Put many uploads into the queue.
+
+    SOURCE is a folder or a manifest ("-": stdin), as for `batch`. Everything is
+    checked before anything is queued. What the batch has already is not queued
+    again, so the same command can be repeated. Workers read the documents at
+    the same paths.
+
+    Args:
+        source: Manifest, "-" or folder.
+        batch: Name under which `report` finds the uploads. Default: name of the file or folder.
+        check: Only check the manifest and the documents. This needs no server and no database.
+        dsn: Database of the queue.
+        json: Print JSON.
+        common: Options of all commands.
+        output: Where to print.
+
+    """
+    from meeting_async.cli.batch.manifest import manifest_of
+    from meeting_async.cli.results import ExitCode
+
+    refuse_options("queue defer", [source])
+    name = "" if check else _batch_name(source, batch)
+    manifest = manifest_of(source)
+    manifest.flaws.find_in(manifest.entries, max_size())
+    manifest.find_unstorable()
+    if manifest.flaws.count:
+        manifest.flaws.tell(output)
+        return ExitCode.USAGE
+    if check:
+        return tell_check(manifest, str(manifest), output)
+    return _defer(manifest, name, dsn, common, output)
+
+
+def _batch_name(source: str, batch: str | None) -> str:
+    from meeting_async.errors import InvalidInput
+
+    if source == "-" and batch is None:
+        raise InvalidInput("--batch", "", "is not set", "give a manifest on stdin a name")
+    return os.path.basename(os.path.abspath(source)) if batch is None else batch
+
+
+def _defer(manifest: Manifest, batch: str, dsn: str | None, common: Server, output: Output) -> int:
+    import anyio
+
+    from meeting_async.cli.queue import work
+
+    new = anyio.run(work.defer, dsn, common.client(), manifest.entries, batch, os.getcwd())
+    known = len(manifest.entries) - new
+    if output.as_json:
+        counts = {"batch": batch, "new": new, "known": known}
+        output.say_object("deferred", {**counts, **manifest.sums})
+    else:
+        output.tell(str(manifest))
+        output.tell(f"batch {batch!r}: {new:,} new, {known:,} deferred before")
+    return output.code()
+
+
+@queue.command
+def worker(
+    *,
+    concurrency: Annotated[int, Parameter(validator=Number(gte=1), show_default=True)] = 32,
+    dsn: Dsn = None,
+    common: Server = DEFAULTS,
+    output: Printed,
+) -> int:
+    """Upload what is in the queue, until Ctrl-C or SIGTERM.
+
+    The running uploads then end normally. The exit code is 1 if the database
+    cannot be reached: let a service manager start the worker again.
+
+    Args:
+        concurrency: Maximum of uploads at the same time.
+        dsn: Database of the queue.
+        common: Options of all commands.
+        output: Where to print.
+
+    """
+    import anyio
+
+    from meeting_async.cli.queue import work
+
+    log = work.WorkerLog(output, quiet=common.quiet)
+    anyio.run(work.run, dsn, common.client(on_event=log.tell), concurrency, log)
+    output.note("stopped")
+    return 0
+
+
+@queue.command(name="report")
+def show(
+    batch: str,
+    /,
+    *,
+    report: str | None = None,
+    wait: bool = False,
+    dsn: Dsn = None,
+    json: Json = False,
+    common: Server = DEFAULTS,
+    output: Printed,
+) -> int:
+    """Show the results of a batch so far.
+
+    The exit code is 75 while documents are queued.
+
+    Args:
+        batch: Name of the batch.
+        report: HTML file to write the report to.
+        wait: Wait until no document is queued.
+        dsn: Database of the queue.
+        json: Print JSON.
+        common: Options of all commands.
+        output: Where to print.
+
+    """
+    import anyio
+
+    from meeting_async.cli.queue import outcomes
+
+    if report is not None:
+        check_report(report)
+    query = outcomes.Query(batch, output, wait=wait, quiet=common.quiet)
+    results = anyio.run(query.results, dsn, common.client())
+    if report is not None:
+        results.write_page(report)
+    return results.tell(output)

@@ -1,0 +1,132 @@
+"""The results of a batch in the queue."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+
+import anyio
+import attrs
+
+from meeting_async import MeetingClient
+from meeting_async.cli.console import Output
+from meeting_async.cli.delivery import tell_details
+from meeting_async.cli.display import display_on
+from meeting_async.cli.entries import Entry
+from meeting_async.cli.queue.database import uploads_in
+from meeting_async.cli.results import (
+    ExitCode,
+    document_object,
+    exit_code,
+    headline,
+    summary_object,
+)
+from meeting_async.errors import InvalidInput
+from meeting_async.procrastinate import QueueReport, WhiteboardUploads
+
+WAIT_SECONDS = 1.0
+"""Shortest interval at which the results are read while somebody waits for them."""
+
+LONGEST_SHARE = 0.2
+"""Share of the time for reading the results: those of a large batch take long."""
+
+
+@attrs.frozen
+class Results:
+    """What was found of a batch."""
+
+    batch: str
+    server: str
+    report: QueueReport
+    began: datetime
+
+    @property
+    def documents(self) -> int:
+        """Number of documents, with those that have no outcome yet."""
+        return self.report.total + self.report.queued
+
+    @property
+    def headline(self) -> str:
+        """The results as one sentence."""
+        return headline(self.report, self.documents, left="queued")
+
+    @property
+    def code(self) -> ExitCode:
+        """Exit code; as long as documents are queued, any other may change."""
+        if self.report.queued:
+            return ExitCode.BUSY
+        return exit_code(self.report, self.documents, interrupted=False, unread=False)
+
+    def write_page(self, path: str) -> None:
+        """Write the HTML report."""
+        from meeting_async.cli.report import page
+
+        with open(path, "w", encoding="utf-8") as file:
+            facts = self.documents, self.server, self.began.astimezone()
+            file.write(page(self.report, self.batch, self.headline, *facts))
+
+    def tell(self, output: Output) -> int:
+        """Print the results and return the exit code."""
+        if output.as_json:
+            self._say_objects(output)
+        else:
+            output.tell(f"{self.batch}: {self.headline}")
+            tell_details(self.report, output)
+        return self.code or output.code()
+
+    def _say_objects(self, output: Output) -> None:
+        for outcome in self.report.outcomes:
+            entry = Entry(outcome.room_id, outcome.document, size=outcome.size, key=outcome.key)
+            output.say_object("document", document_object(outcome, entry))
+        sums = summary_object(self.report, self.documents, interrupted=False, code=self.code)
+        output.say_object("summary", {**sums, "queued": self.report.queued})
+
+
+@attrs.frozen
+class Query:
+    """A batch to look up, at once or when it has no queued documents any more."""
+
+    batch: str
+    output: Output
+    wait: bool = attrs.field(kw_only=True)
+    quiet: bool = attrs.field(kw_only=True)
+
+    async def results(self, dsn: str | None, client: MeetingClient) -> Results:
+        """Return the results.
+
+        Raises:
+            InvalidInput: The server has no such batch.
+
+        """
+        server = client._session.base  # noqa: SLF001 - ours
+        async with uploads_in(dsn, client) as (app, uploads):
+            if self.wait:
+                await self._wait(uploads)
+            report = await uploads.report(self.batch)
+            found = await app.connector.execute_query_one_async(
+                "SELECT min(deferred_at) AS began FROM meeting_async_uploads"
+                " WHERE server = %(server)s AND batch = %(batch)s",
+                server=server,
+                batch=self.batch,
+            )
+        server = server.removesuffix("/auth")
+        if found["began"] is None:
+            fix = f"give the name of a batch that was deferred for {server}"
+            raise InvalidInput("BATCH", repr(self.batch), "is not in the queue", fix)
+        return Results(self.batch, server, report, found["began"])
+
+    async def _wait(self, uploads: WhiteboardUploads) -> None:
+        report = await uploads.report(self.batch, keep_outcomes=False)
+        documents = report.total + report.queued
+        display = display_on(self.output, documents, detailed=False, quiet=self.quiet)
+        display.report = report
+        with display:
+            while display.report.total < documents:
+                began = time.monotonic()
+                report = await uploads.report(self.batch, keep_outcomes=False)
+                documents = report.total + report.queued
+                report.bytes_sent = 0  # the display would show a speed that counts earlier bytes
+                display.report = report
+                display.tick()
+                took = time.monotonic() - began
+                await anyio.sleep(max(WAIT_SECONDS, took / LONGEST_SHARE))

@@ -1,0 +1,108 @@
+"""Putting uploads into the queue, and a worker that takes them out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import attrs
+
+from meeting_async import Event, Finished, MeetingClient, Verdict
+from meeting_async._batch.failures import status_of
+from meeting_async.cli.console import Output
+from meeting_async.cli.entries import Entry
+from meeting_async.cli.queue.database import failure, uploads_in
+from meeting_async.cli.words import labelled, message_of
+from meeting_async.errors import MeetingError
+
+FETCH_SECONDS = 0.25
+"""Interval at which an idle worker looks for uploads: nothing announces those put back."""
+
+_SIDE_TASKS = {
+    "deferrer_error", "listener_error", "poll_jobs_to_abort_error", "update_heartbeats_error"
+}  # fmt: skip
+"""Errors that are not printed: the worker recovers from them, or ends with another one."""
+
+
+async def defer(
+    dsn: str | None, client: MeetingClient, entries: Sequence[Entry], batch: str, folder: str
+) -> int:
+    """Put uploads into the queue and return how many were new; ``folder`` is the working folder."""
+    jobs = (
+        attrs.evolve(entry, folder=os.path.join(folder, entry.folder)).job() for entry in entries
+    )
+    async with uploads_in(dsn, client) as (_, uploads):
+        return await uploads.defer_many(jobs, batch=batch)
+
+
+async def run(dsn: str | None, client: MeetingClient, concurrency: int, log: WorkerLog) -> None:
+    """Run a worker until a signal stops it.
+
+    Raises:
+        MeetingError: The database cannot be used any more.
+
+    """
+    async with uploads_in(dsn, client) as (app, uploads):
+        log.ready = f"ready for uploads of queue {uploads.queue!r}; Ctrl-C or SIGTERM stops"
+        with log.listening():
+            await app.run_worker_async(
+                queues=[uploads.queue],
+                concurrency=concurrency,
+                fetch_job_polling_interval=FETCH_SECONDS,
+            )
+        if log.stopped_by is not None:  # procrastinate says it only to its log
+            raise failure(log.stopped_by)
+
+
+class WorkerLog(logging.Handler):
+    """Prints what a worker does, from the client's events and procrastinate's log."""
+
+    def __init__(self, output: Output, *, quiet: bool) -> None:
+        super().__init__()
+        self._output = output
+        self._quiet = quiet
+        self.ready = ""
+        """What to print as soon as signals are handled."""
+        self.stopped_by: BaseException | None = None
+        """Why the worker has stopped by itself."""
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Receive procrastinate's log, and no other handler does."""
+        logger = logging.getLogger("procrastinate")
+        before = logger.level, logger.propagate
+        logger.addHandler(self)
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
+        try:
+            yield
+        finally:
+            logger.removeHandler(self)
+            logger.setLevel(before[0])
+            logger.propagate = before[1]
+
+    def tell(self, event: Event) -> None:
+        """Print an upload that was accepted."""
+        if isinstance(event, Finished) and event.verdict is Verdict.ACCEPTED and not self._quiet:
+            took = f"{event.seconds:.1f} s"
+            self._output.tell(f"{event.document}: accepted by {event.room_id} ({took})")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print an upload that has failed, and other errors."""
+        action = getattr(record, "action", "")
+        error = record.exc_info[1] if record.exc_info else None
+        if action == "start_worker":  # signals are handled before the loop's next step
+            asyncio.get_running_loop().call_soon(self._output.note, self.ready)
+        elif action == "side_task_failed":
+            self.stopped_by = error
+        elif record.levelno >= logging.ERROR and action not in _SIDE_TASKS:
+            self._output.note(_line(record, error))
+
+
+def _line(record: logging.LogRecord, error: BaseException | None) -> str:
+    if not isinstance(error, MeetingError):
+        return f"error: {record.getMessage()}"
+    return labelled(error.document or "", f"{status_of(error)}: {message_of(error)}")

@@ -1,0 +1,311 @@
+"""``queue``: the way of a batch through PostgreSQL, and everything that can be wrong with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from meeting_async.cli.queue import database
+from meeting_async.testing import MeetingServer
+from support.command_line import Result, call, finish, names_in, start, until
+from support.interpreter import Interpreter
+from support.postgres import PostgresServer, needs_postgres, network_to, postgres_running
+
+Capture = pytest.CaptureFixture[str]
+
+pytestmark = needs_postgres
+
+DSN, PASSWORD = "MEETING_QUEUE_DSN", "s3cr3t"
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[PostgresServer]:
+    """Run one PostgreSQL server for all tests."""
+    with postgres_running() as server:
+        yield server
+
+
+@pytest.fixture
+def dsn(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Make an empty database; its address has a password, and the environment has the address."""
+    found = postgres.new_database().replace("tester@", f"tester:{PASSWORD}@")
+    monkeypatch.setenv(DSN, found)
+    return found
+
+
+@pytest.fixture
+def tables(dsn: str, capsys: Capture) -> None:
+    """Make the tables."""
+    assert call(capsys, "queue", "apply-schema").code == 0
+
+
+@contextmanager
+def _working(*arguments: object) -> Iterator[list[Result]]:
+    """Run a worker, in a process of its own, while the block runs; then have its result."""
+    process = start("queue", "worker", *arguments)
+    done: list[Result] = []
+    assert process.stderr is not None
+    ready = process.stderr.readline()
+    assert "ready for uploads of queue 'whiteboard 127.0.0.1:" in ready, ready + finish(process).err
+    try:
+        yield done
+    finally:
+        process.send_signal(signal.SIGTERM)
+        done.append(finish(process))
+
+
+def _work_until_done(capsys: Capture, batch: str) -> tuple[Result, Result]:
+    """Let a worker complete a batch; return what the worker and what the report say."""
+    with _working() as worker:
+        report = call(capsys, "queue", "report", batch, "--wait")
+    return worker[0], report
+
+
+def test_the_whole_way(server: MeetingServer, dsn: str, capsys: Capture) -> None:
+    """Tables, uploads, a worker that a signal ends, results; a second time nothing is new."""
+    Path("m.csv").write_text(
+        "room_id,document,filename\nroom01,b.pdf,Week 2.pdf\nroom02,a.pdf,\nroom01,c.pdf,\n"
+    )
+    made, again = (call(capsys, "queue", "apply-schema") for _ in range(2))
+    assert (made.code, made.out) == (0, "the tables were made\n")
+    assert (again.code, again.out) == (0, "nothing to do: the tables were there already\n")
+    done = call(capsys, "queue", "defer", "m.csv")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines() == [
+        "m.csv: 3 documents for 2 rooms, 66 bytes",
+        "batch 'm.csv': 3 new, 0 deferred before",
+    ]
+    worker, report = _work_until_done(capsys, "m.csv")
+    assert names_in(server, "room01") == ["Week 2.pdf", "c.pdf"]
+    assert (worker.code, worker.err) == (0, "meeting-async: stopped\n")
+    assert sorted(line.partition(" (")[0] for line in worker.out.splitlines()) == [
+        "Week 2.pdf: accepted by room01",
+        "a.pdf: accepted by room02",
+        "c.pdf: accepted by room01",
+    ]
+    assert report.code == 0
+    assert report.out.splitlines()[0] == "m.csv: 3 of 3 documents delivered."
+    again = call(capsys, "queue", "defer", "m.csv", "--json")
+    (deferred,) = again.objects
+    assert {name: deferred[name] for name in ("type", "batch", "new", "known", "rooms")} == {
+        "type": "deferred", "batch": "m.csv", "new": 0, "known": 3, "rooms": 2,
+    }  # fmt: skip
+
+
+@pytest.mark.usefixtures("tables")
+def test_what_needs_attention(server: MeetingServer, capsys: Capture) -> None:
+    """By its reason, in the report as in the page; exit code 3 hides none of it."""
+    server.lose_next_reply(path="/room/uploadWhiteboardFile")
+    Path("m.csv").write_text("room_id,document\nroom01,a.pdf\n")
+    assert call(capsys, "queue", "defer", "m.csv", "--batch", "term").code == 0
+    with _working("--quiet", "--concurrency", "1") as worker:
+        assert call(capsys, "queue", "report", "term", "--wait", "-q").code == 3
+        Path("n.csv").write_text(
+            "room_id,document\nnope,a.pdf\nnope,b.pdf\nroom02,b.pdf\nroom03,c.pdf\n"
+        )
+        assert call(capsys, "queue", "defer", "n.csv", "--batch", "term").code == 0
+        Path("c.pdf").unlink()
+        done = call(capsys, "queue", "report", "term", "--wait", "--report", "r.html")
+    sums, traffic, *attention = done.out.splitlines()
+    assert done.code == 3
+    assert sums == (
+        "term: 1 of 5 documents delivered; 1 may or may not have arrived, "
+        "2 without an active room, 1 failed."
+    )
+    assert "sent in" in traffic
+    kinds = [line.partition(" (")[0] for line in attention]
+    assert kinds[0].startswith("may or may not have arrived: 1 document for room room01: Upload")
+    assert kinds[1] == (
+        "without an active room: 2 documents for room nope: "
+        "Room not found: the server knows no such room"
+    )
+    assert kinds[2].startswith("failed: 1 document for room room03: Document unreadable: cannot be")
+    page = Path("r.html").read_text()
+    assert "2 without an active room" in page
+    assert server.url in page
+    assert worker[0].out == ""
+    assert worker[0].err.count("refused: ") == 2
+    assert worker[0].err.count("c.pdf' cannot be read") == worker[0].err.count("unknown: 'a") == 1
+
+
+@pytest.mark.usefixtures("tables")
+def test_queued_documents(server: MeetingServer, capsys: Capture) -> None:
+    """Exit code 75, until a worker has been there; with ``--json`` as elsewhere."""
+    Path("m.csv").write_text("room_id,document,key\nroom01,a.pdf,k1\nnope,b.pdf,k2\n")
+    assert call(capsys, "queue", "defer", "m.csv").code == 0
+    done = call(capsys, "queue", "report", "m.csv", "--report", "r.html")
+    assert (done.code, done.out.splitlines()[0]) == (
+        75,
+        "m.csv: 0 of 2 documents delivered; 2 queued.",
+    )
+    assert "2 queued" in Path("r.html").read_text()
+    (summary,) = call(capsys, "queue", "report", "m.csv", "--json").objects
+    assert (summary["queued"], summary["documents"], summary["exit_code"]) == (2, 2, 75)
+    _, report = _work_until_done(capsys, "m.csv")
+    assert report.code == 1
+    first, second, summary = call(capsys, "queue", "report", "m.csv", "--json").objects
+    facts = ("type", "room_id", "document", "key", "outcome", "delivered", "size")
+    assert [first[fact] for fact in facts] == [
+        "document", "room01", "a.pdf", "k1", "accepted", True, 22
+    ]  # fmt: skip
+    assert (second["outcome"], second["error"]["type"]) == ("refused", "RoomNotFound")
+    assert (summary["type"], summary["queued"], summary["exit_code"]) == ("summary", 0, 1)
+
+
+def test_a_check_needs_nothing(capsys: Capture) -> None:
+    """No server, no database; and it says the same as for a batch."""
+    Path("m.csv").write_text("room_id,document\nroom01,a.pdf\n")
+    done = call(capsys, "queue", "defer", "m.csv", "--check")
+    assert (done.code, done.out) == (0, "m.csv: 1 document for 1 room, 22 bytes\n")
+    (found,) = call(capsys, "queue", "defer", "m.csv", "--check", "--json").objects
+    assert found == {"type": "check", "documents": 1, "rooms": 1, "size": 22}
+
+
+@pytest.mark.usefixtures("server", "tables")
+def test_mistakes_in_a_manifest(dsn: str, capsys: Capture) -> None:
+    """Each is told with its line, and nothing is queued."""
+    lines = [
+        {"room_id": "room01", "document": "a.pdf"},
+        {"room_id": "room01", "document": "none.pdf"},
+        {"room_id": "", "document": "a.pdf"},
+        {"room_id": "room01", "document": "b.pdf", "filename": "\ud800.pdf"},
+    ]
+    Path("m.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    done = call(capsys, "queue", "defer", "m.jsonl")
+    assert done.code == 2
+    assert [line.split()[2].strip(":") for line in done.err.splitlines()[:-1]] == [
+        "m.jsonl:2", "m.jsonl:3", "m.jsonl:4"
+    ]  # fmt: skip
+    with psycopg.connect(dsn) as connection:
+        assert connection.execute("SELECT 1 FROM meeting_async_uploads").fetchall() == []
+
+
+@pytest.mark.usefixtures("server", "tables")
+def test_other_sources(capsys: Capture) -> None:
+    """A folder gives the batch its name; a manifest on stdin needs one."""
+    Path("term", "room01").mkdir(parents=True)
+    Path("a.pdf").rename("term/room01/a.pdf")
+    assert "batch 'term': 1 new" in call(capsys, "queue", "defer", "term/").out
+    Path("term/room01").joinpath(os.fsdecode(b"\xff.pdf")).write_bytes(b"%PDF-1.7")
+    done = call(capsys, "queue", "defer", "term")
+    assert (done.code, "not valid Unicode: rename" in done.err) == (2, True)
+    assert "--batch is not set" in call(capsys, "queue", "defer", "-").err
+    process = start("queue", "defer", "-", "--batch", "b", stdin=subprocess.PIPE)
+    out, _ = process.communicate("room_id,document\nroom02,b.pdf\n", timeout=50)
+    assert (process.returncode, "batch 'b': 1 new" in out) == (0, True)
+
+
+@pytest.mark.usefixtures("server", "dsn")
+@pytest.mark.parametrize("command", ["defer m.csv", "worker", "report m.csv"])
+def test_no_tables(capsys: Capture, command: str) -> None:
+    """One line with the command that makes them, and exit code 2."""
+    Path("m.csv").write_text("room_id,document\nroom01,a.pdf\n")
+    done = call(capsys, "queue", *command.split())
+    assert (done.code, done.out) == (2, "")
+    assert done.err.endswith("tables: run `meeting-async queue apply-schema`\n")
+    assert len(done.err.splitlines()) == 1
+
+
+@pytest.mark.usefixtures("server", "tables")
+def test_an_unknown_batch(capsys: Capture) -> None:
+    """Exit code 2, with its name; no page is left to be read."""
+    for extra in ([], ["--wait"]):
+        done = call(capsys, "queue", "report", "no such", *extra)
+        assert (done.code, done.out) == (2, "")
+        assert "BATCH is not in the queue (got 'no such')" in done.err
+
+
+@pytest.mark.parametrize(
+    ("given", "told", "code"),
+    [
+        (f"postgresql://u:{PASSWORD}@127.0.0.1:1/x", "connection to server at", 1),
+        (f"postgresql://u:{PASSWORD}@no-host.invalid/x", "no-host.invalid", 1),
+        (f"postgres//u:{PASSWORD}@h/x", "--dsn is not the address", 2),
+        (f"postgresql://u:{PASSWORD}/x@h/x", "%2F for /", 2),
+        (f"postgresql://u:1/{PASSWORD}@h/x", "%2F for /", 2),
+        (f"postgresql://u:x@{PASSWORD}@h/x", "%40 for @", 2),
+        (f"postgresql://u:{PASSWORD}%zz@h/x", "%25 for %", 2),
+        (PASSWORD, "--dsn is not the address", 2),
+        ("", "--dsn is not set", 2),
+    ],
+)
+@pytest.mark.usefixtures("server")
+def test_addresses_that_cannot_be_used(capsys: Capture, given: str, told: str, code: int) -> None:
+    """One line, in which no part of the password is; the traceback has none, either."""
+    for extra in ([], ["--debug"]):
+        done = call(capsys, "queue", "worker", "--dsn", given, *extra)
+        assert (done.code, done.out) == (code, "")
+        assert told in done.err.splitlines()[-1]
+        assert PASSWORD not in done.err
+        assert extra or len(done.err.splitlines()) == 1
+
+
+def test_the_address_is_missing_or_misplaced(server: MeetingServer, capsys: Capture) -> None:
+    """Also an address in a wrong place may have a password."""
+    assert f"{DSN} is not set: give postgresql://" in call(capsys, "queue", "worker").err
+    done = call(capsys, "queue", "worker", f"postgresql://u:{PASSWORD}@h/x")
+    assert (done.code, "postgresql://u:...@h/x" in done.err) == (2, True)
+
+
+@pytest.mark.usefixtures("server")
+def test_a_database_that_goes_away(
+    postgres: PostgresServer, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker ends with exit code 1, so that it is started again; the last line is why."""
+    monkeypatch.setattr(database, "CONNECT_SECONDS", 1)
+    dsn = postgres.new_database()
+    with network_to(postgres) as network:
+        monkeypatch.setenv(DSN, network.address(dsn))
+        assert call(capsys, "queue", "apply-schema").code == 0
+
+        def is_working() -> bool:
+            with psycopg.connect(dsn) as connection:
+                return bool(connection.execute("SELECT 1 FROM procrastinate_workers").fetchall())
+
+        def go_away() -> None:
+            until(is_working)
+            network.close()
+
+        thread = threading.Thread(target=go_away, daemon=True)
+        thread.start()
+        done = call(capsys, "queue", "worker")
+        thread.join()
+    assert done.code == 1
+    ready, *_, error = done.err.splitlines()  # between them, what it did at that moment
+    assert "ready for uploads" in ready
+    assert error.startswith("meeting-async: error: the queue's database: ")
+
+
+def test_commands_that_are_not_asked_for_load_nothing(python: Interpreter) -> None:
+    """No command but one of the queue imports procrastinate; that one tells how to get it."""
+    names = "('procrastinate', 'psycopg', 'meeting_async.procrastinate')"
+    code, out, err = python.run(
+        "import sys; from meeting_async.cli import main; main(['--help']); "
+        "main(['queue', 'defer', '--help']); "
+        f"print(*[name for name in {names} if name in sys.modules], file=sys.stderr)",
+        Path.cwd(),
+    )
+    assert (code, err.strip()) == (0, "")
+    assert "Upload by workers on many machines" in out
+
+
+@pytest.mark.parametrize("package", ["procrastinate", "psycopg"])
+def test_a_missing_extra(python: Interpreter, package: str) -> None:
+    """One line with what to install, exit code 2."""
+    code, _, err = python.run(
+        f"import sys; sys.modules[{package!r}] = None; from meeting_async.cli import main; "
+        "sys.exit(main(['queue', 'apply-schema']))",
+        Path.cwd(),
+    )
+    install = 'pip install "meeting-async[cli,procrastinate]"'
+    assert err.splitlines()[-1] == f"meeting-async: error: {package} is not installed: {install}"
+    assert code == 2
