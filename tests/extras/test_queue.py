@@ -549,17 +549,17 @@ async def test_a_cut_to_the_database_at_any_statement(
     async with application(dsn, server.url) as other:
         async with application(network.address(dsn), server.url) as made:
             async with working(made):
-                network.strike_at(words, fault, when)
-                await other.uploads.defer("room0", pdf(tmp_path, 0, LARGE))
-                await anyio.to_thread.run_sync(network.struck.wait, 10)
-                assert network.struck.is_set()
-                ends_at = time.monotonic() + 1.0
-                while fault == "freeze" and time.monotonic() < ends_at:
-                    if words in {FETCH, CLAIM, MARK, RELEASE}:
-                        assert room.accepted == ()
-                    await anyio.sleep(0.01)
-                network.thaw()
-                outcome = await other.only_outcome()
+                with network.striking_at(words, fault, when):
+                    await other.uploads.defer("room0", pdf(tmp_path, 0, LARGE))
+                    await anyio.to_thread.run_sync(network.struck.wait, 10)
+                    assert network.struck.is_set()
+                    ends_at = time.monotonic() + 1.0
+                    while fault == "freeze" and time.monotonic() < ends_at:
+                        if words in {FETCH, CLAIM, MARK, RELEASE}:
+                            assert room.accepted == ()
+                        await anyio.sleep(0.01)
+                    network.thaw()
+                    outcome = await other.only_outcome()
         jobs = await other.job_states()
     check_one(outcome, room)
     assert jobs == ({"succeeded": 1} if outcome.status == "accepted" else {"failed": 1})
@@ -613,25 +613,25 @@ async def test_a_worker_that_was_taken_for_dead_comes_back(
     async with application(dsn, server.url, delivery=delivery) as other:
         async with application(network.address(dsn), server.url, delivery=delivery) as made:
             async with working(made):
-                network.strike_at(words, "freeze", when)
-                await other.uploads.defer("room0", pdf(tmp_path, 0, LARGE))
-                await anyio.to_thread.run_sync(network.struck.wait, 10)
-                assert network.struck.is_set()
-                if words is not FINISH:
-                    assert room.accepted == ()
-                before = uploads_to(server, "room0")
-                if thaw == "during":  # the second upload is complete, and the server is slow
-                    server.stall_next_upload(1.5, after=1000)
-                async with working(other):
-                    if thaw == "during":
-                        await until(lambda: uploads_to(server, "room0") > before, 15)
-                        await anyio.sleep(0.3)
-                    else:
-                        await other.reported("default", queued=0)
-                    network.thaw()
-                    await anyio.sleep(2.0)
-                    outcome = await other.only_outcome()
-                    copies = len(room.accepted)
+                with network.striking_at(words, "freeze", when):
+                    await other.uploads.defer("room0", pdf(tmp_path, 0, LARGE))
+                    await anyio.to_thread.run_sync(network.struck.wait, 10)
+                    assert network.struck.is_set()
+                    if words is not FINISH:
+                        assert room.accepted == ()
+                    before = uploads_to(server, "room0")
+                    if thaw == "during":  # the second upload is complete, and the server is slow
+                        server.stall_next_upload(1.5, after=1000)
+                    async with working(other):
+                        if thaw == "during":
+                            await until(lambda: uploads_to(server, "room0") > before, 15)
+                            await anyio.sleep(0.3)
+                        else:
+                            await other.reported("default", queued=0)
+                        network.thaw()
+                        await anyio.sleep(2.0)
+                        outcome = await other.only_outcome()
+                        copies = len(room.accepted)
     assert len(room.accepted) == copies  # and nothing follows
     if words is MARK and when == "before":
         assert outcome.status == "accepted"

@@ -209,15 +209,21 @@ class Network:
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
                 end.shutdown(socket.SHUT_RDWR)
 
-    def strike_at(
+    @contextlib.contextmanager
+    def striking_at(
         self, words: bytes, fault: Literal["freeze", "reset"], when: Literal["before", "after"]
-    ) -> None:
+    ) -> Iterator[None]:
         """Freeze, or reset, once: before the database gets a statement with these words, or after.
 
-        After it means: the database executes it, and nobody hears of it.
+        After it means: the database executes it, and nobody hears of it. Thaw at the end.
         """
         self.struck.clear()
         self._fault = (words, fault, when)
+        try:
+            yield
+        finally:
+            self._fault = None
+            self.thaw()
 
     # --- threads ---------------------------------------------------------------------------------
 
