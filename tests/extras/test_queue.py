@@ -507,13 +507,16 @@ END_JOB = b"procrastinate_finish_job_v1"
 RETRY_JOB = b"procrastinate_retry_job_v2"
 """Words of the statements of a run, in which the network strikes."""
 
+USUAL = ("claim", "freeze", "before")
+"""The cut that the usual run has besides those at the mark."""
+
 CUTS = [
     pytest.param(
         words,
         fault,
         when,
         id=f"{name} {fault} {when}",
-        marks=() if name == "mark" or (name, when) == ("claim", "before") else nightly,
+        marks=() if name == "mark" or (name, fault, when) == USUAL else nightly,
     )
     for (name, words), fault, when in itertools.product(
         {
@@ -581,11 +584,11 @@ COMEBACKS = [
         pytest.param(words, when, thaw, delivery, marks=nightly, id=name)
         for words, when, thaw, delivery, name in (
             (MARK, "before", "during", "at_least_once", "before the mark, during, at least once"),
-            (MARK, "after", "after", "at_most_once", "after the mark"),
+            (MARK, "committed", "after", "at_most_once", "after the mark"),
             (FINISH, "before", "after", "at_most_once", "before the outcome"),
             (CLAIM, "before", "during", "at_most_once", "before the claim, during"),
             (CLAIM, "before", "after", "at_most_once", "before the claim, after"),
-            (CLAIM, "after", "after", "at_most_once", "after the claim"),
+            (CLAIM, "committed", "after", "at_most_once", "after the claim"),
         )
     ),
 ]
@@ -638,6 +641,56 @@ async def test_a_worker_that_was_taken_for_dead_comes_back(
     check_one(outcome, room)
 
 
+@pytest.mark.nightly
+async def test_a_stopped_worker_is_not_taken_for_dead(
+    dsn: str, server: MeetingServer, tmp_path: Path
+) -> None:
+    """It may take longer than ``stalled_after`` to end what it sends, while another one works."""
+    server.lock_seconds = 30
+    room = server.rooms["room0"]
+    room.processing_seconds = STALLED_AFTER + 3
+    async with application(dsn, server.url) as made, application(dsn, server.url) as other:
+        task = asyncio.create_task(
+            made.app.run_worker_async(
+                queues=[made.uploads.queue],
+                install_signal_handlers=False,
+                update_heartbeat_interval=0.5,
+            )
+        )
+        await made.uploads.defer("room0", pdf(tmp_path))
+        await until(lambda: bool(room.accepted))
+        async with working(other):
+            task.cancel()
+            await asyncio.wait([task], timeout=STOPPED)
+            assert task.done()
+            outcome = await other.only_outcome()
+    assert outcome.status == "accepted"
+    assert len(room.accepted) == 1
+
+
+@pytest.mark.nightly
+async def test_a_lost_worker_does_not_keep_others_from_recovery(
+    dsn: str,
+    server: MeetingServer,
+    postgres: PostgresServer,
+    tmp_path: Path,
+) -> None:
+    """Its transaction is open for as long as PostgreSQL waits for it; other jobs are recovered."""
+    async with contextlib.AsyncExitStack() as stack:
+        other = await stack.enter_async_context(application(dsn, server.url))
+        whens: list[Any] = ["after", "before"]
+        for number, when in enumerate(whens):
+            network = stack.enter_context(network_to(postgres))
+            made = await stack.enter_async_context(application(network.address(dsn), server.url))
+            await stack.enter_async_context(working(made))
+            stack.enter_context(network.striking_at(MARK, "freeze", when))
+            await other.uploads.defer(f"room{number}", pdf(tmp_path, number, LARGE))
+            await anyio.to_thread.run_sync(network.struck.wait, 10)
+            assert network.struck.is_set()
+        async with working(other):
+            await until(lambda: bool(server.rooms["room1"].accepted), 25)
+
+
 # --- two applications ----------------------------------------------------------------------------
 
 
@@ -653,7 +706,7 @@ async def test_two_servers_in_one_database(
     queues: str,
 ) -> None:
     """Workers of two servers deliver what is theirs, also if they are started for all queues."""
-    monkeypatch.setattr(queue_module, "OTHER_SERVER_SECONDS", 0.2)
+    monkeypatch.setattr(queue_module, "NOT_OURS_SECONDS", 0.2)
     other_server = MeetingServer()
     how = {"queues": None} if queues == "all" else {}
     async with other_server.run() as other_url:
@@ -1076,19 +1129,24 @@ async def test_references(
 
 
 async def test_a_worker_without_the_function(
-    dsn: str, server: MeetingServer, tmp_path: Path
+    dsn: str, server: MeetingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker that cannot resolve references fails them with what is missing."""
+    """A worker that cannot resolve references leaves them to another, and delivers the rest."""
+    monkeypatch.setattr(queue_module, "NOT_OURS_SECONDS", 0.2)
 
-    def unused(_: str) -> Document:
-        raise AssertionError("it is called in the worker only")
+    def find(reference: str) -> Document:
+        return Document.from_bytes(b"%PDF-1.7\n", filename=f"{reference}.pdf")
 
-    async with application(dsn, server.url, documents=unused) as made:
-        await made.uploads.defer("room0", "row 1")
-    async with queue_and_worker(dsn, server) as made:
-        outcome = await made.only_outcome()
-    assert outcome.status in {"failed", "refused"}
-    assert "documents" in str(outcome.error)
+    async with application(dsn, server.url, documents=find) as able:
+        await able.uploads.defer("room0", "row")
+        await able.uploads.defer("room1", pdf(tmp_path))
+        async with queue_and_worker(dsn, server) as unable:
+            await until(lambda: bool(server.rooms["room1"].accepted))
+            await anyio.sleep(0.5)
+            assert (await unable.uploads.report("default")).queued == 1
+        async with working(able):
+            assert (await able.finished()).accepted == 2
+    assert names_in(server.rooms["room0"]) == ["row.pdf"]
 
 
 # --- by hand -------------------------------------------------------------------------------------
@@ -1143,7 +1201,7 @@ async def test_an_accepted_job_is_never_sent_again(
         await made.uploads.defer("room0", pdf(tmp_path))
         assert (await made.only_outcome()).status == "accepted"
         await made.app.connector.execute_query_async(
-            "UPDATE procrastinate_jobs SET status = 'failed' WHERE task_name LIKE '%%:upload'"
+            "UPDATE procrastinate_jobs SET status = 'failed' WHERE task_name LIKE 'meeting_async:upload'"
         )
         await retry_by_hand(made)
         outcome = await made.only_outcome()

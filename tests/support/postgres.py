@@ -211,11 +211,15 @@ class Network:
 
     @contextlib.contextmanager
     def striking_at(
-        self, words: bytes, fault: Literal["freeze", "reset"], when: Literal["before", "after"]
+        self,
+        words: bytes,
+        fault: Literal["freeze", "reset"],
+        when: Literal["before", "after", "committed"],
     ) -> Iterator[None]:
         """Freeze, or reset, once: before the database gets a statement with these words, or after.
 
-        After it means: the database executes it, and nobody hears of it. Thaw at the end.
+        After it means: the database executes it, nobody hears of it, and its transaction is open;
+        committed: the same after the end of its transaction. Thaw at the end.
         """
         self.struck.clear()
         self._fault = (words, fault, when)
@@ -286,6 +290,9 @@ class Network:
             if self._fault is None or self._fault[0] not in data:
                 return False
             (_, fault, when), self._fault = self._fault, None
+            if when == "committed":
+                self._fault = (b"COMMIT", fault, "after")  # there is one connection that works
+                return False
             if when == "after":
                 self.freeze()
                 self._due = (server, fault)

@@ -261,7 +261,7 @@ class RetryState:
         return {**ages, **{name: float(getattr(self, name)) for name in _COUNTERS}}
 
     def restore(self, saved: Mapping[str, float], now: float) -> None:
-        """Go on where :meth:`saved` was called; the time since then does not count."""
+        """Go on at the moment that :meth:`saved` was given; the time since then does not count."""
         for name in _TIMES:
             if name in saved:
                 setattr(self, f"{name}_since", now - saved[name])

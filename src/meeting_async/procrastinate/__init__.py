@@ -14,10 +14,12 @@ import inspect
 import json
 import logging
 import os
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import anyio
 import attrs
@@ -28,6 +30,7 @@ try:
     from procrastinate.job_context import AbortReason
     from procrastinate.jobs import Job
     from procrastinate.jobs import Status as JobStatus
+    from procrastinate.manager import JobManager
 except ModuleNotFoundError as _error:
     _hint = 'meeting_async.procrastinate needs it: pip install "meeting-async[procrastinate]"'
     raise ModuleNotFoundError(_hint, name=_error.name) from _error
@@ -35,20 +38,23 @@ except ModuleNotFoundError as _error:
 from meeting_async._batch.flow import read
 from meeting_async._batch.jobs import BatchReport, UploadJob, UploadOutcome
 from meeting_async._batch.journal import check_key
+from meeting_async._documents.detect import detect
 from meeting_async._documents.document import Document
 from meeting_async._documents.files import PathSource
+from meeting_async._documents.threads import in_thread
 from meeting_async._protocol.requests import host_and_port, room_id_bytes
 from meeting_async._text import link_label, short_repr
 from meeting_async.errors import (
     BatchFailed,
     ConfigurationError,
     InvalidInput,
+    JournalError,
     MeetingError,
     UploadFailed,
     UploadOutcomeUnknown,
     UploadPutBack,
 )
-from meeting_async.procrastinate._run import new_run
+from meeting_async.procrastinate._run import JOURNAL_SECONDS, RECORD_SECONDS, new_run, persistently
 from meeting_async.procrastinate._table import SCHEMA, Row, Table
 
 if TYPE_CHECKING:
@@ -66,6 +72,12 @@ CHUNK = 1000
 
 SUSPECT_SECONDS = 10.0
 """For so long a job and its row may disagree: one is written after the other."""
+
+RECOVERY_SECONDS = 30.0
+"""Longest time of one recovery: what it waits for may be locked."""
+
+CLAIM_SECONDS = 30.0
+"""For so long a worker that has got a job asks a database that does not answer for its row."""
 
 NOT_OURS_SECONDS = 10.0
 """Pause of a job that this worker cannot run: it is made otherwise than those that defer."""
@@ -129,27 +141,29 @@ class WhiteboardUploads:
             fix = "give seconds from 3 to 180"
             raise ConfigurationError("stalled_after", repr(stalled_after), "is out of range", fix)
         self._stalled_after = stalled_after
-        self._task = f"{self.queue}:upload"
-        self._register()
-
-    def _register(self) -> None:
-        recovery = f"{self.queue}:recover"
-        app = self._app
-        app.task(name=self._task, queue=self.queue, pass_context=True, retry=_Retry())(self._upload)
-        # A high priority, or it would wait behind all uploads.
-        recover = app.task(
-            name=recovery,
+        self._is_recovering = False
+        known = _registered(app)
+        if self._session.base in known:
+            fix = "use that one, or another App"
+            problem = "has WhiteboardUploads in this App already"
+            raise ConfigurationError("client", self._session.base, problem, fix)
+        known[self._session.base] = self
+        every = max(1, min(30, int(stalled_after / 3)))
+        app.periodic(
+            cron=f"* * * * * */{every}",
+            periodic_id=self.queue,
             queue=self.queue,
-            queueing_lock=recovery,
-            priority=1000,
-            pass_context=True,
-        )(self._recover)
-        every = max(1, min(30, int(self._stalled_after / 3)))
-        app.periodic(cron=f"* * * * * */{every}")(recover)
+            queueing_lock=f"{RECOVER} {self.queue}",
+            priority=1000,  # or it would wait behind all uploads
+        )(app.tasks[RECOVER])
+
+    def _table_of(self, app: procrastinate.App) -> Table:
+        """Return the table; a worker of Django has an App of its own."""
+        return Table(app.connector, self._session.base)
 
     @property
     def _table(self) -> Table:
-        return Table(self._app.connector, self._session.base)
+        return self._table_of(self._app)
 
     async def apply_schema(self) -> None:
         """Make the table of outcomes, after procrastinate's own schema. Has no effect if it exists.
@@ -192,10 +206,10 @@ class WhiteboardUploads:
 
         """
         job = UploadJob(room_id, document, filename=filename, content_type=content_type, key=key)
-        stored = self._stored(job)
+        stored = self._stored(job, await in_thread(Path.cwd))
         if key is None:
             stored["identity"] = os.urandom(16).hex()
-        ids = await self._table.defer(self.queue, self._task, _checked_batch(batch), [stored])
+        ids = await self._table.defer(self.queue, UPLOAD, _checked_batch(batch), [stored])
         return ids[0] if ids else None
 
     async def defer_many(
@@ -212,27 +226,32 @@ class WhiteboardUploads:
 
         """
         _checked_batch(batch)
+        folder = await in_thread(Path.cwd)
         count, chunk = 0, list[dict[str, Any]]()
         async with contextlib.aclosing(read(jobs)) as found:
             async for job in found:
-                chunk.append(self._stored(job))
+                chunk.append(self._stored(job, folder))
                 if len(chunk) == CHUNK:
-                    count += len(await self._table.defer(self.queue, self._task, batch, chunk))
+                    count += len(await self._table.defer(self.queue, UPLOAD, batch, chunk))
                     chunk.clear()
                     await anyio.lowlevel.checkpoint()
         if chunk:
-            count += len(await self._table.defer(self.queue, self._task, batch, chunk))
+            count += len(await self._table.defer(self.queue, UPLOAD, batch, chunk))
         if count >= CHUNK:
             await self._table.analyse()
         return count
 
-    def _stored(self, job: UploadJob) -> dict[str, Any]:
-        """Check a job, and return its row."""
+    def _stored(self, job: UploadJob, folder: Path) -> dict[str, Any]:
+        """Check a job, and return its row; relative paths begin at ``folder``."""
         if not isinstance(job, UploadJob):
             raise TypeError(f"a job must be an UploadJob, not {type(job).__name__}")
         room_id_bytes(job.room_id)
         check_key(job.key)
         given, filename, content_type = job.document, job.filename, job.content_type
+        if isinstance(given, str | os.PathLike):
+            _check_storable("document", os.fsdecode(given))
+        elif not isinstance(given, Document) and detect(given) is not None:
+            raise _no_place(given)
         if isinstance(given, str) and self._documents is not None:
             kind, source = "reference", given
         else:
@@ -240,12 +259,10 @@ class WhiteboardUploads:
             if document.link is not None:
                 kind, source = "link", document.link
             elif isinstance(document.source, PathSource):
-                kind, source = "path", str(Path(document.source.path).absolute())
+                kind, source = "path", str(folder / document.source.path)
                 filename, content_type = document.filename, document.content_type
             else:
-                problem = "cannot be stored in a queue"
-                fix = "give a path, a link, or a reference that `documents` turns into a document"
-                raise InvalidInput("document", type(given).__name__, problem, fix)
+                raise _no_place(document.source)
         facts = [job.room_id, kind, source, filename] if job.key is None else {"key": job.key}
         row = {
             "identity": hashlib.sha256(json.dumps(facts).encode()).hexdigest(),
@@ -262,22 +279,25 @@ class WhiteboardUploads:
 
     # --- the job of a worker ---------------------------------------------------------------------
 
-    async def _upload(self, context: JobContext, *, upload_id: int) -> str:
+    async def _claim(self, context: JobContext, upload_id: int) -> Row | None:
+        """Begin a run, also if the database answers only later."""
+        window = self._options.lock.window
+        claim = partial(self._table_of(context.app).claim, upload_id, window)
+        return await persistently(claim, CLAIM_SECONDS)
+
+    async def _upload(self, context: JobContext, row: Row) -> str:
         """Run an upload once; what is not over is raised as `UploadPutBack`."""
-        table, options = self._table, self._options
-        row = await table.claim(upload_id, options.lock.window)
-        if row is None:
-            return await self._nothing_to_send(upload_id)
+        table = self._table_of(context.app)
         aborted = AbortReason.USER_REQUEST
         run = new_run(
             self._session,
-            options,
+            self._options,
             table,
             row,
             self._document,
             lambda: context.abort_reason() is aborted,
         )
-        heartbeats = asyncio.create_task(self._send_heartbeats(context.job.worker_id))
+        heartbeats = asyncio.create_task(self._send_heartbeats(context))
         try:
             await run.run()
         except asyncio.CancelledError:
@@ -286,7 +306,7 @@ class WhiteboardUploads:
         finally:
             heartbeats.cancel()
         if run.taken_over:
-            return await self._leave(upload_id)
+            return await _leave(table, row.id)
         if run.put_back is not None:
             raise run.put_back
         if run.journal.error is not None:
@@ -295,37 +315,16 @@ class WhiteboardUploads:
             raise run.outcome.error.with_traceback(None) from None
         return "accepted"
 
-    async def _send_heartbeats(self, worker_id: int | None) -> None:
+    async def _send_heartbeats(self, context: JobContext) -> None:
         """Go on with the heartbeats of a worker that is told to stop and ends its uploads.
 
         procrastinate ends its own before that.
         """
+        worker_id = context.job.worker_id
         while worker_id is not None:
             await asyncio.sleep(self._stalled_after / 3)
             with contextlib.suppress(exceptions.ConnectorException):
-                await self._app.job_manager.update_heartbeat(worker_id)
-
-    async def _nothing_to_send(self, upload_id: int) -> str:
-        found = await self._table.find(upload_id)
-        if found is not None and found["server"] != self._session.base:
-            why = f"it is for {found['server']}: run workers with queues=[uploads.queue]"
-            logger.warning("upload %d is put back, %s", upload_id, why)
-            raise UploadPutBack(NOT_OURS_SECONDS, why)
-        return "dropped" if found is None else "accepted in an earlier run"
-
-    async def _leave(self, upload_id: int) -> str:
-        """Leave an upload to the worker that has taken it over, and let it end first.
-
-        Otherwise this job would set the status of the other one.
-        """
-        logger.warning("upload %d was taken over by another worker", upload_id)
-        found = await self._table.find(upload_id)
-        while found is not None and found["is_running"]:
-            await anyio.sleep(1)
-            found = await self._table.find(upload_id)
-        if found is not None and found["state"] == "ready":
-            raise UploadPutBack(0.0, "another worker has put it back")
-        return "taken over"
+                await context.app.job_manager.update_heartbeat(worker_id)
 
     async def _document(self, row: Row) -> Document:
         if row.kind == "link":
@@ -344,48 +343,51 @@ class WhiteboardUploads:
 
     # --- workers that are gone -------------------------------------------------------------------
 
-    async def _recover(self, context: JobContext, timestamp: int) -> None:
+    async def _recover(self, context: JobContext) -> None:
         """Run again what a dead worker has not completed, and report what may have arrived."""
-        del timestamp
-        stalled = await self._stalled()
-        rows = await self._table.runs([_upload_id(job) for job in stalled])
+        if self._is_recovering:  # the database is slow
+            return
+        self._is_recovering = True
+        try:
+            manager, table = context.app.job_manager, self._table_of(context.app)
+            with anyio.move_on_after(RECOVERY_SECONDS):
+                await self._take_over_stalled(manager, table)
+                await self._settle_disagreements(manager, table)
+        finally:
+            self._is_recovering = False
+
+    async def _take_over_stalled(self, manager: JobManager, table: Table) -> None:
+        stalled = await self._stalled(manager)
+        rows = await table.runs([_upload_id(job) for job in stalled])
         # Who is still stalled now was so when its row was read.
-        still = {job.id for job in await self._stalled()}
+        still = {job.id for job in await self._stalled(manager)}
+        reason = "its worker was lost after the document may have been complete"
         for job in stalled:
             row = rows.get(_upload_id(job))
             if job.id in still and row is not None and row["is_running"]:
-                reason = "its worker was lost after the document may have been complete"
-                state = await self._table.take_over(row["id"], row["run"], reason)
+                state = await table.take_over(row["id"], row["run"], reason)
                 if state is not None:
-                    await self._settle(job, state)
-        await self._settle_disagreements()
-        await self._forget_recoveries(context)
+                    await self._settle(manager, job, state)
 
-    async def _stalled(self) -> list[Job]:
-        return list(
-            await self._app.job_manager.get_stalled_jobs(
-                queue=self.queue,
-                task_name=self._task,
-                seconds_since_heartbeat=self._stalled_after,
-            )
+    async def _stalled(self, manager: JobManager) -> list[Job]:
+        found = await manager.get_stalled_jobs(
+            queue=self.queue, task_name=UPLOAD, seconds_since_heartbeat=self._stalled_after
         )
+        return list(found)
 
-    async def _settle_disagreements(self) -> None:
+    async def _settle_disagreements(self, manager: JobManager, table: Table) -> None:
         """Set the status of jobs whose run has ended although the queue was not told."""
-        running = await self._app.job_manager.list_jobs_async(
-            queue=self.queue, task=self._task, status="doing"
-        )
-        rows = await self._table.runs([_upload_id(job) for job in running])
+        running = await manager.list_jobs_async(queue=self.queue, task=UPLOAD, status="doing")
+        rows = await table.runs([_upload_id(job) for job in running])
         ended = {id_: row for id_, row in rows.items() if not row["is_running"]}
-        await self._table.suspect(list(ended))
+        await table.suspect(list(ended))
         for job in running:
             row = ended.get(_upload_id(job))
             if row is not None and (row["suspected_ago"] or 0.0) > SUSPECT_SECONDS:
-                await self._settle(job, row["state"])
+                await self._settle(manager, job, row["state"])
 
-    async def _settle(self, job: Job, state: str) -> None:
+    async def _settle(self, manager: JobManager, job: Job, state: str) -> None:
         """Put a job back, or end it, as its row says."""
-        manager = self._app.job_manager
         resends = self._options.delivery == "at_least_once"
         must_run = state == "ready" or (resends and state in {"sent", "unknown"})
         status = JobStatus.SUCCEEDED if state == "accepted" else JobStatus.FAILED
@@ -397,15 +399,6 @@ class WhiteboardUploads:
                 await manager.finish_job(job, status, delete_job=False)
         except exceptions.ConnectorException:
             logger.info("the job of upload %d has gone on by itself", _upload_id(job))
-
-    async def _forget_recoveries(self, context: JobContext) -> None:
-        """Delete the ended jobs of earlier recoveries."""
-        await self._app.connector.execute_query_async(
-            "DELETE FROM procrastinate_jobs WHERE task_name = %(task)s AND id < %(id)s"
-            " AND status IN ('succeeded', 'failed')",
-            task=context.job.task_name,
-            id=context.job.id,
-        )
 
     # --- results ---------------------------------------------------------------------------------
 
@@ -452,6 +445,76 @@ class WhiteboardUploads:
 
         """
         return await self._table.drop(batch)
+
+
+# --- the tasks of an App -------------------------------------------------------------------------
+
+UPLOAD, RECOVER = "meeting_async:upload", "meeting_async:recover"
+"""Names of the tasks: the same everywhere, so that a worker knows the jobs of other servers, too,
+and puts them back."""
+
+_KNOWN: WeakKeyDictionary[procrastinate.App, dict[str, WhiteboardUploads]] = WeakKeyDictionary()
+
+
+def _registered(app: procrastinate.App) -> dict[str, WhiteboardUploads]:
+    """Register the tasks of an App, once, and return what uploads in it, by server."""
+    if app in _KNOWN:
+        return _KNOWN[app]
+    known = _KNOWN[app] = {}
+
+    async def upload(context: JobContext, *, upload_id: int) -> str:
+        try:
+            for uploads in known.values():
+                row = await uploads._claim(context, upload_id)  # noqa: SLF001 - of this module
+                if row is not None:
+                    return await uploads._upload(context, row)  # noqa: SLF001 - of this module
+            return await _nothing_to_send(context, upload_id, known)
+        except JournalError as error:
+            raise UploadPutBack(JOURNAL_SECONDS, str(error)) from error
+
+    async def recover(context: JobContext, *, timestamp: int) -> None:
+        del timestamp
+        for uploads in known.values():
+            await uploads._recover(context)  # noqa: SLF001 - of this module
+        await context.app.connector.execute_query_async(
+            "DELETE FROM procrastinate_jobs WHERE task_name = %(task)s AND id < %(id)s"
+            " AND status IN ('succeeded', 'failed')",
+            task=RECOVER,
+            id=context.job.id,
+        )
+
+    app.task(name=UPLOAD, pass_context=True, retry=_Retry())(upload)
+    app.task(name=RECOVER, pass_context=True)(recover)
+    return known
+
+
+async def _nothing_to_send(
+    context: JobContext, upload_id: int, known: Mapping[str, WhiteboardUploads]
+) -> str:
+    found = await Table(context.app.connector, "").find(upload_id)
+    if found is None:
+        return "dropped"
+    if found["server"] in known:
+        return "accepted in an earlier run"
+    why = f"it is for {found['server']}: run workers with queues=[uploads.queue]"
+    logger.warning("upload %d is put back, %s", upload_id, why)
+    raise UploadPutBack(NOT_OURS_SECONDS, why)
+
+
+async def _leave(table: Table, upload_id: int) -> str:
+    """Leave an upload to the worker that has taken it over, and let it end first.
+
+    Otherwise this job would set the status of the other one.
+    """
+    logger.warning("upload %d was taken over by another worker", upload_id)
+    find = partial(table.find, upload_id)
+    found = await persistently(find, RECORD_SECONDS)
+    while found is not None and found["is_running"]:
+        await anyio.sleep(1)
+        found = await persistently(find, RECORD_SECONDS)
+    if found is not None and found["state"] == "ready":
+        raise UploadPutBack(0.0, "another worker has put it back")
+    return "taken over"
 
 
 class _Retry(BaseRetryStrategy):
@@ -501,6 +564,12 @@ def _queue_name(queue: str | None, base: str) -> str:
         fix = "give 1 to 100 characters"
         raise ConfigurationError("queue", short_repr(queue), "is no name", fix)
     return queue
+
+
+def _no_place(document: object) -> InvalidInput:
+    problem = "cannot be stored in a queue"
+    fix = "give a path, a link, or a reference that `documents` turns into a document"
+    return InvalidInput("document", type(document).__name__, problem, fix)
 
 
 def _checked_batch(batch: str) -> str:

@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 import attrs
@@ -26,6 +26,8 @@ from meeting_async._documents.document import Document
 from meeting_async.errors import JournalError, UploadOutcomeUnknown, UploadPutBack
 from meeting_async.procrastinate._table import Row, Table, packed
 
+T = TypeVar("T")
+
 NEIGHBOUR_SECONDS = 1.0
 """Pause if another upload of this process has the room."""
 
@@ -38,6 +40,18 @@ RECORD_SECONDS = 300.0
 
 class TakenOver(JournalError):
     """Another worker runs this upload, because this one was taken for dead."""
+
+
+async def persistently(ask: Callable[[], Awaitable[T]], seconds: float) -> T:
+    """Ask the database again and again while it does not answer, for so many seconds at most."""
+    ends_at = anyio.current_time() + seconds
+    while True:
+        try:
+            return await ask()
+        except JournalError:
+            if anyio.current_time() > ends_at:
+                raise
+            await anyio.sleep(1)
 
 
 @attrs.define(eq=False)
@@ -111,7 +125,8 @@ class QueuedRun(JobRunner):
             state: State = "sent"
         else:
             state = self.row.state if self.row.state in {"sent", "unknown"} else "ready"
-        retry = self._state.saved(anyio.current_time()) if self._state else self.row.retry
+        pause = self.put_back.seconds if self.put_back else 0.0
+        retry = self._state.saved(anyio.current_time() + pause) if self._state else self.row.retry
         await self._until_recorded(
             partial(
                 self.table.release,
@@ -123,18 +138,8 @@ class QueuedRun(JobRunner):
         )
 
     async def _until_recorded(self, write: Callable[[], Awaitable[bool]]) -> None:
-        """Write, again and again while the database does not answer."""
         with anyio.CancelScope(shield=True):
-            ends_at = anyio.current_time() + RECORD_SECONDS
-            while True:
-                try:
-                    self.taken_over = not await write()
-                except JournalError:
-                    if anyio.current_time() > ends_at:
-                        raise
-                    await anyio.sleep(1)
-                else:
-                    return
+            self.taken_over = not await persistently(write, RECORD_SECONDS)
 
     # --- the end ---------------------------------------------------------------------------------
 

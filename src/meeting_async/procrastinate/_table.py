@@ -17,7 +17,7 @@ from procrastinate.connector import BaseConnector
 from procrastinate.exceptions import ConnectorException
 
 from meeting_async._batch.journal import JournalEntry, State
-from meeting_async._models import Attempt
+from meeting_async._models import Attempt, Verdict
 from meeting_async.errors import JournalError
 
 VERSION = 1
@@ -72,7 +72,8 @@ def _loaded(value: Any) -> Any:
 
 
 def _attempts(raw: str | Sequence[Sequence[Any]]) -> tuple[Attempt, ...]:
-    return tuple(Attempt(*values) for values in _loaded(raw))
+    found = tuple(Attempt(*facts) for facts in _loaded(raw))
+    return tuple(attrs.evolve(attempt, verdict=Verdict(attempt.verdict)) for attempt in found)
 
 
 @attrs.frozen(kw_only=True)
@@ -130,7 +131,7 @@ class Table:
         (found,) = await self._query(_VERSION)
         if found["comment"] not in {None, f"meeting-async, version {VERSION}"}:
             raise JournalError(_NAME, f"has another format: {found['comment']}, not {VERSION}")
-        await self._query(SCHEMA, rows=False)
+        await self._query(f"{_ONE_AT_A_TIME}; {SCHEMA}", rows=False)
 
     async def defer(
         self, queue: str, task: str, batch: str, jobs: Sequence[Mapping[str, object]]
@@ -220,6 +221,8 @@ _HOW_TO_APPLY = "run `meeting-async queue apply-schema`"
 
 # --- statements ----------------------------------------------------------------------------------
 
+_ONE_AT_A_TIME = "SELECT pg_advisory_xact_lock(hashtext('meeting_async_uploads'))"
+
 _VERSION = "SELECT obj_description(to_regclass('meeting_async_uploads')) AS comment"
 
 _DEFER = """
@@ -286,9 +289,16 @@ _RUNS = """
         extract(epoch FROM now() - suspected_at)::float8 AS suspected_ago
     FROM meeting_async_uploads WHERE id = ANY(%(ids)s) AND server = %(server)s"""
 
+# A worker that vanishes in the middle of a statement leaves its row locked until the database
+# notices. Recovery goes on with the others.
+
 _SUSPECT = """
-    UPDATE meeting_async_uploads SET suspected_at = coalesce(suspected_at, now())
-    WHERE id = ANY(%(ids)s) AND NOT is_running RETURNING id"""
+    UPDATE meeting_async_uploads SET suspected_at = now()
+    WHERE id IN (
+        SELECT id FROM meeting_async_uploads
+        WHERE id = ANY(%(ids)s) AND NOT is_running AND suspected_at IS NULL
+        FOR UPDATE SKIP LOCKED
+    ) RETURNING id"""
 
 _TAKE_OVER = """
     UPDATE meeting_async_uploads
@@ -297,8 +307,10 @@ _TAKE_OVER = """
         reason = CASE WHEN state = 'sent' THEN %(reason)s ELSE reason END,
         run = CASE WHEN state = 'sent' THEN run ELSE run + 1 END,
         is_running = false, suspected_at = NULL, changed_at = now()
-    WHERE id = %(id)s AND run = %(run)s AND is_running
-    RETURNING state"""
+    WHERE id IN (
+        SELECT id FROM meeting_async_uploads
+        WHERE id = %(id)s AND run = %(run)s AND is_running FOR UPDATE SKIP LOCKED
+    ) RETURNING state"""
 
 _PAGE = """
     SELECT id, room_id, kind, source, state, key, filename, content_type, size, error, reason,
