@@ -101,6 +101,7 @@ def test_the_whole_way(server: MeetingServer, dsn: str, capsys: Capture) -> None
     }  # fmt: skip
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("tables")
 def test_what_needs_attention(server: MeetingServer, capsys: Capture) -> None:
     """By its reason, in the report as in the page; exit code 3 hides none of it."""
@@ -137,6 +138,7 @@ def test_what_needs_attention(server: MeetingServer, capsys: Capture) -> None:
     assert worker[0].err.count("c.pdf' cannot be read") == worker[0].err.count("unknown: 'a") == 1
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("tables")
 def test_queued_documents(server: MeetingServer, capsys: Capture) -> None:
     """Exit code 75, until a worker has been there; with ``--json`` as elsewhere."""
@@ -189,6 +191,7 @@ def test_mistakes_in_a_manifest(dsn: str, capsys: Capture) -> None:
         assert connection.execute("SELECT 1 FROM meeting_async_uploads").fetchall() == []
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("server", "tables")
 def test_other_sources(capsys: Capture) -> None:
     """A folder gives the batch its name; a manifest on stdin needs one."""
@@ -256,6 +259,7 @@ def test_the_address_is_missing_or_misplaced(server: MeetingServer, capsys: Capt
     assert (done.code, "postgresql://u:...@h/x" in done.err) == (2, True)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("server")
 def test_a_database_that_goes_away(
     postgres: PostgresServer, capsys: Capture, monkeypatch: pytest.MonkeyPatch

@@ -259,6 +259,7 @@ def test_five_commands(machine: Machine) -> None:
 # --- in Python -----------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 @needs_postgres
 def test_the_same_in_python(programs: Machine) -> None:
     """A web application defers references, a worker uploads them, the report is as shown."""

@@ -436,6 +436,7 @@ def outcome_of(report: QueueReport, number: int) -> UploadOutcome:
     return found
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "delivery", ["at_most_once", pytest.param("at_least_once", marks=pytest.mark.nightly)]
 )
@@ -477,6 +478,7 @@ def test_what_was_not_complete_runs_again(
         assert site.stop() == [0]
 
 
+@pytest.mark.nightly
 def test_a_worker_that_is_told_to_stop(tmp_path: Path, postgres: PostgresServer) -> None:
     """It finishes what it sends, and another worker delivers the rest; nothing is twice."""
     documents = 30

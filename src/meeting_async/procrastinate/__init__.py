@@ -54,7 +54,13 @@ from meeting_async.errors import (
     UploadOutcomeUnknown,
     UploadPutBack,
 )
-from meeting_async.procrastinate._run import JOURNAL_SECONDS, RECORD_SECONDS, new_run, persistently
+from meeting_async.procrastinate._run import (
+    CLAIM_SECONDS,
+    JOURNAL_SECONDS,
+    RECORD_SECONDS,
+    new_run,
+    persistently,
+)
 from meeting_async.procrastinate._table import SCHEMA, Row, Table
 
 if TYPE_CHECKING:
@@ -75,9 +81,6 @@ SUSPECT_SECONDS = 10.0
 
 RECOVERY_SECONDS = 30.0
 """Longest time of one recovery: what it waits for may be locked."""
-
-CLAIM_SECONDS = 30.0
-"""For so long a worker that has got a job asks a database that does not answer for its row."""
 
 NOT_OURS_SECONDS = 10.0
 """Pause of a job that this worker cannot run: it is made otherwise than those that defer."""

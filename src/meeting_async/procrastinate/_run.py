@@ -37,6 +37,9 @@ JOURNAL_SECONDS = 5.0
 RECORD_SECONDS = 300.0
 """For so long an outcome is kept and tried again while the database does not answer."""
 
+CLAIM_SECONDS = 30.0
+"""The same for the beginning of a run, and for its end without an outcome."""
+
 
 class TakenOver(JournalError):
     """Another worker runs this upload, because this one was taken for dead."""
@@ -116,7 +119,8 @@ class QueuedRun(JobRunner):
                 reason=reason or (str(error) if error else None),
                 size=self._log.size,
                 attempts=packed(self._log.attempts),
-            )
+            ),
+            RECORD_SECONDS,
         )
 
     async def _release(self) -> None:
@@ -134,12 +138,13 @@ class QueuedRun(JobRunner):
                 state=state,
                 attempts=packed(self._log.attempts),
                 retry=json.dumps(retry),
-            )
+            ),
+            CLAIM_SECONDS,
         )
 
-    async def _until_recorded(self, write: Callable[[], Awaitable[bool]]) -> None:
+    async def _until_recorded(self, write: Callable[[], Awaitable[bool]], seconds: float) -> None:
         with anyio.CancelScope(shield=True):
-            self.taken_over = not await persistently(write, RECORD_SECONDS)
+            self.taken_over = not await persistently(write, seconds)
 
     # --- the end ---------------------------------------------------------------------------------
 

@@ -30,6 +30,9 @@ else:  # installed with another extra than the command line
 CONNECT_SECONDS = 10
 """Longest wait for a connection to the database."""
 
+OPTIONS = "-c idle_in_transaction_session_timeout=30s"
+"""What a worker that has vanished in the middle of a statement keeps locked is freed after this."""
+
 CONNECTIONS = 4
 """Most connections of a process, besides the one on which a worker listens."""
 
@@ -53,7 +56,7 @@ def checked(dsn: str | None) -> str:
     if not facts or _is_misread(facts):
         fix += ", with %40 for @, %2F for / and %25 for % in the password"
         raise InvalidInput(field, "", "is not the address of a PostgreSQL database", fix)
-    return dsns.make_conninfo(**{"connect_timeout": CONNECT_SECONDS, **facts})
+    return dsns.make_conninfo(**{"connect_timeout": CONNECT_SECONDS, "options": OPTIONS, **facts})
 
 
 def _is_misread(facts: Mapping[str, object]) -> bool:
