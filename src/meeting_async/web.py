@@ -47,6 +47,8 @@ _ANSWERS: tuple[tuple[type[errors.MeetingError], int, str], ...] = (
     (errors.DeadlineExceeded, 504, "the upload took too long: the document was not delivered"),
     (errors.TransportError, 502, "the meeting server cannot be reached"),
     (errors.JournalError, 500, "the batch cannot record its progress"),
+    (errors.UploadPutBack, 202, "the document is in a queue and will be sent later"),
+    (errors.UploadFailed, 422, "the document was not delivered"),
     (errors.BatchStopped, 503, "the batch was stopped before this document was sent"),
     (errors.BatchFailed, 500, "some documents of the batch were not delivered"),
 )
@@ -80,6 +82,8 @@ def http_answer(result: UploadReceipt | errors.MeetingError) -> HttpAnswer:
         return HttpAnswer(200, {"delivered": True, **body}, {})
     status, detail = _find(result)
     body = {"delivered": False, "error": type(result).__name__, "detail": detail}
+    if isinstance(result, errors.UploadPutBack):
+        body["delivered"] = None  # not yet
     if isinstance(result, errors.UploadOutcomeUnknown):
         body |= {"delivered": None, "settled_in": math.ceil(result.lock_free_in)}
     return HttpAnswer(status, body, _retry_after(result) if status == 503 else {})

@@ -70,6 +70,7 @@ def _work_until_done(capsys: Capture, batch: str) -> tuple[Result, Result]:
     return worker[0], report
 
 
+@pytest.mark.nightly
 def test_the_whole_way(server: MeetingServer, dsn: str, capsys: Capture) -> None:
     """Tables, uploads, a worker that a signal ends, results; a second time nothing is new."""
     Path("m.csv").write_text(
@@ -172,6 +173,7 @@ def test_a_check_needs_nothing(capsys: Capture) -> None:
     assert found == {"type": "check", "documents": 1, "rooms": 1, "size": 22}
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("server", "tables")
 def test_mistakes_in_a_manifest(dsn: str, capsys: Capture) -> None:
     """Each is told with its line, and nothing is queued."""
@@ -207,6 +209,7 @@ def test_other_sources(capsys: Capture) -> None:
     assert (process.returncode, "batch 'b': 1 new" in out) == (0, True)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("server", "dsn")
 @pytest.mark.parametrize("command", ["defer m.csv", "worker", "report m.csv"])
 def test_no_tables(capsys: Capture, command: str) -> None:
@@ -218,6 +221,7 @@ def test_no_tables(capsys: Capture, command: str) -> None:
     assert len(done.err.splitlines()) == 1
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("server", "tables")
 def test_an_unknown_batch(capsys: Capture) -> None:
     """Exit code 2, with its name; no page is left to be read."""
@@ -289,6 +293,7 @@ def test_a_database_that_goes_away(
     assert error.startswith("meeting-async: error: the queue's database: ")
 
 
+@pytest.mark.nightly
 def test_commands_that_are_not_asked_for_load_nothing(python: Interpreter) -> None:
     """No command but one of the queue imports procrastinate; that one tells how to get it."""
     names = "('procrastinate', 'psycopg', 'meeting_async.procrastinate')"

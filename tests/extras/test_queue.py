@@ -317,6 +317,7 @@ async def test_a_locked_room_holds_no_worker(
     assert uploads_to(server, "room0", LARGE) == 2
 
 
+@pytest.mark.nightly
 async def test_the_report_counts_what_locks_have_cost(
     dsn: str, server: MeetingServer, tmp_path: Path
 ) -> None:
@@ -367,6 +368,7 @@ async def test_a_throttled_upload_is_repeated(
     assert outcome.attempts[1].started - outcome.attempts[0].started >= 0.25
 
 
+@pytest.mark.nightly
 async def test_an_upload_that_stays_throttled_fails(
     dsn: str, server: MeetingServer, tmp_path: Path
 ) -> None:
@@ -394,6 +396,7 @@ async def test_a_server_that_is_down_for_too_long(dsn: str, tmp_path: Path) -> N
     assert 1.5 <= outcome.seconds <= 8
 
 
+@pytest.mark.nightly
 async def test_a_server_that_comes_back(dsn: str, tmp_path: Path) -> None:
     """What could not be sent is delivered when the server is there again."""
     server, port = MeetingServer(), free_port()
@@ -699,7 +702,12 @@ async def test_a_lost_worker_does_not_keep_others_from_recovery(
 
 
 @pytest.mark.parametrize(
-    ("queue", "queues"), [(None, "own"), (None, "all"), ("one for all", "all")]
+    ("queue", "queues"),
+    [
+        pytest.param(None, "own", marks=nightly),
+        (None, "all"),
+        pytest.param("one for all", "all", marks=nightly),
+    ],
 )
 async def test_two_servers_in_one_database(
     dsn: str,
@@ -979,6 +987,7 @@ async def test_the_schema_of_procrastinate_is_missing(
         assert (await made.uploads.report("default")).queued == 0
 
 
+@pytest.mark.nightly
 async def test_the_schema_for_migrations(postgres: PostgresServer, tmp_path: Path) -> None:
     """``SCHEMA`` makes the same table as the method, once and again; another format is refused."""
     async with application(postgres.new_database(), "http://127.0.0.1:1") as made:
@@ -1004,6 +1013,7 @@ async def test_two_that_apply_the_schema_at_the_same_time(postgres: PostgresServ
         await asyncio.gather(*(each.uploads.apply_schema() for each in made))
 
 
+@pytest.mark.nightly
 async def test_a_database_that_is_down(postgres: PostgresServer, tmp_path: Path) -> None:
     """Deferring raises one error of this library within some seconds."""
     dsn = f"postgresql://tester@127.0.0.1:{free_port()}/test"
@@ -1133,6 +1143,7 @@ async def test_references(
     assert names_in(server.rooms["room1"]) == ["001.pdf"]
 
 
+@pytest.mark.nightly
 async def test_a_worker_without_the_function(
     dsn: str, server: MeetingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1232,6 +1243,7 @@ async def test_a_changed_file_is_not_sent_after_an_unknown_outcome(
     assert len(server.rooms["room0"].accepted) == 1
 
 
+@pytest.mark.nightly
 async def test_a_job_is_given_up_by_hand(dsn: str, server: MeetingServer, tmp_path: Path) -> None:
     """An abort ends a running upload: it is unknown if it may have arrived, otherwise failed."""
     server.rooms["room1"].processing_seconds = 1.9

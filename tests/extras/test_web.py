@@ -43,6 +43,8 @@ STATUSES = {
     "UploadOutcomeUnknown": 202,
     "JournalError": 500,
     "JournalInUse": 500,
+    "UploadPutBack": 202,
+    "UploadFailed": 422,
     "BatchStopped": 503,
     "BatchFailed": 500,
 }

@@ -19,6 +19,7 @@ import procrastinate
 
 from meeting_async import AttemptStarted, Event, Finished, LockPolicy, MeetingClient
 from meeting_async import procrastinate as queue_module
+from meeting_async.errors import UploadPutBack
 from meeting_async.procrastinate import WhiteboardUploads, _table
 
 WINDOW = 2.0
@@ -80,7 +81,9 @@ async def main(order: Order) -> None:
     def on_event(event: Event) -> None:
         if isinstance(event, AttemptStarted) and event.document:
             tell("begun", event.document)
-        elif isinstance(event, Finished) and event.document:
+        # If it is killed before the table has it, nobody knows that the room was only locked.
+        is_over = isinstance(event, Finished) and not isinstance(event.error, UploadPutBack)
+        if is_over and event.document:
             tell("over", event.document)
 
     cast("Any", queue_module).SUSPECT_SECONDS = order.suspect_seconds

@@ -286,7 +286,12 @@ class WhiteboardUploads:
         """Begin a run, also if the database answers only later."""
         window = self._options.lock.window
         claim = partial(self._table_of(context.app).claim, upload_id, window)
-        return await persistently(claim, CLAIM_SECONDS)
+        try:
+            return await persistently(claim, CLAIM_SECONDS)
+        except asyncio.CancelledError:
+            if context.abort_reason() is AbortReason.USER_REQUEST:
+                raise
+            raise UploadPutBack(0.0, "its worker was stopped") from None
 
     async def _upload(self, context: JobContext, row: Row) -> str:
         """Run an upload once; what is not over is raised as `UploadPutBack`."""
