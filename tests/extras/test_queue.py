@@ -36,7 +36,14 @@ from meeting_async.errors import (
     UploadFailed,
     UploadOutcomeUnknown,
 )
-from meeting_async.procrastinate import SCHEMA, QueueReport, WhiteboardUploads, _run, _table
+from meeting_async.procrastinate import (
+    SCHEMA,
+    QueueReport,
+    WhiteboardUploads,
+    _recovery,
+    _run,
+    _table,
+)
 from meeting_async.testing import MeetingServer
 from meeting_async.testing._rooms import Room
 from support.postgres import Network, PostgresServer, needs_postgres, network_to, postgres_running
@@ -108,7 +115,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give up on the database, and find disagreements with it, sooner."""
     monkeypatch.setattr(_table, "EXCHANGE_SECONDS", 0.5)
     monkeypatch.setattr(_run, "JOURNAL_SECONDS", 0.3)
-    monkeypatch.setattr(queue_module, "SUSPECT_SECONDS", 1.0)
+    monkeypatch.setattr(_recovery, "SUSPECT_SECONDS", 1.0)
 
 
 @attrs.define(eq=False)
@@ -612,7 +619,7 @@ async def test_a_worker_that_was_taken_for_dead_comes_back(
     delivery: Any,
 ) -> None:
     """Another worker has dealt with its document; what it still does leads to no second copy."""
-    monkeypatch.setattr(queue_module, "SUSPECT_SECONDS", 1.0)
+    monkeypatch.setattr(_recovery, "SUSPECT_SECONDS", 1.0)
     if words is CLAIM:  # the first worker gives up, and its claim arrives nevertheless
         monkeypatch.setattr(_table, "EXCHANGE_SECONDS", 1.0)
     room = server.rooms["room0"]

@@ -18,9 +18,8 @@ import attrs
 import procrastinate
 
 from meeting_async import AttemptStarted, Event, Finished, LockPolicy, MeetingClient
-from meeting_async import procrastinate as queue_module
 from meeting_async.errors import UploadPutBack
-from meeting_async.procrastinate import WhiteboardUploads, _table
+from meeting_async.procrastinate import WhiteboardUploads, _recovery, _table
 
 WINDOW = 2.0
 """Seconds for which the server holds a room at most."""
@@ -86,7 +85,7 @@ async def main(order: Order) -> None:
         if is_over and event.document:
             tell("over", event.document)
 
-    cast("Any", queue_module).SUSPECT_SECONDS = order.suspect_seconds
+    cast("Any", _recovery).SUSPECT_SECONDS = order.suspect_seconds
     if order.forgets:
         cast("Any", _table).Table.mark_sending = _forgotten
     client = MeetingClient(

@@ -29,8 +29,6 @@ try:
     from procrastinate import BaseRetryStrategy, JobContext, RetryDecision, exceptions
     from procrastinate.job_context import AbortReason
     from procrastinate.jobs import Job
-    from procrastinate.jobs import Status as JobStatus
-    from procrastinate.manager import JobManager
 except ModuleNotFoundError as _error:
     _hint = 'meeting_async.procrastinate needs it: pip install "meeting-async[procrastinate]"'
     raise ModuleNotFoundError(_hint, name=_error.name) from _error
@@ -54,10 +52,11 @@ from meeting_async.errors import (
     UploadOutcomeUnknown,
     UploadPutBack,
 )
+from meeting_async.procrastinate._recovery import RECOVER, UPLOAD, Recovery
 from meeting_async.procrastinate._run import (
     CLAIM_SECONDS,
     JOURNAL_SECONDS,
-    RECORD_SECONDS,
+    leave,
     new_run,
     persistently,
 )
@@ -75,12 +74,6 @@ logger = logging.getLogger("meeting_async")
 
 CHUNK = 1000
 """Uploads that are deferred, or reported, by one statement."""
-
-SUSPECT_SECONDS = 10.0
-"""For so long a job and its row may disagree: one is written after the other."""
-
-RECOVERY_SECONDS = 30.0
-"""Longest time of one recovery: what it waits for may be locked."""
 
 NOT_OURS_SECONDS = 10.0
 """Pause of a job that this worker cannot run: it is made otherwise than those that defer."""
@@ -144,7 +137,11 @@ class WhiteboardUploads:
             fix = "give seconds from 3 to 180"
             raise ConfigurationError("stalled_after", repr(stalled_after), "is out of range", fix)
         self._stalled_after = stalled_after
-        self._is_recovering = False
+        self._recovery = Recovery(
+            queue=self.queue,
+            stalled_after=stalled_after,
+            resends=self._options.delivery == "at_least_once",
+        )
         known = _registered(app)
         if self._session.base in known:
             fix = "use that one, or another App"
@@ -314,7 +311,7 @@ class WhiteboardUploads:
         finally:
             heartbeats.cancel()
         if run.taken_over:
-            return await _leave(table, row.id)
+            return await leave(table, row.id)
         if run.put_back is not None:
             raise run.put_back
         if run.journal.error is not None:
@@ -348,65 +345,6 @@ class WhiteboardUploads:
         made = self._documents(row.source)
         document = await made if inspect.isawaitable(made) else made
         return Document.of(document, filename=row.filename, content_type=row.content_type)
-
-    # --- workers that are gone -------------------------------------------------------------------
-
-    async def _recover(self, context: JobContext) -> None:
-        """Run again what a dead worker has not completed, and report what may have arrived."""
-        if self._is_recovering:  # the database is slow
-            return
-        self._is_recovering = True
-        try:
-            manager, table = context.app.job_manager, self._table_of(context.app)
-            with anyio.move_on_after(RECOVERY_SECONDS):
-                await self._take_over_stalled(manager, table)
-                await self._settle_disagreements(manager, table)
-        finally:
-            self._is_recovering = False
-
-    async def _take_over_stalled(self, manager: JobManager, table: Table) -> None:
-        stalled = await self._stalled(manager)
-        rows = await table.runs([_upload_id(job) for job in stalled])
-        # Who is still stalled now was so when its row was read.
-        still = {job.id for job in await self._stalled(manager)}
-        reason = "its worker was lost after the document may have been complete"
-        for job in stalled:
-            row = rows.get(_upload_id(job))
-            if job.id in still and row is not None and row["is_running"]:
-                state = await table.take_over(row["id"], row["run"], reason)
-                if state is not None:
-                    await self._settle(manager, job, state)
-
-    async def _stalled(self, manager: JobManager) -> list[Job]:
-        found = await manager.get_stalled_jobs(
-            queue=self.queue, task_name=UPLOAD, seconds_since_heartbeat=self._stalled_after
-        )
-        return list(found)
-
-    async def _settle_disagreements(self, manager: JobManager, table: Table) -> None:
-        """Set the status of jobs whose run has ended although the queue was not told."""
-        running = await manager.list_jobs_async(queue=self.queue, task=UPLOAD, status="doing")
-        rows = await table.runs([_upload_id(job) for job in running])
-        ended = {id_: row for id_, row in rows.items() if not row["is_running"]}
-        await table.suspect(list(ended))
-        for job in running:
-            row = ended.get(_upload_id(job))
-            if row is not None and (row["suspected_ago"] or 0.0) > SUSPECT_SECONDS:
-                await self._settle(manager, job, row["state"])
-
-    async def _settle(self, manager: JobManager, job: Job, state: str) -> None:
-        """Put a job back, or end it, as its row says."""
-        resends = self._options.delivery == "at_least_once"
-        must_run = state == "ready" or (resends and state in {"sent", "unknown"})
-        status = JobStatus.SUCCEEDED if state == "accepted" else JobStatus.FAILED
-        logger.warning("upload %d of a lost worker: %s", _upload_id(job), state)
-        try:
-            if must_run:
-                await manager.retry_job(job)
-            else:
-                await manager.finish_job(job, status, delete_job=False)
-        except exceptions.ConnectorException:
-            logger.info("the job of upload %d has gone on by itself", _upload_id(job))
 
     # --- results ---------------------------------------------------------------------------------
 
@@ -457,10 +395,6 @@ class WhiteboardUploads:
 
 # --- the tasks of an App -------------------------------------------------------------------------
 
-UPLOAD, RECOVER = "meeting_async:upload", "meeting_async:recover"
-"""Names of the tasks: the same everywhere, so that a worker knows the jobs of other servers, too,
-and puts them back."""
-
 _KNOWN: WeakKeyDictionary[procrastinate.App, dict[str, WhiteboardUploads]] = WeakKeyDictionary()
 
 
@@ -483,7 +417,8 @@ def _registered(app: procrastinate.App) -> dict[str, WhiteboardUploads]:
     async def recover(context: JobContext, *, timestamp: int) -> None:
         del timestamp
         for uploads in known.values():
-            await uploads._recover(context)  # noqa: SLF001 - of this module
+            table = uploads._table_of(context.app)  # noqa: SLF001 - of this module
+            await uploads._recovery.run(context.app.job_manager, table)  # noqa: SLF001 - the same
         await context.app.connector.execute_query_async(
             "DELETE FROM procrastinate_jobs WHERE task_name = %(task)s AND id < %(id)s"
             " AND status IN ('succeeded', 'failed')",
@@ -509,22 +444,6 @@ async def _nothing_to_send(
     raise UploadPutBack(NOT_OURS_SECONDS, why)
 
 
-async def _leave(table: Table, upload_id: int) -> str:
-    """Leave an upload to the worker that has taken it over, and let it end first.
-
-    Otherwise this job would set the status of the other one.
-    """
-    logger.warning("upload %d was taken over by another worker", upload_id)
-    find = partial(table.find, upload_id)
-    found = await persistently(find, RECORD_SECONDS)
-    while found is not None and found["is_running"]:
-        await anyio.sleep(1)
-        found = await persistently(find, RECORD_SECONDS)
-    if found is not None and found["state"] == "ready":
-        raise UploadPutBack(0.0, "another worker has put it back")
-    return "taken over"
-
-
 class _Retry(BaseRetryStrategy):
     """Puts back what is not over."""
 
@@ -533,10 +452,6 @@ class _Retry(BaseRetryStrategy):
         if isinstance(exception, UploadPutBack):
             return RetryDecision(retry_at=datetime.now(UTC) + timedelta(seconds=exception.seconds))
         return None
-
-
-def _upload_id(job: Job) -> int:
-    return int(str(job.task_kwargs["upload_id"]))
 
 
 def _outcome(row: Row, index: int, window: float) -> UploadOutcome | None:

@@ -7,6 +7,7 @@ before every wait it ends, and the queue starts the next run when the time has c
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -27,6 +28,8 @@ from meeting_async.errors import JournalError, UploadOutcomeUnknown, UploadPutBa
 from meeting_async.procrastinate._table import Row, Table, packed
 
 T = TypeVar("T")
+
+logger = logging.getLogger("meeting_async")
 
 NEIGHBOUR_SECONDS = 1.0
 """Pause if another upload of this process has the room."""
@@ -204,6 +207,22 @@ def new_run(
         find_document=find_document,
         must_end=must_end,
     )
+
+
+async def leave(table: Table, upload_id: int) -> str:
+    """Leave an upload to the worker that has taken it over, and let it end first.
+
+    Otherwise this job would set the status of the other one.
+    """
+    logger.warning("upload %d was taken over by another worker", upload_id)
+    find = partial(table.find, upload_id)
+    found = await persistently(find, RECORD_SECONDS)
+    while found is not None and found["is_running"]:
+        await anyio.sleep(1)
+        found = await persistently(find, RECORD_SECONDS)
+    if found is not None and found["state"] == "ready":
+        raise UploadPutBack(0.0, "another worker has put it back")
+    return "taken over"
 
 
 def _begin_nothing(_room: str, _job: object) -> None:
