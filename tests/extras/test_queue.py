@@ -346,6 +346,7 @@ async def test_the_report_counts_what_locks_have_cost(
     assert outcome.conflicts == report.conflicts == 1
 
 
+@pytest.mark.nightly
 async def test_the_longest_wait_for_a_room(dsn: str, server: MeetingServer, tmp_path: Path) -> None:
     """A job ends as failed when its room stays locked for longer than ``max_wait``."""
     server.rooms["room0"].lock(30)
@@ -362,6 +363,7 @@ async def test_the_longest_wait_for_a_room(dsn: str, server: MeetingServer, tmp_
 # --- what is repeated, and what is not -----------------------------------------------------------
 
 
+@pytest.mark.nightly
 async def test_a_throttled_upload_is_repeated(
     dsn: str, server: MeetingServer, tmp_path: Path
 ) -> None:
@@ -446,6 +448,7 @@ async def test_a_refused_upload_fails_once(
     assert uploads_to(server, room_id) == len(outcome.attempts) <= 1
 
 
+@pytest.mark.nightly
 async def test_a_missing_file_fails(dsn: str, server: MeetingServer, tmp_path: Path) -> None:
     """A file that the worker cannot read fails its own job only."""
     async with queue_and_worker(dsn, server) as made:
@@ -478,6 +481,7 @@ async def test_unknown_is_not_repeated(
         report.raise_for_failures()
 
 
+@pytest.mark.nightly
 async def test_unknown_is_repeated_if_you_want(
     dsn: str, server: MeetingServer, tmp_path: Path
 ) -> None:
@@ -768,6 +772,7 @@ async def test_a_key_is_deferred_once(dsn: str, server: MeetingServer, tmp_path:
     assert server.rooms["room1"].accepted == ()
 
 
+@pytest.mark.nightly
 async def test_without_a_key_each_call_is_an_upload(
     dsn: str, server: MeetingServer, tmp_path: Path
 ) -> None:
@@ -811,6 +816,7 @@ async def test_an_interrupted_defer_many_is_repeated(
         assert await made.uploads.defer_many(jobs[:3], batch="other") == 3
 
 
+@pytest.mark.nightly
 async def test_two_that_defer_the_same_at_the_same_time(
     dsn: str, server: MeetingServer, tmp_path: Path
 ) -> None:
@@ -825,6 +831,7 @@ async def test_two_that_defer_the_same_at_the_same_time(
         assert len(await one.jobs()) == 300
 
 
+@pytest.mark.nightly
 async def test_a_relative_path_is_made_absolute(
     dsn: str, server: MeetingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -982,6 +989,7 @@ async def apply_and_defer(made: Application, path: Path) -> None:
     await made.uploads.defer("room0", path)
 
 
+@pytest.mark.nightly
 async def test_the_schema_of_procrastinate_is_missing(
     postgres: PostgresServer, tmp_path: Path
 ) -> None:
@@ -1010,6 +1018,7 @@ async def test_the_schema_for_migrations(postgres: PostgresServer, tmp_path: Pat
             await made.uploads.apply_schema()
 
 
+@pytest.mark.nightly
 async def test_two_that_apply_the_schema_at_the_same_time(postgres: PostgresServer) -> None:
     """Processes that start together all find the table."""
     dsn = postgres.new_database()
@@ -1085,6 +1094,7 @@ async def test_a_report_of_all_outcomes(dsn: str, server: MeetingServer, tmp_pat
         assert await made.uploads.defer_many(jobs[:3], batch="term") == 3  # forgotten: new
 
 
+@pytest.mark.nightly
 async def test_drop_keeps_what_an_operator_has_put_back(
     dsn: str, server: MeetingServer, tmp_path: Path
 ) -> None:
@@ -1216,6 +1226,7 @@ async def test_an_unknown_job_is_retried_by_hand(
     assert len(server.rooms["room0"].accepted) == 1 + is_sent_again
 
 
+@pytest.mark.nightly
 async def test_an_accepted_job_is_never_sent_again(
     dsn: str, server: MeetingServer, tmp_path: Path
 ) -> None:
@@ -1233,6 +1244,7 @@ async def test_an_accepted_job_is_never_sent_again(
     assert len(server.rooms["room0"].accepted) == 1
 
 
+@pytest.mark.nightly
 async def test_a_changed_file_is_not_sent_after_an_unknown_outcome(
     dsn: str, server: MeetingServer, tmp_path: Path
 ) -> None:
