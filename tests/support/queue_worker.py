@@ -53,6 +53,9 @@ class Told:
     in_flight: frozenset[str]
     """Those that were begun and not over at its end."""
     is_ready: bool
+    put_back: frozenset[str] = frozenset()
+    """Those that were last put back. If it is killed before the table has that, nobody else knows
+    that the room was only locked."""
 
 
 def read_log(path: Path) -> Told:
@@ -60,14 +63,16 @@ def read_log(path: Path) -> Told:
     text = path.read_text("utf-8") if path.exists() else ""
     begun: list[str] = []
     in_flight: set[str] = set()
+    put_back: set[str] = set()
     for line in text.splitlines():
         word, _, name = line.partition(" ")
         if word == "begun":
             begun.append(name)
             in_flight.add(name)
-        elif word == "over":
+        elif word in {"over", "back"}:
             in_flight.discard(name)
-    return Told(tuple(begun), frozenset(in_flight), "ready" in text)
+            (put_back.add if word == "back" else put_back.discard)(name)
+    return Told(tuple(begun), frozenset(in_flight), "ready" in text, frozenset(put_back))
 
 
 async def main(order: Order) -> None:
@@ -80,10 +85,8 @@ async def main(order: Order) -> None:
     def on_event(event: Event) -> None:
         if isinstance(event, AttemptStarted) and event.document:
             tell("begun", event.document)
-        # If it is killed before the table has it, nobody knows that the room was only locked.
-        is_over = isinstance(event, Finished) and not isinstance(event.error, UploadPutBack)
-        if is_over and event.document:
-            tell("over", event.document)
+        elif isinstance(event, Finished) and event.document:
+            tell("back" if isinstance(event.error, UploadPutBack) else "over", event.document)
 
     cast("Any", _recovery).SUSPECT_SECONDS = order.suspect_seconds
     if order.forgets:
