@@ -338,6 +338,7 @@ def interrupt(*_):
     raise KeyboardInterrupt
 
 signal.signal(signal.SIGTERM, interrupt)
+signal.signal(signal.SIGINT, interrupt)  # a shell starts jobs in the background without it
 server = MeetingServer(processing_seconds=100)
 server.add_room("room01")
 server.serve_forever("127.0.0.1", 0, lambda url: print(url, flush=True))

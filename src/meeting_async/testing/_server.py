@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import time
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
@@ -154,8 +154,7 @@ class MeetingServer(Settings, Script):
         """Serve until Ctrl-C; ``on_ready`` is called with the base URL."""
         with contextlib.suppress(KeyboardInterrupt), self.run(host, port) as url:
             on_ready(url)
-            while True:  # Ctrl-C is raised here, not in an event loop
-                time.sleep(1)  # CPython forgets a signal that comes just before an endless wait
+            threading.Event().wait()  # Ctrl-C is raised here, not in an event loop
 
     @contextlib.contextmanager
     def _running(self, host: str, port: int) -> Iterator[str]:
