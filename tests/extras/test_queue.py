@@ -529,7 +529,7 @@ CUTS = [
         fault,
         when,
         id=f"{name} {fault} {when}",
-        marks=() if (name, when) == ("mark", "after") else nightly,
+        marks=() if (name, when) == ("mark", "after") else pytest.mark.network,
     )
     for (name, words), fault, when in itertools.product(
         {
@@ -594,7 +594,7 @@ COMEBACKS = [
     pytest.param(MARK, "before", "during", "at_most_once", id="before the mark, during"),
     pytest.param(MARK, "before", "after", "at_most_once", id="before the mark, after"),
     *(
-        pytest.param(words, when, thaw, delivery, marks=nightly, id=name)
+        pytest.param(words, when, thaw, delivery, id=name)
         for words, when, thaw, delivery, name in (
             (MARK, "before", "during", "at_least_once", "before the mark, during, at least once"),
             (MARK, "committed", "after", "at_most_once", "after the mark"),
@@ -609,7 +609,7 @@ COMEBACKS = [
 worker, or after it."""
 
 
-@pytest.mark.nightly
+@pytest.mark.network
 @pytest.mark.parametrize(("words", "when", "thaw", "delivery"), COMEBACKS)
 async def test_a_worker_that_was_taken_for_dead_comes_back(
     dsn: str,
@@ -682,7 +682,7 @@ async def test_a_stopped_worker_is_not_taken_for_dead(
     assert len(room.accepted) == 1
 
 
-@pytest.mark.nightly
+@pytest.mark.network
 async def test_a_lost_worker_does_not_keep_others_from_recovery(
     dsn: str,
     server: MeetingServer,
