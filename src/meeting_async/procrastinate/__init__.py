@@ -70,7 +70,7 @@ __all__ = ["SCHEMA", "Documents", "QueueReport", "WhiteboardUploads"]
 Documents = Callable[[str], Document | Awaitable[Document]]
 """Turns a reference, such as the id of a row or an object of a store, into a document."""
 
-logger = logging.getLogger("meeting_async")
+_logger = logging.getLogger("meeting_async")
 
 CHUNK = 1000
 """Uploads that are deferred, or reported, by one statement."""
@@ -340,7 +340,7 @@ class WhiteboardUploads:
             )
         if self._documents is None:
             why = "it is a reference: make WhiteboardUploads with `documents` in every worker"
-            logger.warning("upload %d is put back, %s", row.id, why)
+            _logger.warning("upload %d is put back, %s", row.id, why)
             raise UploadPutBack(NOT_OURS_SECONDS, why)
         made = self._documents(row.source)
         document = await made if inspect.isawaitable(made) else made
@@ -440,7 +440,7 @@ async def _nothing_to_send(
     if found["server"] in known:
         return "accepted in an earlier run"
     why = f"it is for {found['server']}: run workers with queues=[uploads.queue]"
-    logger.warning("upload %d is put back, %s", upload_id, why)
+    _logger.warning("upload %d is put back, %s", upload_id, why)
     raise UploadPutBack(NOT_OURS_SECONDS, why)
 
 
