@@ -66,8 +66,8 @@ class HttpAnswer(NamedTuple):
     status: int
     """HTTP status."""
     body: dict[str, Any]
-    """A JSON object: ``delivered`` (``None`` if unknown), then ``document`` and ``size`` in bytes,
-    or ``error``, ``detail`` and perhaps ``settled_in`` (seconds)."""
+    """A JSON object: ``delivered`` (``None`` if unknown or not yet), then ``document`` and ``size``
+    in bytes, or ``error``, ``detail`` and perhaps ``settled_in`` (seconds)."""
     headers: dict[str, str]
     """``Retry-After`` in whole seconds with status 503 (RFC 9110, section 10.2.3); else empty."""
 
@@ -81,11 +81,10 @@ def http_answer(result: UploadReceipt | errors.MeetingError) -> HttpAnswer:
         body = {"document": public_name(result.document), "size": result.size}
         return HttpAnswer(200, {"delivered": True, **body}, {})
     status, detail = _find(result)
-    body = {"delivered": False, "error": type(result).__name__, "detail": detail}
-    if isinstance(result, errors.UploadPutBack):
-        body["delivered"] = None  # not yet
+    delivered = None if status == 202 else False
+    body = {"delivered": delivered, "error": type(result).__name__, "detail": detail}
     if isinstance(result, errors.UploadOutcomeUnknown):
-        body |= {"delivered": None, "settled_in": math.ceil(result.lock_free_in)}
+        body["settled_in"] = math.ceil(result.lock_free_in)
     return HttpAnswer(status, body, _retry_after(result) if status == 503 else {})
 
 

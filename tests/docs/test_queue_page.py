@@ -19,12 +19,11 @@ import pytest
 from meeting_async.procrastinate import SCHEMA, WhiteboardUploads
 from meeting_async.testing import MeetingServer
 from support.postgres import PostgresServer, needs_postgres, postgres_running
+from support.programs import PATIENCE, run_to_its_end
 from support.sites import eventually
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "queue.md").read_text("utf-8")
-PATIENCE = 50.0
-"""Seconds for a program; a busy machine."""
 
 
 def blocks(language: str, heading: str = "") -> list[str]:
@@ -74,17 +73,7 @@ class Machine:
 
     def run(self, *command: str) -> str:
         """Run a program to its end and return what it prints; it must succeed and not warn."""
-        done = subprocess.run(
-            command,
-            cwd=self.folder,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        return run_to_its_end(command, self.folder, self.environment)
 
     def shell(self, block: str) -> str:
         """Paste a block into a shell."""

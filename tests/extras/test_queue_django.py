@@ -17,14 +17,12 @@ import pytest
 
 from meeting_async.testing import MeetingServer
 from support.postgres import PostgresServer, needs_postgres, postgres_running
+from support.programs import PATIENCE, run_to_its_end
 from support.sites import eventually
 
 pytestmark = [pytest.mark.nightly, needs_postgres]
 
 PAGE = (Path(__file__).parents[2] / "docs" / "queue.md").read_text("utf-8")
-PATIENCE = 50.0
-"""Seconds for a program; a busy machine."""
-
 PROJECT = {
     "manage.py": """
         import os, sys
@@ -106,17 +104,7 @@ class Project:
 
     def run(self, command: list[str]) -> str:
         """Run a program, which must succeed, and return what it prints."""
-        done = subprocess.run(
-            command,
-            cwd=self.folder,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        return run_to_its_end(command, self.folder, self.environment)
 
     def requests(self, code: str) -> list[object]:
         """Let Django's test client make requests, in a process without a worker."""

@@ -19,7 +19,6 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import anyio
 import attrs
@@ -76,7 +75,8 @@ CHUNK = 1000
 """Uploads that are deferred, or reported, by one statement."""
 
 NOT_OURS_SECONDS = 10.0
-"""Pause of a job that this worker cannot run: it is made otherwise than those that defer."""
+"""Pause of a job that this worker cannot run: another server's, or a reference without
+``documents``."""
 
 
 @attrs.define(kw_only=True, repr=False)
@@ -85,6 +85,8 @@ class QueueReport(BatchReport):
 
     queued: int = 0
     """Documents that have no outcome yet."""
+    began: datetime | None = None
+    """When the first upload was deferred; ``None``: the server has no such batch."""
 
     def raise_for_failures(self) -> None:
         """Raise unless every document is in its room; what is queued is not.
@@ -95,10 +97,14 @@ class QueueReport(BatchReport):
         """
         super().raise_for_failures()
         if self.queued:
-            first = f"{self.queued:,} documents have no outcome yet"
-            none = {"refused": 0, "failed": 0, "unknown": 0}
-            total = self.total + self.queued
-            raise BatchFailed(total=total, skipped=self.queued, first=first, **none)
+            raise BatchFailed(
+                total=self.total + self.queued,
+                refused=0,
+                failed=0,
+                unknown=0,
+                skipped=self.queued,
+                first=f"{self.queued:,} documents have no outcome yet",
+            )
 
 
 class WhiteboardUploads:
@@ -142,7 +148,7 @@ class WhiteboardUploads:
             stalled_after=stalled_after,
             resends=self._options.delivery == "at_least_once",
         )
-        known = _registered(app)
+        known = _Tasks.of(app).uploads
         if self._session.base in known:
             fix = "use that one, or another App"
             problem = "has WhiteboardUploads in this App already"
@@ -291,7 +297,6 @@ class WhiteboardUploads:
             raise UploadPutBack(0.0, "its worker was stopped") from None
 
     async def _upload(self, context: JobContext, row: Row) -> str:
-        """Run an upload once; what is not over is raised as `UploadPutBack`."""
         table = self._table_of(context.app)
         aborted = AbortReason.USER_REQUEST
         run = new_run(
@@ -355,10 +360,19 @@ class WhiteboardUploads:
             JournalError: The database cannot be used.
 
         """
-        after, index = 0, 0
+        async with contextlib.aclosing(self._results(batch)) as results:
+            async for _, outcome in results:
+                yield outcome
+
+    async def _results(
+        self, batch: str
+    ) -> AsyncGenerator[tuple[datetime, UploadOutcome | None], None]:
+        """Yield outcomes, each with the time at which the batch began."""
+        after, index, began = 0, 0, None
         while rows := await self._table.page(batch, after, CHUNK):
+            began = began or rows[0].deferred_at
             for row in rows:
-                yield _outcome(row, index, self._options.lock.window)
+                yield began, _outcome(row, index, began, self._options.lock.window)
                 index += 1
             after = rows[-1].id
 
@@ -372,8 +386,8 @@ class WhiteboardUploads:
 
         """
         report = QueueReport(keep=keep_outcomes)
-        async with contextlib.aclosing(self.outcomes(batch)) as outcomes:
-            async for outcome in outcomes:
+        async with contextlib.aclosing(self._results(batch)) as results:
+            async for report.began, outcome in results:
                 if outcome is None:
                     report.queued += 1
                 else:
@@ -395,28 +409,40 @@ class WhiteboardUploads:
 
 # --- the tasks of an App -------------------------------------------------------------------------
 
-_KNOWN: WeakKeyDictionary[procrastinate.App, dict[str, WhiteboardUploads]] = WeakKeyDictionary()
 
+@attrs.define(eq=False)
+class _Tasks:
+    """The two tasks of an App, for all uploads that are made in it."""
 
-def _registered(app: procrastinate.App) -> dict[str, WhiteboardUploads]:
-    """Register the tasks of an App, once, and return what uploads in it, by server."""
-    if app in _KNOWN:
-        return _KNOWN[app]
-    known = _KNOWN[app] = {}
+    uploads: dict[str, WhiteboardUploads] = attrs.field(factory=dict)
+    """By server."""
 
-    async def upload(context: JobContext, *, upload_id: int) -> str:
+    @classmethod
+    def of(cls, app: procrastinate.App) -> _Tasks:
+        """Return the tasks of an App; register them if they are not."""
+        if UPLOAD in app.tasks:
+            made: _Tasks = getattr(app.tasks[UPLOAD].func, "__self__")  # noqa: B009 - a method
+            return made
+        tasks = cls()
+        app.task(name=UPLOAD, pass_context=True, retry=_Retry())(tasks.upload)
+        app.task(name=RECOVER, pass_context=True)(tasks.recover)
+        return tasks
+
+    async def upload(self, context: JobContext, *, upload_id: int) -> str:
+        """Run an upload once; what is not over is raised as `UploadPutBack`."""
         try:
-            for uploads in known.values():
+            for uploads in self.uploads.values():
                 row = await uploads._claim(context, upload_id)  # noqa: SLF001 - of this module
                 if row is not None:
                     return await uploads._upload(context, row)  # noqa: SLF001 - of this module
-            return await _nothing_to_send(context, upload_id, known)
+            return await _nothing_to_send(context, upload_id, self.uploads)
         except JournalError as error:
             raise UploadPutBack(JOURNAL_SECONDS, str(error)) from error
 
-    async def recover(context: JobContext, *, timestamp: int) -> None:
+    async def recover(self, context: JobContext, *, timestamp: int) -> None:
+        """Deal with uploads whose worker is gone, and delete the ended jobs of this task."""
         del timestamp
-        for uploads in known.values():
+        for uploads in self.uploads.values():
             table = uploads._table_of(context.app)  # noqa: SLF001 - of this module
             await uploads._recovery.run(context.app.job_manager, table)  # noqa: SLF001 - the same
         await context.app.connector.execute_query_async(
@@ -425,10 +451,6 @@ def _registered(app: procrastinate.App) -> dict[str, WhiteboardUploads]:
             task=RECOVER,
             id=context.job.id,
         )
-
-    app.task(name=UPLOAD, pass_context=True, retry=_Retry())(upload)
-    app.task(name=RECOVER, pass_context=True)(recover)
-    return known
 
 
 async def _nothing_to_send(
@@ -454,7 +476,7 @@ class _Retry(BaseRetryStrategy):
         return None
 
 
-def _outcome(row: Row, index: int, window: float) -> UploadOutcome | None:
+def _outcome(row: Row, index: int, began: datetime, window: float) -> UploadOutcome | None:
     if row.state == "ready" or row.state == "sent":  # noqa: PLR1714 - narrows the type
         return None
     label = link_label(row.source) if row.kind == "link" else row.filename or row.source
@@ -466,6 +488,7 @@ def _outcome(row: Row, index: int, window: float) -> UploadOutcome | None:
         error = UploadFailed(row.error or "", row.reason or "")
     if error is not None:
         error.room_id, error.document, error.attempts = row.room_id, label, row.attempts
+    started = row.started_at or row.changed_at  # it has an outcome, so it was started
     return UploadOutcome(
         index=index,
         room_id=row.room_id,
@@ -473,8 +496,8 @@ def _outcome(row: Row, index: int, window: float) -> UploadOutcome | None:
         status=row.state,
         size=row.size,
         key=row.key,
-        started=row.began,
-        seconds=row.took,
+        started=(started - began).total_seconds(),
+        seconds=(row.changed_at - started).total_seconds(),
         attempts=row.attempts,
         error=error,
     )

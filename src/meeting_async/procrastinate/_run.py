@@ -6,6 +6,7 @@ before every wait it ends, and the queue starts the next run when the time has c
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import math
@@ -146,8 +147,13 @@ class QueuedRun(JobRunner):
         )
 
     async def _until_recorded(self, write: Callable[[], Awaitable[bool]], seconds: float) -> None:
-        with anyio.CancelScope(shield=True):
-            self.taken_over = not await persistently(write, seconds)
+        """Write to its end also if procrastinate cancels the job meanwhile."""
+        writing = asyncio.ensure_future(persistently(write, seconds))
+        try:
+            await asyncio.shield(writing)
+        finally:
+            await asyncio.wait([writing])
+            self.taken_over = not writing.result()
 
     # --- the end ---------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, cast
 
 import anyio
@@ -102,11 +103,11 @@ class Row:
     started_ago: float = 0.0
     sent_ago: float | None = None
     doubt_ago: float | None = None
-    """Since when an upload of unknown outcome may hold the lock of the room."""
-    began: float = 0.0
-    """When it was first claimed, in seconds after the first upload of its batch was deferred."""
-    took: float = 0.0
-    """From then to its last change."""
+    """Seconds since a document was sent whose outcome is unknown, and which may hold the room."""
+    deferred_at: datetime
+    started_at: datetime | None
+    """When it was first claimed."""
+    changed_at: datetime
 
     @property
     def entry(self) -> JournalEntry:
@@ -251,7 +252,7 @@ _CLAIM = """
         started_at = coalesce(started_at, now())
     WHERE id = %(id)s AND server = %(server)s AND state <> 'accepted'
     RETURNING id, room_id, kind, source, state, key, filename, content_type, run, size,
-        fingerprint, attempts, retry,
+        fingerprint, attempts, retry, deferred_at, started_at, changed_at,
         extract(epoch FROM now() - started_at)::float8 AS started_ago,
         extract(epoch FROM now() - sent_at)::float8 AS sent_ago,
         (SELECT extract(epoch FROM now() - max(sent_at))::float8 FROM meeting_async_uploads AS other
@@ -314,13 +315,9 @@ _TAKE_OVER = """
 
 _PAGE = """
     SELECT id, room_id, kind, source, state, key, filename, content_type, size, error, reason,
-        attempts, extract(epoch FROM now() - sent_at)::float8 AS sent_ago,
-        coalesce(extract(epoch FROM started_at - first)::float8, 0) AS began,
-        coalesce(extract(epoch FROM changed_at - started_at)::float8, 0) AS took
-    FROM meeting_async_uploads, (
-        SELECT min(deferred_at) AS first FROM meeting_async_uploads
-        WHERE server = %(server)s AND batch = %(batch)s
-    ) AS batch_began
+        attempts, deferred_at, started_at, changed_at,
+        extract(epoch FROM now() - sent_at)::float8 AS sent_ago
+    FROM meeting_async_uploads
     WHERE server = %(server)s AND batch = %(batch)s AND id > %(after)s
     ORDER BY id LIMIT %(limit)s"""
 

@@ -179,7 +179,7 @@ def show(
 
     if report is not None:
         check_report(report)
-    query = outcomes.Query(batch, output, wait=wait, quiet=common.quiet)
+    query = outcomes.Query(batch, common.server, output, wait=wait, quiet=common.quiet)
     results = anyio.run(query.results, dsn, common.client())
     if report is not None:
         results.write_page(report)

@@ -87,6 +87,7 @@ class Query:
     """A batch to look up, at once or when it has no queued documents any more."""
 
     batch: str
+    server: str
     output: Output
     wait: bool = attrs.field(kw_only=True)
     quiet: bool = attrs.field(kw_only=True)
@@ -98,22 +99,14 @@ class Query:
             InvalidInput: The server has no such batch.
 
         """
-        server = client._session.base  # noqa: SLF001 - ours
-        async with uploads_in(dsn, client) as (app, uploads):
+        async with uploads_in(dsn, client) as (_, uploads):
             if self.wait:
                 await self._wait(uploads)
             report = await uploads.report(self.batch)
-            found = await app.connector.execute_query_one_async(
-                "SELECT min(deferred_at) AS began FROM meeting_async_uploads"
-                " WHERE server = %(server)s AND batch = %(batch)s",
-                server=server,
-                batch=self.batch,
-            )
-        server = server.removesuffix("/auth")
-        if found["began"] is None:
-            fix = f"give the name of a batch that was deferred for {server}"
+        if report.began is None:
+            fix = f"give the name of a batch that was deferred for {self.server}"
             raise InvalidInput("BATCH", repr(self.batch), "is not in the queue", fix)
-        return Results(self.batch, server, report, found["began"])
+        return Results(self.batch, self.server, report, report.began)
 
     async def _wait(self, uploads: WhiteboardUploads) -> None:
         report = await uploads.report(self.batch, keep_outcomes=False)
