@@ -191,6 +191,7 @@ def _queue_may_complain(loop: asyncio.AbstractEventLoop, context: dict[str, Any]
 @asynccontextmanager
 async def working(made: Application, **how: Any) -> AsyncIterator[None]:
     """Run a worker, and again if it ends because of the database; stop it gracefully."""
+    stopping = False
 
     async def supervised() -> None:
         options: dict[str, Any] = {
@@ -200,7 +201,7 @@ async def working(made: Application, **how: Any) -> AsyncIterator[None]:
             "update_heartbeat_interval": 0.5,
             "install_signal_handlers": False,
         }
-        while True:
+        while not stopping:  # a worker without its database ends its cancellation by an error
             with contextlib.suppress(procrastinate.exceptions.ProcrastinateException):
                 await made.app.run_worker_async(**{**options, **how})
             await asyncio.sleep(0.1)
@@ -210,6 +211,7 @@ async def working(made: Application, **how: Any) -> AsyncIterator[None]:
     try:
         yield
     finally:
+        stopping = True
         task.cancel()
         await asyncio.wait([task], timeout=STOPPED)
         assert task.done(), "the worker does not stop"
@@ -279,7 +281,7 @@ async def test_one_job_is_one_upload(dsn: str, server: MeetingServer, tmp_path: 
     assert names_in(server.rooms["room1"]) == ["001.pdf", "003.pdf"]
 
 
-@pytest.mark.nightly
+@nightly
 async def test_first_come_first_served_over_all_workers(
     dsn: str, server: MeetingServer, tmp_path: Path
 ) -> None:
@@ -324,7 +326,7 @@ async def test_a_locked_room_holds_no_worker(
     assert uploads_to(server, "room0", LARGE) == 2
 
 
-@pytest.mark.nightly
+@nightly
 async def test_the_report_counts_what_locks_have_cost(
     dsn: str, server: MeetingServer, tmp_path: Path
 ) -> None:
@@ -346,7 +348,7 @@ async def test_the_report_counts_what_locks_have_cost(
     assert outcome.conflicts == report.conflicts == 1
 
 
-@pytest.mark.nightly
+@nightly
 async def test_the_longest_wait_for_a_room(dsn: str, server: MeetingServer, tmp_path: Path) -> None:
     """A job ends as failed when its room stays locked for longer than ``max_wait``."""
     server.rooms["room0"].lock(30)
@@ -363,7 +365,7 @@ async def test_the_longest_wait_for_a_room(dsn: str, server: MeetingServer, tmp_
 # --- what is repeated, and what is not -----------------------------------------------------------
 
 
-@pytest.mark.nightly
+@nightly
 async def test_a_throttled_upload_is_repeated(
     dsn: str, server: MeetingServer, tmp_path: Path
 ) -> None:
@@ -377,7 +379,7 @@ async def test_a_throttled_upload_is_repeated(
     assert outcome.attempts[1].started - outcome.attempts[0].started >= 0.25
 
 
-@pytest.mark.nightly
+@nightly
 async def test_an_upload_that_stays_throttled_fails(
     dsn: str, server: MeetingServer, tmp_path: Path
 ) -> None:
@@ -392,7 +394,7 @@ async def test_an_upload_that_stays_throttled_fails(
     assert [attempt.status for attempt in outcome.attempts] == [429] * 3
 
 
-@pytest.mark.nightly
+@nightly
 async def test_a_server_that_is_down_for_too_long(dsn: str, tmp_path: Path) -> None:
     """The job tries to connect until ``max_outage`` has passed, with pauses; then it is failed."""
     retry = RetryPolicy(initial_delay=0.25, max_outage=1.5)
@@ -405,7 +407,7 @@ async def test_a_server_that_is_down_for_too_long(dsn: str, tmp_path: Path) -> N
     assert 1.5 <= outcome.seconds <= 8
 
 
-@pytest.mark.nightly
+@nightly
 async def test_a_server_that_comes_back(dsn: str, tmp_path: Path) -> None:
     """What could not be sent is delivered when the server is there again."""
     server, port = MeetingServer(), free_port()
@@ -448,7 +450,7 @@ async def test_a_refused_upload_fails_once(
     assert uploads_to(server, room_id) == len(outcome.attempts) <= 1
 
 
-@pytest.mark.nightly
+@nightly
 async def test_a_missing_file_fails(dsn: str, server: MeetingServer, tmp_path: Path) -> None:
     """A file that the worker cannot read fails its own job only."""
     async with queue_and_worker(dsn, server) as made:
@@ -481,7 +483,7 @@ async def test_unknown_is_not_repeated(
         report.raise_for_failures()
 
 
-@pytest.mark.nightly
+@nightly
 async def test_unknown_is_repeated_if_you_want(
     dsn: str, server: MeetingServer, tmp_path: Path
 ) -> None:
@@ -495,7 +497,7 @@ async def test_unknown_is_repeated_if_you_want(
     assert names_in(server.rooms["room0"]) == ["000.pdf"] * 2
 
 
-@pytest.mark.nightly
+@nightly
 async def test_the_room_of_an_unknown_upload_is_asked_first(
     dsn: str, server: MeetingServer, tmp_path: Path
 ) -> None:
@@ -529,7 +531,7 @@ CUTS = [
         fault,
         when,
         id=f"{name} {fault} {when}",
-        marks=() if (name, when) == ("mark", "after") else pytest.mark.network,
+        marks=() if (name, when) == ("mark", "after") else nightly,
     )
     for (name, words), fault, when in itertools.product(
         {
@@ -609,7 +611,7 @@ COMEBACKS = [
 worker, or after it."""
 
 
-@pytest.mark.network
+@nightly
 @pytest.mark.parametrize(("words", "when", "thaw", "delivery"), COMEBACKS)
 async def test_a_worker_that_was_taken_for_dead_comes_back(
     dsn: str,
@@ -655,7 +657,7 @@ async def test_a_worker_that_was_taken_for_dead_comes_back(
     check_one(outcome, room)
 
 
-@pytest.mark.nightly
+@nightly
 async def test_a_stopped_worker_is_not_taken_for_dead(
     dsn: str, server: MeetingServer, tmp_path: Path
 ) -> None:
@@ -682,7 +684,7 @@ async def test_a_stopped_worker_is_not_taken_for_dead(
     assert len(room.accepted) == 1
 
 
-@pytest.mark.network
+@nightly
 async def test_a_lost_worker_does_not_keep_others_from_recovery(
     dsn: str,
     server: MeetingServer,
@@ -772,7 +774,7 @@ async def test_a_key_is_deferred_once(dsn: str, server: MeetingServer, tmp_path:
     assert server.rooms["room1"].accepted == ()
 
 
-@pytest.mark.nightly
+@nightly
 async def test_without_a_key_each_call_is_an_upload(
     dsn: str, server: MeetingServer, tmp_path: Path
 ) -> None:
@@ -785,7 +787,7 @@ async def test_without_a_key_each_call_is_an_upload(
     assert names_in(server.rooms["room0"]) == ["000.pdf"] * 2
 
 
-@pytest.mark.nightly
+@nightly
 async def test_an_interrupted_defer_many_is_repeated(
     dsn: str, server: MeetingServer, tmp_path: Path
 ) -> None:
@@ -816,7 +818,7 @@ async def test_an_interrupted_defer_many_is_repeated(
         assert await made.uploads.defer_many(jobs[:3], batch="other") == 3
 
 
-@pytest.mark.nightly
+@nightly
 async def test_two_that_defer_the_same_at_the_same_time(
     dsn: str, server: MeetingServer, tmp_path: Path
 ) -> None:
@@ -831,7 +833,7 @@ async def test_two_that_defer_the_same_at_the_same_time(
         assert len(await one.jobs()) == 300
 
 
-@pytest.mark.nightly
+@nightly
 async def test_a_relative_path_is_made_absolute(
     dsn: str, server: MeetingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -989,7 +991,7 @@ async def apply_and_defer(made: Application, path: Path) -> None:
     await made.uploads.defer("room0", path)
 
 
-@pytest.mark.nightly
+@nightly
 async def test_the_schema_of_procrastinate_is_missing(
     postgres: PostgresServer, tmp_path: Path
 ) -> None:
@@ -1002,7 +1004,7 @@ async def test_the_schema_of_procrastinate_is_missing(
         assert (await made.uploads.report("default")).queued == 0
 
 
-@pytest.mark.nightly
+@nightly
 async def test_the_schema_for_migrations(postgres: PostgresServer, tmp_path: Path) -> None:
     """``SCHEMA`` makes the same table as the method, once and again; another format is refused."""
     async with application(postgres.new_database(), "http://127.0.0.1:1") as made:
@@ -1018,7 +1020,7 @@ async def test_the_schema_for_migrations(postgres: PostgresServer, tmp_path: Pat
             await made.uploads.apply_schema()
 
 
-@pytest.mark.nightly
+@nightly
 async def test_two_that_apply_the_schema_at_the_same_time(postgres: PostgresServer) -> None:
     """Processes that start together all find the table."""
     dsn = postgres.new_database()
@@ -1029,7 +1031,7 @@ async def test_two_that_apply_the_schema_at_the_same_time(postgres: PostgresServ
         await asyncio.gather(*(each.uploads.apply_schema() for each in made))
 
 
-@pytest.mark.nightly
+@nightly
 async def test_a_database_that_is_down(postgres: PostgresServer, tmp_path: Path) -> None:
     """Deferring raises one error of this library within some seconds."""
     dsn = f"postgresql://tester@127.0.0.1:{free_port()}/test"
@@ -1094,7 +1096,7 @@ async def test_a_report_of_all_outcomes(dsn: str, server: MeetingServer, tmp_pat
         assert await made.uploads.defer_many(jobs[:3], batch="term") == 3  # forgotten: new
 
 
-@pytest.mark.nightly
+@nightly
 async def test_drop_keeps_what_an_operator_has_put_back(
     dsn: str, server: MeetingServer, tmp_path: Path
 ) -> None:
@@ -1160,7 +1162,7 @@ async def test_references(
     assert names_in(server.rooms["room1"]) == ["001.pdf"]
 
 
-@pytest.mark.nightly
+@nightly
 async def test_a_worker_without_the_function(
     dsn: str, server: MeetingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1226,7 +1228,7 @@ async def test_an_unknown_job_is_retried_by_hand(
     assert len(server.rooms["room0"].accepted) == 1 + is_sent_again
 
 
-@pytest.mark.nightly
+@nightly
 async def test_an_accepted_job_is_never_sent_again(
     dsn: str, server: MeetingServer, tmp_path: Path
 ) -> None:
@@ -1244,7 +1246,7 @@ async def test_an_accepted_job_is_never_sent_again(
     assert len(server.rooms["room0"].accepted) == 1
 
 
-@pytest.mark.nightly
+@nightly
 async def test_a_changed_file_is_not_sent_after_an_unknown_outcome(
     dsn: str, server: MeetingServer, tmp_path: Path
 ) -> None:
@@ -1262,7 +1264,7 @@ async def test_a_changed_file_is_not_sent_after_an_unknown_outcome(
     assert len(server.rooms["room0"].accepted) == 1
 
 
-@pytest.mark.nightly
+@nightly
 async def test_a_job_is_given_up_by_hand(dsn: str, server: MeetingServer, tmp_path: Path) -> None:
     """An abort ends a running upload: it is unknown if it may have arrived, otherwise failed."""
     server.rooms["room1"].processing_seconds = 1.9
