@@ -11,7 +11,7 @@ import meeting_async
 
 ROOT = Path(meeting_async.__file__).parent
 FLOORS = [
-    {"_text"},
+    {"_clock", "_text"},
     {"errors"},
     {"_models", "_events", "_policies"},
     {"_protocol"},

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-import anyio
 import attrs
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -36,16 +35,11 @@ PDF = b"%PDF-1.7\r\nslides\r\n%%EOF\r\n"
 every_parser = pytest.mark.parametrize("parse", PARSERS)
 
 
-@pytest.fixture(autouse=True)
-def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Stop the event loop's clock; return what moves it on."""
-    now = [0.0]
-    monkeypatch.setattr(anyio, "current_time", lambda: now[0])
+@attrs.define
+class Watch:
+    """A clock that stands still until it is moved."""
 
-    def move(seconds: float) -> None:
-        now[0] += seconds
-
-    return move
+    seconds: float = 0.0
 
 
 @attrs.define
@@ -104,13 +98,22 @@ def framing_of(
     return document_form(name, kind, size, boundary=BOUNDARY)
 
 
-def body_of(framing: MultipartFraming, reader: Memory, *hooks: Any) -> MultipartBody:
+def body_of(
+    framing: MultipartFraming,
+    reader: Memory,
+    progress: Any = None,
+    before_end: Any = None,
+    watch: Watch | None = None,
+) -> MultipartBody:
     """Make a body."""
+    clock = watch or Watch()
 
     async def open_document() -> Memory:
         return reader
 
-    return MultipartBody(framing, "deck.pdf", open_document, *hooks)
+    return MultipartBody(
+        framing, "deck.pdf", open_document, progress, before_end, lambda: clock.seconds
+    )
 
 
 def form_of(data: bytes, name: str = "deck.pdf", **reader: Any) -> bytes:
@@ -136,7 +139,7 @@ def test_the_length_is_exact(size: int) -> None:
     assert repr(body) == f"<MultipartBody, {framing.length} of {framing.length} bytes sent>"
 
 
-def test_chunks_suit_the_line(clock: Callable[[float], None]) -> None:
+def test_chunks_suit_the_line() -> None:
     """They grow while the transport takes them quickly, and shrink when it does not."""
     size, largest = SMALLEST_CHUNK, LARGEST_CHUNK
     assert next_chunk_size(size, 0) == 2 * size
@@ -144,11 +147,12 @@ def test_chunks_suit_the_line(clock: Callable[[float], None]) -> None:
     assert next_chunk_size(largest, 2 * QUICK_SECONDS) == largest
     assert next_chunk_size(largest, 5 * QUICK_SECONDS) == largest // 2
     assert next_chunk_size(size, 60) == size
-    body = body_of(framing_of(5 * size), Memory(bytes(5 * size)))
+    watch = Watch()
+    body = body_of(framing_of(5 * size), Memory(bytes(5 * size)), watch=watch)
     sizes = []
     for _ in range(6):
         sizes.append(len(now(anext(body))))
-        clock(1)
+        watch.seconds += 1
     assert sizes[1:] == [size] * 5
 
 

@@ -57,7 +57,7 @@ class Pair:
 def paired(ours: socket.socket, theirs: socket.socket, stall: float) -> Generator[Pair]:
     """Make a stream of one end, and close both in the end."""
     ours.setblocking(False)
-    stream = SocketStream(ours)
+    stream = SocketStream(ours, anyio.current_time)
     stream.begin(call("http://x", stall_timeout=stall))
     with theirs:
         yield Pair(stream, theirs)
@@ -120,7 +120,7 @@ async def test_up_to_16_kib_are_gathered(packets: Pair) -> None:
 
 @both_loops
 async def test_a_long_write_lets_other_tasks_run(packets: Pair) -> None:
-    """Even if the socket takes everything at once."""
+    """After a few milliseconds, even if the socket takes everything at once."""
     ran = []
 
     async def other() -> None:
@@ -128,8 +128,10 @@ async def test_a_long_write_lets_other_tasks_run(packets: Pair) -> None:
 
     async with anyio.create_task_group() as group:
         group.start_soon(other)
-        for _ in range(4):  # the order within one round is the loop's
+        began = time.monotonic()
+        while not ran and time.monotonic() - began < 0.1:  # others may have the core
             await packets.stream.write(bytes(20 * KIB))
+            packets.received()
         assert ran
 
 
@@ -291,7 +293,7 @@ async def test_closing_wakes_who_waits(tcp: Pair, what: str) -> None:
     """At once, with an error."""
 
     async def wait() -> None:
-        with pytest.raises((anyio.ClosedResourceError, httpcore.WriteError)):
+        with pytest.raises((OSError, httpcore.WriteError)):
             await (tcp.stream.read(10) if what == "read" else tcp.write(bytes(64 * MIB)))
 
     with within(5):

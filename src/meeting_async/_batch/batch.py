@@ -11,6 +11,7 @@ from typing import Self
 
 import anyio
 import anyio.abc
+import anyio.lowlevel
 import attrs
 
 from meeting_async import errors
@@ -139,7 +140,7 @@ class Batch:
         """Run while the block runs. The caller's exception is raised unchanged, not in a group."""
         failure: BaseException | None = None
         async with contextlib.AsyncExitStack() as stack:
-            stack.enter_context(self._state.session.in_use())
+            stack.enter_context(self._state.session.in_use(anyio.lowlevel.current_token()))
             self._state.began = anyio.current_time()
             self._context = contextvars.copy_context()
             await self._open_journal(stack)

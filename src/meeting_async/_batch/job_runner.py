@@ -266,7 +266,7 @@ class JobRunner(UploadHooks):
             return
         if not isinstance(error, errors.UploadOutcomeUnknown):
             if log.unknown_since is not None:
-                doubt = self._named(log.unknown(str(error)))
+                doubt = self._named(log.unknown(str(error), anyio.current_time()))
             elif doubt is not None:
                 doubt.reason += f", and now: {error}"
             if doubt is not None:

@@ -9,11 +9,13 @@ from contextlib import asynccontextmanager
 from typing import Any, ParamSpec
 
 import anyio
+import anyio.lowlevel
 import attrs
 from tenacity import AsyncRetrying, RetryCallState, retry_if_result
 
 from meeting_async import _events
-from meeting_async._delivery.observer import Observer, check_callback
+from meeting_async._clock import Clock, clock_of
+from meeting_async._delivery.observer import Observer, check_callback, finished_level, level_of
 from meeting_async._delivery.retry import AttemptResult, Done, RetryState, Stop, Wait
 from meeting_async._delivery.session import Options, Session, call_numbers
 from meeting_async._events import OnEvent
@@ -79,12 +81,12 @@ class AttemptLog:
             return Verdict.REFUSED
         return self.attempts[-1].verdict if self.attempts else Verdict.NEVER_SENT
 
-    def unknown(self, reason: str) -> UploadOutcomeUnknown:
+    def unknown(self, reason: str, now: float) -> UploadOutcomeUnknown:
         """Return the error for an upload that may have arrived."""
         if self.attempts and self.attempts[-1].verdict is not Verdict.UNKNOWN:
             reason = f"an earlier attempt was lost, then: {reason}"
         sent = max((attempt.bytes_sent for attempt in self.attempts), default=0)
-        elapsed = anyio.current_time() - (self.unknown_since or 0.0)
+        elapsed = now - (self.unknown_since or 0.0)
         free_in = max(0.0, self.window - elapsed)
         return UploadOutcomeUnknown(
             reason, self.size, sent if self.size is not None else None, free_in
@@ -97,6 +99,7 @@ class Call:
 
     session: Session
     options: Options
+    loop: anyio.lowlevel.EventLoopToken
     operation: str
     room_id: str
     """``""`` if the request names no room."""
@@ -110,15 +113,17 @@ class Call:
     ends_at: float = attrs.field(default=math.inf, init=False)
     """When ``timeout`` ends it, on the event loop's clock."""
     number: int = attrs.field(factory=lambda: next(call_numbers), init=False)
+    now: Clock = attrs.field(init=False)
     _earlier: tuple[Attempt, ...] = attrs.field(init=False)
     """Attempts of earlier calls of the same job."""
 
     def __attrs_post_init__(self) -> None:
+        self.now = clock_of(self.loop)
         self._earlier = tuple(self.log.attempts)
 
     def emit(self, kind: type[_events.Event], **facts: Any) -> None:
         """Emit an event to the log, to ``on_event`` and to the observers of the session."""
-        if not self.observer.ignores(kind):
+        if not self.observer.ignores(level_of(kind)):
             self.observer.emit(kind(**self._facts(), **facts))
 
     def emit_progress(self, sent: int, total: int) -> None:
@@ -141,7 +146,7 @@ class Call:
 
     def apply_decision(self, state: RetryState, result: AttemptResult) -> ParsedReply | Wait:
         """Return the answer or the wait after an attempt, or raise the error that ends the call."""
-        decision = state.decide(result, anyio.current_time(), random.random())
+        decision = state.decide(result, self.now(), random.random())
         if isinstance(decision, Done):
             return decision.answer
         if isinstance(decision, Stop):
@@ -166,7 +171,7 @@ class Call:
             _events.WaitingForRoom,
             attempt=len(self.log.attempts),
             retry_in=wait.seconds,
-            waited=state.waited(anyio.current_time()),
+            waited=state.waited(self.now()),
             max_wait=state.lock.max_wait,
         )
 
@@ -190,10 +195,13 @@ class Call:
             self.add_facts_to(ours)
         if isinstance(error, RoomNotFound | RoomNotActive):
             self.session.forget(self.room_id)
-        attempts, earlier, now = self.log.attempts, self._earlier, anyio.current_time()
-        self.emit(
-            _events.Finished,
-            verdict=self.log.verdict(error),
+        verdict = self.log.verdict(error)
+        if self.observer.ignores(finished_level(verdict, ours)):
+            return
+        attempts, earlier, now = self.log.attempts, self._earlier, self.now()
+        event = _events.Finished(
+            **self._facts(),
+            verdict=verdict,
             attempts=len(attempts) - len(earlier),
             seconds=now - self.began,
             bytes_sent=bytes_sent(attempts) - bytes_sent(earlier),
@@ -201,6 +209,7 @@ class Call:
             waited=self.retry_state.waited(now) if self.retry_state else 0.0,
             error=ours,
         )
+        self.observer.emit(event)
 
 
 def new_call(
@@ -222,16 +231,18 @@ def new_call(
     """
     if on_event is not None:
         check_callback(None, None, on_event)
+    loop = anyio.lowlevel.current_token()
     return Call(
         session=session,
         options=options,
+        loop=loop,
         operation=operation,
         room_id=room_id if isinstance(room_id, str) else "",
         observer=Observer(options.on_event if on_event is None else on_event, session.observers),
         log=AttemptLog() if log is None else log,
         key=key,
         index=index,
-        began=anyio.current_time() if began is None else began,
+        began=clock_of(loop)() if began is None else began,
     )
 
 
@@ -243,7 +254,7 @@ async def running(call: Call, timeout: float | None) -> AsyncGenerator[None, Non
     """
     try:
         call.emit(_events.Started)
-        with call.session.in_use():
+        with call.session.in_use(call.loop):
             if timeout is None:
                 yield
             else:
@@ -277,7 +288,7 @@ def _final(call: Call, error: Exception) -> Exception:
         reason = f"the timeout of {error.seconds:g} s ended it while {error.phase}"
     else:
         reason = str(error) or type(error).__name__
-    return call.log.unknown(reason)
+    return call.log.unknown(reason, call.now())
 
 
 def _checked_seconds(timeout: float) -> float:

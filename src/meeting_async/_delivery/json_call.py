@@ -73,7 +73,7 @@ async def wait_until_active(
 
 async def _pause(call: Call, timeout: float, error: RoomNotFound | RoomNotActive) -> None:
     """Wait before the next check; give up at once if there is no time for it."""
-    waited = anyio.current_time() - call.began
+    waited = call.now() - call.began
     seconds = min(max(waited / 10, POLL_SECONDS), LONGEST_POLL_SECONDS)
     call.log.phase = f"waiting for room {call.room_id!r} to become active"
     if waited + seconds >= timeout:
@@ -83,15 +83,9 @@ async def _pause(call: Call, timeout: float, error: RoomNotFound | RoomNotActive
 
 
 async def _active_room(call: Call, room_id: str) -> ActiveRoom:
-    answer = await _repeated(call, active_room_body(room_id), RetrySafety.IDEMPOTENT)
-    call.session.verify(room_id)
+    answer = await _repeated(call, requests.active_room_body(room_id), RetrySafety.IDEMPOTENT)
+    call.session.verify(room_id, call.now())
     return ActiveRoom.from_reply(room_id, answer.payload or {})
-
-
-def active_room_body(room_id: str) -> bytes:
-    """Return the body of ``getActiveRoomInfo``."""
-    requests.room_id_bytes(room_id)
-    return requests.json_bytes({"room_id": room_id})
 
 
 async def _repeated(call: Call, body: bytes, retry_safety: RetrySafety) -> ParsedReply:
@@ -111,13 +105,13 @@ async def _attempt(call: Call, body: bytes, state: RetryState) -> ParsedReply | 
     call.log.phase = "waiting for the reply"
     call.emit(_events.AttemptStarted, attempt=len(call.log.attempts) + 1)
     idempotent = state.retry_safety is RetrySafety.IDEMPOTENT
-    began, verdict = anyio.current_time(), Verdict.NEVER_SENT
+    began, verdict = call.now(), Verdict.NEVER_SENT
     try:
         signed = await call.session.sign(body)
         verdict = Verdict.UNKNOWN
         result = await send_json(call, call.operation, body, signed, idempotent=idempotent)
     except BaseException as error:
-        ended = anyio.current_time()
+        ended = call.now()
         result = AttemptResult(verdict=verdict, began=began, ended=ended, error=error)
         call.log.add(result, call_began=call.began, is_upload=False)
         raise
@@ -130,7 +124,7 @@ async def send_json(
 ) -> AttemptResult:
     """Send a signed JSON call."""
     session, timeouts = call.session, call.options.timeouts
-    began = anyio.current_time()
+    began = call.now()
     answer, error = None, None
     url, extra = f"{session.base}/{path}", session.default_headers
     request = requests.json_request(url, body, signed, extra, timeouts, idempotent=idempotent)
@@ -140,5 +134,5 @@ async def send_json(
         error = failure
     sent = Sent.NOTHING if isinstance(error, ConnectFailed) else Sent.ALL
     verdict: Verdict = classify(answer, sent, upload=False)
-    ended = anyio.current_time()
+    ended = call.now()
     return AttemptResult(verdict=verdict, began=began, ended=ended, answer=answer, error=error)

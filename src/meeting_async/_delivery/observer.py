@@ -14,7 +14,7 @@ from meeting_async import _events
 from meeting_async._events import Event, OnEvent
 from meeting_async._models import Verdict
 from meeting_async._text import short_repr
-from meeting_async.errors import ConfigurationError, UploadPutBack
+from meeting_async.errors import ConfigurationError, MeetingError, UploadPutBack
 
 PROGRESS_INTERVAL = 0.1
 """Seconds between two progress events of an attempt: ten per second look smooth."""
@@ -70,9 +70,8 @@ class Observer:
         for observer in self.observers:
             _notify(observer, event)
 
-    def ignores(self, kind: type[Event]) -> bool:
-        """Return whether such an event would go nowhere, so that it need not be made."""
-        level = logging.ERROR if kind is _events.Finished else _MESSAGES.get(kind, (0, ""))[0]
+    def ignores(self, level: int) -> bool:
+        """Return whether an event of this level would go nowhere, so that it need not be made."""
         is_logged = level and logger.isEnabledFor(level)
         return self.callback is None and not self.observers and not is_logged
 
@@ -113,12 +112,23 @@ def _notify(callback: OnEvent, event: Event) -> None:
 _OBSERVER = {"action": "observer"}
 
 
+def level_of(kind: type[Event]) -> int:
+    """Return the level at which such an event is logged; 0: not at all."""
+    return _MESSAGES.get(kind, (0, ""))[0]
+
+
+def finished_level(verdict: Verdict, error: MeetingError | None) -> int:
+    """Return the level at which the end of a call is logged."""
+    if isinstance(error, UploadPutBack):
+        return logging.INFO
+    return _FINISHED_LEVELS.get(verdict, logging.WARNING)
+
+
 def _log(event: Event) -> None:
-    level, message = _MESSAGES.get(type(event), (logging.DEBUG, ""))
+    level, message = _MESSAGES.get(type(event), (0, ""))
     if isinstance(event, _events.Finished):
-        is_over = not isinstance(event.error, UploadPutBack)
-        level = _FINISHED_LEVELS.get(event.verdict, level) if is_over else logging.INFO
-    if message and logger.isEnabledFor(level):
+        level = finished_level(event.verdict, event.error)
+    if level and logger.isEnabledFor(level):
         facts = attrs.asdict(event, recurse=False)
         named = (("room", event.room_id), ("document", event.document))
         target = "".join(f", {kind} {name}" for kind, name in named if name is not None)

@@ -89,14 +89,13 @@ class Session:
     # --- lifetime --------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def in_use(self) -> Generator[None, None, None]:
-        """Count a running call.
+    def in_use(self, loop: anyio.lowlevel.EventLoopToken) -> Generator[None, None, None]:
+        """Count a running call on an event loop.
 
         Raises:
             RuntimeError: The client is closed, or is in use in another event loop now.
 
         """
-        loop = anyio.lowlevel.current_token()
         with self._guard:
             self._enter(loop)
         try:
@@ -144,7 +143,7 @@ class Session:
     async def sign(self, message: bytes) -> SignedHeaders:
         """Get the signed headers of one attempt."""
         signed = self.signer.sign(message)
-        if inspect.isawaitable(signed):
+        if not isinstance(signed, SignedHeaders) and inspect.isawaitable(signed):
             signed = await signed
         if not isinstance(signed, SignedHeaders):
             raise TypeError(f"a signer must return SignedHeaders, not {type(signed).__name__}")
@@ -167,9 +166,9 @@ class Session:
         """Return whether a check within the last 30 s said that the room is active."""
         return self._verified.get(room_id, -1.0) > anyio.current_time()
 
-    def verify(self, room_id: str) -> None:
+    def verify(self, room_id: str, now: float) -> None:
         """Record that a room is active."""
-        _remember(self._verified, room_id, anyio.current_time() + VERIFIED_SECONDS)
+        _remember(self._verified, room_id, now + VERIFIED_SECONDS)
 
     def forget(self, room_id: str) -> None:
         """Check a room again before the next large document."""

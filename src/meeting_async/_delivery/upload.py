@@ -13,12 +13,11 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from functools import partial
 
-import anyio
 import attrs
 
 from meeting_async import _events
 from meeting_async._delivery.call import Call, retry_loop, running
-from meeting_async._delivery.json_call import active_room_body, send_json
+from meeting_async._delivery.json_call import send_json
 from meeting_async._delivery.link_check import check_target
 from meeting_async._delivery.observer import logger
 from meeting_async._delivery.retry import AttemptResult, RetrySafety, RetryState, Stop, Wait
@@ -117,7 +116,7 @@ def _receipt(call: Call, answer: ParsedReply) -> UploadReceipt:
         size=call.log.size,
         msg=answer.msg,
         status_code=answer.status_code or "",
-        seconds=anyio.current_time() - call.began,
+        seconds=call.now() - call.began,
         attempts=tuple(call.log.attempts),
         headers=answer.headers,
         raw=answer.payload or {},
@@ -155,13 +154,13 @@ async def _room_lock(
         except TimeoutError:
             content.release()
             await _queue(call, state, hooks)
-            began, limit = anyio.current_time(), state.queue_limit()
+            began, limit = call.now(), state.queue_limit()
             try:
                 await held.enter_async_context(locks.acquire(room, timeout=limit))
             except TimeoutError:
                 raise _taken(call, began) from None
             finally:
-                state.queued(anyio.current_time() - began)
+                state.queued(call.now() - began)
         release = held.pop_all()
     error: BaseException | None = None
     try:
@@ -176,14 +175,14 @@ async def _room_lock(
 
 async def _queue(call: Call, state: RetryState, hooks: UploadHooks) -> None:
     if state.queue_limit() == 0:
-        raise _taken(call, anyio.current_time())
+        raise _taken(call, call.now())
     await hooks.before_wait(None, may_have_arrived=False)
     call.log.phase = "waiting behind another upload of this application"
     call.emit(_events.Queued)
 
 
 def _taken(call: Call, since: float) -> RoomBusy:
-    return RoomBusy(anyio.current_time() - since, "another upload of this application", None)
+    return RoomBusy(call.now() - since, "another upload of this application", None)
 
 
 async def _released(release: AsyncExitStack, error: BaseException | None) -> None:
@@ -209,9 +208,9 @@ async def _attempt(
     content: PreparedSource,
     hooks: UploadHooks,
 ) -> ParsedReply | Wait:
-    asked = anyio.current_time()
+    asked = call.now()
     await hooks.before_attempt()
-    state.paused(anyio.current_time() - asked)
+    state.paused(call.now() - asked)
     outcome = await _attempt_once(call, state, room, document, content, hooks)
     if isinstance(outcome, Wait):
         content.release()
@@ -231,11 +230,11 @@ async def _attempt_once(
     if result is None:
         if state.must_probe and (wait := await _probe(call, state, room)):
             return wait
-        began = anyio.current_time()
+        began = call.now()
         try:
             result = await _send(call, room, document, content, hooks)
         except BaseException:
-            state.paused(anyio.current_time() - began)
+            state.paused(call.now() - began)
             raise
     call.log.add(result, call_began=call.began, is_upload=True)
     if result.verdict is Verdict.ACCEPTED:
@@ -256,13 +255,13 @@ async def _check_room(call: Call) -> AttemptResult | None:
     if any(attempt.verdict is not Verdict.NEVER_SENT for attempt in call.log.attempts):
         return None
     call.log.phase = "checking the room"
-    body, path = active_room_body(room_id), requests.ACTIVE_ROOM_INFO
+    body, path = requests.active_room_body(room_id), requests.ACTIVE_ROOM_INFO
     signed = await session.sign(body)
     result = await send_json(call, path, body, signed, idempotent=True)
     if result.verdict is Verdict.REFUSED and result.answer is not None:
         raise reply_error(result.verdict, result.answer, upload=False)
     if result.verdict is Verdict.ACCEPTED:
-        session.verify(room_id)
+        session.verify(room_id, call.now())
     return result if result.verdict is Verdict.NEVER_SENT else None
 
 
@@ -278,9 +277,7 @@ async def _probe(call: Call, state: RetryState, room: bytes) -> Wait | None:
     except TransportError:
         return None
     is_locked = classify(answer, Sent.ALL, upload=True) is Verdict.BUSY
-    decision = state.after_probe(
-        answer if is_locked else None, anyio.current_time(), random.random()
-    )
+    decision = state.after_probe(answer if is_locked else None, call.now(), random.random())
     if isinstance(decision, Stop):
         raise decision.error
     if decision is None:
@@ -300,7 +297,9 @@ async def _send(
     try:
         before_end = partial(hooks.before_closing_boundary, document, content)
         boundary = secrets.token_hex(16)
-        body = watch.body = document.multipart_body(content, boundary, watch.progress, before_end)
+        body = watch.body = document.multipart_body(
+            content, boundary, watch.progress, before_end, call.now
+        )
         with closing(body):
             answer = await _post(call, room, body.content_type, body)
     except TransportError as error:
@@ -331,9 +330,12 @@ class _Watch:
 
     call: Call
     content: PreparedSource
-    began: float = attrs.field(factory=anyio.current_time)
+    began: float = attrs.field(init=False)
     body: MultipartBody | None = None
     body_seconds: float | None = None
+
+    def __attrs_post_init__(self) -> None:
+        self.began = self.call.now()
 
     def progress(self, sent: int) -> None:
         """Called with the bytes of the document sent so far; a link has none."""
@@ -343,7 +345,7 @@ class _Watch:
             return
         if sent == size:
             self.call.log.phase = "waiting for the reply"
-            self.body_seconds = anyio.current_time() - self.began
+            self.body_seconds = self.call.now() - self.began
         self.call.emit_progress(sent, size)
 
     def result(
@@ -353,7 +355,7 @@ class _Watch:
         return AttemptResult(
             verdict=classify(answer, self._sent(error), upload=True),
             began=self.began,
-            ended=anyio.current_time(),
+            ended=self.call.now(),
             answer=answer,
             error=error,
             bytes_sent=self.body.document_sent if self.body and self.call.log.size else 0,

@@ -7,8 +7,10 @@ from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Self
 
+import anyio
 import attrs
 
+from meeting_async._clock import Clock
 from meeting_async._documents.checks import check_link, check_size, check_type
 from meeting_async._documents.detect import (
     Detected,
@@ -241,6 +243,7 @@ class Document:
         boundary: str,
         progress: Callable[[int], None] | None = None,
         before_end: Callable[[], Awaitable[None]] | None = None,
+        now: Clock = anyio.current_time,
     ) -> MultipartBody:
         """Make the form of one attempt; close it at the attempt's end.
 
@@ -254,7 +257,7 @@ class Document:
         else:
             kind = self.content_type or _media_type(name, None)
             plan = document_form(name, kind, content.snapshot.size, boundary=boundary)
-        return MultipartBody(plan, name, content.open, progress, before_end)
+        return MultipartBody(plan, name, content.open, progress, before_end, now)
 
 
 _MEDIA_TYPES = {

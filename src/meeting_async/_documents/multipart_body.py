@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
+from meeting_async._clock import Clock
 from meeting_async._documents.source import Reader
 from meeting_async._protocol.multipart import MultipartFraming
 from meeting_async.errors import DocumentChanged
@@ -45,6 +46,7 @@ class MultipartBody:
         open_document: Callable[[], Awaitable[Reader]],
         progress: Callable[[int], None] | None = None,
         before_end: Callable[[], Awaitable[None]] | None = None,
+        now: Clock = anyio.current_time,
     ) -> None:
         self.length: int = framing.length
         self.content_type: bytes = framing.content_type
@@ -55,6 +57,7 @@ class MultipartBody:
         self._open_document = open_document
         self._progress = progress
         self._before_end = before_end
+        self._now = now
         self._reader: Reader | None = None
         self._read = 0
         self._has_ended = False
@@ -94,7 +97,7 @@ class MultipartBody:
         if self._read < self._framing.size:
             chunk = await self._next_chunk(self._reader)
             self._read += len(chunk)
-            self._yielded_at = anyio.current_time()
+            self._yielded_at = self._now()
             return chunk
         if self._has_ended:
             raise StopAsyncIteration
@@ -108,7 +111,7 @@ class MultipartBody:
         """Called when the transport asks for the next chunk."""
         if self._yielded_at is None:
             return
-        seconds = anyio.current_time() - self._yielded_at
+        seconds = self._now() - self._yielded_at
         self._chunk_size = next_chunk_size(self._chunk_size, seconds)
         self._yielded_at = None
         if self._progress is not None:

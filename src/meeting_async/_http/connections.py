@@ -16,7 +16,8 @@ import anyio.lowlevel
 import httpcore
 
 from meeting_async import errors
-from meeting_async._http.failures import guarded
+from meeting_async._clock import clock_of
+from meeting_async._http.failures import translated
 from meeting_async._http.origins import Origin, Origins
 from meeting_async._http.request_body import RequestBodyStream
 from meeting_async._http.socket import SocketStream
@@ -80,6 +81,7 @@ class Connections:
 
     def __init__(self, origins: Origins, max_connections: int) -> None:
         self.loop = anyio.lowlevel.current_token()
+        self._now = clock_of(self.loop)
         self._origins = origins
         self._places = anyio.Semaphore(max_connections, fast_acquire=True)
         self._locating = anyio.Lock()
@@ -110,17 +112,20 @@ class Connections:
         raise if_closed
 
     async def _send(self, request: Request, scope: anyio.CancelScope) -> Reply:
-        locating = self._origins.locate(request.url, self._locating)
-        origin, target = await guarded(locating, "", connecting=True)
-        self._sending[scope].host = origin.name
-        async with self._places:
-            connection = self._pop_idle(origin) if _may_reuse(request) else None
-            if connection is None:
-                connecting = self._connect(origin, request.connect_timeout)
-                connection = await guarded(connecting, origin.name, connecting=True)
-            self._sending[scope] = errors.ConnectionLost("the transport was closed", origin.name)
-            using = self._use(connection, request, target)
-            return await guarded(using, origin.name, connecting=False)
+        host, connecting = "", True
+        try:
+            origin, target = await self._origins.locate(request.url, self._locating)
+            host = self._sending[scope].host = origin.name
+            async with self._places:
+                connection = self._pop_idle(origin) if _may_reuse(request) else None
+                if connection is None:
+                    connection = await self._connect(origin, request.connect_timeout)
+                connecting = False
+                self._sending[scope] = errors.ConnectionLost("the transport was closed", host)
+                return await self._use(connection, request, target, scope)
+        except Exception as error:  # noqa: BLE001 - translated, or raised as it is
+            failure = translated(error, host, connecting=connecting)
+        raise failure  # outside, as some errors quote headers and must not be its context
 
     def close(self) -> None:
         """Close all connections; requests that are being sent end with an error."""
@@ -142,13 +147,16 @@ class Connections:
         while len(self._idle) > self._places.value:  # those that are idle are connections, too
             self._idle.pop(0).stream.close()
         with anyio.move_on_after(seconds):
-            return Connection(origin, SocketStream(await open_socket(origin)))
+            return Connection(origin, SocketStream(await open_socket(origin), self._now))
         raise errors.ConnectFailed(f"no connection in time ({seconds:g} s)")
 
-    async def _use(self, connection: Connection, request: Request, target: bytes) -> Reply:
+    async def _use(
+        self, connection: Connection, request: Request, target: bytes, scope: anyio.CancelScope
+    ) -> Reply:
         self._busy.add(connection)
         try:
-            await anyio.lowlevel.checkpoint_if_cancelled()  # by close(), while it was connecting
+            if scope.cancel_called:  # by close(), while it was connecting
+                await anyio.lowlevel.checkpoint_if_cancelled()
             return await connection.send(request, target)
         finally:
             self._busy.discard(connection)
@@ -169,7 +177,7 @@ class Connections:
         return None
 
     def _keep(self, connection: Connection) -> None:
-        now = anyio.current_time()
+        now = self._now()
         connection.idle_until = now + IDLE_SECONDS
         self._idle.append(connection)
         if len(self._idle) > IDLE_CONNECTIONS:

@@ -7,13 +7,9 @@ is imported for it.
 from __future__ import annotations
 
 import errno
-from collections.abc import Awaitable
-from typing import TypeVar
 
 from meeting_async import errors
 from meeting_async._http.request_body import BodyFailed
-
-T = TypeVar("T")
 
 _MEANINGS: tuple[tuple[str, type[errors.TransportError], str], ...] = (
     ("ConnectTimeout PoolTimeout", errors.ConnectFailed, "no connection in time"),
@@ -39,15 +35,6 @@ _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 def is_exhaustion(error: BaseException) -> bool:
     """Return whether this machine has no file descriptor or memory left for a socket."""
     return isinstance(error, OSError) and error.errno in _EXHAUSTED
-
-
-async def guarded(work: Awaitable[T], host: str, *, connecting: bool) -> T:
-    """Await ``work`` and translate its exceptions."""
-    try:
-        return await work
-    except Exception as error:  # noqa: BLE001 - what is not in the table is raised as it is
-        failure = translated(error, host, connecting=connecting)
-    raise failure  # outside, as some errors quote headers and must not be its context
 
 
 def translated(error: Exception, host: str, *, connecting: bool | None) -> Exception:

@@ -16,14 +16,15 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import anyio
 import anyio.lowlevel
 import httpcore
 
+from meeting_async._clock import Clock
 from meeting_async._http.head import ReplyHead
+from meeting_async._http.waiting import waiter_for
 from meeting_async._models import Request
 from meeting_async.errors import ConnectionLost, TransferTimeout
 
@@ -42,6 +43,9 @@ SHORT_BYTES = RECORD_BYTES
 
 BURST_BYTES = 1024 * 1024
 """Longest piece that is sent without letting other tasks run."""
+
+TURN_SECONDS = 0.001
+"""Seconds for which a fast line is written to without letting other tasks run."""
 
 AHEAD_BYTES = 64 * 1024
 """Most bytes received while a body is being sent."""
@@ -68,13 +72,18 @@ _RESET = struct.pack("ii", 1, 0)
 class SocketStream(httpcore.AsyncNetworkStream):
     """One connection, for one request at a time: see :meth:`begin`."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, now: Clock) -> None:
         self.closed = False
         self._socket = sock
+        self._now = now
         self._is_tls = isinstance(sock, ssl.SSLSocket)
         self._ended = False
-        self._waiting = self._written = self._sent = 0
-        self._wait: Callable[[socket.socket], Awaitable[None]] = anyio.wait_readable
+        self._written = self._sent = 0
+        self._rested = 0.0
+        """When other tasks could run the last time."""
+        self._waiter = waiter_for(sock)
+        self._waits_to_write = False
+        """Whether the last operation would have to wait until the socket can be written to."""
 
     def begin(self, request: Request) -> None:
         """Prepare for the next request, whose limits count from here on."""
@@ -115,19 +124,21 @@ class SocketStream(httpcore.AsyncNetworkStream):
         Raises:
             TransferTimeout: The reply takes too long, or the peer does not read the request.
             ConnectionLost: The reply is too long.
-            OSError, ClosedResourceError: The connection broke or was closed.
+            OSError: The connection broke or was closed.
 
         """
         with suppress(httpcore.WriteError):  # the answer may be there all the same
             await self._flush()
         if self._reply_until is None:
-            self._reply_until = anyio.current_time() + self._request.reply_timeout
-        with anyio.CancelScope(deadline=self._reply_until):
+            self._reply_until = self._now() + self._request.reply_timeout
+        has_waited = False
+        while (left := self._reply_until - self._now()) > 0:
             if self._has_data():
-                await anyio.lowlevel.checkpoint()  # a fast peer must not hold the event loop
-            while not self._has_data():
-                await self._wait_for_socket()
-            return self._next_piece()
+                if not has_waited:
+                    await anyio.lowlevel.checkpoint()  # a fast peer must not hold the event loop
+                return self._next_piece()
+            await self._waiter.wait(left, to_write=self._waits_to_write)
+            has_waited = True
         raise TransferTimeout(f"no complete reply within {self._request.reply_timeout:g} s")
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
@@ -144,7 +155,9 @@ class SocketStream(httpcore.AsyncNetworkStream):
         if is_head or len(self._outbound) + len(buffer) <= SHORT_BYTES:
             self._outbound += buffer
             return
-        await anyio.lowlevel.checkpoint()
+        if self._now() - self._rested >= TURN_SECONDS:
+            await anyio.lowlevel.checkpoint()
+            self._rested = self._now()
         await self._send(memoryview(self._gathered() + buffer if self._outbound else buffer))
 
     async def aclose(self) -> None:
@@ -152,15 +165,14 @@ class SocketStream(httpcore.AsyncNetworkStream):
         self.close()
 
     def close(self) -> None:
-        """Close the socket at once; a task that waits for it gets ``ClosedResourceError``.
+        """Close the socket at once; a task that waits for it gets an ``OSError``.
 
         What the socket holds of a request that will stay a fragment is dropped.
         """
         if self.closed:
             return
         self.closed = True
-        if self._waiting:
-            anyio.notify_closing(self._socket)
+        self._waiter.wake()
         with suppress(OSError):  # of the connection, which is of no interest any more
             if self._written > self._sent:
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
@@ -174,10 +186,10 @@ class SocketStream(httpcore.AsyncNetworkStream):
         try:
             data = self._socket.recv(PIECE_BYTES)
         except (BlockingIOError, ssl.SSLWantReadError):
-            self._wait = anyio.wait_readable
+            self._waits_to_write = False
             return False
         except ssl.SSLWantWriteError:
-            self._wait = anyio.wait_writable
+            self._waits_to_write = True
             return False
         self._ended = not data
         self._arrived += len(data)
@@ -218,17 +230,17 @@ class SocketStream(httpcore.AsyncNetworkStream):
             await self._send_all(data)
         except TransferTimeout:  # an OSError, too
             raise
-        except (OSError, anyio.ClosedResourceError) as error:
+        except OSError as error:
             raise httpcore.WriteError(str(error)) from error
 
     async def _send_all(self, data: memoryview) -> None:
         self._stop_if_pointless()
-        moved = anyio.current_time()
+        moved = self._now()
         while data:
             count = self._send_now(data[:BURST_BYTES])
             data = data[count:]
             if data:
-                moved = anyio.current_time() if count else moved
+                moved = self._now() if count else moved
                 await self._wait_to_send(moved)
 
     def _send_now(self, data: memoryview) -> int:
@@ -240,9 +252,9 @@ class SocketStream(httpcore.AsyncNetworkStream):
                 taken += count
                 self._sent += count
         except (BlockingIOError, ssl.SSLWantWriteError):
-            self._wait = anyio.wait_writable
+            self._waits_to_write = True
         except ssl.SSLWantReadError:
-            self._wait = anyio.wait_readable
+            self._waits_to_write = False
         return taken
 
     async def _wait_to_send(self, moved: float) -> None:
@@ -250,14 +262,15 @@ class SocketStream(httpcore.AsyncNetworkStream):
 
         ``moved`` is when the socket last accepted bytes.
         """
-        limit, stalled = self._request.stall_timeout, anyio.current_time() - moved
+        limit, stalled = self._request.stall_timeout, self._now() - moved
         if stalled >= limit:
             if self._reply.status:
                 raise httpcore.WriteError("the peer answered and stopped reading")
             raise TransferTimeout(f"the peer stopped reading for {limit:g} s")
-        with anyio.move_on_after(min(max(stalled, LOOK_SECONDS), limit - stalled)):
-            await self._wait_for_socket()
-        if not self._is_tls or anyio.current_time() - moved >= STUCK_SECONDS:
+        seconds = min(max(stalled, LOOK_SECONDS), limit - stalled)
+        await self._waiter.wait(seconds, to_write=self._waits_to_write)
+        self._rested = self._now()
+        if not self._is_tls or self._now() - moved >= STUCK_SECONDS:
             self._stop_if_pointless()
 
     def _stop_if_pointless(self) -> None:
@@ -266,10 +279,3 @@ class SocketStream(httpcore.AsyncNetworkStream):
             pass  # it may have come in small pieces
         if self._ended or self._reply.status >= 300:
             raise httpcore.WriteError("the peer answered, or left, before the end of the request")
-
-    async def _wait_for_socket(self) -> None:
-        self._waiting += 1
-        try:
-            await self._wait(self._socket)
-        finally:
-            self._waiting -= 1

@@ -5,6 +5,7 @@ It works on every event loop of anyio. A failure or a cancellation leaves no soc
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import itertools
 import os
@@ -67,9 +68,10 @@ async def open_socket(origin: Origin) -> socket.socket:
 
 async def connect_tcp(host: str, port: int) -> socket.socket:
     """Connect to the first of a host's addresses that answers (RFC 8305, "Happy Eyeballs")."""
-    addresses = _interleaved(await _look_up(host, port))
+    addresses = await _look_up(host, port)
     if len(addresses) == 1:
         return await _connect(addresses[0])
+    addresses = _interleaved(addresses)
     connected: list[socket.socket] = []
     failures: list[Exception] = []
     try:
@@ -84,18 +86,23 @@ async def connect_tcp(host: str, port: int) -> socket.socket:
 
 
 async def _look_up(host: str, port: int) -> Sequence[Address]:
-    try:
-        literal = ipaddress.ip_address(host)
-    except ValueError:
-        pass
-    else:
-        family = socket.AF_INET if literal.version == 4 else socket.AF_INET6
+    if (family := _family_of(host)) is not None:
         return [(family, socket.SOCK_STREAM, 0, "", (host, port))]
     try:
         return await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except socket.gaierror:
         socket.socket().close()  # fails if it was for want of descriptors, which resolvers hide
         raise
+
+
+@functools.lru_cache
+def _family_of(host: str) -> socket.AddressFamily | None:
+    """Return the family of an IP address; ``None`` for a name."""
+    try:
+        literal = ipaddress.ip_address(host)
+    except ValueError:
+        return None
+    return socket.AF_INET if literal.version == 4 else socket.AF_INET6
 
 
 def _interleaved(addresses: Sequence[Address]) -> list[Address]:

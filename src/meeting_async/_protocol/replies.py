@@ -46,8 +46,8 @@ class ParsedReply:
     """The JSON object of the reply; ``None`` if it is not one."""
     retry_after: float | None = None
     """Seconds that a valid ``Retry-After`` asks to wait."""
-    description: str = ""
-    """Type and size of the reply, used if it has no message of the server."""
+    size: int = 0
+    """Bytes of the content."""
     headers: tuple[tuple[str, str], ...] = attrs.field(default=(), repr=False)
     """Names in lower case."""
     body: bytes = attrs.field(default=b"", repr=False)
@@ -84,7 +84,14 @@ class ParsedReply:
     def msg(self) -> str:
         """The server's own message, else a description of the reply."""
         msg = (self.payload or {}).get("msg")
-        return msg[:MAX_MSG_CHARACTERS] if isinstance(msg, str) and msg else self.description
+        return msg[:MAX_MSG_CHARACTERS] if isinstance(msg, str) and msg else self._description
+
+    @property
+    def _description(self) -> str:
+        if not self.size:
+            return "no content"
+        kind = dict(reversed(self.headers)).get("content-type", "unknown type")
+        return f"{self.size:,} bytes of {repr(kind[:80])[1:-1]}"
 
 
 def parse_reply(reply: Reply, *, now: float = 0.0) -> ParsedReply:
@@ -95,15 +102,12 @@ def parse_reply(reply: Reply, *, now: float = 0.0) -> ParsedReply:
     headers = tuple(
         (name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in reply.headers
     )
-    by_name = dict(reversed(headers))
-    kind = by_name.get("content-type", "unknown type")
+    hint = dict(reversed(headers)).get("retry-after")
     return ParsedReply(
         status=reply.status,
         payload=json_object(reply.content),
-        retry_after=retry_after(by_name.get("retry-after"), now=now),
-        description=f"{len(reply.content):,} bytes of {repr(kind[:80])[1:-1]}"
-        if reply.content
-        else "no content",
+        retry_after=retry_after(hint, now=now),
+        size=len(reply.content),
         headers=headers,
         body=reply.content[:KEPT_BODY_BYTES],
     )
@@ -159,7 +163,9 @@ def retry_after(value: str | None, *, now: float) -> float | None:
     Anything except a plain number or an HTTP date is ignored. Fractions are accepted, because
     some servers send them. The caller limits the result.
     """
-    text = (value or "").strip()
+    if value is None:
+        return None
+    text = value.strip()
     if re.fullmatch(r"\d{1,12}(\.\d{1,9})?", text, re.ASCII):
         return float(text)
     if not re.match(r"[A-Za-z]{3,9},? ", text):

@@ -120,6 +120,8 @@ def room_id_bytes(room_id: object) -> bytes:
 def _room_id_problem(room_id: str) -> str | None:
     if not room_id:
         return "is empty"
+    if _PLAIN_ROOM_ID.fullmatch(room_id):
+        return None
     if room_id != room_id.strip():
         return "starts or ends with a blank, which would be trimmed and break the signature"
     if re.search(r"[\x00-\x1f\x7f\x80-\x9f]", room_id):
@@ -130,6 +132,9 @@ def _room_id_problem(room_id: str) -> str | None:
         return f"is longer than {MAX_ROOM_ID_BYTES:,} bytes"
     return None
 
+
+_PLAIN_ROOM_ID = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_ROOM_ID_BYTES}}}")
+"""What nearly all room ids are."""
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
@@ -145,6 +150,12 @@ def json_bytes(payload: object) -> bytes:
     if json_object(body) is None:  # {1: …, "1": …}, or nested too deep to be read again
         raise _no_json(payload, "makes JSON that cannot be read back")
     return body
+
+
+def active_room_body(room_id: str) -> bytes:
+    """Return the body of ``getActiveRoomInfo``."""
+    room_id_bytes(room_id)
+    return _ENCODER.encode({"room_id": room_id}).encode("utf-8")
 
 
 def _no_json(payload: Mapping[Any, Any], problem: str) -> InvalidInput:
@@ -264,4 +275,7 @@ def _auth_headers(signed: SignedHeaders) -> HeaderPairs:
 
 def _sendable(value: object) -> bool:
     """Return whether a header can contain the value; its frame has no plain copy of it."""
-    return isinstance(value, str) and re.fullmatch(r"[\x21-\x7e]+", value) is not None
+    return isinstance(value, str) and _SENDABLE.fullmatch(value) is not None
+
+
+_SENDABLE = re.compile(r"[\x21-\x7e]+")
