@@ -7,6 +7,7 @@ import os
 import socket
 import struct
 import threading
+import time
 from collections.abc import AsyncGenerator, Generator
 from contextlib import contextmanager
 
