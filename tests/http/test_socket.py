@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Generator
 from contextlib import contextmanager
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import attrs
 import httpcore
@@ -58,7 +59,7 @@ class Pair:
 def paired(ours: socket.socket, theirs: socket.socket, stall: float) -> Generator[Pair]:
     """Make a stream of one end, and close both in the end."""
     ours.setblocking(False)
-    stream = SocketStream(ours, anyio.current_time)
+    stream = SocketStream(ours, anyio.lowlevel.current_token())
     stream.begin(call("http://x", stall_timeout=stall))
     with theirs:
         yield Pair(stream, theirs)

@@ -22,7 +22,7 @@ import anyio
 import anyio.lowlevel
 import httpcore
 
-from meeting_async._clock import Clock
+from meeting_async._clock import clock_of
 from meeting_async._http.head import ReplyHead
 from meeting_async._http.waiting import waiter_for
 from meeting_async._models import Request
@@ -72,16 +72,16 @@ _RESET = struct.pack("ii", 1, 0)
 class SocketStream(httpcore.AsyncNetworkStream):
     """One connection, for one request at a time: see :meth:`begin`."""
 
-    def __init__(self, sock: socket.socket, now: Clock) -> None:
+    def __init__(self, sock: socket.socket, loop: anyio.lowlevel.EventLoopToken) -> None:
         self.closed = False
         self._socket = sock
-        self._now = now
+        self._now = clock_of(loop)
         self._is_tls = isinstance(sock, ssl.SSLSocket)
         self._ended = False
         self._written = self._sent = 0
         self._rested = 0.0
         """When other tasks could run the last time."""
-        self._waiter = waiter_for(sock)
+        self._waiter = waiter_for(sock, loop.native_token)
         self._waits_to_write = False
         """Whether the last operation would have to wait until the socket can be written to."""
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
 import anyio
-import anyio.lowlevel
 
 
 class Waiter(Protocol):
@@ -27,9 +27,8 @@ class Waiter(Protocol):
         ...
 
 
-def waiter_for(sock: socket.socket) -> Waiter:
-    """Return a waiter for the running event loop."""
-    loop = anyio.lowlevel.current_token().native_token
+def waiter_for(sock: socket.socket, loop: object) -> Waiter:
+    """Return a waiter; ``loop`` is the event loop of asyncio, or trio's token."""
     if isinstance(loop, asyncio.AbstractEventLoop) and _has_readers(loop):
         return _AsyncioWaiter(sock, loop)
     return _AnyioWaiter(sock)
@@ -50,27 +49,31 @@ class _AsyncioWaiter(Waiter):
         self._number = sock.fileno()
         self._loop = loop
         self._ready: asyncio.Future[None] | None = None
+        self._stop: Callable[[int], object] = loop.remove_reader
 
     async def wait(self, seconds: float, *, to_write: bool) -> None:
-        ready = self._ready = self._loop.create_future()
-        timer = self._loop.call_later(seconds, _set, ready)
-        (self._loop.add_writer if to_write else self._loop.add_reader)(self._number, _set, ready)
+        loop = self._loop
+        ready = self._ready = loop.create_future()
+        timer = loop.call_later(seconds, _set, ready)
+        if to_write:
+            loop.add_writer(self._number, _set, ready)
+            self._stop = loop.remove_writer
+        else:
+            loop.add_reader(self._number, _set, ready)
+            self._stop = loop.remove_reader
         try:
             await ready
         finally:
             timer.cancel()
-            self._stop()
+            if self._ready is not None:  # else the number may belong to another socket by now
+                self._ready = None
+                self._stop(self._number)
 
     def wake(self) -> None:
         if self._ready is not None:
             _set(self._ready)
-            self._stop()
-
-    def _stop(self) -> None:
-        if self._ready is not None:  # else the number may belong to another socket by now
             self._ready = None
-            self._loop.remove_reader(self._number)
-            self._loop.remove_writer(self._number)
+            self._stop(self._number)
 
 
 def _set(ready: asyncio.Future[None]) -> None:
