@@ -44,7 +44,7 @@ SHORT_BYTES = RECORD_BYTES
 BURST_BYTES = 1024 * 1024
 """Longest piece that is sent without letting other tasks run."""
 
-TURN_SECONDS = 0.001
+TURN_SECONDS = 0.0005
 """Seconds for which a fast line is written to without letting other tasks run."""
 
 AHEAD_BYTES = 64 * 1024
