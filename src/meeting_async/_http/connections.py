@@ -43,10 +43,10 @@ class Connection:
         """Whether another request may follow the last one."""
         self._http = httpcore.AsyncHTTP11Connection(origin.address, stream)
 
-    async def send(self, request: Request, target: bytes) -> Reply:
+    async def send(self, request: Request, target: bytes, at_once: int) -> Reply:
         """Send a request, return its reply, and correct ``request.body.sent``."""
         self.is_clean = False
-        self.stream.begin(request)
+        self.stream.begin(request, at_once)
         content = bytearray()
         try:
             outgoing = _outgoing(self.origin, request, target)
@@ -157,7 +157,7 @@ class Connections:
         try:
             if scope.cancel_called:  # by close(), while it was connecting
                 await anyio.lowlevel.checkpoint_if_cancelled()
-            return await connection.send(request, target)
+            return await connection.send(request, target, len(self._sending))
         finally:
             self._busy.discard(connection)
             if _may_reuse(request) and connection.is_clean:

@@ -45,7 +45,7 @@ BURST_BYTES = 1024 * 1024
 """Longest piece that is sent without letting other tasks run."""
 
 TURN_SECONDS = 0.0005
-"""Seconds for which a fast line is written to without letting other tasks run."""
+"""Seconds for which fast lines are written to without letting other tasks run."""
 
 AHEAD_BYTES = 64 * 1024
 """Most bytes received while a body is being sent."""
@@ -85,9 +85,13 @@ class SocketStream(httpcore.AsyncNetworkStream):
         self._waits_to_write = False
         """Whether the last operation would have to wait until the socket can be written to."""
 
-    def begin(self, request: Request) -> None:
-        """Prepare for the next request, whose limits count from here on."""
+    def begin(self, request: Request, at_once: int = 1) -> None:
+        """Prepare for the next request, whose limits count from here on.
+
+        ``at_once``: requests that share the event loop's time.
+        """
         self._request = request
+        self._turn = TURN_SECONDS / at_once
         self._inbound, self._outbound = bytearray(), bytearray()
         self._reply_until: float | None = None
         self._head_bytes = self._written = self._sent = self._arrived = 0
@@ -155,7 +159,7 @@ class SocketStream(httpcore.AsyncNetworkStream):
         if is_head or len(self._outbound) + len(buffer) <= SHORT_BYTES:
             self._outbound += buffer
             return
-        if self._now() - self._rested >= TURN_SECONDS:
+        if self._now() - self._rested >= self._turn:
             await anyio.lowlevel.checkpoint()
             self._rested = self._now()
         await self._send(memoryview(self._gathered() + buffer if self._outbound else buffer))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
@@ -29,19 +30,9 @@ class Waiter(Protocol):
 
 def waiter_for(sock: socket.socket, loop: object) -> Waiter:
     """Return a waiter; ``loop`` is the event loop of asyncio, or trio's token."""
-    if isinstance(loop, asyncio.AbstractEventLoop) and _has_readers(loop):
+    if isinstance(loop, asyncio.AbstractEventLoop) and sys.platform != "win32":
         return _AsyncioWaiter(sock, loop)
-    return _AnyioWaiter(sock)
-
-
-def _has_readers(loop: asyncio.AbstractEventLoop) -> bool:
-    try:
-        loop.remove_reader(-1)
-    except NotImplementedError:  # asyncio's own loop on Windows
-        return False
-    except (OSError, ValueError):
-        pass
-    return True
+    return _AnyioWaiter(sock)  # asyncio's own loop on Windows cannot watch a socket
 
 
 class _AsyncioWaiter(Waiter):
