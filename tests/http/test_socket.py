@@ -59,7 +59,7 @@ class Pair:
 def paired(ours: socket.socket, theirs: socket.socket, stall: float) -> Generator[Pair]:
     """Make a stream of one end, and close both in the end."""
     ours.setblocking(False)
-    stream = SocketStream(ours, anyio.lowlevel.current_token())
+    stream = SocketStream(ours, None, anyio.lowlevel.current_token())
     stream.begin(call("http://x", stall_timeout=stall))
     with theirs:
         yield Pair(stream, theirs)

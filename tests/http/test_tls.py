@@ -209,12 +209,12 @@ class SServer:
             self._process.wait()
 
 
-@pytest.mark.parametrize("command", ["K", "k", "c"])
+@pytest.mark.parametrize("command", ["K", "k", "c", "r"])
 async def test_openssl_changes_keys_or_asks_for_a_certificate(
     files: tuple[Path, Path], client: ssl.SSLContext, command: str
 ) -> None:
-    """Key updates of both kinds, and certificates, ten times while a body goes out."""
-    options = ["-verify", "1", "-verify_return_error"] if command == "c" else []
+    """Key updates of both kinds, certificates, and other handshakes of TLS 1.2, amid a body."""
+    options = {"c": ["-verify", "1", "-verify_return_error"], "r": ["-tls1_2"]}.get(command, [])
     with SServer(files, *options).running() as server:
         await until(lambda: b"ACCEPT" in server.received)
         form = Form(8 * MIB, chunk=256 * KIB)

@@ -147,7 +147,7 @@ class Connections:
         while len(self._idle) > self._places.value:  # those that are idle are connections, too
             self._idle.pop(0).stream.close()
         with anyio.move_on_after(seconds):
-            return Connection(origin, SocketStream(await open_socket(origin), self.loop))
+            return Connection(origin, SocketStream(*await open_socket(origin), self.loop))
         raise errors.ConnectFailed(f"no connection in time ({seconds:g} s)")
 
     async def _use(

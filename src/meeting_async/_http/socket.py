@@ -14,7 +14,6 @@ one packet.
 from __future__ import annotations
 
 import socket
-import ssl
 import struct
 from contextlib import suppress
 
@@ -24,21 +23,15 @@ import httpcore
 
 from meeting_async._clock import clock_of
 from meeting_async._http.head import ReplyHead
+from meeting_async._http.tls import PIECE_BYTES, Tls
 from meeting_async._http.waiting import waiter_for
 from meeting_async._models import Request
 from meeting_async.errors import ConnectionLost, TransferTimeout
 
-RECORD_BYTES = 16 * 1024
-"""Longest record of TLS (RFC 8446 section 5.1). OpenSSL does not report how much of a longer piece
-was sent when the socket is full, so each record is written separately, and can be counted."""
-
-PIECE_BYTES = 64 * 1024
-"""Bytes per read."""
-
 PIECE_LINES = 250
 """Lines given to h11 at once; as chunks of one byte they take it some 3 ms."""
 
-SHORT_BYTES = RECORD_BYTES
+SHORT_BYTES = 16 * 1024
 """Writes up to this many bytes are buffered."""
 
 BURST_BYTES = 1024 * 1024
@@ -60,11 +53,6 @@ LOOK_SECONDS = 0.05
 """Seconds that a write waits for a full socket before it checks for an answer; each further wait is
 twice as long."""
 
-STUCK_SECONDS = 1.5
-"""Seconds that a partly written record of TLS may wait before the socket is read. Normally it is
-not read then: OpenSSL fails if the peer requests a certificate (RFC 8446 section 4.6.2) meanwhile.
-"""
-
 _RESET = struct.pack("ii", 1, 0)
 """``SO_LINGER`` on, for 0 s: closing resets the connection and drops what was not sent yet."""
 
@@ -72,18 +60,20 @@ _RESET = struct.pack("ii", 1, 0)
 class SocketStream(httpcore.AsyncNetworkStream):
     """One connection, for one request at a time: see :meth:`begin`."""
 
-    def __init__(self, sock: socket.socket, loop: anyio.lowlevel.EventLoopToken) -> None:
+    def __init__(
+        self, sock: socket.socket, tls: Tls | None, loop: anyio.lowlevel.EventLoopToken
+    ) -> None:
         self.closed = False
         self._socket = sock
         self._now = clock_of(loop)
-        self._is_tls = isinstance(sock, ssl.SSLSocket)
+        self._tls = tls
         self._ended = False
         self._written = self._sent = 0
+        self._is_torn = False
+        """Whether only a part of a record, or of a piece, was sent."""
         self._rested = 0.0
         """When other tasks could run the last time."""
         self._waiter = waiter_for(sock, loop.native_token)
-        self._waits_to_write = False
-        """Whether the last operation would have to wait until the socket can be written to."""
 
     def begin(self, request: Request, at_once: int = 1) -> None:
         """Prepare for the next request, whose limits count from here on.
@@ -99,7 +89,7 @@ class SocketStream(httpcore.AsyncNetworkStream):
 
     @property
     def body_sent(self) -> int:
-        """Bytes of the request's body that the operating system took, in whole records for TLS."""
+        """Bytes of the request's body that the operating system took; with TLS a few less."""
         return max(0, self._sent - self._head_bytes)
 
     def carried_only(self, headers: list[tuple[bytes, bytes]], size: int) -> bool:
@@ -109,7 +99,13 @@ class SocketStream(httpcore.AsyncNetworkStream):
         ``Content-Length`` cannot be told from what follows.
         """
         lengths = [value for name, value in headers if name.lower() == b"content-length"]
-        if self.closed or self._ended or self._reply.interim or lengths != [b"%d" % size]:
+        if (
+            self.closed
+            or self._ended
+            or self._is_torn
+            or self._reply.interim
+            or lengths != [b"%d" % size]
+        ):
             return False
         return self._arrived == (self._reply.size or 0) + size
 
@@ -141,7 +137,8 @@ class SocketStream(httpcore.AsyncNetworkStream):
                 if not has_waited:
                     await anyio.lowlevel.checkpoint()  # a fast peer must not hold the event loop
                 return self._next_piece()
-            await self._waiter.wait(left, to_write=self._waits_to_write)
+            await self._answer_for_tls()
+            await self._waiter.wait(left, to_write=False)
             has_waited = True
         raise TransferTimeout(f"no complete reply within {self._request.reply_timeout:g} s")
 
@@ -188,12 +185,8 @@ class SocketStream(httpcore.AsyncNetworkStream):
     def _receive(self) -> bool:
         """Receive one piece without waiting; return whether anything came, the end included."""
         try:
-            data = self._socket.recv(PIECE_BYTES)
-        except (BlockingIOError, ssl.SSLWantReadError):
-            self._waits_to_write = False
-            return False
-        except ssl.SSLWantWriteError:
-            self._waits_to_write = True
+            data = self._tls.receive() if self._tls else self._socket.recv(PIECE_BYTES)
+        except BlockingIOError:
             return False
         self._ended = not data
         self._arrived += len(data)
@@ -239,29 +232,42 @@ class SocketStream(httpcore.AsyncNetworkStream):
 
     async def _send_all(self, data: memoryview) -> None:
         self._stop_if_pointless()
-        moved = self._now()
         while data:
-            count = self._send_now(data[:BURST_BYTES])
+            burst, data = data[:BURST_BYTES], data[BURST_BYTES:]
+            sent = self._sent + len(burst)
+            await self._push(burst if self._tls is None else await self._encrypted(burst), sent)
+
+    async def _encrypted(self, data: memoryview) -> memoryview:
+        assert self._tls is not None  # noqa: S101 - as the caller has found
+        began = self._now()
+        while not self._tls.encrypt(data):
+            await self._push(self._tls.records(), self._sent)
+            await self._wait_to_send(began, to_write=False)
+        return self._tls.records()
+
+    async def _push(self, data: memoryview, total: int) -> None:
+        """Give bytes to the operating system; ``total``: bytes of the request sent after that."""
+        moved = self._now()
+        self._is_torn = True
+        while data:
+            try:
+                count = self._socket.send(data)
+            except BlockingIOError:
+                count = 0
             data = data[count:]
+            self._sent = max(self._sent, total - len(data))  # no record is shorter than its content
             if data:
                 moved = self._now() if count else moved
-                await self._wait_to_send(moved)
+                await self._wait_to_send(moved, to_write=True)
+        self._is_torn = False
 
-    def _send_now(self, data: memoryview) -> int:
-        """Write as many bytes as the socket accepts; return how many."""
-        taken, most = 0, RECORD_BYTES if self._is_tls else len(data)
-        try:
-            while taken < len(data):
-                count = self._socket.send(data[taken : taken + most])
-                taken += count
-                self._sent += count
-        except (BlockingIOError, ssl.SSLWantWriteError):
-            self._waits_to_write = True
-        except ssl.SSLWantReadError:
-            self._waits_to_write = False
-        return taken
+    async def _answer_for_tls(self) -> None:
+        """Send what OpenSSL answers to what it has read."""
+        if self._tls and not self._is_torn and (records := self._tls.records()):
+            with suppress(httpcore.WriteError, OSError):  # what was received counts more
+                await self._push(records, self._sent)
 
-    async def _wait_to_send(self, moved: float) -> None:
+    async def _wait_to_send(self, moved: float, *, to_write: bool) -> None:
         """Wait until the socket may accept more, and check for an answer meanwhile.
 
         ``moved`` is when the socket last accepted bytes.
@@ -272,10 +278,9 @@ class SocketStream(httpcore.AsyncNetworkStream):
                 raise httpcore.WriteError("the peer answered and stopped reading")
             raise TransferTimeout(f"the peer stopped reading for {limit:g} s")
         seconds = min(max(stalled, LOOK_SECONDS), limit - stalled)
-        await self._waiter.wait(seconds, to_write=self._waits_to_write)
+        await self._waiter.wait(seconds, to_write=to_write)
         self._rested = self._now()
-        if not self._is_tls or self._now() - moved >= STUCK_SECONDS:
-            self._stop_if_pointless()
+        self._stop_if_pointless()
 
     def _stop_if_pointless(self) -> None:
         """Raise if the peer has closed or refused. After an early success go on sending."""

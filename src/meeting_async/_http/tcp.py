@@ -10,7 +10,6 @@ import ipaddress
 import itertools
 import os
 import socket
-import ssl
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ import anyio
 from meeting_async._http.failures import is_exhaustion
 from meeting_async._http.head import ReplyHead
 from meeting_async._http.origins import Origin
+from meeting_async._http.tls import Tls
 
 Address = tuple[int, int, int, str, Any]
 """One row of ``getaddrinfo``: family, type, protocol, canonical name, socket address."""
@@ -42,8 +42,8 @@ SOCKET_OPTIONS = [
 """During a conversion there are minutes of silence, and NAT drops idle connections."""
 
 
-async def open_socket(origin: Origin) -> socket.socket:
-    """Connect to an origin, through its proxy if there is one, and encrypt if it is ``https``.
+async def open_socket(origin: Origin) -> tuple[socket.socket, Tls | None]:
+    """Connect to an origin, through its proxy if there is one, with TLS if it is ``https``.
 
     Raises:
         OSError: The name is unknown, none of its addresses can be reached, the proxy refuses, or
@@ -55,15 +55,18 @@ async def open_socket(origin: Origin) -> socket.socket:
     sock = await connect_tcp(
         *(origin.proxy.address if origin.proxy else (host, origin.address.port))
     )
+    if origin.context is None:
+        return sock, None
     try:
-        if origin.context is not None:
-            if origin.proxy is not None:
-                await _open_tunnel(sock, origin)
-            sock = await _start_tls(sock, origin.context, host)
+        if origin.proxy is not None:
+            await _open_tunnel(sock, origin)
+        origin.context.set_alpn_protocols(["http/1.1"])  # others may use it for HTTP/2
+        tls = Tls(sock, origin.context, host)
+        await tls.shake_hands()
     except BaseException:
         sock.close()
         raise
-    return sock
+    return sock, tls
 
 
 async def connect_tcp(host: str, port: int) -> socket.socket:
@@ -183,27 +186,3 @@ def _tunnel_request(origin: Origin) -> bytes:
     if origin.proxy and origin.proxy.authorization:
         lines.append(f"Proxy-Authorization: {origin.proxy.authorization.decode('ascii')}")
     return "\r\n".join([*lines, "", ""]).encode("ascii")
-
-
-async def _start_tls(sock: socket.socket, context: ssl.SSLContext, host: str) -> ssl.SSLSocket:
-    """Encrypt a connected socket; the returned socket replaces it."""
-    context.set_alpn_protocols(["http/1.1"])  # others may use the context for HTTP/2
-    wrapped = context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
-    try:
-        while (wait := _handshake_step(wrapped)) is not None:
-            await wait(wrapped)
-    except BaseException:
-        wrapped.close()
-        raise
-    return wrapped
-
-
-def _handshake_step(sock: ssl.SSLSocket) -> Any:
-    """Continue a handshake; return what to wait for, or ``None`` when it is complete."""
-    try:
-        sock.do_handshake()
-    except ssl.SSLWantReadError:
-        return anyio.wait_readable
-    except ssl.SSLWantWriteError:
-        return anyio.wait_writable
-    return None

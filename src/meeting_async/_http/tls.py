@@ -1,0 +1,96 @@
+"""TLS whose records OpenSSL makes in memory.
+
+So a megabyte goes to the operating system at once, and what was taken of it can be counted. A
+wrapped socket sends each record of 16 KiB by itself, and cannot read while one is half-way: it
+fails if the peer requests a certificate then (RFC 8446 section 4.6.2).
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from contextlib import suppress
+
+import anyio
+
+PIECE_BYTES = 64 * 1024
+"""Bytes per read."""
+
+
+class Tls:
+    """The client's end of TLS on a non-blocking socket."""
+
+    def __init__(self, sock: socket.socket, context: ssl.SSLContext, host: str) -> None:
+        self._socket = sock
+        self._received, self._records = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._openssl = context.wrap_bio(self._received, self._records, server_hostname=host)
+
+    async def shake_hands(self) -> None:
+        """Do the handshake.
+
+        Raises:
+            OSError: It failed; `ssl.SSLError` is one.
+
+        """
+        while not self._is_over():
+            await self._send_records()
+            await anyio.wait_readable(self._socket)
+            self._take_in()
+        await self._send_records()
+
+    def encrypt(self, data: memoryview) -> bool:
+        """Make records of ``data``; return whether that was possible before reading.
+
+        It is not if the peer of TLS 1.2 has begun another handshake.
+        """
+        try:
+            self._openssl.write(data)
+        except ssl.SSLWantReadError:
+            return False
+        return True
+
+    def records(self) -> memoryview:
+        """Return the records to send next, among them what OpenSSL answers to what it has read."""
+        return memoryview(self._records.read())
+
+    def receive(self) -> bytes:
+        """Return some of what has arrived, ``b""`` at the end.
+
+        Raises:
+            BlockingIOError: Nothing has arrived.
+            OSError: The connection broke.
+
+        """
+        while True:
+            try:
+                return self._openssl.read(PIECE_BYTES)
+            except ssl.SSLWantReadError:
+                self._take_in()
+            except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+                return b""
+
+    def _is_over(self) -> bool:
+        try:
+            self._openssl.do_handshake()
+        except ssl.SSLWantReadError:
+            return False
+        except ssl.SSLError:
+            with suppress(OSError):
+                self._socket.send(self._records.read())  # an alert tells the peer why
+            raise
+        return True
+
+    def _take_in(self) -> None:
+        data = self._socket.recv(PIECE_BYTES)
+        if data:
+            self._received.write(data)
+        else:
+            self._received.write_eof()
+
+    async def _send_records(self) -> None:
+        records = self.records()
+        while records:
+            try:
+                records = records[self._socket.send(records) :]
+            except BlockingIOError:
+                await anyio.wait_writable(self._socket)
