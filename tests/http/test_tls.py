@@ -7,6 +7,7 @@ import os
 import shutil
 import ssl
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -161,6 +162,47 @@ async def test_a_certificate_given_as_a_file(
         transport = HttpxTransport(verify=str(files[1]), cert=(str(files[1]), str(files[0])))
         async with closing(transport):
             assert (await transport.send(upload(peer.url, Form(MIB)))).status == 200
+
+
+FAULTS = """
+import resource, sys
+import anyio
+from meeting_async import MeetingClient
+from meeting_async.transports import HttpxTransport
+
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+async def main(url, authorities, path):
+    transport = HttpxTransport(verify=authorities)
+    async with MeetingClient(
+        url, api_key="k", api_secret="s", transport=transport, preflight=False
+    ) as client:
+        await client.upload_whiteboard_file("room01", b"%PDF-1.7", filename="deck.pdf")
+        before = faults()
+        await client.upload_whiteboard_file("room01", path)
+        print(faults() - before)
+
+anyio.run(main, *sys.argv[1:])
+"""
+
+
+async def test_the_same_memory_is_used_again(
+    files: tuple[Path, Path], server: ssl.SSLContext, tmp_path: Path
+) -> None:
+    """A document of 64 MiB, 16,384 pages, costs a fresh process few page faults."""
+    path = tmp_path / "deck.pdf"
+    path.write_bytes(b"%PDF-1.7\n".ljust(64 * MIB, b"x"))
+
+    def script(connection: Connection) -> None:
+        connection.read_head()
+        connection.read_body(keep=False)
+        connection.send(reply(content=b'{"status":true,"msg":"ok","status_code":"SUCCESS"}'))
+
+    with Peer(script, tls=server) as peer:
+        command = [sys.executable, "-c", FAULTS, peer.url, str(files[1]), str(path)]
+        done = await anyio.run_process(command)
+    assert int(done.stdout) < 4_000
 
 
 # --- OpenSSL's own server ------------------------------------------------------------------------

@@ -16,6 +16,11 @@ import anyio
 PIECE_BYTES = 64 * 1024
 """Bytes per read."""
 
+bytes(2 * 1024**2)
+# glibc gives large freed buffers back to the system, and the next one costs a page fault per 4 KiB.
+# It stops that once a larger one was freed (mallopt(3), M_MMAP_THRESHOLD): this one, which uses no
+# memory, as it is never written to.
+
 
 class Tls:
     """The client's end of TLS on a non-blocking socket."""
