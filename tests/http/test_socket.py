@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Generator
 from contextlib import contextmanager
+from typing import cast
 
 import anyio
 import anyio.lowlevel
@@ -19,6 +20,7 @@ import httpcore
 import pytest
 
 from meeting_async._http.socket import SocketStream
+from meeting_async._http.tls import Tls
 from meeting_async.errors import TransferTimeout
 from support.peer import reply
 from support.sending import KIB, MIB, call, within
@@ -303,6 +305,42 @@ async def test_closing_wakes_who_waits(tcp: Pair, what: str) -> None:
             group.start_soon(wait)
             await anyio.sleep(0.05)
             tcp.stream.close()
+
+
+class FullOfAnswers:
+    """Stands for TLS that has more to say than the socket takes."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._left = bytes(64 * MIB)
+
+    def records(self) -> memoryview:
+        """Return all of it once."""
+        left, self._left = self._left, b""
+        return memoryview(left)
+
+    def receive(self) -> bytes:
+        """Return what has arrived."""
+        return self._socket.recv(65536)
+
+
+@both_loops
+async def test_a_reply_does_not_wait_for_what_tls_still_has_to_say(tcp: Pair) -> None:
+    """It is read at once, and the connection is not used again."""
+    ours = tcp.stream._socket
+    stream = SocketStream(ours, cast(Tls, FullOfAnswers(ours)), anyio.lowlevel.current_token())
+    stream.begin(call("http://x"))
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+
+    async def reply_later() -> None:
+        await anyio.sleep(0.1)
+        tcp.peer.send(answer)
+
+    with within(2):
+        async with anyio.create_task_group() as group:
+            group.start_soon(reply_later)
+            assert await stream.read(1000) == answer
+    assert not stream.carried_only([(b"content-length", b"0")], 0)
 
 
 async def test_quiet_is_open_and_read_to_the_end(tcp: Pair) -> None:

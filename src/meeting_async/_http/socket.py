@@ -82,7 +82,7 @@ class SocketStream(httpcore.AsyncNetworkStream):
         """
         self._request = request
         self._turn = TURN_SECONDS / at_once
-        self._inbound, self._outbound = bytearray(), bytearray()
+        self._inbound, self._outbound, self._answers = bytearray(), bytearray(), bytearray()
         self._reply_until: float | None = None
         self._head_bytes = self._written = self._sent = self._arrived = 0
         self._reply = ReplyHead()
@@ -103,6 +103,7 @@ class SocketStream(httpcore.AsyncNetworkStream):
             self.closed
             or self._ended
             or self._is_torn
+            or self._answers
             or self._reply.interim
             or lengths != [b"%d" % size]
         ):
@@ -137,8 +138,8 @@ class SocketStream(httpcore.AsyncNetworkStream):
                 if not has_waited:
                     await anyio.lowlevel.checkpoint()  # a fast peer must not hold the event loop
                 return self._next_piece()
-            await self._answer_for_tls()
-            await self._waiter.wait(left, to_write=False)
+            is_full = not self._answer_for_tls()
+            await self._waiter.wait(min(left, LOOK_SECONDS) if is_full else left, to_write=is_full)
             has_waited = True
         raise TransferTimeout(f"no complete reply within {self._request.reply_timeout:g} s")
 
@@ -261,11 +262,14 @@ class SocketStream(httpcore.AsyncNetworkStream):
                 await self._wait_to_send(moved, to_write=True)
         self._is_torn = False
 
-    async def _answer_for_tls(self) -> None:
-        """Send what OpenSSL answers to what it has read."""
-        if self._tls and not self._is_torn and (records := self._tls.records()):
-            with suppress(httpcore.WriteError, OSError):  # what was received counts more
-                await self._push(records, self._sent)
+    def _answer_for_tls(self) -> bool:
+        """Send what OpenSSL answers to what it has read; return whether the socket took all."""
+        if self._tls is None or self._is_torn:
+            return True
+        self._answers += self._tls.records()
+        with suppress(OSError):  # full, or broken, which reading tells
+            del self._answers[: self._socket.send(self._answers) if self._answers else 0]
+        return not self._answers
 
     async def _wait_to_send(self, moved: float, *, to_write: bool) -> None:
         """Wait until the socket may accept more, and check for an answer meanwhile.
