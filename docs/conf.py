@@ -43,7 +43,10 @@ PRIVATE = r"meeting_async\.(\w+\.)*_.*"
 nitpicky = True
 nitpick_ignore_regex = [
     # There is no inventory of others.
-    ("py:.*", r"(asyncio|collections|contextlib|metrics|os|procrastinate|redis|ssl|trace)\..*"),
+    (
+        "py:.*",
+        r"(asyncio|collections|contextlib|datetime|metrics|os|procrastinate|redis|ssl|trace)\..*",
+    ),
     # A private type in a signature is shown as text.
     ("py:class", PRIVATE),
 ]
