@@ -198,6 +198,9 @@ async def working(made: Application, **how: Any) -> AsyncIterator[None]:
             "queues": [made.uploads.queue],
             "concurrency": 4,
             "fetch_job_polling_interval": 0.05,
+            # On Python 3.11 asyncio.wait_for, in which a listener waits, may lose a cancellation;
+            # procrastinate then waits for it for ever.
+            "listen_notify": False,
             "update_heartbeat_interval": 0.5,
             "install_signal_handlers": False,
         }
