@@ -130,6 +130,7 @@ async def test_a_long_write_lets_other_tasks_run(packets: Pair) -> None:
     async def other() -> None:
         ran.append(True)
 
+    await packets.stream.write(bytes(20 * KIB))  # the first one always does
     async with anyio.create_task_group() as group:
         group.start_soon(other)
         began = time.monotonic()
@@ -341,6 +342,31 @@ async def test_a_reply_does_not_wait_for_what_tls_still_has_to_say(tcp: Pair) ->
             group.start_soon(reply_later)
             assert await stream.read(1000) == answer
     assert not stream.carried_only([(b"content-length", b"0")], 0)
+
+
+class Sparing(FullOfAnswers):
+    """Stands for TLS that makes records of less than it is given."""
+
+    def encrypt(self, data: memoryview) -> int:
+        """Take 7,000 bytes at most."""
+        self._left = bytes(data[:7000])
+        return len(self._left)
+
+
+@both_loops
+async def test_tls_may_take_less_than_it_is_given(tcp: Pair) -> None:
+    """The rest follows, in order."""
+    ours = tcp.stream._socket
+    stream = SocketStream(ours, cast(Tls, Sparing(ours)), anyio.lowlevel.current_token())
+    stream.begin(call("http://x"))
+    content = bytes(range(256)) * 200
+    await stream.write(b"head")
+    await stream.write(content)
+    received = b""
+    while len(received) < len(content) + 4:
+        received += tcp.peer.recv(64 * KIB)
+    assert received == b"head" + content
+    assert stream.body_sent == len(content)
 
 
 async def test_quiet_is_open_and_read_to_the_end(tcp: Pair) -> None:

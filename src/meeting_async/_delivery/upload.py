@@ -7,7 +7,6 @@ stream keeps its spool.
 from __future__ import annotations
 
 import random
-import re
 import secrets
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager, closing
@@ -128,7 +127,7 @@ _warned: set[str] = set()
 
 def _warn_of_unusual(room_id: str) -> None:
     """Warn once about a room id that known servers refuse; the interface allows it."""
-    if re.fullmatch(r"[A-Za-z0-9_-]+", room_id) or room_id in _warned or len(_warned) > 1000:
+    if requests.PLAIN_ROOM_ID.fullmatch(room_id) or room_id in _warned or len(_warned) > 1000:
         return
     _warned.add(room_id)
     logger.warning(

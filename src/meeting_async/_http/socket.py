@@ -233,18 +233,19 @@ class SocketStream(httpcore.AsyncNetworkStream):
 
     async def _send_all(self, data: memoryview) -> None:
         self._stop_if_pointless()
+        moved = self._now()
         while data:
-            burst, data = data[:BURST_BYTES], data[BURST_BYTES:]
-            sent = self._sent + len(burst)
-            await self._push(burst if self._tls is None else await self._encrypted(burst), sent)
-
-    async def _encrypted(self, data: memoryview) -> memoryview:
-        assert self._tls is not None  # noqa: S101 - as the caller has found
-        began = self._now()
-        while not self._tls.encrypt(data):
-            await self._push(self._tls.records(), self._sent)
-            await self._wait_to_send(began, to_write=False)
-        return self._tls.records()
+            records = burst = data[:BURST_BYTES]
+            taken = len(burst)
+            if self._tls is not None:
+                taken = self._tls.encrypt(burst)
+                records = self._tls.records()
+            await self._push(records, self._sent + taken)
+            data = data[taken:]
+            if taken:
+                moved = self._now()
+            else:
+                await self._wait_to_send(moved, to_write=False)
 
     async def _push(self, data: memoryview, total: int) -> None:
         """Give bytes to the operating system; ``total``: bytes of the request sent after that."""

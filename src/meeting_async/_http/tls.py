@@ -16,10 +16,10 @@ import anyio
 PIECE_BYTES = 64 * 1024
 """Bytes per read."""
 
-bytes(2 * 1024**2)
 # glibc gives large freed buffers back to the system, and the next one costs a page fault per 4 KiB.
 # It stops that once a larger one was freed (mallopt(3), M_MMAP_THRESHOLD): this one, which uses no
 # memory, as it is never written to.
+bytes(2 * 1024**2)
 
 
 class Tls:
@@ -43,16 +43,16 @@ class Tls:
             self._take_in()
         await self._send_records()
 
-    def encrypt(self, data: memoryview) -> bool:
-        """Make records of ``data``; return whether that was possible before reading.
+    def encrypt(self, data: memoryview) -> int:
+        """Make records of ``data``; return of how many bytes.
 
-        It is not if the peer of TLS 1.2 has begun another handshake.
+        0: the peer must be read first, as it has begun another handshake (TLS 1.2). Then give the
+        same bytes again.
         """
         try:
-            self._openssl.write(data)
+            return self._openssl.write(data)
         except ssl.SSLWantReadError:
-            return False
-        return True
+            return 0
 
     def records(self) -> memoryview:
         """Return the records to send next, among them what OpenSSL answers to what it has read."""

@@ -21,6 +21,9 @@ UPLOAD_WHITEBOARD_FILE = "room/uploadWhiteboardFile"
 MAX_ROOM_ID_BYTES = 1024
 """Longest room id: far longer than any in use; servers allow 8 KiB for headers."""
 
+PLAIN_ROOM_ID = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_ROOM_ID_BYTES}}}")
+"""What known servers accept, and nearly all room ids are."""
+
 MAX_UPLOAD_REPLY_BYTES = 1024**2
 """Largest reply to an upload; the server's own record has a few hundred bytes."""
 
@@ -120,7 +123,7 @@ def room_id_bytes(room_id: object) -> bytes:
 def _room_id_problem(room_id: str) -> str | None:
     if not room_id:
         return "is empty"
-    if _PLAIN_ROOM_ID.fullmatch(room_id):
+    if PLAIN_ROOM_ID.fullmatch(room_id):
         return None
     if room_id != room_id.strip():
         return "starts or ends with a blank, which would be trimmed and break the signature"
@@ -132,9 +135,6 @@ def _room_id_problem(room_id: str) -> str | None:
         return f"is longer than {MAX_ROOM_ID_BYTES:,} bytes"
     return None
 
-
-_PLAIN_ROOM_ID = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_ROOM_ID_BYTES}}}")
-"""What nearly all room ids are."""
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
