@@ -84,9 +84,9 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     return getattr(request, "param", "asyncio"), {}
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="session")
 def _no_blocking_calls() -> Iterator[None]:
-    """Fail a test in which the library blocks a running asyncio loop."""
+    """Fail tests in which the library blocks a running asyncio loop."""
     with blockbuster_ctx("meeting_async") as blockbuster:
         # Threads get their work through locks, held for microseconds.
         for lock in ("threading.Lock.acquire", "threading.Lock.acquire_lock"):

@@ -11,7 +11,7 @@ import meeting_async
 
 ROOT = Path(meeting_async.__file__).parent
 FLOORS = [
-    {"_clock", "_text"},
+    {"_clock", "_log", "_text", "_threads"},
     {"errors"},
     {"_models", "_events", "_policies"},
     {"_protocol"},

@@ -9,6 +9,7 @@ from typing import Protocol
 import attrs
 
 from meeting_async._delivery.retry import AttemptResult, Done, RetrySafety, RetryState, Stop, Wait
+from meeting_async._delivery.room_wait import RoomWait
 from meeting_async._policies import LockPolicy
 from meeting_async._protocol.replies import ParsedReply
 
@@ -16,7 +17,7 @@ BUSY = ParsedReply(409)
 
 
 class Waiter(Protocol):
-    """What decides for one upload; the client's ``RetryState`` is one."""
+    """What decides for one upload."""
 
     @property
     def must_probe(self) -> bool:
@@ -86,13 +87,35 @@ class FirstEdition(NeverAsks):
         return min(grown * (0.75 + 0.5 * random), until_expiry)
 
 
-def ours(size: int, *, probe: bool = True) -> RetryState:
-    """Return the client's own decisions, as in a process that does nothing else."""
-    return RetryState(
-        retry_safety=RetrySafety.AT_MOST_ONCE,
-        lock=LockPolicy(max_wait=math.inf, probe=probe),
-        size=size,
-    )
+@attrs.define
+class Ours:
+    """The client's own decisions, as in a process that does nothing else."""
+
+    state: RetryState
+
+    @property
+    def must_probe(self) -> bool:
+        """Whether the room is asked first."""
+        return self.state.room.must_probe
+
+    def after_probe(
+        self, locked: ParsedReply | None, now: float, random: float
+    ) -> Wait | Stop | None:
+        """Wait, or send."""
+        if locked is not None:
+            return self.state.after_locked(locked, now, random)
+        self.state.after_free()
+        return None
+
+    def decide(self, result: AttemptResult, now: float, random: float) -> Done | Stop | Wait:
+        """Say what follows a document."""
+        return self.state.decide(result, now, random)
+
+
+def ours(size: int, *, probe: bool = True) -> Ours:
+    """Return a waiter without a limit of its own."""
+    room = RoomWait(policy=LockPolicy(max_wait=math.inf, probe=probe), size=size)
+    return Ours(RetryState(retry_safety=RetrySafety.AT_MOST_ONCE, room=room))
 
 
 OURS = "meeting_async"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 import attrs
 
-from meeting_async._config import settings_from
+from meeting_async._config import Environment, settings_from
 from meeting_async._delivery import json_call
 from meeting_async._delivery.call import Call, new_call
 from meeting_async._delivery.retry import RetrySafety
@@ -20,7 +20,7 @@ from meeting_async._documents.detect import Uploadable
 from meeting_async._documents.document import Document
 from meeting_async._events import OnEvent
 from meeting_async._http.transport import HttpxTransport, Transport
-from meeting_async._models import ActiveRoom, UploadReceipt, hidden
+from meeting_async._models import MAX_REPLY_BYTES, ActiveRoom, UploadReceipt, hidden
 from meeting_async._policies import Delivery, LockPolicy, RetryPolicy, Timeouts, parse_size
 from meeting_async._protocol import requests
 from meeting_async._protocol.signing import HmacSigner, Signer
@@ -87,8 +87,8 @@ class MeetingClient:
         check_link: Check a link with HEAD before it is passed to the server: it must be direct,
             public, a document and not too large. Then this machine fetches a URL that somebody
             else may have chosen.
-        preflight: Check the room with a small call before a document above 256 KiB is sent, at
-            most every 30 s for each room.
+        preflight: Ask for a room with a small call before the first upload to it, at most every
+            30 s (``docs/delivery.md``, Before the first upload to a room).
         delivery: ``"at_most_once"``: an upload of unknown outcome raises
             :class:`~meeting_async.errors.UploadOutcomeUnknown`. ``"at_least_once"``: it is sent
             again when the room is free; the room may show the document twice.
@@ -160,8 +160,13 @@ class MeetingClient:
             ConfigurationError: Variables are missing (the error names all of them) or unusable.
 
         """
+        # Tracebacks with locals show neither the variables nor the secret among the settings.
+        variables = Environment(os.environ if environ is None else environ)
+        del environ
+        if "api_secret" in settings:
+            settings["api_secret"] = hidden(settings["api_secret"])
         _refuse_unknown(settings, ClientSettings)
-        merged: dict[str, Any] = settings_from(os.environ if environ is None else environ)
+        merged: dict[str, Any] = settings_from(variables)
         if settings.get("signer") is not None:
             merged = {name: merged[name] for name in merged if not name.startswith("api_")}
         merged.update(settings)
@@ -357,6 +362,7 @@ class MeetingClient:
         payload: Mapping[str, Any] | None = None,
         *,
         idempotent: bool = False,
+        max_reply_bytes: int = MAX_REPLY_BYTES,
         timeout: float | None = None,
         on_event: OnEvent | None = None,
     ) -> dict[str, Any]:
@@ -367,6 +373,8 @@ class MeetingClient:
             payload: The JSON object to send.
             idempotent: Whether the call may be retried when its outcome is unknown. Otherwise it is
                 retried only if it was never sent, or was rate-limited.
+            max_reply_bytes: Largest reply in bytes, 1 MiB by default. Parsing blocks the event loop
+                for about 10 ms for each MiB.
             timeout: Seconds for everything, retries included.
             on_event: Called with the events of this call, instead of the client's.
 
@@ -380,7 +388,9 @@ class MeetingClient:
         kind = RetrySafety.IDEMPOTENT if idempotent else RetrySafety.NON_IDEMPOTENT
         call = self._call(str(path), json_call.room_in(payload), on_event)
         given = {} if payload is None else payload
-        answer = await json_call.call_json(call, path, given, kind, timeout=timeout)
+        answer = await json_call.call_json(
+            call, path, given, kind, timeout=timeout, max_reply_bytes=max_reply_bytes
+        )
         return dict(answer.payload or {})
 
     def _call(self, operation: str, room_id: object, on_event: OnEvent | None) -> Call:

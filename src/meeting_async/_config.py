@@ -19,7 +19,7 @@ _BOOLEANS = {"1": True, "true": True, "yes": True, "on": True} | {
 
 
 @attrs.frozen
-class _Environment:
+class Environment:
     """Variables; tracebacks with locals do not show their values."""
 
     variables: Mapping[str, str] = attrs.field(repr=False)
@@ -29,15 +29,13 @@ class _Environment:
         return self.variables.get(name, "")
 
 
-def settings_from(environ: Mapping[str, str]) -> dict[str, Any]:
+def settings_from(variables: Environment) -> dict[str, Any]:
     """Read the arguments of ``MeetingClient`` from variables that are set.
 
     Raises:
         ConfigurationError: A variable cannot be used; the error names it.
 
     """
-    variables = _Environment(environ)
-    del environ
     settings: dict[str, Any] = {}
     for name in ("base_url", "api_key"):
         if value := variables.get(f"MEETING_{name.upper()}"):
@@ -51,7 +49,7 @@ def settings_from(environ: Mapping[str, str]) -> dict[str, Any]:
     return settings
 
 
-def _secret(environ: _Environment) -> Secret:
+def _secret(environ: Environment) -> Secret:
     path = environ.get("MEETING_API_SECRET_FILE")
     if not path:
         return hidden_text(environ.get("MEETING_API_SECRET"))
@@ -78,7 +76,7 @@ def _secret(environ: _Environment) -> Secret:
     return secret
 
 
-def _boolean(environ: _Environment, name: str) -> bool:
+def _boolean(environ: Environment, name: str) -> bool:
     text = environ.get(name)
     value = _BOOLEANS.get(text.strip().lower())
     if value is None:

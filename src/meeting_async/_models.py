@@ -47,6 +47,11 @@ HeaderPairs = tuple[tuple[bytes, bytes], ...]
 """Header fields as bytes, in the order sent; credentials are `Secret` values."""
 
 
+MAX_REPLY_BYTES = 1024**2
+"""Largest reply in bytes, unless the caller asks for more. Replies of known servers have a few
+kilobytes, and a megabyte of JSON is parsed in some 10 ms."""
+
+
 @runtime_checkable
 class Body(Protocol):
     """A request body that is produced while it is sent, for one attempt only."""
@@ -61,7 +66,8 @@ class Body(Protocol):
 
     The body counts the bytes that it yields. A transport that still has some of them in its own
     buffer corrects the number before :meth:`~meeting_async.transports.Transport.send` ends. A
-    document may have arrived only if ``sent`` has reached ``length``.
+    document may have arrived if one byte of the closing boundary is among them: a server stored a
+    form without its last two bytes.
     """
 
     def __aiter__(self) -> AsyncIterator[bytes]:
@@ -86,7 +92,7 @@ class Request:
     """Longest time in seconds without progress while the body is sent."""
     reply_timeout: float = 15.0
     """Seconds from the end of the body to the end of the reply."""
-    max_reply_bytes: int = 16 * 1024**2
+    max_reply_bytes: int = MAX_REPLY_BYTES
     """Largest reply in bytes; a larger one is an error at once."""
     idempotent: bool = False
     """Whether an idle connection may be used; the server may have closed it."""
@@ -99,6 +105,12 @@ class Reply:
     status: int
     headers: HeaderPairs = attrs.field(default=(), repr=lambda pairs: f"({len(pairs)} headers)")
     content: bytes = attrs.field(default=b"", repr=lambda content: f"({len(content)} bytes)")
+    early: bool = False
+    """Whether its head came before the last byte of the request was sent. Such a success is not
+    about the whole document."""
+    reused: bool = False
+    """Whether it came on a connection that had carried another request. Then it may be an answer
+    that nobody asked for."""
 
 
 def _masked(value: object) -> str:

@@ -69,15 +69,14 @@ class LockPolicy:
     """How to wait for a locked room.
 
     After the first 409 an upload asks with an empty form of some 300 bytes whether the room is
-    still locked: first after ``min_delay``, then every 2 s. When the room is free, it sends its
-    document. A document of at most 64 KiB is sent again without asking.
+    still locked: first after ``min_delay``, then every 2 s. When the server says that it is free,
+    the document is sent. A document of at most 64 KiB is sent again without asking.
     """
 
     max_wait: float | None = attrs.field(default=None, validator=_max_wait)
     """Longest time in all that an upload waits because its room is locked: by another client, by
     another upload of this application, or by an upload of unknown outcome. 0: never wait. ``None``:
-    no limit behind uploads of this application, and ``window`` plus 30 s for each lock of the
-    server."""
+    no limit behind uploads of this application, and ``window`` plus 30 s after the first 409."""
     window: float = attrs.field(default=300.0, validator=_seconds)
     """Longest time that a server locks a room (``docs/interface.md``, Limits: 5 minutes)."""
     min_delay: float = attrs.field(default=0.5, validator=number(float, 0.25))
@@ -104,7 +103,7 @@ class RetryPolicy:
     max_retry_after: float = attrs.field(default=60.0, validator=_seconds)
     """Longest Retry-After that is obeyed; a longer one is shortened to this."""
     max_outage: float = attrs.field(default=60.0, validator=_seconds)
-    """Seconds for which an upload keeps trying to connect; 0: one attempt."""
+    """Seconds for which an upload keeps trying to reach the server; 0: one attempt."""
 
 
 @attrs.frozen(kw_only=True)

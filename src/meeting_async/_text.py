@@ -5,6 +5,17 @@ from __future__ import annotations
 import re
 
 
+def one_line(text: str, limit: int = 1000) -> str:
+    """Return the first ``limit`` characters as one line that every terminal and log can show.
+
+    Line breaks, escape codes, lone surrogates and whatever else cannot be printed are escaped.
+    """
+    text = text[:limit]
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)[:limit]
+
+
 def short_repr(value: object, limit: int = 100) -> str:
     """Return ``repr(value)``, cut to ``limit`` characters."""
     text = repr(value)

@@ -29,6 +29,7 @@ The branches say where the cause is: in the caller's input, the server's answer,
     │   ├── ConnectFailed                       no connection; nothing was sent
     │   │   └── ResourceExhausted               this machine has no file descriptor left
     │   ├── ConnectionLost
+    │   │   └── ReplyTooLarge                   a reply of more than max_reply_bytes
     │   ├── TransferTimeout (TimeoutError)
     │   └── UploadInterrupted                   cut off several times in a row
     ├── UploadOutcomeUnknown                    the document may or may not reach the room
@@ -53,8 +54,13 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from meeting_async._text import one_line
+
 if TYPE_CHECKING:
     from meeting_async._models import Attempt
+
+MAX_TEXT_CHARACTERS = 4000
+"""Longest text of an error; those of this library have some hundred characters."""
 
 
 class MeetingError(Exception):
@@ -71,7 +77,7 @@ class MeetingError(Exception):
 
     def __str__(self) -> str:
         """Return the message as one line, even if a server's text has line breaks."""
-        return _one_line(self._text())
+        return one_line(self._text(), MAX_TEXT_CHARACTERS)
 
     def _text(self) -> str:
         return super().__str__()
@@ -385,6 +391,10 @@ class ConnectionLost(TransportError):
     """The connection broke, or the peer violated HTTP."""
 
 
+class ReplyTooLarge(ConnectionLost):
+    """The reply has more than ``max_reply_bytes`` (1 MiB); nothing of it was used."""
+
+
 class TransferTimeout(TransportError, TimeoutError):
     """No progress for longer than :class:`meeting_async.Timeouts` allows."""
 
@@ -518,8 +528,3 @@ class BatchFailed(MeetingError):
         first = f"; first: {self.first}" if self.first else ""
         documents = f"{bad:,} of {self.total:,} documents"
         return f"{documents} are not known to be in their rooms: {listed}{first}"
-
-
-def _one_line(text: str) -> str:
-    """Escape every character that cannot be printed, line breaks included."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

@@ -28,8 +28,8 @@ except ModuleNotFoundError as _error:
     hint = 'meeting_async.redis needs redis-py: pip install "meeting-async[redis]"'
     raise ModuleNotFoundError(hint, name=_error.name) from _error
 
-from meeting_async._delivery.observer import logger
 from meeting_async._delivery.room_locks import local_room_locks
+from meeting_async._log import logger
 from meeting_async._policies import number
 from meeting_async.errors import ConfigurationError, RoomLocksUnavailable
 

@@ -319,7 +319,11 @@ def test_times_and_totals_add_up() -> None:
         "lost": [lost()],
         "wrong": [refused()],
     }
-    rooms = FakeRooms(lambda visit: acts[visit.room].pop(0), ask=lambda _: accepted(replying=5))
+    seconds = {"good": 5.0}
+    rooms = FakeRooms(
+        lambda visit: acts[visit.room].pop(0),
+        ask=lambda visit: accepted(replying=seconds.get(visit.room, 0.0)),
+    )
     report = in_virtual_time([job(room) for room in acts], rooms)
     counts = (report.accepted, report.refused, report.failed, report.unknown, report.skipped)
     assert counts == (3, 1, 0, 1, 0)

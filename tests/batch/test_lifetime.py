@@ -484,7 +484,7 @@ async def test_generators_are_closed(kind: str, end: str) -> None:
 def _once() -> Any:
     from meeting_async import RetryPolicy
 
-    return RetryPolicy(max_attempts=1)
+    return RetryPolicy(max_attempts=1, max_outage=0)
 
 
 # --- stopping ------------------------------------------------------------------------------------

@@ -137,12 +137,16 @@ async def test_a_queued_job_is_small(
             return await super().send(request)
 
     def made() -> Iterator[UploadJob]:
-        for number in range(jobs):
+        yield UploadJob(
+            "room00000", b"%PDF-1.7", filename="first.pdf"
+        )  # this one waits for the server
+        for number in range(1, jobs):
             path = f"/srv/slides/term/{number % rooms:05}/{number:05}.pdf"
             yield UploadJob(f"room{number % rooms:05}", path)
 
     journal = tmp_path / "term.db" if with_journal else None
-    async with client(Held()) as used:
+    async with client(Held()) as used, client(Quick()) as other:
+        await other.upload_whiteboard_file("room", b"%PDF-1.7", filename="first.pdf")
         before = traced()
         with pytest.raises(BatchStopped):  # noqa: PT012 - what ends the block
             async with used.upload_many(made(), journal=journal) as batch:
@@ -151,7 +155,7 @@ async def test_a_queued_job_is_small(
                         await anyio.sleep(0.05)
                 each = (traced() - before) / jobs
                 raise BatchStopped("enough")
-    assert each <= (2500 if with_journal else 1000)
+    assert each <= (2750 if with_journal else 1000)
 
 
 # --- documents in memory -------------------------------------------------------------------------

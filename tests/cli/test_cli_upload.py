@@ -233,7 +233,8 @@ def test_room_is_shown(server: MeetingServer, capsys: Capture) -> None:
 def test_room_needs_nothing_in_the_reply(server: MeetingServer, capsys: Capture) -> None:
     """Nothing is required, and a time may be anything."""
     room = {"room_info": {"creation_time": 10**18}}
-    server.reply_next(200, json={"status": True, "msg": "", "status_code": "", "room": room})
+    record = {"status": True, "msg": "", "status_code": "", "room": room}
+    server.reply_next(200, json=record, path="/room/getActiveRoomInfo")
     done = call(capsys, "room", "room01")
     assert done.code == 0
     assert "running       unknown" in done.out
@@ -241,7 +242,7 @@ def test_room_needs_nothing_in_the_reply(server: MeetingServer, capsys: Capture)
 
 def test_room_tells_repetitions(server: MeetingServer, capsys: Capture) -> None:
     """Progress goes to stderr."""
-    server.reply_next(503, headers=[("Retry-After", "0")])
+    server.reply_next(503, headers=[("Retry-After", "0")], path="/room/getActiveRoomInfo")
     done = call(capsys, "room", "room01")
     assert done.code == 0
     assert "room room01: " in done.err

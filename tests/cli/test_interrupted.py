@@ -7,6 +7,7 @@ import fcntl
 import os
 import signal
 import subprocess
+import sys
 import termios
 import time
 from pathlib import Path
@@ -151,13 +152,19 @@ def _unread(process: subprocess.Popen[str]) -> int:
     return count[0]
 
 
-def test_waiting_for_stdin_ends(server: MeetingServer) -> None:
+def unread(pipe: int) -> int:
+    """Count the bytes in a pipe that nobody has read yet."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+
+@pytest.mark.usefixtures("server")
+def test_waiting_for_stdin_ends() -> None:
     """Nobody types the document: a signal ends the command, and the exit is clean."""
     reading, writing = os.pipe()
     process = start("upload", "room01", "-", "--filename", "x.pdf", stdin=reading)
     os.close(reading)
     os.write(writing, b"%PDF")
-    until(lambda: server.requests)
+    until(lambda: not unread(writing))
     process.send_signal(signal.SIGINT)
     done = finish(process)
     os.close(writing)

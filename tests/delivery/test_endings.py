@@ -68,7 +68,7 @@ LINK = Document.from_link("https://files.test/deck.pdf")
 PHASES: dict[str, tuple[list[Act], Any, dict[str, Any], type[MeetingError], str]] = {
     "reading": ([], "stream", {}, DeadlineExceeded, "reading the document"),
     "the link": ([hanging()], LINK, {"check_link": True}, DeadlineExceeded, "link"),
-    "looking": ([hanging()], LARGE, {}, DeadlineExceeded, "checking the room"),
+    "looking": ([hanging()], PDF, {"preflight": True}, DeadlineExceeded, "checking the room"),
     "signing": ([], PDF, {"signer": HangingSigner()}, DeadlineExceeded, ""),
     "connecting": ([hanging(take=0)], PDF, {}, DeadlineExceeded, "sending"),
     "sending": ([hanging(take=1)], PDF, {}, DeadlineExceeded, "sending"),
@@ -317,8 +317,8 @@ def test_a_client_that_is_closed_amid_a_wait(run: Run) -> None:
 
 def test_one_client_in_one_loop_after_another() -> None:
     """A module-level client: each ``asyncio.run`` may use it; what is known of rooms is dropped."""
-    transport = Scripted(lost(), then=lambda _: accepted())
-    client = client_of(transport)
+    transport = Scripted(accepted(), lost(), then=lambda _: accepted())
+    client = client_of(transport, preflight=True)
 
     async def lose() -> None:
         with pytest.raises(UploadOutcomeUnknown):
@@ -328,7 +328,7 @@ def test_one_client_in_one_loop_after_another() -> None:
     for _ in range(3):
         assert asyncio.run(upload(client, LARGE)).size == len(LARGE)
     assert trio.run(upload, client).size == len(PDF)
-    assert transport.kinds == ["upload"] + ["question", "upload"] * 3 + ["upload"]
+    assert transport.kinds == ["question", "upload"] * 5
     asyncio.run(client.aclose())
 
 

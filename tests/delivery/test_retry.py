@@ -1,4 +1,4 @@
-"""What follows an attempt, as tables without a loop (DESIGN.md sections 4 and 5)."""
+"""What follows an attempt, as tables without a loop."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ from typing import Any
 import pytest
 
 from meeting_async._delivery.retry import (
-    AttemptResult,
     Done,
-    ProbeReliability,
+    Outage,
     RetryBudget,
     RetrySafety,
     RetryState,
     Stop,
     Wait,
 )
+from meeting_async._delivery.room_wait import RoomWait
 from meeting_async._models import Verdict
 from meeting_async._policies import LockPolicy, RetryPolicy
-from meeting_async._protocol.replies import ParsedReply
 from meeting_async.errors import (
     ConnectFailed,
     ConnectionLost,
     MeetingError,
     ProcessingFailed,
+    ReplyTooLarge,
     RequestRefused,
+    ResourceExhausted,
     RoomBusy,
     ServerFailed,
     Throttled,
@@ -35,70 +36,27 @@ from meeting_async.errors import (
     UploadInterrupted,
     UploadOutcomeUnknown,
 )
-
-NEVER, PARTIAL, BUSY, REFUSED = Verdict.NEVER_SENT, Verdict.PARTIAL, Verdict.BUSY, Verdict.REFUSED
-THROTTLED, FAILED, UNKNOWN = Verdict.THROTTLED, Verdict.FAILED, Verdict.UNKNOWN
-ACCEPTED = Verdict.ACCEPTED
-AT_MOST, AT_LEAST = RetrySafety.AT_MOST_ONCE, RetrySafety.AT_LEAST_ONCE
-IDEMPOTENT, ONCE = RetrySafety.IDEMPOTENT, RetrySafety.NON_IDEMPOTENT
-
-LARGE = 30 * 1024**2
-RANDOMS = (0.0, 0.5, 0.999)
-STATUS = {BUSY: 409, REFUSED: 400, THROTTLED: 429, FAILED: 500, ACCEPTED: 200}
-LOCKED = ParsedReply(409, {"status": False, "msg": "in use", "status_code": "CONFLICT"})
-
-
-def new_state(kind: RetrySafety = AT_MOST, **settings: Any) -> RetryState:
-    """Make the state of an upload of 30 MiB, unless told otherwise."""
-    lock = {
-        name: settings.pop(name)
-        for name in ("max_wait", "probe", "window", "min_delay")
-        if name in settings
-    }
-    retry = {
-        name: settings.pop(name)
-        for name in ("max_outage", "max_attempts", "max_retry_after")
-        if name in settings
-    }
-    usual = {"size": LARGE if kind.is_upload else None}
-    return RetryState(
-        retry_safety=kind, lock=LockPolicy(**lock), retry=RetryPolicy(**retry), **usual | settings
-    )  # fmt: skip
-
-
-def result(verdict: Verdict, began: float = 0.0, took: float = 0.0, **facts: Any) -> AttemptResult:
-    """Make what an attempt came to, with the reply or the error that belongs to it."""
-    hint = facts.pop("hint", None)
-    usual: dict[str, Any] = {"answer": None, "error": None, "bytes_sent": 7}
-    if verdict in STATUS:
-        usual["answer"] = ParsedReply(STATUS[verdict], {"status": False, "msg": "in use"}, hint)
-    else:
-        kind = ConnectFailed if verdict is NEVER else ConnectionLost
-        usual["error"] = kind("no line", "meet.test:443")
-    return AttemptResult(verdict=verdict, began=began, ended=began + took, **usual | facts)
-
-
-def follow(
-    state: RetryState, verdict: Verdict, now: float = 0.0, random: float = 0.5, **facts: Any
-) -> Any:
-    """Say what follows an attempt that took no time."""
-    return state.decide(result(verdict, now, **facts), now, random)
-
-
-def waited(
-    state: RetryState, verdict: Verdict, now: float = 0.0, random: float = 0.5, **facts: Any
-) -> float:
-    """Say how long is waited after an attempt."""
-    decision = follow(state, verdict, now, random, **facts)
-    assert isinstance(decision, Wait)
-    return decision.seconds
-
-
-def stopped(decision: object) -> MeetingError:
-    """Take the error out of a decision to stop."""
-    assert isinstance(decision, Stop)
-    return decision.error
-
+from support.decisions import (
+    ACCEPTED,
+    AT_LEAST,
+    AT_MOST,
+    BUSY,
+    FAILED,
+    IDEMPOTENT,
+    LARGE,
+    NEVER,
+    ONCE,
+    PARTIAL,
+    RANDOMS,
+    REFUSED,
+    THROTTLED,
+    UNKNOWN,
+    follow,
+    new_state,
+    result,
+    stopped,
+    waited,
+)
 
 # --- the table -----------------------------------------------------------------------------------
 
@@ -200,9 +158,8 @@ def test_a_wait_that_does_not_fit_ends_the_call_now(
 def test_the_quickest_policy_waits_a_quarter_of_a_second(random: float) -> None:
     """Jitter makes no wait shorter than that."""
     quick = RetryPolicy(initial_delay=0.25, max_delay=0.25)
-    state = RetryState(
-        retry_safety=AT_MOST, retry=quick, lock=LockPolicy(min_delay=0.25, max_delay=0.1)
-    )
+    room = RoomWait(policy=LockPolicy(min_delay=0.25, max_delay=0.1))
+    state = RetryState(retry_safety=AT_MOST, retry=quick, room=room)
     for verdict in (NEVER, THROTTLED, PARTIAL, BUSY):
         assert waited(state, verdict, 0.0, random) >= 0.25
 
@@ -342,204 +299,45 @@ def test_a_thousand_uploads_do_not_wake_together(
     assert Counter(int(wake * 100) for wake in wakes).most_common(1)[0][1] <= share * len(wakes)
 
 
-# --- a room that is taken ------------------------------------------------------------------------
+def test_who_waited_behind_another_upload_has_waited_for_the_server() -> None:
+    """The outage counts from the call, or from the first attempt of any call that failed."""
+    shared = Outage()
+    first = new_state(outage=shared, began=0.0)
+    assert isinstance(follow(first, NEVER, 10), Wait)
+    queued = new_state(outage=shared, began=5.0)
+    assert isinstance(follow(queued, NEVER, 70), Stop)
+    fresh = new_state(outage=shared, began=65.0)
+    assert isinstance(follow(fresh, NEVER, 70), Wait)
+    follow(first, BUSY, 71)
+    assert shared.since is None
+    late = new_state(outage=shared, began=5.0)
+    assert isinstance(follow(late, NEVER, 100), Wait)
 
 
-def ask_until(state: RetryState, end: float, now: float, random: float = 0.5) -> list[float]:
-    """Ask a room that stays locked; return the delays until it is given up, or until ``end``."""
-    delays = []
-    while now < end and state.must_probe:
-        decision = state.after_probe(LOCKED, now, random)
-        if isinstance(decision, Stop):
-            break
-        assert isinstance(decision, Wait)
-        delays.append(decision.seconds)
-        now += decision.seconds
-    return delays
+def test_this_machine_is_no_outage_of_the_server() -> None:
+    """No descriptor left says nothing of the server."""
+    shared = Outage()
+    follow(new_state(outage=shared), NEVER, error=ResourceExhausted("no descriptor"))
+    assert shared.since is None
 
 
-@pytest.mark.parametrize("random", RANDOMS)
-@pytest.mark.parametrize("min_delay", [0.25, 0.5, 5.0])
-def test_ask_then_send(min_delay: float, random: float) -> None:
-    """The first 409 costs a body; then a question after 0.5 s, and every 2 s, give or take 25 %."""
-    state = new_state(min_delay=min_delay)
-    first = waited(state, BUSY, 0.0, random)
-    assert min_delay * 0.75 <= first <= min_delay * 1.25
-    assert first >= 0.25
-    assert state.must_probe
-    later = ask_until(state, 60, first, random)
-    assert max(later[:2]) <= max(2.5, min_delay * 1.25)
-    assert all(max(2, min_delay) * 0.75 <= delay <= max(2, min_delay) * 1.25 for delay in later[2:])
-    assert len(later) >= 60 // (max(2, min_delay) * 1.25) - 1
-    assert state.after_probe(None, 60, random) is None  # free: send now
-    assert not state.must_probe
+@pytest.mark.parametrize("kind", [IDEMPOTENT, ONCE])
+def test_a_reply_that_is_too_large_would_be_so_again(kind: RetrySafety) -> None:
+    """It ends the call at once."""
+    error = ReplyTooLarge("longer than 1 MiB")
+    assert stopped(follow(new_state(kind), UNKNOWN, error=error)) is error
 
 
-@pytest.mark.parametrize(
-    ("size", "probe", "asks"),
-    [
-        (64 * 1024, True, False),
-        (64 * 1024 + 1, True, True),
-        (LARGE, True, True),
-        (LARGE, False, False),
-        (None, True, False),  # a link
-    ],
-)
-def test_what_is_asked_for(size: int | None, probe: bool, asks: bool) -> None:
-    """A document of up to 64 KiB, or a link, is its own question; ``probe=False`` never asks."""
-    state = new_state(size=size, probe=probe)
-    assert isinstance(follow(state, BUSY), Wait)
-    assert state.must_probe is asks
-
-
-def test_documents_without_questions_come_ever_more_rarely() -> None:
-    """Delays grow with the time waited, and on a slow line with the time of a body."""
-    state, now, delays = new_state(probe=False), 0.0, []
-    while now < 250:
-        delays.append(waited(state, BUSY, now))
-        now += delays[-1]
-    assert delays[0] == 0.5
-    assert max(delays) == 7.5
-    assert len(delays) < 60
-    slow = new_state(probe=False)
-    assert waited(slow, BUSY, 100, body_seconds=100) >= 50
-    assert waited(slow, BUSY, 150, body_seconds=100) >= 50
-
-
-def test_two_vain_bodies_and_no_more_questions() -> None:
-    """A server that says *free* and then 409, twice in a row, is asked no more, by no call."""
-    probe_reliability = ProbeReliability()
-    state = new_state(probe_reliability=probe_reliability)
-    follow(state, BUSY, 0)
-    for now, still_asks in ((10, True), (20, False)):
-        assert state.must_probe
-        assert state.after_probe(None, now, 0.5) is None
-        follow(state, BUSY, now)
-        assert state.must_probe is still_asks
-    other = new_state(probe_reliability=probe_reliability)
-    follow(other, BUSY, 30)
-    other.set_doubt(25.0)
-    assert not other.must_probe
-
-
-def test_bodies_that_are_not_vain_in_a_row() -> None:
-    """A document that is accepted right after *free* shows that the answers can be believed."""
-    probe_reliability = ProbeReliability()
-    for now in range(0, 1000, 100):
-        state = new_state(probe_reliability=probe_reliability)
-        follow(state, BUSY, now)
-        for verdict in (BUSY, ACCEPTED):
-            assert state.must_probe
-            state.after_probe(None, now + 10, 0.5)
-            follow(state, verdict, now + 10)
-
-
-@pytest.mark.parametrize("random", RANDOMS)
-@pytest.mark.parametrize("size", [1000, LARGE])
-def test_any_one_lock_is_waited_for_until_it_must_have_ended(size: int, random: float) -> None:
-    """By default 300 s and 30 s more; the error says for how long and that it must be free."""
-    state, now = new_state(size=size), 0.0
-    decision = follow(state, BUSY, now, random)
-    while isinstance(decision, Wait):
-        now += decision.seconds
-        decision = (
-            state.after_probe(LOCKED, now, random)
-            if state.must_probe
-            else follow(state, BUSY, now, random)
-        )
-    error = stopped(decision)
-    assert isinstance(error, RoomBusy)
-    assert 329.7 <= now <= 330
-    assert error.waited == pytest.approx(now)
-    assert (error.held_by, error.free_in, error.reason) == ("another client", 0, "in use")
-
-
-def test_another_lock_is_waited_for_anew() -> None:
-    """Once the room was free, the next 409 is another lock."""
-    state = new_state()
-    follow(state, BUSY, 0)
-    ask_until(state, 290, 0.5)
-    assert state.after_probe(None, 290, 0.5) is None
-    assert isinstance(follow(state, BUSY, 290), Wait)
-    assert sum(ask_until(state, 1e9, 290.5)) >= 310
-
-
-@pytest.mark.parametrize(("max_wait", "queued"), [(0, 0), (0.1, 0), (0.2, 0), (5, 5), (5, 4.9)])
-def test_no_time_to_wait_means_no_wait(max_wait: float, queued: float) -> None:
-    """``max_wait=0`` never waits, and a rest below 0.25 s is no wait either."""
-    state = new_state(max_wait=max_wait)
-    state.queued(queued)
-    error = stopped(follow(state, BUSY))
-    assert isinstance(error, RoomBusy)
-    assert (error.waited, error.free_in) == (queued, 300)
-
-
-@pytest.mark.parametrize("kind", ["409", "doubt", "small", "no questions"])
-@pytest.mark.parametrize(("max_wait", "queued"), [(0.3, 0), (7, 3), (60, 0), (1000, 600)])
-def test_a_number_limits_the_sum_of_waits(max_wait: float, queued: float, kind: str) -> None:
-    """Local queue, 409 and doubt together; the last try is at the edge, not far before."""
-    state = new_state(
-        max_wait=max_wait, size=1000 if kind == "small" else LARGE, probe=kind != "no questions"
-    )
-    assert state.queue_limit() == max_wait
-    state.queued(queued)
-    assert state.queue_limit() == max_wait - queued
-    state.set_doubt(95.0 if kind == "doubt" else None)
-    assert state.must_probe is (kind == "doubt")
-    now, total = 100.0, queued
-    decision: Any = None
-    for _ in range(10_000):
-        decision = (
-            state.after_probe(LOCKED, now, 0.5) if state.must_probe else follow(state, BUSY, now)
-        )
-        if isinstance(decision, Stop):
-            break
-        now, total = now + decision.seconds, total + decision.seconds
-    assert isinstance(decision, Stop)
-    assert max_wait - 0.3 <= total <= max_wait + 1e-6
-
-
-def test_sending_into_a_free_room_is_no_wait() -> None:
-    """What was sent after *free* and cut off is sent again, however long it took."""
-    unlimited: dict[str, Any] = {}
-    for limits in ({"max_wait": 10}, unlimited):
-        state = new_state(**limits)
-        follow(state, BUSY, 0)
-        state.after_probe(None, 1, 0.5)
-        assert isinstance(state.decide(result(PARTIAL, 1, 400), 401, 0.5), Wait)
-        small = new_state(size=1000, **limits)
-        follow(small, BUSY, 0)
-        assert isinstance(small.decide(result(PARTIAL, 1, 400), 401, 0.5), Wait)
-
-
-def test_waiting_for_a_place_is_not_waiting_for_the_room() -> None:
-    """A batch's concurrency limit does not use up ``max_wait``."""
-    state = new_state(max_wait=10)
-    follow(state, BUSY, 0)
-    state.paused(500)
-    assert sum(ask_until(state, 1e9, 500)) == pytest.approx(10, abs=0.3)
-
-
-# --- a room in doubt -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("probe", [True, False])
-def test_whose_lock_it_is(probe: bool) -> None:
-    """Our own lost upload, until its lock must have ended; then another client."""
-    own = new_state(max_wait=0, probe=probe)
-    own.set_doubt(since=-10.0)
-    assert own.must_probe is probe
-    error = stopped(own.after_probe(LOCKED, 0, 0.5) if probe else follow(own, BUSY, 0))
-    assert isinstance(error, RoomBusy)
-    assert (error.held_by, error.free_in) == ("an upload of unknown outcome", 290)
-    late, now = new_state(probe=probe), 0.0
-    late.set_doubt(since=-10.0)
-    decision: Any = None
-    while not isinstance(decision, Stop):
-        decision = (
-            late.after_probe(LOCKED, now, 0.5) if late.must_probe else follow(late, BUSY, now)
-        )
-        now += decision.seconds if isinstance(decision, Wait) else 0
-    assert isinstance(decision.error, RoomBusy)
-    assert now > 290
-    assert decision.error.held_by == "another client"
+def test_an_upload_goes_on_in_another_process() -> None:
+    """All that counts is saved, as ages; the time between both processes does not count."""
+    state = new_state(max_outage=50.0, max_wait=100.0)
+    follow(state, BUSY, 10)
+    follow(state, NEVER, 12)
+    follow(state, PARTIAL, 14)
+    saved = state.saved(20)
+    other = new_state(max_outage=50.0, max_wait=100.0)
+    other.restore(saved, 1020)
+    assert other.saved(1020) == saved
+    for one, now in ((state, 20), (other, 1020)):
+        assert isinstance(follow(one, PARTIAL, now), Wait)
+        assert isinstance(follow(one, PARTIAL, now), Stop)

@@ -102,7 +102,7 @@ async def told(*script: Act, data: Any = PDF, **settings: Any) -> EventRecorder:
         ([busy()], {"max_wait": 0}, [*ONE, "Finished"], "busy", 1),
         ([reply(429, b"", "0")] * 5, {}, [*ONE, "RetryScheduled"] * 4 + [*ONE, LAST],
          "throttled", 5),
-        ([absent()], {"data": LARGE}, ["Finished"], "refused", 0),
+        ([reply(401, b"")], {"preflight": True}, ["Finished"], "refused", 0),
         ([hanging(take=1)], {"timeout": 5}, [ONE[0], "Finished"], "partial", 1),
         ([accepted()], {"data": LINK}, [ONE[0], "Finished"], "accepted", 1),
         ([], {"data": b""}, ["Finished"], "never sent", 0),

@@ -35,8 +35,10 @@ from meeting_async.errors import (
     RequestRefused,
     RoomBusy,
     RoomNotActive,
+    RoomNotFound,
     Throttled,
     TransportError,
+    UnexpectedReply,
     UploadInterrupted,
     UploadOutcomeUnknown,
 )
@@ -140,7 +142,7 @@ COURSES: list[tuple[str, list[Act], dict[str, Any], Any, float, float]] = [
     ),
     (
         "at least once",
-        [lost(), busy(), reply(400, b""), accepted()],
+        [lost(), busy(), reply(400, record("INVALID_PARAMETERS")), accepted()],
         {"delivery": "at_least_once"},
         UploadReceipt, 0.6, 1.2,
     ),
@@ -152,7 +154,7 @@ COURSES: list[tuple[str, list[Act], dict[str, Any], Any, float, float]] = [
     ),
     (
         "lost, then refused",
-        [lost(), reply(400, b""), refused()],
+        [lost(), reply(400, record("INVALID_PARAMETERS")), refused()],
         {"delivery": "at_least_once"},
         UploadOutcomeUnknown, 0.25, 0.5,
     ),
@@ -233,19 +235,38 @@ def test_ask_then_send(run: Run, seconds: float) -> None:
 @pytest.mark.parametrize(
     "answer",
     [
-        reply(400, b""),
+        reply(400, record("INVALID_PARAMETERS")),
+        reply(400, record("INTERNAL_SERVER_ERROR")),
+        reply(500, record("INTERNAL_SERVER_ERROR")),
+        accepted(),
+    ],
+)
+def test_any_other_answer_of_the_server_means_free(run: Run, answer: Act) -> None:
+    """The interface leaves the answer to an empty form open."""
+    outcome, transport, _ = run(lambda: course(busy(), answer, accepted(), data=ASKED))
+    assert isinstance(outcome, UploadReceipt)
+    assert transport.kinds == ["upload", "probe", "upload"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
         reply(200, b"<html>"),
-        reply(401, b""),
+        reply(400, b"<html>"),
+        reply(502, b"<html>"),
         reply(503, b"", "9"),
         lost(),
         unreachable(),
     ],
 )
-def test_all_but_409_means_send(run: Run, answer: Act) -> None:
-    """The interface leaves the answer to an empty form open."""
-    outcome, transport, _ = run(lambda: course(busy(), answer, accepted(), data=ASKED))
+def test_no_answer_of_the_server_is_asked_again(run: Run, answer: Act) -> None:
+    """A proxy does not know whether the room is free."""
+    free = reply(400, record("INVALID_PARAMETERS"))
+    outcome, transport, _ = run(
+        lambda: course(busy(), answer, busy(), free, accepted(), data=ASKED)
+    )
     assert isinstance(outcome, UploadReceipt)
-    assert transport.kinds == ["upload", "probe", "upload"]
+    assert transport.kinds == ["upload", "probe", "probe", "probe", "upload"]
 
 
 def test_a_server_that_lies_about_its_rooms(run: Run) -> None:
@@ -276,9 +297,7 @@ def test_the_wall_clock_does_not_matter(run: Run, monkeypatch: pytest.MonkeyPatc
         return now[0]
 
     monkeypatch.setattr(time, "time", jumping)
-    outcome, _, seconds = run(
-        lambda: course(busy(), reply(400, b""), accepted(), data=ASKED, timeout=5)
-    )
+    outcome, _, seconds = run(lambda: course(busy(), accepted(), accepted(), data=ASKED, timeout=5))
     assert isinstance(outcome, UploadReceipt)
     assert seconds < 1
 
@@ -291,14 +310,15 @@ def test_the_wall_clock_does_not_matter(run: Run, monkeypatch: pytest.MonkeyPatc
     [
         (reply(401, record("INVALID_API_KEY")), AuthenticationFailed),
         (reply(401, record("INVALID_TOKEN_OR_SIGNATURE")), AuthenticationFailed),
-        (absent(), RoomNotActive),
-        (reply(404, b"<html>"), RequestRefused),
-        (reply(302, b""), RequestRefused),
+        (reply(401, b"<html>"), AuthenticationFailed),
+        (reply(200, b"<html>"), UnexpectedReply),
+        (reply(404, b"<html>"), UnexpectedReply),
+        (reply(302, b""), UnexpectedReply),
     ],
 )
-def test_a_clear_refusal_costs_300_bytes(run: Run, answer: Act, error: type[MeetingError]) -> None:
-    """A wrong URL, key, secret or room is found out before 30 MB are sent."""
-    outcome, transport, _ = run(lambda: course(answer, data=LARGE))
+def test_a_wrong_setting_costs_300_bytes(run: Run, answer: Act, error: type[MeetingError]) -> None:
+    """A wrong URL, key or secret is found out before anything of the document is sent."""
+    outcome, transport, _ = run(lambda: course(answer, preflight=True))
     assert type(outcome) is error
     assert transport.kinds == ["question"]
     request = transport.visits[0].request
@@ -310,43 +330,90 @@ def test_a_clear_refusal_costs_300_bytes(run: Run, answer: Act, error: type[Meet
     assert outcome.document == "deck.pdf"
 
 
+@pytest.mark.parametrize("denied", ["ROOM_NOT_FOUND", "ROOM_NOT_ACTIVE", "INVALID_PARAMETERS"])
+def test_the_empty_form_overrules_the_check(run: Run, denied: str) -> None:
+    """A check that denies a running room does not keep a document from it."""
+    answers = reply(200, record(denied)), reply(400, record("INVALID_PARAMETERS")), accepted()
+    outcome, transport, _ = run(lambda: course(*answers, preflight=True))
+    assert isinstance(outcome, UploadReceipt)
+    assert transport.kinds == ["question", "probe", "upload"]
+
+
+@pytest.mark.parametrize(
+    ("code", "error"), [("ROOM_NOT_FOUND", RoomNotFound), ("ROOM_NOT_ACTIVE", RoomNotActive)]
+)
+def test_two_answers_deny_a_room(run: Run, code: str, error: type[MeetingError]) -> None:
+    """Then nothing of the document is sent."""
+    answers = absent(), reply(400, record(code))
+    outcome, transport, _ = run(lambda: course(*answers, preflight=True))
+    assert type(outcome) is error
+    assert transport.kinds == ["question", "probe"]
+
+
 @pytest.mark.parametrize(
     "answer",
-    [accepted(), reply(200, {}), reply(200, b"<html>"), reply(429, b"", "9"), reply(503, b"", "9"),
-     lost(), reply(500, record("INTERNAL_SERVER_ERROR")), reply(408, b"")],
-)  # fmt: skip
-def test_anything_else_means_try(run: Run, answer: Act) -> None:
-    """Only a clear refusal stops the upload; it is looked once for all its attempts."""
-    script = [answer, reply(429, b"", "5"), accepted()]
-    outcome, transport, seconds = run(lambda: course(*script, data=LARGE))
+    [reply(500, record("INTERNAL_SERVER_ERROR")), reply(408, b""), reply(502, b"<html>"), lost()],
+)
+def test_a_check_without_answer_is_repeated(run: Run, answer: Act) -> None:
+    """Nothing is sent before the server has answered; a lost attempt makes it ask again."""
+    script = [answer, answer, accepted(), reply(429, b"", "5"), accepted()]
+    outcome, transport, _ = run(lambda: course(*script, preflight=True))
     assert isinstance(outcome, UploadReceipt)
-    assert transport.kinds == ["question", "upload", "upload"]
-    assert 5 <= seconds <= 6.25
-    assert len(outcome.attempts) == 2
+    assert transport.kinds == ["question", "question", "question", "upload", "upload"]
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_check_that_is_throttled_waits(run: Run, status: int) -> None:
+    """Not one byte of the document follows before the hint."""
+    script = [reply(status, b"", "30"), accepted(), accepted()]
+    outcome, transport, seconds = run(lambda: course(*script, preflight=True))
+    assert isinstance(outcome, UploadReceipt)
+    assert transport.kinds == ["question", "question", "upload"]
+    assert seconds >= 30
 
 
 def test_who_is_looked_for(run: Run) -> None:
-    """Above 256 KiB, once per room and 30 s, for derived clients, too; or never."""
+    """Every document, once per room and 30 s, for derived clients, too; or never."""
 
     async def main() -> None:
         transport = Scripted(then=lambda _: accepted())
-        async with client_of(transport) as client:
-            await upload(client, LARGE[:-1])
-            assert transport.kinds == ["upload"]
-            await upload(client, LARGE)
+        async with client_of(transport, preflight=True) as client:
+            await upload(client, PDF)
             await upload(client.with_options(allow_images=True), LARGE)
-            assert transport.kinds[1:] == ["question", "upload", "upload"]
+            assert transport.kinds == ["question", "upload", "upload"]
             await upload(client, LARGE, "room02")
             await client.get_active_room_info("room03")
             await upload(client, LARGE, "room03")
-            assert transport.kinds[4:] == ["question", "upload", "question", "upload"]
+            assert transport.kinds[3:] == ["question", "upload", "question", "upload"]
             await anyio.sleep(29.9)
             await upload(client, LARGE)
             await anyio.sleep(0.2)
             await upload(client, LARGE)
-            assert transport.kinds[8:] == ["upload", "question", "upload"]
+            assert transport.kinds[7:] == ["upload", "question", "upload"]
             await upload(client.with_options(preflight=False), LARGE, "room04")
-            assert transport.kinds[11:] == ["upload"]
+            assert transport.kinds[10:] == ["upload"]
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("trouble", "kinds"),
+    [
+        (lost(), ["question", "probe", "upload"]),
+        (reply(502, b"<html>"), ["question", "probe", "upload"]),
+        (conversion_failed(), ["question", "upload"]),
+    ],
+)
+def test_trouble_makes_it_look_again(run: Run, trouble: Act, kinds: list[str]) -> None:
+    """The server may have been restarted."""
+
+    async def main() -> None:
+        transport = Scripted(accepted(), trouble, then=lambda _: accepted())
+        async with client_of(transport, preflight=True) as client:
+            with pytest.raises(MeetingError):
+                await upload(client, PDF)
+            await upload(client, PDF)
+            assert transport.kinds == ["question", "upload", *kinds]
 
     run(main)
 
@@ -354,7 +421,7 @@ def test_who_is_looked_for(run: Run) -> None:
 def test_a_look_that_finds_nobody_is_an_attempt(run: Run) -> None:
     """Without a connection the upload backs off, and looks again."""
     script = [unreachable(), unreachable(), accepted(), accepted()]
-    outcome, transport, seconds = run(lambda: course(*script, data=LARGE))
+    outcome, transport, seconds = run(lambda: course(*script, preflight=True))
     assert isinstance(outcome, UploadReceipt)
     assert transport.kinds == ["question", "question", "question", "upload"]
     assert 0.75 <= seconds <= 1.5
@@ -487,7 +554,8 @@ async def test_a_load_balancer_that_hangs_up_leaves_no_doubt() -> None:
             yield PDF
 
         document = Document.from_stream(data(), "deck.pdf", size=len(PDF), replayable=False)
-        async with MeetingClient(peer.url, api_key=KEY, api_secret=SECRET) as client:
+        keys: Any = {"api_key": KEY, "api_secret": SECRET}
+        async with MeetingClient(peer.url, **keys, preflight=False) as client:
             with pytest.raises(TransportError):  # an unknown outcome is none
                 await client.upload_whiteboard_file("room01", document)
 

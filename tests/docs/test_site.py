@@ -21,7 +21,7 @@ import pytest
 import meeting_async
 from meeting_async import Event, LockPolicy, MeetingClient, RetryPolicy, Timeouts, errors
 from meeting_async._client import ClientOptions
-from meeting_async._config import settings_from
+from meeting_async._config import Environment, settings_from
 from meeting_async.redis import RedisRoomLocks
 from meeting_async.transports import HttpxTransport
 
@@ -84,12 +84,12 @@ def test_environment_variables() -> None:
     """The page has the variables that are read."""
     seen = []
 
-    class Environment(dict[str, str]):
+    class Variables(dict[str, str]):
         def get(self, name: str, default: Any = None) -> Any:
             seen.append(name)
             return default
 
-    settings_from(Environment())
+    settings_from(Environment(Variables()))
     assert sorted(set(seen)) == sorted(
         row[0].strip("`") for row in rows("settings.md", "Environment variables")
     )

@@ -94,7 +94,6 @@ async def test_bad_reads_are_named(bad: Any, said: str, data: bytes) -> None:
     """Text, nothing, too much."""
     file = own_file(data)
     async with prepared_document(file) as prepared:
-        prepared.release()
         file.read = bad
         with pytest.raises(DocumentUnreadable, match=said) as caught:
             await attempt(prepared)
@@ -118,7 +117,6 @@ async def test_a_file_that_ends_early_is_never_complete() -> None:
     for data in (LARGE, SMALL):
         file = own_file(data)
         async with prepared_document(file) as prepared:
-            prepared.release()
             file.read = lambda _size: b""
             with pytest.raises(DocumentChanged, match="ended after 0 of"):
                 await attempt(prepared)

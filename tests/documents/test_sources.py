@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import anyio
 import pytest
 
-from meeting_async._documents import file_content
 from meeting_async.errors import DocumentUnreadable
 from support.interruptions import cancelled_by_scope, cancelled_natively
 from support.leaks import descriptors, temporary_files, threads_idle
@@ -179,27 +177,3 @@ async def _broken_off(document: Opened) -> None:
         for _ in range(3):
             await anext(chunks, b"")
         raise ConnectionError("reset by peer")
-
-
-async def test_a_waiting_upload_keeps_no_bytes(tmp_path: Path) -> None:
-    """What was read along when a small file was measured is dropped on request, or by others."""
-    async with opened("path", SMALL, tmp_path) as document, anyio.create_task_group() as group:
-        waiting = anyio.Event()
-        contents = []
-        for number in range(file_content.MAX_KEPT * 2):
-            contents.append(await group.start(_prepared, document, waiting))
-            if number == 0:
-                contents[0].release()
-                assert contents[0].data is None
-        kept = [content for content in contents if content.data is not None]
-        assert len(kept) == file_content.MAX_KEPT
-        assert await (await contents[0].open()).read(len(SMALL)) == SMALL
-        waiting.set()
-    gc.collect()
-
-
-async def _prepared(document: Opened, waiting: anyio.Event, *, task_status: Any) -> None:
-    prepare = prepared_document(document.value)
-    async with prepare as prepared:
-        task_status.started(prepared.content)
-        await waiting.wait()

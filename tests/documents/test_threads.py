@@ -15,8 +15,8 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from meeting_async._documents import threads
-from meeting_async._documents.threads import MAX_RUNNING, in_thread
+from meeting_async import _threads as threads
+from meeting_async._threads import MAX_RUNNING, in_thread
 from support.leaks import threads_idle, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
@@ -157,7 +157,7 @@ def test_a_closed_loop_disturbs_no_thread() -> None:
 
 def _run(code: str) -> subprocess.CompletedProcess[str]:
     head = "import anyio, os, sys, threading\n"
-    head += "from meeting_async._documents.threads import in_thread\n"
+    head += "from meeting_async._threads import in_thread\n"
     command = [sys.executable, "-X", "dev", "-W", "error", "-c", head + code]
     return subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
 

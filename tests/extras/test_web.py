@@ -38,6 +38,7 @@ STATUSES = {
     "ConnectFailed": 502,
     "ResourceExhausted": 502,
     "ConnectionLost": 502,
+    "ReplyTooLarge": 502,
     "TransferTimeout": 502,
     "UploadInterrupted": 502,
     "UploadOutcomeUnknown": 202,

@@ -28,11 +28,10 @@ def resolves(monkeypatch: pytest.MonkeyPatch) -> Resolve:
     """Let every name stand for the given addresses."""
 
     def resolve(*addresses: str) -> None:
-        async def lookup(host: str, port: int, **_options: Any) -> list[tcp.Address]:
-            await anyio.lowlevel.checkpoint()
+        def lookup(host: str, port: int, **_options: Any) -> list[tcp.Address]:
             return [row(address) for address in addresses]
 
-        monkeypatch.setattr(anyio, "getaddrinfo", lookup)
+        monkeypatch.setattr(socket, "getaddrinfo", lookup)
 
     return resolve
 
@@ -225,13 +224,13 @@ async def test_a_lookup_without_descriptors(
 ) -> None:
     """Resolvers then say that the name is unknown, which it is not."""
 
-    async def unknown(*_args: object, **_options: object) -> None:
+    def unknown(*_args: object, **_options: object) -> None:
         raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
 
     def no_socket(*_args: object) -> socket.socket:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(anyio, "getaddrinfo", unknown)
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
     if exhausted:
         monkeypatch.setattr(socket, "socket", no_socket)
     transport = HttpxTransport()

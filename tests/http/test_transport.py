@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -419,11 +421,11 @@ async def test_closing_ends_what_is_connecting(
         }
         if where == "looking up":
 
-            async def lookup(*_args: object, **_options: object) -> list[object]:
-                await anyio.sleep(5)
+            def lookup(*_args: object, **_options: object) -> list[object]:
+                time.sleep(1)
                 return []
 
-            monkeypatch.setattr(anyio, "getaddrinfo", lookup)
+            monkeypatch.setattr(socket, "getaddrinfo", lookup)
         proxy = peer.url if where == "tunnelling" else None
         transport = HttpxTransport(verify=False, proxy=proxy)
         form = Form()

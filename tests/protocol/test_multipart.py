@@ -58,7 +58,7 @@ def test_a_form_to_the_byte() -> None:
         ("C:\\Users\\anna\\deck.pdf", "deck.pdf"),
         ("a/b\\c/deck.pdf", "deck.pdf"),
         ("C:deck.pdf", "C_deck.pdf"),
-        (".hidden", ".hidden"),
+        (" .hidden.pdf. ", "hidden.pdf"),
         ("u\u0308bung.pdf", "übung.pdf"),  # NFD to NFC
         ('a"b<c>d:e|f?g*h.pdf', "a_b_c_d_e_f_g_h.pdf"),
         ("a\r\nb\tc\x1b\x7f\x85.pdf", "a__b_c___.pdf"),

@@ -288,7 +288,7 @@ def test_json_request_to_the_byte() -> None:
     assert (request.connect_timeout, request.stall_timeout) == (1.0, 2.0)
     assert request.reply_timeout == 3
     assert request.idempotent
-    assert request.max_reply_bytes == 16 * 1024**2
+    assert request.max_reply_bytes == 1024**2
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,14 @@ import attrs
 import pytest
 
 from meeting_async import _config
-from meeting_async._config import settings_from
+from meeting_async._config import Environment
 from meeting_async._policies import LockPolicy, RetryPolicy, Timeouts
 from meeting_async.errors import ConfigurationError
+
+
+def read(variables: Mapping[str, str]) -> dict[str, Any]:
+    """Read settings from variables."""
+    return _config.settings_from(Environment(variables))
 
 
 def test_defaults() -> None:
@@ -90,7 +96,7 @@ PLAIN = {"allow_plaintext": False}
 
 def test_all_variables() -> None:
     """Each has its argument; unset and empty ones are left out; the secret does not show."""
-    settings = settings_from(
+    settings = read(
         {
             "MEETING_BASE_URL": "https://meet.example.com",
             "MEETING_API_KEY": "devkey",
@@ -107,9 +113,9 @@ def test_all_variables() -> None:
         "allow_plaintext": True,
     }
     assert "hush" not in f"{settings!r} {settings['api_secret']}"
-    assert settings_from({"HOME": "/root", "meeting_base_url": "x"}) == PLAIN
+    assert read({"HOME": "/root", "meeting_base_url": "x"}) == PLAIN
     names = ("BASE_URL", "API_KEY", "API_SECRET", "API_SECRET_FILE", "ALLOW_PLAINTEXT")
-    assert settings_from({f"MEETING_{name}": "" for name in names}) == PLAIN
+    assert read({f"MEETING_{name}": "" for name in names}) == PLAIN
 
 
 @pytest.mark.parametrize(
@@ -123,7 +129,7 @@ def test_the_secret_from_a_file(tmp_path: Path, content: bytes, secret: bytes) -
     """The file's bytes, without the line break that editors put at its end."""
     path = tmp_path / "secret"
     path.write_bytes(content)
-    settings = settings_from({"MEETING_API_SECRET_FILE": str(path), "MEETING_API_SECRET": ""})
+    settings = read({"MEETING_API_SECRET_FILE": str(path), "MEETING_API_SECRET": ""})
     assert settings == PLAIN | {"api_secret": secret}
     assert "hush" not in repr(settings)
 
@@ -151,7 +157,7 @@ def test_unusable_variables(
     if "MEETING_API_SECRET_FILE" not in variables:
         variables = {"MEETING_API_SECRET": "hush", **variables}
     with pytest.raises(ConfigurationError) as caught:
-        settings_from(variables)
+        read(variables)
     assert caught.value.field == field
     report = traceback.TracebackException.from_exception(caught.value, capture_locals=True)
     frames = [frame.locals for frame in report.stack if frame.filename == _config.__file__]
@@ -168,4 +174,4 @@ def test_unusable_variables(
 )
 def test_booleans(text: str, value: Any) -> None:
     """The usual words, in any case."""
-    assert settings_from({"MEETING_ALLOW_PLAINTEXT": text}) == {"allow_plaintext": value}
+    assert read({"MEETING_ALLOW_PLAINTEXT": text}) == {"allow_plaintext": value}

@@ -23,11 +23,11 @@ E = TypeVar("E", bound=Event)
 
 KEY, SECRET = "key-0f-the-app", "secret-0f-the-app"
 PDF = b"%PDF-1.7".ljust(1000, b"\n")
-"""A document of 1,000 bytes: its own question, and too small to look first."""
+"""A document of 1,000 bytes: its own question."""
 ASKED = b"%PDF-1.7".ljust(64 * 1024 + 1, b"\n")
 """The smallest document that is preceded by a question once its room was locked."""
 LARGE = b"%PDF-1.7".ljust(256 * 1024 + 1, b"\n")
-"""The smallest document whose room is asked for first."""
+"""A document that takes several chunks."""
 IN_DOCUMENT = 500
 """To be taken of a form with `PDF`: all but the closing boundary."""
 
@@ -118,7 +118,11 @@ class EventRecorder:
 
 
 def client_of(transport: FakeRooms, **settings: Any) -> MeetingClient:
-    """Make a client of a fake transport; the client locks rooms with the rest of its loop."""
+    """Make a client of a fake transport; the client locks rooms with the rest of its loop.
+
+    It does not check rooms, unless a test is about that: ``preflight=True``.
+    """
+    settings = {"preflight": False, **settings}
     if "signer" not in settings:
         settings = {"api_key": KEY, "api_secret": SECRET, **settings}
     waits = {name: settings.pop(name) for name in ("probe", "window") if name in settings}

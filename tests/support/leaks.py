@@ -11,7 +11,7 @@ from pathlib import Path
 
 import anyio
 
-from meeting_async._documents import threads
+from meeting_async import _threads as threads
 
 
 def descriptors() -> collections.Counter[str]:

@@ -70,10 +70,6 @@ class Prepared:
         """Whether no other attempt can be made."""
         return self.content.is_consumed
 
-    def release(self) -> None:
-        """Drop what was read ahead."""
-        self.content.release()
-
     @asynccontextmanager
     async def open_form(self, boundary: str) -> AsyncGenerator[tuple[bytes, MultipartBody]]:
         """Make the form of an attempt."""

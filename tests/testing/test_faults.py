@@ -24,7 +24,7 @@ from support.raw_http import (
 )
 
 HTML = b"<html><h1>Bad Gateway</h1></html>"
-ASK = call(INFO, {"room_id": "room01"})
+ASK = call("/auth/room/isRoomActive", {"room_id": "room01"})
 
 
 def rest(peer: socket.socket, raw: bytes) -> bytes | None:
@@ -67,11 +67,16 @@ def test_any_reply_at_any_moment(world: World, status: int, how: dict[str, Any],
 
 
 def test_faults_are_taken_in_their_order_and_by_path(world: World) -> None:
-    """Each request takes the first fault that is meant for it; `times` is for how many."""
+    """Each request takes the first fault that is meant for it; `times` is for how many.
+
+    A fault without a path is not for the room check that a client makes before an upload.
+    """
     server = world.server
     server.reply_next(503, path="/room/uploadWhiteboardFile", times=2)
-    server.refuse_next("INVALID_API_KEY", path="/auth/room/getActiveRoomInfo/")
+    server.refuse_next("INVALID_API_KEY", path="/auth/room/isRoomActive/")
     server.reply_next(418)
+    check = call(INFO, {"room_id": "room01"})
+    assert world.talk(check).status == 200
     assert [world.talk(raw).status for raw in (ASK, ASK, upload(), upload(), upload(), ASK)] == [
         *(401, 418),
         *(503, 503, 200),

@@ -104,7 +104,7 @@ def test_a_room_from_its_creation_to_its_end(world: World, spell: Any) -> None:
     assert [room["room_info"]["room_id"] for room in rooms] == ["room01", "fresh"]
     assert rooms[1]["room_info"]["joined_participants"] == "2"
     assert ask("endRoom", {"room_id": "fresh"})["status"] is True
-    assert ask("endRoom", {"room_id": "fresh"})["status_code"] == "ROOM_NOT_ACTIVE"
+    assert ask("endRoom", {"room_id": "fresh"})["status_code"] == "ROOM_NOT_FOUND"
     result = ask("fetchPastRooms", {"room_ids": ["fresh"], "order_by": "ASC"})["result"]
     assert result["total_rooms"] == "1"
     (past,) = result["rooms_list"]
@@ -130,9 +130,11 @@ def test_rooms_are_created_by_the_rules(world: World, body: object) -> None:
     assert list(world.server.rooms) == ["room01"]
 
 
-@pytest.mark.parametrize("user", [None, {}, {"name": "Ada"}, {"user_id": "ada"}, "Ada"])
+@pytest.mark.parametrize(
+    "user", [None, {}, {"name": "Ada"}, {"user_id": "ada"}, "Ada", ADA | {"user_id": "u.1"}]
+)
 def test_a_token_needs_a_user(world: World, user: object) -> None:
-    """With a name and an id; else INVALID_PARAMETERS."""
+    """With a name and an id of plain characters; else INVALID_PARAMETERS."""
     answer = world.talk(call("/auth/room/getJoinToken", {**ROOM, "user_info": user}))
     assert answer.code == (200, "INVALID_PARAMETERS")
 
@@ -168,15 +170,66 @@ def test_paths_have_no_case_and_no_last_slash(world: World, path: str) -> None:
         (INFO, "GET"),
         (UPLOAD, "GET"),
         (UPLOAD, "PUT"),
-        ("/room/getActiveRoomInfo", "POST"),
+        ("/auth", "POST"),
         ("/auth/recording/fetch", "POST"),
-        ("/", "GET"),
-        ("/files/9/x.pdf", "GET"),
+        ("/auth/healthCheck", "GET"),
     ],
 )
+def test_a_path_below_auth_that_is_not_there(world: World, path: str, method: str) -> None:
+    """The key and the signature are examined first, for other methods than POST too; then 404."""
+    signed = {"API-KEY": "devkey", "HASH-SIGNATURE": sign(b"")}
+    for headers, answer in (
+        ({}, (401, "MISSING_REQUIRED_PARAMETER")),
+        ({**signed, "API-KEY": "no"}, (401, "INVALID_API_KEY")),
+        ({**signed, "HASH-SIGNATURE": "no"}, (401, "INVALID_TOKEN_OR_SIGNATURE")),
+        (signed, (404, "Not Found")),
+    ):
+        assert world.talk(request(path, b"", headers, method)).code == answer
+
+
+@pytest.mark.parametrize(
+    ("path", "method"),
+    [("/room/getActiveRoomInfo", "POST"), ("/", "GET"), ("/files/9/x.pdf", "GET")],
+)
 def test_what_is_not_there(world: World, path: str, method: str) -> None:
-    """404 in plain text, for other methods than POST too."""
+    """404 in plain text, without a key."""
     assert world.talk(request(path, b"", {}, method)).code == (404, "Not Found")
+
+
+@pytest.mark.parametrize("path", ["/healthCheck", "/healthcheck/"])
+def test_the_health_check(world: World, path: str) -> None:
+    """A load balancer is answered without a key, in plain text."""
+    answer = world.talk(request(path, b"", {}, "GET"))
+    assert answer.code == (200, "Healthy")
+    assert answer.headers["content-type"].startswith("text/plain")
+
+
+@pytest.mark.parametrize("spell", [dict, camel])
+def test_a_broadcast(world: World, spell: Any) -> None:
+    """It needs a room and one of two messages; then the room, which must be there."""
+    chat, notice = {"chat_msg": {"message": "Hello"}}, {"notification_msg": {"text": "Hello"}}
+    expected: list[tuple[dict[str, Any], str]] = [
+        (ROOM | chat, "SUCCESS"),
+        (ROOM | notice, "SUCCESS"),
+        ({"room_id": "nowhere"} | chat, "ROOM_NOT_FOUND"),
+        (chat, "INVALID_PARAMETERS"),
+        (ROOM, "INVALID_PARAMETERS"),
+        (ROOM | chat | notice, "INVALID_PARAMETERS"),
+        (ROOM | {"chat_msg": {}}, "INVALID_PARAMETERS"),
+        (ROOM | {"chat_msg": "Hello"}, "INVALID_PARAMETERS"),
+        ({"room_id": "nowhere", "notification_msg": {"text": ""}}, "INVALID_PARAMETERS"),
+    ]
+    for body, code in expected:
+        answer = world.talk(call("/auth/room/broadcastToRoom", spell(body)))
+        assert answer.code == (200, code), body
+        assert answer.record["status"] is (code == "SUCCESS")
+
+
+def test_a_call_without_a_body(world: World) -> None:
+    """Neither a body nor a key: the key is named; with a signature over nothing, the body."""
+    assert world.talk(request(INFO, b"", {})).code == (401, "MISSING_REQUIRED_PARAMETER")
+    bare = call(INFO, b"", Content_Type=None, Content_Length=None)
+    assert world.talk(bare).code == (200, "INVALID_PARAMETERS")
 
 
 def test_every_request_is_recorded_without_secrets(world: World) -> None:

@@ -33,6 +33,7 @@ from support.raw_http import (
 SUCCESS = {"status": True, "msg": "file uploaded successfully", "status_code": "SUCCESS"}
 NAMED = b'{"room_id": "room01"}'
 EMPTY_FORM = part('name="probe"', b"1") + END
+CAPITALS = FORM.replace("multipart/form-data", "Multipart/Form-Data")
 
 # Computed once with: printf '%s' MESSAGE | openssl dgst -sha256 -hmac devsecret
 OPENSSL_VECTORS = {
@@ -78,7 +79,16 @@ REFUSED = [
         "no form, no Room-Id",
         upload(NAMED, Room_Id=None, Content_Type=None, HASH_SIGNATURE=sign(NAMED)),
         400,
-        "MISSING_REQUIRED_PARAMETER",
+        "INVALID_PARAMETERS",
+    ),
+    ("no body", upload(b""), 400, "INVALID_PARAMETERS"),
+    ("no body, no key", upload(b"", API_KEY=None), 401, "MISSING_REQUIRED_PARAMETER"),
+    ("type in capitals", upload(Content_Type=CAPITALS), 401, "INVALID_TOKEN_OR_SIGNATURE"),
+    (
+        "capitals, signed as no form",
+        upload(Content_Type=CAPITALS, HASH_SIGNATURE=sign(document())),
+        400,
+        "INVALID_PARAMETERS",
     ),
     ("no room", upload(room="room02"), 400, "ROOM_NOT_FOUND"),
     ("odd room id", upload(room="room 1"), 400, "INTERNAL_SERVER_ERROR"),
@@ -91,7 +101,18 @@ REFUSED = [
         400,
         "INVALID_PARAMETERS",
     ),
-    ("two files", upload(document()[: -len(END)] + document()), 400, "INVALID_PARAMETERS"),
+    (
+        "first file too large",
+        upload(document(PDF.ljust(LIMIT + 1))[: -len(END)] + document()),
+        413,
+        "INVALID_PARAMETERS",
+    ),
+    (
+        "first file refused",
+        upload(document(b"a,b\n1,2")[: -len(END)] + document()),
+        400,
+        "INVALID_PARAMETERS",
+    ),
     (
         "no form",
         upload(b"{}", Content_Type="text/plain", HASH_SIGNATURE=sign(b"{}")),
@@ -101,8 +122,11 @@ REFUSED = [
     ("long field", upload(link("x" * 70_000)), 413, "Request Entity Too Large"),
     ("size", upload(document(PDF.ljust(LIMIT + 1))), 413, "INVALID_PARAMETERS"),
     ("bad link", upload(link("http://127.0.0.1:1/x.pdf")), 400, "INTERNAL_SERVER_ERROR"),
-    ("no link", upload(link("deck.pdf")), 400, "INTERNAL_SERVER_ERROR"),
-    ("half a link", upload(link("http://[::")), 400, "INTERNAL_SERVER_ERROR"),
+    ("no link", upload(link("deck.pdf")), 400, "INVALID_PARAMETERS"),
+    ("no link, with a colon", upload(link("deck:1.pdf")), 400, "INVALID_PARAMETERS"),
+    ("half a link", upload(link("http://[::")), 400, "INVALID_PARAMETERS"),
+    ("a path as link", upload(link("/deck.pdf")), 400, "INTERNAL_SERVER_ERROR"),
+    ("no server in the link", upload(link("http:///x.pdf")), 400, "INTERNAL_SERVER_ERROR"),
     ("file link", upload(link("file:///etc/passwd")), 400, "INTERNAL_SERVER_ERROR"),
     ("head", upload(X="x" * 4096), 431, "Request Header Fields Too Large"),
 ]
@@ -122,7 +146,6 @@ BROKEN_FORMS = {
     "no end": document()[: -len(END)],
     "half an end": document()[: -len(b"--\r\n")],
     "no header end": b"--XX\r\nContent-Disposition: form-data",
-    "nothing": b"",
     "no boundary in the type": document(),
     "a long boundary": document(),
 }
@@ -183,6 +206,30 @@ def test_a_body_of_exactly_the_limit_is_read(world: World) -> None:
     assert world.talk(upload(document(PDF.ljust(LIMIT)))).status == 200
 
 
+def test_the_first_of_several_documents_or_links_is_taken(world: World) -> None:
+    """A form with two documents is no mistake; the other one is ignored, whatever it is."""
+    for second in (document(b"\x89PNG\r\n\x1a\n"), document(PDF.ljust(LIMIT + 1), "large.pdf")):
+        assert world.talk(upload(document()[: -len(END)] + second)).status == 200
+    links = link("deck.pdf")[: -len(END)] + link("http://127.0.0.1:1/x.pdf")
+    assert world.talk(upload(links)).code == (400, "INVALID_PARAMETERS")
+    assert [file.name for file in world.room.received] == ["deck.pdf", "deck.pdf"]
+
+
+def test_a_form_is_whole_without_its_last_line_break(world: World) -> None:
+    """Two bytes less, and it is stored all the same."""
+    assert world.talk(upload(document()[:-2])).status == 200
+    assert [file.content for file in world.room.received] == [PDF]
+
+
+def test_a_form_without_a_body_asks_like_an_empty_one(world: World) -> None:
+    """409 if the room is locked, else 400; nothing is listed."""
+    world.do(lambda: world.room.lock(60))
+    assert world.talk(upload(b"")).code == (409, "CONFLICT")
+    world.room.unlock()
+    assert world.talk(upload(b"")).code == (400, "INVALID_PARAMETERS")
+    assert world.room.accepted == ()
+
+
 def test_the_same_file_twice_is_two_entries(world: World) -> None:
     """Nothing deduplicates."""
     for _ in range(2):
@@ -240,6 +287,13 @@ def office(folder: str) -> bytes:
     return zipped("[Content_Types].xml", "_rels/.rels", f"{folder}/document.xml")
 
 
+WHOLE_PDF = (
+    b"%PDF-1.4\n"
+    b"1 0 obj\n<< /Type /Catalog /Pages 2 0 R >>\nendobj\n"
+    b"2 0 obj\n<< /Type /Pages /Kids [] /Count 0 >>\nendobj\n"
+    b"xref\n0 3\n0000000000 65535 f \n0000000009 00000 n \n0000000058 00000 n \n"
+    b"trailer\n<< /Size 3 /Root 1 0 R >>\nstartxref\n109\n%%EOF\n"
+)
 OPEN_DOCUMENT = b"application/vnd.oasis.opendocument."
 FILES: list[tuple[str, bytes, int]] = [
     ("pdf", PDF, 200),
@@ -253,22 +307,49 @@ FILES: list[tuple[str, bytes, int]] = [
     ("html", b"<!DOCTYPE html><title>x</title>", 400),
     ("html", b" \n<HTML><body>", 400),
     ("csv", b"a,b\n1,2\n3,4\n", 400),
+    ("csv", b"Stra\xdfe,Ort\n1,2\n", 400),
+    ("csv", b"a,b\r\n\r\n1,2\r\n", 400),
+    ("tsv", b"a\tb\n1\t2\n", 400),
+    ("txt", b"a\tb\n", 200),
+    ("txt", b"a\tb\n1\t2\t3\n", 200),
+    ("json", b'{"a": 1}', 400),
+    ("json", b'\n[\n  {"a": "\xc3\xa9"},\n  2]\n', 400),
+    ("json", b'{"notes": "' + b"x" * 17_000 + b'"}', 400),
+    ("json", b"\xef\xbb\xbf[]", 400),
+    ("txt", b"[1] Ada: Notes\n", 200),
+    ("txt", b"{" * 9000, 200),
+    ("txt", b"1843", 200),
+    ("script", b"#!/bin/sh\necho hello\n", 400),
+    ("script", b"#!/usr/bin/env python3\nprint()\n", 400),
+    ("script", b"<?php echo 1;", 400),
+    ("txt", "Grüße\n".encode("latin-1"), 200),
+    ("txt", "Grüße\n".encode("utf-16"), 200),
+    ("txt", b"\xfe\xff" + "Grüße\n".encode("utf-16-be"), 200),
+    ("txt", b"\x1b[1mbold\x1b[0m\n", 200),
+    ("unknown", "Gruss\n".encode("utf-16-le"), 400),
     ("rtf", b"{\\rtf1 text}", 400),
     ("xml", b"<?xml version='1.0'?><a/>", 400),
     ("odt", zipped("mimetype", "content.xml", stored=OPEN_DOCUMENT + b"text"), 400),
     ("odp", zipped("mimetype", "content.xml", stored=OPEN_DOCUMENT + b"presentation"), 400),
     ("ole", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(500), 400),
     ("gif", b"GIF89a" + bytes(20), 400),
+    ("gif", b"GIF87a and text", 400),
     ("webp", b"RIFF\x00\x00\x00\x00WEBPVP8", 400),
     ("tiff", b"II*\x00", 400),
     ("unknown", b"\x7fELF\x00", 400),
-    ("unknown", b"\xfe\xfd", 400),
+    ("unknown", b"\xfe\xfd\x00", 400),
     ("png", b"\x89PNG\r\n\x1a\n" + bytes(32), 500),
     ("jpeg", b"\xff\xd8\xff\xe0", 500),
     ("svg", b"<?xml version='1.0'?>\n<svg xmlns='http://www.w3.org/2000/svg'/>", 500),
     ("svg", b"<svg/>", 500),
     ("zip", zipped("a.txt", "words/b.txt"), 500),
     ("broken pdf", b"%PDF-broken", 500),
+    ("pdf", WHOLE_PDF, 200),
+    ("pdf", WHOLE_PDF + bytes(500), 200),
+    ("pdf", WHOLE_PDF[:9] + b"% " + b"x" * 17_000 + b"\n" + WHOLE_PDF[9:], 200),
+    ("broken pdf", WHOLE_PDF[: -len(b"%%EOF\n")], 500),
+    ("broken pdf", WHOLE_PDF[: len(WHOLE_PDF) // 2], 500),
+    ("encrypted pdf", WHOLE_PDF.replace(b"/Size", b"/Encrypt 9 0 R /Size"), 500),
 ]
 
 
@@ -284,7 +365,9 @@ def test_the_content_decides_and_not_the_name(
     assert not world.room.locked
 
 
-@pytest.mark.parametrize("kind", ["odt", "ole", "png", "broken pdf", "csv"])
+@pytest.mark.parametrize(
+    "kind", ["odt", "ole", "png", "broken pdf", "encrypted pdf", "csv", "json", "tsv", "script"]
+)
 def test_the_kinds_are_a_setting(kind: str) -> None:
     """A server that takes other kinds is a setting away; the usual ones may be left out."""
     server = MeetingServer(accepted_kinds={kind})
@@ -296,6 +379,19 @@ def test_the_kinds_are_a_setting(kind: str) -> None:
     assert [file.kind for file in room.received] == [kind]
 
 
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [(b"%PDF-1.7", 500), (PDF, 500), (PDF.ljust(9000), 500), (WHOLE_PDF, 200)],
+)
+def test_a_pdf_without_objects_is_broken_on_a_strict_server(data: bytes, status: int) -> None:
+    """By default it stands for a document; the real server cannot convert it."""
+    server = MeetingServer(strict_pdf=True)
+    room = server.add_room("room01")
+    with server.run() as url:
+        assert talk(url, upload(document(data))).status == status
+    assert len(room.received) == (status == 200)
+
+
 NAMES = [
     ("deck.pdf", "deck.pdf"),
     ("Präsentation · 會議 😀.pdf", "Präsentation · 會議 😀.pdf"),
@@ -303,7 +399,9 @@ NAMES = [
     ("talks\\a.pdf", "a.pdf"),
     ("a<b>c:d|e?f*g.pdf", "a_b_c_d_e_f_g.pdf"),
     ("a%22b%0Ac.pdf", "a%22b%0Ac.pdf"),
-    ("a\tb.pdf", "a_b.pdf"),
+    ("a\tb\x7f.pdf", "a\tb\x7f.pdf"),
+    ("\xa0a\xa0b\u200b\u202e\ufeff.pdf\xa0", "\xa0a\xa0b\u200b\u202e\ufeff.pdf\xa0"),
+    (" . .a b. c.pdf. . ", "a b. c.pdf"),
     ("..", "document"),
     ("ä" * 200 + ".pdf", "ä" * 127),
     ("x" * 252 + ".pdf", "x" * 252 + ".pd"),
@@ -314,7 +412,7 @@ NAMES = [
 def test_names_are_kept_as_sent_and_stored_as_safe_names(
     world: World, name: str, stored: str
 ) -> None:
-    """Odd characters become "_", escapes stay, and the end is cut, extension included."""
+    """Odd characters become "_", unprintable ones and escapes stay; ends and length are cut."""
     assert world.talk(upload(document(name=name))).status == 200
     (file,) = world.room.received
     assert (file.name, file.stored_name) == (name, stored)

@@ -26,7 +26,6 @@ import pytest
 from meeting_async.testing import MeetingServer
 from support.raw_http import (
     BODY_LIMIT,
-    INFO,
     LIMIT,
     PDF,
     UPLOAD,
@@ -40,7 +39,7 @@ from support.raw_http import (
     upload,
 )
 
-ASK = call(INFO, {"room_id": "room01"})
+ASK = call("/auth/room/isRoomActive", {"room_id": "room01"})
 NOTHING = request("/", b"", {}, "GET")
 
 

@@ -25,7 +25,7 @@ from meeting_async._batch.failures import (
 from meeting_async._batch.flow import Flow, Held, Jobs, OutcomeIterator, held_by, read
 from meeting_async._batch.job_runner import BatchState, JobRunner
 from meeting_async._batch.jobs import BatchReport, UploadJob, UploadOutcome
-from meeting_async._batch.journal import Journal, Registration, register
+from meeting_async._batch.journal import Journal, Registration, opened, register
 from meeting_async._batch.options import BatchOptions, with_delivery
 from meeting_async._batch.scheduler import Scheduler
 from meeting_async._batch.sqlite_journal import SqliteJournal
@@ -176,7 +176,7 @@ class Batch:
             return
         if not isinstance(journal, Journal):
             journal = SqliteJournal(journal)
-        await stack.enter_async_context(journal.opened(session.base))
+        await stack.enter_async_context(opened(journal, session.base, self._state.patience))
         self._state.journal = journal
         window = self._state.options.lock.window
         for room_id, ago in (await journal.load(window)).items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import anyio
@@ -14,18 +14,18 @@ import attrs
 from meeting_async import errors
 from meeting_async._batch.failures import ABSENT, is_stray, status_of
 from meeting_async._batch.jobs import Status, UploadJob, UploadOutcome
-from meeting_async._batch.journal import JobJournal, Journal, Registration, register
+from meeting_async._batch.journal import JobJournal, Journal, Patience, Registration, register
 from meeting_async._batch.options import BatchOptions
 from meeting_async._batch.scheduler import Scheduler
 from meeting_async._delivery.call import AttemptLog, Call, new_call
 from meeting_async._delivery.json_call import active_room, wait_until_active
 from meeting_async._delivery.retry import Wait
 from meeting_async._delivery.session import Options, Session
-from meeting_async._delivery.upload import UploadHooks, upload_document
+from meeting_async._delivery.upload import UploadHooks, receipt_of, upload_document
 from meeting_async._documents.document import Document
 from meeting_async._documents.source import PreparedSource
 from meeting_async._documents.streams import StreamSource
-from meeting_async._models import UploadReceipt, Verdict
+from meeting_async._models import UploadReceipt
 from meeting_async._protocol import requests
 
 E = TypeVar("E", bound=errors.MeetingError)
@@ -42,6 +42,7 @@ class BatchState:
     stop: Callable[[], None]
     """Whether the batch starts no new upload."""
     journal: Journal | None = attrs.field(default=None, init=False)
+    patience: Patience = attrs.field(factory=Patience, init=False)
     began: float = attrs.field(default=0.0, init=False)
     is_verified: bool = attrs.field(default=False, init=False)
     """Whether the server is a meeting server and accepts the key. Until that is known one job runs
@@ -72,6 +73,10 @@ class JobRunner(UploadHooks):
     outcome: UploadOutcome | None = attrs.field(default=None, init=False)
     journal: JobJournal = attrs.field(init=False)
     _log: AttemptLog = attrs.field(factory=AttemptLog, init=False)
+    _document: str | None = attrs.field(default=None, init=False)
+    """Name of the document, once known."""
+    _upload_call: Call | None = attrs.field(default=None, init=False)
+    """The last call that uploads."""
     _began: float = attrs.field(factory=anyio.current_time, init=False)
     _ends_at: float = attrs.field(init=False)
     _has_permit: bool = attrs.field(default=True, init=False)
@@ -81,7 +86,7 @@ class JobRunner(UploadHooks):
     _scope: anyio.CancelScope = attrs.field(factory=anyio.CancelScope, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.journal = JobJournal(self.batch.journal)
+        self.journal = JobJournal(self.batch.journal, self.batch.patience)
         self._ends_at = self._began + (self.batch.batch_options.timeout or math.inf)
 
     async def run(self) -> None:
@@ -116,7 +121,8 @@ class JobRunner(UploadHooks):
             document = await self._registered()
             if await self._is_in_room(document):
                 return None
-        await self._find_room()
+        if isinstance(document.source, StreamSource):
+            await self._wait_for_room()
         absent_since: float | None = None
         while True:
             try:
@@ -131,9 +137,9 @@ class JobRunner(UploadHooks):
     async def _registered(self) -> Document:
         """Check the job, and wait for its entry in the journal."""
         registration = self.registration or await register(self.batch.journal, self.job)
-        self._log.document = registration.document.filename
+        self._document = registration.document.filename
         if registration.entry is not None:
-            self.journal.entry = await registration.entry
+            await self.journal.find(registration.entry)
         return registration.document
 
     async def _is_in_room(self, document: Document) -> bool:
@@ -151,9 +157,11 @@ class JobRunner(UploadHooks):
         batch_options = self.batch.batch_options
         with self._limited("waiting for a place among the concurrent uploads"):
             await self._take_permit()
-        call = self._call(requests.UPLOAD_WHITEBOARD_FILE, log=self._log, began=self._began)
+        self._upload_call = self._call(
+            requests.UPLOAD_WHITEBOARD_FILE, log=self._log, began=self._began
+        )
         return await upload_document(
-            call,
+            self._upload_call,
             self.job.room_id,
             document,
             max_wait=batch_options.max_wait,
@@ -171,38 +179,32 @@ class JobRunner(UploadHooks):
 
     # --- its room --------------------------------------------------------------------------------
 
-    async def _find_room(self) -> None:
-        """Ask for the room to go ahead, or if a room that is not active is waited for.
+    async def _wait_for_room(self) -> None:
+        """Wait until the room is active before a stream is read, which can be read only once.
 
-        Once the server is verified, only a clear refusal stops a job; anything else means: try it.
+        Whatever else is wrong, the upload tells.
         """
-        batch, options = self.batch, self.batch.options
-        if not batch.session.is_verified(self.job.room_id):
-            if batch.is_verified:
-                if batch.batch_options.wait_active is None:
-                    return
-                # The job has a permit, so it does not wait to ask again.
-                options = attrs.evolve(options, retry=attrs.evolve(options.retry, max_attempts=1))
+        batch, room_id = self.batch, self.job.room_id
+        if batch.batch_options.wait_active is None or batch.session.is_verified(room_id):
+            return
+        # The job has a permit, so it does not wait to ask again.
+        once = attrs.evolve(batch.options.retry, max_attempts=1)
+        with suppress(errors.TransportError, errors.ReplyError):
             try:
                 with self._limited("checking the room"):
-                    call = self._call(requests.ACTIVE_ROOM_INFO, options)
-                    await active_room(call, self.job.room_id, timeout=None)
-            except errors.RequestRefused as error:
-                # The server's own record, and not about the key: it is a meeting server.
-                if error.status_code and not isinstance(error, errors.AuthenticationFailed):
-                    batch.verify()
+                    call = self._call(
+                        requests.ACTIVE_ROOM_INFO, attrs.evolve(batch.options, retry=once)
+                    )
+                    await active_room(call, room_id, timeout=None)
+            except ABSENT as error:
                 await self._wait_until_active(error, self._began)
-            except (errors.TransportError, errors.ReplyError):
-                if not batch.is_verified:
-                    raise
-        batch.verify()
 
     async def _wait_until_active(self, error: errors.RequestRefused, since: float) -> None:
         """Wait, without a permit, until the room is active; otherwise raise ``error``."""
         wait_active = self.batch.batch_options.wait_active
         if wait_active is None or not isinstance(error, ABSENT):
             raise error
-        await self.before_wait(None, may_have_arrived=False)
+        await self.before_queue()
         call, room_id = self._call(requests.ACTIVE_ROOM_INFO, began=since), self.job.room_id
         with self._limited(f"waiting for room {self.job.room_id!r} to become active"):
             try:
@@ -220,6 +222,15 @@ class JobRunner(UploadHooks):
 
     # --- hooks of the upload ---------------------------------------------------------------------
 
+    async def before_queue(self) -> None:
+        """Release the permit for a wait behind another upload, or for the room."""
+        self._give_permit_back()
+        await self._begin_waiting(may_have_arrived=False)
+
+    def server_verified(self) -> None:
+        """Let the other jobs of the batch begin."""
+        self.batch.verify()
+
     async def before_attempt(self) -> None:
         """Acquire a permit. From now on a stop does not end the job, until it waits."""
         await self._take_permit()
@@ -230,10 +241,16 @@ class JobRunner(UploadHooks):
         """Record that the document may arrive from now on."""
         await self.journal.mark_sending(document, content)
 
-    async def before_wait(self, wait: Wait | None, *, may_have_arrived: bool) -> None:
-        """Release the permit for a wait, and record if nothing arrived."""
-        del wait  # the loop of the upload waits
-        self._give_permit_back()
+    async def before_wait(self, wait: Wait, *, may_have_arrived: bool) -> None:
+        """Release the permit for a wait, and record if nothing arrived.
+
+        Until the server has answered no other job begins: it would meet the same trouble.
+        """
+        if self.batch.is_verified:
+            self._give_permit_back()
+        await self._begin_waiting(may_have_arrived=may_have_arrived)
+
+    async def _begin_waiting(self, *, may_have_arrived: bool) -> None:
         self._is_interruptible = True
         if self._is_stopped:
             self._scope.cancel()
@@ -253,6 +270,10 @@ class JobRunner(UploadHooks):
     # --- the end ---------------------------------------------------------------------------------
 
     @property
+    def _size(self) -> int | None:
+        return self._upload_call.size if self._upload_call else None
+
+    @property
     def _doubt(self) -> errors.UploadOutcomeUnknown | None:
         """What remains true of a document that is sent again: no failure is certain."""
         doubt = self.journal.doubt(self.batch.options.lock.window)
@@ -261,12 +282,15 @@ class JobRunner(UploadHooks):
     async def _fail(self, error: Exception) -> None:
         """Set the outcome for an error."""
         log, doubt = self._log, self._doubt
-        if log.attempts and log.attempts[-1].verdict is Verdict.ACCEPTED:
-            await self._end("accepted")  # what came after that has failed
+        if log.answer is not None and self._upload_call is not None:
+            # What came after that has failed.
+            await self._end("accepted", receipt=receipt_of(self._upload_call))
             return
         if not isinstance(error, errors.UploadOutcomeUnknown):
             if log.unknown_since is not None:
-                doubt = self._named(log.unknown(str(error), anyio.current_time()))
+                window, now = self.batch.options.lock.window, anyio.current_time()
+                unknown = log.unknown(str(error), now, size=self._size, window=window)
+                doubt = self._named(unknown)
             elif doubt is not None:
                 doubt.reason += f", and now: {error}"
             if doubt is not None:
@@ -298,9 +322,9 @@ class JobRunner(UploadHooks):
         self.outcome = UploadOutcome(
             index=self.index,
             room_id=self.job.room_id,
-            document=self._log.document or self.job.label,
+            document=self._document or self.job.label,
             status=status,
-            size=self._log.size,
+            size=self._size,
             key=self.job.key,
             started=self._began - self.batch.began,
             seconds=anyio.current_time() - self._began,
@@ -317,6 +341,6 @@ class JobRunner(UploadHooks):
     def _named(self, error: E) -> E:
         """Add the facts of the job to an error."""
         error.operation = requests.UPLOAD_WHITEBOARD_FILE
-        error.room_id, error.document = self.job.room_id, self._log.document
+        error.room_id, error.document = self.job.room_id, self._document
         error.attempts = tuple(self._log.attempts)
         return error

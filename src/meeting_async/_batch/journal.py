@@ -9,8 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Awaitable, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Awaitable, Generator, Mapping
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
 from functools import partial
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
@@ -22,9 +27,10 @@ from meeting_async._batch.jobs import UploadJob
 from meeting_async._documents.document import Document
 from meeting_async._documents.files import PathSource
 from meeting_async._documents.source import BytesSource, PreparedSource
-from meeting_async._documents.threads import in_thread
+from meeting_async._log import logger
 from meeting_async._protocol.requests import room_id_bytes
 from meeting_async._text import short_repr
+from meeting_async._threads import in_thread
 from meeting_async.errors import DocumentChanged, InvalidInput, JournalError, UploadOutcomeUnknown
 
 State = Literal["ready", "sent", "accepted", "refused", "failed", "unknown"]
@@ -204,6 +210,55 @@ async def register(journal: Journal | None, job: UploadJob) -> Registration:
     return Registration(document, journal.register(described))
 
 
+ANSWER_SECONDS = 12.0
+"""Seconds after which a journal that does not answer counts as failed: a busy disk answers within
+some seconds, one that is gone never."""
+
+HURRIED_SECONDS = 2.0
+"""The same once it did not answer."""
+
+
+@asynccontextmanager
+async def opened(journal: Journal, server: str, patience: Patience) -> AsyncGenerator[None, None]:
+    """Open a journal; to close it takes some seconds at most, also if the batch was cancelled."""
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(journal.opened(server))
+        closing = stack.pop_all()
+    try:
+        yield
+    finally:
+        seconds = HURRIED_SECONDS if patience.has_failed else CLOSING_SECONDS
+        with anyio.move_on_after(seconds, shield=True) as scope:
+            await closing.aclose()
+        if scope.cancelled_caught:
+            logger.warning("the journal could not be closed", extra={"action": "Journal"})
+
+
+CLOSING_SECONDS = 6.0
+"""Seconds that a batch waits for its journal to be closed; a file has 5 s for that."""
+
+
+@attrs.define(eq=False)
+class Patience:
+    """How long the jobs of a batch wait for its journal."""
+
+    seconds: float = ANSWER_SECONDS
+    has_failed: bool = attrs.field(default=False, init=False)
+    """Whether it did not answer once."""
+
+    @contextmanager
+    def wait(self, journal: object, *, shield: bool = False) -> Generator[None, None, None]:
+        """Limit a wait for the journal; `JournalError` when it takes too long."""
+        seconds = self.seconds
+        with anyio.CancelScope(shield=shield, deadline=anyio.current_time() + seconds) as scope:
+            yield
+        if scope.cancelled_caught:
+            self.has_failed = True
+            self.seconds = min(self.seconds, HURRIED_SECONDS)
+            name = str(getattr(journal, "path", type(journal).__name__))
+            raise JournalError(name, "does not answer: is its disk there?")
+
+
 @attrs.define(eq=False)
 class JobJournal:
     """What the journal says of one job, and what the job says to it.
@@ -212,6 +267,7 @@ class JobJournal:
     """
 
     journal: JobRecord | None
+    patience: Patience
     entry: JournalEntry | None = attrs.field(default=None, init=False)
     error: JournalError | None = attrs.field(default=None, init=False)
     """Why the journal does not have the outcome."""
@@ -226,6 +282,11 @@ class JobJournal:
         reason = f"{entry.sent_ago:,.0f} s ago an earlier run sent it and saw no answer"
         free_in = max(0.0, window - entry.sent_ago)
         return UploadOutcomeUnknown(reason, entry.size, entry.size, free_in)
+
+    async def find(self, entry: Awaitable[JournalEntry]) -> None:
+        """Wait for the job's entry."""
+        with self.patience.wait(self.journal):
+            self.entry = await entry
 
     async def check_unchanged(self, document: Document) -> None:
         """Check that a file is still the one that an earlier run sent.
@@ -252,7 +313,8 @@ class JobJournal:
             if isinstance(document.source, PathSource):
                 size, _, _, modified, *_ = content.snapshot.fingerprint
                 fingerprint = f"{size} bytes, {modified}"
-            await self.journal.mark_sending(self.entry, document.size(content), fingerprint)
+            with self.patience.wait(self.journal):
+                await self.journal.mark_sending(self.entry, document.size(content), fingerprint)
 
     async def unmark(self) -> None:
         """Record that nothing arrived; an unknown outcome of an earlier run remains."""
@@ -264,7 +326,7 @@ class JobJournal:
         if self.journal is None or self.entry is None:
             return
         try:
-            with anyio.CancelScope(shield=True):
+            with self.patience.wait(self.journal, shield=True):
                 await self.journal.record(self.entry, state, reason)
             self._is_marked = False
         except JournalError as error:

@@ -114,8 +114,9 @@ class _Load(NamedTuple):
 def _opened(path: str, server: str) -> Generator[Commit, None, None]:
     """Hold the file open; check that it belongs to the server."""
     # SQLite gives "" and ":memory:" a meaning of their own; an absolute path is always a file.
-    full = Path(path).absolute()
+    # Beside a link, SQLite's other files are where the file itself is.
     with _explained(path):
+        full = Path(os.path.realpath(path))
         _check_kind(full, path)
         connection = _taken(full)
     execute = connection.execute
@@ -141,13 +142,23 @@ class _Run:
     """The path as it was given, for errors."""
     _path: Path
     _number: int
-    _identity: tuple[int, int] = attrs.field(init=False)
+    _seen: list[os.stat_result] = attrs.field(init=False)
+    """The journal's files, as they were after the last commit."""
 
     def __attrs_post_init__(self) -> None:
-        self._identity = _identity(self._path)
+        self._seen = self._files()
 
     def commit(self, writes: Sequence[Write]) -> None:
         """Write all waiting entries durably."""
+        try:
+            self._check_files(are_unchanged=True)
+            self._write(writes)
+            self._check_files()
+        except JournalError as error:
+            for write in writes:
+                write.error = journal_error(self._name, error)
+
+    def _write(self, writes: Sequence[Write]) -> None:
         steps = ((_Register, self._register), (_Update, self._update), (_Load, self._load))
         for kind, step in steps:
             share = [write for write in writes if type(write.request) is kind]
@@ -182,7 +193,6 @@ class _Run:
             writes[position].result = entry
 
     def _update(self, writes: list[Write]) -> None:
-        self._check_place()
         execute = self._connection.execute
         execute("BEGIN")
         try:
@@ -197,20 +207,25 @@ class _Run:
         for write in writes:
             write.result = self._connection.execute(_IN_DOUBT, write.request).fetchall()
 
-    def _check_place(self) -> None:
-        """Check that the path still leads to the file; otherwise entries would be lost."""
+    def _check_files(self, *, are_unchanged: bool = False) -> None:
+        """Check that the files are those that were opened; otherwise entries would be lost.
+
+        ``are_unchanged``: nothing was written since the last check.
+        """
         try:
-            is_same = _identity(self._path) == self._identity
+            found = self._files()
         except OSError as error:
             raise JournalError(self._name, f"cannot be found any more: {error}") from error
-        if not is_same:
-            raise JournalError(self._name, "was replaced by another file while the batch ran")
+        for before, now in zip(self._seen, found, strict=True):
+            if (before.st_dev, before.st_ino) != (now.st_dev, now.st_ino):
+                raise JournalError(self._name, "was replaced by another file while the batch ran")
+            if are_unchanged and before.st_size != now.st_size:
+                raise JournalError(self._name, "was changed by another program while the batch ran")
+        self._seen = found
 
-
-def _identity(path: Path) -> tuple[int, int]:
-    """Return device and inode."""
-    status = path.stat()
-    return status.st_dev, status.st_ino
+    def _files(self) -> list[os.stat_result]:
+        """Look at the file and at its WAL; in exclusive mode there is no other one."""
+        return [Path(f"{self._path}{suffix}").stat() for suffix in ("", "-wal")]
 
 
 def _used_before(job: JournalJob) -> InvalidInput:
@@ -253,9 +268,12 @@ def _check_kind(full: Path, path: str) -> None:
         raise JournalError(path, "is no file: name one, or one to be made")
     if not os.access(full, os.R_OK | os.W_OK):
         raise JournalError(path, "may not be read and written by this process")
-    if status.st_size == 0:
+    if status.st_size == 0 or _is_unfinished(full):
         return
     with closing(sqlite3.connect(f"{full.as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
+        # Amid a checkpoint the header counts pages that only the WAL has. Without this, SQLite
+        # refuses such a file; with it, it reads the header alone.
+        connection.execute("PRAGMA writable_schema = ON")
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
     if application != APPLICATION_ID:
@@ -265,7 +283,24 @@ def _check_kind(full: Path, path: str) -> None:
         raise JournalError(path, f"has format {version} instead of {VERSION}: {fix}")
 
 
+def _is_unfinished(full: Path) -> bool:
+    """Return whether a process ended while it made the file: opening it makes it empty again.
+
+    Then SQLite's rollback journal says that the file had no page before (SQLite's file format,
+    section 3).
+    """
+    try:
+        with Path(f"{full}-journal").open("rb") as file:
+            head = file.read(20)
+    except OSError:
+        return False
+    return head[:8] == b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7" and head[16:20] == bytes(4)
+
+
 def _taken(full: Path) -> sqlite3.Connection:
+    # SQLite gives its other files the mode of this one, which holds room ids and names.
+    with suppress(FileExistsError):
+        os.close(os.open(full, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     # In exclusive mode a second connection is refused at once, wherever it is.
     connection = sqlite3.connect(full, timeout=0, isolation_level=None)
     try:

@@ -15,14 +15,14 @@ from typing import Any
 import anyio
 import attrs
 
-from meeting_async._documents.threads import call_soon, run_in_thread
+from meeting_async._threads import call_soon, run_in_thread
 from meeting_async.errors import JournalError
 
 GATHERING_SECONDS = 0.005
 """Seconds that the thread waits for more writes before it commits. For each commit it competes with
 the event loop for the GIL, which costs more than the commit itself."""
 
-CLOSING_SECONDS = 10.0
+CLOSING_SECONDS = 5.0
 """Seconds that a task waits for the file to be closed: a disk may no longer answer."""
 
 

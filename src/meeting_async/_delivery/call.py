@@ -19,6 +19,7 @@ from meeting_async._delivery.observer import Observer, check_callback, finished_
 from meeting_async._delivery.retry import AttemptResult, Done, RetryState, Stop, Wait
 from meeting_async._delivery.session import Options, Session, call_numbers
 from meeting_async._events import OnEvent
+from meeting_async._log import logger
 from meeting_async._models import Attempt, Verdict, bytes_resent, bytes_sent
 from meeting_async._protocol.replies import ParsedReply
 from meeting_async._text import short_repr
@@ -27,9 +28,11 @@ from meeting_async.errors import (
     InvalidInput,
     MeetingError,
     RequestRefused,
+    ResourceExhausted,
     RoomBusy,
     RoomNotActive,
     RoomNotFound,
+    TransportError,
     UploadOutcomeUnknown,
 )
 
@@ -38,24 +41,20 @@ P = ParamSpec("P")
 
 @attrs.define
 class AttemptLog:
-    """The attempts of a call, and whether one of them may have arrived."""
+    """The attempts of a call, or of all calls of a job, and whether one may have arrived."""
 
-    window: float = 300.0
-    """Longest time in seconds for which a server locks a room."""
-    size: int | None = None
-    """Bytes of the document, once known; ``None`` for a link and a JSON call."""
-    document: str | None = None
-    """Name of the document, once known."""
     attempts: list[Attempt] = attrs.field(factory=list, init=False)
-    phase: str = attrs.field(default="starting", init=False)
-    """What the call is doing, as words that can follow "while"."""
     unknown_since: float | None = attrs.field(default=None, init=False)
-    """When the last attempt of unknown outcome ended, on the event loop's clock."""
+    """When the last upload of unknown outcome ended, on the event loop's clock."""
+    answer: ParsedReply | None = attrs.field(default=None, init=False)
+    """The answer that accepted an upload. What comes after it does not change the outcome."""
 
     def add(self, result: AttemptResult, *, call_began: float, is_upload: bool) -> None:
         """Add the result of an attempt."""
         if result.verdict is Verdict.UNKNOWN and is_upload:
             self.unknown_since = result.ended
+        if result.verdict is Verdict.ACCEPTED and is_upload:
+            self.answer = result.answer
         self.attempts.append(
             Attempt(
                 number=len(self.attempts) + 1,
@@ -71,7 +70,7 @@ class AttemptLog:
 
     def verdict(self, error: BaseException | None) -> Verdict:
         """Return the verdict on the whole call; ``error`` ended it."""
-        if error is None:
+        if error is None or self.answer is not None:
             return Verdict.ACCEPTED
         if self.unknown_since is not None:
             return Verdict.UNKNOWN
@@ -81,15 +80,16 @@ class AttemptLog:
             return Verdict.REFUSED
         return self.attempts[-1].verdict if self.attempts else Verdict.NEVER_SENT
 
-    def unknown(self, reason: str, now: float) -> UploadOutcomeUnknown:
-        """Return the error for an upload that may have arrived."""
+    def unknown(
+        self, reason: str, now: float, *, size: int | None, window: float
+    ) -> UploadOutcomeUnknown:
+        """Return the error for an upload that may have arrived; ``window``: longest lock."""
         if self.attempts and self.attempts[-1].verdict is not Verdict.UNKNOWN:
             reason = f"an earlier attempt was lost, then: {reason}"
         sent = max((attempt.bytes_sent for attempt in self.attempts), default=0)
         elapsed = now - (self.unknown_since or 0.0)
-        free_in = max(0.0, self.window - elapsed)
         return UploadOutcomeUnknown(
-            reason, self.size, sent if self.size is not None else None, free_in
+            reason, size, sent if size is not None else None, max(0.0, window - elapsed)
         )
 
 
@@ -108,8 +108,14 @@ class Call:
     key: str | None
     index: int | None
     began: float
+    document: str | None = attrs.field(default=None, init=False)
+    """Name of the document, once known."""
+    size: int | None = attrs.field(default=None, init=False)
+    """Bytes of the document, once known; ``None`` for a link and a JSON call."""
+    phase: str = attrs.field(default="starting", init=False)
+    """What the call is doing, as words that can follow "while"."""
     retry_state: RetryState | None = attrs.field(default=None, init=False)
-    """Of an upload, once its arguments are checked."""
+    """Once the arguments are checked."""
     ends_at: float = attrs.field(default=math.inf, init=False)
     """When ``timeout`` ends it, on the event loop's clock."""
     number: int = attrs.field(factory=lambda: next(call_numbers), init=False)
@@ -120,6 +126,8 @@ class Call:
     def __attrs_post_init__(self) -> None:
         self.now = clock_of(self.loop)
         self._earlier = tuple(self.log.attempts)
+
+    # --- events ----------------------------------------------------------------------------------
 
     def emit(self, kind: type[_events.Event], **facts: Any) -> None:
         """Emit an event to the log, to ``on_event`` and to the observers of the session."""
@@ -139,10 +147,23 @@ class Call:
             "operation": self.operation,
             "host": self.session.host,
             "room_id": self.room_id or None,
-            "document": self.log.document,
+            "document": self.document,
             "key": self.key,
             "index": self.index,
         }
+
+    # --- attempts --------------------------------------------------------------------------------
+
+    def record(self, result: AttemptResult, *, is_upload: bool) -> None:
+        """Add an attempt to the log, and tell the session what it says of the server."""
+        self.log.add(result, call_began=self.began, is_upload=is_upload)
+        verdict, session = result.verdict, self.session
+        if verdict is Verdict.FAILED:
+            session.forget(self.room_id)
+        elif verdict in _LOST and _is_of_server(result):
+            session.forget_all()
+        if is_upload and verdict is Verdict.ACCEPTED:
+            session.settle_doubt(self.room_id)
 
     def apply_decision(self, state: RetryState, result: AttemptResult) -> ParsedReply | Wait:
         """Return the answer or the wait after an attempt, or raise the error that ends the call."""
@@ -154,7 +175,7 @@ class Call:
         if decision.is_for_room:
             self.emit_room_wait(state, decision)
         else:
-            self.log.phase = f"waiting to try again after {result.reason}"
+            self.phase = f"waiting to try again after {result.reason}"
             self.emit(
                 _events.RetryScheduled,
                 attempt=len(self.log.attempts),
@@ -166,27 +187,40 @@ class Call:
 
     def emit_room_wait(self, state: RetryState, wait: Wait) -> None:
         """Emit that the room is locked."""
-        self.log.phase = "waiting for the room's lock"
+        self.phase = "waiting for the room's lock"
         self.emit(
             _events.WaitingForRoom,
             attempt=len(self.log.attempts),
             retry_in=wait.seconds,
-            waited=state.waited(self.now()),
-            max_wait=state.lock.max_wait,
+            waited=state.room.waited(self.now()),
+            max_wait=state.room.policy.max_wait,
         )
 
     def leave_doubt(self) -> None:
         """Put the room in doubt if this upload may have arrived: the next one then asks first."""
-        if self.log.unknown_since is not None:
+        if self.log.unknown_since is not None and self.log.answer is None:
             self.session.put_in_doubt(self.room_id, self.log.unknown_since)
+
+    # --- the end ---------------------------------------------------------------------------------
 
     def add_facts_to(self, error: MeetingError) -> None:
         """Add the facts of the call to an error."""
         error.operation = error.operation or self.operation
         error.room_id = error.room_id or self.room_id or None
         if getattr(error, "document", None) is None:
-            error.document = self.log.document
+            error.document = self.document
         error.attempts = error.attempts or tuple(self.log.attempts)
+
+    def final(self, error: Exception) -> Exception:
+        """Return the error to raise: every error of an upload that may have arrived says so."""
+        if self.log.unknown_since is None or isinstance(error, UploadOutcomeUnknown):
+            return error
+        if isinstance(error, DeadlineExceeded):
+            reason = f"the timeout of {error.seconds:g} s ended it while {error.phase}"
+        else:
+            reason = str(error) or type(error).__name__
+        window = self.options.lock.window
+        return self.log.unknown(reason, self.now(), size=self.size, window=window)
 
     def finish(self, error: BaseException | None) -> None:
         """Emit the last event of the call."""
@@ -195,7 +229,10 @@ class Call:
             self.add_facts_to(ours)
         if isinstance(error, RoomNotFound | RoomNotActive):
             self.session.forget(self.room_id)
-        verdict = self.log.verdict(error)
+        verdict, state = self.log.verdict(error), self.retry_state
+        locked_until = state.room.locked_until if state else None
+        if locked_until is not None and verdict is not Verdict.ACCEPTED:
+            self.session.seen_locked(self.room_id, locked_until)
         if self.observer.ignores(finished_level(verdict, ours)):
             return
         attempts, earlier, now = self.log.attempts, self._earlier, self.now()
@@ -206,10 +243,21 @@ class Call:
             seconds=now - self.began,
             bytes_sent=bytes_sent(attempts) - bytes_sent(earlier),
             bytes_resent=bytes_resent(attempts) - bytes_resent(earlier),
-            waited=self.retry_state.waited(now) if self.retry_state else 0.0,
+            waited=self.retry_state.room.waited(now) if self.retry_state else 0.0,
             error=ours,
         )
         self.observer.emit(event)
+
+
+_LOST = {Verdict.NEVER_SENT, Verdict.PARTIAL, Verdict.UNKNOWN}
+
+
+def _is_of_server(result: AttemptResult) -> bool:
+    """Return whether a lost attempt may come from a restart of the server."""
+    if result.answer is not None or result.verdict is Verdict.UNKNOWN:
+        return True
+    is_transport = isinstance(result.error, TransportError)
+    return is_transport and not isinstance(result.error, ResourceExhausted)
 
 
 def new_call(
@@ -250,7 +298,8 @@ def new_call(
 async def running(call: Call, timeout: float | None) -> AsyncGenerator[None, None]:
     """Apply the call's timeout, and emit its first and its last event, exactly once each.
 
-    If an attempt of an upload may have arrived, every error becomes ``UploadOutcomeUnknown``.
+    If an attempt of an upload may have arrived, every error becomes ``UploadOutcomeUnknown``. What
+    the server has accepted stays accepted: an error after that is logged, and the block just ends.
     """
     try:
         call.emit(_events.Started)
@@ -261,7 +310,11 @@ async def running(call: Call, timeout: float | None) -> AsyncGenerator[None, Non
                 async with _limited(call, _checked_seconds(timeout)):
                     yield
     except Exception as error:
-        final = _final(call, error)
+        if call.log.answer is not None:
+            logger.warning(_AFTERWARDS, call.number, exc_info=True, extra={"action": "Afterwards"})
+            call.finish(None)
+            return
+        final = call.final(error)
         call.finish(final)
         if final is error:
             raise
@@ -272,23 +325,16 @@ async def running(call: Call, timeout: float | None) -> AsyncGenerator[None, Non
     call.finish(None)
 
 
+_AFTERWARDS = "call %d was accepted; what came after that has failed"
+
+
 @asynccontextmanager
 async def _limited(call: Call, timeout: float) -> AsyncGenerator[None, None]:
     call.ends_at = call.began + timeout
     with anyio.CancelScope(deadline=call.ends_at) as scope:
         yield
     if scope.cancelled_caught:
-        raise DeadlineExceeded(timeout, call.log.phase)
-
-
-def _final(call: Call, error: Exception) -> Exception:
-    if call.log.unknown_since is None or isinstance(error, UploadOutcomeUnknown):
-        return error
-    if isinstance(error, DeadlineExceeded):
-        reason = f"the timeout of {error.seconds:g} s ended it while {error.phase}"
-    else:
-        reason = str(error) or type(error).__name__
-    return call.log.unknown(reason, call.now())
+        raise DeadlineExceeded(timeout, call.phase)
 
 
 def _checked_seconds(timeout: float) -> float:
@@ -302,12 +348,10 @@ def _checked_seconds(timeout: float) -> float:
 
 
 async def retry_loop(
-    outcome: ParsedReply | Wait,
-    attempt: Callable[P, Awaitable[ParsedReply | Wait]],
-    *args: P.args,
-    **kwargs: P.kwargs,
+    attempt: Callable[P, Awaitable[ParsedReply | Wait]], *args: P.args, **kwargs: P.kwargs
 ) -> ParsedReply:
-    """Attempt again until there is an answer; ``outcome`` is that of the first attempt."""
+    """Attempt until there is an answer."""
+    outcome = await attempt(*args, **kwargs)
     if not isinstance(outcome, Wait):
         return outcome
     await anyio.sleep(outcome.seconds)

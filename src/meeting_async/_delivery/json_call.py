@@ -9,13 +9,15 @@ import anyio
 from meeting_async import _events
 from meeting_async._delivery.call import Call, retry_loop, running
 from meeting_async._delivery.retry import AttemptResult, RetrySafety, RetryState, Wait
-from meeting_async._models import ActiveRoom, SignedHeaders, Verdict
+from meeting_async._models import MAX_REPLY_BYTES, ActiveRoom, Request, Verdict
 from meeting_async._protocol import requests
 from meeting_async._protocol.replies import ParsedReply
 from meeting_async._protocol.verdicts import Sent, classify
+from meeting_async._text import short_repr
 from meeting_async.errors import (
     ConnectFailed,
     DeadlineExceeded,
+    InvalidInput,
     RoomNotActive,
     RoomNotFound,
     TransportError,
@@ -29,13 +31,27 @@ LONGEST_POLL_SECONDS = 30.0
 
 
 async def call_json(
-    call: Call, path: str, payload: object, retry_safety: RetrySafety, *, timeout: float | None
+    call: Call,
+    path: str,
+    payload: object,
+    retry_safety: RetrySafety,
+    *,
+    timeout: float | None,
+    max_reply_bytes: int,
 ) -> ParsedReply:
     """Make a signed JSON call and return the answer that accepts it."""
     call.operation = call.operation.removeprefix("/")
     async with running(call, timeout):
         requests.method_path(path)
-        return await _repeated(call, requests.json_bytes(payload), retry_safety)
+        _check_max_reply_bytes(max_reply_bytes)
+        body = requests.json_bytes(payload)
+        return await _repeated(call, body, retry_safety, max_reply_bytes)
+
+
+def _check_max_reply_bytes(value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        problem, fix = "is not an integer of at least 1", "give a number of bytes"
+        raise InvalidInput("max_reply_bytes", short_repr(value), problem, fix)
 
 
 def room_in(payload: object) -> object:
@@ -75,64 +91,84 @@ async def _pause(call: Call, timeout: float, error: RoomNotFound | RoomNotActive
     """Wait before the next check; give up at once if there is no time for it."""
     waited = call.now() - call.began
     seconds = min(max(waited / 10, POLL_SECONDS), LONGEST_POLL_SECONDS)
-    call.log.phase = f"waiting for room {call.room_id!r} to become active"
+    call.phase = f"waiting for room {call.room_id!r} to become active"
     if waited + seconds >= timeout:
-        raise DeadlineExceeded(timeout, call.log.phase) from error
+        raise DeadlineExceeded(timeout, call.phase) from error
     call.emit(_events.WaitingUntilActive, retry_in=seconds, waited=waited, max_wait=timeout)
     await anyio.sleep(seconds)
 
 
 async def _active_room(call: Call, room_id: str) -> ActiveRoom:
-    answer = await _repeated(call, requests.active_room_body(room_id), RetrySafety.IDEMPOTENT)
+    body = requests.active_room_body(room_id)
+    answer = await _repeated(call, body, RetrySafety.IDEMPOTENT, MAX_REPLY_BYTES)
     call.session.verify(room_id, call.now())
     return ActiveRoom.from_reply(room_id, answer.payload or {})
 
 
-async def _repeated(call: Call, body: bytes, retry_safety: RetrySafety) -> ParsedReply:
+async def _repeated(
+    call: Call, body: bytes, retry_safety: RetrySafety, max_reply_bytes: int
+) -> ParsedReply:
     state = RetryState(
         retry_safety=retry_safety,
         retry=call.options.retry,
-        lock=call.options.lock,
         budget=call.session.budget,
+        outage=call.session.outage,
+        began=call.began,
         ends_at=call.ends_at,
     )
-    outcome = await _attempt(call, body, state)
-    return await retry_loop(outcome, _attempt, call, body, state)
+    return await retry_loop(_attempt, call, body, state, max_reply_bytes)
 
 
-async def _attempt(call: Call, body: bytes, state: RetryState) -> ParsedReply | Wait:
+async def _attempt(
+    call: Call, body: bytes, state: RetryState, max_reply_bytes: int
+) -> ParsedReply | Wait:
     """Send a call once. The log gets a result also when the call is cancelled."""
-    call.log.phase = "waiting for the reply"
+    call.phase = "waiting for the reply"
     call.emit(_events.AttemptStarted, attempt=len(call.log.attempts) + 1)
     idempotent = state.retry_safety is RetrySafety.IDEMPOTENT
     began, verdict = call.now(), Verdict.NEVER_SENT
     try:
-        signed = await call.session.sign(body)
+        request = await json_request(
+            call, call.operation, body, idempotent=idempotent, max_reply_bytes=max_reply_bytes
+        )
         verdict = Verdict.UNKNOWN
-        result = await send_json(call, call.operation, body, signed, idempotent=idempotent)
+        result = await _send(call, request, began)
     except BaseException as error:
         ended = call.now()
         result = AttemptResult(verdict=verdict, began=began, ended=ended, error=error)
-        call.log.add(result, call_began=call.began, is_upload=False)
+        call.record(result, is_upload=False)
         raise
-    call.log.add(result, call_began=call.began, is_upload=False)
+    call.record(result, is_upload=False)
     return call.apply_decision(state, result)
 
 
-async def send_json(
-    call: Call, path: str, body: bytes, signed: SignedHeaders, *, idempotent: bool
-) -> AttemptResult:
-    """Send a signed JSON call."""
-    session, timeouts = call.session, call.options.timeouts
-    began = call.now()
+async def json_request(
+    call: Call, path: str, body: bytes, *, idempotent: bool, max_reply_bytes: int = MAX_REPLY_BYTES
+) -> Request:
+    """Make the request of a JSON call, signed."""
+    session = call.session
+    return requests.json_request(
+        f"{session.base}/{path}",
+        body,
+        await session.sign(body),
+        session.default_headers,
+        call.options.timeouts,
+        idempotent=idempotent,
+        max_reply_bytes=max_reply_bytes,
+    )
+
+
+async def _send(call: Call, request: Request, began: float) -> AttemptResult:
     answer, error = None, None
-    url, extra = f"{session.base}/{path}", session.default_headers
-    request = requests.json_request(url, body, signed, extra, timeouts, idempotent=idempotent)
     try:
-        answer = await session.send(request)
+        answer = await call.session.ask(request, _is_refusal)
     except TransportError as failure:
         error = failure
     sent = Sent.NOTHING if isinstance(error, ConnectFailed) else Sent.ALL
-    verdict: Verdict = classify(answer, sent, upload=False)
+    verdict = classify(answer, sent, upload=False)
     ended = call.now()
     return AttemptResult(verdict=verdict, began=began, ended=ended, answer=answer, error=error)
+
+
+def _is_refusal(answer: ParsedReply) -> bool:
+    return classify(answer, Sent.ALL, upload=False) is Verdict.REFUSED

@@ -12,6 +12,7 @@ import attrs
 
 from meeting_async import _events
 from meeting_async._events import Event, OnEvent
+from meeting_async._log import logger
 from meeting_async._models import Verdict
 from meeting_async._text import short_repr
 from meeting_async.errors import ConfigurationError, MeetingError, UploadPutBack
@@ -22,8 +23,6 @@ PROGRESS_INTERVAL = 0.1
 OBSERVER_SHARE = 0.1
 """Largest share of the time for progress events: a slow callback gets fewer of them."""
 
-logger = logging.getLogger("meeting_async")
-logger.addHandler(logging.NullHandler())  # the program configures its logging
 
 _CALL = "call %(call)d, %(operation)s on %(host)s%(target)s: "
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Protocol
+from typing import Protocol, Self
 
 import anyio
 import anyio.lowlevel
@@ -37,10 +37,53 @@ class RoomLocks(Protocol):
 
 
 @attrs.define(eq=False)
+class Place:
+    """A place in the line of a room, as a context manager that leaves the line."""
+
+    _lines: dict[str, deque[Place]]
+    _room: str
+    _reached: anyio.Event = attrs.field(factory=anyio.Event, init=False)
+    _has_left: bool = attrs.field(default=False, init=False)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether nobody is before it."""
+        return self._reached.is_set()
+
+    async def reach(self, timeout: float | None) -> None:
+        """Wait until it is the first place; `TimeoutError` after ``timeout`` seconds."""
+        if not self.is_first:
+            with anyio.fail_after(timeout):
+                await self._reached.wait()
+
+    def advance(self) -> None:
+        """Called when nobody is before it any more."""
+        self._reached.set()
+
+    def leave(self) -> None:
+        """Leave the line, wherever it is; the next one becomes the first."""
+        if self._has_left:
+            return
+        self._has_left = True
+        line = self._lines[self._room]
+        line.remove(self)
+        if line:
+            line[0].advance()
+        else:
+            del self._lines[self._room]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.leave()
+
+
+@attrs.define(eq=False)
 class LocalRoomLocks:
     """The locks of one event loop: first come, first served."""
 
-    _lines: dict[str, deque[anyio.Event]] = attrs.field(factory=dict, init=False, repr=False)
+    _lines: dict[str, deque[Place]] = attrs.field(factory=dict, init=False, repr=False)
     """Uploads per room in order of arrival; the first one holds the lock."""
 
     @asynccontextmanager
@@ -48,23 +91,17 @@ class LocalRoomLocks:
         """Hold the lock of a room; see :class:`RoomLocks`."""
         if timeout is not None and timeout <= 0 and room in self._lines:
             raise TimeoutError(f"another upload of this application has locked {room}")
-        line = self._lines.setdefault(room, deque())
-        place = anyio.Event()
-        line.append(place)
-        try:
-            if line[0] is not place:
-                with anyio.fail_after(timeout):
-                    await place.wait()
+        with self.line_up(room) as place:
+            await place.reach(timeout)
             yield
-        finally:
-            self._leave(room, line, place)
 
-    def _leave(self, room: str, line: deque[anyio.Event], place: anyio.Event) -> None:
-        line.remove(place)
-        if line:
-            line[0].set()
-        else:
-            del self._lines[room]
+    def line_up(self, room: str) -> Place:
+        """Take the next place in the line of a room, at once."""
+        place = Place(self._lines, room)
+        line = self._lines.setdefault(room, deque())
+        line.append(place)
+        line[0].advance()
+        return place
 
 
 _local_locks = anyio.lowlevel.RunVar[LocalRoomLocks]("meeting_async.room_locks")

@@ -8,18 +8,18 @@ import itertools
 import threading
 import time
 import warnings
-from collections.abc import Generator
-from functools import partial
+from collections.abc import Callable, Generator
 
 import anyio
 import anyio.lowlevel
 import attrs
 from attrs.validators import optional
 
+from meeting_async._clock import is_gone
 from meeting_async._delivery.observer import check_callback
-from meeting_async._delivery.retry import ProbeReliability, RetryBudget
-from meeting_async._delivery.room_locks import RoomLocks, local_room_locks
-from meeting_async._documents.threads import in_thread
+from meeting_async._delivery.retry import Outage, RetryBudget
+from meeting_async._delivery.room_locks import LocalRoomLocks, Place, RoomLocks, local_room_locks
+from meeting_async._delivery.room_wait import ProbeReliability
 from meeting_async._events import OnEvent
 from meeting_async._http.transport import Transport
 from meeting_async._models import HeaderPairs, Reply, Request, SignedHeaders
@@ -31,7 +31,7 @@ from meeting_async._policies import (
     delivery_mode,
     instance,
 )
-from meeting_async._protocol.replies import LARGE_REPLY_BYTES, ParsedReply, parse_reply
+from meeting_async._protocol.replies import ParsedReply, parse_reply
 from meeting_async._protocol.requests import host_and_port
 from meeting_async._protocol.signing import Signer
 
@@ -56,6 +56,17 @@ class Options:
     on_event: OnEvent | None = attrs.field(default=None, validator=optional(check_callback))
 
 
+@attrs.define(eq=False)
+class _LoopUse:
+    """The event loop that a client is used in."""
+
+    token: anyio.lowlevel.EventLoopToken
+    calls: int = 0
+    """Number of running calls."""
+    line: LocalRoomLocks = attrs.field(factory=LocalRoomLocks)
+    """The order of uploads to a room that have locks of the caller's."""
+
+
 @attrs.define(eq=False, kw_only=True)
 class Session:
     """State that a client shares with those made from it by ``with_options``."""
@@ -70,6 +81,7 @@ class Session:
     observers: list[OnEvent] = attrs.field(factory=list, init=False)
     """Called with every event except BytesSent, whatever ``on_event`` a call has."""
     budget: RetryBudget = attrs.field(factory=RetryBudget, init=False)
+    outage: Outage = attrs.field(factory=Outage, init=False)
     probe_reliability: ProbeReliability = attrs.field(factory=ProbeReliability, init=False)
     host: str = attrs.field(init=False)
     closed: bool = attrs.field(default=False, init=False)
@@ -78,9 +90,9 @@ class Session:
     """Until when a room counts as active."""
     _doubts: dict[str, float] = attrs.field(factory=dict, init=False)
     """When the last upload of unknown outcome to a room ended."""
-    _loop: object = attrs.field(default=None, init=False)
-    _calls: int = attrs.field(default=0, init=False)
-    """Number of running calls."""
+    _locked: dict[str, float] = attrs.field(factory=dict, init=False)
+    """Until when a room may be locked that an upload has given up."""
+    _loop: _LoopUse | None = attrs.field(default=None, init=False)
     _guard: threading.Lock = attrs.field(factory=threading.Lock, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -97,27 +109,31 @@ class Session:
 
         """
         with self._guard:
-            self._enter(loop)
+            use = self._enter(loop)
         try:
             yield
         finally:
             with self._guard:
-                self._calls -= 1
+                use.calls -= 1
 
-    def _enter(self, loop: object) -> None:
+    def _enter(self, loop: anyio.lowlevel.EventLoopToken) -> _LoopUse:
         self.check_open()
-        if self._calls and loop != self._loop:
-            raise RuntimeError(
-                "this MeetingClient is in use in another event loop (another thread?): make one "
-                "client for each event loop, or hand all calls to one loop, for example with "
-                "anyio.from_thread.start_blocking_portal()"
-            )
-        if loop != self._loop:
-            self._loop = loop
+        use = self._loop
+        if use is None or use.token != loop:
+            if use is not None and use.calls and not is_gone(use.token):
+                raise RuntimeError(
+                    "this MeetingClient is in use in another event loop (another thread?): make "
+                    "one client for each event loop, or hand all calls to one loop, for example "
+                    "with anyio.from_thread.start_blocking_portal()"
+                )
+            use = self._loop = _LoopUse(loop)
             self._verified.clear()  # their times are of another clock
             self._doubts.clear()
-        self._calls += 1
+            self._locked.clear()
+            self.outage.ended()
+        use.calls += 1
         self._was_used = True
+        return use
 
     def check_open(self) -> None:
         """Raise if the client is closed, also during a call that waits for its room."""
@@ -150,17 +166,40 @@ class Session:
         return signed
 
     async def send(self, request: Request) -> ParsedReply:
-        """Send a request and parse its reply; a large reply is parsed in a thread."""
+        """Send a request and parse its reply."""
         self.check_open()
         reply: Reply = await self.transport.send(request)
-        read = partial(parse_reply, reply, now=time.time())
-        return await in_thread(read) if len(reply.content) > LARGE_REPLY_BYTES else read()
+        return parse_reply(reply, request.headers, now=time.time())
+
+    async def ask(self, request: Request, is_refusal: Callable[[ParsedReply], bool]) -> ParsedReply:
+        """Send a request that may be repeated.
+
+        A refusal on a reused connection may be an answer that nobody asked for: a server that
+        answers twice. So it is asked for once more, on a new connection.
+        """
+        answer = await self.send(request)
+        if answer.reused and is_refusal(answer):
+            answer = await self.send(attrs.evolve(request, idempotent=False))
+        return answer
 
     # --- rooms -----------------------------------------------------------------------------------
 
-    def room_locks(self) -> RoomLocks:
-        """Return the room locks for uploads of this client."""
-        return self.locks or local_room_locks()
+    def line_up(self, room_id: str) -> Place:
+        """Take the next place in the line of uploads to a room; nothing is awaited."""
+        own = local_room_locks() if self.locks is None else self.locks
+        if type(own) is not LocalRoomLocks:
+            assert self._loop is not None  # noqa: S101 - a call is running
+            own = self._loop.line
+        return own.line_up(self.lock_name(room_id))
+
+    @property
+    def callers_locks(self) -> RoomLocks | None:
+        """The caller's locks, if they are more than the line of this process."""
+        return None if type(self.locks) is LocalRoomLocks else self.locks
+
+    def lock_name(self, room_id: str) -> str:
+        """Return the room's name for room locks."""
+        return f"{self.base} {room_id}"
 
     def is_verified(self, room_id: str) -> bool:
         """Return whether a check within the last 30 s said that the room is active."""
@@ -171,8 +210,24 @@ class Session:
         _remember(self._verified, room_id, now + VERIFIED_SECONDS)
 
     def forget(self, room_id: str) -> None:
-        """Check a room again before the next large document."""
+        """Check a room again before the next upload to it."""
         self._verified.pop(room_id, None)
+
+    def forget_all(self) -> None:
+        """Check every room again: the server may have been restarted.
+
+        After that the first contact through the header ``Room-Id`` alone can confuse the rooms of a
+        known server.
+        """
+        self._verified.clear()
+
+    def seen_locked(self, room_id: str, until: float) -> None:
+        """Record that an upload gave up because the room was locked."""
+        _remember(self._locked, room_id, until)
+
+    def is_locked(self, room_id: str) -> bool:
+        """Return whether the room may still be locked since then."""
+        return self._locked.get(room_id, -1.0) > anyio.current_time()
 
     def put_in_doubt(self, room_id: str, since: float) -> None:
         """Record an unknown outcome, so that the next upload asks whether the room is free."""
@@ -181,6 +236,7 @@ class Session:
     def settle_doubt(self, room_id: str) -> None:
         """Record that the room has answered since."""
         self._doubts.pop(room_id, None)
+        self._locked.pop(room_id, None)
 
     def doubt_since(self, room_id: str, window: float) -> float | None:
         """Return when the room got in doubt; ``None`` if its lock must have ended since."""

@@ -2,14 +2,12 @@
 
 A snapshot is taken once. The file is opened for each attempt, and compared with the snapshot at the
 end of the attempt. A file of up to 256 KiB is opened, read, checked and closed in one call of a
-thread, because such a call costs more than all of that. The bytes that are read with the snapshot
-are used for the first attempt.
+thread, because such a call costs more than all of that.
 """
 
 from __future__ import annotations
 
 import abc
-import collections
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 from functools import partial
@@ -24,14 +22,11 @@ from meeting_async._documents.source import (
     Snapshot,
     unreadable,
 )
-from meeting_async._documents.threads import in_thread
+from meeting_async._threads import in_thread
 from meeting_async.errors import DocumentChanged, MeetingError
 
 WHOLE_BYTES = 256 * 1024
 """Largest file that is read in one call of a thread."""
-
-MAX_KEPT = 64
-"""Largest number of small files that keep their bytes for the first attempt: 16 MiB at most."""
 
 
 class OpenedFile(abc.ABC):
@@ -75,37 +70,18 @@ class FileSource(abc.ABC):
         self, name: str, max_size: int | None
     ) -> AsyncGenerator[PreparedSource, None]:
         """Take the snapshot; the file is closed after that."""
-        content = await in_thread(partial(_measure, self, self.label(name)))
-        _keep(content)
-        try:
-            yield content
-        finally:
-            content.release()
-
-
-_kept: collections.deque[FileContent] = collections.deque()
-
-
-def _keep(content: FileContent) -> None:
-    """Keep the bytes of a small file, and drop those that were kept longest."""
-    if content.data is not None:
-        _kept.append(content)
-    while len(_kept) > MAX_KEPT:
-        _kept.popleft().release()
+        yield await in_thread(partial(_measure, self, self.label(name)))
 
 
 def _measure(source: FileSource, label: str) -> FileContent:
-    """Take the snapshot of a file, and read all of it if it is small."""
+    """Take the snapshot of a file."""
     with _reading(label), closing(source.open()) as opened:
         fingerprint = next(opened.fingerprints())
         size = max(0, fingerprint[0] - opened.start)
-        data = _read(opened, opened.start, size if size <= WHOLE_BYTES else HEAD_BYTES)
-        snapshot = Snapshot(size, data[:HEAD_BYTES], fingerprint, opened.start)
-        content = FileContent(source, label, snapshot)
-        if size <= WHOLE_BYTES:
-            content.check(opened)
-            content.data = data
-        return content
+        head = _read(opened, opened.start, min(size, HEAD_BYTES))
+        if not fingerprint[0] and opened.read(1, 0):  # in /proc, for example
+            raise OSError("it has content, but no size: copy it to a file on disk")
+        return FileContent(source, label, Snapshot(size, head, fingerprint, opened.start))
 
 
 @attrs.define(eq=False)
@@ -115,21 +91,12 @@ class FileContent(PreparedSource):
     _source: FileSource
     _label: str
     snapshot: Snapshot
-    data: bytes | None = attrs.field(default=None, repr=False)
-    """The whole content, for the first attempt."""
 
     async def open(self) -> Reader:
         """Open the file, if it still matches the snapshot."""
-        data, self.data = self.data, None
-        if data is None and self.snapshot.size <= WHOLE_BYTES:
-            data = await in_thread(self._read_whole)
-        if data is not None:
-            return BytesReader(data)
+        if self.snapshot.size <= WHOLE_BYTES:
+            return BytesReader(await in_thread(self._read_whole))
         return FileReader(self, await in_thread(self._reopen))
-
-    def release(self) -> None:
-        """Drop the bytes that are kept for the first attempt."""
-        self.data = None
 
     def fetch(self, opened: OpenedFile, limit: int, offset: int) -> bytes:
         """Read, in a thread."""

@@ -73,6 +73,14 @@ class MultipartBody:
         """Bytes of the document among those sent; for a link, bytes of the URL."""
         return max(0, min(self.sent - len(self._framing.part_headers), self._framing.size))
 
+    @property
+    def may_be_complete(self) -> bool:
+        """Whether a byte of the closing boundary was sent: then a server may have the document.
+
+        A known server stores a form without its last two bytes.
+        """
+        return self.sent > self.length - len(self._framing.closing_boundary)
+
     def __aiter__(self) -> MultipartBody:
         return self
 

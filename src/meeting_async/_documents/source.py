@@ -62,9 +62,6 @@ class PreparedSource(abc.ABC):
     async def open(self) -> Reader:
         """Open the content for one attempt."""
 
-    def release(self) -> None:  # noqa: B027 - only of a file
-        """Drop bytes that were read ahead of an attempt."""
-
 
 class Source(Protocol):
     """Where the bytes of a document come from."""

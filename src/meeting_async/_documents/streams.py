@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import collections
 import inspect
-import logging
 import os
 import tempfile
 import threading
@@ -34,7 +33,8 @@ from meeting_async._documents.source import (
     as_view,
     unreadable,
 )
-from meeting_async._documents.threads import in_thread
+from meeting_async._log import logger
+from meeting_async._threads import in_thread
 from meeting_async.errors import (
     DocumentChanged,
     DocumentError,
@@ -54,8 +54,6 @@ _CHECKPOINT_ITEMS = 64
 _CLEANUP_SECONDS = 5.0
 _GRACE_SECONDS = 0.1
 """Two cleanups together stay within the 0.25 s by which a call may exceed its timeout."""
-
-logger = logging.getLogger("meeting_async")
 
 
 @attrs.frozen(eq=False)

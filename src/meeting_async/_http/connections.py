@@ -16,7 +16,7 @@ import anyio.lowlevel
 import httpcore
 
 from meeting_async import errors
-from meeting_async._clock import clock_of
+from meeting_async._clock import clock_of, is_gone
 from meeting_async._http.failures import translated
 from meeting_async._http.origins import Origin, Origins
 from meeting_async._http.request_body import RequestBodyStream
@@ -41,11 +41,12 @@ class Connection:
         """On the clock of the event loop."""
         self.is_clean = False
         """Whether another request may follow the last one."""
+        self._is_used = False
         self._http = httpcore.AsyncHTTP11Connection(origin.address, stream)
 
     async def send(self, request: Request, target: bytes, at_once: int) -> Reply:
         """Send a request, return its reply, and correct ``request.body.sent``."""
-        self.is_clean = False
+        self.is_clean, reused, self._is_used = False, self._is_used, True
         self.stream.begin(request, at_once)
         content = bytearray()
         try:
@@ -58,7 +59,9 @@ class Connection:
             if not isinstance(request.body, bytes):
                 request.body.sent = self.stream.body_sent
         self.is_clean = self.stream.carried_only(response.headers, len(content))
-        return Reply(response.status, tuple(response.headers), bytes(content))
+        early = self.stream.answered_early
+        headers = tuple(response.headers)
+        return Reply(response.status, headers, bytes(content), early=early, reused=reused)
 
 
 def _outgoing(origin: Origin, request: Request, target: bytes) -> httpcore.Request:
@@ -114,12 +117,14 @@ class Connections:
     async def _send(self, request: Request, scope: anyio.CancelScope) -> Reply:
         host, connecting = "", True
         try:
-            origin, target = await self._origins.locate(request.url, self._locating)
+            began, seconds = self._now(), request.connect_timeout
+            origin, target = await self._locate(request.url, seconds)
+            seconds -= self._now() - began
             host = self._sending[scope].host = origin.name
             async with self._places:
                 connection = self._pop_idle(origin) if _may_reuse(request) else None
                 if connection is None:
-                    connection = await self._connect(origin, request.connect_timeout)
+                    connection = await self._connect(origin, seconds)
                 connecting = False
                 self._sending[scope] = errors.ConnectionLost("the transport was closed", host)
                 return await self._use(connection, request, target, scope)
@@ -129,6 +134,9 @@ class Connections:
 
     def close(self) -> None:
         """Close all connections; requests that are being sent end with an error."""
+        if is_gone(self.loop):
+            self.abandon()
+            return
         for scope in self._sending:
             scope.cancel()
         for connection in (*self._busy, *self._idle):
@@ -140,8 +148,14 @@ class Connections:
 
     def abandon(self) -> None:
         """Close the connections of an event loop that no longer runs."""
-        while self._idle:
-            self._idle.pop().stream.close()
+        for connection in (*self._busy, *self._idle):
+            connection.stream.close()
+        self._idle.clear()
+
+    async def _locate(self, url: str, seconds: float) -> tuple[Origin, bytes]:
+        with anyio.move_on_after(seconds):
+            return await self._origins.locate(url, self._locating)
+        raise errors.ConnectFailed(f"no connection in time ({seconds:g} s)")
 
     async def _connect(self, origin: Origin, seconds: float) -> Connection:
         while len(self._idle) > self._places.value:  # those that are idle are connections, too

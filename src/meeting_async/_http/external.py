@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from typing import Any, Protocol
 
 import anyio
+import anyio.lowlevel
 
 from meeting_async import errors
 from meeting_async._http.failures import translated
 from meeting_async._http.request_body import RequestBodyStream
+from meeting_async._log import logger
 from meeting_async._models import Reply, Request
 from meeting_async._protocol.requests import host_and_port
+
+CLOSING_SECONDS = 2.0
+"""Longest time in seconds for closing a response."""
 
 
 class ExternalClient(Protocol):
@@ -32,42 +38,100 @@ class ExternalClient(Protocol):
 
 async def send_external(client: ExternalClient, request: Request) -> Reply:
     """Send a request through a client, which is used unchanged and never closed."""
-    limit, host = anyio.CancelScope(), _host(request.url)
-    body = RequestBodyStream(request.body, on_end=lambda: _begin_reply(limit, request))
-    failure: Exception
+    host = _host(request.url)
+    exchange = _Exchange(client, request)
     try:
-        with limit:
-            return await _exchange(client, request, body, limit)
-        failure = translated(_limit_error(limit, request), host, connecting=False)
+        return await exchange.run()
     except Exception as error:  # noqa: BLE001 - what is not in the table is raised as it is
-        failure = translated(error, host, connecting=False if body.begun else None)
+        failure = translated(error, host, connecting=False if exchange.body.begun else None)
     raise failure  # outside, as some errors quote headers and must not be its context
 
 
-async def _exchange(
-    client: ExternalClient, request: Request, body: RequestBodyStream, limit: anyio.CancelScope
-) -> Reply:
-    response = await client.send(
-        client.build_request(
-            request.method,
-            request.url,
-            headers=list(request.headers),
-            content=body,
-            extensions={"timeout": _timeouts(request)},
-        ),
-        stream=True,
-        follow_redirects=False,
-    )
-    if limit.deadline == math.inf:  # the reply came before the end of the body
-        _begin_reply(limit, request)
+class _Exchange:
+    """One request and its reply."""
+
+    def __init__(self, client: ExternalClient, request: Request) -> None:
+        self._client, self._request = client, request
+        self._limit = anyio.CancelScope()
+        """Ends the reply when it takes too long, or is too long."""
+        self._response: Any = None
+        self.body = RequestBodyStream(request.body, on_end=self._begin_reply)
+
+    async def run(self) -> Reply:
+        """Return the reply; the response of the client is closed then."""
+        reply: Reply | None = None
+        try:
+            with self._limit:
+                reply = await self._reply()
+        finally:
+            if self._response is not None:
+                await _close(self._response, is_read=reply is not None)
+        if reply is None:
+            raise self._limit_error()
+        return reply
+
+    async def _reply(self) -> Reply:
+        request = self._request
+        self._response = response = await self._client.send(
+            self._client.build_request(
+                request.method,
+                request.url,
+                headers=list(request.headers),
+                content=self.body,
+                extensions={"timeout": _timeouts(request)},
+            ),
+            stream=True,
+            follow_redirects=False,
+        )
+        is_early = self._limit.deadline == math.inf  # it came before the end of the body
+        if is_early:
+            self._begin_reply()
+        content = await self._content(response)
+        headers = tuple(response.headers.raw)
+        return Reply(response.status_code, headers, content, early=is_early)
+
+    async def _content(self, response: Any) -> bytes:
+        """Read a reply without decoding, so that a small one cannot become a large one."""
+        if getattr(response, "is_stream_consumed", False):  # of a mock, which has its content
+            return bytes(response.content)
+        content = bytearray()
+        async for chunk in response.stream:
+            content += chunk
+            if len(content) > self._request.max_reply_bytes:
+                # Not by leaving the loop, which leaves generators to the event loop.
+                content.clear()
+                self._limit.cancel()
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        return bytes(content)
+
+    def _begin_reply(self) -> None:
+        self._limit.deadline = anyio.current_time() + self._request.reply_timeout
+
+    def _limit_error(self) -> errors.TransportError:
+        if anyio.current_time() < self._limit.deadline:
+            most = self._request.max_reply_bytes
+            return errors.ReplyTooLarge(
+                f"the reply is longer than {most:,} bytes (max_reply_bytes)"
+            )
+        seconds = self._request.reply_timeout
+        return errors.TransferTimeout(f"no complete reply within {seconds:g} s")
+
+
+async def _close(response: Any, *, is_read: bool) -> None:
+    """Close a response. Once it is read, nothing that happens here changes what it said."""
     try:
-        content = await _content(response, request.max_reply_bytes, limit)
-    finally:
-        with anyio.CancelScope(shield=True):
+        with anyio.move_on_after(CLOSING_SECONDS, shield=True):
             await response.aclose()
-    if limit.cancel_called:
-        raise _limit_error(limit, request)
-    return Reply(response.status_code, tuple(response.headers.raw), content)
+    except Exception:
+        if not is_read:
+            raise
+        logger.warning("closing a response raised", exc_info=True, extra={"action": "Closing"})
+    except asyncio.CancelledError:  # asyncio's own cancellation breaks through a shield
+        task = asyncio.current_task()
+        if not is_read or task is None:
+            raise
+        task.uncancel()
+        task.cancel()  # again, at the next await, when the reply has been taken
 
 
 def _timeouts(request: Request) -> dict[str, float]:
@@ -77,29 +141,6 @@ def _timeouts(request: Request) -> dict[str, float]:
         "write": request.stall_timeout,
         "read": request.reply_timeout,
     }
-
-
-async def _content(response: Any, most: int, limit: anyio.CancelScope) -> bytes:
-    """Read a reply without decoding, so that a small one cannot become a large one."""
-    content = bytearray()
-    async for chunk in response.aiter_raw():
-        content += chunk
-        if (
-            len(content) > most
-        ):  # not by leaving the loop, which leaves generators to the event loop
-            content.clear()
-            limit.cancel()
-    return bytes(content)
-
-
-def _begin_reply(limit: anyio.CancelScope, request: Request) -> None:
-    limit.deadline = anyio.current_time() + request.reply_timeout
-
-
-def _limit_error(limit: anyio.CancelScope, request: Request) -> errors.TransportError:
-    if anyio.current_time() < limit.deadline:
-        return errors.ConnectionLost(f"the reply is longer than {request.max_reply_bytes:,} bytes")
-    return errors.TransferTimeout(f"no complete reply within {request.reply_timeout:g} s")
 
 
 def _host(url: str) -> str:

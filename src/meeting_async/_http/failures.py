@@ -10,6 +10,7 @@ import errno
 
 from meeting_async import errors
 from meeting_async._http.request_body import BodyFailed
+from meeting_async._text import one_line
 
 _MEANINGS: tuple[tuple[str, type[errors.TransportError], str], ...] = (
     ("ConnectTimeout PoolTimeout", errors.ConnectFailed, "no connection in time"),
@@ -28,6 +29,9 @@ _MEANINGS: tuple[tuple[str, type[errors.TransportError], str], ...] = (
     ),
 )
 """Names of exceptions, our class, and its text. The first match counts."""
+
+MAX_REASON_CHARACTERS = 300
+"""Longest text of another library that is kept."""
 
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
@@ -76,6 +80,9 @@ def _made(
     name = type(error).__name__
     if name == "LocalProtocolError":  # its text and its frames show the header that is wrong
         return kind(f"{words} ({name})", host)
-    made = kind(f"{words} ({str(error).strip() or name})", host)
+    text = one_line(str(error).strip(), MAX_REASON_CHARACTERS)
+    if "ProtocolError" in name:  # it quotes the peer, who may repeat the request
+        return kind(f"{words} ({text.partition(': ')[0]})", host)
+    made = kind(f"{words} ({text or name})", host)
     made.__cause__ = error
     return made

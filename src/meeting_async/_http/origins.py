@@ -7,16 +7,17 @@ import os
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import anyio
-import anyio.to_thread
 import attrs
 
 from meeting_async._http.failures import is_exhaustion
 from meeting_async._models import HeaderPairs, Secret
 from meeting_async._text import link_label, short_repr
+from meeting_async._threads import in_thread
 from meeting_async.errors import ConfigurationError, ConnectFailed
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class Origins:
 
     async def _locate(self, address: str, lock: anyio.Lock) -> tuple[Origin, bytes]:
         if not address.isascii():
-            address = await anyio.to_thread.run_sync(_in_ascii, address, abandon_on_cancel=True)
+            address = await in_thread(partial(_in_ascii, address))
         import httpcore  # noqa: PLC0415 - loaded with the first connections
 
         url = httpcore.URL(address)
@@ -98,9 +99,7 @@ class Origins:
         if key not in self._known:
             async with lock:
                 if key not in self._known:
-                    self._known[key] = await anyio.to_thread.run_sync(
-                        self._make, url, abandon_on_cancel=True
-                    )
+                    self._known[key] = await in_thread(partial(self._make, url))
         return self._known[key], url.target
 
     def _make(self, url: httpcore.URL) -> Origin:

@@ -26,7 +26,7 @@ from meeting_async._http.head import ReplyHead
 from meeting_async._http.tls import PIECE_BYTES, Tls
 from meeting_async._http.waiting import waiter_for
 from meeting_async._models import Request
-from meeting_async.errors import ConnectionLost, TransferTimeout
+from meeting_async.errors import ConnectionLost, ReplyTooLarge, TransferTimeout
 
 PIECE_LINES = 250
 """Lines given to h11 at once; as chunks of one byte they take it some 3 ms."""
@@ -64,6 +64,8 @@ class SocketStream(httpcore.AsyncNetworkStream):
         self, sock: socket.socket, tls: Tls | None, loop: anyio.lowlevel.EventLoopToken
     ) -> None:
         self.closed = False
+        self.answered_early = False
+        """Whether the head of the reply came before the last byte of the request was sent."""
         self._socket = sock
         self._now = clock_of(loop)
         self._tls = tls
@@ -84,6 +86,7 @@ class SocketStream(httpcore.AsyncNetworkStream):
         self._turn = TURN_SECONDS / at_once
         self._inbound, self._outbound, self._answers = bytearray(), bytearray(), bytearray()
         self._reply_until: float | None = None
+        self.answered_early = False
         self._head_bytes = self._written = self._sent = self._arrived = 0
         self._reply = ReplyHead()
 
@@ -174,7 +177,8 @@ class SocketStream(httpcore.AsyncNetworkStream):
         if self.closed:
             return
         self.closed = True
-        self._waiter.wake()
+        with suppress(RuntimeError):  # of an event loop that was closed
+            self._waiter.wake()
         with suppress(OSError):  # of the connection, which is of no interest any more
             if self._written > self._sent:
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
@@ -205,7 +209,7 @@ class SocketStream(httpcore.AsyncNetworkStream):
             raise ConnectionLost(f"the head of the reply is longer than {MAX_HEAD_BYTES:,} bytes")
         limit = self._request.max_reply_bytes
         if self._arrived > limit:
-            raise ConnectionLost(f"the reply is longer than {limit:,} bytes")
+            raise ReplyTooLarge(f"the reply is longer than {limit:,} bytes (max_reply_bytes)")
         piece = bytes(self._inbound[:PIECE_BYTES])
         *lines, rest = piece.split(b"\n", PIECE_LINES)
         if len(lines) == PIECE_LINES:
@@ -288,8 +292,12 @@ class SocketStream(httpcore.AsyncNetworkStream):
         self._stop_if_pointless()
 
     def _stop_if_pointless(self) -> None:
-        """Raise if the peer has closed or refused. After an early success go on sending."""
+        """Raise if the peer has closed or refused. After an early success go on sending.
+
+        Called while there is something to send.
+        """
         while not self._ended and len(self._inbound) < AHEAD_BYTES and self._receive():
             pass  # it may have come in small pieces
+        self.answered_early |= self._reply.status > 0
         if self._ended or self._reply.status >= 300:
             raise httpcore.WriteError("the peer answered, or left, before the end of the request")

@@ -19,6 +19,7 @@ from meeting_async._http.failures import is_exhaustion
 from meeting_async._http.head import ReplyHead
 from meeting_async._http.origins import Origin
 from meeting_async._http.tls import Tls
+from meeting_async._threads import in_thread
 
 Address = tuple[int, int, int, str, Any]
 """One row of ``getaddrinfo``: family, type, protocol, canonical name, socket address."""
@@ -92,8 +93,9 @@ async def _look_up(host: str, port: int) -> Sequence[Address]:
     if (family := _family_of(host)) is not None:
         return [(family, socket.SOCK_STREAM, 0, "", (host, port))]
     try:
-        return await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except socket.gaierror:
+        look_up = functools.partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+        return await in_thread(look_up)
+    except OSError:
         socket.socket().close()  # fails if it was for want of descriptors, which resolvers hide
         raise
 

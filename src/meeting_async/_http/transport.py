@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import importlib
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import anyio.lowlevel
-import anyio.to_thread
 
+from meeting_async._clock import is_gone
 from meeting_async._http.external import ExternalClient, send_external
 from meeting_async._http.origins import Certificate, Origins, Verify
 from meeting_async._models import Reply, Request
 from meeting_async._text import short_repr
+from meeting_async._threads import in_thread
 from meeting_async.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -114,7 +116,7 @@ class HttpxTransport:
         if self._connections is None:  # httpcore takes 0.15 s to load, with trio if that is there
             # Not only if it is missing in sys.modules: it is there while it is still loading.
             load = importlib.import_module
-            await anyio.to_thread.run_sync(load, _ENGINE, abandon_on_cancel=True)
+            await in_thread(partial(load, _ENGINE))
             self._check_open()
         return await self._own_connections().send(request)
 
@@ -147,7 +149,7 @@ _OWN_SETTINGS = ("verify", "cert", "proxy", "trust_env", "max_connections")
 
 
 def _leave_loop(connections: Connections) -> None:
-    if connections.in_use:
+    if connections.in_use and not is_gone(connections.loop):
         raise RuntimeError(
             "this transport is in use on another event loop: make one for each loop, "
             "or use them one after the other"

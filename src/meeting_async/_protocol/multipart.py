@@ -75,8 +75,9 @@ def file_name(name: object) -> str:
     r"""Return the name that the room shows: the last component of a path, clean and short.
 
     The name is in NFC and has at most 200 bytes of UTF-8, cut before the extension. Control
-    characters and ``< > : " | ? *`` become ``_``, because known servers change or escape them. Both
-    ``/`` and ``\`` separate components, because browsers send either.
+    characters and ``< > : " | ? *`` become ``_``, and blanks and dots at both ends go, because
+    known servers change them. Both ``/`` and ``\`` separate components, because browsers send
+    either.
 
     Raises:
         InvalidInput: The name is empty or not valid Unicode.
@@ -84,11 +85,11 @@ def file_name(name: object) -> str:
     """
     if not isinstance(name, str):
         raise TypeError(f"filename must be a str, not {type(name).__name__}")
-    base = unicodedata.normalize("NFC", re.split(r"[/\\]", name)[-1])
+    base = unicodedata.normalize("NFC", re.split(r"[/\\]", name)[-1]).strip(" .")
     if "\0" in base or re.search("[\ud800-\udfff]", base):
         problem = "contains NUL or is not valid Unicode"
         raise _bad_name(name, problem, "pass filename= with a clean name")
-    if base.strip(" .") == "":
+    if base == "":
         raise _bad_name(name, "contains no name", "give one such as 'deck.pdf'")
     return _cut(re.sub(r'[<>:"|?*\x01-\x1f\x7f-\x9f]', "_", base))
 
@@ -101,7 +102,7 @@ def _cut(name: str) -> str:
     if not dot or len(suffix.encode()) > _MAX_SUFFIX_BYTES:
         stem, dot, suffix = name, "", ""
     room = MAX_NAME_BYTES - len((dot + suffix).encode())
-    return stem.encode()[:room].decode("utf-8", "ignore").rstrip() + dot + suffix
+    return stem.encode()[:room].decode("utf-8", "ignore").rstrip(" .") + dot + suffix
 
 
 def _bad_name(name: str, problem: str, fix: str) -> InvalidInput:

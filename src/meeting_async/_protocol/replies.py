@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC
 from email.utils import parsedate_to_datetime
-from json import decoder, scanner
+from functools import partial
 from typing import Any
 
 import attrs
 
-from meeting_async._models import Reply, Verdict
+from meeting_async._models import HeaderPairs, Reply, Secret, Verdict
+from meeting_async._text import one_line
 from meeting_async.errors import (
     AuthenticationFailed,
     DocumentRefused,
@@ -52,6 +53,10 @@ class ParsedReply:
     """Names in lower case."""
     body: bytes = attrs.field(default=b"", repr=False)
     """The first kilobyte of the content."""
+    early: bool = False
+    """Whether its head came before the last byte of the request was sent."""
+    reused: bool = False
+    """Whether it came on a connection that had carried another request."""
 
     @property
     def accepted(self) -> bool | None:
@@ -78,44 +83,48 @@ class ParsedReply:
     def status_code(self) -> str | None:
         """The server's own code, a name such as ``ROOM_NOT_ACTIVE``."""
         code = (self.payload or {}).get("status_code")
-        return code[:MAX_CODE_CHARACTERS] if isinstance(code, str) else None
+        return one_line(code, MAX_CODE_CHARACTERS) if isinstance(code, str) else None
 
     @property
     def msg(self) -> str:
         """The server's own message, else a description of the reply."""
         msg = (self.payload or {}).get("msg")
-        return msg[:MAX_MSG_CHARACTERS] if isinstance(msg, str) and msg else self._description
+        return one_line(msg, MAX_MSG_CHARACTERS) if isinstance(msg, str) and msg else self._nature
 
     @property
-    def _description(self) -> str:
+    def _nature(self) -> str:
         if not self.size:
             return "no content"
         kind = dict(reversed(self.headers)).get("content-type", "unknown type")
-        return f"{self.size:,} bytes of {repr(kind[:80])[1:-1]}"
+        return f"{self.size:,} bytes of {kind[:80]}"
 
 
-def parse_reply(reply: Reply, *, now: float = 0.0) -> ParsedReply:
-    """Parse a reply. ``now`` is the Unix time for a date in Retry-After.
+def parse_reply(reply: Reply, sent: HeaderPairs = (), *, now: float = 0.0) -> ParsedReply:
+    """Parse a reply to a request with the headers ``sent``, whose secrets it must not repeat.
 
-    Many megabytes take seconds: see :data:`LARGE_REPLY_BYTES`.
+    Every text of the server becomes one printable line here. ``now`` is the Unix time for a date in
+    Retry-After.
     """
+    payload = json_object(reply.content)
+    hide = _hiding(reply, sent, is_success=payload is not None and payload.get("status") is True)
+    if hide is not None:
+        reply = _without_secrets(reply, hide)
+        payload = _hidden_in(payload, hide)
     headers = tuple(
-        (name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in reply.headers
+        (one_line(name.decode("latin-1")).lower(), one_line(value.decode("latin-1")))
+        for name, value in reply.headers
     )
     hint = dict(reversed(headers)).get("retry-after")
     return ParsedReply(
         status=reply.status,
-        payload=json_object(reply.content),
+        payload=payload,
         retry_after=retry_after(hint, now=now),
         size=len(reply.content),
         headers=headers,
         body=reply.content[:KEPT_BODY_BYTES],
+        early=reply.early,
+        reused=reply.reused,
     )
-
-
-LARGE_REPLY_BYTES = 256 * 1024
-"""Above this size JSON is parsed in a thread by the standard library's decoder in Python, because
-the decoder in C holds the interpreter's lock (GIL) until it has finished."""
 
 
 def json_object(content: bytes) -> dict[str, Any] | None:
@@ -125,8 +134,7 @@ def json_object(content: bytes) -> dict[str, Any] | None:
     (section 8.1).
     """
     try:
-        text = content.decode("utf-8-sig")
-        value = (_slow_decoder() if len(content) > LARGE_REPLY_BYTES else _DECODER).decode(text)
+        value = _DECODER.decode(content.decode("utf-8-sig"))
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
@@ -143,18 +151,64 @@ def _no_constant(name: str) -> None:
     raise ValueError(name)
 
 
-def _decoder() -> json.JSONDecoder:
-    return json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)
 
 
-def _slow_decoder() -> json.JSONDecoder:
-    made = _decoder()
-    made.parse_string = decoder.py_scanstring  # type: ignore[attr-defined]
-    made.scan_once = scanner.py_make_scanner(made)  # type: ignore[attr-defined]
-    return made
+# --- replies that repeat the request -------------------------------------------------------------
+
+HIDDEN = b"(hidden)"
+
+_CREDENTIAL = re.compile(
+    rb"api-key|hash-signature|.*(authorization|cookie|token|secret|password).*", re.IGNORECASE
+)
+"""Names of headers whose values must not be repeated; a request id, for example, may be."""
+
+LONG_SECRET = 12
+"""A shorter secret may be a word: it is replaced where it stands alone, and not in names of fields.
+In a success of the server a short key is no secret, but a word of its data."""
+
+_Hide = Callable[[bytes], bytes]
 
 
-_DECODER = _decoder()
+def _hiding(reply: Reply, sent: HeaderPairs, *, is_success: bool) -> _Hide | None:
+    """Return what replaces the credentials of the request; ``None`` if the reply has none."""
+    text = b"\n".join([reply.content, *(part for pair in reply.headers for part in pair)]).lower()
+    has_escapes = b"\\" in reply.content  # they may write a secret in another way
+    words = []
+    for name, value in sent:
+        if not isinstance(value, Secret) or not (has_escapes or value.lower() in text):
+            continue
+        if not _CREDENTIAL.fullmatch(name):
+            continue
+        is_long = len(value) >= LONG_SECRET
+        if is_long or not is_success:
+            word = re.escape(bytes(value))
+            words.append(word if is_long else rb"(?<!\w)%b(?!\w)" % word)
+    if not words:
+        return None
+    return partial(re.compile(b"|".join(words), re.IGNORECASE).sub, HIDDEN)
+
+
+def _without_secrets(reply: Reply, hide: _Hide) -> Reply:
+    headers = tuple((hide(name), hide(value)) for name, value in reply.headers)
+    return attrs.evolve(reply, headers=headers, content=hide(reply.content))
+
+
+def _hidden_in(value: Any, hide: _Hide) -> Any:
+    """Replace secrets in all texts of a JSON value, however they were escaped."""
+    if isinstance(value, str):
+        return hide(value.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
+    if isinstance(value, list):
+        return [_hidden_in(item, hide) for item in value]
+    if isinstance(value, dict):
+        return {
+            _hidden_in(name, hide) if len(name) >= LONG_SECRET else name: _hidden_in(item, hide)
+            for name, item in value.items()
+        }
+    return value
+
+
+# --- hints ---------------------------------------------------------------------------------------
 
 
 def retry_after(value: str | None, *, now: float) -> float | None:
@@ -212,6 +266,13 @@ def reply_error(verdict: Verdict, answer: ParsedReply, *, upload: bool) -> Reply
     if verdict is Verdict.REFUSED:
         return _refusal(answer, upload=upload)(**facts)
     return UnexpectedReply(**facts)
+
+
+def check_error(answer: ParsedReply) -> ReplyError:
+    """Return the error for an answer to a room check after which nothing is sent."""
+    if answer.status == 401 or answer.is_record:
+        return reply_error(Verdict.REFUSED, answer, upload=False)
+    return reply_error(Verdict.UNKNOWN, answer, upload=False)
 
 
 def _refusal(answer: ParsedReply, *, upload: bool) -> type[RequestRefused]:

@@ -9,7 +9,14 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from meeting_async._models import Body, HeaderPairs, Request, Secret, SignedHeaders
+from meeting_async._models import (
+    MAX_REPLY_BYTES,
+    Body,
+    HeaderPairs,
+    Request,
+    Secret,
+    SignedHeaders,
+)
 from meeting_async._policies import Timeouts
 from meeting_async._protocol.replies import json_object
 from meeting_async._text import link_label, short_repr
@@ -23,9 +30,6 @@ MAX_ROOM_ID_BYTES = 1024
 
 PLAIN_ROOM_ID = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_ROOM_ID_BYTES}}}")
 """What known servers accept, and nearly all room ids are."""
-
-MAX_UPLOAD_REPLY_BYTES = 1024**2
-"""Largest reply to an upload; the server's own record has a few hundred bytes."""
 
 # --- addresses and arguments ---------------------------------------------------------------------
 
@@ -207,6 +211,7 @@ def json_request(
     timeouts: Timeouts,
     *,
     idempotent: bool,
+    max_reply_bytes: int = MAX_REPLY_BYTES,
 ) -> Request:
     """Build a JSON call; ``body`` is what was signed."""
     headers = (
@@ -223,6 +228,7 @@ def json_request(
         connect_timeout=timeouts.connect,
         stall_timeout=timeouts.send_stall,
         reply_timeout=timeouts.reply,
+        max_reply_bytes=max_reply_bytes,
         idempotent=idempotent,
     )
 
@@ -254,7 +260,6 @@ def upload_request(
         connect_timeout=timeouts.connect,
         stall_timeout=timeouts.send_stall,
         reply_timeout=timeouts.reply if is_question else timeouts.upload_reply,
-        max_reply_bytes=MAX_UPLOAD_REPLY_BYTES,
         idempotent=is_question,
     )
 

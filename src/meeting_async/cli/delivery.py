@@ -175,12 +175,12 @@ class _Run:
 
     def _write_page(self, path: str, report: BatchReport, sums: str) -> None:
         from meeting_async.cli.report import page
+        from meeting_async.cli.report_file import write_report
 
         order = self.order
         documents, server, began = len(order), order.server, self._began
         try:
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(page(report, order.name, sums, documents, server, began))
+            write_report(path, page(report, order.name, sums, documents, server, began))
         except OSError as error:
             self.output.note(f"error: {path} cannot be written: {error.strerror}")
 

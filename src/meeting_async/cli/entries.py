@@ -97,8 +97,15 @@ class Entry:
         return Document.from_path(self.path, filename=self.filename)
 
     def job(self) -> UploadJob:
-        """Make the job. Its key stays the same if manifest and documents are moved together."""
-        document, key = self.document(), self.key
+        """Make the job. Its key stays the same if manifest and documents are moved together.
+
+        A document that cannot be used is refused at the job's turn.
+        """
+        try:
+            document = self.document()
+        except MeetingError:
+            return UploadJob(self.room_id, self.path, filename=self.filename, key=self.key)
+        key = self.key
         if key is None and not self.is_link:
             key = json.dumps([self.room_id, self.target, document.filename])
         return UploadJob(self.room_id, document, key=key)
@@ -118,13 +125,12 @@ class Entry:
 
     def check_document(self, max_size: int | None) -> None:
         """Make the checks that an upload makes before it sends."""
-        if self.is_link or self.filename is not None:
-            self.document()
         if not self.is_link:
             name = self.filename or os.path.basename(self.target)
             self.size, head = _looked_at(self.path)
             check_size(name, self.size, max_size)
             check_type(name, head)
+        self.document()
 
 
 _check_room_id = lru_cache(maxsize=1000)(room_id_bytes)
@@ -133,14 +139,18 @@ _check_room_id = lru_cache(maxsize=1000)(room_id_bytes)
 
 def _looked_at(path: str) -> tuple[int, bytes]:
     """Return the size and the first bytes of a file."""
+    problem = "it is not a regular file"
     try:
         status = os.stat(path)
         if stat.S_ISREG(status.st_mode):  # opening a pipe would wait for its other end
             with open(path, "rb", buffering=0) as file:
-                return status.st_size, file.read(HEAD_BYTES)
+                head = file.read(HEAD_BYTES)
+            if status.st_size or not head:
+                return status.st_size, head
+            problem = "it has content, but no size: copy it to a file on disk"  # as in /proc
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise unreadable(path, error) from error
-    raise unreadable(path, OSError("it is not a regular file"))
+    raise unreadable(path, OSError(problem))
 
 
 class StdinEntry(Entry):

@@ -66,9 +66,9 @@ DEFAULTS = Common()
 
 def max_size() -> int | None:
     """Return the largest document in bytes that the environment allows, if it sets a limit."""
-    from meeting_async._config import settings_from
+    from meeting_async._config import Environment, settings_from
 
-    return settings_from(os.environ).get("max_size_whiteboard_file")
+    return settings_from(Environment(os.environ)).get("max_size_whiteboard_file")
 
 
 def refuse_options(command: str, words: Sequence[str]) -> None:

@@ -36,6 +36,10 @@ def serve(
     max_size: Annotated[str, _SHOWN] = "30MiB",
     lock_seconds: Annotated[PositiveSeconds, _SHOWN] = 300.0,
     processing_seconds: Annotated[Seconds, _SHOWN] = 0.0,
+    presenter_required: Annotated[
+        bool, _SHOWN, Parameter(negative="--no-presenter-required")
+    ] = True,
+    strict_pdf: Annotated[bool, _SHOWN] = False,
     quiet: Quiet = False,
     output: Printed,
 ) -> int:
@@ -51,17 +55,19 @@ def serve(
         max_size: Largest document, in bytes or with a unit (KiB, MiB, GiB).
         lock_seconds: Longest time in seconds for which an upload locks its room.
         processing_seconds: Seconds that the conversion of a document takes.
+        presenter_required: Refuse uploads to rooms without a presenter. plugNmeet-server does not.
+        strict_pdf: Fail PDFs without any object, such as "%PDF-1.7", as plugNmeet-server does.
         quiet: Do not print a line for each request.
         output: Where to print.
 
     """
-    from meeting_async._config import settings_from
+    from meeting_async._config import Environment, settings_from
     from meeting_async._policies import parse_size
     from meeting_async._protocol.requests import room_id_bytes
     from meeting_async.cli.words import size
     from meeting_async.testing import MeetingServer
 
-    settings = settings_from(os.environ)
+    settings = settings_from(Environment(os.environ))
     key, secret = settings.get("api_key", "devkey"), settings.get("api_secret")
     # It may be a real secret, and terminals and logs are stored: do not print it.
     given = '"${MEETING_API_SECRET:?must be the secret that serve uses}"'
@@ -74,6 +80,8 @@ def serve(
         max_body_size=limit + FORM_BYTES,
         lock_seconds=lock_seconds,
         processing_seconds=processing_seconds,
+        presenter_required=presenter_required,
+        strict_pdf=strict_pdf,
         on_request=None if quiet else lambda request: output.note(f"{_now()} {request}"),
     )
     rooms = tuple(dict.fromkeys(room)) or ("room01", "room02", "room03")

@@ -12,7 +12,6 @@ import contextlib
 import hashlib
 import inspect
 import json
-import logging
 import os
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -38,9 +37,10 @@ from meeting_async._batch.journal import check_key
 from meeting_async._documents.detect import detect
 from meeting_async._documents.document import Document
 from meeting_async._documents.files import PathSource
-from meeting_async._documents.threads import in_thread
+from meeting_async._log import logger
 from meeting_async._protocol.requests import host_and_port, room_id_bytes
 from meeting_async._text import link_label, short_repr
+from meeting_async._threads import in_thread
 from meeting_async.errors import (
     BatchFailed,
     ConfigurationError,
@@ -69,7 +69,6 @@ __all__ = ["SCHEMA", "Documents", "QueueReport", "WhiteboardUploads"]
 Documents = Callable[[str], Document | Awaitable[Document]]
 """Turns a reference, such as the id of a row or an object of a store, into a document."""
 
-_logger = logging.getLogger("meeting_async")
 
 CHUNK = 1000
 """Uploads that are deferred, or reported, by one statement."""
@@ -345,7 +344,7 @@ class WhiteboardUploads:
             )
         if self._documents is None:
             why = "it is a reference: make WhiteboardUploads with `documents` in every worker"
-            _logger.warning("upload %d is put back, %s", row.id, why)
+            logger.warning("upload %d is put back, %s", row.id, why)
             raise UploadPutBack(NOT_OURS_SECONDS, why)
         made = self._documents(row.source)
         document = await made if inspect.isawaitable(made) else made
@@ -462,7 +461,7 @@ async def _nothing_to_send(
     if found["server"] in known:
         return "accepted in an earlier run"
     why = f"it is for {found['server']}: run workers with queues=[uploads.queue]"
-    _logger.warning("upload %d is put back, %s", upload_id, why)
+    logger.warning("upload %d is put back, %s", upload_id, why)
     raise UploadPutBack(NOT_OURS_SECONDS, why)
 
 

@@ -5,14 +5,13 @@ procrastinate knows dead workers by their heartbeats. The row of an upload says 
 
 from __future__ import annotations
 
-import logging
-
 import anyio
 import attrs
 from procrastinate.exceptions import ConnectorException
 from procrastinate.jobs import Job, Status
 from procrastinate.manager import JobManager
 
+from meeting_async._log import logger
 from meeting_async.procrastinate._table import Table
 
 UPLOAD, RECOVER = "meeting_async:upload", "meeting_async:recover"
@@ -24,8 +23,6 @@ SUSPECT_SECONDS = 10.0
 
 RECOVERY_SECONDS = 30.0
 """Longest time of one recovery: what it waits for may be locked."""
-
-logger = logging.getLogger("meeting_async")
 
 
 @attrs.define(kw_only=True, eq=False)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import math
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -19,18 +18,18 @@ import attrs
 
 from meeting_async._batch.job_runner import BatchState, JobRunner
 from meeting_async._batch.jobs import Status, UploadJob, UploadOutcome
-from meeting_async._batch.journal import JobJournal, JournalEntry, State
+from meeting_async._batch.journal import JobJournal, JournalEntry, Patience, State
 from meeting_async._batch.options import BatchOptions
 from meeting_async._batch.scheduler import Scheduler
 from meeting_async._delivery.retry import RetryState, Wait
 from meeting_async._delivery.session import Options, Session
 from meeting_async._documents.document import Document
+from meeting_async._log import logger
 from meeting_async.errors import JournalError, UploadOutcomeUnknown, UploadPutBack
 from meeting_async.procrastinate._table import Row, Table, packed
 
 T = TypeVar("T")
 
-logger = logging.getLogger("meeting_async")
 
 NEIGHBOUR_SECONDS = 1.0
 """Pause if another upload of this process has the room."""
@@ -75,7 +74,7 @@ class QueuedRun(JobRunner):
     _state: RetryState | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.journal = JobJournal(self)
+        self.journal = JobJournal(self, Patience(math.inf))  # the database has limits of its own
         self.journal.entry = self.row.entry
         self._began = anyio.current_time() - self.row.started_ago
         self._ends_at = math.inf
@@ -83,7 +82,7 @@ class QueuedRun(JobRunner):
 
     async def _registered(self) -> Document:
         document = await self.find_document(self.row)
-        self._log.document = document.filename
+        self._document = document.filename
         return document
 
     # --- hooks of the upload ---------------------------------------------------------------------
@@ -94,10 +93,17 @@ class QueuedRun(JobRunner):
         if self.row.retry is not None:
             state.restore(self.row.retry, anyio.current_time())
 
-    async def before_wait(self, wait: Wait | None, *, may_have_arrived: bool) -> None:
+    async def before_wait(self, wait: Wait, *, may_have_arrived: bool) -> None:
         """End the run instead of waiting."""
-        del may_have_arrived  # the log knows it
-        self.put_back = UploadPutBack(wait.seconds if wait else NEIGHBOUR_SECONDS, self._log.phase)
+        phase = self._upload_call.phase if self._upload_call else ""
+        self.put_back = UploadPutBack(wait.seconds, phase)
+        raise self.put_back
+
+    async def before_queue(self) -> None:
+        """End the run instead of waiting."""
+        self.put_back = UploadPutBack(
+            NEIGHBOUR_SECONDS, "waiting behind another upload of this application"
+        )
         raise self.put_back
 
     # --- the record of the job -------------------------------------------------------------------
@@ -121,7 +127,7 @@ class QueuedRun(JobRunner):
                 state=state,
                 error=type(error).__name__ if error else None,
                 reason=reason or (str(error) if error else None),
-                size=self._log.size,
+                size=self._size,
                 attempts=packed(self._log.attempts),
             ),
             RECORD_SECONDS,

@@ -20,6 +20,9 @@ from meeting_async.testing._uploads import answer_upload
 MAX_HEAD_BYTES = 4096
 """Longest request line and headers in bytes; longer ones get 431."""
 
+HEALTH = "/healthcheck"
+"""A path outside of /auth, which load balancers ask."""
+
 MAX_IN_PROCESS_BYTES = 32 * 1024**2
 """In process an endless reply ends after this, because callers keep the reply in memory."""
 
@@ -144,7 +147,8 @@ class Exchange:
     async def _body(self, content_type: bytes, fault: Fault | None) -> bytes | list[Part]:
         """Read the whole body; a multipart one is a form."""
         settings, raw = self.state.rooms.settings, bytearray()
-        is_form = content_type.lower().startswith(b"multipart/form-data")
+        # In capitals it is no form: it is signed over its body, and has no fields.
+        is_form = content_type.startswith(b"multipart/form-data")
         form = FormReceiver(content_type, keep_content=settings.keep_content)
         more = True
         while more:
@@ -156,25 +160,31 @@ class Exchange:
                 await fault.strike()
                 fault = None
             (form.write if is_form else raw.extend)(chunk)
-        body = form.finish() if is_form else bytes(raw)
-        if body is None:
+        if not is_form:
+            return bytes(raw)
+        parts = form.finish() if self.record.body_bytes else []  # no body at all: no fields
+        if parts is None:
             raise Refused(status=400)
-        return body
+        return parts
 
     async def _answer(
         self, headers: Mapping[bytes, bytes], room_id: str, body: bytes | list[Part]
     ) -> Reply:
         method, path = self.record.method, self.record.path
-        call, is_ours = method_path(path), path.lower().startswith("/auth/") and method == "POST"
-        if not is_ours or call not in {UPLOAD, *CALLS}:
+        call, rooms = method_path(path), self.state.rooms
+        if not f"{path.lower()}/".startswith("/auth/"):
+            if call == HEALTH:
+                return Reply.text(200, "Healthy")
             return self.state.files.get((method, path)) or Reply.plain(404)
         try:
-            authenticate(self.state.rooms.settings, headers, body)
-            if call == UPLOAD:
-                return await answer_upload(self.state.rooms, room_id, body)
-            return answer_call(self.state.rooms, call, body)
+            authenticate(rooms.settings, headers, body)  # comes before methods and paths
+            if method == "POST" and call == UPLOAD:
+                return await answer_upload(rooms, room_id, body)
+            if method == "POST" and call in CALLS:
+                return answer_call(rooms, call, body)
         except Refused as refused:
             return refused.reply(path)
+        return Reply.plain(404)
 
 
 # --- in process --------------------------------------------------------------------------------

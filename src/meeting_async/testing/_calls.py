@@ -18,8 +18,8 @@ from meeting_async.testing._rooms import Room, Rooms
 Payload: TypeAlias = Mapping[str, object]
 T = TypeVar("T")
 
-ROOM_ID = re.compile(r"[A-Za-z0-9_-]+")
-"""Ids that ``room/create`` accepts, because the server uses them as message subjects."""
+PLAIN_ID = re.compile(r"[A-Za-z0-9_-]+")
+"""Ids of rooms and users, because the server uses them as message subjects."""
 
 
 def parse(body: object) -> Payload | None:
@@ -65,7 +65,7 @@ def _count(payload: Payload, name: str, default: int) -> int:
 
 def _create(rooms: Rooms, payload: Payload) -> Reply:
     room_id = _need(payload, "room_id", str)
-    if not ROOM_ID.fullmatch(room_id):
+    if not PLAIN_ID.fullmatch(room_id):
         raise _invalid("room_id may contain only letters, digits, - and _")
     metadata = _need(payload, "metadata", dict)
     title, _ = _need(metadata, "room_title", str), _need(metadata, "room_features", dict)
@@ -75,9 +75,11 @@ def _create(rooms: Rooms, payload: Payload) -> Reply:
 
 
 def _get_join_token(rooms: Rooms, payload: Payload) -> Reply:
-    room = rooms.active(_need(payload, "room_id", str))
-    user = _need(payload, "user_info", dict)
-    name, _ = _need(user, "name", str), _need(user, "user_id", str)
+    room_id, user = _need(payload, "room_id", str), _need(payload, "user_info", dict)
+    name, user_id = _need(user, "name", str), _need(user, "user_id", str)
+    if not PLAIN_ID.fullmatch(user_id):
+        raise _invalid("user_id may contain only letters, digits, - and _")
+    room = rooms.active(room_id)
     # Nobody connects to this server: a user who gets a token counts as being in the room.
     room.join(name, as_presenter=get(user, "is_admin") is True)
     return success(token=secrets.token_urlsafe(32))
@@ -88,7 +90,9 @@ def _record(room: Room) -> dict[str, object]:
 
 
 def _get_active_room_info(rooms: Rooms, payload: Payload) -> Reply:
-    return success(room=_record(rooms.active(_need(payload, "room_id", str))))
+    room_id = _need(payload, "room_id", str)
+    rooms.contacts.asked.add(room_id)
+    return success(room=_record(rooms.active(room_id)))
 
 
 def _get_active_rooms_info(rooms: Rooms, _: Payload) -> Reply:
@@ -124,7 +128,19 @@ def _fetch_past_rooms(rooms: Rooms, payload: Payload) -> Reply:
     return success(result=result | {"order_by": order, "rooms_list": page})
 
 
+def _broadcast_to_room(rooms: Rooms, payload: Payload) -> Reply:
+    room_id = _need(payload, "room_id", str)
+    texts = {"chat_msg": "message", "notification_msg": "text"}
+    given = [name for name in texts if get(payload, name) is not None]
+    if len(given) != 1:
+        raise _invalid("one of chat_msg and notification_msg is required")
+    _need(_need(payload, given[0], dict), texts[given[0]], str)
+    rooms.active(room_id)
+    return success()  # nobody connects to this server
+
+
 CALLS: Mapping[str, Callable[[Rooms, Payload], Reply]] = {
+    "/room/broadcasttoroom": _broadcast_to_room,
     "/room/create": _create,
     "/room/endroom": _end_room,
     "/room/fetchpastrooms": _fetch_past_rooms,

@@ -15,6 +15,8 @@ from meeting_async.testing._messages import REFUSALS, UPLOAD, Cut, Refused, Repl
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
+ROOM_CHECK = "/room/getactiveroominfo"
+
 When: TypeAlias = Literal["before_body", "instead", "afterwards"]
 """Before the body is read; after that, instead of processing the request; or after processing it,
 like a proxy that times out while the server goes on."""
@@ -71,7 +73,7 @@ async def _repeat(piece: bytes, fault: Fault, write: Write) -> None:
 
 @attrs.define(kw_only=True, on_setattr=[])
 class Fault:
-    """A fault for the next ``times`` requests to ``path`` (None: to any path).
+    """A fault for the next ``times`` requests to ``path`` (None: to any but `ROOM_CHECK`).
 
     ``make_reply(path)`` replaces the server's own reply. ``send`` sends the reply, ``delay``
     seconds late.
@@ -115,7 +117,8 @@ class Faults:
         """Return the next fault for a request to ``path``, if it applies now."""
         with self._guard:
             for index, fault in enumerate(self._queue):
-                if fault.path in {None, method_path(path)}:
+                called = method_path(path)
+                if fault.path == called or (fault.path is None and called != ROOM_CHECK):
                     if (fault.when != "before_body") is not is_body_read:
                         return None
                     fault.times -= 1
@@ -130,8 +133,9 @@ class Script:
     """Scripts faults for the next requests; every method may be called from any thread.
 
     Faults apply in the order in which they were scripted. A fault with a ``path``, such as
-    ``/room/create``, applies only to requests to that path. ``times`` is the number of requests
-    that it applies to.
+    ``/room/create``, applies only to requests to that path; one without a path to any request but
+    ``/room/getActiveRoomInfo``, which a client makes before an upload. ``times`` is the number of
+    requests that it applies to.
 
     On a socket a cut connection is reset. In process the caller of the application, such as
     ``httpx.ASGITransport``, gets a `ConnectionResetError` instead.

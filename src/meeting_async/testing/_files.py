@@ -4,7 +4,9 @@ A form (RFC 7578) is received in constant memory. A form that does not parse is 
 A form without a usable file is refused later: key, signature, room and lock are checked first.
 
 The kinds of files, and whether each is converted, are those of plugNmeet-server 2.4 (August 2026).
-Files are not really converted: a PDF counts as broken only if its header has no version.
+Files are not really converted: a PDF counts as broken if its header has no version, or if it has
+objects but no end. A PDF without objects, such as ``b"%PDF-1.7"``, is a stand-in for a document,
+unless the setting ``strict_pdf`` is on.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import codecs
 import contextlib
 import csv
 import hashlib
+import json
 import re
 from collections.abc import Collection
 from typing import TYPE_CHECKING
@@ -27,6 +30,9 @@ if TYPE_CHECKING:
 HEAD_BYTES = 16 * 1024
 """First bytes, which decide the kind of a file: enough for the start of an office document."""
 
+TAIL_BYTES = 4 * 1024
+"""Last bytes: enough for the trailer of a PDF."""
+
 MAX_NAME_BYTES = 255
 """Longest name; longer ones are cut at the end, the extension included."""
 
@@ -38,7 +44,7 @@ OFFICE_KINDS = frozenset({"docx", "pptx", "xlsx"})
 ACCEPTED_KINDS = frozenset({"docx", "empty", "pdf", "pptx", "txt", "xlsx"})
 """Kinds of files that the server converts by default."""
 
-FAILING_KINDS = frozenset({"broken pdf", "jpeg", "png", "svg", "zip"})
+FAILING_KINDS = frozenset({"broken pdf", "encrypted pdf", "jpeg", "png", "svg", "zip"})
 """Kinds whose conversion fails (500) unless they are accepted; all others are refused (400)."""
 
 
@@ -54,8 +60,10 @@ _KINDS = (
     ("empty", "", "", rb"\Z"),
     ("pdf", "pdf", "application/pdf", rb"%PDF-\d\.\d"),
     ("broken pdf", "", "", rb"%PDF-"),
+    ("encrypted pdf", "", "", _NEVER),
     ("png", "png", "image/png", rb"\x89PNG\r\n\x1a\n"),
     ("jpeg", "jpg", "image/jpeg", rb"\xff\xd8\xff"),
+    ("gif", "gif", "image/gif", rb"GIF8[79]a"),
     ("ole", "doc", "application/msword", _OLE),
     ("ole", "ppt", "application/vnd.ms-powerpoint", _OLE),
     ("ole", "xls", "application/vnd.ms-excel", _OLE),
@@ -70,7 +78,10 @@ _KINDS = (
     ("svg", "svg", "image/svg+xml", rb"(?i)\s*(<\?xml.*)?<svg"),
     ("xml", "xml", "text/xml", rb"(?i)\s*<\?xml"),
     ("html", "html", "text/html", _HTML),
+    ("script", "sh", "text/x-shellscript", rb"#!|(?i:<\?php)"),
+    ("json", "json", "application/json", _NEVER),
     ("csv", "csv", "text/csv", _NEVER),
+    ("tsv", "tsv", "text/tab-separated-values", _NEVER),
     ("txt", "txt", "text/plain", _NEVER),
 )
 
@@ -78,13 +89,17 @@ KIND_NAMES = frozenset(kind[0] for kind in _KINDS) | {"unknown"}
 """Every kind that :func:`kind_of` can return."""
 
 
-def kind_of(head: bytes) -> str:
-    """Return the kind of a file by its first `HEAD_BYTES`, never by its name."""
-    start = head.removeprefix(codecs.BOM_UTF8)
+_BINARY = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f]")
+"""Bytes that no text has (https://mimesniff.spec.whatwg.org/#binary-data-byte)."""
+
+
+def kind_of(part: Part, *, strict_pdf: bool = False) -> str:
+    """Return the kind of a file by its content, never by its name."""
+    start = part.head.removeprefix(codecs.BOM_UTF8)
     for name, _, _, pattern in _KINDS:
         if re.match(pattern, start, re.DOTALL):
-            return name
-    return _text_kind(start)
+            return _pdf_kind(part, strict=strict_pdf) if name == "pdf" else name
+    return _text_kind(start, is_whole=part.size <= HEAD_BYTES)
 
 
 def declared_kind(content_type: str) -> str:
@@ -110,23 +125,53 @@ def fate_of(kind: str, stored_name: str, accepted: Collection[str]) -> str:
 def safe_name(name: str) -> str:
     """Return the name under which the server stores a file."""
     basename = name.replace("\\", "/").rpartition("/")[2]
-    clean = "".join(c if c.isprintable() else "_" for c in re.sub(r'[<>:"|?*]', "_", basename))
+    clean = re.sub(r'[<>:"|?*\x00]', "_", basename)
     kept = clean.strip(" .").encode(errors="replace")[:MAX_NAME_BYTES]
     return kept.decode(errors="ignore") or "document"
 
 
-def _text_kind(head: bytes) -> str:
-    """Return "csv" (lines with the same number of fields, above 1), "txt" or "unknown"."""
+def _pdf_kind(part: Part, *, strict: bool) -> str:
+    """Return "pdf", "encrypted pdf" or "broken pdf": objects but no end, if strict also no objects.
+
+    Some bytes may follow the end, as PDF readers allow that.
+    """
+    seen = part.head + part.tail
+    if re.search(rb"/Encrypt\s*(<<|\d)", seen):
+        return "encrypted pdf"
+    has_objects = re.search(rb"\d\s+\d+\s+obj\b", seen)
+    has_end = re.search(rb"startxref\s+\d+\s+%%EOF", part.tail)
+    is_whole = has_objects and has_end
+    return "pdf" if is_whole or not (has_objects or strict) else "broken pdf"
+
+
+def _text_kind(head: bytes, *, is_whole: bool) -> str:
+    """Return "json", "csv", "tsv", "txt" (UTF-8, Latin-1, or UTF-16 with its mark) or "unknown"."""
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "txt"
+    if _BINARY.search(head):
+        return "unknown"
+    text = head.decode("latin-1")  # all that matters below is ASCII, in UTF-8 too
+    if _is_json(text, is_whole=is_whole):
+        return "json"
+    lines = re.split(r"\r\n?|\n", text)[:20]
+    tables = {"csv": ",", "tsv": "\t"}
+    return next((kind for kind, mark in tables.items() if _is_table(lines, mark)), "txt")
+
+
+def _is_json(text: str, *, is_whole: bool) -> bool:
+    """Return whether a text is a JSON object or array; a longer one is judged by its beginning."""
+    if not is_whole:
+        return re.match(r'\s*(\{\s*"|\[\s*["{\[])', text) is not None
     try:
-        # The head may end inside a character: final=False allows that.
-        text = codecs.getincrementaldecoder("utf-8")().decode(head, final=False)
-    except UnicodeDecodeError:
-        return "unknown"
-    if re.search(r"[\x00-\x08\x0b\x0e-\x1f\x7f]", text):
-        return "unknown"
-    lines = text.splitlines()[:20]
-    widths = {len(row) for row in csv.reader(lines)}
-    return "csv" if len(lines) > 1 and len(widths) == 1 and widths != {1} else "txt"
+        return isinstance(json.loads(text), dict | list)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _is_table(lines: list[str], mark: str) -> bool:
+    """Return whether several lines have the same number of fields, above 1."""
+    rows = [row for row in csv.reader(lines, delimiter=mark) if row]
+    return len(rows) > 1 and len({len(row) for row in rows} | {1}) == 2
 
 
 @attrs.define(eq=False)
@@ -139,6 +184,7 @@ class Part:
     keep_content: bool = False
     size: int = 0
     head: bytes = b""
+    tail: bytes = b""
     _hash: _Hash = attrs.field(factory=hashlib.sha256, init=False)
     _chunks: list[bytes] = attrs.field(factory=list, init=False)
 
@@ -147,6 +193,7 @@ class Part:
         self.size += len(data)
         self._hash.update(data)
         self.head += data[: HEAD_BYTES - len(self.head)]
+        self.tail = (self.tail + data[-TAIL_BYTES:])[-TAIL_BYTES:]
         if self.keep_content:
             self._chunks.append(data)
 

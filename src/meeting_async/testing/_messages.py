@@ -73,8 +73,12 @@ class Reply:
     @classmethod
     def plain(cls, status: int) -> Self:
         """Answer with a status and its phrase, without the server's own record."""
-        phrase = TOO_LARGE if status == 413 else http.HTTPStatus(status).phrase
-        return cls(status, phrase.encode(), (("content-type", "text/plain; charset=utf-8"),))
+        return cls.text(status, TOO_LARGE if status == 413 else http.HTTPStatus(status).phrase)
+
+    @classmethod
+    def text(cls, status: int, text: str) -> Self:
+        """Answer with a plain text."""
+        return cls(status, text.encode(), (("content-type", "text/plain; charset=utf-8"),))
 
     def closing(self) -> Self:
         """Return the same answer with ``Connection: close``."""

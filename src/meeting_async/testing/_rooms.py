@@ -16,7 +16,7 @@ from meeting_async.testing._messages import Refused
 from meeting_async.testing._settings import Clock, Settings
 
 ENDING_SECONDS = 5.0
-"""Seconds for which a room is ROOM_NOT_ACTIVE after its end; then it is ROOM_NOT_FOUND."""
+"""Seconds for which an upload to an ended room gets ROOM_NOT_ACTIVE, and later ROOM_NOT_FOUND."""
 
 
 @attrs.frozen(kw_only=True)
@@ -152,8 +152,12 @@ class Room:
             self._is_locked(self._clock.now())
             lock.until = -math.inf
 
-    def accept(self, lock: Lock, file: ReceivedFile, *, fails: bool) -> None:
-        """Begin the conversion of ``file`` and hold the lock until it ends, never longer."""
+    def accept(self, lock: Lock, file: ReceivedFile, *, fails: bool, listed_in: Room) -> None:
+        """Begin the conversion of ``file`` and hold the lock until it ends, never longer.
+
+        The file joins the list of the room ``listed_in``, which is this one unless the server mixes
+        up its rooms.
+        """
         seconds = self.processing_seconds
         seconds = self._settings.processing_seconds if seconds is None else seconds
         with self._guard:
@@ -163,7 +167,7 @@ class Room:
             elif fails or self.fail_conversion:
                 lock.problem = "the conversion failed"
             lock.until = min(file.at + seconds, lock.until)
-            self._uploads.append(lock)
+            listed_in._uploads.append(lock)
 
     def _is_locked(self, now: float) -> bool:
         """Apply scheduled locks whose time has come, if the room was free then."""
@@ -175,6 +179,10 @@ class Room:
             return now < self._lock.until
 
     # --- session ---------------------------------------------------------------------------------
+
+    def has_ended(self) -> bool:
+        """Whether the room's session was ended, not only switched off by ``active``."""
+        return not self.active and self._gone_at < math.inf
 
     def is_gone(self) -> bool:
         """Whether the room has ended so long ago that it is forgotten."""
@@ -248,6 +256,21 @@ def _timestamp(seconds: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
+@attrs.define(eq=False)
+class Contacts:
+    """Which rooms the server has heard of since its start, for the setting ``mixes_up_rooms``."""
+
+    asked: set[str] = attrs.field(factory=set)
+    """Ids of the rooms about which ``getActiveRoomInfo`` was asked."""
+    latest: Room | None = None
+    """The room that the header ``Room-Id`` named last."""
+
+    def clear(self) -> None:
+        """Forget everything, as at a restart."""
+        self.asked.clear()
+        self.latest = None
+
+
 @attrs.frozen(eq=False)
 class Rooms:
     """All rooms by their id, and the records of past sessions."""
@@ -256,15 +279,25 @@ class Rooms:
     clock: Clock = attrs.field(factory=Clock)
     by_id: dict[str, Room] = attrs.field(factory=dict)
     past: list[dict[str, object]] = attrs.field(factory=list)
+    contacts: Contacts = attrs.field(factory=Contacts)
 
     def get(self, room_id: str) -> Room:
         """Return a room; if it does not exist, add it, not active and without users."""
         return self.by_id.setdefault(room_id, Room(room_id, self.settings, self.clock))
 
-    def active(self, room_id: str) -> Room:
-        """Return an active room; refused if it does not exist or is not active."""
+    def list_for(self, room: Room) -> Room:
+        """Return the room that lists an upload to ``room``: that one, or a mixed-up one."""
+        latest, self.contacts.latest = self.contacts.latest, room
+        is_mixed_up = self.settings.mixes_up_rooms and room.room_id not in self.contacts.asked
+        return latest if is_mixed_up and latest else room
+
+    def active(self, room_id: str, *, for_upload: bool = False) -> Room:
+        """Return an active room; refused if it does not exist or is not active.
+
+        A room that has just ended is not active for an upload, and does not exist for a call.
+        """
         room = self.by_id.get(room_id)
-        if room is None or room.is_gone():
+        if room is None or room.is_gone() or (room.has_ended() and not for_upload):
             raise Refused("ROOM_NOT_FOUND", "the room does not exist")
         if not room.active:
             raise Refused("ROOM_NOT_ACTIVE", "the room is not active")

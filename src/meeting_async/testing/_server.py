@@ -62,12 +62,17 @@ class MeetingServer(Settings, Script):
         processing_seconds: Duration of a conversion; it fails if it takes longer than the lock.
         reply_after: Answer 200 this many seconds after the document has arrived, while the
             conversion goes on. ``None``: at the end of the conversion.
-        presenter_required: Refuse uploads to rooms without a presenter, as the interface says
-            (``docs/interface.md``, Upload). plugNmeet-server 2.4 does not check it.
+        presenter_required: Refuse uploads to rooms without a presenter, as the interface asks for
+            one (``docs/interface.md``, Upload). plugNmeet-server 2.4 does not look for one.
         strict_room_ids: Refuse uploads to rooms whose ids have characters other than letters,
             digits, ``-`` and ``_``, as plugNmeet-server does.
         accepted_kinds: Kinds of files that are converted, detected from the content. Others are
             refused, or their conversion fails, as on plugNmeet-server.
+        strict_pdf: Fail PDFs without any object, too, as on plugNmeet-server. By default
+            ``b"%PDF-1.7"`` is a document.
+        mixes_up_rooms: Since each start, list an upload to a room about which
+            ``getActiveRoomInfo`` was not asked in the room that the ``Room-Id`` header named last,
+            as plugNmeet-server 2.4 may after a restart; the answer is 200.
         keep_content: Keep the bytes of documents.
         on_request: Called with each request when it has ended, in the server's thread or event
             loop; ``on_request=print`` prints one line per request.
@@ -162,6 +167,7 @@ class MeetingServer(Settings, Script):
             raise RuntimeError(f"the server is already running on {self._url}")
         with listen(host, port) as listener, start_blocking_portal(name="meeting-server") as portal:
             self._state.rooms.clock.is_threaded = True
+            self._state.rooms.contacts.clear()
             serving = portal.start_task_soon(serve, self._state, listener)
             self._url = url_of(listener)
             try:

@@ -30,6 +30,8 @@ class Settings:
     accepted_kinds: Collection[str] = attrs.field(
         default=ACCEPTED_KINDS, validator=deep_iterable(in_(KIND_NAMES))
     )
+    strict_pdf: bool = attrs.field(default=False, validator=instance_of(bool))
+    mixes_up_rooms: bool = attrs.field(default=False, validator=instance_of(bool))
     keep_content: bool = attrs.field(default=False, validator=instance_of(bool))
 
 

@@ -2,9 +2,9 @@
 
 The checks are in the order of plugNmeet-server: key, signature, Room-Id, room, presenter, lock,
 link or document, size, kind by content, conversion. Where ``docs/interface.md`` does not specify
-it: with both fields the link is used and the document ignored; a document or link in the wrong kind
-of part (a file without a name, a link with one) counts as missing; a room without a presenter is
-refused with ``USER_NOT_ACTIVE``.
+it: with both fields the link is used and the document ignored; of several documents or links the
+first one is used; a document or link in the wrong kind of part (a file without a name, a link
+with one) counts as missing; a room without a presenter is refused with ``USER_NOT_ACTIVE``.
 
 A conversion goes on even if the client does not wait for it. Only in process can a client cancel
 the handler while it downloads a link; then nothing is accepted and the room is free.
@@ -16,13 +16,15 @@ to this machine always work. A download takes real time, also with a virtual clo
 
 from __future__ import annotations
 
+import re
 from functools import partial
+from urllib.parse import urlsplit
 
 import anyio
 import httpx
 from anyio.to_thread import run_sync
 
-from meeting_async.testing._calls import ROOM_ID
+from meeting_async.testing._calls import PLAIN_ID
 from meeting_async.testing._files import Part, declared_kind, fate_of, kind_of, safe_name
 from meeting_async.testing._messages import Refused, Reply, success
 from meeting_async.testing._rooms import ReceivedFile, Room, Rooms
@@ -35,6 +37,7 @@ DOWNLOAD_SECONDS = 180.0
 async def answer_upload(rooms: Rooms, room_id: str, body: bytes | list[Part]) -> Reply:
     """Check an upload, lock the room, accept the file, wait for its conversion."""
     room = _room(rooms, room_id)
+    listed_in = rooms.list_for(room)
     lock = room.acquire()
     try:
         part = await _file(rooms.settings, body)
@@ -42,7 +45,7 @@ async def answer_upload(rooms: Rooms, room_id: str, body: bytes | list[Part]) ->
     except BaseException:
         room.release(lock)
         raise
-    room.accept(lock, file, fails=fails)
+    room.accept(lock, file, fails=fails, listed_in=listed_in)
     moment, problem = lock.until, lock.problem
     reply_after = rooms.settings.reply_after
     if reply_after is not None and file.at + reply_after < moment:
@@ -55,11 +58,11 @@ async def answer_upload(rooms: Rooms, room_id: str, body: bytes | list[Part]) ->
 
 def _room(rooms: Rooms, room_id: str) -> Room:
     if not room_id:
-        raise Refused("MISSING_REQUIRED_PARAMETER", "Room-Id header is required")
-    if rooms.settings.strict_room_ids and not ROOM_ID.fullmatch(room_id):
+        raise Refused("INVALID_PARAMETERS", "Room-Id header is required")
+    if rooms.settings.strict_room_ids and not PLAIN_ID.fullmatch(room_id):
         problem = "the room id has characters other than A-Z a-z 0-9 - _"
         raise Refused("INTERNAL_SERVER_ERROR", problem, 400)
-    room = rooms.active(room_id)
+    room = rooms.active(room_id, for_upload=True)
     if rooms.settings.presenter_required and not room.presenter:
         raise Refused("USER_NOT_ACTIVE", "no presenter is in the room")
     return room
@@ -69,10 +72,8 @@ async def _file(settings: Settings, form: list[Part] | bytes) -> Part:
     parts = [] if isinstance(form, bytes) else form
     files = [part for part in parts if part.field == "document" and part.filename]
     links = [part for part in parts if part.field == "document_link" and not part.filename]
-    if len(files) > 1:
-        raise Refused("INVALID_PARAMETERS", "a request may contain only one file")
-    if links and links[-1].content:
-        return await _linked(settings, links[-1].content.decode(errors="replace"))
+    if links and links[0].content:
+        return await _linked(settings, links[0].content.decode(errors="replace"))
     if not files:
         raise Refused("INVALID_PARAMETERS", "one of document and document_link is required")
     if files[0].size > settings.max_size_whiteboard_file:
@@ -82,7 +83,8 @@ async def _file(settings: Settings, form: list[Part] | bytes) -> Part:
 
 def _received(part: Part, rooms: Rooms) -> tuple[ReceivedFile, bool]:
     """Return the file, and whether its conversion fails."""
-    kind, name = kind_of(part.head), safe_name(part.filename)
+    strict = rooms.settings.strict_pdf
+    kind, name = kind_of(part, strict_pdf=strict), safe_name(part.filename)
     fate = fate_of(kind, name, rooms.settings.accepted_kinds)
     if fate == "refused":
         raise Refused("INVALID_PARAMETERS", f"the file is not a supported document: {kind}")
@@ -104,6 +106,8 @@ def _received(part: Part, rooms: Rooms) -> tuple[ReceivedFile, bool]:
 
 
 async def _linked(settings: Settings, link: str) -> Part:
+    if not _is_url(link):
+        raise Refused("INVALID_PARAMETERS", "document_link is not a URL")
     # Making a client reads certificates, which takes tens of milliseconds.
     make = partial(httpx.AsyncClient, timeout=None, trust_env=False, follow_redirects=False)
     try:
@@ -112,6 +116,15 @@ async def _linked(settings: Settings, link: str) -> Part:
     except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
         problem = f"the link cannot be downloaded: {type(error).__name__}"
         raise Refused("INTERNAL_SERVER_ERROR", problem, 400) from error
+
+
+def _is_url(link: str) -> bool:
+    """Return whether this is a URL, or at least an absolute path."""
+    try:
+        urlsplit(link)
+    except ValueError:
+        return False
+    return re.match("([A-Za-z][A-Za-z0-9+.-]*:)?/", link) is not None
 
 
 async def _download(client: httpx.AsyncClient, settings: Settings, link: str) -> Part:

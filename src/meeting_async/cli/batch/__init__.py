@@ -6,9 +6,11 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 import time
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
@@ -69,13 +71,19 @@ def batch(
     """
     from meeting_async.cli.batch.manifest import manifest_of
     from meeting_async.cli.delivery import Order, deliver
+    from meeting_async.cli.report_file import check_report
     from meeting_async.cli.results import ExitCode
 
     refuse_options("batch", [source])
     client = None if check else common.client()
     started = time.monotonic()
-    ours = [f"{journal}{suffix}" for suffix in ("", "-wal", "-shm") if journal]
-    manifest = manifest_of(source, besides=[*ours, *([report] if report else [])])
+    ours = _files_of(journal)
+    # An earlier report in the folder is no document of it.
+    pages = [report] if report and report.lower().endswith((".html", ".htm")) else []
+    manifest = manifest_of(source, besides=[*ours, *pages])
+    if report is not None:
+        paths = (entry.path for entry in manifest.entries if not entry.is_link)
+        check_report(report, needed=chain([source], paths), unmade=ours)
     manifest.flaws.find_in(manifest.entries, max_size())
     if manifest.flaws.count:
         manifest.flaws.tell(output)
@@ -83,8 +91,6 @@ def batch(
     sums = f"{manifest}, checked in {time.monotonic() - started:.1f} s"
     if client is None:
         return tell_check(manifest, sums, output)
-    if report is not None:
-        check_report(report)
     if not common.quiet:
         output.note(sums)
     order = Order(
@@ -115,22 +121,17 @@ def tell_check(manifest: Manifest, sums: str, output: Output) -> int:
     return output.code()
 
 
+def _files_of(journal: str | None) -> list[str]:
+    """Return the files that a journal has; beside a link, they are where the file is."""
+    if journal is None:
+        return []
+    places = {journal, os.path.realpath(journal)}
+    return [f"{place}{end}" for place in places for end in ("", "-wal", "-shm", "-journal")]
+
+
 def _resumption(journal: str | None) -> str:
     """Return the hint how to send the rest."""
     command = shlex.join([PROGRAM, *sys.argv[1:]])
     if journal is not None:
         return f"run `{command}` again to resume: accepted documents are not sent again"
     return "another run sends everything again; a run with --journal FILE can be resumed"
-
-
-def check_report(path: str) -> None:
-    """Raise before the work starts if the report cannot be written."""
-    from meeting_async.cli import report as _  # noqa: F401 - fails now if a package is missing
-    from meeting_async.errors import InvalidInput
-
-    try:
-        with open(path, "a", encoding="utf-8"):
-            pass
-    except OSError as error:
-        problem = f"cannot be written: {error.strerror}"
-        raise InvalidInput("--report", repr(path), problem, "give another path") from error

@@ -134,17 +134,30 @@ def _read_folder(manifest: Manifest, besides: Collection[str]) -> None:
     """
     source = manifest.name
     for room in _listed(source, manifest, besides):
-        if not room.is_dir():
+        if (is_folder := _is_folder(room, manifest)) is None:
+            continue
+        if not is_folder:
             text = "is not in the folder of a room: ROOM_ID/file is expected"
             manifest.flaws.add(0, room.path, text)
             continue
         for file in _listed(room.path, manifest, besides):
-            if file.is_dir():
+            if (is_folder := _is_folder(file, manifest)) is None:
+                continue
+            if is_folder:
                 text = "is a folder inside a room's folder: ROOM_ID/file is expected"
                 manifest.flaws.add(0, file.path, text)
             else:
                 written = os.path.relpath(file.path, source)
                 manifest.entries.append(Entry(room.name, written, source))
+
+
+def _is_folder(entry: os.DirEntry[str], manifest: Manifest) -> bool | None:
+    """Return whether an entry is a folder; ``None`` if it leads nowhere, which is a mistake."""
+    try:
+        return entry.is_dir()
+    except OSError as error:  # a link that leads to itself
+        manifest.flaws.add(0, entry.path, f"cannot be read: {error.strerror}")
+        return None
 
 
 def _listed(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
-from meeting_async.cli.batch import check_report, tell_check
+from meeting_async.cli.batch import tell_check
 from meeting_async.cli.console import Output
 from meeting_async.cli.options import Json, Printed, Server, max_size, refuse_options
 
@@ -176,6 +176,7 @@ def show(
     import anyio
 
     from meeting_async.cli.queue import outcomes
+    from meeting_async.cli.report_file import check_report
 
     if report is not None:
         check_report(report)

@@ -60,10 +60,10 @@ class Results:
     def write_page(self, path: str) -> None:
         """Write the HTML report."""
         from meeting_async.cli.report import page
+        from meeting_async.cli.report_file import write_report
 
-        with open(path, "w", encoding="utf-8") as file:
-            facts = self.documents, self.server, self.began.astimezone()
-            file.write(page(self.report, self.batch, self.headline, *facts))
+        facts = self.documents, self.server, self.began.astimezone()
+        write_report(path, page(self.report, self.batch, self.headline, *facts))
 
     def tell(self, output: Output) -> int:
         """Print the results and return the exit code."""

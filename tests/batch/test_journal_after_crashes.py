@@ -1,0 +1,325 @@
+"""A journal opens after every crash with every entry: killed at any moment, or on a full disk.
+
+A disk is full for a process that may not let its files grow; at night it really is. What SQLite
+itself reads in the files that are left is what the next run of the batch must go by.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import stat
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from support.journal_files import (
+    acting_rooms,
+    check_resumed,
+    copied,
+    files_of,
+    jobs_of,
+    running_batch,
+)
+from support.limited_worker import LimitedWorker, limited_worker
+
+if TYPE_CHECKING:
+    from support.fake_rooms import Visit
+
+nightly = pytest.mark.nightly
+PAGE = 4096
+"""Bytes of a page of the database."""
+
+OLD, ALL = 12, 16
+"""Jobs of a batch that has run, and those of the same batch when its list has become longer."""
+
+
+def some_at_night(values: Iterable[int], *, by_day: int) -> list[Any]:
+    """Let the first values be tested by day, all others at night."""
+    found = list(dict.fromkeys(values))
+    return [*found[:by_day], *(pytest.param(one, marks=nightly) for one in found[by_day:])]
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[LimitedWorker]:
+    """Provide a process that runs batches where files cannot grow."""
+    with limited_worker() as worker:
+        yield worker
+
+
+@pytest.fixture(scope="module")
+def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Provide a journal that a batch has left in good order."""
+    path = tmp_path_factory.mktemp("old") / "term.db"
+
+    async def main() -> None:
+        async with running_batch(path, jobs_of(range(OLD)), acting_rooms()) as batch:
+            await batch.wait()
+
+    anyio.run(main)
+    assert set(files_of(path)) == {""}
+    return path
+
+
+# --- killed amid a checkpoint --------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def before(old: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """Copy a journal while a batch runs, before a checkpoint; return what was complete, too."""
+    folder = tmp_path_factory.mktemp("before")
+    journal, complete = copied(old, folder / "running"), list[str]()
+
+    async def look(visit: Visit) -> None:
+        complete.append(visit.name)
+        if len(complete) == 3:
+            await anyio.to_thread.run_sync(copied, journal, folder / "copy")
+
+    async def main() -> None:
+        rooms = acting_rooms(at_end=look)
+        new = jobs_of(range(OLD, ALL))
+        async with running_batch(journal, new, rooms, concurrency=1) as batch:
+            await batch.wait()
+
+    anyio.run(main)
+    copy = folder / "copy" / "term.db"
+    assert set(files_of(copy)) >= {"", "-wal"}
+    return copy, complete[:3]
+
+
+def pages_of_checkpoint(journal: Path, folder: Path) -> list[tuple[int, bytes]]:
+    """Return what a checkpoint writes into the main file, in its order: offsets and pages.
+
+    The folder keeps the index of the log as it is at the checkpoint's end.
+    """
+    copy = copied(journal, folder)
+    with closing(sqlite3.connect(copy)) as connection:
+        assert connection.execute("PRAGMA wal_checkpoint").fetchone()[0] == 0
+        was, is_now = journal.read_bytes(), copy.read_bytes()
+        index = Path(f"{copy}-shm").read_bytes()
+    Path(f"{copy}-shm").write_bytes(index)
+    assert len(is_now) > len(was) + 3 * PAGE
+    return [
+        (offset, is_now[offset : offset + PAGE])
+        for offset in range(0, len(is_now), PAGE)
+        if is_now[offset : offset + PAGE] != was[offset : offset + PAGE]
+    ]
+
+
+def written(journal: Path, pages: list[tuple[int, bytes]]) -> None:
+    """Write pages into the main file."""
+    with journal.open("r+b") as file:
+        for offset, page in pages:
+            file.seek(offset)
+            file.write(page)
+
+
+@pytest.mark.parametrize("steps", [5, pytest.param(1000, marks=nightly)])
+def test_killed_amid_a_checkpoint(
+    before: tuple[Path, list[str]], tmp_path: Path, steps: int
+) -> None:
+    """However many pages were written into the main file, the journal has every entry."""
+    journal, complete = before
+    pages = pages_of_checkpoint(journal, tmp_path / "after")
+    for count in sorted({len(pages) * step // steps for step in range(steps + 1)}):
+        copy = copied(journal, tmp_path / str(count))
+        written(copy, pages[:count])
+        states = anyio.run(check_resumed, copy, ALL, complete)
+        assert (states["accepted"], states["unknown"], states["sent"]) == (7, 4, 1)
+
+
+@pytest.mark.parametrize("cut", some_at_night([100, 1, PAGE // 2, PAGE - 1], by_day=1))
+def test_killed_amid_a_page_of_a_checkpoint(
+    before: tuple[Path, list[str]], tmp_path: Path, cut: int
+) -> None:
+    """The first page, or the first one by which the file grows, is half written."""
+    journal, complete = before
+    pages = pages_of_checkpoint(journal, tmp_path / "after")
+    grows = next(n for n, (offset, _) in enumerate(pages) if offset >= journal.stat().st_size)
+    for count in (0, grows):
+        copy = copied(journal, tmp_path / str(count))
+        offset, page = pages[count]
+        written(copy, [*pages[:count], (offset, page[:cut])])
+        Path(f"{copy}-shm").write_bytes((tmp_path / "after" / "term.db-shm").read_bytes())
+        anyio.run(check_resumed, copy, ALL, complete)
+
+
+@pytest.mark.parametrize("seed", some_at_night(range(1, 20), by_day=2))
+def test_power_fails_amid_a_checkpoint(
+    before: tuple[Path, list[str]], tmp_path: Path, seed: int
+) -> None:
+    """The disk has any of the pages, and the log ends with half of a write: no entry is lost."""
+    journal, complete = before
+    dice = random.Random(seed)
+    pages = pages_of_checkpoint(journal, tmp_path / "after")
+    copy = copied(journal, tmp_path / "copy")
+    first, *others = pages
+    written(copy, [first, *dice.sample(others, len(others) // 2)])
+    with Path(f"{copy}-wal").open("ab") as log:
+        log.write(dice.randbytes(1000 * seed))
+    anyio.run(check_resumed, copy, ALL, complete)
+
+
+# --- files that cannot grow ----------------------------------------------------------------------
+
+AT_A_CHECKPOINT = [0, 3 * PAGE, -PAGE, PAGE, 2 * PAGE, 4 * PAGE, 5 * PAGE]
+"""By how much the main file of an old journal may grow: less than the next checkpoint needs."""
+
+
+@pytest.mark.parametrize("room", some_at_night(AT_A_CHECKPOINT, by_day=2))
+def test_a_process_is_killed_amid_a_checkpoint(
+    worker: LimitedWorker, old: Path, tmp_path: Path, room: int
+) -> None:
+    """A real one, by the operating system, when the main file has grown so far."""
+    journal = copied(old, tmp_path / "copy")
+    limit = old.stat().st_size + room
+    told = worker.run_batch(journal, range(OLD, ALL), limit=limit, is_deadly=True)
+    assert told.status < 0
+    assert len(told.outcomes) == ALL - OLD
+    anyio.run(check_resumed, journal, ALL, told.complete)
+
+
+@pytest.mark.parametrize("room", some_at_night(AT_A_CHECKPOINT, by_day=2))
+def test_a_disk_is_full_at_a_checkpoint(
+    worker: LimitedWorker, old: Path, tmp_path: Path, room: int
+) -> None:
+    """While it is full, no run calls the journal damaged; once it is free, every entry is there."""
+    journal = copied(old, tmp_path / "copy")
+    limit = old.stat().st_size + room
+    told = worker.run_batch(journal, range(OLD, ALL), limit=limit, rounds=2)
+    assert told.status == 0
+    assert not [error for error in told.errors if "malformed" in error]
+    assert all(error.startswith("JournalError: ") for error in told.errors)
+    anyio.run(check_resumed, journal, ALL, told.complete)
+
+
+@pytest.mark.parametrize(
+    "limit",
+    some_at_night([512, 3 * PAGE, 14 * PAGE, 0, 1, *range(PAGE, 20 * PAGE, PAGE)], by_day=3),
+)
+def test_a_process_is_killed_while_it_makes_a_journal(
+    worker: LimitedWorker, tmp_path: Path, limit: int
+) -> None:
+    """When a file has grown so far; nothing was recorded or little, and the next run goes on."""
+    journal = tmp_path / "term.db"
+    told = worker.run_batch(journal, range(4), limit=limit, is_deadly=True)
+    assert told.status < 0
+    anyio.run(check_resumed, journal, 4, told.complete)
+
+
+@pytest.mark.parametrize("limit", some_at_night([2 * PAGE, 14 * PAGE, 0, 4 * PAGE], by_day=2))
+def test_a_disk_is_full_while_a_journal_is_made(
+    worker: LimitedWorker, tmp_path: Path, limit: int
+) -> None:
+    """Each run says so, and nothing is sent unrecorded; once it is free, the batch is run."""
+    journal = tmp_path / "term.db"
+    told = worker.run_batch(journal, range(4), limit=limit, rounds=2)
+    assert told.status == 0
+    assert len(told.errors) == 2
+    assert not [error for error in told.errors if "malformed" in error]
+    assert all(error.startswith("JournalError: ") for error in told.errors)
+    anyio.run(check_resumed, journal, 4, told.complete)
+
+
+@pytest.mark.parametrize("limit", [0, 14 * PAGE, None, pytest.param(PAGE, marks=nightly)])
+@pytest.mark.parametrize("umask", [0, pytest.param(0o022, marks=nightly)])
+def test_only_its_owner_may_read_it(
+    worker: LimitedWorker, tmp_path: Path, limit: int | None, umask: int
+) -> None:
+    """File, log and all others, from their first byte: they name rooms and documents."""
+    journal = tmp_path / "term.db"
+    told = worker.run_batch(journal, range(4), limit=limit, is_deadly=True, umask=umask)
+    assert (told.status < 0) == (limit is not None)
+    modes = {end: stat.S_IMODE(path.stat().st_mode) for end, path in files_of(journal).items()}
+    assert modes == dict.fromkeys(modes, 0o600) != {}
+
+
+# --- at night ------------------------------------------------------------------------------------
+
+LONG = 20_000
+"""Length of keys with which a batch of some jobs makes several checkpoints of some megabytes."""
+
+
+def is_amid_checkpoint(journal: Path) -> bool:
+    """Tell whether the main file is shorter than its header says: the rest is in the log."""
+    header = journal.read_bytes()[:100]
+    return journal.stat().st_size < PAGE * int.from_bytes(header[28:32])
+
+
+@nightly
+@pytest.mark.timeout(1800)
+def test_killed_at_checkpoints_200_times(worker: LimitedWorker, tmp_path: Path) -> None:
+    """By SIGKILL, in the first milliseconds of one of its checkpoints."""
+    dice, kills = random.Random(), Counter[str]()
+    check = partial(check_resumed, key_length=LONG)
+    for number in range(1_000):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        journal = folder / "term.db"
+        when = {"changes": dice.randint(1, 8), "seconds": dice.uniform(0, 0.003)}
+        told = worker.run_batch(journal, range(80), key_length=LONG, **when)
+        kills["killed"] += told.status == -signal.SIGKILL
+        kills["amid a checkpoint"] += is_amid_checkpoint(journal)
+        anyio.run(check, journal, 80, told.complete)
+        shutil.rmtree(folder)
+        if kills["killed"] == 200:
+            break
+    assert kills["killed"] == 200
+    assert kills["amid a checkpoint"] >= 10
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
+    """Mount a file system in memory, of so many bytes; another call changes its size."""
+    place = tmp_path / "disk"
+    place.mkdir()
+
+    def mount(size: int) -> Path:
+        how = "remount," if os.path.ismount(place) else ""
+        command = ["mount", "-t", "tmpfs", "-o", f"{how}size={size}", "none", str(place)]
+        if subprocess.run(command, capture_output=True, check=False).returncode:
+            pytest.skip("no file system may be mounted here")
+        return place
+
+    yield mount
+    if os.path.ismount(place):
+        subprocess.run(["umount", str(place)], check=True)
+
+
+@nightly
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", ["new", "old"])
+def test_a_disk_that_is_full_at_any_size(
+    worker: LimitedWorker, old: Path, small_disk: Callable[[int], Path], kind: str
+) -> None:
+    """While it is full each run says so; once it is larger the next run knows every entry."""
+    first, used = (0, 0) if kind == "new" else (OLD, old.stat().st_size)
+    fits = 0
+    for pages in range(1, 400):
+        place = small_disk(1 << 24)
+        for path in files_of(place / "term.db").values():
+            path.unlink()
+        if kind == "old":
+            shutil.copy(old, place)
+        small_disk(used + pages * PAGE)
+        told = worker.run_batch(place / "term.db", range(first, ALL), rounds=2)
+        assert told.status == 0
+        assert all(error.startswith("JournalError: ") and "full" in error for error in told.errors)
+        small_disk(1 << 24)
+        anyio.run(check_resumed, place / "term.db", ALL, told.complete)
+        fits = 0 if told.errors else fits + 1
+        if fits == 40:  # pages more than the log needs: the main file could grow, too
+            break
+    assert fits == 40
+    assert pages > 60

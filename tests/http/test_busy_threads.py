@@ -1,0 +1,233 @@
+"""The first request: it needs nobody else's threads, and the time to connect is limited."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+import os
+import ssl
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+import trio
+import trio.to_thread
+
+from meeting_async import Document, MeetingClient, RetryPolicy, Timeouts
+from meeting_async.errors import ConnectFailed
+from support.certificates import make_certificate
+from support.peer import answering, reply
+from support.sending import over
+
+pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
+
+KEYS: dict[str, Any] = {"api_key": "key", "api_secret": "secret"}
+AT_ONCE = 2.0
+"""Seconds for a request that waits for nobody, on a busy machine."""
+CONNECT = 0.2
+"""Seconds for a connection in these tests."""
+LATE = 0.25
+"""Seconds by which a limit may be exceeded."""
+
+
+@asynccontextmanager
+async def busy_threads(backend: str) -> AsyncIterator[None]:
+    """Let all threads that are shared by everybody do something else: anyio's, and the loop's."""
+    limiter, end = anyio.to_thread.current_default_thread_limiter(), threading.Event()
+
+    async def occupy() -> None:
+        await anyio.to_thread.run_sync(end.wait)
+
+    async def occupy_trio() -> None:
+        await trio.to_thread.run_sync(end.wait)
+
+    async with anyio.create_task_group() as group:
+        futures: list[Any] = []
+        for _ in range(int(limiter.total_tokens)):
+            group.start_soon(occupy)
+        if backend == "asyncio":
+            loop = asyncio.get_running_loop()
+            futures += [loop.run_in_executor(None, end.wait) for _ in range(64)]
+        else:
+            own = trio.to_thread.current_default_thread_limiter()
+            for _ in range(int(own.total_tokens)):
+                group.start_soon(occupy_trio)
+            while own.borrowed_tokens < own.total_tokens:  # noqa: ASYNC110 - of trio
+                await anyio.sleep(0.001)
+        while limiter.borrowed_tokens < limiter.total_tokens:  # noqa: ASYNC110 - of anyio
+            await anyio.sleep(0.001)
+        try:
+            yield
+        finally:
+            end.set()
+            for future in futures:
+                await future
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Make a key and a certificate for 127.0.0.1 and localhost."""
+    return make_certificate(tmp_path_factory.mktemp("tls"))
+
+
+def server_side(certificate: tuple[Path, Path]) -> ssl.SSLContext:
+    """Make what a peer needs."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    key, cert = certificate
+    context.load_cert_chain(cert, key)
+    return context
+
+
+EACH_TIME = {("call", "https", "localhost"), ("upload", "http", "127.0.0.1")}
+
+
+@pytest.mark.parametrize(
+    ("what", "scheme", "host"),
+    [
+        pytest.param(*row, marks=() if row in EACH_TIME else pytest.mark.nightly)
+        for row in itertools.product(
+            ["call", "upload"], ["http", "https"], ["127.0.0.1", "localhost"]
+        )
+    ],
+)
+async def test_the_first_request_when_all_threads_are_busy(
+    what: str,
+    scheme: str,
+    host: str,
+    certificate: tuple[Path, Path],
+    tmp_path: Path,
+    anyio_backend_name: str,
+) -> None:
+    """It works at once: to look up a name and to load certificates takes threads of our own."""
+    wire: Any = (None, True)
+    if scheme == "https":
+        wire = server_side(certificate), str(certificate[1])
+    (tmp_path / "deck.pdf").write_bytes(b"%PDF-1.7")
+    async with over(wire, answering(reply())) as (transport, peer):
+        url = peer.url.replace("127.0.0.1", host)
+        async with MeetingClient(url, transport=transport, preflight=False, **KEYS) as client:
+            async with busy_threads(anyio_backend_name):
+                with anyio.fail_after(AT_ONCE):
+                    if what == "call":
+                        assert (await client.call("room/ping"))["status"] is True
+                    else:
+                        await client.upload_whiteboard_file("room01", tmp_path / "deck.pdf")
+
+
+# --- what hangs ----------------------------------------------------------------------------------
+
+
+@contextmanager
+def hanging_file(path: Path) -> Iterator[None]:
+    """Make a file whose opening takes ten times as long as a connection may."""
+    os.mkfifo(path)
+    stop = threading.Event()
+
+    def open_it() -> None:
+        stop.wait(10 * CONNECT)
+        until = time.monotonic() + 1
+        while time.monotonic() < until:  # for each that waits, now or soon
+            try:
+                os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+            except OSError:  # nobody waits
+                if stop.is_set():
+                    return
+            time.sleep(0.01)
+
+    thread = threading.Thread(target=open_it)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+async def seconds_to_fail(client: MeetingClient, what: str) -> float:
+    """Make a call or an upload that gets no connection; return how long it took."""
+    document = Document.from_bytes(b"%PDF-1.7", "deck.pdf")
+    upload = functools.partial(client.upload_whiteboard_file, "room01", document)
+    request: Any = upload if what == "upload" else functools.partial(client.call, "room/ping")
+    started = time.monotonic()
+    with pytest.raises(ConnectFailed):
+        await request()
+    return time.monotonic() - started
+
+
+ONCE: dict[str, Any] = {
+    "timeouts": Timeouts(connect=CONNECT),
+    "retry": RetryPolicy(max_attempts=1, max_outage=0),
+    "preflight": False,
+    **KEYS,
+}
+
+
+@pytest.mark.parametrize(
+    ("setting", "what"),
+    [
+        ("verify", "call"),
+        ("cert", "upload"),
+        pytest.param("verify", "upload", marks=pytest.mark.nightly),
+        pytest.param("cert", "call", marks=pytest.mark.nightly),
+    ],
+)
+async def test_certificates_that_cannot_be_read(setting: str, what: str, tmp_path: Path) -> None:
+    """A file on a drive that does not answer: ``Timeouts.connect`` ends the attempt."""
+    path = str(tmp_path / "file.pem")
+    wire: Any = (None, path if setting == "verify" else False)
+    how: dict[str, Any] = {} if setting == "verify" else {"cert": path}
+    with hanging_file(Path(path)):
+        async with over(wire, answering(reply()), **how) as (transport, peer):
+            url = peer.url.replace("http:", "https:")
+            async with MeetingClient(url, transport=transport, **ONCE) as client:
+                taken = [await seconds_to_fail(client, what)]
+                if taken[0] >= CONNECT + LATE:  # a busy machine may be late once
+                    taken.append(await seconds_to_fail(client, what))
+    assert min(taken) < CONNECT + LATE
+
+
+@pytest.mark.parametrize("what", ["call", pytest.param("upload", marks=pytest.mark.nightly)])
+async def test_a_resolver_that_hangs(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, anyio_backend_name: str
+) -> None:
+    """The same for the lookup of a name, also while all shared threads are busy."""
+    path = tmp_path / "aliases"
+    monkeypatch.setenv("HOSTALIASES", str(path))  # glibc reads it for names without dots
+    monkeypatch.setenv("RES_OPTIONS", "timeout:1 attempts:1")
+    with hanging_file(path):
+        async with MeetingClient("http://meet-host", allow_plaintext=True, **ONCE) as client:
+            async with busy_threads(anyio_backend_name):
+                with anyio.fail_after(AT_ONCE):
+                    taken = [await seconds_to_fail(client, what)]
+                    if taken[0] >= CONNECT + LATE:
+                        taken.append(await seconds_to_fail(client, what))
+    assert min(taken) < CONNECT + LATE
+
+
+async def test_certificates_that_cannot_be_read_delay_nobody_else(tmp_path: Path) -> None:
+    """However many calls wait for such a file, other clients read their documents at once."""
+    path = tmp_path / "file.pem"
+    (tmp_path / "deck.pdf").write_bytes(b"%PDF-1.7".ljust(100_000))
+    stuck: Any = {**ONCE, "timeouts": Timeouts(connect=2 * AT_ONCE)}
+    wire: Any = (None, str(path))
+    with hanging_file(path):
+        async with (
+            over(wire, answering(reply())) as (hanging, _),
+            over((None, True), answering(reply())) as (transport, peer),
+            MeetingClient("https://127.0.0.1:9", transport=hanging, **stuck) as other,
+            MeetingClient(peer.url, transport=transport, preflight=False, **KEYS) as client,
+            anyio.create_task_group() as group,
+        ):
+            for number in range(60):
+                group.start_soon(other.call, f"room/ping{number}")
+            await anyio.wait_all_tasks_blocked()
+            with anyio.fail_after(AT_ONCE):
+                await client.upload_whiteboard_file("room01", tmp_path / "deck.pdf")
+            group.cancel_scope.cancel()

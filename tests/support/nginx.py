@@ -1,0 +1,92 @@
+"""nginx, listening on a socket that it inherits: there is no moment of refused connections."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pytest
+
+PROGRAM = shutil.which("nginx", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
+"""Debian installs it in a folder that is not in an ordinary user's PATH."""
+
+needs_nginx = pytest.mark.skipif(PROGRAM is None, reason="there is no nginx (apt install nginx)")
+
+STOP_SECONDS = 5.0
+
+_CONFIGURATION = """\
+daemon off;
+{user}
+worker_processes 1;
+worker_shutdown_timeout 1s;
+pid nginx.pid;
+error_log error.log info;
+events {{ worker_connections 512; }}
+http {{
+    access_log access.log;
+    client_body_temp_path body;
+    proxy_temp_path proxy;
+    fastcgi_temp_path fastcgi;
+    uwsgi_temp_path uwsgi;
+    scgi_temp_path scgi;
+    server {{
+        listen 127.0.0.1:{port};
+        client_max_body_size 100m;
+        {server}
+    }}
+}}
+"""
+
+
+class Nginx:
+    """Runs in a folder of its own while its block does; ``server`` is what that block contains."""
+
+    def __init__(self, directory: Path, server: str) -> None:
+        self.directory = directory
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self._listener.setblocking(False)  # as nginx makes its own
+        self.port: int = self._listener.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        # A worker of root would become a user who may not enter the folder.
+        user = "user root;" if os.geteuid() == 0 else ""
+        text = _CONFIGURATION.format(user=user, port=self.port, server=server)
+        (directory / "nginx.conf").write_text(text)
+
+    def __enter__(self) -> Self:
+        assert PROGRAM
+        number = self._listener.fileno()
+        self._process = subprocess.Popen(
+            [PROGRAM, "-p", f"{self.directory}/", "-e", "error.log", "-c", "nginx.conf"],
+            env={"NGINX": f"{number};"},  # how it inherits sockets
+            pass_fds=[number],
+            stdin=subprocess.DEVNULL,
+        )
+        self._listener.close()
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self._process.terminate()
+        try:
+            status = self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            status = self._process.wait()
+        # It dies of the signal if that comes before its handler is there.
+        assert status in {0, -signal.SIGTERM}, f"nginx ended with {status}\n{self.log()}"
+
+    def log(self) -> str:
+        """Return its configuration, its errors and its requests."""
+        names = ["nginx.conf", "error.log", "access.log"]
+        files = [self.directory / name for name in names]
+        return "\n".join(f"--- {file.name}\n{file.read_text()}" for file in files if file.exists())
