@@ -17,7 +17,7 @@ from benchmarks._compare import Comparison, Spread, Target, is_met
 from benchmarks._process import OURS
 
 UNKNOWN = "-"
-_PACKAGES = ("meeting-async", "httpx", "httpcore", "h11", "anyio", "trio", "uvloop")
+_PACKAGES = ("meeting-async", "httpx", "h11", "anyio", "trio", "uvloop")
 _PEERS = ("httpx2", "aiohttp", "plugnmeet-sdk")
 
 

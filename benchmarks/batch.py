@@ -147,9 +147,9 @@ async def _journal(job: Job) -> Sample:
 async def _batch(job: Job, **settings: Any) -> Sample:
     """Get started with one upload, then do the batch, and see how busy its places are."""
     from meeting_async import MeetingClient, UploadJob  # noqa: PLC0415 - as above
-    from meeting_async.transports import HttpxTransport  # noqa: PLC0415 - as above
+    from meeting_async.transports import HttpTransport  # noqa: PLC0415 - as above
 
-    transport = HttpxTransport(max_connections=job.concurrency + 10)
+    transport = HttpTransport(max_connections=job.concurrency + 10)
     places = Occupancy(transport, job.concurrency)
     async with MeetingClient(
         job.base_url, api_key=_wire.API_KEY, api_secret=_wire.API_SECRET, transport=places

@@ -88,9 +88,9 @@ async def _unchecked(job: Job) -> Sample:
 
 async def _own_client(job: Job, *, preflight: bool) -> Sample:
     from meeting_async import MeetingClient  # noqa: PLC0415 - as above
-    from meeting_async.transports import HttpxTransport  # noqa: PLC0415 - as above
+    from meeting_async.transports import HttpTransport  # noqa: PLC0415 - as above
 
-    transport = HttpxTransport(max_connections=job.uploads)
+    transport = HttpTransport(max_connections=job.uploads)
     async with MeetingClient(
         job.base_url,
         api_key=_wire.API_KEY,

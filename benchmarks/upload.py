@@ -73,9 +73,9 @@ async def _twice(upload: Callable[[str], Awaitable[object]], job: Job) -> Sample
 
 async def _ours(job: Job) -> Sample:
     from meeting_async import MeetingClient  # noqa: PLC0415 - as above
-    from meeting_async.transports import HttpxTransport  # noqa: PLC0415 - as above
+    from meeting_async.transports import HttpTransport  # noqa: PLC0415 - as above
 
-    transport = HttpxTransport(verify=_wire.client_context(job.ca_file) or True)
+    transport = HttpTransport(verify=_wire.client_context(job.ca_file) or True)
     async with MeetingClient(
         job.base_url, api_key=_wire.API_KEY, api_secret=_wire.API_SECRET, transport=transport
     ) as client:

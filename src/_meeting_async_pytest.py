@@ -143,9 +143,10 @@ class _Transport:
         self._borrowed = borrowed
 
     async def send(self, request: Request, /) -> Reply:
-        from meeting_async.transports import HttpxTransport  # noqa: PLC0415 - see above
+        from meeting_async import transports  # noqa: PLC0415 - see above
 
-        transport = HttpxTransport(self._borrowed)
+        borrowed = self._borrowed
+        transport = transports.HttpxTransport(borrowed) if borrowed else transports.HttpTransport()
         try:
             return await transport.send(request)
         finally:

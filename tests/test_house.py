@@ -26,7 +26,7 @@ FLOORS = [
 ]
 FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names}
 PURE = {"_text", "errors", "_models", "_events", "_policies", "_protocol", "_delivery/retry", "web"}
-IO = {"anyio", "asyncio", "httpcore", "httpx", "random", "socket", "tenacity", "time", "trio"}
+IO = {"anyio", "asyncio", "h11", "httpx", "random", "socket", "tenacity", "time", "trio"}
 
 
 def _imports(path: Path) -> set[str]:

@@ -19,7 +19,7 @@ from meeting_async import (
     Verdict,
     errors,
 )
-from meeting_async.transports import HttpxTransport, Reply, Request, Transport
+from meeting_async.transports import HttpTransport, Reply, Request, Transport
 
 
 async def calls(client: MeetingClient, chunks: AsyncIterator[bytes]) -> None:
@@ -59,7 +59,7 @@ def settings(client: MeetingClient) -> None:
 async def implementers(transport: Transport, request: Request) -> None:
     """The protocols that others implement."""
     assert_type(await transport.send(request), Reply)
-    mine: Transport = HttpxTransport()
+    mine: Transport = HttpTransport()
     await mine.aclose()
 
 

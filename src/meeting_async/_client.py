@@ -19,7 +19,7 @@ from meeting_async._delivery.upload import upload_document
 from meeting_async._documents.detect import Uploadable
 from meeting_async._documents.document import Document
 from meeting_async._events import OnEvent
-from meeting_async._http.transport import HttpxTransport, Transport
+from meeting_async._http.transport import HttpTransport, Transport
 from meeting_async._models import MAX_REPLY_BYTES, ActiveRoom, UploadReceipt, hidden
 from meeting_async._policies import Delivery, LockPolicy, RetryPolicy, Timeouts, parse_size
 from meeting_async._protocol import requests
@@ -437,7 +437,7 @@ def _signer(api_key: str | None, api_secret: str | bytes | None, signer: Signer 
 
 def _transport(transport: Transport | None) -> Transport:
     if transport is None:
-        return HttpxTransport()
+        return HttpTransport()
     if hasattr(transport, "build_request") or not callable(getattr(transport, "aclose", None)):
         fix = "wrap an HTTP client: HttpxTransport(client), from meeting_async.transports"
         raise ConfigurationError(

@@ -15,7 +15,7 @@ import anyio, trio
 from meeting_async import MeetingClient, UploadJob, transports
 from support.peer import PATIENCE, Peer, reply
 
-Transport = getattr(transports, "HttpTransport", transports.HttpxTransport)
+Transport = transports.HttpTransport
 PDF = b"%PDF-1.7"
 silent, pending = threading.Event(), threading.Event()
 

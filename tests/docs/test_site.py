@@ -23,7 +23,7 @@ from meeting_async import Event, LockPolicy, MeetingClient, RetryPolicy, Timeout
 from meeting_async._client import ClientOptions
 from meeting_async._config import Environment, settings_from
 from meeting_async.redis import RedisRoomLocks
-from meeting_async.transports import HttpxTransport
+from meeting_async.transports import HttpTransport
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 
@@ -63,7 +63,7 @@ def defaults(function: Callable[..., object]) -> dict[str, object]:
         LockPolicy,
         MeetingClient.upload_whiteboard_file,
         MeetingClient.upload_many,
-        HttpxTransport,
+        HttpTransport,
         RedisRoomLocks,
     ],
     ids=lambda code: code.__name__,

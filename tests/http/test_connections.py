@@ -11,7 +11,7 @@ import pytest
 
 from meeting_async import errors
 from meeting_async._http import connections
-from meeting_async.transports import HttpxTransport
+from meeting_async.transports import HttpTransport
 from support.interpreter import Interpreter
 from support.peer import RECORD, Connection, Peer, Script, answering, answering_once, reply, silent
 from support.sending import (
@@ -90,12 +90,16 @@ CLEAN = {
     "long head": (reply(headers=[b"X-Long: " + b"x" * 50_000]), True),
     "refusal": (reply(500), True),
     "length twice": (reply(headers=[b"Content-Length: %d" % len(RECORD)]), True),  # h11 merges
-    "odd length": (reply(length=False, headers=[b"Content-Length: 0%d" % len(RECORD)]), False),
+    "odd length": (reply(length=False, headers=[b"Content-Length: 0%d" % len(RECORD)]), True),
     "chunked": (
         reply(length=False, content=b"0\r\n\r\n", headers=[b"Transfer-Encoding: chunked"]),
+        True,
+    ),
+    "chunked, a byte behind": (
+        reply(length=False, content=b"0\r\n\r\nx", headers=[b"Transfer-Encoding: chunked"]),
         False,
     ),
-    "after 100": (b"HTTP/1.1 100 Continue\r\n\r\n" + reply(), False),
+    "after 100": (b"HTTP/1.1 100 Continue\r\n\r\n" + reply(), True),
     "close": (reply(headers=[b"Connection: close"]), False),
     "1.0": (reply(version=b"1.0", headers=[b"Connection: keep-alive"]), False),
     "a byte behind": (reply() + b"x", False),
@@ -105,7 +109,7 @@ CLEAN = {
 
 @pytest.mark.parametrize(("data", "shared"), CLEAN.values(), ids=CLEAN.keys())
 async def test_which_connection_is_used_again(wire: Wire, data: bytes, shared: bool) -> None:
-    """One whose last reply is plain and all that came: what follows is never the next reply."""
+    """One whose last reply is whole and all that came: what follows is never the next reply."""
     content = data.partition(b"\r\n\r\n")[2]
     async with over(wire, answering(data)) as (transport, peer):
         for _ in range(3):
@@ -136,7 +140,7 @@ async def test_surplus_that_comes_later(wire: Wire) -> None:
 # --- idle ones -----------------------------------------------------------------------------------
 
 
-async def together(transport: HttpxTransport, url: str, count: int) -> None:
+async def together(transport: HttpTransport, url: str, count: int) -> None:
     """Send so many calls at the same time."""
     async with anyio.create_task_group() as group:
         for _ in range(count):
@@ -202,10 +206,10 @@ def test_an_idle_connection_keeps_no_program_alive(
 import anyio, sys, time
 sys.path.append({tests!r})
 from support.sending import call
-from meeting_async.transports import HttpxTransport
+from meeting_async.transports import HttpTransport
 
 async def main():
-    transport = HttpxTransport()
+    transport = HttpTransport()
     await transport.send(call({url!r}))
     if {end!r} == "close":
         await transport.aclose()

@@ -18,7 +18,7 @@ import anyio
 import pytest
 
 from meeting_async import errors
-from meeting_async.transports import HttpxTransport
+from meeting_async.transports import HttpTransport
 from support.peer import (
     Connection,
     Peer,
@@ -55,7 +55,7 @@ async def test_connecting_is_limited(scheme: str, full: str) -> None:
     """TCP that is not answered, and a TLS handshake that is not."""
     with Peer(deaf) as peer:
         host = full if scheme == "http" else f"127.0.0.1:{peer.port}"
-        transport = HttpxTransport(verify=False)
+        transport = HttpTransport(verify=False)
         async with closing(transport):
             started = anyio.current_time()
             request = upload(f"{scheme}://{host}", connect_timeout=0.3)
@@ -75,7 +75,7 @@ async def test_a_lookup_that_hangs_is_limited(monkeypatch: pytest.MonkeyPatch) -
         raise socket.gaierror(socket.EAI_NONAME, "late")
 
     monkeypatch.setattr(socket, "getaddrinfo", slow)
-    transport = HttpxTransport()
+    transport = HttpTransport()
     async with closing(transport):
         with within(0.9), pytest.raises(errors.ConnectFailed, match="in time"):
             await transport.send(call("http://meet.invalid", connect_timeout=0.2))
@@ -170,7 +170,7 @@ async def test_a_peer_that_talks_at_full_speed(name: str) -> None:
     """An error as soon as the limit is reached; the loop never works for 100 ms on end."""
     limit, times, words = ENDLESS[name]
     with in_another_process(name) as url:
-        transport = HttpxTransport()
+        transport = HttpTransport()
         async with closing(transport), Ticker().running() as ticker:
             for _ in range(times):
                 request = call(url, max_reply_bytes=limit, reply_timeout=30)
@@ -182,7 +182,7 @@ async def test_a_peer_that_talks_at_full_speed(name: str) -> None:
 async def test_the_time_of_a_reply_limits_a_fast_peer() -> None:
     """Chunks of one byte keep h11 busy for longer than the reply may take."""
     with in_another_process("endless 1-byte chunks") as url:
-        transport = HttpxTransport()
+        transport = HttpTransport()
         async with closing(transport):
             started = anyio.current_time()
             request = call(url, reply_timeout=0.5, max_reply_bytes=1 << 40)
@@ -224,11 +224,11 @@ import anyio
 from meeting_async import errors
 from support.peer import Peer, answering, reply
 from support.sending import Form, call, upload
-from meeting_async.transports import HttpxTransport
+from meeting_async.transports import HttpTransport
 
 async def main(url):
     found = collections.Counter()
-    transport = HttpxTransport(max_connections=300)
+    transport = HttpTransport(max_connections=300)
     async def send(number):
         try:
             request = call(url) if number % 2 else upload(url, Form(100_000))

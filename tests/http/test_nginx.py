@@ -32,7 +32,7 @@ from meeting_async.errors import (
     UploadOutcomeUnknown,
 )
 from meeting_async.testing import MeetingServer, Room
-from meeting_async.transports import HttpxTransport
+from meeting_async.transports import HttpTransport
 from support.certificates import make_certificate
 
 PROGRAM = shutil.which("nginx", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
@@ -281,7 +281,7 @@ async def test_413_comes_before_the_document_is_out(
     """Nginx knows it from Content-Length, and the caller before half of the document is sent."""
     limits = f"client_max_body_size 1m; lingering_close {closing};"
     nginx = site.front(limits, certificate=certificate[0] if tls else None)
-    async with client_of(nginx, transport=HttpxTransport(verify=certificate[1])) as client:
+    async with client_of(nginx, transport=HttpTransport(verify=certificate[1])) as client:
         with pytest.raises(DocumentRefused) as caught:
             await upload(client, LARGE)
     assert (caught.value.status, caught.value.status_code) == (413, None)
@@ -403,7 +403,7 @@ async def test_tls_ends_at_nginx(
     """The server behind speaks plain HTTP; a client that does not trust the certificate stops."""
     file, context = certificate
     nginx = site.front(certificate=file)
-    async with client_of(nginx, transport=HttpxTransport(verify=context)) as client:
+    async with client_of(nginx, transport=HttpTransport(verify=context)) as client:
         assert await upload(client, LARGE) == ["accepted"]
     async with client_of(nginx, retry=RetryPolicy(max_attempts=1)) as stranger:
         with pytest.raises(TransportError, match="certificate"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import ssl
@@ -18,7 +19,7 @@ import pytest
 
 from meeting_async import errors
 from meeting_async._http import origins
-from meeting_async.transports import HttpxTransport
+from meeting_async.transports import HttpTransport, HttpxTransport
 from support.certificates import make_certificate
 from support.interpreter import Interpreter
 from support.peer import (
@@ -73,8 +74,6 @@ async def test_ever_new_addresses_cost_no_memory() -> None:
 
 
 WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
-    "client, a text": ({"client": "http://proxy"}, "client", "httpx.AsyncClient"),
-    "client, synchronous": ({"client": httpx.Client()}, "client", "httpx.AsyncClient"),
     "verify, a number": ({"verify": 5}, "verify", "SSLContext"),
     "verify, None": ({"verify": None}, "verify", "SSLContext"),
     "cert, bytes": ({"cert": b"x"}, "cert", "PEM"),
@@ -101,30 +100,43 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
 def test_a_wrong_setting(settings: dict[str, Any], field: str, words: str) -> None:
     """One error when it is set: it names the field, shows no password and says what to do."""
     with pytest.raises(errors.ConfigurationError) as caught:
-        HttpxTransport(**settings)
+        HttpTransport(**settings)
     assert caught.value.field == field
     assert words in str(caught.value)
     assert SECRET not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"verify": False},
-        {"verify": "authorities.pem"},
-        {"cert": "cert.pem"},
-        {"proxy": "http://proxy:3128"},
-        {"trust_env": True},
-        {"max_connections": 5},
-    ],
-    ids=str,
-)
-async def test_settings_beside_a_client(settings: dict[str, Any]) -> None:
-    """None is silently ignored."""
+MOVED: list[dict[str, Any]] = [
+    {"verify": False},
+    {"verify": "authorities.pem"},
+    {"cert": "cert.pem"},
+    {"proxy": "http://proxy:3128"},
+    {"trust_env": True},
+    {"max_connections": 5},
+]
+
+
+@pytest.mark.parametrize("settings", MOVED, ids=str)
+@pytest.mark.parametrize("beside", [True, False])
+async def test_settings_that_are_not_of_a_clients_transport(
+    settings: dict[str, Any], beside: bool
+) -> None:
+    """The error names the transport that has them, also in the spelling of earlier versions."""
     async with httpx.AsyncClient() as client:
-        with pytest.raises(errors.ConfigurationError, match="client of yours") as caught:
-            HttpxTransport(client, **settings)
+        given = (client,) if beside else ()
+        with pytest.raises(errors.ConfigurationError, match=r"use HttpTransport\(") as caught:
+            HttpxTransport(*given, **settings)
     assert caught.value.field in settings
+
+
+@pytest.mark.parametrize("client", [None, "client", httpx.Client])
+def test_what_is_no_client(client: Any) -> None:
+    """The error says what to give."""
+    with pytest.raises(
+        errors.ConfigurationError, match=r"HttpTransport\(\), the default"
+    ) as caught:
+        HttpxTransport(client() if callable(client) else client)
+    assert caught.value.field == "client"
 
 
 def test_httpx_is_not_imported(python: Interpreter, tmp_path: Path) -> None:
@@ -172,7 +184,7 @@ async def test_certificates_of_ones_own(
     elif form == "with a password":
         given = (str(cert), str(_locked(key, tmp_path)), SECRET)
     with Peer(answering(reply()), tls=demanding) as peer:
-        transport = HttpxTransport(verify=kind(cert), cert=given)
+        transport = HttpTransport(verify=kind(cert), cert=given)
         async with closing(transport):
             for _ in range(2):
                 assert (await transport.send(call(peer.url))).status == 200
@@ -192,7 +204,7 @@ async def test_a_password_that_is_missing_or_wrong(
     """The error does not show it, and OpenSSL asks nobody for another one."""
     assert origins._chain("one.pem") == ("one.pem", None, "")  # None would make it ask
     for more in ((), (f"not-{SECRET}",)):
-        transport = HttpxTransport(cert=(str(files[1]), str(_locked(files[0], tmp_path)), *more))
+        transport = HttpTransport(cert=(str(files[1]), str(_locked(files[0], tmp_path)), *more))
         async with closing(transport):
             with within(10), pytest.raises(errors.ConfigurationError) as caught:
                 await transport.send(call("https://127.0.0.1:9"))
@@ -212,9 +224,9 @@ async def test_a_file_that_cannot_be_used(
     monkeypatch.setenv("NO_PROXY", "*")
     if field == "SSL_CERT_FILE":
         monkeypatch.setenv(field, str(path))
-        transport = HttpxTransport(trust_env=True)
+        transport = HttpTransport(trust_env=True)
     else:
-        transport = HttpxTransport(**{field: str(path)})  # type: ignore[arg-type]
+        transport = HttpTransport(**{field: str(path)})  # type: ignore[arg-type]
     async with closing(transport):
         for kind in ("call", "upload"):
             with pytest.raises(errors.ConfigurationError) as caught:
@@ -232,7 +244,7 @@ async def test_certificates_are_loaded_once_in_a_thread(monkeypatch: pytest.Monk
         return load(*args, **kwargs)
 
     monkeypatch.setattr(ssl, "create_default_context", noting)
-    transport = HttpxTransport()
+    transport = HttpTransport()
 
     async def fail(kind: str) -> None:
         with pytest.raises(errors.ConnectFailed):
@@ -258,7 +270,7 @@ async def test_certificates_are_loaded_once_in_a_thread(monkeypatch: pytest.Monk
 async def test_through_a_proxy_in_clear(kind: str) -> None:
     """It gets the whole address, and the credentials that are meant for it."""
     with Peer(answering(reply())) as proxy:
-        transport = HttpxTransport(proxy=f"http://m%65:{SECRET}@127.0.0.1:{proxy.port}/")
+        transport = HttpTransport(proxy=f"http://m%65:{SECRET}@127.0.0.1:{proxy.port}/")
         async with closing(transport):
             for host in ("meet.invalid", "meet.invalid:8080", "[::1]:8080"):
                 assert (await transport.send(either(kind, f"http://{host}"))).status == 200
@@ -277,9 +289,7 @@ async def test_through_a_proxy_in_clear(kind: str) -> None:
 async def test_through_a_tunnel(tls: Contexts, kind: str) -> None:
     """To an ``https`` server; the proxy sees nothing of the request."""
     with Peer(answering(reply()), tls=tls[0]) as server, Peer(relaying(server.port)) as proxy:
-        transport = HttpxTransport(
-            proxy=f"http://me:{SECRET}@127.0.0.1:{proxy.port}", verify=tls[1]
-        )
+        transport = HttpTransport(proxy=f"http://me:{SECRET}@127.0.0.1:{proxy.port}", verify=tls[1])
         async with closing(transport):
             for _ in range(2):
                 answer = await transport.send(either(kind, server.url))
@@ -340,9 +350,7 @@ async def test_a_tunnel_that_is_not_made(
     caplog.set_level(logging.DEBUG)
     seconds = 0.2 if words == "in time" else 10
     with Peer(script) as proxy:
-        transport = HttpxTransport(
-            proxy=f"http://me:{SECRET}@127.0.0.1:{proxy.port}", verify=tls[1]
-        )
+        transport = HttpTransport(proxy=f"http://me:{SECRET}@127.0.0.1:{proxy.port}", verify=tls[1])
         async with closing(transport):
             before = descriptors(proxy)
             form = Form()
@@ -383,7 +391,7 @@ async def test_the_environment_is_not_used(
     with Peer(answering(reply()), tls=wire[0]) as peer, Peer(answering(reply(502))) as proxy:
         for name in PROXY_VARIABLES[:3]:
             environment.setenv(name.upper(), proxy.url)
-        transport = HttpxTransport(verify=wire[1])
+        transport = HttpTransport(verify=wire[1])
         async with closing(transport):
             assert (await transport.send(call(peer.url))).status == 200
     assert (proxy.connected, peer.connected) == (0, 1)
@@ -391,34 +399,57 @@ async def test_the_environment_is_not_used(
 
 
 @pytest.mark.parametrize(
-    ("variables", "host", "through"),
+    ("variables", "through"),
     [
-        ({}, "127.0.0.1", False),
-        ({"HTTP_PROXY": "{}"}, "127.0.0.1", True),
-        ({"http_proxy": "{}"}, "127.0.0.1", True),
-        ({"HTTPS_PROXY": "{}"}, "127.0.0.1", False),
-        ({"ALL_PROXY": "{}"}, "127.0.0.1", True),
-        ({"ALL_PROXY": "127.0.0.1:{port}"}, "127.0.0.1", True),
-        ({"ALL_PROXY": "{}", "NO_PROXY": "other.invalid"}, "127.0.0.1", True),
-        ({"ALL_PROXY": "{}", "NO_PROXY": "*"}, "127.0.0.1", False),
-        ({"ALL_PROXY": "{}", "NO_PROXY": "other.invalid,127.0.0.1"}, "127.0.0.1", False),
-        ({"ALL_PROXY": "{}", "NO_PROXY": "localhost"}, "localhost", False),
-        ({"HTTP_PROXY": "{}", "REQUEST_METHOD": "GET"}, "127.0.0.1", False),  # httpoxy
-        ({"HTTP_PROXY": ""}, "127.0.0.1", False),
+        ({}, False),
+        ({"HTTP_PROXY": "{}"}, True),
+        ({"http_proxy": "{}"}, True),
+        ({"HTTPS_PROXY": "{}"}, False),
+        ({"ALL_PROXY": "{}"}, True),
+        ({"ALL_PROXY": "127.0.0.1:{port}"}, True),
+        ({"ALL_PROXY": "{}", "NO_PROXY": "other.invalid"}, True),
+        ({"ALL_PROXY": "{}", "NO_PROXY": "*"}, False),
+        ({"ALL_PROXY": "{}", "NO_PROXY": "other.invalid,meet.invalid"}, False),
+        ({"ALL_PROXY": "{}", "NO_PROXY": ".invalid"}, False),
+        ({"HTTP_PROXY": "{}", "REQUEST_METHOD": "GET"}, False),  # httpoxy
+        ({"HTTP_PROXY": ""}, False),
     ],
     ids=str,
 )
-async def test_the_environment_is_used_if_it_may(
-    environment: pytest.MonkeyPatch, variables: dict[str, str], host: str, through: bool
+@pytest.mark.parametrize("settings", [{}, {"trust_env": False}], ids=str)
+async def test_the_proxy_of_the_environment(
+    environment: pytest.MonkeyPatch,
+    variables: dict[str, str],
+    through: bool,
+    settings: dict[str, Any],
 ) -> None:
-    """As ``urllib.request`` reads it."""
-    with Peer(answering(reply())) as peer, Peer(answering(reply(502))) as proxy:
+    """As ``urllib.request`` reads it, unless the environment does not count."""
+    with Peer(answering(reply(502))) as proxy:
         for name, value in variables.items():
             environment.setenv(name, value.format(proxy.url, port=proxy.port))
-        transport = HttpxTransport(trust_env=True)
+        transport = HttpTransport(**settings)
         async with closing(transport):
-            answer = await transport.send(call(peer.url.replace("127.0.0.1", host)))
-    assert answer.status == (502 if through else 200)
+            if through and not settings:
+                assert (await transport.send(call("http://meet.invalid"))).status == 502
+            else:
+                with pytest.raises(errors.ConnectFailed):
+                    await transport.send(call("http://meet.invalid"))
+    assert proxy.connected == (through and not settings)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "localhost"])
+async def test_loopback_is_reached_without_a_proxy(
+    environment: pytest.MonkeyPatch, host: str
+) -> None:
+    """Whatever the environment says."""
+    with Peer(answering(reply())) as peer, Peer(answering(reply(502))) as proxy:
+        environment.setenv("HTTP_PROXY", proxy.url)
+        environment.setenv("ALL_PROXY", proxy.url)
+        transport = HttpTransport()
+        async with closing(transport):
+            with contextlib.suppress(errors.ConnectFailed):  # nobody may listen at 127.8.9.1
+                await transport.send(call(peer.url.replace("127.0.0.1", host)))
+    assert proxy.connected == 0
 
 
 async def test_a_proxy_of_the_environment_that_is_not_plain(
@@ -426,7 +457,7 @@ async def test_a_proxy_of_the_environment_that_is_not_plain(
 ) -> None:
     """The same error as for one that is given, when it is needed."""
     environment.setenv("HTTP_PROXY", f"socks5://me:{SECRET}@127.0.0.1:1080")
-    transport = HttpxTransport(trust_env=True)
+    transport = HttpTransport(trust_env=True)
     async with closing(transport):
         with pytest.raises(errors.ConfigurationError, match="AsyncClient") as caught:
             await transport.send(call("http://meet.invalid"))
@@ -443,7 +474,7 @@ async def test_certificates_of_the_environment(
     environment.setenv("SSL_CERT_FILE", str(files[1]))
     with Peer(answering(reply()), tls=context) as peer:
         for trust_env in (True, False):
-            transport = HttpxTransport(trust_env=trust_env)
+            transport = HttpTransport(trust_env=trust_env)
             async with closing(transport):
                 if trust_env:
                     assert (await transport.send(call(peer.url))).status == 200

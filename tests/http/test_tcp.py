@@ -14,7 +14,7 @@ import pytest
 from meeting_async import errors
 from meeting_async._http import tcp
 from meeting_async._http.tcp import connect_tcp
-from meeting_async.transports import HttpxTransport
+from meeting_async.transports import HttpTransport
 from support.peer import Connection, Peer, descriptors, reply
 from support.sending import call, closed_port, closing, upload
 
@@ -65,7 +65,7 @@ def port_of(address: str) -> int:
 )
 async def test_a_name_that_does_not_resolve(host: str) -> None:
     """Unknown names, and names that are none."""
-    transport = HttpxTransport(verify=False)
+    transport = HttpTransport(verify=False)
     async with closing(transport):
         for request in (call(f"http://{host}"), upload(f"https://{host}")):
             with pytest.raises(errors.ConnectFailed, match="no connection") as caught:
@@ -83,7 +83,7 @@ async def test_a_name_with_an_underscore_and_an_international_one(resolves: Reso
 
     with Peer(script) as peer:
         resolves(f"127.0.0.1:{peer.port}")
-        transport = HttpxTransport()
+        transport = HttpTransport()
         async with closing(transport):
             for host in ("meet_server", "bücher.example"):
                 assert (await transport.send(call(f"http://{host}:{peer.port}/prüfung"))).status
@@ -233,7 +233,7 @@ async def test_a_lookup_without_descriptors(
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     if exhausted:
         monkeypatch.setattr(socket, "socket", no_socket)
-    transport = HttpxTransport()
+    transport = HttpTransport()
     with pytest.raises(errors.ConnectFailed) as caught:
         await transport.send(call("http://meet.invalid"))
     assert type(caught.value) is (errors.ResourceExhausted if exhausted else errors.ConnectFailed)

@@ -17,7 +17,7 @@ import anyio
 import pytest
 
 from meeting_async import errors
-from meeting_async.transports import HttpxTransport
+from meeting_async.transports import HttpTransport
 from support.certificates import make_certificate
 from support.peer import Connection, Peer, answering, reply
 from support.sending import (
@@ -159,7 +159,7 @@ async def test_a_certificate_given_as_a_file(
         connection.send(reply(200 if shown_certificate(connection) else 403))
 
     with Peer(script, tls=server) as peer:
-        transport = HttpxTransport(verify=str(files[1]), cert=(str(files[1]), str(files[0])))
+        transport = HttpTransport(verify=str(files[1]), cert=(str(files[1]), str(files[0])))
         async with closing(transport):
             assert (await transport.send(upload(peer.url, Form(MIB)))).status == 200
 
@@ -168,13 +168,13 @@ FAULTS = """
 import resource, sys
 import anyio
 from meeting_async import MeetingClient
-from meeting_async.transports import HttpxTransport
+from meeting_async.transports import HttpTransport
 
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 async def main(url, authorities, path):
-    transport = HttpxTransport(verify=authorities)
+    transport = HttpTransport(verify=authorities)
     async with MeetingClient(
         url, api_key="k", api_secret="s", transport=transport, preflight=False
     ) as client:
@@ -269,7 +269,7 @@ async def test_openssl_changes_keys_or_asks_for_a_certificate(
             await until(lambda: b"\r\n--" + b"b" * 32 + b"--" in server.received)
             server.type("HTTP/1.1 200 OK\nContent-Length: 3\n\nok")
 
-        transport = HttpxTransport(verify=client)
+        transport = HttpTransport(verify=client)
         async with closing(transport), anyio.create_task_group() as group:
             group.start_soon(disturb)
             with within(20):
@@ -281,7 +281,7 @@ async def test_openssl_changes_keys_or_asks_for_a_certificate(
 # --- handshakes ----------------------------------------------------------------------------------
 
 
-async def _never_connects(transport: HttpxTransport, url: str) -> errors.ConnectFailed:
+async def _never_connects(transport: HttpTransport, url: str) -> errors.ConnectFailed:
     form = Form()
     with pytest.raises(errors.ConnectFailed) as caught:
         await transport.send(upload(url, form))
@@ -292,7 +292,7 @@ async def _never_connects(transport: HttpxTransport, url: str) -> errors.Connect
 async def test_a_certificate_that_nobody_signed(server: ssl.SSLContext) -> None:
     """Refused before a byte of the request; the reason names the certificate."""
     with Peer(answering(reply()), tls=server) as peer:
-        transport = HttpxTransport()
+        transport = HttpTransport()
         async with closing(transport):
             error = await _never_connects(transport, peer.url)
     assert "certificate" in error.reason.lower()
@@ -326,7 +326,7 @@ async def test_a_peer_that_speaks_no_tls(data: bytes) -> None:
         connection.reset()
 
     with Peer(rude) as peer:
-        transport = HttpxTransport(verify=False)
+        transport = HttpTransport(verify=False)
         async with closing(transport):
             await _never_connects(transport, f"https://127.0.0.1:{peer.port}")
             await until(lambda: not peer.open)
@@ -353,7 +353,7 @@ async def test_words_before_the_handshake(server: ssl.SSLContext, client: ssl.SS
             server.wrap_socket(connection.sock, server_side=True).close()
 
     with Peer(script) as peer:
-        transport = HttpxTransport(verify=client)
+        transport = HttpTransport(verify=client)
         async with closing(transport):
             await _never_connects(transport, f"https://127.0.0.1:{peer.port}")
 

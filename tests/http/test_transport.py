@@ -20,7 +20,7 @@ import trio
 
 from meeting_async import errors
 from meeting_async._models import Request
-from meeting_async.transports import Body, HttpxTransport, Transport
+from meeting_async.transports import Body, HttpTransport, Transport
 from support.interruptions import cancelled_by_scope, cancelled_natively
 from support.peer import (
     RECORD,
@@ -72,7 +72,7 @@ from meeting_async import MeetingClient
 class SlowDisk:
     loading = False
     def find_spec(self, name, path=None, target=None):
-        if name == "httpcore":
+        if name == "h11":
             self.loading = True
             time.sleep(2)
             self.loading = False
@@ -89,7 +89,7 @@ async def main(url, ticks=0):
     assert ticks > 5, ticks  # one, if the second request holds up the loop
 
 disk = SlowDisk()
-assert "httpcore" not in sys.modules
+assert "h11" not in sys.modules
 sys.meta_path.insert(0, disk)
 anyio.run(main, sys.argv[1], backend=sys.argv[2])
 """
@@ -295,7 +295,7 @@ async def never_connects(transport: Transport, url: str, **settings: Any) -> err
 
 async def test_a_port_nobody_listens_on() -> None:
     """The error says to where."""
-    transport = HttpxTransport()
+    transport = HttpTransport()
     host = f"127.0.0.1:{closed_port()}"
     async with closing(transport):
         error = await never_connects(transport, f"http://{host}")
@@ -310,7 +310,7 @@ async def test_a_port_nobody_listens_on() -> None:
 )
 async def test_what_is_no_address(url: str) -> None:
     """A request to it was not sent."""
-    transport = HttpxTransport()
+    transport = HttpTransport()
     async with closing(transport):
         await never_connects(transport, url)
 
@@ -344,7 +344,7 @@ async def test_a_body_of_another_length() -> None:
     for declared in (1000, 1100):
         body: Body = Lying(1000, declared=declared)
         with Peer(silent) as peer:
-            transport = HttpxTransport()
+            transport = HttpTransport()
             async with closing(transport):
                 request = Request(url=peer.url, headers=headers(declared), body=body)
                 with within(5), pytest.raises(errors.ConnectionLost):
@@ -357,14 +357,14 @@ async def test_a_body_of_another_length() -> None:
 
 def test_it_is_a_transport() -> None:
     """The protocol can be checked at run time."""
-    assert isinstance(HttpxTransport(), Transport)
-    assert repr(HttpxTransport()) == "<HttpxTransport with 0 requests in progress>"
-    assert repr(HttpxTransport.__new__(HttpxTransport)).startswith("<HttpxTransport")
+    assert isinstance(HttpTransport(), Transport)
+    assert repr(HttpTransport()) == "<HttpTransport with 0 requests in progress>"
+    assert repr(HttpTransport.__new__(HttpTransport)).startswith("<HttpTransport")
 
 
 async def test_a_closed_transport() -> None:
     """Using it again is a mistake that is told; closing it again is none."""
-    transport = HttpxTransport()
+    transport = HttpTransport()
     for _ in range(2):
         await transport.aclose()
     with pytest.raises(RuntimeError, match="closed"):
@@ -427,7 +427,7 @@ async def test_closing_ends_what_is_connecting(
 
             monkeypatch.setattr(socket, "getaddrinfo", lookup)
         proxy = peer.url if where == "tunnelling" else None
-        transport = HttpxTransport(verify=False, proxy=proxy)
+        transport = HttpTransport(verify=False, proxy=proxy)
         form = Form()
 
         async def send() -> None:
@@ -453,10 +453,10 @@ async def test_closing_at_any_moment_of_connecting(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(connections, "IDLE_SECONDS", 60)
     for delay in range(12):
         with Peer(answering(reply())) as peer:
-            transport = HttpxTransport()
+            transport = HttpTransport()
             outcome: list[object] = []
 
-            async def send(transport: HttpxTransport, url: str, outcome: list[object]) -> None:
+            async def send(transport: HttpTransport, url: str, outcome: list[object]) -> None:
                 try:
                     outcome.append((await transport.send(call(url))).status)
                 except (errors.ConnectFailed, RuntimeError):  # the latter if it was closed before
@@ -479,7 +479,7 @@ async def test_closing_at_any_moment_of_connecting(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("kind", ["call", "upload"])
 def test_one_loop_after_another(kind: str) -> None:
     """Idle connections of the first loop are closed, not used."""
-    transport = HttpxTransport()
+    transport = HttpTransport()
 
     async def main(peer: Peer, last: bool) -> None:
         assert (await transport.send(either(kind, peer.url))).status == 200

@@ -25,7 +25,7 @@ import attrs
 import trio
 
 from meeting_async._models import Request, Secret
-from meeting_async.transports import HttpxTransport, Transport
+from meeting_async.transports import HttpTransport, Transport
 from support.peer import Peer, Script
 
 KIB, MIB = 1024, 1024**2
@@ -35,7 +35,7 @@ TAIL = b"\r\n--" + b"b" * 32 + b"--\r\n"
 """The closing boundary of a form."""
 
 Wire = tuple[ssl.SSLContext | None, ssl.SSLContext | bool]
-"""What a peer needs, and what ``HttpxTransport(verify=...)`` needs."""
+"""What a peer needs, and what ``HttpTransport(verify=...)`` needs."""
 
 T = TypeVar("T")
 
@@ -140,10 +140,10 @@ PATIENT = {"connect_timeout": 10.0, "stall_timeout": 10.0, "reply_timeout": 10.0
 @asynccontextmanager
 async def over(
     wire: Wire, *scripts: Script, receive_buffer: int = 0, **settings: Any
-) -> AsyncGenerator[tuple[HttpxTransport, Peer]]:
+) -> AsyncGenerator[tuple[HttpTransport, Peer]]:
     """Open a transport and a peer; at the end neither task nor descriptor is left."""
     with Peer(*scripts, tls=wire[0], receive_buffer=receive_buffer) as peer:
-        transport = HttpxTransport(verify=wire[1], **settings)
+        transport = HttpTransport(verify=wire[1], **settings)
         async with closing(transport):
             yield transport, peer
 

@@ -1,5 +1,5 @@
-"""Sending requests: transport, origins, connections, the socket.
+"""Sending requests: transport, origins, connections, and the exchange on one of them.
 
-One upload is ``HttpxTransport.send`` → ``Connections.send`` → ``Connection.send`` →
-``SocketStream.write``; the request is an argument all the way.
+One upload is ``HttpTransport.send`` → ``Connections.send`` → ``Connection.send`` → ``Exchange.run``
+→ ``Stream.push``; the request is an argument all the way.
 """

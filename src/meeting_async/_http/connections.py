@@ -1,28 +1,22 @@
-"""Connections of our own: a new one for most requests, and a few idle ones for idempotent calls.
-
-httpcore's pool is not used: it costs O(n²) for n requests at once, stays unusable after many
-cancelled ones (its issues 1093, 1094, 1099), and treats bytes after a reply as the next reply. Its
-single connection is public and enough.
-"""
+"""Connections of our own: a new one for most requests, and a few idle ones for idempotent calls."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Callable
-from typing import cast
+from collections.abc import Callable
 
 import anyio
 import anyio.lowlevel
-import httpcore
+import h11
 
 from meeting_async import errors
 from meeting_async._clock import clock_of, is_gone
+from meeting_async._http.exchange import MAX_HEAD_BYTES, Exchange
 from meeting_async._http.failures import translated
 from meeting_async._http.origins import Origin, Origins
-from meeting_async._http.request_body import RequestBodyStream
-from meeting_async._http.socket import SocketStream
+from meeting_async._http.stream import Stream
 from meeting_async._http.tcp import open_socket
-from meeting_async._models import Reply, Request
+from meeting_async._models import HeaderPairs, Reply, Request
 
 IDLE_CONNECTIONS = 20
 """Idle connections that are kept, to all origins together; httpx's own default."""
@@ -34,49 +28,40 @@ IDLE_SECONDS = 4.0
 class Connection:
     """One connection to an origin, for one request at a time."""
 
-    def __init__(self, origin: Origin, stream: SocketStream) -> None:
+    def __init__(self, origin: Origin, stream: Stream) -> None:
         self.origin = origin
         self.stream = stream
         self.idle_until = 0.0
         """On the clock of the event loop."""
-        self.is_clean = False
-        """Whether another request may follow the last one."""
+        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=2 * MAX_HEAD_BYTES)
         self._is_used = False
-        self._http = httpcore.AsyncHTTP11Connection(origin.address, stream)
 
     async def send(self, request: Request, target: bytes, at_once: int) -> Reply:
-        """Send a request, return its reply, and correct ``request.body.sent``."""
-        self.is_clean, reused, self._is_used = False, self._is_used, True
-        self.stream.begin(request, at_once)
-        content = bytearray()
-        try:
-            outgoing = _outgoing(self.origin, request, target)
-            response = await self._http.handle_async_request(outgoing)
-            async for chunk in cast(AsyncIterable[bytes], response.stream):
-                content += chunk
-            await response.aclose()
-        finally:
-            if not isinstance(request.body, bytes):
-                request.body.sent = self.stream.body_sent
-        self.is_clean = self.stream.carried_only(response.headers, len(content))
-        early = self.stream.answered_early
-        headers = tuple(response.headers)
-        return Reply(response.status, headers, bytes(content), early=early, reused=reused)
+        """Send a request and return its reply."""
+        if reused := self._is_used:
+            self._http.start_next_cycle()
+        self._is_used = True
+        exchange = Exchange(self._http, self.stream, request, at_once)
+        return await exchange.run(*_addressed(self.origin, request, target), reused=reused)
+
+    def may_go_on(self) -> bool:
+        """Return whether another request may follow: what came was one whole reply, no more."""
+        states = self._http.states
+        return (
+            states == {h11.CLIENT: h11.DONE, h11.SERVER: h11.DONE}
+            and not self._http.trailing_data[0]
+            and self.stream.is_quiet()
+        )
 
 
-def _outgoing(origin: Origin, request: Request, target: bytes) -> httpcore.Request:
-    headers = [*origin.headers, *request.headers]
-    if origin.proxy is not None and origin.context is None:  # RFC 9112 section 3.2.2
+def _addressed(origin: Origin, request: Request, target: bytes) -> tuple[bytes, HeaderPairs]:
+    """Return target and headers of a request (RFC 9112 section 3.2)."""
+    headers = (*origin.headers, *request.headers)
+    if origin.proxy is not None and origin.context is None:
         target = b"http://" + dict(origin.headers)[b"Host"] + target
         if origin.proxy.authorization is not None:
-            headers.append((b"Proxy-Authorization", origin.proxy.authorization))
-    scheme, host, port = origin.address.scheme, origin.address.host, origin.address.port
-    return httpcore.Request(
-        request.method,
-        httpcore.URL(scheme=scheme, host=host, port=port, target=target),
-        headers=headers,
-        content=RequestBodyStream(request.body),
-    )
+            headers = (*headers, (b"Proxy-Authorization", origin.proxy.authorization))
+    return target, headers
 
 
 class Connections:
@@ -161,7 +146,7 @@ class Connections:
         while len(self._idle) > self._places.value:  # those that are idle are connections, too
             self._idle.pop(0).stream.close()
         with anyio.move_on_after(seconds):
-            return Connection(origin, SocketStream(*await open_socket(origin), self.loop))
+            return Connection(origin, Stream(*await open_socket(origin), self.loop))
         raise errors.ConnectFailed(f"no connection in time ({seconds:g} s)")
 
     async def _use(
@@ -174,7 +159,7 @@ class Connections:
             return await connection.send(request, target, len(self._sending))
         finally:
             self._busy.discard(connection)
-            if _may_reuse(request) and connection.is_clean:
+            if _may_reuse(request) and connection.may_go_on():
                 self._keep(connection)
             else:
                 connection.stream.close()

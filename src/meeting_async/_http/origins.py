@@ -8,7 +8,6 @@ import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import anyio
@@ -16,12 +15,10 @@ import attrs
 
 from meeting_async._http.failures import is_exhaustion
 from meeting_async._models import HeaderPairs, Secret
+from meeting_async._protocol.requests import is_loopback
 from meeting_async._text import link_label, short_repr
 from meeting_async._threads import in_thread
 from meeting_async.errors import ConfigurationError, ConnectFailed
-
-if TYPE_CHECKING:
-    import httpcore
 
 Verify = ssl.SSLContext | str | os.PathLike[str] | bool
 Certificate = str | tuple[str, str] | tuple[str, str, str]
@@ -29,6 +26,9 @@ Certificate = str | tuple[str, str] | tuple[str, str, str]
 
 MAX_ADDRESSES = 100
 """URLs whose origin is remembered: a client has a few methods, but may check many links."""
+
+
+_PORTS = {"http": 80, "https": 443}
 
 
 @attrs.frozen
@@ -45,8 +45,8 @@ class Proxy:
 class Origin:
     """A server, and how to reach it."""
 
-    address: httpcore.Origin
-    """Scheme, host and port."""
+    address: tuple[str, int]
+    """Host and port."""
     name: str
     """``host:port``, for errors."""
     headers: HeaderPairs
@@ -71,7 +71,7 @@ class Origins:
         self._verify, self._cert, self._trust_env = verify, cert, trust_env
         self._proxy = None if proxy is None else _parsed_proxy(proxy)
         self._context: ssl.SSLContext | None = None
-        self._known: dict[tuple[bytes, bytes, int | None], Origin] = {}
+        self._known: dict[tuple[str, str, int | None], Origin] = {}
         self._located: dict[str, tuple[Origin, bytes]] = {}
 
     async def locate(self, address: str, lock: anyio.Lock) -> tuple[Origin, bytes]:
@@ -92,31 +92,30 @@ class Origins:
     async def _locate(self, address: str, lock: anyio.Lock) -> tuple[Origin, bytes]:
         if not address.isascii():
             address = await in_thread(partial(_in_ascii, address))
-        import httpcore  # noqa: PLC0415 - loaded with the first connections
-
-        url = httpcore.URL(address)
-        key = url.scheme, url.host, url.port
+        url = urlsplit(address)
+        key = url.scheme, url.hostname or "", url.port
         if key not in self._known:
             async with lock:
                 if key not in self._known:
-                    self._known[key] = await in_thread(partial(self._make, url))
-        return self._known[key], url.target
+                    self._known[key] = await in_thread(partial(self._make, *key))
+        target = (url.path or "/") + (f"?{url.query}" if url.query else "")
+        return self._known[key], target.encode("ascii")
 
-    def _make(self, url: httpcore.URL) -> Origin:
-        scheme, host = url.scheme.decode("ascii"), url.host.decode("ascii")
-        if scheme not in {"http", "https"} or not host:
+    def _make(self, scheme: str, host: str, port: int | None) -> Origin:
+        if scheme not in _PORTS or not host:
             raise ConnectFailed("the address is not one of http or https with a host")
-        host = f"[{host}]" if ":" in host else host
-        name = f"{host}:{url.origin.port}"
+        shown = f"[{host}]" if ":" in host else host
+        address = (host, _PORTS[scheme] if port is None else port)
+        name = f"{shown}:{address[1]}"
         headers = (
-            (b"Host", (name if url.port else host).encode("ascii")),
+            (b"Host", (shown if port is None else name).encode("ascii")),
             (b"User-Agent", _user_agent()),
         )
         context = self._ssl_context() if scheme == "https" else None
-        return Origin(url.origin, name, headers, context, self._proxy_to(scheme, name))
+        return Origin(address, name, headers, context, self._proxy_to(scheme, host, name))
 
-    def _proxy_to(self, scheme: str, name: str) -> Proxy | None:
-        if self._proxy is not None or not self._trust_env:
+    def _proxy_to(self, scheme: str, host: str, name: str) -> Proxy | None:
+        if self._proxy is not None or not self._trust_env or is_loopback(host):
             return self._proxy
         import urllib.request  # noqa: PLC0415 - takes time, and few need it
 

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import anyio
+import h11
 
 from meeting_async._http.failures import is_exhaustion
-from meeting_async._http.head import ReplyHead
 from meeting_async._http.origins import Origin
 from meeting_async._http.tls import Tls
 from meeting_async._threads import in_thread
@@ -52,17 +52,14 @@ async def open_socket(origin: Origin) -> tuple[socket.socket, Tls | None]:
         ValueError: The host name is not valid for DNS or TLS.
 
     """
-    host = origin.address.host.decode("ascii")
-    sock = await connect_tcp(
-        *(origin.proxy.address if origin.proxy else (host, origin.address.port))
-    )
+    sock = await connect_tcp(*(origin.proxy or origin).address)
     if origin.context is None:
         return sock, None
     try:
         if origin.proxy is not None:
             await _open_tunnel(sock, origin)
         origin.context.set_alpn_protocols(["http/1.1"])  # others may use it for HTTP/2
-        tls = Tls(sock, origin.context, host)
+        tls = Tls(sock, origin.context, origin.address[0])
         await tls.shake_hands()
     except BaseException:
         sock.close()
@@ -167,24 +164,29 @@ async def _connect(address: Address) -> socket.socket:
 
 async def _open_tunnel(sock: socket.socket, origin: Origin) -> None:
     """Ask a proxy for a connection to the server (RFC 9110 section 9.3.6)."""
-    sock.send(_tunnel_request(origin))  # fits into an empty buffer; kept in no local variable
-    head = ReplyHead()
-    received = 0
-    while head.size is None:
-        await anyio.wait_readable(sock)
-        data = sock.recv(4096)
-        received += len(data)
-        if not data or received > MAX_TUNNEL_REPLY_BYTES:
-            raise OSError("the proxy did not answer in HTTP")
-        head.feed(data)
-    if not 200 <= head.status < 300:
-        raise OSError(f"the proxy answered with HTTP {head.status}")
-    if received > head.size:  # must not be taken for what the server says
+    http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_TUNNEL_REPLY_BYTES)
+    sock.send(http.send(_tunnel_request(origin)))  # fits into an empty buffer
+    event, received = http.next_event(), 0
+    while not isinstance(event, h11.Response):
+        if event is h11.NEED_DATA:
+            await anyio.wait_readable(sock)
+            http.receive_data(data := sock.recv(4096))
+            received += len(data)
+        try:
+            event = http.next_event()
+        except h11.RemoteProtocolError as error:
+            raise OSError("the proxy did not answer in HTTP") from error
+        if received > MAX_TUNNEL_REPLY_BYTES:
+            raise OSError("the proxy answered at great length")
+    if not 200 <= event.status_code < 300:
+        raise OSError(f"the proxy answered with HTTP {event.status_code}")
+    if http.trailing_data[0]:  # must not be taken for what the server says
         raise OSError("the proxy spoke before the handshake")
 
 
-def _tunnel_request(origin: Origin) -> bytes:
-    lines = [f"CONNECT {origin.name} HTTP/1.1", f"Host: {origin.name}"]
+def _tunnel_request(origin: Origin) -> h11.Request:
+    name = origin.name.encode("ascii")
+    headers: list[tuple[bytes, bytes]] = [(b"Host", name)]
     if origin.proxy and origin.proxy.authorization:
-        lines.append(f"Proxy-Authorization: {origin.proxy.authorization.decode('ascii')}")
-    return "\r\n".join([*lines, "", ""]).encode("ascii")
+        headers.append((b"Proxy-Authorization", origin.proxy.authorization))
+    return h11.Request(method=b"CONNECT", target=name, headers=headers)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import importlib
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import anyio.lowlevel
 
 from meeting_async._clock import is_gone
-from meeting_async._http.external import ExternalClient, send_external
 from meeting_async._http.origins import Certificate, Origins, Verify
 from meeting_async._models import Reply, Request
 from meeting_async._text import short_repr
@@ -46,20 +45,17 @@ class Transport(Protocol):
         ...
 
 
-class HttpxTransport:
-    """The default transport.
+class HttpTransport:
+    """The default transport: HTTP/1.1 over connections of its own.
 
-    Without ``client`` it makes its own connections. Each upload and each call that is not
-    idempotent opens a new connection: if the server has closed an idle one, the outcome would be
-    unknown. An answer that arrives while the body is still being sent ends the upload at once.
-    Cookies and ``.netrc`` are not used.
+    It always gets an answer that arrives while the body is still being sent, and ends the upload
+    then; and it knows how many bytes were sent. Each upload and each call that is not idempotent
+    opens a new connection: if the server has closed an idle one, the outcome would be unknown.
+    Redirects, cookies and ``.netrc`` are not used.
 
     A transport serves one event loop at a time.
 
     Args:
-        client: Your ``httpx.AsyncClient`` (or that of httpx2), used unchanged and never closed. No
-            other argument can be given with it. Its event hooks and debug logs get the signed
-            headers, and an early answer may be lost.
         verify: ``True`` for the usual certificate authorities, the path of a file with your own,
             or an ``ssl.SSLContext`` of yours; ``False`` checks nothing. Certificates are loaded
             once, in a thread, before the first ``https`` request.
@@ -69,7 +65,8 @@ class HttpxTransport:
             ``http`` and ``https`` servers. For others use
             ``HttpxTransport(httpx.AsyncClient(proxy=...))``.
         trust_env: Without ``proxy``, use the one that the environment names (``HTTPS_PROXY``,
-            ``ALL_PROXY``, ``NO_PROXY`` and so on, as ``urllib.request`` reads them); also
+            ``HTTP_PROXY``, ``ALL_PROXY``, ``NO_PROXY``, as ``urllib.request`` reads them), though
+            never for this machine itself (loopback); and with ``verify=True`` the authorities of
             ``SSL_CERT_FILE`` and ``SSL_CERT_DIR``.
         max_connections: Connections at the same time; further requests wait in their order. That
             wait is not limited by ``Timeouts.connect``.
@@ -80,48 +77,37 @@ class HttpxTransport:
 
     """
 
-    _client: ExternalClient | None = None  # so that a repr works from the start
-    _connections: Connections | None = None
+    _connections: Connections | None = None  # so that a repr works from the start
 
     def __init__(
         self,
-        client: ExternalClient | None = None,
         *,
         verify: Verify = True,
         cert: Certificate | None = None,
         proxy: str | None = None,
-        trust_env: bool = False,
+        trust_env: bool = True,
         max_connections: int = 100,
     ) -> None:
-        if client is not None:
-            given = (verify is not True, cert is not None, proxy is not None, trust_env)
-            _check_client(client, (*given, max_connections != 100))
         _check_max_connections(max_connections)
         self._origins = Origins(verify, cert, proxy, trust_env=trust_env)
-        self._client = client
         self._max_connections = max_connections
         self._is_closed = False
 
     def __repr__(self) -> str:
-        if self._client is not None:
-            return f"<{type(self).__name__} with a client of yours>"
         in_use = self._connections.in_use if self._connections else 0
         return f"<{type(self).__name__} with {in_use} requests in progress>"
 
     async def send(self, request: Request, /) -> Reply:
         """Send ``request``; see :class:`Transport`."""
         self._check_open()
-        if self._client is not None:
-            return await send_external(self._client, request)
-        if self._connections is None:  # httpcore takes 0.15 s to load, with trio if that is there
+        if self._connections is None:  # h11 and trio, if that is there, take time to load
             # Not only if it is missing in sys.modules: it is there while it is still loading.
-            load = importlib.import_module
-            await in_thread(partial(load, _ENGINE))
+            await in_thread(partial(importlib.import_module, _ENGINE))
             self._check_open()
         return await self._own_connections().send(request)
 
     async def aclose(self) -> None:
-        """Close its own connections; requests that are being sent end with an error."""
+        """Close its connections; requests that are being sent end with an error."""
         self._is_closed = True
         if self._connections is not None:
             self._connections.close()
@@ -145,8 +131,6 @@ class HttpxTransport:
 
 _ENGINE = "meeting_async._http.connections"
 
-_OWN_SETTINGS = ("verify", "cert", "proxy", "trust_env", "max_connections")
-
 
 def _leave_loop(connections: Connections) -> None:
     if connections.in_use and not is_gone(connections.loop):
@@ -155,22 +139,6 @@ def _leave_loop(connections: Connections) -> None:
             "or use them one after the other"
         )
     connections.abandon()
-
-
-def _check_client(client: Any, given: tuple[bool, ...]) -> None:
-    if not all(callable(getattr(client, name, None)) for name in _CLIENT_METHODS):
-        fix = "give an httpx.AsyncClient, or name the setting that you mean"
-        raise ConfigurationError(
-            "client", f"a {type(client).__name__}", "is not an httpx.AsyncClient", fix
-        )
-    for name, is_given in zip(_OWN_SETTINGS, given, strict=True):
-        if is_given:
-            problem = "does not apply to a client of yours"
-            fix = f"leave it out, and set up the client itself ({type(client).__name__})"
-            raise ConfigurationError(name, "a value beside client=", problem, fix)
-
-
-_CLIENT_METHODS = ("build_request", "send", "aclose")
 
 
 def _check_max_connections(value: object) -> None:

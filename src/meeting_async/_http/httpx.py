@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import Any, Protocol
+from typing import Any, Never, Protocol
 
 import anyio
 import anyio.lowlevel
@@ -15,6 +15,7 @@ from meeting_async._http.request_body import RequestBodyStream
 from meeting_async._log import logger
 from meeting_async._models import Reply, Request
 from meeting_async._protocol.requests import host_and_port
+from meeting_async.errors import ConfigurationError
 
 CLOSING_SECONDS = 2.0
 """Longest time in seconds for closing a response."""
@@ -36,15 +37,54 @@ class ExternalClient(Protocol):
         ...
 
 
-async def send_external(client: ExternalClient, request: Request) -> Reply:
-    """Send a request through a client, which is used unchanged and never closed."""
-    host = _host(request.url)
-    exchange = _Exchange(client, request)
-    try:
-        return await exchange.run()
-    except Exception as error:  # noqa: BLE001 - what is not in the table is raised as it is
-        failure = translated(error, host, connecting=False if exchange.body.begun else None)
-    raise failure  # outside, as some errors quote headers and must not be its context
+class HttpxTransport:
+    """A transport through your own client, with its hooks, mocks and proxies.
+
+    An answer that arrives while the body is still being sent may be lost with it: then the outcome
+    of an upload is unknown. The client's event hooks and debug logs get the signed headers.
+
+    Args:
+        client: Your ``httpx.AsyncClient``, or that of its fork httpx2. It is used unchanged and
+            never closed.
+
+    Raises:
+        ConfigurationError: It is no such client. ``verify``, ``cert``, ``proxy``, ``trust_env`` and
+            ``max_connections`` are settings of :class:`HttpTransport`.
+
+    """
+
+    def __init__(self, client: ExternalClient | None = None, **moved: Never) -> None:
+        for name in moved:
+            problem, fix = "is not a setting of HttpxTransport", f"use HttpTransport({name}=...)"
+            raise ConfigurationError(name, "a value", problem, fix)
+        if not all(callable(getattr(client, name, None)) for name in _METHODS):
+            value = "nothing" if client is None else f"a {type(client).__name__}"
+            fix = "give one, or use HttpTransport(), the default"
+            raise ConfigurationError("client", value, "is not an httpx.AsyncClient", fix)
+        self._client: Any = client
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} with a client of yours>"
+
+    async def send(self, request: Request, /) -> Reply:
+        """Send ``request``; see :class:`~meeting_async.transports.Transport`."""
+        if self._is_closed:
+            raise RuntimeError("this transport is closed: make a new one")
+        exchange = _Exchange(self._client, request)
+        try:
+            return await exchange.run()
+        except Exception as error:  # noqa: BLE001 - what is not in the table is raised as it is
+            connecting = False if exchange.body.begun else None
+            failure = translated(error, _host(request.url), connecting=connecting)
+        raise failure  # outside, as some errors quote headers and must not be its context
+
+    async def aclose(self) -> None:
+        """Send nothing more. The client stays open."""
+        self._is_closed = True
+
+
+_METHODS = ("build_request", "send", "aclose")
 
 
 class _Exchange:

@@ -1,0 +1,140 @@
+"""The bytes of one connection, on a non-blocking socket. Nothing here knows HTTP."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from contextlib import suppress
+
+from anyio.lowlevel import EventLoopToken
+
+from meeting_async._clock import clock_of
+from meeting_async._http.tls import PIECE_BYTES, Tls
+from meeting_async._http.waiting import waiter_for
+
+BURST_BYTES = 1024 * 1024
+"""Longest piece that is given to the operating system at once."""
+
+_RESET = struct.pack("ii", 1, 0)
+"""``SO_LINGER`` on, for 0 s: closing resets the connection and drops what was not sent yet."""
+
+
+class Stream:
+    """A connected socket that neither waits nor loses what has arrived, and counts what it sends.
+
+    Streams of event loops do not read while they write, and drop received bytes when a write fails:
+    so a caller would get a broken connection instead of the refusal that came before it broke.
+    """
+
+    def __init__(self, sock: socket.socket, tls: Tls | None, loop: EventLoopToken) -> None:
+        self.is_closed = False
+        self.has_ended = False
+        """Whether the peer has closed its side."""
+        self.sent = 0
+        """Bytes since :meth:`begin` that the operating system took; with TLS perhaps a few less,
+        but all of them are counted as soon as the peer can read all."""
+        self.moved = 0.0
+        """When the operating system last took any, on the clock of the event loop."""
+        self.is_full = False
+        """Whether the last :meth:`push` has to be repeated after :meth:`wait`."""
+        self.is_midway = False
+        """Whether a request was begun that is not sent to its end. Whoever sends sets it back."""
+        self._socket, self._tls = sock, tls
+        self._now = clock_of(loop)
+        self._waiter = waiter_for(sock, loop.native_token)
+        self._taken = 0
+        self._records = memoryview(b"")
+        """What OpenSSL made and the operating system has not taken yet."""
+        self._is_torn = self._must_read = False
+
+    def begin(self) -> None:
+        """Count from here on: a request begins."""
+        self._taken = self.sent = 0
+        self.is_midway = True
+
+    def push(self, data: memoryview) -> int:
+        """Take the beginning of ``data``, give it to the operating system, and return its length.
+
+        Raises:
+            OSError: The connection broke.
+
+        """
+        burst = data[:BURST_BYTES]
+        if self._tls is None:
+            self.sent += (count := self._give(burst))
+            self.is_full = count < len(burst)
+            return count
+        count, self._must_read = 0, False
+        if burst and not self._records:
+            count = self._tls.encrypt(burst)
+            self._must_read = not count
+            self._taken += count
+            self._records = self._tls.records()
+        self._records = self._records[self._give(self._records) :]
+        self._is_torn = len(self._records) > 0
+        self.is_full = self._is_torn or self._must_read
+        self.sent = max(self.sent, self._taken - len(self._records))  # no record is shorter
+        return count
+
+    def receive(self) -> bytes | None:
+        """Return some of what has arrived, ``b""`` at the end, ``None`` if nothing has.
+
+        Raises:
+            OSError: The connection broke.
+
+        """
+        try:
+            data = self._tls.receive() if self._tls else self._socket.recv(PIECE_BYTES)
+        except BlockingIOError:
+            return None
+        self.has_ended = not data
+        return data
+
+    async def wait(self, seconds: float, *, to_write: bool) -> None:
+        """Return when there is something to receive or room to push, or when the time is up."""
+        await self._waiter.wait(seconds, to_write=to_write and not self._must_read)
+
+    def answer(self) -> bool:
+        """Send what OpenSSL answers to what it has received; return whether all of it is sent."""
+        if self._tls is None or self._is_torn:
+            return True
+        if not self._records:
+            self._records = self._tls.records()
+        with suppress(OSError):  # of the connection, which receiving tells
+            self._records = self._records[self._give(self._records) :]
+        return not self._records
+
+    def is_quiet(self) -> bool:
+        """Return whether the connection is open, and all that came and went was complete."""
+        try:
+            return not (self.is_closed or self.has_ended or self._records) and (
+                self.receive() is None
+            )
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        """Close the socket at once; a task that waits for it gets an ``OSError``.
+
+        What the socket holds of a request that will stay a fragment is dropped.
+        """
+        if self.is_closed:
+            return
+        self.is_closed = True
+        with suppress(RuntimeError):  # of an event loop that was closed
+            self._waiter.wake()
+        with suppress(OSError):  # of the connection, which is of no interest any more
+            if self.is_midway:
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        with suppress(OSError):
+            self._socket.close()
+
+    def _give(self, data: memoryview) -> int:
+        if not data:
+            return 0
+        try:
+            count = self._socket.send(data)
+        except BlockingIOError:
+            return 0
+        self.moved = self._now()
+        return count

@@ -1,0 +1,420 @@
+"""One exchange on a socket pair: gathering, stalls, early answers, breaking, closing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+import threading
+from collections.abc import AsyncGenerator, Generator, Iterator
+from contextlib import contextmanager
+from typing import cast
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+import attrs
+import h11
+import pytest
+
+from meeting_async._http.exchange import Exchange
+from meeting_async._http.stream import Stream
+from meeting_async._http.tls import Tls
+from meeting_async._models import Reply, Request
+from meeting_async.errors import ConnectionLost, TransferTimeout, TransportError
+from support.peer import reply
+from support.sending import KIB, MIB, Form, call, upload, within
+
+pytestmark = [pytest.mark.anyio]
+
+both_loops = pytest.mark.both_loops
+
+ANSWER = reply(200)
+
+
+@attrs.define
+class Pair:
+    """A stream, and the peer's end of the connection."""
+
+    ours: socket.socket
+    peer: socket.socket
+    stream: Stream
+    stall: float
+    http: h11.Connection = attrs.field(factory=lambda: h11.Connection(h11.CLIENT))
+
+    def received(self) -> list[bytes]:
+        """Take what has arrived at the peer, one item for each packet where the kind has any."""
+        found = []
+        self.peer.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while data := self.peer.recv(1 << 20):
+                found.append(data)
+        return found
+
+    def reset(self) -> None:
+        """Close the peer's end with RST instead of FIN."""
+        self.peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.peer.close()
+
+    async def exchange(self, request: Request) -> Reply:
+        """Send a request and receive its reply."""
+        exchange = Exchange(self.http, self.stream, request, at_once=1)
+        headers = ((b"Host", b"x"), *request.headers)
+        return await exchange.run(b"/auth", headers, reused=False)
+
+    async def send(self, form: Form) -> Reply:
+        """Upload a form."""
+        return await self.exchange(upload("http://x", form, stall_timeout=self.stall))
+
+
+def big(chunk: int = MIB) -> Form:
+    """Make a form that no buffer holds."""
+    return Form(64 * MIB, chunk=chunk)
+
+
+@contextmanager
+def paired(ours: socket.socket, theirs: socket.socket, stall: float = 10) -> Generator[Pair]:
+    """Make a stream of one end, and close both in the end."""
+    ours.setblocking(False)
+    stream = Stream(ours, None, anyio.lowlevel.current_token())
+    with theirs:
+        yield Pair(ours, theirs, stream, stall)
+        stream.close()
+
+
+@pytest.fixture
+async def packets() -> AsyncGenerator[Pair]:
+    """Provide a stream on sockets that keep the bounds of each send."""
+    with paired(*socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)) as pair:
+        yield pair
+
+
+@pytest.fixture(params=[10.0])
+async def tcp(request: pytest.FixtureRequest) -> AsyncGenerator[Pair]:
+    """Provide a stream over loopback, with small buffers; the parameter is its stall timeout."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32 * KIB)
+        ours = socket.socket()
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 32 * KIB)
+        ours.connect(listener.getsockname())
+        theirs, _ = listener.accept()
+    with paired(ours, theirs, request.param) as pair:
+        yield pair
+
+
+def stalls_after(seconds: float) -> pytest.MarkDecorator:
+    """Set the stall timeout of a test's stream."""
+    return pytest.mark.parametrize("tcp", [seconds], indirect=True)
+
+
+@contextmanager
+def answered_when(pair: Pair, whole: int, *, slowly: bool = False) -> Iterator[bytearray]:
+    """Read so many bytes of body in a thread, then answer; provide all that was read."""
+    got = bytearray()
+
+    def serve() -> None:
+        pause = threading.Event()
+        pair.peer.settimeout(20)
+        while b"\r\n\r\n" not in got or len(got) - got.index(b"\r\n\r\n") - 4 < whole:
+            if slowly:
+                pause.wait(0.03)
+            got.extend(pair.peer.recv(16 * KIB if slowly else MIB))
+        pair.peer.sendall(ANSWER)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield got
+    thread.join()
+
+
+# --- sending -------------------------------------------------------------------------------------
+
+
+async def test_a_small_request_is_one_packet(packets: Pair) -> None:
+    """Head and body are sent together."""
+    packets.peer.settimeout(10)
+    with within(5):
+        async with anyio.create_task_group() as group:
+            group.start_soon(packets.exchange, call("http://x", b"{}"))
+            sent = await anyio.to_thread.run_sync(packets.peer.recv, MIB)
+            packets.peer.send(ANSWER)
+    assert sent.endswith(b"\r\n\r\n{}")
+    assert packets.received() == []
+
+
+async def test_up_to_16_kib_are_gathered(packets: Pair) -> None:
+    """So a form of small chunks takes few packets."""
+    form = Form(100 * KIB, chunk=KIB)
+    packets.peer.settimeout(10)
+    found: list[bytes] = []
+
+    def serve() -> None:
+        while sum(map(len, found)) < form.length:
+            found.append(packets.peer.recv(MIB))
+        packets.peer.send(ANSWER)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(anyio.to_thread.run_sync, serve)
+        await packets.send(form)
+    assert b"".join(found).endswith(form.content)
+    assert len(found) <= 8
+    assert form.is_complete
+
+
+@both_loops
+async def test_a_long_upload_lets_other_tasks_run(packets: Pair) -> None:
+    """After a few milliseconds, even if the socket takes everything at once."""
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            await anyio.lowlevel.checkpoint()
+            turns += 1
+
+    form = Form(20 * MIB, chunk=20 * KIB)
+    with answered_when(packets, form.length):
+        async with anyio.create_task_group() as group:
+            group.start_soon(other)
+            await packets.send(form)
+            group.cancel_scope.cancel()
+    assert turns > 3
+
+
+# --- stalls --------------------------------------------------------------------------------------
+
+
+@both_loops
+@pytest.mark.parametrize("tcp", [0.02, 0.12, 0.4], indirect=True)
+async def test_a_stall_is_given_up_in_time(tcp: Pair) -> None:
+    """Not before, and not much after on a machine that is not busy."""
+    started = anyio.current_time()
+    with pytest.raises(TransferTimeout, match=f"stopped reading for {tcp.stall:g} s"):
+        await tcp.send(big())
+    assert tcp.stall <= anyio.current_time() - started + 0.005
+    assert anyio.current_time() - started < tcp.stall + 2
+
+
+@both_loops
+@stalls_after(0.5)
+async def test_progress_is_no_stall(tcp: Pair) -> None:
+    """A peer that always takes a little may take as long as it likes for one chunk."""
+    form = Form(640 * KIB, chunk=MIB)
+    started = anyio.current_time()
+    with answered_when(tcp, form.length, slowly=True) as got:
+        assert (await tcp.send(form)).status == 200
+    assert anyio.current_time() - started > 0.6
+    assert got.endswith(form.content)
+
+
+@stalls_after(0.3)
+async def test_a_peer_that_answered_well_and_stopped_reading(tcp: Pair) -> None:
+    """The stall ends the upload, and the early success is told as one."""
+    tcp.peer.send(ANSWER)
+    answer = await tcp.send(form := big())
+    assert answer.status == 200
+    assert answer.early
+    assert not form.is_complete
+
+
+# --- breaking and closing ------------------------------------------------------------------------
+
+
+async def test_a_peer_that_left_gets_nothing(tcp: Pair) -> None:
+    """It will never see a request."""
+    tcp.peer.shutdown(socket.SHUT_WR)
+    form = big()
+    with pytest.raises(ConnectionLost, match="without an answer"):
+        await tcp.send(form)
+    assert tcp.received() == []
+    assert form.sent == 0
+
+
+async def test_an_upload_that_breaks(tcp: Pair) -> None:
+    """The error is the system's, or says that no answer came."""
+    tcp.reset()
+    with pytest.raises((ConnectionResetError, ConnectionLost)):
+        await tcp.send(big())
+
+
+async def test_a_broken_connection_does_not_hide_the_answer(tcp: Pair) -> None:
+    """What had come before it broke is read, though nothing can be sent any more."""
+    tcp.peer.send(reply(503))
+    tcp.peer.close()
+    form = big()
+    assert (await tcp.send(form)).status == 503
+    assert form.sent == 0
+
+
+async def test_a_refusal_in_pieces_counts_when_its_head_is_complete(tcp: Pair) -> None:
+    """Half a head does not end an upload; its other half does."""
+    half, rest = reply(413)[:20], reply(413)[20:]
+
+    async def finish() -> None:
+        await _after(0, tcp, rest)
+        await anyio.sleep(0.05)
+
+    tcp.peer.send(half)
+    form = Form(64 * KIB, at=32 * KIB, happening=finish, chunk=17 * KIB)
+    with within(5):
+        answer = await tcp.send(form)
+    assert (answer.status, answer.early) == (413, True)
+    assert 0 < form.sent <= 32 * KIB
+
+
+async def test_half_a_head_before_the_last_byte_is_early(tcp: Pair) -> None:
+    """A success that has begun by then is not about the whole form."""
+
+    async def begin() -> None:
+        await _after(0, tcp, ANSWER[:20])
+        await anyio.sleep(0.05)
+
+    form = Form(20 * KIB, at=20 * KIB, happening=begin, chunk=17 * KIB)
+    async with anyio.create_task_group() as group:
+        group.start_soon(_after, 0.2, tcp, ANSWER[20:])
+        answer = await tcp.send(form)
+    assert (answer.status, answer.early) == (200, True)
+
+
+async def _after(seconds: float, pair: Pair, data: bytes) -> None:
+    await anyio.sleep(seconds)
+    pair.peer.setblocking(False)
+    pair.peer.send(data)
+
+
+@stalls_after(0.05)
+@pytest.mark.parametrize("how", ["stall", "refusal", "cancellation"])
+async def test_a_fragment_is_reset(tcp: Pair, how: str) -> None:
+    """Closing drops what the socket still holds, and the peer learns that it is no request."""
+    form = big()
+    with (
+        anyio.move_on_after(0.02 if how == "cancellation" else 5),
+        contextlib.suppress(TransferTimeout),
+    ):
+        if how == "refusal":
+            form.at, form.happening = MIB, lambda: _after(0, tcp, reply(413))
+        await tcp.send(form)
+    tcp.stream.close()
+    tcp.peer.settimeout(5)
+    with pytest.raises(ConnectionResetError):
+        _drain(tcp.peer)
+
+
+def _drain(sock: socket.socket) -> None:
+    while sock.recv(65536):
+        pass
+
+
+async def test_a_request_that_was_sent_is_closed_in_order(tcp: Pair) -> None:
+    """FIN, not RST: what was sent arrives."""
+    with anyio.move_on_after(0.1):
+        await tcp.exchange(call("http://x", b"{}"))
+    tcp.stream.close()
+    assert tcp.peer.recv(KIB).endswith(b"{}")
+    assert tcp.peer.recv(KIB) == b""
+
+
+async def test_closing_twice(tcp: Pair) -> None:
+    """The second time does nothing, not even to a descriptor with the same number."""
+    tcp.stream.close()
+    with open(os.devnull) as file:  # noqa: ASYNC230 - takes the number
+        tcp.stream.close()
+        assert os.fstat(file.fileno())
+
+
+async def test_nothing_works_after_closing(tcp: Pair) -> None:
+    """Not one more byte is sent."""
+    tcp.stream.close()
+    assert not tcp.stream.is_quiet()
+    with pytest.raises(OSError, match="Bad file"):
+        await tcp.send(big())
+    assert tcp.peer.recv(100) == b""
+
+
+@both_loops
+@pytest.mark.parametrize("what", ["receives", "sends"])
+async def test_closing_wakes_who_waits(tcp: Pair, what: str) -> None:
+    """At once, with an error."""
+
+    async def wait() -> None:
+        with pytest.raises((OSError, TransportError)):
+            await tcp.send(Form() if what == "receives" else big())
+
+    with within(5):
+        async with anyio.create_task_group() as group:
+            group.start_soon(wait)
+            await anyio.sleep(0.05)
+            tcp.stream.close()
+
+
+# --- TLS -----------------------------------------------------------------------------------------
+
+
+class FullOfAnswers:
+    """Stands for TLS that has more to say than the socket takes, once the request is sent."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._next = [bytes(64 * MIB)]
+
+    def encrypt(self, data: memoryview) -> int:
+        """Take everything as it is."""
+        self._next.append(bytes(data))
+        return len(data)
+
+    def records(self) -> memoryview:
+        """Return what there is next."""
+        return memoryview(self._next.pop() if self._next else b"")
+
+    def receive(self) -> bytes:
+        """Return what has arrived."""
+        return self._socket.recv(65536)
+
+
+@both_loops
+async def test_a_reply_does_not_wait_for_what_tls_still_has_to_say(tcp: Pair) -> None:
+    """It is read at once, and the connection is not used again."""
+    tls = cast(Tls, FullOfAnswers(tcp.ours))
+    tcp.stream = Stream(tcp.ours, tls, anyio.lowlevel.current_token())
+    with within(2):
+        async with anyio.create_task_group() as group:
+            group.start_soon(_after, 0.1, tcp, ANSWER)
+            assert (await tcp.exchange(call("http://x", b"{}"))).status == 200
+    assert not tcp.stream.is_quiet()
+
+
+class Sparing(FullOfAnswers):
+    """Stands for TLS that makes records of less than it is given."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__(sock)
+        self._next.clear()
+
+    def encrypt(self, data: memoryview) -> int:
+        """Take 7,000 bytes at most."""
+        return super().encrypt(data[:7000])
+
+
+@both_loops
+async def test_tls_may_take_less_than_it_is_given(tcp: Pair) -> None:
+    """The rest follows, in order."""
+    tls = cast(Tls, Sparing(tcp.ours))
+    tcp.stream = Stream(tcp.ours, tls, anyio.lowlevel.current_token())
+    form = Form(100 * KIB)
+    with answered_when(tcp, form.length) as got:
+        await tcp.send(form)
+    assert got.endswith(form.content)
+    assert form.is_complete
+
+
+async def test_quiet_is_open_and_read_to_the_end(tcp: Pair) -> None:
+    """Anything unread, an end or a reset is not quiet."""
+    assert tcp.stream.is_quiet()
+    tcp.peer.send(b"x")
+    await anyio.sleep(0.01)
+    assert not tcp.stream.is_quiet()
+    assert tcp.stream.is_quiet()
+    tcp.reset()
+    await anyio.sleep(0.01)
+    assert not tcp.stream.is_quiet()
