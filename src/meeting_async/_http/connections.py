@@ -50,7 +50,7 @@ class Connection:
         return (
             states == {h11.CLIENT: h11.DONE, h11.SERVER: h11.DONE}
             and not self._http.trailing_data[0]
-            and self.stream.is_quiet()
+            and self.stream.is_whole
         )
 
 
@@ -103,7 +103,8 @@ class Connections:
         host, connecting = "", True
         try:
             began, seconds = self._now(), request.connect_timeout
-            origin, target = await self._locate(request.url, seconds)
+            located = self._origins.located(request.url)
+            origin, target = located or await self._locate(request.url, seconds)
             seconds -= self._now() - began
             host = self._sending[scope].host = origin.name
             async with self._places:

@@ -74,6 +74,10 @@ class Origins:
         self._known: dict[tuple[str, str, int | None], Origin] = {}
         self._located: dict[str, tuple[Origin, bytes]] = {}
 
+    def located(self, address: str) -> tuple[Origin, bytes] | None:
+        """Return what :meth:`locate` has returned for a URL, if it is remembered."""
+        return self._located.get(address)
+
     async def locate(self, address: str, lock: anyio.Lock) -> tuple[Origin, bytes]:
         """Return the origin of a URL, always the same object, and the target of a request to it.
 

@@ -106,7 +106,7 @@ def parse_reply(reply: Reply, sent: HeaderPairs = (), *, now: float = 0.0) -> Pa
     Retry-After.
     """
     payload = json_object(reply.content)
-    hide = _hiding(reply, sent, is_success=payload is not None and payload.get("status") is True)
+    hide = _hiding(reply, payload, sent)
     if hide is not None:
         reply = _without_secrets(reply, hide)
         payload = _hidden_in(payload, hide)
@@ -167,18 +167,25 @@ LONG_SECRET = 12
 """A shorter secret may be a word: it is replaced where it stands alone, and not in names of fields.
 In a success of the server a short key is no secret, but a word of its data."""
 
+_NEEDS_ESCAPES = re.compile(rb"[^ !#-\[\]-~]")
+"""Bytes that JSON writes as an escape."""
+
 _Hide = Callable[[bytes], bytes]
 
 
-def _hiding(reply: Reply, sent: HeaderPairs, *, is_success: bool) -> _Hide | None:
+def _hiding(reply: Reply, payload: dict[str, Any] | None, sent: HeaderPairs) -> _Hide | None:
     """Return what replaces the credentials of the request; ``None`` if the reply has none."""
-    text = b"\n".join([reply.content, *(part for pair in reply.headers for part in pair)]).lower()
+    text = b"\n".join([reply.content, *(part for pair in reply.headers for part in pair)])
     has_escapes = b"\\" in reply.content  # they may write a secret in another way
+    if has_escapes and payload is not None:
+        text += json.dumps(payload, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    text = text.lower()
+    is_success = payload is not None and payload.get("status") is True
     words = []
     for name, value in sent:
-        if not isinstance(value, Secret) or not (has_escapes or value.lower() in text):
+        if not isinstance(value, Secret) or not _CREDENTIAL.fullmatch(name):
             continue
-        if not _CREDENTIAL.fullmatch(name):
+        if value.lower() not in text and not (has_escapes and _NEEDS_ESCAPES.search(value)):
             continue
         is_long = len(value) >= LONG_SECRET
         if is_long or not is_success:
