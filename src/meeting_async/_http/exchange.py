@@ -163,12 +163,14 @@ class Exchange:
     # --- receiving -------------------------------------------------------------------------------
 
     async def _receive_reply(self) -> h11.Response:
-        until = self._now() + self._request.reply_timeout
+        seconds, most = self._request.reply_timeout, self._request.max_reply_bytes
+        until = self._now() + seconds
         while (response := self._parse()) is None:
             if self._now() >= until:
-                seconds = self._request.reply_timeout
                 raise TransferTimeout(f"no complete reply within {seconds:g} s")
             await self._receive(until)
+            if self._arrived > most:
+                raise ReplyTooLarge(f"the reply is longer than {most:,} bytes (max_reply_bytes)")
         return response
 
     async def _receive(self, until: float) -> None:
@@ -187,9 +189,6 @@ class Exchange:
             return False
         self._http.receive_data(data)
         self._arrived += len(data)
-        limit = self._request.max_reply_bytes
-        if self._arrived > limit:
-            raise ReplyTooLarge(f"the reply is longer than {limit:,} bytes (max_reply_bytes)")
         return True
 
     _has_events = False
