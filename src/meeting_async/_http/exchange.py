@@ -165,13 +165,14 @@ class Exchange:
     async def _receive_reply(self) -> h11.Response:
         seconds, most = self._request.reply_timeout, self._request.max_reply_bytes
         until = self._now() + seconds
-        while (response := self._parse()) is None:
+        while True:
+            if self._arrived > most:
+                raise ReplyTooLarge(f"the reply is longer than {most:,} bytes (max_reply_bytes)")
+            if (response := self._parse()) is not None:
+                return response
             if self._now() >= until:
                 raise TransferTimeout(f"no complete reply within {seconds:g} s")
             await self._receive(until)
-            if self._arrived > most:
-                raise ReplyTooLarge(f"the reply is longer than {most:,} bytes (max_reply_bytes)")
-        return response
 
     async def _receive(self, until: float) -> None:
         if self._has_events or self._take_in():
