@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import os
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Sized
 from functools import partial
 from types import TracebackType
@@ -25,7 +26,7 @@ from meeting_async._batch.failures import (
 from meeting_async._batch.flow import Flow, Held, Jobs, OutcomeIterator, held_by, read
 from meeting_async._batch.job_runner import BatchState, JobRunner
 from meeting_async._batch.jobs import BatchReport, UploadJob, UploadOutcome
-from meeting_async._batch.journal import Journal, Registration, opened, register
+from meeting_async._batch.journal import Registration, opened, register
 from meeting_async._batch.options import BatchOptions, with_delivery
 from meeting_async._batch.scheduler import Scheduler
 from meeting_async._batch.sqlite_journal import SqliteJournal
@@ -174,7 +175,7 @@ class Batch:
         journal, session = self._state.batch_options.journal, self._state.session
         if journal is None:
             return
-        if not isinstance(journal, Journal):
+        if isinstance(journal, str | os.PathLike):
             journal = SqliteJournal(journal)
         await stack.enter_async_context(opened(journal, session.base, self._state.patience))
         self._state.journal = journal

@@ -126,6 +126,17 @@ class Journal(Protocol):
         ...
 
 
+def is_journal(value: object) -> bool:
+    """Return whether a value has the methods of a :class:`Journal`.
+
+    From Python 3.12 on, ``isinstance`` does not see what a wrapper has by ``__getattr__``.
+    """
+    return all(callable(getattr(value, name, None)) for name in _METHODS)
+
+
+_METHODS = ("opened", "load", "register", "mark_sending", "record")
+
+
 # --- what a job is recognised by -----------------------------------------------------------------
 
 

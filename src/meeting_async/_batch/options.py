@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 import attrs
 from attrs.validators import optional
 
-from meeting_async._batch.journal import Journal
+from meeting_async._batch.journal import Journal, is_journal
 from meeting_async._delivery.session import Options
 from meeting_async._policies import instance, number
 from meeting_async._text import short_repr
@@ -26,7 +26,7 @@ def _on_unknown(_instance: object, field: attrs.Attribute[Any], value: object) -
 
 
 def _journal(_instance: object, field: attrs.Attribute[Any], value: Any) -> None:
-    if value is not None and not isinstance(value, str | os.PathLike | Journal):
+    if value is not None and not (isinstance(value, str | os.PathLike) or is_journal(value)):
         problem, fix = "is neither a path nor a journal", "give the path of a file to be made"
         raise ConfigurationError(field.name, short_repr(value), problem, fix)
 
