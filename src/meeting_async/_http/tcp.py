@@ -32,13 +32,8 @@ MAX_TUNNEL_REPLY_BYTES = 64 * 1024
 SOCKET_OPTIONS = [
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),  # as every event loop sets it
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-] + [
-    (socket.IPPROTO_TCP, option, seconds)
-    for option, seconds in (
-        (getattr(socket, "TCP_KEEPIDLE", None), 60),
-        (getattr(socket, "TCP_KEEPINTVL", None), 30),
-    )
-    if option is not None
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 30),
 ]
 """During a conversion there are minutes of silence, and NAT drops idle connections."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
@@ -30,9 +29,9 @@ class Waiter(Protocol):
 
 def waiter_for(sock: socket.socket, loop: object) -> Waiter:
     """Return a waiter; ``loop`` is the event loop of asyncio, or trio's token."""
-    if isinstance(loop, asyncio.AbstractEventLoop) and sys.platform != "win32":
+    if isinstance(loop, asyncio.AbstractEventLoop):
         return _AsyncioWaiter(sock, loop)
-    return _AnyioWaiter(sock)  # asyncio's own loop on Windows cannot watch a socket
+    return _AnyioWaiter(sock)
 
 
 class _AsyncioWaiter(Waiter):
