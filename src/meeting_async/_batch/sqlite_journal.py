@@ -196,7 +196,7 @@ class _Run:
         execute = self._connection.execute
         execute("BEGIN")
         try:
-            self._connection.executemany(_UPDATE, [write.request for write in writes])
+            self._connection.executemany(_UPDATE, [write.request._asdict() for write in writes])
             execute("COMMIT")
         except BaseException:
             with suppress(sqlite3.Error):  # a disk that is full may have ended it already
@@ -361,11 +361,11 @@ _FIND = """
     ON identity = json_extract(value, '$[1]') AND ordinal = json_extract(value, '$[2]')"""
 
 _UPDATE = """
-    UPDATE jobs SET state = ?2, changed_at = ?3, reason = ?4,
-        size = CASE ?2 WHEN 'sent' THEN ?5 ELSE size END,
-        fingerprint = CASE ?2 WHEN 'sent' THEN ?6 ELSE fingerprint END,
-        sent_at = CASE ?2 WHEN 'sent' THEN ?3 ELSE sent_at END
-    WHERE id = ?1"""
+    UPDATE jobs SET state = :state, changed_at = :now, reason = :reason,
+        size = CASE :state WHEN 'sent' THEN :size ELSE size END,
+        fingerprint = CASE :state WHEN 'sent' THEN :fingerprint ELSE fingerprint END,
+        sent_at = CASE :state WHEN 'sent' THEN :now ELSE sent_at END
+    WHERE id = :id"""
 
 _IN_DOUBT = """
     SELECT room_id, max(sent_at) FROM jobs
