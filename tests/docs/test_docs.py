@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from meeting_async.testing import MeetingServer
 from support.interpreter import Interpreter, interpreter
 from support.redis_server import BINARY, redis_running
 
@@ -50,15 +51,37 @@ def anchors(page: str) -> set[str]:
 
 
 @contextlib.contextmanager
-def redis_if_needed(code: str) -> Iterator[dict[str, str]]:
-    """Yield the environment, with a Redis server for an example that names ``REDIS_URL``."""
-    if "REDIS_URL" not in code:
-        yield dict(os.environ)
-        return
-    if BINARY is None:
-        pytest.skip("there is no redis-server (Debian: redis-server)")
-    with redis_running() as redis:
-        yield {**os.environ, "REDIS_URL": f"redis://127.0.0.1:{redis.port}"}
+def surroundings(code: str, folder: Path) -> Iterator[dict[str, str]]:
+    """Yield the environment, with what the page says a reader has.
+
+    A Redis server for an example that names ``REDIS_URL``; a file, and a meeting server with two
+    rooms, for one that takes its server from the environment.
+    """
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # our plugins are not theirs
+    with contextlib.ExitStack() as stack:
+        if "REDIS_URL" in code:
+            if BINARY is None:
+                pytest.skip("there is no redis-server (Debian: redis-server)")
+            port = stack.enter_context(redis_running()).port
+            environment["REDIS_URL"] = f"redis://127.0.0.1:{port}"
+        if "from_env()" in code and "MeetingServer(" not in code:
+            environment |= stack.enter_context(own_server(folder))
+        yield environment
+
+
+@contextlib.contextmanager
+def own_server(folder: Path) -> Iterator[dict[str, str]]:
+    """Run what a reader has: a meeting server and a document; yield the variables."""
+    (folder / "deck.pdf").write_bytes(b"%PDF-1.7")
+    server = MeetingServer()
+    for room_id in ("room01", "room02"):
+        server.add_room(room_id)
+    with server.run() as url:
+        yield {
+            "MEETING_BASE_URL": url,
+            "MEETING_API_KEY": server.api_key,
+            "MEETING_API_SECRET": server.api_secret,
+        }
 
 
 def every_example() -> list[object]:
@@ -110,8 +133,7 @@ def run(python: Interpreter, code: str, folder: Path) -> tuple[str, str]:
     if is_test_module(code):
         (folder / "test_slides.py").write_text(code, encoding="utf-8")
         program = RUN_TESTS
-    with redis_if_needed(code) as environment:
-        environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # our plugins are not a user's
+    with surroundings(code, folder) as environment:
         _, stdout, stderr = python.run(program, folder, environment)
     if is_test_module(code):
         stdout = "".join(re.findall(r"^(?:PASSED|FAILED|ERROR) test_.*\n", stdout, re.MULTILINE))
