@@ -1,8 +1,8 @@
 """Draw the house from its imports: ``python docs/house.py`` puts it into ``docs/contributing.md``.
 
-A room is a module or folder of ``src/meeting_async``. It stands one floor above the highest room
+A part is a module or folder of ``src/meeting_async``. It stands one floor above the highest part
 that it imports when it runs; imports inside functions and for type checkers do not count. What a
-room is for is the first line of its docstring.
+part is for is the first line of its docstring.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ def main() -> None:
 
 
 def picture() -> str:
-    """Return the rooms, floor by floor, with the highest floor first."""
-    purposes = {_room(path): _purpose(path) for path in _files()}
+    """Return the parts, floor by floor, with the highest floor first."""
+    purposes = {_part(path): _purpose(path) for path in _files()}
     floors = _floors(_imports(purposes.keys()))
-    rows = itertools.groupby(sorted(floors, key=lambda room: (-floors[room], room)), floors.get)
-    return "\n".join(_floor(number, rooms, purposes) for number, rooms in rows)
+    rows = itertools.groupby(sorted(floors, key=lambda part: (-floors[part], part)), floors.get)
+    return "\n".join(_floor(number, parts, purposes) for number, parts in rows)
 
 
-def _floor(number: int | None, rooms: Iterable[str], purposes: Mapping[str, str]) -> str:
-    lines = [f"{room:14} {purposes[room]}" for room in rooms]
+def _floor(number: int | None, parts: Iterable[str], purposes: Mapping[str, str]) -> str:
+    lines = [f"{part:14} {purposes[part]}" for part in parts]
     short = [textwrap.shorten(line, WIDTH, placeholder=" …") for line in lines]
     padded = [line.replace(" ", " " * (15 - line.index(" ")), 1) for line in short]
     return "".join(f"{'' if index else number:>2}  {line}\n" for index, line in enumerate(padded))
 
 
 def _files() -> Iterator[Path]:
-    """Yield the file that stands for each room: a module, or the first one of a folder."""
+    """Yield the file that stands for each part: a module, or the first one of a folder."""
     for path in sorted(PACKAGE.iterdir()):
         if (path / "__init__.py").is_file():
             yield path / "__init__.py"
@@ -53,7 +53,7 @@ def _files() -> Iterator[Path]:
             yield path
 
 
-def _room(path: Path) -> str:
+def _part(path: Path) -> str:
     return (
         path.relative_to(PACKAGE).parts[0].removesuffix(".py").replace("__init__", PACKAGE_ITSELF)
     )
@@ -64,13 +64,13 @@ def _purpose(path: Path) -> str:
     return docstring.partition("\n")[0].replace("``", "")
 
 
-def _imports(rooms: Collection[str]) -> dict[str, set[str]]:
-    """Return which rooms each room imports; a name of the package itself is one of its room."""
-    found: dict[str, set[str]] = {room: set() for room in rooms}
+def _imports(parts: Collection[str]) -> dict[str, set[str]]:
+    """Return which parts each part imports; a name of the package itself is one of its part."""
+    found: dict[str, set[str]] = {part: set() for part in parts}
     for path in PACKAGE.rglob("*.py"):
         names = set(_names(ast.parse(path.read_text("utf-8"))))
-        targets = {name if name in rooms else PACKAGE_ITSELF for name in names}
-        found[_room(path)] |= targets - {_room(path)}
+        targets = {name if name in parts else PACKAGE_ITSELF for name in names}
+        found[_part(path)] |= targets - {_part(path)}
     return found
 
 
@@ -93,13 +93,13 @@ def _names(node: ast.AST) -> Iterator[str]:
 def _floors(imports: dict[str, set[str]]) -> dict[str, int]:
     floors: dict[str, int] = {}
 
-    def floor(room: str) -> int:
-        if room not in floors:
-            floors[room] = 1 + max((floor(target) for target in imports[room]), default=-1)
-        return floors[room]
+    def floor(part: str) -> int:
+        if part not in floors:
+            floors[part] = 1 + max((floor(target) for target in imports[part]), default=-1)
+        return floors[part]
 
-    for room in imports:
-        floor(room)
+    for part in imports:
+        floor(part)
     return floors
 
 
