@@ -158,6 +158,15 @@ def test_every_page_has_a_sentence_on_the_first_one() -> None:
     assert set(re.findall(r"^([\w/-]+)$", index, re.MULTILINE)) == pages
 
 
+@pytest.mark.parametrize("path", sorted(DOCS.rglob("*.svg")), ids=lambda path: path.stem)
+def test_pictures_are_legible_on_a_phone(path: Path) -> None:
+    """The smallest text has at least 7.5 pixels where the picture has 358."""
+    picture = path.read_text("utf-8")
+    (width,) = re.findall(r'^<svg[^>]* viewBox="0 0 ([\d.]+) ', picture)
+    sizes = re.findall(r"(?:font:|font-size: ?)([\d.]+)px", picture)
+    assert min(map(float, sizes)) * 358 / float(width) >= 7.5
+
+
 # --- the site ------------------------------------------------------------------------------------
 
 
