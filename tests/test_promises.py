@@ -1,4 +1,4 @@
-"""The promises of the README, against a server that may lie; in virtual time."""
+"""The promises of docs/delivery.md, against a server that may lie; in virtual time."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ async def _upload(client: MeetingClient, upload: Upload, ended: list[Ended]) -> 
 
 
 def check(schedule: Schedule, adversary: Adversary, ended: list[Ended]) -> None:
-    """Hold what happened against the README."""
+    """Hold what happened against docs/delivery.md."""
     assert len(ended) == len(schedule.uploads)
     counts = Counter(arrival.name for arrival in adversary.stored)
     for arrival in adversary.stored:

@@ -13,11 +13,16 @@ from benchmarks.waiting._room import Tally
 from benchmarks.waiting._strategies import FIRST, OURS
 from benchmarks.waiting._study import CROWD, CROWD_HOLDS, Study
 
-WIDTH, HEIGHT = 720, 300
-LEFT, RIGHT, TOP, BOTTOM = 60, 560, 40, 250
+WIDTH, HEIGHT = 380, 300
+"""Units: about the pixels of a phone, on which the texts must be legible."""
+SHOWN = 1.5
+"""So much larger where there is room."""
+LEFT, RIGHT, TOP, BOTTOM = 36, 364, 62, 250
+LEGEND = (8, 132, 250)
+"""Where the names begin."""
 _STYLE = """\
 text{font:13px system-ui,-apple-system,"Segoe UI",sans-serif;fill:#1f2328}
-.title{font-weight:600}.tick{font-size:11px;fill:#59636e}
+.title{font-weight:600}.tick{font-size:12px;fill:#59636e}
 .right{text-anchor:end}.middle{text-anchor:middle}.axis{stroke:#d1d9e0}
 polyline{fill:none;stroke-width:2}
 .c0{stroke:#0969da;fill:#0969da}.c1{stroke:#9a6700;fill:#9a6700}.c2{stroke:#59636e;fill:#59636e}
@@ -73,7 +78,8 @@ def _svg(title: str, lines: Sequence[int], series: Series) -> str:
     parts += _drawn(lines, series)
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
-        f'width="{WIDTH}" height="{HEIGHT}" role="img" aria-label={quoteattr(title)}>'
+        f'width="{WIDTH * SHOWN:g}" height="{HEIGHT * SHOWN:g}" role="img" '
+        f"aria-label={quoteattr(title)}>"
     )
     return "\n".join([head, *parts, "</svg>"]) + "\n"
 
@@ -83,23 +89,13 @@ def _drawn(lines: Sequence[int], series: Series) -> Iterator[str]:
     values = [value for row in series.values() for value in row]
     up = _Scale(max(min(values) / 1.3, 0.1), max(values) * 1.3, BOTTOM, TOP)
     yield from _axes(across, up, lines)
-    ends = _apart({name: up(row[-1]) for name, row in series.items()})
     for index, (name, row) in enumerate(series.items()):
         points = [(across(line), up(value)) for line, value in zip(lines, row, strict=True)]
         path = " ".join(f"{x},{y}" for x, y in points)
         yield f'<polyline class="c{index}" points="{path}"/>'
         yield from (f'<circle class="c{index}" cx="{x}" cy="{y}" r="3"/>' for x, y in points)
-        yield f'<circle class="c{index}" cx="{RIGHT + 12}" cy="{ends[name]}" r="4"/>'
-        yield _text(RIGHT + 20, ends[name] + 4, "name", name)
-
-
-def _apart(ends: dict[str, float]) -> dict[str, float]:
-    """Move labels down until none covers another."""
-    found: dict[str, float] = {}
-    last = -math.inf
-    for name, y in sorted(ends.items(), key=lambda item: item[1]):
-        last = found[name] = max(y, last + 16)
-    return found
+        yield f'<circle class="c{index}" cx="{LEGEND[index] + 4}" cy="42" r="4"/>'
+        yield _text(LEGEND[index] + 14, 46, "name", name)
 
 
 def _axes(across: _Scale, up: _Scale, lines: Sequence[int]) -> Iterator[str]:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import os
 import re
+import shutil
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
+from meeting_async.testing import MeetingServer
+from support.certificates import make_certificate
 from support.interpreter import Interpreter, interpreter
+from support.peer import PATIENCE, Connection, Peer, Script, relaying, reply
 from support.redis_server import BINARY, redis_running
 
 ROOT = Path(__file__).parent.parent.parent
@@ -50,21 +57,95 @@ def anchors(page: str) -> set[str]:
 
 
 @contextlib.contextmanager
-def redis_if_needed(code: str) -> Iterator[dict[str, str]]:
-    """Yield the environment, with a Redis server for an example that names ``REDIS_URL``."""
-    if "REDIS_URL" not in code:
-        yield dict(os.environ)
-        return
-    if BINARY is None:
-        pytest.skip("there is no redis-server (Debian: redis-server)")
-    with redis_running() as redis:
-        yield {**os.environ, "REDIS_URL": f"redis://127.0.0.1:{redis.port}"}
+def surroundings(code: str, folder: Path) -> Iterator[dict[str, str]]:
+    """Yield the environment, with what the page says a reader has.
+
+    A Redis server for an example that names ``REDIS_URL``; a document and a meeting server with two
+    rooms for one that takes its server from the environment; with a private certificate authority,
+    and behind a proxy, if the example names them.
+    """
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # ours are not a reader's
+    with contextlib.ExitStack() as stack:
+        if "REDIS_URL" in code:
+            if BINARY is None:
+                pytest.skip("there is no redis-server (Debian: redis-server)")
+            port = stack.enter_context(redis_running()).port
+            environment["REDIS_URL"] = f"redis://127.0.0.1:{port}"
+        if "from_env(" in code and "MeetingServer(" not in code:
+            environment |= stack.enter_context(own_server(folder))
+        if "company-ca.pem" in code or "COMPANY_PROXY" in code:
+            environment |= stack.enter_context(with_tls(environment, folder))
+        if "COMPANY_PROXY" in code:
+            environment["SSL_CERT_FILE"] = "company-ca.pem"
+            environment |= stack.enter_context(behind_a_proxy(environment))
+        yield environment
+
+
+@contextlib.contextmanager
+def own_server(folder: Path) -> Iterator[dict[str, str]]:
+    """Run what a reader has: a meeting server and a document; yield the variables."""
+    (folder / "deck.pdf").write_bytes(b"%PDF-1.7")
+    server = MeetingServer()
+    for room_id in ("room01", "room02"):
+        server.add_room(room_id)
+    with server.run() as url:
+        yield {
+            "MEETING_BASE_URL": url,
+            "MEETING_API_KEY": server.api_key,
+            "MEETING_API_SECRET": server.api_secret,
+        }
+
+
+@contextlib.contextmanager
+def with_tls(environment: dict[str, str], folder: Path) -> Iterator[dict[str, str]]:
+    """Put TLS in front of the server, with a certificate that no usual authority knows."""
+    if shutil.which("openssl") is None:
+        pytest.skip("there is no openssl (Debian: openssl)")
+    key, certificate = make_certificate(folder)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    with Peer(forwarding(environment["MEETING_BASE_URL"]), tls=context) as front:
+        certificate.rename(folder / "company-ca.pem")
+        yield {"MEETING_BASE_URL": front.url}
+
+
+def forwarding(url: str) -> Script:
+    """Pass requests on to a server, one after the other."""
+
+    def script(connection: Connection) -> None:
+        while connection.read_head():
+            connection.read_body()
+            request, *lines = connection.request.head.decode().strip().split("\r\n")
+            method, path, _ = request.split()
+            server = http.client.HTTPConnection(urlsplit(url).netloc, timeout=PATIENCE)
+            with contextlib.closing(server):
+                headers = dict(line.split(": ", 1) for line in lines)
+                server.request(method, path, bytes(connection.request.body), headers)
+                answer = server.getresponse()
+                connection.send(reply(answer.status, answer.read()))
+
+    return script
+
+
+@contextlib.contextmanager
+def behind_a_proxy(environment: dict[str, str]) -> Iterator[dict[str, str]]:
+    """Run a proxy that makes tunnels to the server; it must be used."""
+    port = urlsplit(environment["MEETING_BASE_URL"]).port
+    assert port
+    with Peer(relaying(port)) as proxy:
+        yield {"COMPANY_PROXY": proxy.url}
+        assert proxy.connected
+
+
+def marks(code: str) -> list[pytest.MarkDecorator]:
+    """Return the mark of an example that needs what only the group ``nightly`` installs."""
+    return [pytest.mark.nightly] if "from tqdm import" in code else []
 
 
 def every_example() -> list[object]:
     """Return all examples as parameters, named after their pages."""
     return [
-        pytest.param(code, output, id=f"{path.stem}-{number}")
+        pytest.param(code, output, id=f"{path.stem}-{number}", marks=marks(code))
         for path in PAGES
         if path.stem not in TESTED_APART
         for number, (code, output) in enumerate(examples(path.read_text("utf-8")), 1)
@@ -110,8 +191,7 @@ def run(python: Interpreter, code: str, folder: Path) -> tuple[str, str]:
     if is_test_module(code):
         (folder / "test_slides.py").write_text(code, encoding="utf-8")
         program = RUN_TESTS
-    with redis_if_needed(code) as environment:
-        environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # our plugins are not a user's
+    with surroundings(code, folder) as environment:
         _, stdout, stderr = python.run(program, folder, environment)
     if is_test_module(code):
         stdout = "".join(re.findall(r"^(?:PASSED|FAILED|ERROR) test_.*\n", stdout, re.MULTILINE))

@@ -20,8 +20,10 @@ import pytest
 
 import meeting_async
 from meeting_async import Event, LockPolicy, MeetingClient, RetryPolicy, Timeouts, errors
+from meeting_async._batch.sqlite_journal import VERSION as JOURNAL
 from meeting_async._client import ClientOptions
 from meeting_async._config import Environment, settings_from
+from meeting_async.procrastinate._table import VERSION as TABLE
 from meeting_async.redis import RedisRoomLocks
 from meeting_async.transports import HttpTransport
 
@@ -130,6 +132,39 @@ def test_the_error_tree_is_that_of_the_module() -> None:
     page = (DOCS / "errors.md").read_text("utf-8")
     tree = page.partition("```text\n")[2].partition("```")[0]
     assert textwrap.indent(tree, "    ") in str(errors.__doc__)
+
+
+def test_formats_of_this_version() -> None:
+    """The page of versions has the formats that this version reads."""
+    page = (DOCS / "versions.md").read_text("utf-8")
+    assert f"| {meeting_async.__version__} | format {JOURNAL} | version {TABLE} |" in page
+
+
+def test_the_house_is_drawn_from_its_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The picture is that of today; `python docs/house.py` draws it."""
+    monkeypatch.syspath_prepend(DOCS)
+    house = importlib.import_module("house")
+    shown = (DOCS / "contributing.md").read_text("utf-8").partition(house.FENCE)[2]
+    assert shown.partition("```")[0] == house.picture()
+
+
+def test_every_page_has_a_sentence_on_the_first_one() -> None:
+    """The index links each page, in its text and in the navigation."""
+    index = (DOCS / "index.md").read_text("utf-8")
+    pages = {path.relative_to(DOCS).with_suffix("").as_posix() for path in DOCS.rglob("*.md")}
+    pages = {page for page in pages if not page.startswith("reference/")} - {"index"}
+    pages.add("reference/index")
+    assert set(re.findall(r"^\* \[[^]]+\]\((\S+)\.md\)", index, re.MULTILINE)) == pages
+    assert set(re.findall(r"^([\w/-]+)$", index, re.MULTILINE)) == pages
+
+
+@pytest.mark.parametrize("path", sorted(DOCS.rglob("*.svg")), ids=lambda path: path.stem)
+def test_pictures_are_legible_on_a_phone(path: Path) -> None:
+    """The smallest text has at least 7.5 pixels where the picture has 358."""
+    picture = path.read_text("utf-8")
+    (width,) = re.findall(r'^<svg[^>]* viewBox="0 0 ([\d.]+) ', picture)
+    sizes = re.findall(r"(?:font:|font-size: ?)([\d.]+)px", picture)
+    assert min(map(float, sizes)) * 358 / float(width) >= 7.5
 
 
 # --- the site ------------------------------------------------------------------------------------

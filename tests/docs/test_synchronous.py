@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -10,10 +11,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from meeting_async.testing import MeetingServer
+from support.programs import run_to_its_end
 from support.sites import eventually
 
 PAGE = (Path(__file__).parents[2] / "docs" / "synchronous.md").read_text("utf-8")
@@ -87,6 +90,7 @@ def test_a_portal_for_each_process(meeting: MeetingServer, tmp_path: Path) -> No
 CELERY = """
 folders = {"data_folder_in": "queue", "data_folder_out": "queue", "processed_folder": "done"}
 app.conf.update(broker_url="filesystem://", broker_transport_options=folders)
+app.conf.result_backend = "file://results"
 
 @worker_process_shutdown.connect
 def check(**_):
@@ -99,13 +103,30 @@ def check(**_):
 FOR_TESTS = {
     'MeetingClient(url, api_key="devkey", api_secret="devsecret")': "MeetingClient.from_env()",
     "max_wait=60": "max_wait=0.3",
-    "retry_backoff=10": "retry_backoff=1",
+    "countdown=10": "countdown=1",
 }
+
+
+READ = """
+import json, pathlib, slides
+results = [slides.app.AsyncResult(path.name.removeprefix("celery-task-meta-"))
+           for path in pathlib.Path("results").iterdir()]
+facts = [result.result.args[0] for result in results if result.state == "FAILURE"]
+print(json.dumps([[one["error"], one["room_id"]] for one in facts]))
+"""
+
+
+def known(folder: Path) -> Any:
+    """Return error and room of each failed task, as another process reads them."""
+    return json.loads(run_to_its_end([sys.executable, "-c", READ], folder, os.environ))
 
 
 @pytest.mark.nightly
 def test_a_celery_worker(meeting: MeetingServer, tmp_path: Path) -> None:
-    """Its processes upload; they retry what was not delivered, and never what may have arrived."""
+    """Its processes upload; they retry what was not delivered, and never what may have arrived.
+
+    Another process reads from the result what is known of the document.
+    """
     busy, lost, others = (meeting.add_room(name) for name in ("busy", "lost", "others"))
     code = recipe("Celery") + CELERY
     for text, instead in FOR_TESTS.items():
@@ -113,7 +134,7 @@ def test_a_celery_worker(meeting: MeetingServer, tmp_path: Path) -> None:
         code = code.replace(text, instead)
     (tmp_path / "slides.py").write_text(code, encoding="utf-8")
     (tmp_path / "deck.pdf").write_bytes(b"%PDF-1.7")
-    for folder in ("queue", "done"):
+    for folder in ("queue", "done", "results"):
         (tmp_path / folder).mkdir()
     log = tmp_path / "log"
 
@@ -130,6 +151,7 @@ def test_a_celery_worker(meeting: MeetingServer, tmp_path: Path) -> None:
             meeting.lose_next_reply()
             send("lost")
             assert eventually(lambda: "UploadOutcomeUnknown" in log.read_text("utf-8"))
+            assert eventually(lambda: known(tmp_path) == [["UploadOutcomeUnknown", "lost"]])
             busy.lock()
             send("busy", *["others"] * 4)
             assert eventually(lambda: len(others.received) == 4)
@@ -141,5 +163,7 @@ def test_a_celery_worker(meeting: MeetingServer, tmp_path: Path) -> None:
             assert worker.wait(30) == 0
     text = log.read_text("utf-8")
     assert len(lost.received) == 1
-    assert set(re.findall(r"Retry in .*?: (\w+)", text)) == {"RoomBusy"}
+    retried = re.findall(r"Retry in .*?: UploadError\(.*?'error': '(\w+)'", text)
+    assert set(retried) == {"RoomBusy"}
+    assert len(retried) == text.count("Retry in")
     assert text.count("after the end: This portal is not running") == 2

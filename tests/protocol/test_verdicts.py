@@ -1,4 +1,4 @@
-"""The table of verdicts, cell by cell: what an attempt means (DESIGN.md section 4, README)."""
+"""The table of verdicts, cell by cell: what an attempt means (docs/delivery.md)."""
 
 from __future__ import annotations
 

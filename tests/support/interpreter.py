@@ -12,6 +12,7 @@ import json
 import os
 import subprocess
 import sys
+import types
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -78,4 +79,5 @@ def serve() -> str | None:
 
 
 if __name__ == "__main__" and (_code := serve()) is not None:
-    exec(compile(_code, "<string>", "exec", dont_inherit=True), {"__name__": "__main__"})
+    sys.modules["__main__"] = _main = types.ModuleType("__main__")  # where pickle looks for classes
+    exec(compile(_code, "<string>", "exec", dont_inherit=True), vars(_main))
