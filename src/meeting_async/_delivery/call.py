@@ -307,7 +307,7 @@ async def running(call: Call, timeout: float | None) -> AsyncGenerator[None, Non
             if timeout is None:
                 yield
             else:
-                async with _limited(call, _checked_seconds(timeout)):
+                async with _limited(call, checked_seconds(timeout)):
                     yield
     except Exception as error:
         if call.log.answer is not None:
@@ -337,7 +337,8 @@ async def _limited(call: Call, timeout: float) -> AsyncGenerator[None, None]:
         raise DeadlineExceeded(timeout, call.phase)
 
 
-def _checked_seconds(timeout: float) -> float:
+def checked_seconds(timeout: float) -> float:
+    """Return a caller's ``timeout``, which must be a positive number."""
     if type(timeout) not in {int, float} or not timeout > 0:
         problem, fix = "is not a positive number of seconds", "give seconds, or None for no limit"
         raise InvalidInput("timeout", short_repr(timeout), problem, fix)
