@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -325,7 +326,10 @@ async def test_a_form_that_gets_no_answer(probe: Act, step: str) -> None:
 async def test_arguments_that_cannot_be_used(tmp_path: Path) -> None:
     """They are errors, before anything is sent."""
     async with client_of(rooms := FakeRooms()) as ours:
-        for arguments in ({"room_id": ""}, {"room_id": " x"}, {"timeout": 0}, {"timeout": "3"}):
+        wrong: list[dict[str, Any]] = [
+            {"room_id": ""}, {"room_id": " x"}, {"timeout": 0}, {"timeout": "3"}
+        ]  # fmt: skip
+        for arguments in wrong:
             with pytest.raises(InvalidInput):
                 await ours.check(**arguments)
     assert not rooms.visits
