@@ -205,18 +205,13 @@ def test_completion(tmp_path: Path) -> None:
     assert "--max-wait" in script.read_text()
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "upload room01 ",
-        "upload room01 b.pdf ",
-        "batch ",
-        "batch m.csv --journal ",
-        "batch m.csv --report ",
-        "check --ca-file ",
-        "queue defer ",
-    ],  # fmt: skip
-)
+WORDS = (
+    "upload room01 ", "upload room01 b.pdf ", "batch ", "batch m.csv --journal ",
+    "batch m.csv --report ", "check --ca-file ", "queue defer ",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("words", WORDS)
 def test_completion_of_files(completion: Path, words: str) -> None:
     """Wherever a path is expected, as in any other command."""
     Path("week 1.pdf").write_bytes(PDF)

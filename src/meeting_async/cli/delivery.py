@@ -125,7 +125,7 @@ class _Run:
         is_stopped = False
         while len(self.signals) < 2:
             if self.batch and not is_stopped and (self.signals or self.output.is_lost):
-                is_stopped = True
+                is_stopped = display.is_stopping = True
                 self.batch.stop()
                 self.output.note(
                     "finishing the running uploads; press Ctrl-C again to cancel them"
