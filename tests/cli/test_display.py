@@ -91,6 +91,39 @@ def test_bars_are_honest_after_a_stop() -> None:
     assert re.fullmatch(r"[\d.,]+ [MGT]iB/s", total.fields["words"])
 
 
+def test_the_time_left_is_of_this_run() -> None:
+    """What an earlier run delivered takes no time; after Ctrl-C the rest is not sent at all."""
+    bars = Bars(Output(), Console(file=io.StringIO(), width=80), documents=1000)
+    bars.tick()
+    earlier = [outcome(n, status="skipped") for n in range(500)]
+    bars.report = report_of([*earlier, *(outcome(500 + n) for n in range(10))])
+    bars._began -= 100  # so it took 10 s for each
+    bars.tick()
+    words = bars._progress.tasks[0].fields["words"]
+    assert re.fullmatch(r"[\d.]+ bytes/s, 1 h 2[12] min left", words)
+    bars.is_stopping = True
+    bars.tick()
+    assert bars._progress.tasks[0].fields["words"].endswith("/s, stopping")
+
+
+def test_a_frame_is_erased_also_if_it_was_wrapped() -> None:
+    """A terminal that has got narrower shows a long line in several rows."""
+    console = Console(
+        file=io.StringIO(), width=80, height=24, force_terminal=True, color_system=None
+    )
+    bars = Bars(Output(), console, documents=2)
+    with bars:
+        bars(_event(AttemptStarted, attempt=1, document="a long name of a document.pdf"))
+        bars._progress.refresh()
+        console.width = 20
+        written = console.file.tell()
+        bars._progress.refresh()
+        console.file.seek(written)
+        erased = console.file.read().split("accepted")[0]
+    # Sums, total and upload were a row each, and are one, three and three now.
+    assert erased.count("\x1b[1A") == 6
+
+
 @pytest.mark.parametrize("width", [50, 80])
 def test_long_texts_leave_room_for_each_other(width: int) -> None:
     """Name, bar and words are all there, and the terminal's ^C does not wrap the last line."""

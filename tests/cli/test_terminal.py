@@ -62,6 +62,7 @@ def test_a_resumed_batch_at_80_columns(
     window.until_shown("ended with 130")
 
 
+@pytest.mark.nightly
 def test_resizing_and_ctrl_c(server: MeetingServer, window: Terminal) -> None:
     """No row is left of an earlier size; after Ctrl-C it does not promise an end of the rest."""
     manifest(server, rooms=3, documents=10)
