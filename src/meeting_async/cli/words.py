@@ -80,7 +80,7 @@ def hints(error: BaseException | None, server: str = "") -> Iterator[str]:
                 f"`{PROGRAM} batch --wait-active SECONDS` waits for rooms"
             )
         case errors.ConnectFailed() if not isinstance(error, errors.ResourceExhausted):
-            yield "check the address of the server: MEETING_BASE_URL or --url"
+            yield f"`{PROGRAM} check` says what is wrong on the way to {server}"
         case errors.UnexpectedReply():
             yield f"check MEETING_BASE_URL or --url: is {server} the meeting server?"
         case errors.RoomBusy():
