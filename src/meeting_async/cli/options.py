@@ -126,7 +126,7 @@ class Common(Asking):
     """Options of all commands that upload."""
 
     quiet: Annotated[bool, Parameter(alias="-q", help=_QUIET_HELP)] = False
-    timeout: Annotated[PositiveSeconds | None, Parameter(help=_TIMEOUT_HELP)] = None
+    timeout: Annotated[float | None, Parameter(validator=Number(gt=0), help=_TIMEOUT_HELP)] = None
 
 
 @dataclass(frozen=True)
