@@ -15,6 +15,7 @@ import pytest
 
 from meeting_async import Finding, MeetingClient, ServerCheck
 from meeting_async.errors import ConfigurationError, ConnectFailed, InvalidInput
+from meeting_async.signers import SignedHeaders
 from meeting_async.testing import MeetingServer
 from meeting_async.transports import HttpTransport
 from support.fake_rooms import Act, FakeRooms, absent, accepted, busy, client_of, failing
@@ -215,6 +216,26 @@ async def test_a_wrong_key_or_secret(server: MeetingServer) -> None:
     found = await check(client(server.url, secret="another"), "room01")
     assert [*failed(found)] == ["secret"]
     assert found.key.status == "ok"
+
+
+async def test_a_signer_of_yours(server: MeetingServer) -> None:
+    """One that cannot sign is a finding like any other, and nothing is sent."""
+
+    class Vault:
+        async def sign(self, message: bytes, /) -> SignedHeaders:
+            raise ConnectionError("the vault is sealed")
+
+    ours = MeetingClient(server.url, signer=Vault())
+    bad = failed(await check(ours))
+    assert ([*bad], bad["key"].detail) == (["key"], "the vault is sealed")
+    assert not server.requests
+
+
+async def test_a_key_that_may_not_ask() -> None:
+    """403 of the server itself: the signature was not necessarily looked at."""
+    record = b'{"status": false, "msg": "no", "status_code": "PERMISSION_DENIED"}'
+    with Peer(answering(reply(403, record))) as peer:
+        assert [*failed(await check(client(peer.url)))] == ["key"]
 
 
 @pytest.mark.parametrize(

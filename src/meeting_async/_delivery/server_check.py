@@ -27,7 +27,7 @@ from meeting_async._delivery.session import Session
 from meeting_async._http.origins import Origin
 from meeting_async._http.tcp import connect_tcp, open_socket
 from meeting_async._http.transport import HttpTransport, origin_of
-from meeting_async._models import Request
+from meeting_async._models import Request, SignedHeaders
 from meeting_async._policies import Timeouts
 from meeting_async._protocol import requests
 from meeting_async._protocol.multipart import empty_form
@@ -117,8 +117,8 @@ async def check_server(
     with session.in_use(anyio.lowlevel.current_token()):
         try:
             await steps.reach()
-            answer = await steps.ask(room_id or UNUSED_ROOM)
-            await steps.look_at_room(room, answer)
+            await steps.ask(room_id or UNUSED_ROOM)
+            await steps.look_at_room(room)
         except _StepFailed:
             pass
     return ServerCheck(**steps.found)
@@ -216,13 +216,13 @@ class _Steps:
 
     # --- what the server says --------------------------------------------------------------------
 
-    async def ask(self, room_id: str) -> ParsedReply:
+    async def ask(self, room_id: str) -> None:
         """Ask for a room: its answer tells of server, clock, key and secret."""
         session, body = self.session, requests.active_room_body(room_id)
         request = requests.json_request(
             f"{session.base}/{requests.ACTIVE_ROOM_INFO}",
             body,
-            await session.sign(body),
+            await self._signed(body),
             session.default_headers,
             _TIMEOUTS,
             idempotent=False,  # on a connection of its own
@@ -232,7 +232,11 @@ class _Steps:
         self._judge_server(answer)
         self._judge_clock(answer)
         self._judge_credentials(answer)
-        return answer
+
+    async def _signed(self, message: bytes) -> SignedHeaders:
+        """Sign; a signer of the caller's may need a network, too."""
+        with self.limited("key", _FIX_SIGNER):
+            return await self.session.sign(message)
 
     def _judge_server(self, answer: ParsedReply) -> None:
         said = answer_to_check(answer)
@@ -266,7 +270,7 @@ class _Steps:
             self.ok("key", "known to the server")
             fix = "give the secret that belongs to this key; or does a proxy change requests?"
             raise self.fail("secret", _shown(answer), fix)
-        if answer_to_check(answer) is Answer.REFUSED:
+        if answer_to_check(answer) is Answer.REFUSED or answer.status == 403:
             is_key = answer.status_code == "INVALID_API_KEY"
             fix = "give a key of this server" if is_key else "does a proxy remove headers?"
             raise self.fail("key", _shown(answer), fix)
@@ -275,7 +279,7 @@ class _Steps:
 
     # --- the room --------------------------------------------------------------------------------
 
-    async def look_at_room(self, room: bytes | None, answer: ParsedReply) -> None:
+    async def look_at_room(self, room: bytes | None) -> None:
         """Ask with an empty form, which has the last word: a check may be wrong about a room."""
         if room is None:
             self.skip("no room was given", "room_active", "room_free")
@@ -303,7 +307,7 @@ class _Steps:
             room,
             content_type,
             body,
-            await session.sign(room),
+            await self._signed(room),
             session.default_headers,
             _TIMEOUTS,
         )
@@ -311,6 +315,7 @@ class _Steps:
 
 _TIMEOUTS = Timeouts(connect=STEP_SECONDS, send_stall=STEP_SECONDS, reply=STEP_SECONDS)
 
+_FIX_SIGNER = "look at your signer: it made no signature"
 _FIX_NAME = "check the address: is there a typing error in the host's name?"
 _FIX_ADDRESS = "check host and port; is the server running, and does a firewall let this through?"
 _FIX_PROXY = "check the proxy's address, user and password, and whether it may reach the server"
