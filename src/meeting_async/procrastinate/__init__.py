@@ -308,20 +308,13 @@ class WhiteboardUploads:
         )
         heartbeats = asyncio.create_task(self._send_heartbeats(context))
         try:
-            await run.run()
-        except asyncio.CancelledError:
-            if run.put_back is None:
-                raise
+            outcome = await run.run()
         finally:
             heartbeats.cancel()
-        if run.taken_over:
+        if outcome is None:
             return await leave(table, row.id)
-        if run.put_back is not None:
-            raise run.put_back
-        if run.journal.error is not None:
-            raise run.journal.error
-        if run.outcome is not None and run.outcome.error is not None:
-            raise run.outcome.error.with_traceback(None) from None
+        if outcome.error is not None:
+            raise outcome.error.with_traceback(None) from None
         return "accepted"
 
     async def _send_heartbeats(self, context: JobContext) -> None:
