@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from meeting_async._batch.scheduler import PATIENCE, RETURN_DELAY, Scheduler
+from meeting_async._batch.scheduler import PATIENCE, Scheduler
 from support.batch_simulation import SHAPES, SLOW, load, simulate
 
 pytestmark = pytest.mark.anyio
@@ -92,7 +92,7 @@ def test_nobody_waits_for_ever() -> None:
     """A short room beside one that is filled up again and again; a job that returns beside both."""
     course = Course(long=9, short=1)
     course.scheduler.rejoin("returned", lambda: course.begun.append("returned0"))
-    for number in range(20 * PATIENCE + RETURN_DELAY):
+    for number in range(20 * PATIENCE):
         if course.begun[-1] == "returned0":
             course.scheduler.release()
             continue
