@@ -24,7 +24,7 @@ from meeting_async._batch.failures import (
 )
 from meeting_async._batch.flow import Flow, Jobs, OutcomeIterator, held_by, read
 from meeting_async._batch.job_runner import BatchState, JobRunner, QueuedJob
-from meeting_async._batch.jobs import BatchReport, UploadJob, UploadOutcome
+from meeting_async._batch.jobs import BatchReport, UploadJob, UploadOutcome, label_of
 from meeting_async._batch.journal import opened, register
 from meeting_async._batch.options import BatchOptions, with_delivery
 from meeting_async._batch.scheduler import Scheduler
@@ -285,7 +285,7 @@ class Batch:
             outcome = UploadOutcome(
                 index=queued.index,
                 room_id=queued.job.room_id,
-                document=queued.job.label,
+                document=label_of(queued.job),
                 status="skipped",
                 error=error,
                 key=queued.job.key,
@@ -295,6 +295,6 @@ class Batch:
 
     def _account(self, outcome: UploadOutcome, queued: QueuedJob) -> None:
         drop_tracebacks(outcome.error)
-        self._report.add(outcome)
+        self._report._add(outcome)  # noqa: SLF001 - ours
         self._report.seconds = anyio.current_time() - self._state.began
         self._flow.leave(queued.held, outcome)

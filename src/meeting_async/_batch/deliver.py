@@ -12,14 +12,14 @@ import attrs
 
 from meeting_async import errors
 from meeting_async._batch.failures import ABSENT, status_of
-from meeting_async._batch.jobs import Status, UploadJob, UploadOutcome
+from meeting_async._batch.jobs import Status, UploadJob, UploadOutcome, label_of
 from meeting_async._batch.journal import JournalEntry, check_unchanged, doubt_of
 from meeting_async._batch.options import BatchOptions
 from meeting_async._delivery.call import AttemptLog, Call, new_call
 from meeting_async._delivery.json_call import active_room, wait_until_active
 from meeting_async._delivery.session import Options, Session
 from meeting_async._delivery.upload import UploadHooks, receipt_of, upload_document
-from meeting_async._documents.document import Document
+from meeting_async._documents.document import Document, source_of
 from meeting_async._documents.streams import StreamSource
 from meeting_async._models import UploadReceipt
 from meeting_async._protocol import requests
@@ -121,7 +121,7 @@ class JobRun:
         return UploadOutcome(
             index=self.index,
             room_id=self.job.room_id,
-            document=self.document or self.job.label,
+            document=self.document or label_of(self.job),
             status=status,
             size=self.size,
             key=self.job.key,
@@ -147,14 +147,15 @@ async def deliver(run: JobRun, document: Document, hooks: DeliveryHooks) -> Uplo
     run.document = document.filename
     if await _is_in_room(run, document):
         return None
-    if isinstance(document.source, StreamSource):
+    is_stream = isinstance(source_of(document), StreamSource)
+    if is_stream:
         await _wait_for_room(run, hooks)
     absent_since: float | None = None
     while True:
         try:
             return await _upload(run, document, hooks)
         except ABSENT as error:
-            if isinstance(document.source, StreamSource):
+            if is_stream:
                 raise
             if absent_since is None:
                 absent_since = anyio.current_time()

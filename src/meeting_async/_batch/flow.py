@@ -12,7 +12,7 @@ import anyio.lowlevel
 import attrs
 
 from meeting_async._batch.jobs import UploadJob, UploadOutcome
-from meeting_async._documents.document import Document
+from meeting_async._documents.document import Document, source_of
 from meeting_async._documents.source import BytesSource
 
 Jobs = Iterable[UploadJob] | AsyncIterable[UploadJob]
@@ -53,8 +53,9 @@ Held = tuple[int, int]
 def held_by(job: UploadJob) -> Held | None:
     """Return what a job keeps in memory, besides its own few hundred bytes."""
     document = job.document
-    if isinstance(document, Document) and isinstance(document.source, BytesSource):
-        document = document.source.data
+    if isinstance(document, Document):
+        source = source_of(document)
+        document = source.data if isinstance(source, BytesSource) else b""
     return (id(document), len(document)) if isinstance(document, bytes | bytearray) else None
 
 

@@ -24,7 +24,7 @@ import anyio
 import attrs
 
 from meeting_async._batch.jobs import UploadJob
-from meeting_async._documents.document import Document
+from meeting_async._documents.document import Document, as_document, size_of, source_of
 from meeting_async._documents.files import PathSource
 from meeting_async._documents.source import BytesSource, PreparedSource
 from meeting_async._log import logger
@@ -151,10 +151,11 @@ def check_key(key: object) -> None:
 def _origin(document: Document) -> tuple[str, str]:
     if document.link is not None:  # its query may be a credential
         return "link", hashlib.sha256(document.link.encode()).hexdigest()
-    if isinstance(document.source, BytesSource):
-        return "bytes", hashlib.sha256(document.source.data).hexdigest()
-    if isinstance(document.source, PathSource):
-        return "path", document.source.path
+    source = source_of(document)
+    if isinstance(source, BytesSource):
+        return "bytes", hashlib.sha256(source.data).hexdigest()
+    if isinstance(source, PathSource):
+        return "path", source.path
     return "stream", ""
 
 
@@ -163,10 +164,11 @@ def current_fingerprint(document: Document) -> str | None:
 
     It blocks. A file that was only touched counts as changed.
     """
-    if not isinstance(document.source, PathSource):
+    source = source_of(document)
+    if not isinstance(source, PathSource):
         return None
     try:
-        status = Path(document.source.path).stat()
+        status = Path(source.path).stat()
     except (OSError, ValueError):
         return None
     return f"{status.st_size} bytes, {status.st_mtime_ns}"
@@ -175,10 +177,10 @@ def current_fingerprint(document: Document) -> str | None:
 def sent_version(document: Document, content: PreparedSource) -> tuple[int | None, str | None]:
     """Return size and fingerprint of a document that is being sent."""
     fingerprint = None
-    if isinstance(document.source, PathSource):
+    if isinstance(source_of(document), PathSource):
         size, _, _, modified, *_ = content.snapshot.fingerprint
         fingerprint = f"{size} bytes, {modified}"
-    return document.size(content), fingerprint
+    return size_of(document, content), fingerprint
 
 
 async def check_unchanged(entry: JournalEntry, document: Document) -> None:
@@ -232,13 +234,14 @@ async def register(journal: Journal | None, job: UploadJob) -> Registration:
 
     """
     room_id_bytes(job.room_id)
-    document = Document.of(job.document, filename=job.filename, content_type=job.content_type)
+    document = as_document(job.document, filename=job.filename, content_type=job.content_type)
     check_key(job.key)
     if journal is None:
         return Registration(document, None)
     describe = partial(journal_job, job.room_id, document, job.key)
-    data = document.source.data if isinstance(document.source, BytesSource) else b""
-    described = await in_thread(describe) if len(data) > MAX_HASHED else describe()
+    source = source_of(document)
+    is_large = isinstance(source, BytesSource) and len(source.data) > MAX_HASHED
+    described = await in_thread(describe) if is_large else describe()
     return Registration(document, journal.register(described))
 
 

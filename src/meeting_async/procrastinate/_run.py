@@ -96,8 +96,7 @@ class QueuedRun(DeliveryHooks):
                 outcome = self._failed(stray)
             else:
                 outcome, interruption = self._cut_off(), error
-        with anyio.CancelScope(shield=True):
-            is_ours = await (self._release() if self._put_back else self._finish(outcome))
+        is_ours = await (self._release() if self._put_back else self._finish(outcome))
         if is_ours and self._put_back is not None:
             raise self._put_back from None
         if interruption is not None and self._put_back is None:
@@ -187,9 +186,10 @@ class QueuedRun(DeliveryHooks):
 async def _until_recorded(write: Callable[[], Awaitable[bool]], seconds: float) -> bool:
     """Write to its end also if procrastinate cancels the job meanwhile."""
     writing = asyncio.ensure_future(persistently(write, seconds))
-    while not writing.done():
-        with suppress(asyncio.CancelledError):
-            await asyncio.wait([writing])
+    with anyio.CancelScope(shield=True):
+        while not writing.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([writing])
     return writing.result()
 
 
