@@ -24,7 +24,7 @@ from meeting_async._batch.failures import (
 )
 from meeting_async._batch.flow import Flow, Jobs, OutcomeIterator, held_by, read
 from meeting_async._batch.job_runner import BatchState, JobRunner, QueuedJob
-from meeting_async._batch.jobs import BatchReport, UploadJob, UploadOutcome, label_of
+from meeting_async._batch.jobs import BatchReport, UploadJob, UploadOutcome
 from meeting_async._batch.journal import opened, register
 from meeting_async._batch.options import BatchOptions, with_delivery
 from meeting_async._batch.scheduler import Scheduler
@@ -282,16 +282,7 @@ class Batch:
     def _skip(self, jobs: Iterable[QueuedJob], error: Exception | None) -> None:
         """Count jobs that are skipped."""
         for queued in jobs:
-            outcome = UploadOutcome(
-                index=queued.index,
-                room_id=queued.job.room_id,
-                document=label_of(queued.job),
-                status="skipped",
-                error=error,
-                key=queued.job.key,
-                started=anyio.current_time() - self._state.began,
-            )
-            self._account(outcome, queued)
+            self._account(self._state.new_run(queued).skipped(error), queued)
 
     def _account(self, outcome: UploadOutcome, queued: QueuedJob) -> None:
         drop_tracebacks(outcome.error)

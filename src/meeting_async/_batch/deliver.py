@@ -78,6 +78,10 @@ class JobRun:
         """Return the outcome for what :func:`deliver` has returned."""
         return self._outcome("accepted" if receipt else "skipped", receipt=receipt)
 
+    def skipped(self, error: Exception | None) -> UploadOutcome:
+        """Return the outcome of a job that is not delivered, because of an error of another one."""
+        return self._outcome("skipped", error=error)
+
     def failed(self, error: Exception) -> UploadOutcome:
         """Return the outcome for an error. What the server has accepted stays accepted."""
         log, doubt = self.log, self.doubt

@@ -53,6 +53,17 @@ class BatchState:
             self.is_verified = True
             self.scheduler.set_limit(self.batch_options.concurrency)
 
+    def new_run(self, queued: QueuedJob) -> JobRun:
+        """Begin a job, or skip it."""
+        return JobRun(
+            session=self.session,
+            options=self.options,
+            limits=self.batch_options,
+            job=queued.job,
+            index=queued.index,
+            batch_began=self.began,
+        )
+
 
 @attrs.define(eq=False)
 class JobRunner(DeliveryHooks):
@@ -69,14 +80,7 @@ class JobRunner(DeliveryHooks):
     _scope: anyio.CancelScope = attrs.field(factory=anyio.CancelScope, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._run = JobRun(
-            session=self.batch.session,
-            options=self.batch.options,
-            limits=self.batch.batch_options,
-            job=self.queued.job,
-            index=self.queued.index,
-            batch_began=self.batch.began,
-        )
+        self._run = self.batch.new_run(self.queued)
         self._journal = JobJournal(self.batch.journal, self.batch.patience)
 
     async def run(self) -> tuple[UploadOutcome, BaseException | None]:
