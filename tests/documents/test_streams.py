@@ -494,7 +494,7 @@ def _slow_down(stream: Any) -> None:
 
 _MEMORY = """
 import anyio, os, resource, sys, tempfile, threading
-from meeting_async._documents.document import Document, as_document, multipart_body, prepare
+from meeting_async._documents.document import Document, as_document, form_of, prepare
 
 MEGABYTES = 100
 piece = os.urandom(1_000_000)
@@ -514,7 +514,7 @@ def document(kind):
 async def main(kind):
     made = document(kind)
     async with prepare(made, max_size=None, allow_images=True) as content:
-        body = multipart_body(made, content, "b" * 32)
+        body = form_of(made, content, "b" * 32)
         async for chunk in body:
             pass
         body.close()

@@ -30,7 +30,7 @@ from quart.datastructures import FileStorage as QuartUpload
 from starlette.datastructures import UploadFile as StarletteUpload
 from werkzeug.datastructures import FileStorage
 
-from meeting_async._documents.document import Document, as_document, multipart_body, prepare
+from meeting_async._documents.document import Document, as_document, form_of, prepare
 from meeting_async._documents.multipart_body import MultipartBody
 from meeting_async._documents.source import PreparedSource
 
@@ -73,7 +73,7 @@ class Prepared:
     @asynccontextmanager
     async def open_form(self, boundary: str) -> AsyncGenerator[tuple[bytes, MultipartBody]]:
         """Make the form of an attempt."""
-        with contextlib.closing(multipart_body(self.document, self.content, boundary)) as body:
+        with contextlib.closing(form_of(self.document, self.content, boundary)) as body:
             yield body.content_type, body
 
 

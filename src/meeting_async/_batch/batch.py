@@ -173,7 +173,7 @@ class Batch:
                 session.put_in_doubt(room_id, anyio.current_time() - ago)
 
     def _end_if_complete(self) -> None:
-        if self._is_read and not self._running and not len(self._scheduler):
+        if self._is_read and not self._flow.jobs:
             self._end()
 
     def _end(self) -> None:

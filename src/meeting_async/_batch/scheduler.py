@@ -47,13 +47,8 @@ class Scheduler(Generic[T]):
     _ready: dict[str, int] = attrs.field(factory=dict, init=False)
     """Number of the candidate of each room whose next job can begin."""
     _numbers: itertools.count[int] = attrs.field(factory=itertools.count, init=False)
-    _queued: int = attrs.field(default=0, init=False)
     _given: int = attrs.field(default=0, init=False)
     """Permits that were given out so far."""
-
-    def __len__(self) -> int:
-        """Jobs that have not begun."""
-        return self._queued
 
     def set_limit(self, limit: int) -> None:
         """Change how many permits there are."""
@@ -63,7 +58,6 @@ class Scheduler(Generic[T]):
     def add(self, room: str, job: T) -> None:
         """Append a job to the queue of its room."""
         self._queues.setdefault(room, []).append(job)
-        self._queued += 1
         if room not in self._busy:
             self._make_ready(room)
             self._dispatch()
@@ -78,7 +72,6 @@ class Scheduler(Generic[T]):
     def drop(self, room: str) -> list[T]:
         """Remove and return all jobs of a room that have not begun."""
         jobs = self._queues.pop(room, [])
-        self._queued -= len(jobs)
         if room in self._ready:
             del self._candidates[self._ready.pop(room)]
         return jobs
@@ -139,7 +132,6 @@ class Scheduler(Generic[T]):
         self._busy.add(room)
         queue = self._queues[room]
         job = queue.pop(0)
-        self._queued -= 1
         if not queue:
             del self._queues[room]
         self.begin(room, job)

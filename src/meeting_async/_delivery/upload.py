@@ -22,13 +22,7 @@ from meeting_async._delivery.retry import AttemptResult, RetrySafety, RetryState
 from meeting_async._delivery.room_locks import Place
 from meeting_async._delivery.room_wait import RoomWait
 from meeting_async._documents.detect import Uploadable
-from meeting_async._documents.document import (
-    Document,
-    as_document,
-    multipart_body,
-    prepare,
-    size_of,
-)
+from meeting_async._documents.document import Document, as_document, form_of, prepare, size_of
 from meeting_async._documents.multipart_body import MultipartBody
 from meeting_async._documents.source import PreparedSource
 from meeting_async._log import logger
@@ -344,7 +338,7 @@ class _Upload:
         call.emit(_events.AttemptStarted, attempt=len(call.log.attempts) + 1)
         sending = _Sending(call, self.content)
         try:
-            body = sending.body = multipart_body(
+            body = sending.body = form_of(
                 self.document,
                 self.content,
                 secrets.token_hex(16),

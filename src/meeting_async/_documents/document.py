@@ -249,7 +249,7 @@ def size_of(document: Document, content: PreparedSource) -> int | None:
     return content.snapshot.size if document.link is None else None
 
 
-def multipart_body(
+def form_of(
     document: Document,
     content: PreparedSource,
     boundary: str,
