@@ -131,7 +131,7 @@ class Call:
 
     def emit(self, kind: type[_events.Event], **facts: Any) -> None:
         """Emit an event to the log, to ``on_event`` and to the observers of the session."""
-        if not self.observer.ignores(level_of(kind)):
+        if not self.observer.ignores(level_of(kind, is_warning=bool(facts.get("limit")))):
             self.observer.emit(kind(**self._facts(), **facts))
 
     def emit_progress(self, sent: int, total: int) -> None:
@@ -182,6 +182,7 @@ class Call:
                 retry_in=decision.seconds,
                 verdict=result.verdict,
                 reason=result.reason,
+                limit=decision.limit,
             )
         return decision
 

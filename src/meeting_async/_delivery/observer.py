@@ -39,7 +39,8 @@ _MESSAGES: dict[type[Event], tuple[int, str]] = {
     ),
     _events.RetryScheduled: (
         logging.INFO,
-        _CALL + "attempt %(attempt)d: %(verdict)s, again in %(retry_in).1f s (%(reason)s)",
+        _CALL
+        + "attempt %(attempt)d: %(verdict)s, again in %(retry_in).1f s%(how_long)s (%(reason)s)",
     ),
     _events.Finished: (
         logging.WARNING,
@@ -111,9 +112,9 @@ def _notify(callback: OnEvent, event: Event) -> None:
 _OBSERVER = {"action": "observer"}
 
 
-def level_of(kind: type[Event]) -> int:
+def level_of(kind: type[Event], *, is_warning: bool = False) -> int:
     """Return the level at which such an event is logged; 0: not at all."""
-    return _MESSAGES.get(kind, (0, ""))[0]
+    return logging.WARNING if is_warning else _MESSAGES.get(kind, (0, ""))[0]
 
 
 def finished_level(verdict: Verdict, error: MeetingError | None) -> int:
@@ -127,9 +128,13 @@ def _log(event: Event) -> None:
     level, message = _MESSAGES.get(type(event), (0, ""))
     if isinstance(event, _events.Finished):
         level = finished_level(event.verdict, event.error)
+    limit = event.limit if isinstance(event, _events.RetryScheduled) else ""
+    if limit:
+        level = logging.WARNING
     if level and logger.isEnabledFor(level):
         facts = attrs.asdict(event, recurse=False)
         named = (("room", event.room_id), ("document", event.document))
         target = "".join(f", {kind} {name}" for kind, name in named if name is not None)
         extra = {"action": type(event).__name__, **facts}
-        logger.log(level, message, {**facts, "target": target}, extra=extra)
+        texts = {"target": target, "how_long": limit and f", {limit}"}
+        logger.log(level, message, facts | texts, extra=extra)

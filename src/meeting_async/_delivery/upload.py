@@ -18,7 +18,14 @@ from meeting_async import _events
 from meeting_async._delivery.call import Call, retry_loop, running
 from meeting_async._delivery.json_call import json_request
 from meeting_async._delivery.link_check import check_target
-from meeting_async._delivery.retry import AttemptResult, RetrySafety, RetryState, Stop, Wait
+from meeting_async._delivery.retry import (
+    AttemptResult,
+    RetrySafety,
+    RetryState,
+    Stop,
+    Wait,
+    copied,
+)
 from meeting_async._delivery.room_locks import Place
 from meeting_async._delivery.room_wait import RoomWait
 from meeting_async._documents.detect import Uploadable
@@ -29,7 +36,7 @@ from meeting_async._log import logger
 from meeting_async._models import Body, Request, UploadReceipt, Verdict
 from meeting_async._protocol import requests
 from meeting_async._protocol.multipart import empty_form
-from meeting_async._protocol.replies import ParsedReply, check_error, reply_error
+from meeting_async._protocol.replies import ParsedReply, reply_error
 from meeting_async._protocol.verdicts import (
     Answer,
     Sent,
@@ -233,9 +240,7 @@ class _Upload:
         """Return the error for a room that is taken: what the other upload waits for, if known."""
         outage = self.call.session.outage.error
         if outage is not None:
-            error = type(outage)(*outage.args)  # without the facts of the other upload
-            error.__cause__ = outage.__cause__
-            return error
+            return copied(outage)
         return RoomBusy(self.call.now() - since, "another upload of this application", None)
 
     # --- one attempt -----------------------------------------------------------------------------
@@ -277,7 +282,7 @@ class _Upload:
             if answer is None or said in {Answer.LATER, Answer.NOTHING}:
                 return self._no_answer(began, said, answer, error)
             if said is Answer.REFUSED:
-                raise check_error(answer)
+                raise reply_error(Verdict.REFUSED, answer, upload=False)
             if said is Answer.ABSENT:
                 self._absent = answer
             else:

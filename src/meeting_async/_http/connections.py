@@ -148,7 +148,8 @@ class Connections:
             self._idle.pop(0).stream.close()
         with anyio.move_on_after(seconds):
             return Connection(origin, Stream(*await open_socket(origin), self.loop))
-        raise errors.ConnectFailed(f"no connection in time ({seconds:g} s)")
+        through = f" through the proxy {origin.proxy.label}" if origin.proxy else ""
+        raise errors.ConnectFailed(f"no connection in time{through} ({seconds:g} s)")
 
     async def _use(
         self, connection: Connection, request: Request, target: bytes, scope: anyio.CancelScope

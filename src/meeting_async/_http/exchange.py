@@ -188,6 +188,9 @@ class Exchange:
         data = self._stream.receive()
         if data is None:
             return False
+        if not self._arrived and not b"HTTP/".startswith(start := data[:5]):
+            del data  # which may repeat the request
+            raise _no_http(start)
         self._http.receive_data(data)
         self._arrived += len(data)
         return True
@@ -230,6 +233,15 @@ class Exchange:
         if self._response is None and self._arrived > MAX_HEAD_BYTES:
             text = f"the head of the reply is longer than {MAX_HEAD_BYTES:,} bytes"
             raise ConnectionLost(text)
+
+
+def _no_http(start: bytes) -> ConnectionLost:
+    """Return the error for the first bytes of a peer that speaks something else."""
+    is_tls = start[0] in {0x15, 0x16}  # an alert, a handshake (RFC 8446 section 5.1)
+    what = "TLS: use https:// in" if is_tls else "no HTTP/1.1: check scheme and port of"
+    error = ConnectionLost(f"the port speaks {what} the base URL")
+    error.permanent = True
+    return error
 
 
 def _begins_reply(data: bytes) -> bool:

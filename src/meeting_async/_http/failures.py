@@ -7,6 +7,8 @@ for it.
 from __future__ import annotations
 
 import errno
+import socket
+import ssl
 
 from meeting_async import errors
 from meeting_async._http.request_body import BodyFailed
@@ -83,6 +85,66 @@ def _made(
     text = one_line(str(error).strip(), MAX_REASON_CHARACTERS)
     if "ProtocolError" in name:  # it quotes the peer, who may repeat the request
         return kind(f"{words} ({text.partition(': ')[0]})", host)
-    made = kind(f"{words} ({text or name})", host)
+    fix = _fix(error) if issubclass(kind, errors.ConnectFailed) else ""
+    made = kind(f"{words} ({text or name})" + (f": {fix}" if fix else ""), host)
+    made.permanent = bool(fix)
     made.__cause__ = error
+    return made
+
+
+# --- what cannot heal ----------------------------------------------------------------------------
+
+_NO_NAME = {socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)}
+
+_NO_TLS = {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "BAD_RECORD_TYPE"}
+"""What OpenSSL says of a peer that speaks something else."""
+
+_CERTIFICATES = {
+    9: "check the clock of this machine",
+    10: "renew the certificate of the server",
+    62: "use a name of the certificate in the base URL",
+    64: "use a name of the certificate in the base URL",
+}
+"""By ``X509_V_ERR_…``: not valid yet, expired, another name, another address."""
+
+_CA_FILE = (
+    "if an authority of your own has signed it, give that authority's file: MEETING_CA_FILE, "
+    "SSL_CERT_FILE or HttpTransport(verify=...)"
+)
+
+
+def _fix(error: BaseException | None) -> str:
+    """Return what to do about an error that would come again; ``""`` if it may heal."""
+    while error is not None:
+        if fix := _fix_of(error):
+            return fix
+        error = error.__cause__ or error.__context__  # HTTP libraries have one of their own
+    return ""
+
+
+def _fix_of(error: BaseException) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return _CERTIFICATES.get(error.verify_code, _CA_FILE)
+    if isinstance(error, ssl.SSLError) and error.reason in _NO_TLS:
+        return "the port does not speak TLS: check scheme and port of the base URL"
+    if isinstance(error, socket.gaierror) and error.errno in _NO_NAME:
+        return "there is no such host: check the name in the base URL"
+    if isinstance(error, UnicodeError) or type(error).__name__ in {
+        "UnsupportedProtocol",
+        "InvalidURL",
+    }:
+        return "check the name in the base URL"
+    return "check the proxy" if _is_refusing_proxy(error) else ""
+
+
+def _is_refusing_proxy(error: BaseException) -> bool:
+    return type(error).__name__ == "ProxyError" and str(error).startswith("4")  # its status
+
+
+def proxy_failed(
+    label: str, problem: str, fix: str, *, permanent: bool = True
+) -> errors.ConnectFailed:
+    """Return the error for a proxy, which has a name and no password."""
+    made = errors.ConnectFailed(f"the proxy {label} {problem}: {fix}")
+    made.permanent = permanent
     return made

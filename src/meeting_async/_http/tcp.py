@@ -16,10 +16,11 @@ from typing import Any
 import anyio
 import h11
 
-from meeting_async._http.failures import is_exhaustion
-from meeting_async._http.origins import Origin
+from meeting_async._http.failures import is_exhaustion, proxy_failed
+from meeting_async._http.origins import Origin, Proxy
 from meeting_async._http.tls import Tls
 from meeting_async._threads import in_thread
+from meeting_async.errors import ConnectFailed
 
 Address = tuple[int, int, int, str, Any]
 """One row of ``getaddrinfo``: family, type, protocol, canonical name, socket address."""
@@ -42,17 +43,17 @@ async def open_socket(origin: Origin) -> tuple[socket.socket, Tls | None]:
     """Connect to an origin, through its proxy if there is one, with TLS if it is ``https``.
 
     Raises:
-        OSError: The name is unknown, none of its addresses can be reached, the proxy refuses, or
-            the handshake fails.
+        OSError: The name is unknown, none of its addresses can be reached, or the handshake fails.
+            If it is the proxy that fails, ``ConnectFailed`` names it.
         ValueError: The host name is not valid for DNS or TLS.
 
     """
-    sock = await connect_tcp(*(origin.proxy or origin).address)
+    sock = await (_connect_proxy(origin.proxy) if origin.proxy else connect_tcp(*origin.address))
     if origin.context is None:
         return sock, None
     try:
         if origin.proxy is not None:
-            await _open_tunnel(sock, origin)
+            await _open_tunnel(sock, origin, origin.proxy)
         origin.context.set_alpn_protocols(["http/1.1"])  # others may use it for HTTP/2
         tls = Tls(sock, origin.context, origin.address[0])
         await tls.shake_hands()
@@ -157,7 +158,19 @@ async def _connect(address: Address) -> socket.socket:
     return sock
 
 
-async def _open_tunnel(sock: socket.socket, origin: Origin) -> None:
+async def _connect_proxy(proxy: Proxy) -> socket.socket:
+    try:
+        return await connect_tcp(*proxy.address)
+    except (OSError, ValueError) as error:
+        if is_exhaustion(error):
+            raise
+        may_heal = isinstance(error, socket.gaierror) and error.errno == socket.EAI_AGAIN
+        problem = f"cannot be reached ({error})"
+        made = proxy_failed(proxy.label, problem, "check its address", permanent=not may_heal)
+        raise made from error
+
+
+async def _open_tunnel(sock: socket.socket, origin: Origin, proxy: Proxy) -> None:
     """Ask a proxy for a connection to the server (RFC 9110 section 9.3.6)."""
     http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_TUNNEL_REPLY_BYTES)
     sock.send(http.send(_tunnel_request(origin)))  # fits into an empty buffer
@@ -169,14 +182,33 @@ async def _open_tunnel(sock: socket.socket, origin: Origin) -> None:
             received += len(data)
         try:
             event = http.next_event()
-        except h11.RemoteProtocolError as error:
-            raise OSError("the proxy did not answer in HTTP") from error
+        except h11.RemoteProtocolError:
+            permanent = received > 0  # else it has just closed the connection
+            raise _no_proxy(proxy, "did not answer in HTTP", permanent=permanent) from None
         if received > MAX_TUNNEL_REPLY_BYTES:
-            raise OSError("the proxy answered at great length")
+            raise _no_proxy(proxy, "answered at great length")
     if not 200 <= event.status_code < 300:
-        raise OSError(f"the proxy answered with HTTP {event.status_code}")
+        raise _refused(origin, proxy, event.status_code)
     if http.trailing_data[0]:  # must not be taken for what the server says
-        raise OSError("the proxy spoke before the handshake")
+        raise _no_proxy(proxy, "spoke before the handshake")
+
+
+def _no_proxy(proxy: Proxy, problem: str, *, permanent: bool = True) -> ConnectFailed:
+    return proxy_failed(proxy.label, problem, "is it an HTTP proxy?", permanent=permanent)
+
+
+def _refused(origin: Origin, proxy: Proxy, status: int) -> ConnectFailed:
+    """Return the error for a refusal; a 5xx is about the server behind the proxy."""
+    if status >= 500:
+        problem, fix = f"cannot reach the server (HTTP {status})", "is the server running?"
+    elif status == 407 and proxy.authorization:
+        problem, fix = "refuses the user or the password (HTTP 407)", "fix them in its URL"
+    elif status == 407:
+        problem = "wants a user and a password (HTTP 407)"
+        fix = "give them in its URL, http://user:password@host:port"
+    else:
+        problem, fix = f"refuses (HTTP {status})", f"let it connect to {origin.name}"
+    return proxy_failed(proxy.label, problem, fix, permanent=status < 500)
 
 
 def _tunnel_request(origin: Origin) -> h11.Request:
