@@ -270,6 +270,8 @@ class RetryState:
             limit = self._note_outage(result, now)
             if is_upload:
                 return self._retry_connecting(result, limit, now, random)
+        elif result.verdict is Verdict.UNKNOWN and not (is_upload or self._failures):
+            limit = self._limit
         self._failures += 1
         self._interruptions += result.verdict is Verdict.PARTIAL
         if self._failures >= self.retry.max_attempts or self._is_interrupted:
@@ -300,11 +302,14 @@ class RetryState:
         if isinstance(result.error, ResourceExhausted):  # that is this machine
             return ""
         self.outage.seen(result.began, self._error(result, now))
+        return self._limit if is_first else ""
+
+    @property
+    def _limit(self) -> str:
+        """For how long a server that is away is tried, in words."""
         if self.retry_safety.is_upload:
-            limit = f"for up to {self.retry.max_outage:g} s"
-        else:
-            limit = f"up to {self.retry.max_attempts} attempts"
-        return limit if is_first else ""
+            return f"for up to {self.retry.max_outage:g} s"
+        return f"up to {self.retry.max_attempts} attempts"
 
     def _retry_connecting(
         self, result: AttemptResult, limit: str, now: float, random: float
@@ -365,15 +370,17 @@ class RetryState:
         if error is not result.error:
             error.__cause__ = result.error
         if result.verdict is Verdict.NEVER_SENT and self._outage_since is not None:
-            error.tried = self._tried(result.ended - self._outage_since)
+            error.tried = self._tried(self._unconnected, result.ended - self._outage_since)
+        elif self._failures > 1 and not self.retry_safety.is_upload:
+            error.tried = self._tried(self._failures, result.ended - self.began)
         return error
 
-    def _tried(self, seconds: float) -> str:
+    def _tried(self, attempts: int, seconds: float) -> str:
         """Say for how long the server was away, and that nothing was sent if that is certain."""
-        many = f"after {self._unconnected} attempts in {seconds:.0f} s"
+        many = f"after {attempts} attempts in {seconds:.0f} s"
         one = f"after {seconds:.0f} s without a connection" if seconds >= 1 else ""
         nothing = "" if self._was_reached else "nothing was sent"
-        return "; ".join(filter(None, [many if self._unconnected > 1 else one, nothing]))
+        return "; ".join(filter(None, [many if attempts > 1 else one, nothing]))
 
     def _made_error(self, result: AttemptResult, now: float) -> MeetingError:
         is_upload = self.retry_safety.is_upload

@@ -42,7 +42,7 @@ class Proxy:
     authorization: Secret | None
     """Value of ``Proxy-Authorization``."""
     label: str
-    """Host, port, and the setting that names it, for errors."""
+    """Host, port, and the variable that names it, for errors."""
 
 
 @attrs.frozen(eq=False)
@@ -215,7 +215,8 @@ def _parsed_proxy(address: object, field: str = "proxy") -> Proxy:
         pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
         authorization = Secret(b"Basic " + base64.b64encode(pair))
     host, port = parts.hostname or "", parts.port or 80
-    label = f"{f'[{host}]' if ':' in host else host}:{port} (from {field})"
+    variable = "" if field == "proxy" else f" of {field}"
+    label = f"{f'[{host}]' if ':' in host else host}:{port}{variable}"
     return Proxy((host, port), authorization, label)
 
 

@@ -10,7 +10,9 @@ import ipaddress
 import itertools
 import os
 import socket
+import ssl
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -27,6 +29,9 @@ Address = tuple[int, int, int, str, Any]
 
 NEXT_ADDRESS_SECONDS = 0.25
 """Seconds before the next address is tried, too (RFC 8305 section 5)."""
+
+LOOK_SECONDS = 1.0
+"""Longest time in seconds to find out whether a port speaks TLS."""
 
 MAX_TUNNEL_REPLY_BYTES = 64 * 1024
 
@@ -61,6 +66,16 @@ async def open_socket(origin: Origin) -> tuple[socket.socket, Tls | None]:
         sock.close()
         raise
     return sock, tls
+
+
+async def speaks_tls(address: tuple[str, int]) -> bool:
+    """Return whether a port answers a handshake of TLS within a second, whoever it is."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with anyio.move_on_after(LOOK_SECONDS), suppress(OSError), await connect_tcp(*address) as sock:
+        await Tls(sock, context, address[0]).shake_hands()
+        return True
+    return False
 
 
 async def connect_tcp(host: str, port: int) -> socket.socket:
@@ -188,7 +203,7 @@ async def _open_tunnel(sock: socket.socket, origin: Origin, proxy: Proxy) -> Non
         if received > MAX_TUNNEL_REPLY_BYTES:
             raise _no_proxy(proxy, "answered at great length")
     if not 200 <= event.status_code < 300:
-        raise _refused(origin, proxy, event.status_code)
+        raise proxy_refused(origin, proxy, event.status_code)
     if http.trailing_data[0]:  # must not be taken for what the server says
         raise _no_proxy(proxy, "spoke before the handshake")
 
@@ -197,7 +212,7 @@ def _no_proxy(proxy: Proxy, problem: str, *, permanent: bool = True) -> ConnectF
     return proxy_failed(proxy.label, problem, "is it an HTTP proxy?", permanent=permanent)
 
 
-def _refused(origin: Origin, proxy: Proxy, status: int) -> ConnectFailed:
+def proxy_refused(origin: Origin, proxy: Proxy, status: int) -> ConnectFailed:
     """Return the error for a refusal; a 5xx is about the server behind the proxy."""
     if status >= 500:
         problem, fix = f"cannot reach the server (HTTP {status})", "is the server running?"

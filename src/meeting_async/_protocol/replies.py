@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 
 from meeting_async._models import HeaderPairs, Reply, Secret, Verdict
-from meeting_async._text import one_line
+from meeting_async._text import link_label, one_line
 from meeting_async.errors import (
     AuthenticationFailed,
     DocumentRefused,
@@ -253,6 +253,8 @@ _WANTS_TLS = re.compile(
 )
 """Of the pages with which nginx, Go and Apache answer plain HTTP on such a port."""
 
+_NO_REDIRECTS = "Redirects are never followed: they would replay the signature. Fix the base URL"
+
 _HINTS = {
     "INVALID_API_KEY": "The server does not know the API key.",
     "INVALID_TOKEN_OR_SIGNATURE": "The API secret differs from the server's, "
@@ -296,11 +298,13 @@ def _refusal(answer: ParsedReply, *, upload: bool) -> type[RequestRefused]:
 
 def _hint(answer: ParsedReply) -> str | None:
     if 300 <= answer.status < 400:
-        return "Redirects are never followed: they would replay the signature. Fix the base URL."
+        target = dict(reversed(answer.headers)).get("location")
+        where = f" (this one leads to {link_label(target)[:MAX_CODE_CHARACTERS]})" if target else ""
+        return f"{_NO_REDIRECTS}{where}."
     if answer.status == 407:
         return "A proxy wants a user and a password: give them in the URL of the proxy."
     if answer.status == 400 and _WANTS_TLS.search(answer.body):
         return "The port speaks TLS: use https:// in the base URL."
     if answer.status in {404, 405} and _is_foreign(answer):
-        return "The page is not a meeting server's: check the path in the base URL."
+        return "Is the path in the base URL right?"
     return _HINTS.get(answer.status_code or "")
