@@ -64,7 +64,7 @@ def check_names(variables: Environment) -> None:
         ConfigurationError: It names the variable, and the one that is meant.
 
     """
-    unset = [name for name in KNOWN if not variables.get(name)]
+    unset = [name for name in KNOWN if name not in variables.variables]
     for name in variables.variables:
         if name.startswith("MEETING_") and name not in KNOWN and (meant := nearest(name, unset)):
             fix = f"rename it to {meant}"

@@ -369,16 +369,16 @@ class RetryState:
         error = self._made_error(result, now)
         if error is not result.error:
             error.__cause__ = result.error
-        if result.verdict is Verdict.NEVER_SENT and self._outage_since is not None:
-            error.tried = self._tried(self._unconnected, result.ended - self._outage_since)
-        elif self._failures > 1 and not self.retry_safety.is_upload:
+        if not self.retry_safety.is_upload:
             error.tried = self._tried(self._failures, result.ended - self.began)
+        elif result.verdict is Verdict.NEVER_SENT and self._outage_since is not None:
+            error.tried = self._tried(self._unconnected, result.ended - self._outage_since)
         return error
 
     def _tried(self, attempts: int, seconds: float) -> str:
         """Say for how long the server was away, and that nothing was sent if that is certain."""
         many = f"after {attempts} attempts in {seconds:.0f} s"
-        one = f"after {seconds:.0f} s without a connection" if seconds >= 1 else ""
+        one = f"after {seconds:.0f} s without a connection" if attempts and seconds >= 1 else ""
         nothing = "" if self._was_reached else "nothing was sent"
         return "; ".join(filter(None, [many if attempts > 1 else one, nothing]))
 

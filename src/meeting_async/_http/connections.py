@@ -15,7 +15,7 @@ from meeting_async._http.exchange import MAX_HEAD_BYTES, Exchange
 from meeting_async._http.failures import translated
 from meeting_async._http.origins import Origin, Origins
 from meeting_async._http.stream import Stream
-from meeting_async._http.tcp import open_socket, proxy_refused, speaks_tls
+from meeting_async._http.tcp import PASSWORD_WANTED, open_socket, proxy_refused, speaks_tls
 from meeting_async._models import HeaderPairs, Reply, Request
 
 IDLE_CONNECTIONS = 20
@@ -66,7 +66,10 @@ def _addressed(origin: Origin, request: Request, target: bytes) -> tuple[bytes, 
 
 def _check_proxy(origin: Origin, request: Request, reply: Reply) -> None:
     """Raise if a proxy wants a password. After an upload, its answer counts as any other."""
-    if reply.status == 407 and origin.proxy and isinstance(request.body, bytes):
+    if origin.proxy is None or origin.context or not isinstance(request.body, bytes):
+        return
+    is_page = not reply.content.lstrip().startswith(b"{")  # else the server may have written it
+    if reply.status in PASSWORD_WANTED and is_page:
         raise proxy_refused(origin, origin.proxy, reply.status)
 
 

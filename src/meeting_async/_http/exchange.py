@@ -34,6 +34,9 @@ MAX_INTERIM_REPLIES = 100
 MAX_HEAD_BYTES = 64 * 1024
 """Longest head of a reply; h11 parses it at once, which may take 60 ms."""
 
+UNAUTHORIZED = {401, 407}
+"""Refusals that count without their content: tinyproxy resets the connection while sending it."""
+
 LOOK_SECONDS = 0.05
 """Seconds that a write waits for a full socket before it checks for an answer; each further wait is
 twice as long."""
@@ -87,7 +90,14 @@ class Exchange:
         finally:
             if not isinstance(body, bytes):
                 body.sent = max(0, self._stream.sent - self._head_bytes)
-        response = await self._receive_reply()
+        try:
+            response = await self._receive_reply()
+        except TransportError:
+            raise
+        except OSError:
+            if self._response is None or self._response.status_code not in UNAUTHORIZED:
+                raise
+            response = self._response
         found = tuple(response.headers.raw_items())
         content, early = bytes(self._content), self._is_early
         return Reply(response.status_code, found, content, early=early, reused=reused)

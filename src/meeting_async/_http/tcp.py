@@ -33,6 +33,9 @@ NEXT_ADDRESS_SECONDS = 0.25
 LOOK_SECONDS = 1.0
 """Longest time in seconds to find out whether a port speaks TLS."""
 
+PASSWORD_WANTED = {401, 407}
+"""Statuses with which proxies refuse; tinyproxy has the first one for a wrong password."""
+
 MAX_TUNNEL_REPLY_BYTES = 64 * 1024
 
 SOCKET_OPTIONS = [
@@ -193,7 +196,10 @@ async def _open_tunnel(sock: socket.socket, origin: Origin, proxy: Proxy) -> Non
     while not isinstance(event, h11.Response):
         if event is h11.NEED_DATA:
             await anyio.wait_readable(sock)
-            http.receive_data(data := sock.recv(4096))
+            data = sock.recv(4096)
+            if not received and not b"HTTP/".startswith(data[:5]):
+                raise _no_proxy(proxy, "did not answer in HTTP")
+            http.receive_data(data)
             received += len(data)
         try:
             event = http.next_event()
@@ -216,10 +222,10 @@ def proxy_refused(origin: Origin, proxy: Proxy, status: int) -> ConnectFailed:
     """Return the error for a refusal; a 5xx is about the server behind the proxy."""
     if status >= 500:
         problem, fix = f"cannot reach the server (HTTP {status})", "is the server running?"
-    elif status == 407 and proxy.authorization:
-        problem, fix = "refuses the user or the password (HTTP 407)", "fix them in its URL"
-    elif status == 407:
-        problem = "wants a user and a password (HTTP 407)"
+    elif status in PASSWORD_WANTED and proxy.authorization:
+        problem, fix = f"refuses the user or the password (HTTP {status})", "fix them in its URL"
+    elif status in PASSWORD_WANTED:
+        problem = f"wants a user and a password (HTTP {status})"
         fix = "give them in its URL, http://user:password@host:port"
     else:
         problem, fix = f"refuses (HTTP {status})", f"let it connect to {origin.name}"
