@@ -31,7 +31,8 @@ def number(
         types = int if kind is int else (int, float)
         is_number = isinstance(value, types) and not isinstance(value, bool)
         if not is_number or not low <= value <= high or (above and value == low):
-            raise ConfigurationError(field.name, short_repr(value), f"is not {limits}", "change it")
+            problem = "is out of range" if is_number else f"is not {word}"
+            raise ConfigurationError(field.name, short_repr(value), problem, f"give {limits}")
 
     return validate
 
