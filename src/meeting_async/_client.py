@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
@@ -137,6 +138,9 @@ class MeetingClient:
             timeouts=Timeouts() if timeouts is None else timeouts,
             on_event=on_event,
         )
+        if room_locks is not None:
+            fix = "give an object such as RedisRoomLocks(redis_client)"
+            _check_object("room_locks", room_locks, "acquire", fix)
         self._session = Session(
             base=requests.auth_base(base_url, allow_plaintext=allow_plaintext),
             signer=signer,
@@ -431,6 +435,7 @@ def _signer(api_key: str | None, api_secret: str | bytes | None, signer: Signer 
         if api_key is not None or api_secret is not None:
             problem = "is given together with api_key or api_secret"
             raise ConfigurationError("signer", "(hidden)", problem, "give one of them")
+        _check_object("signer", signer, "sign", "give an object such as HmacSigner(key, secret)")
         return signer
     if api_key is None or api_secret is None:
         missing = "api_key" if api_key is None else "api_secret"
@@ -438,6 +443,12 @@ def _signer(api_key: str | None, api_secret: str | bytes | None, signer: Signer 
             missing, "None", "is missing", "give api_key and api_secret, or a signer"
         )
     return HmacSigner(api_key, api_secret)
+
+
+def _check_object(field: str, value: object, method: str, fix: str) -> None:
+    if isinstance(value, type) or not callable(getattr(value, method, None)):
+        value = value.__name__ if isinstance(value, type) else f"a {type(value).__name__}"
+        raise ConfigurationError(field, value, f"has no method {method}()", fix)
 
 
 def _transport(transport: Transport | None) -> Transport:
@@ -467,7 +478,8 @@ def _refuse_unknown(given: Mapping[str, Any], known: type) -> None:
         if name not in names:
             meant = nearest(name, names)
             fix = f"did you mean {meant}?" if meant else f"use one of {', '.join(names)}"
-            value = "(hidden)" if "key" in name or "secret" in name else short_repr(given[name])
+            is_secret = re.search("key|secret|api_", f"{name} {meant}")
+            value = "(hidden)" if is_secret else short_repr(given[name])
             raise ConfigurationError(name, value, "is not a setting", fix)
 
 

@@ -66,7 +66,9 @@ def check_names(variables: Environment) -> None:
     """
     unset = [name for name in KNOWN if name not in variables.variables]
     for name in variables.variables:
-        if name.startswith("MEETING_") and name not in KNOWN and (meant := nearest(name, unset)):
+        if not name.startswith("MEETING_") or name in KNOWN:
+            continue
+        if meant := nearest(name, unset, 0.85):
             fix = f"rename it to {meant}"
             raise ConfigurationError(name, "", "is not a variable of this library", fix)
 

@@ -42,7 +42,8 @@ def instance(kind: type) -> Callable[[object, attrs.Attribute[Any], Any], None]:
 
     def validate(_instance: object, field: attrs.Attribute[Any], value: Any) -> None:
         if not isinstance(value, kind):
-            problem, fix = "is of a wrong type", f"give a {kind.__name__}"
+            problem = "is of a wrong type"
+            fix = "give True or False" if kind is bool else f"give {kind.__name__}(...)"
             raise ConfigurationError(field.name, short_repr(value), problem, fix)
 
     return validate

@@ -23,11 +23,11 @@ def short_repr(value: object, limit: int = 100) -> str:
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text):,} characters)"
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, known: Iterable[str], similarity: float = 0.7) -> str:
     """Return the known name that is probably meant; ``""`` if none is similar."""
     import difflib  # noqa: PLC0415 - for errors only
 
-    return next(iter(difflib.get_close_matches(name, known, 1, 0.85)), "")
+    return next(iter(difflib.get_close_matches(name, known, 1, similarity)), "")
 
 
 def link_label(link: str) -> str:
