@@ -16,6 +16,7 @@ from meeting_async import (
     DocumentTypeRefused,
     DocumentUnreadable,
     InvalidInput,
+    JournalError,
     LockPolicy,
     MeetingClient,
     RetryPolicy,
@@ -317,7 +318,28 @@ INPUT: dict[str, tuple[Mistake, tuple[str, ...]]] = {
     "no reply": (call("x", {}, max_reply_bytes=0), ("max_reply_bytes", "0", "number of bytes")),
 }
 
+
+async def awaiting(made: MeetingClient) -> object:
+    """Await a batch."""
+    return await made.upload_many([])
+
+
 OTHERS: dict[str, Row] = {
+    "batch awaited": (
+        calling(awaiting),
+        TypeError,
+        ("a batch is not awaited", "async with client.upload_many(jobs)"),
+    ),
+    "journal in no folder": (
+        batch([], journal="/nope/term.db"),
+        JournalError,
+        ("'/nope/term.db'", "there is no folder '/nope'", "make it first"),
+    ),
+    "folder as journal": (
+        batch([], journal=str(Path(__file__).parent)),
+        JournalError,
+        (str(Path(__file__).parent), "is no file", "to be made"),
+    ),
     "no URL": (lambda: client(None), TypeError, ("base_url", "NoneType", "must be a str")),
     "key as number": (lambda: client(api_key=5), TypeError, ("api_key", "int", "must be a str")),
     "headers as list": (
