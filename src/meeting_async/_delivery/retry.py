@@ -162,7 +162,11 @@ class Outage:
     def seen(self, since: float, error: MeetingError) -> None:
         """Count an attempt that did not reach the server."""
         self.since = since if self.since is None else self.since
-        self.error = copied(error)  # as its call adds its own facts
+        self.error = _copied(error)  # as its call adds its own facts
+
+    def another_error(self) -> MeetingError | None:
+        """Return an error like the last one, for another call; ``None`` if there is no outage."""
+        return None if self.error is None else _copied(self.error)
 
     def ended(self) -> None:
         """The server has answered."""
@@ -411,7 +415,7 @@ def _is_final(result: AttemptResult, *, is_upload: bool) -> bool:
     return not is_upload and (is_foreign or isinstance(result.error, ReplyTooLarge))
 
 
-def copied(error: MeetingError) -> MeetingError:
+def _copied(error: MeetingError) -> MeetingError:
     """Return a copy with the same cause."""
     other = copy.copy(error)
     other.__cause__ = error.__cause__

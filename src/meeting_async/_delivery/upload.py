@@ -18,14 +18,7 @@ from meeting_async import _events
 from meeting_async._delivery.call import Call, retry_loop, running
 from meeting_async._delivery.json_call import json_request
 from meeting_async._delivery.link_check import check_target
-from meeting_async._delivery.retry import (
-    AttemptResult,
-    RetrySafety,
-    RetryState,
-    Stop,
-    Wait,
-    copied,
-)
+from meeting_async._delivery.retry import AttemptResult, RetrySafety, RetryState, Stop, Wait
 from meeting_async._delivery.room_locks import Place
 from meeting_async._delivery.room_wait import RoomWait
 from meeting_async._documents.detect import Uploadable
@@ -238,10 +231,9 @@ class _Upload:
 
     def _taken(self, since: float) -> MeetingError:
         """Return the error for a room that is taken: what the other upload waits for, if known."""
-        outage = self.call.session.outage.error
-        if outage is not None:
-            return copied(outage)
-        return RoomBusy(self.call.now() - since, "another upload of this application", None)
+        waited = self.call.now() - since
+        busy = RoomBusy(waited, "another upload of this application", None)
+        return self.call.session.outage.another_error() or busy
 
     # --- one attempt -----------------------------------------------------------------------------
 
