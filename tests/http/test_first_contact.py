@@ -20,7 +20,7 @@ import attrs
 import httpx
 import pytest
 
-from meeting_async import MeetingClient, RetryPolicy, Timeouts, errors
+from meeting_async import Event, MeetingClient, RetryPolicy, RetryScheduled, Timeouts, errors
 from meeting_async.testing import MeetingServer
 from meeting_async.transports import HttpTransport, HttpxTransport
 from support.certificates import Authority
@@ -259,9 +259,6 @@ def _resolving(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
 
 
-ONCE = RetryPolicy(initial_delay=0.25, max_delay=0.25, max_attempts=2, max_outage=0.3)
-
-
 # --- what may heal -------------------------------------------------------------------------------
 
 
@@ -303,40 +300,55 @@ def unresolved() -> Iterator[str]:
 OUTAGES = [refusing, answering_502, answering_503, closing, unresolved]
 
 
+async def retried(url: str, transport: Any = None, before: Any = None) -> RetryScheduled:
+    """Return the first retry of an upload, which is cancelled then."""
+    found: list[RetryScheduled] = []
+    with anyio.CancelScope() as scope:
+
+        def told(event: Event) -> None:
+            if isinstance(event, RetryScheduled):
+                found.append(event)
+                scope.cancel()
+
+        async with client_of(url, transport, on_event=told) as client:
+            if before is not None:
+                await before(client)
+            await upload(client)
+    return found[0]
+
+
 @pytest.mark.parametrize("outage", OUTAGES)
-async def test_what_may_heal_is_retried_and_told(
+async def test_what_may_heal_is_retried(
     outage: Callable[[], Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """At the first retry a warning says for how long; the error says how often it was tried."""
+    """At the first retry a warning says for how long."""
     with outage() as url, caplog.at_level(logging.WARNING, "meeting_async"):
-        async with client_of(url, retry=ONCE) as client:
-            for call in (upload, ask):
-                caplog.clear()
-                with pytest.raises(errors.MeetingError) as caught:
-                    await call(client)
-                error = caught.value
-                assert not getattr(error, "permanent", False)
-                assert len(error.attempts) > 1
-                assert f"after {len(error.attempts)} attempts in " in str(error)
-                told = [one for one in caplog.messages if "again in" in one]
-                limit = "for up to 0.3 s" if call is upload else "up to 2 attempts"
-                assert len(told) <= 1  # one outage of the server is told once
-                assert call is not upload or (limit in told[0] and "room01" in told[0])
-                assert call is not upload or str(error).endswith("nothing was sent")
+        event = await retried(url)
+    assert (event.limit, event.verdict) == ("for up to 60 s", "never sent")
+    (told,) = [record for record in caplog.records if "again in" in record.getMessage()]
+    assert told.levelname == "WARNING"
+    assert "room room01" in told.getMessage()
+    assert "for up to 60 s" in told.getMessage()
 
 
-async def test_what_has_worked_may_be_restarting(
-    servers: Servers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Once a server was reached, its name and its certificate are waited for, too."""
+@pytest.mark.parametrize("outage", OUTAGES)
+async def test_a_call_says_how_often_it_was_tried(outage: Callable[[], Any]) -> None:
+    """A question is repeated, too; the number of attempts limits it."""
+    policy = RetryPolicy(initial_delay=0.25, max_delay=0.25, max_attempts=2)
+    with outage() as url:
+        async with client_of(url, retry=policy) as client:
+            with pytest.raises(errors.MeetingError) as caught:
+                await ask(client)
+    assert not getattr(caught.value, "permanent", False)
+    assert "after 2 attempts in " in str(caught.value)
+
+
+async def test_what_has_worked_may_be_restarting() -> None:
+    """Once a server was reached, wrong answers are waited for: its port may have another owner."""
     scripts: list[Script] = [answering_once(reply()), greeting]
     with Peer(*scripts) as peer:
-        async with client_of(peer.url, retry=ONCE) as client:
-            await end(client)
-            with pytest.raises(errors.TransportError) as caught:
-                await upload(client)
-    assert not caught.value.permanent
-    assert len(caught.value.attempts) > 1
+        event = await retried(peer.url, before=end)
+    assert "speaks no HTTP/1.1" in event.reason
 
 
 # --- pages of something else ---------------------------------------------------------------------
@@ -411,12 +423,8 @@ async def test_a_proxy_that_forbids() -> None:
 async def test_a_proxy_whose_server_is_away() -> None:
     """Its 502 is about the server, which may come back."""
     with Peer(answering_once(reply(502, b"<html>"))) as peer:
-        transport = through(f"127.0.0.1:{peer.port}")
-        async with client_of("https://meet.test", transport, retry=ONCE) as client:
-            with pytest.raises(errors.ConnectFailed, match="cannot reach the server") as caught:
-                await upload(client)
-    assert not caught.value.permanent
-    assert len(caught.value.attempts) > 1
+        event = await retried("https://meet.test", through(f"127.0.0.1:{peer.port}"))
+    assert f"the proxy 127.0.0.1:{peer.port} cannot reach the server (HTTP 502)" in event.reason
 
 
 async def test_a_slow_proxy_is_named() -> None:
@@ -470,9 +478,5 @@ async def test_a_real_proxy_that_cannot_reach_the_server(tmp_path: Path) -> None
     """The server may come back: it is tried again, and the proxy is named."""
     with tinyproxy(tmp_path) as address:
         transport = HttpTransport(proxy=f"http://{address}")
-        url = f"https://127.0.0.1:{closed_port()}"
-        async with client_of(url, transport, retry=ONCE) as client:
-            with pytest.raises(errors.ConnectFailed, match=address) as caught:
-                await upload(client)
-    assert not caught.value.permanent
-    assert len(caught.value.attempts) > 1
+        event = await retried(f"https://127.0.0.1:{closed_port()}", transport)
+    assert f"the proxy {address} cannot reach the server" in event.reason
