@@ -18,7 +18,7 @@ from benchmarks._process import OURS
 
 UNKNOWN = "-"
 _PACKAGES = ("meeting-async", "httpx", "h11", "anyio", "trio", "uvloop")
-_PEERS = ("httpx2", "aiohttp", "plugnmeet-sdk")
+_PEERS = ("httpx2", "aiohttp", "pyreqwest", "plugnmeet-sdk")
 
 
 @attrs.frozen

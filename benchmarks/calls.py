@@ -126,6 +126,20 @@ async def _aiohttp(job: Job) -> Sample:
         return await _hammer(call, job)
 
 
+async def _pyreqwest(job: Job) -> Sample:
+    """Call with a client written in Rust."""
+    builder = import_module("pyreqwest.client").ClientBuilder()
+    async with builder.no_proxy().build() as client:
+
+        async def call() -> None:
+            body, headers = _wire.signed_call()
+            request = client.post(job.url).headers(headers).body_bytes(body).build()
+            reply = await request.send()
+            _check(reply.status, await reply.json())
+
+        return await _hammer(call, job)
+
+
 async def _sdk(job: Job) -> Sample:
     """Call with the community's SDK; it prints a line for each call."""
     requests = import_module("plugnmeet_sdk.schemas.requests")
@@ -152,6 +166,7 @@ CLIENTS = (
     Client("httpx post", _httpx),
     Client("httpx2 post", _httpx2, needs="httpx2"),
     Client("aiohttp post", _aiohttp, needs="aiohttp"),
+    Client("pyreqwest post", _pyreqwest, needs="pyreqwest"),
     *ours_on_other_loops(_OURS),
 )
 

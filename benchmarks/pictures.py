@@ -104,6 +104,7 @@ async def _upload(server: MeetingServer, jobs: list[UploadJob]) -> tuple[str, Ba
     ) as client:
         batch = client.upload_many(jobs, concurrency=CONCURRENCY)
         bars.report = batch.report
+        bars.tick()  # its times begin
         async with batch:
             await batch.wait()
     return shots[0], batch.report

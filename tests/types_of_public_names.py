@@ -12,6 +12,7 @@ from meeting_async import (
     ActiveRoom,
     BatchReport,
     Document,
+    Finding,
     MeetingClient,
     UploadJob,
     UploadOutcome,
@@ -27,6 +28,7 @@ async def calls(client: MeetingClient, chunks: AsyncIterator[bytes]) -> None:
     assert_type(await client.get_active_room_info("room01"), ActiveRoom)
     assert_type(await client.wait_until_active("room01", 60), ActiveRoom)
     assert_type(await client.call("room/list"), dict[str, Any])
+    assert_type((await client.check("room01", timeout=3)).secret, Finding)
     receipt = await client.upload_whiteboard_file("room01", "deck.pdf", timeout=30)
     assert_type(receipt, UploadReceipt)
     assert_type(receipt.attempts[-1].verdict, Verdict)

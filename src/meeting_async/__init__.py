@@ -92,6 +92,7 @@ __all__ = [
     "DocumentTypeRefused",
     "DocumentUnreadable",
     "Event",
+    "Finding",
     "Finished",
     "InvalidInput",
     "JournalError",
@@ -113,6 +114,7 @@ __all__ = [
     "RoomLocksUnavailable",
     "RoomNotActive",
     "RoomNotFound",
+    "ServerCheck",
     "ServerFailed",
     "Started",
     "Throttled",
@@ -137,18 +139,23 @@ __all__ = [
 if TYPE_CHECKING:
     from meeting_async._batch.batch import Batch
     from meeting_async._batch.jobs import BatchReport, UploadJob, UploadOutcome
+    from meeting_async._delivery.server_check import Finding, ServerCheck
 
     __version__: str
 
-_BATCH = {"Batch", "BatchReport", "UploadJob", "UploadOutcome"}
+_LATE = {
+    **dict.fromkeys(("Batch", "BatchReport", "UploadJob", "UploadOutcome"), "_batch.batch"),
+    **dict.fromkeys(("Finding", "ServerCheck"), "_delivery.server_check"),
+}
+"""Modules of what is loaded on first use."""
 
 
 def __getattr__(name: str) -> Any:
     """Load on first use what takes time and what many programs do not need."""
     import importlib.metadata  # noqa: PLC0415 - as above
 
-    if name in _BATCH:
-        return getattr(importlib.import_module(f"{__name__}._batch.batch"), name)
+    if name in _LATE:
+        return getattr(importlib.import_module(f"{__name__}.{_LATE[name]}"), name)
     if name == "__version__":
         return importlib.metadata.version("meeting-async")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

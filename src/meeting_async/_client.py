@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from meeting_async._batch.flow import Jobs
     from meeting_async._batch.journal import Journal
     from meeting_async._batch.options import OnUnknown
+    from meeting_async._delivery.server_check import ServerCheck
 
 
 class ClientOptions(TypedDict, total=False):
@@ -401,6 +402,27 @@ class MeetingClient:
             call, path, given, kind, timeout=timeout, max_reply_bytes=max_reply_bytes
         )
         return dict(answer.payload or {})
+
+    async def check(
+        self, room_id: str | None = None, *, timeout: float | None = None
+    ) -> ServerCheck:
+        """Check the way to the server, key and secret, and a room, for example for ``/healthz``.
+
+        Each step is tried once, for at most 5 s, up to the first that fails. Nothing changes on the
+        server. A network or a server that fails is a finding, not an exception.
+
+        Args:
+            room_id: A room to check, too: whether it is active and free.
+            timeout: Seconds for all steps. The step that it ends has failed.
+
+        Raises:
+            InvalidInput: The room id cannot be sent.
+            ConfigurationError: Certificates cannot be loaded.
+
+        """
+        from meeting_async._delivery.server_check import check_server  # noqa: PLC0415 - used seldom
+
+        return await check_server(self._session, room_id, timeout=timeout)
 
     def _call(self, operation: str, room_id: object, on_event: OnEvent | None) -> Call:
         return new_call(self._session, self._options, operation, room_id, on_event=on_event)

@@ -154,6 +154,23 @@ def test_a_slow_journal_cannot_undo_an_outcome(timeout: float | None, backend: s
 
 
 @each_backend
+def test_an_outcome_that_is_told_is_in_the_journal(backend: str) -> None:
+    """However slow the journal is. Meanwhile the room gets its next document."""
+
+    async def main() -> None:
+        journal, known = MemoryJournal(sleeping(10)), list[int]()
+        async with client_of(FakeRooms(), preflight=False) as client:
+            jobs = [job("room01", 0), job("room01", 1)]
+            async with client.upload_many(jobs, journal=journal) as batch:
+                known += [journal.found.count("accepted") async for _ in batch]
+        assert len(known) == 2
+        assert all(count >= told for told, count in enumerate(known, 1))
+        assert 10 <= anyio.current_time() < 12  # not one after the other
+
+    run_in_virtual_time(main, backend=backend)
+
+
+@each_backend
 @pytest.mark.parametrize(
     "error", [JournalError("term.db", "the disk is full"), OSError("no"), RuntimeError("no")]
 )

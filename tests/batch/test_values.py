@@ -163,7 +163,7 @@ def test_totals_add_up(made: list[tuple[str, bool, int]], dice: object, keep: bo
     dice.shuffle(order)  # type: ignore[attr-defined]  # it is a random.Random
     report = BatchReport(keep=keep)
     for one in order:
-        report.add(one)
+        report._add(one)
     not_tried = report.skipped + report.already_delivered
     counts = [report.accepted, report.refused, report.failed, report.unknown, not_tried]
     assert counts == [sum(o.status == status for o in outcomes) for status in STATUSES]
@@ -188,7 +188,7 @@ def test_a_batch_that_ended_early() -> None:
     """It has failed, though all that was read is in its room."""
     report = BatchReport()
     report.raise_for_failures()
-    report.add(outcome())
+    report._add(outcome())
     report.stopped_by = KeyError("column")
     with pytest.raises(errors.BatchFailed, match="ended early, after 1 documents") as caught:
         report.raise_for_failures()
@@ -200,8 +200,8 @@ def test_a_repr_has_the_counts() -> None:
     report = BatchReport(seconds=12.34)
     assert repr(report) == "<BatchReport of 0 jobs in 12.3 s>"
     for index in range(1002):
-        report.add(outcome(index, "failed" if index else "accepted", error=KeyError()))
-    report.add(outcome(2000, "skipped"))
+        report._add(outcome(index, "failed" if index else "accepted", error=KeyError()))
+    report._add(outcome(2000, "skipped"))
     report.stopped_by = errors.JournalError("j.db", "is full")
     expected = "1,003 jobs in 12.3 s: 1 accepted, 1 already_delivered, 1,001 failed"  # none skipped
     assert repr(report) == f"<BatchReport of {expected}, stopped by JournalError>"

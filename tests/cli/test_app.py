@@ -19,7 +19,7 @@ import pytest
 from meeting_async import UploadOutcome
 from meeting_async.testing import MeetingServer
 from support import raw_http
-from support.command_line import PDF, PROGRAM, Result, call, finish, run, start
+from support.command_line import PDF, PROGRAM, Result, call, finish, names_in, run, start
 from support.interpreter import Interpreter
 
 Capture = pytest.CaptureFixture[str]
@@ -64,6 +64,12 @@ def test_version(capsys: Capture) -> None:
     [
         (["uplod"], 'Did you mean "upload"', "see `meeting-async --help`"),
         (["upload", "room01"], "FILE", "see `meeting-async upload --help`"),
+        (["uplod", "room01"], 'Did you mean "upload"', "see `meeting-async --help`"),
+        (["room", "r", "--tiemout", "3"], "mean --timeout?", "`meeting-async room --help`"),
+        (["upload", "r", "a.pdf", "--tiemout", "3"], "mean --timeout?", "`meeting-async upload"),
+        (["batch", "--jurnal", "j.db", "m.csv"], "mean --journal?", "`meeting-async batch"),
+        (["upload", "r", "--zzz=1"], "Unknown option: --zzz.", "`meeting-async upload --help`"),
+        (["upload", "-r", "folder"], "`meeting-async batch FOLDER` sends", "`meeting-async upload"),
         (["batch", "m.csv", "--concurrency", "0"], "concurrency", "`meeting-async batch --help`"),
         (["room", "room01"], "MEETING_API_SECRET are not set", "`meeting-async serve` runs a"),
         (["room", "room01", "--json"], "MEETING_API_SECRET are not set", "prints what to export"),
@@ -77,6 +83,40 @@ def test_mistakes(capsys: Capture, arguments: list[str], told: str, hint: str) -
     assert told in error
     assert hint in help_
     assert ("--json" in arguments) == bool(done.out)
+
+
+def test_a_path_that_looks_like_an_option(server: MeetingServer, capsys: Capture) -> None:
+    """It can be sent all the same: after ``--``, or with its folder."""
+    Path("-a.pdf").write_bytes(PDF)
+    for words in (["./-a.pdf"], ["--", "-a.pdf"]):
+        assert call(capsys, "upload", "room01", *words).code == 0
+    assert names_in(server, "room01") == ["-a.pdf", "-a.pdf"]
+
+
+def test_a_folder_is_for_batch(server: MeetingServer, capsys: Capture) -> None:
+    """``upload`` says so instead of calling it unreadable."""
+    Path("slides").mkdir()
+    done = call(capsys, "upload", "room01", "a.pdf", "slides")
+    assert (done.code, server.requests) == (2, [])
+    assert "'slides'): use `meeting-async batch FOLDER`" in done.err
+
+
+@pytest.mark.parametrize("command", ["room", "check", "upload", "batch"])
+def test_help_speaks_of_its_command(capsys: Capture, command: str) -> None:
+    """An option that several commands have says what it does in this one."""
+    text = " ".join(re.sub("[│─]", " ", call(capsys, command, "--help").out).split())
+    sends = command in {"upload", "batch"}
+    assert ("document" in text) == sends
+    assert ("Print only failures" in text) == sends
+    assert ("Time limit in seconds for each document" in text) == sends
+
+
+@pytest.mark.parametrize("name", ["--dry-run", "--check"])
+def test_a_manifest_is_checked_under_both_names(capsys: Capture, name: str) -> None:
+    """Without a server."""
+    Path("m.csv").write_text("room_id,document\nroom01,a.pdf\n")
+    done = call(capsys, "batch", "m.csv", name)
+    assert (done.code, done.out.startswith("m.csv: 1 document for 1 room")) == (0, True)
 
 
 @pytest.mark.parametrize("command", ["room room01", "upload room01 a.pdf", "batch m.csv"])
@@ -163,6 +203,35 @@ def test_completion(tmp_path: Path) -> None:
     assert done.code == 0
     assert "upload" in script.read_text()
     assert "--max-wait" in script.read_text()
+
+
+WORDS = (
+    "upload room01 ", "upload room01 b.pdf ", "batch ", "batch m.csv --journal ",
+    "batch m.csv --report ", "check --ca-file ", "queue defer ",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("words", WORDS)
+def test_completion_of_files(completion: Path, words: str) -> None:
+    """Wherever a path is expected, as in any other command."""
+    Path("week 1.pdf").write_bytes(PDF)
+    asked = [*words.split(" ")[:-1], "a"]
+    program = (
+        f"source {completion}; COMP_WORDS=(meeting-async {' '.join(asked)}); "
+        f"COMP_CWORD={len(asked)}; _meeting_async; printf '%s\n' \"${{COMPREPLY[@]}}\""
+    )
+    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == ["a.pdf"]
+
+
+@pytest.fixture(scope="module")
+def completion(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write the completion of bash."""
+    from meeting_async.cli.app import app
+
+    script = tmp_path_factory.mktemp("completion") / "script"
+    script.write_text(app.generate_completion(shell="bash"))
+    return script
 
 
 def test_a_room_is_shown_also_if_quiet(server: MeetingServer, capsys: Capture) -> None:

@@ -87,7 +87,41 @@ def test_bars_are_honest_after_a_stop() -> None:
         bars.tick()
     total = bars._progress.tasks[0]
     assert (total.completed, total.total, total.description) == (2, 10, "2 of 10 documents")
-    assert re.match(r"1 accepted, 1 failed, 8 skipped, [\d.,]+ [MGT]iB/s", total.fields["words"])
+    assert bars._progress.sums == "1 accepted, 1 failed, 8 skipped"
+    assert re.fullmatch(r"[\d.,]+ [MGT]iB/s", total.fields["words"])
+
+
+def test_the_time_left_is_of_this_run() -> None:
+    """What an earlier run delivered takes no time; after Ctrl-C the rest is not sent at all."""
+    bars = Bars(Output(), Console(file=io.StringIO(), width=80), documents=1000)
+    bars.tick()
+    earlier = [outcome(n, status="skipped") for n in range(500)]
+    bars.report = report_of([*earlier, *(outcome(500 + n) for n in range(10))])
+    bars._began -= 100  # so it took 10 s for each
+    bars.tick()
+    words = bars._progress.tasks[0].fields["words"]
+    assert re.fullmatch(r"[\d.]+ bytes/s, 1 h 2[12] min left", words)
+    bars.is_stopping = True
+    bars.tick()
+    assert bars._progress.tasks[0].fields["words"].endswith("/s, stopping")
+
+
+def test_a_frame_is_erased_also_if_it_was_wrapped() -> None:
+    """A terminal that has got narrower shows a long line in several rows."""
+    console = Console(
+        file=io.StringIO(), width=80, height=24, force_terminal=True, color_system=None
+    )
+    bars = Bars(Output(), console, documents=2)
+    with bars:
+        bars(_event(AttemptStarted, attempt=1, document="a long name of a document.pdf"))
+        bars._progress.refresh()
+        console.width = 20
+        written = console.file.tell()
+        bars._progress.refresh()
+        console.file.seek(written)
+        erased = console.file.read().split("accepted")[0]
+    # Sums, total and upload were a row each, and are one, three and three now.
+    assert erased.count("\x1b[1A") == 6
 
 
 @pytest.mark.parametrize("width", [50, 80])
@@ -103,9 +137,10 @@ def test_long_texts_leave_room_for_each_other(width: int) -> None:
     with console.capture() as captured:
         console.print(*bars._progress.get_renderables())
     shown = re.sub(r"\x1b\[[\d;]*m", "", captured.get()).splitlines()
-    assert len(shown) == 3
-    for line in shown:
-        assert re.match(r"(2 of 8|room01) .*[━╸╺]{10} (0 accepted|the room)", line)
+    assert len(shown) == 4
+    assert shown[0] == "0 accepted, 1 refused, 1 failed"
+    for line in shown[1:]:
+        assert re.match(r"(2 of 8|room01) .*[━╸╺]{10} (\d+ ms|[\d.]+ s|the room)", line)
         assert len(line) <= width - 2
 
 
@@ -122,9 +157,10 @@ def test_bars_fit_the_terminal() -> None:
     with console.capture() as captured:
         console.print(*bars._progress.get_renderables())
     shown = re.sub(r"\x1b\[[\d;]*m", "", captured.get()).splitlines()
+    assert len(shown) <= 10 - 2
     assert "room01  1.pdf" in shown[1]
     assert "the room is locked, again in" in shown[1]
-    assert shown[-1] == "and 13 more"
+    assert shown[-1] == "and 14 more"
     assert all(len(line) <= 80 for line in shown)
 
 

@@ -151,6 +151,25 @@ def test_everything_is_told() -> None:
     assert "2 documents in their rooms" in text
 
 
+def test_a_room_counts_all_its_documents() -> None:
+    """Those of an earlier run, those that were left out, and those that were never read, too."""
+    made = report_of(
+        [
+            outcome(0, "resumed", status="skipped"),
+            *(outcome(n, "resumed") for n in range(1, 5)),
+            outcome(5, "lost", status="failed", error=LOST),
+            *(outcome(n, "lost", status="skipped", error=LOST) for n in range(6, 9)),
+            outcome(9, "stopped"),
+            outcome(10, "earlier", status="skipped"),
+        ]
+    )
+    rooms = ["resumed"] * 5 + ["lost"] * 4 + ["stopped"] * 3 + ["earlier"]
+    text = _text(_page(made, 13, rooms=rooms)).partition("Rooms over time")[2]
+    found = dict(re.findall(r"(\w+) (\d of \d) ", text))
+    assert found == {"resumed": "5 of 5", "lost": "0 of 4", "stopped": "1 of 3"}
+    assert "5 of 5" in _text(_page(made))  # a queue knows the rooms of outcomes only
+
+
 def test_missing_rooms_are_grouped() -> None:
     """A room is one line, however many documents it was to get."""
     rooms = [absent(n, f"course-{n // 50}") for n in range(500)]

@@ -17,7 +17,7 @@ from starlette.datastructures import UploadFile as StarletteUpload
 from werkzeug.datastructures import FileStorage
 
 from meeting_async._documents.detect import detect, detect_stream
-from meeting_async._documents.document import Document
+from meeting_async._documents.document import Document, as_document, prepare, size_of, source_of
 from meeting_async._documents.files import OpenFileSource, PathSource
 from meeting_async._documents.source import BytesSource
 from meeting_async.errors import (
@@ -43,10 +43,10 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-async def size_of(document: Document, max_size: int | None = None) -> int | None:
+async def checked_size(document: Document, max_size: int | None = None) -> int | None:
     """Prepare a document as an upload does, and return its size."""
-    async with document.prepare(max_size=max_size, allow_images=False) as content:
-        return document.size(content)
+    async with prepare(document, max_size=max_size, allow_images=False) as content:
+        return size_of(document, content)
 
 
 # --- making one ----------------------------------------------------------------------------------
@@ -55,8 +55,8 @@ async def size_of(document: Document, max_size: int | None = None) -> int | None
 async def test_a_path_becomes_a_document(path: Path) -> None:
     """A path of either type: the room shows its last component."""
     for given in (path, str(path), os.fspath(path), anyio.Path(path)):
-        document = Document.of(given)
-        assert isinstance(document.source, PathSource)
+        document = as_document(given)
+        assert isinstance(source_of(document), PathSource)
         assert (document.filename, document.link) == ("deck.pdf", None)
         assert document.content_type == "application/pdf"
         assert await uploaded(document) == PDF
@@ -65,12 +65,12 @@ async def test_a_path_becomes_a_document(path: Path) -> None:
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
 async def test_bytes_become_a_document(kind: Any) -> None:
     """Bytes of any kind, under the name that is given, which they need."""
-    document = Document.of(kind(PDF), filename="deck.pdf")
-    assert isinstance(document.source, BytesSource)
+    document = as_document(kind(PDF), filename="deck.pdf")
+    assert isinstance(source_of(document), BytesSource)
     assert (document.filename, document.content_type) == ("deck.pdf", "application/pdf")
     assert await uploaded(document) == PDF
     with pytest.raises(InvalidInput, match="filename is needed"):
-        Document.of(kind(PDF))
+        as_document(kind(PDF))
 
 
 async def test_bytes_that_change_later_do_not_change_the_document() -> None:
@@ -80,20 +80,20 @@ async def test_bytes_that_change_later_do_not_change_the_document() -> None:
     buffer[:] = PNG
     assert await uploaded(document) == PDF
     words = array.array("I", [1, 2, 3])
-    assert await size_of(Document.from_bytes(memoryview(words), "a.pdf")) == 3 * words.itemsize
+    assert await checked_size(Document.from_bytes(memoryview(words), "a.pdf")) == 3 * words.itemsize
 
 
 async def test_a_link_becomes_a_document() -> None:
     """It has no size and no type, and neither limits nor its name are looked at."""
     document = Document.from_link(URL)
-    assert (document.source, document.link, document.content_type) == (None, URL, None)
+    assert (source_of(document), document.link, document.content_type) == (None, URL, None)
     assert document.filename == "https://files.example.com/deck.pdf?…"
     async with prepared_document(document, max_size=5, allow_images=False) as prepared:
-        assert document.size(prepared.content) is None
+        assert size_of(document, prepared.content) is None
         assert await attempt(prepared) == URL.encode()
         assert not prepared.is_consumed
         assert "hush" not in f"{document!r} {prepared!r}"
-    await size_of(Document.from_link("https://files.example.com/photo.png"))
+    await checked_size(Document.from_link("https://files.example.com/photo.png"))
 
 
 def test_a_link_that_no_server_can_use_is_refused() -> None:
@@ -109,7 +109,7 @@ def test_a_link_that_no_server_can_use_is_refused() -> None:
 @pytest.mark.parametrize("url", [URL, "s3://bucket/deck.pdf?hush", "https://anna:hush@a/deck.pdf"])
 def test_a_path_that_looks_like_a_url_names_the_right_method(url: str) -> None:
     """A URL in the place of a path is a TypeError that says what to call, and hides secrets."""
-    for make in (Document.of, Document.from_path):
+    for make in (as_document, Document.from_path):
         with pytest.raises(TypeError, match=r"Document\.from_link") as caught:
             make(url)
         assert "hush" not in str(caught.value)
@@ -118,11 +118,11 @@ def test_a_path_that_looks_like_a_url_names_the_right_method(url: str) -> None:
 @pytest.mark.parametrize("value", [None, 1, 1.5, ["deck.pdf"], object(), {"a": 1}])
 def test_other_values_are_not_documents(value: Any) -> None:
     """The error says what can be passed, and what was."""
-    for make in (Document.of, Document.from_file, Document.from_path):
+    for make in (as_document, Document.from_file, Document.from_path):
         with pytest.raises(TypeError):
             make(value)
     with pytest.raises(TypeError, match=f"not {type(value).__name__}"):
-        Document.of(value)
+        as_document(value)
     with pytest.raises(TypeError, match="path"):
         Document.from_path(os.fsencode("deck.pdf"))  # type: ignore[arg-type]
 
@@ -153,7 +153,7 @@ def test_exactly_one_of_file_and_link() -> None:
 def test_the_name_is_the_one_that_the_room_shows(given: str, shown: str) -> None:
     """Clean from the start, so that receipts, events and errors name what is in the room."""
     assert Document.from_bytes(PDF, given).filename == shown
-    assert Document.of("somewhere/else.doc", filename=given).filename == shown
+    assert as_document("somewhere/else.doc", filename=given).filename == shown
     assert Document.from_path(given).filename == shown
 
 
@@ -186,7 +186,7 @@ def test_the_type_is_guessed_from_the_name(name: str, kind: str) -> None:
     assert Document.from_path(name).content_type == kind
     given = "application/x-slides; version=2"
     assert Document.from_bytes(PDF, name, content_type=given).content_type == given
-    assert Document.of(name, content_type=given).content_type == given
+    assert as_document(name, content_type=given).content_type == given
 
 
 @pytest.mark.parametrize("kind", ["pdf", "a/b\r\nX: y", "", "a/b/c", "a/b;\x7f", "ä/b"])
@@ -195,17 +195,17 @@ def test_a_type_that_cannot_stand_in_a_header_is_refused(kind: str) -> None:
     with pytest.raises(InvalidInput, match="content_type"):
         Document.from_bytes(PDF, "a.pdf", content_type=kind)
     with pytest.raises(InvalidInput, match="content_type"):
-        Document.of(Document.from_bytes(PDF, "a.pdf"), content_type=kind)
+        as_document(Document.from_bytes(PDF, "a.pdf"), content_type=kind)
 
 
 async def test_a_document_can_be_renamed() -> None:
     """The same document under another name or type, the original unchanged."""
     document = Document.from_bytes(PDF, "a.pdf")
-    assert Document.of(document) is document
-    other = Document.of(document, filename="x/b.pdf", content_type="text/plain")
+    assert as_document(document) is document
+    other = as_document(document, filename="x/b.pdf", content_type="text/plain")
     assert (other.filename, other.content_type) == ("b.pdf", "text/plain")
-    assert Document.of(document, filename="c.pdf").content_type == "application/pdf"
-    assert Document.of(document, content_type="a/b").filename == "a.pdf"
+    assert as_document(document, filename="c.pdf").content_type == "application/pdf"
+    assert as_document(document, content_type="a/b").filename == "a.pdf"
     assert (document.filename, document.content_type) == ("a.pdf", "application/pdf")
     assert await uploaded(other) == PDF
 
@@ -214,7 +214,7 @@ async def test_a_document_can_be_renamed() -> None:
 def test_a_link_cannot_be_renamed(change: dict[str, Any]) -> None:
     """The server names what it downloads; the error names what was given."""
     with pytest.raises(InvalidInput, match="link") as caught:
-        Document.of(Document.from_link(URL), **change)
+        as_document(Document.from_link(URL), **change)
     assert caught.value.field in change
 
 
@@ -231,17 +231,17 @@ async def test_sizes_against_the_limit(path: Path) -> None:
     """Equality is allowed, as on the server; without a limit every size is, but none at all."""
     for size in (1, 999, 1000):
         for document in both(path, b"x" * size):
-            assert await size_of(document, 1000) == size
+            assert await checked_size(document, 1000) == size
     for document in both(path, b"x" * 1001):
-        assert await size_of(document) == 1001
+        assert await checked_size(document) == 1001
         with pytest.raises(DocumentTooLarge) as caught:
-            await size_of(document, 1000)
+            await checked_size(document, 1000)
         error = caught.value
         assert (error.document, error.size, error.limit) == ("deck.pdf", 1001, 1000)
     for document in both(path, b""):
         for limit in (None, 1000):
             with pytest.raises(DocumentEmpty, match="is empty"):
-                await size_of(document, limit)
+                await checked_size(document, limit)
 
 
 async def test_images_are_refused_unless_they_are_allowed(path: Path) -> None:
@@ -249,23 +249,23 @@ async def test_images_are_refused_unless_they_are_allowed(path: Path) -> None:
     for data, name in ((PNG, "deck.pdf"), (b"????", "a.JPG")):
         for document in both(path, data, name):
             with pytest.raises(DocumentTypeRefused, match="allow_images"):
-                await size_of(document)
-            async with document.prepare(max_size=None, allow_images=True) as content:
-                assert document.size(content)
+                await checked_size(document)
+            async with prepare(document, max_size=None, allow_images=True) as content:
+                assert size_of(document, content)
     for document in both(path, PDF, "a.png"):
-        assert await size_of(document) == len(PDF)
+        assert await checked_size(document) == len(PDF)
 
 
 async def test_a_prepared_document_says_what_it_is(path: Path) -> None:
     """Name, type and size for receipts and events; a snapshot to tell a changed file later."""
     document = Document.from_path(path, filename="a/b.pdf")
     assert (document.filename, document.content_type) == ("b.pdf", "application/pdf")
-    async with document.prepare(max_size=None, allow_images=False) as content:
-        assert document.size(content) == len(PDF)
+    async with prepare(document, max_size=None, allow_images=False) as content:
+        assert size_of(document, content) == len(PDF)
         assert content.snapshot.head == PDF
         before = content.snapshot.fingerprint
     os.utime(path, (1, 1))
-    async with document.prepare(max_size=None, allow_images=False) as content:
+    async with prepare(document, max_size=None, allow_images=False) as content:
         assert content.snapshot.fingerprint != before
 
 
@@ -280,7 +280,7 @@ class Reads:
         return b""
 
 
-def source_of(value: object) -> Any:
+def detected_source(value: object) -> Any:
     """Tell which kind of source a value is."""
     found = detect(value)
     return found.source if found else None
@@ -296,7 +296,7 @@ def test_a_wrapper_of_somebodys_own_is_read_through() -> None:
         file = io.BytesIO(b"secret")
 
     value = Decrypting(b"x")
-    assert source_of(value).shared.file is value
+    assert detected_source(value).shared.file is value
 
     class DecryptingUpload(StarletteUpload):
         async def read(self, size: int = -1) -> bytes:
@@ -307,15 +307,15 @@ def test_a_wrapper_of_somebodys_own_is_read_through() -> None:
         filename = "deck.pdf"
 
     for wrapper in (DecryptingUpload(io.BytesIO(b"secret")), DecryptingStream()):
-        assert source_of(wrapper).stream is wrapper
+        assert detected_source(wrapper).stream is wrapper
 
 
 async def test_aiofiles_and_anyio_are_read_by_what_they_wrap(tmp_path: Path) -> None:
     """So they go to many rooms at once, and their position stays."""
     for kind in ("aiofiles", "anyio"):
         async with opened(kind, LARGE, tmp_path) as document:
-            assert isinstance(source_of(document.value), OpenFileSource)
-            assert Document.of(document.value).filename == "deck.pdf"
+            assert isinstance(detected_source(document.value), OpenFileSource)
+            assert as_document(document.value).filename == "deck.pdf"
             contents: list[bytes] = []
 
             async def upload(value: Any, contents: list[bytes]) -> None:
@@ -356,9 +356,9 @@ def starlette(filename: str | None, kind: str | None) -> StarletteUpload:
 )
 def test_an_upload_says_its_name_and_type(upload: Any) -> None:
     """What the caller says wins."""
-    document = Document.of(upload)
+    document = as_document(upload)
     assert (document.filename, document.content_type) == ("deck.pdf", "application/x-slides")
-    document = Document.of(upload, filename="other.doc", content_type="text/plain")
+    document = as_document(upload, filename="other.doc", content_type="text/plain")
     assert (document.filename, document.content_type) == ("other.doc", "text/plain")
 
 
@@ -369,7 +369,7 @@ def test_an_unusable_type_is_guessed(kind: Any) -> None:
     """One that says nothing, or cannot stand in a header."""
     upload = starlette("deck.pdf", None)
     upload.__dict__["headers"] = {"content-type": kind}
-    assert Document.of(upload).content_type == "application/pdf"
+    assert as_document(upload).content_type == "application/pdf"
 
 
 def test_a_file_says_its_name(path: Path) -> None:
@@ -385,11 +385,11 @@ def test_an_unusable_name_must_be_given(name: Any) -> None:
     file = io.BytesIO(PDF)
     file.name = name
     with pytest.raises(InvalidInput, match="filename is needed") as caught:
-        Document.of(file)
+        as_document(file)
     assert (caught.value.field, "deck.pdf" in caught.value.fix) == ("filename", True)
-    assert Document.of(file, filename="deck.pdf").filename == "deck.pdf"
+    assert as_document(file, filename="deck.pdf").filename == "deck.pdf"
     with pytest.raises(InvalidInput, match="filename is needed"):
-        Document.of(starlette(None, "application/pdf"))
+        as_document(starlette(None, "application/pdf"))
 
 
 # --- what is refused -----------------------------------------------------------------------------
@@ -407,7 +407,7 @@ def test_an_unusable_name_must_be_given(name: Any) -> None:
 def test_text_files_are_refused(path: Path, make: Any) -> None:
     """Their bytes are unknown; the error says how to open them."""
     with make(path) as file:
-        for use in (Document.of, Document.from_file):
+        for use in (as_document, Document.from_file):
             with pytest.raises(TypeError, match=r"document is a text file \(got .*'rb'"):
                 use(file, filename="deck.pdf")
         with pytest.raises(TypeError, match="text file"):
@@ -418,7 +418,7 @@ async def test_asynchronous_text_files_are_refused(path: Path) -> None:
     """Whatever wraps them."""
     async with await anyio.open_file(path, encoding="utf-8") as file:
         with pytest.raises(TypeError, match="text file"):
-            Document.of(file)
+            as_document(file)
 
 
 def closed(file: Any) -> Any:
@@ -431,7 +431,7 @@ def test_closed_files_are_refused(path: Path) -> None:
     """Before anything is asked of them."""
     for file in (closed(path.open("rb")), closed(io.BytesIO(PDF))):
         with pytest.raises(InvalidInput, match="is a closed file") as caught:
-            Document.of(file, filename="deck.pdf")
+            as_document(file, filename="deck.pdf")
         assert caught.value.field == "document"
         assert "keep it open" in caught.value.fix
 
@@ -449,7 +449,7 @@ def test_closed_uploads_are_refused(make: Any) -> None:
     upload = make()
     (upload.stream if isinstance(upload, FileStorage) else upload.file).close()
     with pytest.raises(InvalidInput, match="request is over") as caught:
-        Document.of(upload)
+        as_document(upload)
     assert "handler" in caught.value.fix
 
 
@@ -460,5 +460,5 @@ def test_files_for_writing_are_refused(path: Path, buffering: int) -> None:
         path.open("ab", buffering=buffering) as file,
         pytest.raises(InvalidInput, match="writing only"),
     ):
-        Document.of(file)
+        as_document(file)
     assert path.read_bytes() == PDF

@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
+from meeting_async._documents.document import size_of
 from meeting_async.errors import DocumentUnreadable
 from support.interruptions import cancelled_by_scope, cancelled_natively
 from support.leaks import descriptors, temporary_files, threads_idle
@@ -68,7 +69,7 @@ async def test_every_attempt_sends_the_rest_of_it(
                 assert await attempt(prepared) == document.content
                 assert descriptors() <= before  # a pipe's other end may be closed by now
                 assert position(document) == stands
-            assert prepared.document.size(prepared.content) == (
+            assert size_of(prepared.document, prepared.content) == (
                 None if kind == "link" else len(document.content)
             )
             assert prepared.is_consumed is (kind == "stream sent as it comes")

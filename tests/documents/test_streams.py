@@ -494,7 +494,7 @@ def _slow_down(stream: Any) -> None:
 
 _MEMORY = """
 import anyio, os, resource, sys, tempfile, threading
-from meeting_async._documents.document import Document
+from meeting_async._documents.document import Document, as_document, form_of, prepare
 
 MEGABYTES = 100
 piece = os.urandom(1_000_000)
@@ -509,12 +509,12 @@ def document(kind):
     if kind == "passed":
         size = MEGABYTES * len(piece)
         return Document.from_stream(produce(), "deck.pdf", size=size, replayable=False)
-    return Document.of(kind, filename="deck.pdf")
+    return as_document(kind, filename="deck.pdf")
 
 async def main(kind):
     made = document(kind)
-    async with made.prepare(max_size=None, allow_images=True) as content:
-        body = made.multipart_body(content, "b" * 32)
+    async with prepare(made, max_size=None, allow_images=True) as content:
+        body = form_of(made, content, "b" * 32)
         async for chunk in body:
             pass
         body.close()

@@ -45,7 +45,9 @@ async def uploads_of(
 
 
 @asynccontextmanager
-async def working(app: procrastinate.App, uploads: WhiteboardUploads) -> AsyncIterator[None]:
+async def working(
+    app: procrastinate.App, uploads: WhiteboardUploads, **options: Any
+) -> AsyncIterator[None]:
     """Run a worker; at the end it is stopped, and stops."""
     worker = asyncio.create_task(
         app.run_worker_async(
@@ -54,6 +56,7 @@ async def working(app: procrastinate.App, uploads: WhiteboardUploads) -> AsyncIt
             listen_notify=False,
             install_signal_handlers=False,
             update_heartbeat_interval=0.5,
+            **options,
         )
     )
     try:
@@ -116,3 +119,27 @@ async def test_a_lock_that_is_never_released(
             report = await ended(uploads, 3 + MARGIN)
         assert (report.accepted, report.total) == (2, 2)
     assert len(server.rooms["room01"].received) == 2
+
+
+async def test_a_worker_that_cancels_its_jobs_at_once(
+    postgres: PostgresServer, server: MeetingServer, tmp_path: Path
+) -> None:
+    """An upload that the server had accepted by then is not sent again by the next worker."""
+    dsn = postgres.new_database()
+    (tmp_path / "deck.pdf").write_bytes(b"%PDF-1.7\n")
+    is_leaving = asyncio.Event()
+
+    async def leave() -> None:
+        is_leaving.set()
+        await asyncio.sleep(12)
+
+    async with uploads_of(dsn, server.url, leave) as (app, uploads):
+        await app.schema_manager.apply_schema_async()
+        await uploads.apply_schema()
+        await uploads.defer("room01", tmp_path / "deck.pdf")
+        async with working(app, uploads, shutdown_graceful_timeout=0):
+            await asyncio.wait_for(is_leaving.wait(), 20)
+        async with working(app, uploads):
+            report = await ended(uploads, 3 + MARGIN)
+    assert (report.accepted, report.total) == (1, 1)
+    assert len(server.rooms["room01"].received) == 1

@@ -317,7 +317,7 @@ async def test_closing_ends_who_waits_for_a_place() -> None:
             async with anyio.create_task_group() as group:
                 for _ in range(3):
                     group.start_soon(send)
-                await until(lambda: peer.requests)
+                await until(lambda: peer.requests and "with 3 requests" in repr(transport))
                 await transport.aclose()
     assert sorted(ended) == ["ConnectFailed", "ConnectFailed", "ConnectionLost"]
     assert peer.connected == 1

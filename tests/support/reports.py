@@ -18,7 +18,7 @@ def report_of(outcomes: Iterable[UploadOutcome], **totals: Any) -> BatchReport:
     """Add outcomes up; unless told otherwise the batch ended with the last of them."""
     report = BatchReport(**totals)
     for one in outcomes:
-        report.add(one)
+        report._add(one)
     ends = [one.started + one.seconds for one in report.outcomes]
     report.seconds = report.seconds or max(ends, default=0.0)
     return report

@@ -30,7 +30,7 @@ from quart.datastructures import FileStorage as QuartUpload
 from starlette.datastructures import UploadFile as StarletteUpload
 from werkzeug.datastructures import FileStorage
 
-from meeting_async._documents.document import Document
+from meeting_async._documents.document import Document, as_document, form_of, prepare
 from meeting_async._documents.multipart_body import MultipartBody
 from meeting_async._documents.source import PreparedSource
 
@@ -73,7 +73,7 @@ class Prepared:
     @asynccontextmanager
     async def open_form(self, boundary: str) -> AsyncGenerator[tuple[bytes, MultipartBody]]:
         """Make the form of an attempt."""
-        with contextlib.closing(self.document.multipart_body(self.content, boundary)) as body:
+        with contextlib.closing(form_of(self.document, self.content, boundary)) as body:
             yield body.content_type, body
 
 
@@ -81,7 +81,7 @@ class Prepared:
 async def prepared_document(value: Any, **checks: Any) -> AsyncGenerator[Prepared]:
     """Prepare a value as an upload does."""
     document, checks = named(value), {"max_size": None, "allow_images": True, **checks}
-    async with document.prepare(**checks) as content:
+    async with prepare(document, **checks) as content:
         yield Prepared(document, content)
 
 
@@ -107,7 +107,7 @@ async def uploaded(value: Any, attempts: int = 1, **checks: Any) -> bytes:
 def named(value: Any) -> Document:
     """Make a document of a value; links and documents have names."""
     is_document = isinstance(value, Document)
-    return value if is_document else Document.of(value, filename="deck.pdf")
+    return value if is_document else as_document(value, filename="deck.pdf")
 
 
 # --- kinds ---------------------------------------------------------------------------------------

@@ -51,6 +51,15 @@ def server() -> MeetingServer:
     return server
 
 
+def test_a_connection_that_comes_while_it_stops(server: MeetingServer) -> None:
+    """It is closed, and nothing is said of it: no warning, no traceback of asyncio."""
+    for _ in range(30):
+        with server.run() as url:
+            for _ in range(3):
+                connect(url).close()
+    gc.collect()
+
+
 def until(condition: Callable[[], object]) -> None:
     """Wait until the server's thread has come so far."""
     deadline = time.monotonic() + 20

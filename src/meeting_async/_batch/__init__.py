@@ -2,5 +2,6 @@
 
 ``batch.py`` starts jobs and counts outcomes, ``flow.py`` reads jobs and passes outcomes on,
 ``job_runner.py`` runs one job, ``scheduler.py`` decides which job is next, ``sqlite_journal.py``
-stores their states. ``_delivery`` uploads one document.
+stores their states. ``deliver.py`` is what a batch and a queue have in common: it delivers one job
+and makes its outcome. ``_delivery`` uploads one document.
 """

@@ -6,7 +6,6 @@ import contextlib
 import contextvars
 import os
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Generator, Iterable, Sized
-from functools import partial
 from types import TracebackType
 from typing import NoReturn, Self
 
@@ -23,24 +22,14 @@ from meeting_async._batch.failures import (
     is_stray,
     one_of,
 )
-from meeting_async._batch.flow import Flow, Held, Jobs, OutcomeIterator, held_by, read
-from meeting_async._batch.job_runner import BatchState, JobRunner
+from meeting_async._batch.flow import Flow, Jobs, OutcomeIterator, held_by, read
+from meeting_async._batch.job_runner import BatchState, JobRunner, QueuedJob
 from meeting_async._batch.jobs import BatchReport, UploadJob, UploadOutcome
-from meeting_async._batch.journal import Registration, opened, register
+from meeting_async._batch.journal import opened, register
 from meeting_async._batch.options import BatchOptions, with_delivery
 from meeting_async._batch.scheduler import Scheduler
 from meeting_async._batch.sqlite_journal import SqliteJournal
 from meeting_async._delivery.session import Options, Session
-
-
-@attrs.frozen
-class _Queued:
-    """A job that was read."""
-
-    index: int
-    job: UploadJob
-    held: Held | None
-    registration: Registration | None = None
 
 
 class Batch:
@@ -60,13 +49,12 @@ class Batch:
             raise TypeError(f"jobs must be an iterable or async iterable of UploadJob, not {kind}")
         self._jobs = jobs
         self._report = BatchReport(keep=batch_options.keep_outcomes)
-        self._scheduler = Scheduler(self._begin)
+        self._scheduler = Scheduler[QueuedJob](self._begin)
         self._state = BatchState(
             session=session,
             options=with_delivery(options, batch_options.on_unknown),
             batch_options=batch_options,
             scheduler=self._scheduler,
-            stop=self.stop,
         )
         self._flow = Flow(batch_options.window)
         self._lifetime: contextlib.AbstractAsyncContextManager[None] | None = None
@@ -192,7 +180,7 @@ class Batch:
                 session.put_in_doubt(room_id, anyio.current_time() - ago)
 
     def _end_if_complete(self) -> None:
-        if self._is_read and not self._running and not len(self._scheduler):
+        if self._is_read and not self._flow.jobs:
             self._end()
 
     def _end(self) -> None:
@@ -233,7 +221,7 @@ class Batch:
     async def _take_in(self, index: int, job: UploadJob) -> None:
         if not isinstance(job, UploadJob):
             raise TypeError(f"job {index} must be an UploadJob, not {type(job).__name__}")
-        queued = _Queued(index, job, held_by(job))
+        queued = QueuedJob(index, job, held_by(job))
         try:
             await self._flow.enter(queued.held)
             if self._stop_error is None and self._state.journal is not None:
@@ -253,41 +241,34 @@ class Batch:
 
     # --- running ---------------------------------------------------------------------------------
 
-    def _begin(self, room: str, queued: _Queued) -> None:
+    def _begin(self, room: str, queued: QueuedJob) -> None:
         """Start a job that has a permit."""
         assert self._tasks is not None  # noqa: S101 - jobs are read in a task of it
-        doomed: list[_Queued] = []
-        runner = JobRunner(
-            queued.index,
-            queued.job,
-            self._state,
-            queued.registration,
-            when_ended=partial(self._leave_room, room, doomed),
-        )
+        runner = JobRunner(queued, self._state)
         self._running.add(runner)
         # Not with the context of the job that released its permit.
-        self._context.run(self._tasks.start_soon, self._run, runner, room, queued, doomed)
+        self._context.run(self._tasks.start_soon, self._run, runner, room)
 
-    async def _run(
-        self, runner: JobRunner, room: str, queued: _Queued, doomed: list[_Queued]
-    ) -> None:
-        """Run a job; then count it, and skip the jobs that would have the same error."""
-        try:
-            await runner.run()
-        finally:
-            self._running.remove(runner)
-            if runner.outcome is not None:
-                self._account(runner.outcome, queued)
-                self._skip(doomed, runner.outcome.error)
-            self._skip(self._doomed_by(runner.journal.error, room), runner.journal.error)
-            self._end_if_complete()
-
-    def _leave_room(self, room: str, doomed: list[_Queued], outcome: UploadOutcome) -> None:
-        """Let the room's next job begin, unless it would have the same error."""
-        doomed += self._doomed_by(outcome.error, room)
+    async def _run(self, runner: JobRunner, room: str) -> None:
+        """Run a job, let the room's next one begin, wait for the journal, and count the job."""
+        outcome, interruption = await runner.run()
+        if interruption is not None and self._stop_error is None:
+            self.stop()
+        doomed, failure = self._doomed_by(outcome.error, room), None
         self._scheduler.finish(room)
+        runner.release_permit()
+        try:
+            failure = await runner.record(outcome)
+        finally:  # Not before: after a crash the next run must know what this one has told.
+            self._running.remove(runner)
+            self._account(outcome, runner.queued)
+            self._skip(doomed, outcome.error)
+            self._skip(self._doomed_by(failure, room), failure)
+            self._end_if_complete()
+        if interruption is not None:
+            raise interruption
 
-    def _doomed_by(self, error: Exception | None, room: str) -> list[_Queued]:
+    def _doomed_by(self, error: Exception | None, room: str) -> list[QueuedJob]:
         """Remove the jobs from the queues that would have the same error."""
         state = self._state
         max_outage = state.options.retry.max_outage
@@ -296,7 +277,7 @@ class Batch:
             return self._stop(error)
         return self._scheduler.drop(room) if ends_room(error) else []
 
-    def _stop(self, error: Exception) -> list[_Queued]:
+    def _stop(self, error: Exception) -> list[QueuedJob]:
         """Start no new upload and stop waits; return the jobs that have not begun."""
         self._stop_error = self._stop_error or error
         if self._reading is not None and not isinstance(self._jobs, Sized):
@@ -305,22 +286,13 @@ class Batch:
             runner.stop()
         return self._scheduler.drop_all()
 
-    def _skip(self, jobs: Iterable[_Queued], error: Exception | None) -> None:
+    def _skip(self, jobs: Iterable[QueuedJob], error: Exception | None) -> None:
         """Count jobs that are skipped."""
         for queued in jobs:
-            outcome = UploadOutcome(
-                index=queued.index,
-                room_id=queued.job.room_id,
-                document=queued.job.label,
-                status="skipped",
-                error=error,
-                key=queued.job.key,
-                started=anyio.current_time() - self._state.began,
-            )
-            self._account(outcome, queued)
+            self._account(self._state.new_run(queued).skipped(error), queued)
 
-    def _account(self, outcome: UploadOutcome, queued: _Queued) -> None:
+    def _account(self, outcome: UploadOutcome, queued: QueuedJob) -> None:
         drop_tracebacks(outcome.error)
-        self._report.add(outcome)
+        self._report._add(outcome)  # noqa: SLF001 - ours
         self._report.seconds = anyio.current_time() - self._state.began
         self._flow.leave(queued.held, outcome)

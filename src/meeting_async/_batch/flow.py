@@ -12,13 +12,14 @@ import anyio.lowlevel
 import attrs
 
 from meeting_async._batch.jobs import UploadJob, UploadOutcome
-from meeting_async._documents.document import Document
+from meeting_async._documents.document import Document, source_of
 from meeting_async._documents.source import BytesSource
 
 Jobs = Iterable[UploadJob] | AsyncIterable[UploadJob]
 
 MAX_BYTES_AHEAD = 64 * 1024**2
-"""Largest number of bytes of documents, given as ``bytes``, that are read ahead."""
+"""Largest number of bytes of documents, given as ``bytes``, that are read ahead. Without a limit a
+generator that makes 10,000 documents, the default window, would have all of them in memory."""
 
 JOBS_PER_STEP = 64
 """Jobs that are read from a list or generator before other tasks can run."""
@@ -47,14 +48,16 @@ async def read(jobs: Jobs) -> AsyncGenerator[UploadJob, None]:
 
 
 Held = tuple[int, int]
-"""Identity and size of bytes in memory. Jobs that have them in common keep them once."""
+"""Identity and size of bytes in memory. Jobs that have them in common keep them once; otherwise one
+document for many rooms would soon stop the reading, and only a few rooms would get it at a time."""
 
 
 def held_by(job: UploadJob) -> Held | None:
     """Return what a job keeps in memory, besides its own few hundred bytes."""
     document = job.document
-    if isinstance(document, Document) and isinstance(document.source, BytesSource):
-        document = document.source.data
+    if isinstance(document, Document):
+        source = source_of(document)
+        document = source.data if isinstance(source, BytesSource) else b""
     return (id(document), len(document)) if isinstance(document, bytes | bytearray) else None
 
 
@@ -73,7 +76,8 @@ class Flow:
     """How many jobs keep each document that is in memory."""
     _untaken: deque[UploadOutcome] = attrs.field(factory=deque, init=False)
     iterators: WeakSet[OutcomeIterator] = attrs.field(factory=WeakSet, init=False)
-    """Iterators that are still in use: a loop that is left early drops its own."""
+    """Iterators that are still in use. A loop that is left early only drops its own, and the
+    outcomes of a long batch must not wait for it in memory."""
     _is_keeping: bool = attrs.field(default=True, init=False)
     """Whether outcomes are kept for iterators that are made later."""
     _has_ended: bool = attrs.field(default=False, init=False)

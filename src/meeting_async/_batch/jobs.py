@@ -10,7 +10,7 @@ import attrs
 
 from meeting_async import _models
 from meeting_async._documents.detect import Uploadable
-from meeting_async._documents.document import Document
+from meeting_async._documents.document import Document, as_document
 from meeting_async._models import Attempt, UploadReceipt, Verdict
 from meeting_async._protocol.multipart import file_name
 from meeting_async.errors import BatchFailed
@@ -35,15 +35,15 @@ class UploadJob:
     """Identity of the job in a journal, such as the primary key of a database row; unique in a
     batch. Without a key the identity is room, document and name. Events have it, too."""
 
-    @property
-    def label(self) -> str:
-        """Name of the document as far as it is known without looking at it; else ``""``."""
-        try:
-            if isinstance(self.filename, str):
-                return file_name(self.filename)
-            return Document.of(self.document, content_type=self.content_type).filename
-        except Exception:  # noqa: BLE001 - foreign objects may raise anything when they are asked
-            return ""
+
+def label_of(job: UploadJob) -> str:
+    """Return the name of a job's document, if it is known without looking at it; else ``""``."""
+    try:
+        if isinstance(job.filename, str):
+            return file_name(job.filename)
+        return as_document(job.document, content_type=job.content_type).filename
+    except Exception:  # noqa: BLE001 - foreign objects may raise anything when they are asked
+        return ""
 
 
 @attrs.frozen(kw_only=True)
@@ -129,7 +129,7 @@ class BatchReport:
     _outcomes: list[UploadOutcome] = attrs.field(factory=list, init=False)
     _first_bad: UploadOutcome | None = attrs.field(default=None, init=False)
 
-    def add(self, outcome: UploadOutcome) -> None:
+    def _add(self, outcome: UploadOutcome) -> None:
         """Add a job that has ended."""
         self._counts[outcome.status] += 1
         self.bytes_sent += outcome.bytes_sent

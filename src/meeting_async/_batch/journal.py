@@ -24,7 +24,7 @@ import anyio
 import attrs
 
 from meeting_async._batch.jobs import UploadJob
-from meeting_async._documents.document import Document
+from meeting_async._documents.document import Document, as_document, size_of, source_of
 from meeting_async._documents.files import PathSource
 from meeting_async._documents.source import BytesSource, PreparedSource
 from meeting_async._log import logger
@@ -63,20 +63,6 @@ class JournalEntry:
     """Seconds since it was last sent."""
     fingerprint: str | None = None
     """Fingerprint of its file when it was last sent."""
-
-
-class JobRecord(Protocol):
-    """The part of a :class:`Journal` that a running job needs."""
-
-    async def mark_sending(
-        self, entry: JournalEntry, size: int | None, fingerprint: str | None
-    ) -> None:
-        """See :meth:`Journal.mark_sending`."""
-        ...
-
-    async def record(self, entry: JournalEntry, state: State, reason: str | None) -> None:
-        """See :meth:`Journal.record`."""
-        ...
 
 
 @runtime_checkable
@@ -165,10 +151,11 @@ def check_key(key: object) -> None:
 def _origin(document: Document) -> tuple[str, str]:
     if document.link is not None:  # its query may be a credential
         return "link", hashlib.sha256(document.link.encode()).hexdigest()
-    if isinstance(document.source, BytesSource):
-        return "bytes", hashlib.sha256(document.source.data).hexdigest()
-    if isinstance(document.source, PathSource):
-        return "path", document.source.path
+    source = source_of(document)
+    if isinstance(source, BytesSource):
+        return "bytes", hashlib.sha256(source.data).hexdigest()
+    if isinstance(source, PathSource):
+        return "path", source.path
     return "stream", ""
 
 
@@ -177,21 +164,57 @@ def current_fingerprint(document: Document) -> str | None:
 
     It blocks. A file that was only touched counts as changed.
     """
-    if not isinstance(document.source, PathSource):
+    source = source_of(document)
+    if not isinstance(source, PathSource):
         return None
     try:
-        status = Path(document.source.path).stat()
+        status = Path(source.path).stat()
     except (OSError, ValueError):
         return None
     return f"{status.st_size} bytes, {status.st_mtime_ns}"
+
+
+def sent_version(document: Document, content: PreparedSource) -> tuple[int | None, str | None]:
+    """Return size and fingerprint of a document that is being sent."""
+    fingerprint = None
+    if isinstance(source_of(document), PathSource):
+        size, _, _, modified, *_ = content.snapshot.fingerprint
+        fingerprint = f"{size} bytes, {modified}"
+    return size_of(document, content), fingerprint
+
+
+async def check_unchanged(entry: JournalEntry, document: Document) -> None:
+    """Check that a file is still the one that an earlier run sent.
+
+    Raises:
+        DocumentChanged: It has changed.
+
+    """
+    if entry.fingerprint is None:
+        return
+    current = await in_thread(partial(current_fingerprint, document))
+    if current not in {None, entry.fingerprint}:
+        change = "an earlier run of the batch sent the file as it was then"
+        fix = "to send this one too, give it another name or key, or use another journal"
+        raise DocumentChanged(document.filename, f"{change}; {fix}")
+
+
+_CERTAIN = {"ready", "accepted", "refused", "failed"}
+
+
+def doubt_of(entry: JournalEntry | None, window: float) -> UploadOutcomeUnknown | None:
+    """Return the unknown outcome of an earlier run, if there is one."""
+    if entry is None or entry.state in _CERTAIN:
+        return None
+    reason = f"{entry.sent_ago:,.0f} s ago an earlier run sent it and saw no answer"
+    free_in = max(0.0, window - entry.sent_ago)
+    return UploadOutcomeUnknown(reason, entry.size, entry.size, free_in)
 
 
 # --- the entry of one job ------------------------------------------------------------------------
 
 MAX_HASHED = 256 * 1024
 """Bytes that are hashed on the event loop's thread; more would block it too long."""
-
-_CERTAIN = {"ready", "accepted", "refused", "failed"}
 
 
 @attrs.frozen
@@ -211,13 +234,14 @@ async def register(journal: Journal | None, job: UploadJob) -> Registration:
 
     """
     room_id_bytes(job.room_id)
-    document = Document.of(job.document, filename=job.filename, content_type=job.content_type)
+    document = as_document(job.document, filename=job.filename, content_type=job.content_type)
     check_key(job.key)
     if journal is None:
         return Registration(document, None)
     describe = partial(journal_job, job.room_id, document, job.key)
-    data = document.source.data if isinstance(document.source, BytesSource) else b""
-    described = await in_thread(describe) if len(data) > MAX_HASHED else describe()
+    source = source_of(document)
+    is_large = isinstance(source, BytesSource) and len(source.data) > MAX_HASHED
+    described = await in_thread(describe) if is_large else describe()
     return Registration(document, journal.register(described))
 
 
@@ -272,60 +296,26 @@ class Patience:
 
 @attrs.define(eq=False)
 class JobJournal:
-    """What the journal says of one job, and what the job says to it.
+    """What a job of a batch tells the journal. Without a journal nothing happens."""
 
-    Without a journal nothing is known, and nothing happens.
-    """
-
-    journal: JobRecord | None
+    journal: Journal | None
     patience: Patience
     entry: JournalEntry | None = attrs.field(default=None, init=False)
-    error: JournalError | None = attrs.field(default=None, init=False)
-    """Why the journal does not have the outcome."""
     _is_marked: bool = attrs.field(default=False, init=False)
     """Whether the journal says that the document may have arrived."""
 
-    def doubt(self, window: float) -> UploadOutcomeUnknown | None:
-        """Return the unknown outcome of an earlier run, if there is one."""
-        entry = self.entry
-        if entry is None or entry.state in _CERTAIN:
-            return None
-        reason = f"{entry.sent_ago:,.0f} s ago an earlier run sent it and saw no answer"
-        free_in = max(0.0, window - entry.sent_ago)
-        return UploadOutcomeUnknown(reason, entry.size, entry.size, free_in)
-
-    async def find(self, entry: Awaitable[JournalEntry]) -> None:
+    async def find(self, entry: Awaitable[JournalEntry]) -> JournalEntry:
         """Wait for the job's entry."""
         with self.patience.wait(self.journal):
             self.entry = await entry
-
-    async def check_unchanged(self, document: Document) -> None:
-        """Check that a file is still the one that an earlier run sent.
-
-        Raises:
-            DocumentChanged: It has changed.
-
-        """
-        if self.entry is None or self.entry.fingerprint is None:
-            return
-        current = await in_thread(partial(current_fingerprint, document))
-        if current not in {None, self.entry.fingerprint}:
-            change = "an earlier run of the batch sent the file as it was then"
-            fix = "to send this one too, give it another name or key, or use another journal"
-            if self.entry.state == "accepted":
-                self.entry = None  # what is on record remains true
-            raise DocumentChanged(document.filename, f"{change}; {fix}")
+        return self.entry
 
     async def mark_sending(self, document: Document, content: PreparedSource) -> None:
         """Record that the document may arrive from now on."""
         if self.journal is not None and self.entry is not None:
             self._is_marked = True
-            fingerprint = None
-            if isinstance(document.source, PathSource):
-                size, _, _, modified, *_ = content.snapshot.fingerprint
-                fingerprint = f"{size} bytes, {modified}"
             with self.patience.wait(self.journal):
-                await self.journal.mark_sending(self.entry, document.size(content), fingerprint)
+                await self.journal.mark_sending(self.entry, *sent_version(document, content))
 
     async def unmark(self) -> None:
         """Record that nothing arrived; an unknown outcome of an earlier run remains."""
@@ -333,12 +323,9 @@ class JobJournal:
             await self.record("ready", None)
 
     async def record(self, state: State, reason: str | None) -> None:
-        """Record the outcome of the job. A failure to do so does not change the outcome."""
-        if self.journal is None or self.entry is None:
+        """Record the outcome of the job; a document that an earlier run delivered remains so."""
+        if self.journal is None or self.entry is None or self.entry.state == "accepted":
             return
-        try:
-            with self.patience.wait(self.journal, shield=True):
-                await self.journal.record(self.entry, state, reason)
-            self._is_marked = False
-        except JournalError as error:
-            self.error = error
+        with self.patience.wait(self.journal, shield=True):
+            await self.journal.record(self.entry, state, reason)
+        self._is_marked = False

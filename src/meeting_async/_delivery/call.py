@@ -15,7 +15,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_result
 
 from meeting_async import _events
 from meeting_async._clock import Clock, clock_of
-from meeting_async._delivery.observer import Observer, check_callback, finished_level, level_of
+from meeting_async._delivery.observer import Observer, check_callback
 from meeting_async._delivery.retry import AttemptResult, Done, RetryState, Stop, Wait
 from meeting_async._delivery.session import Options, Session, call_numbers
 from meeting_async._events import OnEvent
@@ -131,8 +131,7 @@ class Call:
 
     def emit(self, kind: type[_events.Event], **facts: Any) -> None:
         """Emit an event to the log, to ``on_event`` and to the observers of the session."""
-        if not self.observer.ignores(level_of(kind, is_warning=bool(facts.get("limit")))):
-            self.observer.emit(kind(**self._facts(), **facts))
+        self.observer.emit(kind, facts, self._facts)
 
     def emit_progress(self, sent: int, total: int) -> None:
         """Emit the progress of the document."""
@@ -234,20 +233,17 @@ class Call:
         locked_until = state.room.locked_until if state else None
         if locked_until is not None and verdict is not Verdict.ACCEPTED:
             self.session.seen_locked(self.room_id, locked_until)
-        if self.observer.ignores(finished_level(verdict, ours)):
-            return
         attempts, earlier, now = self.log.attempts, self._earlier, self.now()
-        event = _events.Finished(
-            **self._facts(),
+        self.emit(
+            _events.Finished,
             verdict=verdict,
             attempts=len(attempts) - len(earlier),
             seconds=now - self.began,
             bytes_sent=bytes_sent(attempts) - bytes_sent(earlier),
             bytes_resent=bytes_resent(attempts) - bytes_resent(earlier),
-            waited=self.retry_state.room.waited(now) if self.retry_state else 0.0,
+            waited=state.room.waited(now) if state else 0.0,
             error=ours,
         )
-        self.observer.emit(event)
 
 
 _LOST = {Verdict.NEVER_SENT, Verdict.PARTIAL, Verdict.UNKNOWN}
@@ -308,7 +304,7 @@ async def running(call: Call, timeout: float | None) -> AsyncGenerator[None, Non
             if timeout is None:
                 yield
             else:
-                async with _limited(call, _checked_seconds(timeout)):
+                async with _limited(call, checked_seconds(timeout)):
                     yield
     except Exception as error:
         if call.log.answer is not None:
@@ -338,7 +334,8 @@ async def _limited(call: Call, timeout: float) -> AsyncGenerator[None, None]:
         raise DeadlineExceeded(timeout, call.phase)
 
 
-def _checked_seconds(timeout: float) -> float:
+def checked_seconds(timeout: float) -> float:
+    """Return a caller's ``timeout``, which must be a positive number."""
     if type(timeout) not in {int, float} or not timeout > 0:
         problem, fix = "is not a positive number of seconds", "give seconds, or None for no limit"
         raise InvalidInput("timeout", short_repr(timeout), problem, fix)

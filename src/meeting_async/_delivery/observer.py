@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import anyio
@@ -15,7 +15,7 @@ from meeting_async._events import Event, OnEvent
 from meeting_async._log import logger
 from meeting_async._models import Verdict
 from meeting_async._text import short_repr
-from meeting_async.errors import ConfigurationError, MeetingError, UploadPutBack
+from meeting_async.errors import ConfigurationError, UploadPutBack
 
 PROGRESS_INTERVAL = 0.1
 """Seconds between two progress events of an attempt: ten per second look smooth."""
@@ -62,18 +62,24 @@ class Observer:
     observers: Sequence[OnEvent] = ()
     _next_progress: float = 0.0
 
-    def emit(self, event: Event) -> None:
-        """Log an event and pass it on."""
-        _log(event)
+    def emit(
+        self, kind: type[Event], facts: Mapping[str, Any], common: Callable[[], Mapping[str, Any]]
+    ) -> None:
+        """Make an event, log it and pass it on; an event that would go nowhere is not made.
+
+        ``common`` returns the facts that all events of the call have.
+        """
+        level = _level(kind, facts)
+        is_logged = level > 0 and logger.isEnabledFor(level)
+        if not is_logged and self.callback is None and not self.observers:
+            return
+        event = kind(**common(), **facts)
+        if is_logged:
+            _log(level, event)
         if self.callback is not None:
             _notify(self.callback, event)
         for observer in self.observers:
             _notify(observer, event)
-
-    def ignores(self, level: int) -> bool:
-        """Return whether an event of this level would go nowhere, so that it need not be made."""
-        is_logged = level and logger.isEnabledFor(level)
-        return self.callback is None and not self.observers and not is_logged
 
     def emit_progress(self, event: _events.BytesSent, *, is_last: bool) -> None:
         """Pass progress on, at most ten times a second, and less often to a slow callback."""
@@ -112,29 +118,22 @@ def _notify(callback: OnEvent, event: Event) -> None:
 _OBSERVER = {"action": "observer"}
 
 
-def level_of(kind: type[Event], *, is_warning: bool = False) -> int:
-    """Return the level at which such an event is logged; 0: not at all."""
-    return logging.WARNING if is_warning else _MESSAGES.get(kind, (0, ""))[0]
-
-
-def finished_level(verdict: Verdict, error: MeetingError | None) -> int:
-    """Return the level at which the end of a call is logged."""
-    if isinstance(error, UploadPutBack):
+def _level(kind: type[Event], facts: Mapping[str, Any]) -> int:
+    """Return the level at which an event is logged; 0: not at all."""
+    if facts.get("limit"):
+        return logging.WARNING
+    if kind is not _events.Finished:
+        return _MESSAGES.get(kind, (0, ""))[0]
+    if isinstance(facts["error"], UploadPutBack):
         return logging.INFO
-    return _FINISHED_LEVELS.get(verdict, logging.WARNING)
+    return _FINISHED_LEVELS.get(facts["verdict"], logging.WARNING)
 
 
-def _log(event: Event) -> None:
-    level, message = _MESSAGES.get(type(event), (0, ""))
-    if isinstance(event, _events.Finished):
-        level = finished_level(event.verdict, event.error)
-    limit = event.limit if isinstance(event, _events.RetryScheduled) else ""
-    if limit:
-        level = logging.WARNING
-    if level and logger.isEnabledFor(level):
-        facts = attrs.asdict(event, recurse=False)
-        named = (("room", event.room_id), ("document", event.document))
-        target = "".join(f", {kind} {name}" for kind, name in named if name is not None)
-        extra = {"action": type(event).__name__, **facts}
-        texts = {"target": target, "how_long": limit and f", {limit}"}
-        logger.log(level, message, facts | texts, extra=extra)
+def _log(level: int, event: Event) -> None:
+    facts = attrs.asdict(event, recurse=False)
+    named = (("room", event.room_id), ("document", event.document))
+    target = "".join(f", {kind} {name}" for kind, name in named if name is not None)
+    extra = {"action": type(event).__name__, **facts}
+    limit = facts.get("limit")
+    texts = {"target": target, "how_long": f", {limit}" if limit else ""}
+    logger.log(level, _MESSAGES[type(event)][1], facts | texts, extra=extra)

@@ -22,7 +22,7 @@ from meeting_async._delivery.retry import AttemptResult, RetrySafety, RetryState
 from meeting_async._delivery.room_locks import Place
 from meeting_async._delivery.room_wait import RoomWait
 from meeting_async._documents.detect import Uploadable
-from meeting_async._documents.document import Document
+from meeting_async._documents.document import Document, as_document, form_of, prepare, size_of
 from meeting_async._documents.multipart_body import MultipartBody
 from meeting_async._documents.source import PreparedSource
 from meeting_async._log import logger
@@ -88,16 +88,16 @@ async def upload_document(
     async with running(call, timeout):
         room = requests.room_id_bytes(room_id)
         _warn_of_unusual(room_id)
-        made = Document.of(document, filename=filename, content_type=content_type)
+        made = as_document(document, filename=filename, content_type=content_type)
         call.document = made.filename
         state = call.retry_state = _new_state(call, max_wait)
         # Before the document is prepared, which takes different times: first come, first served.
         with call.session.line_up(room_id) as place:
             call.phase = "reading the document"
-            async with made.prepare(
-                max_size=options.max_size_whiteboard_file, allow_images=options.allow_images
+            async with prepare(
+                made, max_size=options.max_size_whiteboard_file, allow_images=options.allow_images
             ) as content:
-                call.size = state.room.size = made.size(content)
+                call.size = state.room.size = size_of(made, content)
                 if options.check_link and made.link is not None:
                     call.phase = "checking the link"
                     await check_target(call.session, made.link, options)
@@ -335,7 +335,8 @@ class _Upload:
         call.emit(_events.AttemptStarted, attempt=len(call.log.attempts) + 1)
         sending = _Sending(call, self.content)
         try:
-            body = sending.body = self.document.multipart_body(
+            body = sending.body = form_of(
+                self.document,
                 self.content,
                 secrets.token_hex(16),
                 sending.progress,

@@ -45,7 +45,7 @@ class Document:
     number of rooms. A stream can be uploaded only once.
     """
 
-    source: Source | None = attrs.field(default=None, repr=False)
+    _source: Source | None = attrs.field(default=None, repr=False)
     link: str | None = attrs.field(
         default=None, repr=lambda link: repr(link_label(link)) if link else "None"
     )
@@ -55,8 +55,8 @@ class Document:
     """Media type of the file; guessed from the name's extension by the ``from_…`` methods."""
 
     def __attrs_post_init__(self) -> None:
-        if (self.source is None) == (self.link is None):
-            given = "neither" if self.source is None else "both"
+        if (self._source is None) == (self.link is None):
+            given = "neither" if self._source is None else "both"
             problem = "must be exactly one of a file and a link"
             raise InvalidInput("document", given, problem, "choose one")
 
@@ -165,27 +165,6 @@ class Document:
         return cls(None, url, link_label(url))
 
     @classmethod
-    def of(
-        cls, value: object, *, filename: str | None = None, content_type: str | None = None
-    ) -> Document:
-        """Make a document from any argument of ``upload_whiteboard_file``.
-
-        Raises:
-            TypeError: It cannot be uploaded.
-            InvalidInput: It cannot be used as it is, or it has no name.
-
-        """
-        if isinstance(value, Document):
-            return value.renamed(filename, content_type)
-        detected = detect(value)
-        if detected is None:
-            raise TypeError(
-                "document must be a path, bytes, an open binary file, an async iterable of bytes "
-                f"or a Document (from_link, from_stream ...), not {type(value).__name__}"
-            )
-        return cls._detected(detected, filename, content_type)
-
-    @classmethod
     def _detected(cls, detected: Detected, filename: str | None, content_type: str | None) -> Self:
         """Add name and media type to what was detected; those of the caller win."""
         given = detected.name if filename is None else filename
@@ -214,56 +193,89 @@ class Document:
         kind = self.content_type if content_type is None else media_type(content_type)
         return attrs.evolve(self, filename=name, content_type=kind)
 
-    @asynccontextmanager
-    async def prepare(
-        self, *, max_size: int | None, allow_images: bool
-    ) -> AsyncGenerator[PreparedSource, None]:
-        """Prepare for one upload: take a snapshot, check the limits, spool a stream.
 
-        A spool is deleted when the block ends.
+# --- for the library itself ----------------------------------------------------------------------
 
-        Raises:
-            DocumentError: It cannot be read, or must not be uploaded.
-            ResourceExhausted: This machine has no file descriptor left.
 
-        """
-        if self.source is None:
-            yield BytesContent((self.link or "").encode("ascii"))
-            return
-        async with self.source.prepare(self.filename, max_size) as content:
-            snapshot = content.snapshot
-            if snapshot.size == 0 and snapshot.start:
-                raise _nothing_left(self.filename, snapshot.start)
-            check_size(self.filename, snapshot.size, max_size)
-            if not allow_images:
-                check_type(self.filename, snapshot.head)
-            yield content
+def as_document(
+    value: object, *, filename: str | None = None, content_type: str | None = None
+) -> Document:
+    """Make a document from any argument of ``upload_whiteboard_file``.
 
-    def size(self, content: PreparedSource) -> int | None:
-        """Bytes of the document; ``None`` for a link."""
-        return content.snapshot.size if self.link is None else None
+    Raises:
+        TypeError: It cannot be uploaded.
+        InvalidInput: It cannot be used as it is, or it has no name.
 
-    def multipart_body(
-        self,
-        content: PreparedSource,
-        boundary: str,
-        progress: Callable[[int], None] | None = None,
-        before_end: Callable[[], Awaitable[None]] | None = None,
-        now: Clock = anyio.current_time,
-    ) -> MultipartBody:
-        """Make the form of one attempt; close it at the attempt's end.
+    """
+    if isinstance(value, Document):
+        return value.renamed(filename, content_type)
+    detected = detect(value)
+    if detected is None:
+        raise TypeError(
+            "document must be a path, bytes, an open binary file, an async iterable of bytes "
+            f"or a Document (from_link, from_stream ...), not {type(value).__name__}"
+        )
+    return Document._detected(detected, filename, content_type)  # noqa: SLF001 - of this module
 
-        ``progress`` is called after each chunk with the bytes of the document that were sent.
-        ``before_end`` is awaited after the document's last byte, before the closing boundary. The
-        document is opened when the form is first read.
-        """
-        name = self.filename
-        if self.link is not None:
-            plan = link_form(self.link, boundary=boundary)
-        else:
-            kind = self.content_type or _media_type(name, None)
-            plan = document_form(name, kind, content.snapshot.size, boundary=boundary)
-        return MultipartBody(plan, name, content.open, progress, before_end, now)
+
+def source_of(document: Document) -> Source | None:
+    """Return where a document comes from; ``None`` for a link."""
+    return document._source  # noqa: SLF001 - of this module
+
+
+@asynccontextmanager
+async def prepare(
+    document: Document, *, max_size: int | None, allow_images: bool
+) -> AsyncGenerator[PreparedSource, None]:
+    """Prepare a document for one upload: take a snapshot, check the limits, spool a stream.
+
+    A spool is deleted when the block ends.
+
+    Raises:
+        DocumentError: It cannot be read, or must not be uploaded.
+        ResourceExhausted: This machine has no file descriptor left.
+
+    """
+    source = source_of(document)
+    if source is None:
+        yield BytesContent((document.link or "").encode("ascii"))
+        return
+    async with source.prepare(document.filename, max_size) as content:
+        snapshot = content.snapshot
+        if snapshot.size == 0 and snapshot.start:
+            raise _nothing_left(document.filename, snapshot.start)
+        check_size(document.filename, snapshot.size, max_size)
+        if not allow_images:
+            check_type(document.filename, snapshot.head)
+        yield content
+
+
+def size_of(document: Document, content: PreparedSource) -> int | None:
+    """Bytes of a document; ``None`` for a link."""
+    return content.snapshot.size if document.link is None else None
+
+
+def form_of(
+    document: Document,
+    content: PreparedSource,
+    boundary: str,
+    progress: Callable[[int], None] | None = None,
+    before_end: Callable[[], Awaitable[None]] | None = None,
+    now: Clock = anyio.current_time,
+) -> MultipartBody:
+    """Make the form of one attempt; close it at the attempt's end.
+
+    ``progress`` is called after each chunk with the bytes of the document that were sent.
+    ``before_end`` is awaited after the document's last byte, before the closing boundary. The
+    document is opened when the form is first read.
+    """
+    name = document.filename
+    if document.link is not None:
+        plan = link_form(document.link, boundary=boundary)
+    else:
+        kind = document.content_type or _media_type(name, None)
+        plan = document_form(name, kind, content.snapshot.size, boundary=boundary)
+    return MultipartBody(plan, name, content.open, progress, before_end, now)
 
 
 _MEDIA_TYPES = {

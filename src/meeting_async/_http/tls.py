@@ -43,6 +43,10 @@ class Tls:
             self._take_in()
         await self._send_records()
 
+    def certificate(self) -> dict[str, object]:
+        """Return the server's certificate as ``ssl`` reads it; empty if it was not verified."""
+        return dict(self._openssl.getpeercert() or {})
+
     def encrypt(self, data: memoryview) -> int:
         """Make records of ``data``; return of how many bytes.
 

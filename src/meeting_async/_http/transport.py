@@ -6,10 +6,11 @@ import importlib
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+import anyio
 import anyio.lowlevel
 
 from meeting_async._clock import is_gone
-from meeting_async._http.origins import Certificate, Origins, Verify
+from meeting_async._http.origins import Certificate, Origin, Origins, Verify
 from meeting_async._models import Reply, Request
 from meeting_async._text import short_repr
 from meeting_async._threads import in_thread
@@ -127,6 +128,17 @@ class HttpTransport:
 
         self._connections = Connections(self._origins, self._max_connections)
         return self._connections
+
+
+async def origin_of(transport: HttpTransport, url: str) -> Origin:
+    """Return how a transport reaches the server of a URL.
+
+    Raises:
+        ConfigurationError: Certificates cannot be loaded, or a proxy cannot be used.
+
+    """
+    origin, _ = await transport._origins.locate(url, anyio.Lock())  # noqa: SLF001 - its own module
+    return origin
 
 
 _ENGINE = "meeting_async._http.connections"

@@ -5,13 +5,16 @@ A command imports most of its code only when it is called, so that ``--help`` is
 
 from __future__ import annotations
 
+import difflib
 import re
 import traceback
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from itertools import takewhile
 
 from cyclopts import App, CycloptsError, Parameter
 
 from meeting_async.cli.batch import batch
+from meeting_async.cli.check import check
 from meeting_async.cli.console import PROGRAM, Output, prepared_streams
 from meeting_async.cli.demo import demo
 from meeting_async.cli.options import DEFAULTS
@@ -27,6 +30,7 @@ Server and credentials come from the environment: MEETING_BASE_URL,
 MEETING_API_KEY and MEETING_API_SECRET (or MEETING_API_SECRET_FILE). Optional:
 MEETING_MAX_SIZE_WHITEBOARD_FILE, such as 30MiB, and MEETING_ALLOW_PLAINTEXT=1.
 
+Do address, key and secret work? {PROGRAM} check
 Without a server, try: {PROGRAM} demo
 To run a server on this machine: {PROGRAM} serve
 For completion in your shell: {PROGRAM} --install-completion
@@ -57,7 +61,7 @@ app: App = App(
     suppress_keyboard_interrupt=False,
 )
 app.register_install_completion_command(help="Install completion for the current shell.")
-for _command in (demo, serve, room, batch, queue):
+for _command in (demo, serve, check, room, batch, queue):
     app.command(_command)
 app.command(upload, usage=f"Usage: {PROGRAM} upload [OPTIONS] ROOM_ID FILE...")
 
@@ -68,6 +72,7 @@ def run(argv: Sequence[str]) -> int:
     output = Output(as_json="--json" in argv)
     with prepared_streams(output, debug=debug):
         try:
+            _check_options(argv)
             command, given, wanted = app.parse_args(argv, exit_on_error=False, print_error=False)
             server = given.arguments.get("common", DEFAULTS).server
             code = command(*given.args, **given.kwargs, **dict.fromkeys(wanted, output))
@@ -82,6 +87,33 @@ def run(argv: Sequence[str]) -> int:
                 traceback.print_exc()
             return _ended_by(error, argv, output, server)
     return code if isinstance(code, int) else output.code()
+
+
+_ELSEWHERE = {
+    ("upload", name): f"`{PROGRAM} batch FOLDER` sends a folder (FOLDER/ROOM_ID/file)"
+    for name in ("-r", "-R", "--recursive")
+}
+"""What to use instead of an option of other programs, by command and option."""
+
+
+def _check_options(argv: Sequence[str]) -> None:
+    """Refuse options that do not exist, which would be taken for paths, up to ``--``."""
+    commands, apps, words = app.parse_commands(argv)
+    if not commands or commands[-1].startswith("-") or apps[-1].default_command is None:
+        return  # --help, for example
+    known = {*apps[-1].help_flags, *apps[-1].version_flags}
+    known.update(*(one.names for one in apps[-1].assemble_argument_collection()))
+    for word in takewhile(lambda word: word != "--", words):
+        name = word.partition("=")[0]
+        if re.match(r"--|-[A-Za-z]", name) and name not in known:
+            raise CycloptsError(msg=f"Unknown option: {name}. {_instead(commands, name, known)}")
+
+
+def _instead(commands: Sequence[str], name: str, known: Collection[str]) -> str:
+    if text := _ELSEWHERE.get((" ".join(commands), name)):
+        return text
+    near = difflib.get_close_matches(name, known, 1)
+    return f"Did you mean {near[0]}?" if near else "Write a path as ./-name."
 
 
 def _ended_by(error: Exception, argv: Sequence[str], output: Output, server: str) -> int:

@@ -125,7 +125,7 @@ class _Run:
         is_stopped = False
         while len(self.signals) < 2:
             if self.batch and not is_stopped and (self.signals or self.output.is_lost):
-                is_stopped = True
+                is_stopped = display.is_stopping = True
                 self.batch.stop()
                 self.output.note(
                     "finishing the running uploads; press Ctrl-C again to cancel them"
@@ -178,9 +178,10 @@ class _Run:
         from meeting_async.cli.report_file import write_report
 
         order = self.order
-        documents, server, began = len(order), order.server, self._began
+        facts = len(order), order.server, self._began
+        rooms = (entry.room_id for entry in order.entries)
         try:
-            write_report(path, page(report, order.name, sums, documents, server, began))
+            write_report(path, page(report, order.name, sums, *facts, rooms=rooms))
         except OSError as error:
             self.output.note(f"error: {path} cannot be written: {error.strerror}")
 

@@ -6,9 +6,18 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Self
 
-from rich.console import Console, RenderableType
+from rich.console import (
+    Console,
+    ConsoleOptions,
+    ConsoleRenderable,
+    RenderableType,
+    RenderHook,
+    RenderResult,
+)
 from rich.constrain import Constrain
+from rich.control import Control
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.segment import ControlType, Segment
 from rich.table import Column
 from rich.text import Text
 
@@ -34,8 +43,11 @@ LINE_INTERVAL = 10.0
 NAME_SHARE, BAR_WIDTH = 3 / 8, 10
 """Widths of the first two columns: a share of the terminal's, and characters."""
 
-MARGIN = 3
+MARGIN = 4
 """Lines of the terminal that are kept free of bars."""
+
+MIN_DONE = 5
+"""Documents that must be done before a time left is shown."""
 
 
 class Display:
@@ -47,6 +59,8 @@ class Display:
     def __init__(self) -> None:
         self.report: BatchReport = BatchReport()
         """The report of the batch so far."""
+        self.is_stopping = False
+        """Whether no new upload starts."""
 
     def __call__(self, event: Event, /) -> None:
         """Receive an event."""
@@ -171,6 +185,9 @@ class Bars(Display):
         self._rows: dict[int, TaskID] = {}
         self._documents = documents
         self._total = self._progress.add_task("", total=documents, words="", visible=documents > 1)
+        self._began = time.monotonic()
+        self._earlier: int | None = None
+        """Documents that were done when the display began."""
 
     def __call__(self, event: Event, /) -> None:
         """Receive an event; the next frame shows it."""
@@ -192,32 +209,48 @@ class Bars(Display):
 
     def tick(self) -> None:
         """Update the bar of the batch: it counts the documents tried, not those skipped."""
-        done, total = tried(self.report), self._progress.tasks[0]
-        words = [*counts(self.report)]
-        if total.elapsed and self.report.bytes_sent:
-            words.append(f"{size(self.report.bytes_sent / total.elapsed)}/s")
-        if total.time_remaining and done >= 5:
-            words.append(f"{duration(total.time_remaining)} left")
+        done = tried(self.report)
+        if self._earlier is None:
+            self._earlier = done
         name = f"{done:,} of {self._documents:,} documents"
-        self._progress.update(self._total, completed=done, description=name, words=", ".join(words))
+        seconds = time.monotonic() - self._began
+        words = ", ".join(self._pace(done, seconds)) or duration(seconds)
+        self._progress.update(self._total, completed=done, description=name, words=words)
+        self._progress.sums = ", ".join(counts(self.report)) if self._documents > 1 else ""
+
+    def _pace(self, done: int, seconds: float) -> Iterator[str]:
+        """Yield the speed and the time left, from what this run itself has done."""
+        if seconds and self.report.bytes_sent:
+            yield f"{size(self.report.bytes_sent / seconds)}/s"
+        done_here = done - self.report.already_delivered - (self._earlier or 0)
+        left = self._documents - self.report.total
+        if self.is_stopping:
+            yield "stopping"
+        elif left and done_here >= MIN_DONE:
+            yield f"{duration(seconds / done_here * left)} left"
 
     def __enter__(self) -> Self:
         self.tick()
         self._progress.start()
+        self._console.push_render_hook(_Resizable(self._console))
         self._output.live = self._console
         return self
 
     def __exit__(self, *_: object) -> None:
         self._output.live = None
+        self._progress.refresh()
+        self._console.pop_render_hook()
         self._progress.stop()
 
 
 class _Progress(Progress):
-    """A table with as many bars as the terminal has lines for."""
+    """The sums, and a table with as many bars as the terminal has lines for."""
+
+    sums = ""
+    """How many documents have which outcome."""
 
     def __init__(self, console: Console) -> None:
-        most = int(NAME_SHARE * console.width)
-        name = Column(no_wrap=True, overflow="ellipsis", max_width=most)
+        self._name = name = Column(no_wrap=True, overflow="ellipsis")
         words = Column(no_wrap=True, overflow="ellipsis", ratio=1)
         super().__init__(
             TextColumn("{task.description}", markup=False, table_column=name),
@@ -232,11 +265,64 @@ class _Progress(Progress):
         )
 
     def get_renderables(self) -> Iterable[RenderableType]:
-        """Yield the table, and a line with the number of bars that do not fit."""
+        """Yield a line with the sums, the table, and how many bars do not fit."""
         if not self.tasks:  # not set up yet
             return
-        most = max(2, self.console.size.height - MARGIN)
         # The terminal echoes ^C after the last line, which must not wrap.
-        yield Constrain(self.make_tasks_table(self.tasks[:most]), self.console.width - 2)
-        if len(self.tasks) > most:
-            yield Text(f"and {len(self.tasks) - most:,} more", "dim")
+        width = self.console.width - 2
+        self._name.max_width = int(NAME_SHARE * width)
+        most = max(2, self.console.size.height - MARGIN)
+        tasks = [task for task in self.tasks if task.visible]
+        if self.sums:
+            yield Constrain(Text(self.sums, no_wrap=True, overflow="ellipsis"), width)
+        yield Constrain(self.make_tasks_table(tasks[:most]), width)
+        if len(tasks) > most:
+            yield Text(f"and {len(tasks) - most:,} more", "dim")
+
+
+class _Resizable(RenderHook):
+    """Erases all of the last frame when a terminal got narrower and wrapped its lines.
+
+    A frame may be drawn after that, but before the program learns of the new size: tmux waits up to
+    0.25 s. Its lines must not wrap, so that the rows to erase are the same.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._columns = console.width
+        self._frame: ConsoleRenderable = Text()
+        self._lengths: list[int] = []
+        """Columns of each line of the last frame."""
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        """Move up by the rows that wrapping has added; the rest of the frame erases itself."""
+        before, self._columns = self._columns, self._console.width
+        is_narrower = self._columns < before
+        added = sum(max(0, n - 1) // self._columns for n in self._lengths) if is_narrower else 0
+        row = ((ControlType.ERASE_IN_LINE, 2), (ControlType.CURSOR_UP, 1))
+        *others, self._frame = renderables
+        return [Control(*row * added), *others, self]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the frame without blanks at the ends of lines, which only some terminals wrap."""
+        lines = [_stripped(line) for line in console.render_lines(self._frame, options, pad=False)]
+        self._lengths = [Segment.get_line_length(line) for line in lines]
+        yield _WRAP_OFF
+        for number, line in enumerate(lines):
+            if number:
+                yield Segment.line()
+            yield from line
+        yield _WRAP_ON
+
+
+_WRAP_OFF, _WRAP_ON = (
+    Segment(code, None, [(ControlType.CARRIAGE_RETURN,)])  # rich has no name for these
+    for code in ("\x1b[?7l", "\x1b[?7h")
+)
+"""DECAWM: whether a line that is too long goes on in the next row."""
+
+
+def _stripped(line: list[Segment]) -> list[Segment]:
+    while line and not line[-1].text.strip():
+        line = line[:-1]
+    return [*line[:-1], line[-1]._replace(text=line[-1].text.rstrip())] if line else []

@@ -3,26 +3,41 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import ssl
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from meeting_async.cli.console import PROGRAM, Output
+from meeting_async.cli.console import Output
 
 if TYPE_CHECKING:
     from meeting_async import MeetingClient
 
 _JSON_HELP = 'Print JSON, one object per line; its "type" says what it describes.'
+_QUIET_HELP = "Print only failures (with --json all results)."
+_TIMEOUT_HELP = "Time limit in seconds for each document."
 
 Printed = Annotated[Output, Parameter(parse=False)]
 """Where a command prints; not an option of the command line."""
 
-Quiet = Annotated[bool, Parameter(alias="-q")]
+if TYPE_CHECKING:
+    File = str
+else:
+
+    class File(Path):
+        """A path as it was typed, a ``str``; for the type ``Path`` shells complete file names."""
+
+        def __new__(cls, text: str) -> str:  # noqa: D102 - makes no object of this class
+            return text
+
+
+Quiet = Annotated[bool, Parameter(alias="-q", help="Print no progress.")]
 Seconds = Annotated[float, Parameter(validator=Number(gte=0))]
 PositiveSeconds = Annotated[float, Parameter(validator=Number(gt=0))]
+DryRun = Annotated[bool, Parameter(name=("--dry-run", "--check"))]
 Json = Annotated[bool, Parameter(help=_JSON_HELP)]
 
 
@@ -34,7 +49,6 @@ class Server:
     url: str | None = None
     "Address of the server, instead of MEETING_BASE_URL."
     quiet: Quiet = False
-    "Print no progress and no successful uploads (with --json all results)."
     debug: bool = False
     "Show tracebacks and the library's log."
 
@@ -44,21 +58,82 @@ class Server:
         return self.url or os.environ.get("MEETING_BASE_URL", "")
 
     def client(self, **settings: Any) -> MeetingClient:
-        """Make a client from the environment and ``--url``."""
+        """Make a client from the environment and the options."""
         from meeting_async import MeetingClient
+        from meeting_async.errors import ConfigurationError
 
         if self.url is not None:
             settings["base_url"] = self.url
-        return MeetingClient.from_env(**settings)
+        try:
+            return MeetingClient.from_env(**settings, **self._transport())
+        except ConfigurationError as error:
+            if error.field == "base_url" and self.url is not None:
+                error.field = "--url"
+            raise
+
+    def _transport(self) -> dict[str, Any]:
+        return {}
 
 
 @dataclass(frozen=True)
-class Common(Server):
+class Asking(Server):
     """Options of all commands that talk to a server."""
 
+    ca_file: File | None = None
+    "File with the certificate of your own authority (PEM), instead of MEETING_CA_FILE."
+    proxy: str | None = None
+    "HTTP proxy, http://host:port. Others can see it: give a password by MEETING_PROXY."
     timeout: PositiveSeconds | None = None
-    "Time limit in seconds; with several documents, for each of them."
+    "Time limit in seconds."
     json: Json = False
+
+    def _transport(self) -> dict[str, Any]:
+        """Make a transport for ``--ca-file`` and ``--proxy``; without them the environment counts.
+
+        If one is given, the other may still come from its variable.
+        """
+        if self.ca_file is None and self.proxy is None:
+            return {}
+        from meeting_async.errors import ConfigurationError
+        from meeting_async.transports import HttpTransport
+
+        verify = self._authorities() or os.environ.get("MEETING_CA_FILE") or True
+        proxy = self.proxy or os.environ.get("MEETING_PROXY") or None
+        try:
+            return {"transport": HttpTransport(verify=verify, proxy=proxy)}
+        except ConfigurationError as error:
+            error.field = "--proxy" if self.proxy else "MEETING_PROXY"
+            error.fix = "give http://host:port"
+            raise
+
+    def _authorities(self) -> ssl.SSLContext | None:
+        """Load the file of ``--ca-file`` now: a mistake is found before anything is sent."""
+        if self.ca_file is None:
+            return None
+        from meeting_async.errors import ConfigurationError
+
+        try:
+            return ssl.create_default_context(cafile=self.ca_file)
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+            reason = getattr(error, "strerror", None) or str(error)
+            fix = "give a PEM file of certificates"
+            problem = f"cannot be loaded: {reason}"
+            raise ConfigurationError("--ca-file", repr(self.ca_file), problem, fix) from error
+
+
+@dataclass(frozen=True)
+class Common(Asking):
+    """Options of all commands that upload."""
+
+    quiet: Annotated[bool, Parameter(alias="-q", help=_QUIET_HELP)] = False
+    timeout: Annotated[float | None, Parameter(validator=Number(gt=0), help=_TIMEOUT_HELP)] = None
+
+
+@dataclass(frozen=True)
+class Checking(Asking):
+    """Options of ``check``."""
+
+    quiet: Annotated[bool, Parameter(alias="-q", help="Print only what failed.")] = False
 
 
 DEFAULTS = Common()
@@ -69,13 +144,3 @@ def max_size() -> int | None:
     from meeting_async._config import Environment, settings_from
 
     return settings_from(Environment(os.environ)).get("max_size_whiteboard_file")
-
-
-def refuse_options(command: str, words: Sequence[str]) -> None:
-    """Raise ``InvalidInput`` for a misspelled option, which would be read as a path."""
-    from meeting_async.errors import InvalidInput
-
-    for word in words:
-        if word != "-" and word.startswith("-"):
-            fix = f"see `{PROGRAM} {command} --help`; write a path as ./-name"
-            raise InvalidInput("argument", repr(word), "looks like an option", fix)

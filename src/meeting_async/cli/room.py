@@ -7,20 +7,17 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from meeting_async.cli.console import printable
-from meeting_async.cli.options import DEFAULTS, Common, Printed
+from meeting_async.cli.options import Asking, Printed
 
 if TYPE_CHECKING:
     from meeting_async import ActiveRoom, MeetingClient
     from meeting_async.cli.display import Display
 
 
-def room(
-    room_id: str,
-    /,
-    *,
-    common: Common = DEFAULTS,
-    output: Printed,
-) -> int:
+_DEFAULTS = Asking()
+
+
+def room(room_id: str, /, *, common: Asking = _DEFAULTS, output: Printed) -> int:
     """Show what the server says about an active room.
 
     Args:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from meeting_async.cli.options import DEFAULTS, Common, Printed, Seconds, max_size, refuse_options
+from meeting_async.cli.console import PROGRAM
+from meeting_async.cli.options import DEFAULTS, Common, File, Printed, Seconds, max_size
 
 
 def upload(
     room_id: str,
-    file: Annotated[list[str], Parameter(allow_leading_hyphen=True)],
+    file: Annotated[list[File], Parameter(allow_leading_hyphen=True)],
     /,
     *,
     filename: str | None = None,
@@ -40,8 +42,7 @@ def upload(
     from meeting_async.cli.entries import STDIN, Entry, Flaws, StdinEntry
     from meeting_async.cli.results import ExitCode
 
-    refuse_options("upload", file)
-    _check_filename(file, filename)
+    _check_targets(file, filename)
     entries = [
         (StdinEntry if target == STDIN else Entry)(room_id, target, filename=filename)
         for target in file
@@ -58,9 +59,12 @@ def upload(
     return deliver(client, order, output)
 
 
-def _check_filename(targets: list[str], filename: str | None) -> None:
+def _check_targets(targets: list[str], filename: str | None) -> None:
     from meeting_async.errors import InvalidInput
 
+    for target in filter(os.path.isdir, targets):
+        fix = f"use `{PROGRAM} batch FOLDER` (FOLDER/ROOM_ID/file), or name its files"
+        raise InvalidInput("FILE", repr(target), "is a folder", fix)
     if filename is not None and len(targets) > 1:
         problem = "is given for several documents"
         raise InvalidInput("--filename", repr(filename), problem, "upload them one by one")

@@ -70,7 +70,7 @@ def hints(error: BaseException | None, server: str = "") -> Iterator[str]:
     """Yield at most one line: the command or setting that helps with an error of ``server``."""
     server = server or "this server"
     match error:
-        case errors.ConfigurationError():
+        case errors.ConfigurationError(value=""):  # nothing is set
             yield f"`{PROGRAM} serve` runs a server on this machine and prints what to export"
         case errors.AuthenticationFailed():
             yield f"check that MEETING_API_KEY and MEETING_API_SECRET belong to {server}"
@@ -80,7 +80,7 @@ def hints(error: BaseException | None, server: str = "") -> Iterator[str]:
                 f"`{PROGRAM} batch --wait-active SECONDS` waits for rooms"
             )
         case errors.ConnectFailed() if not isinstance(error, errors.ResourceExhausted):
-            yield "check the address of the server: MEETING_BASE_URL or --url"
+            yield f"`{PROGRAM} check` says what is wrong on the way to {server}"
         case errors.UnexpectedReply():
             yield f"check MEETING_BASE_URL or --url: is {server} the meeting server?"
         case errors.RoomBusy():

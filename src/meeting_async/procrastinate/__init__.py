@@ -35,7 +35,7 @@ from meeting_async._batch.flow import read
 from meeting_async._batch.jobs import BatchReport, UploadJob, UploadOutcome
 from meeting_async._batch.journal import check_key
 from meeting_async._documents.detect import detect
-from meeting_async._documents.document import Document
+from meeting_async._documents.document import Document, as_document, source_of
 from meeting_async._documents.files import PathSource
 from meeting_async._log import logger
 from meeting_async._protocol.requests import host_and_port, room_id_bytes
@@ -260,14 +260,15 @@ class WhiteboardUploads:
         if isinstance(given, str) and self._documents is not None:
             kind, source = "reference", given
         else:
-            document = Document.of(given, filename=filename, content_type=content_type)
+            document = as_document(given, filename=filename, content_type=content_type)
+            where = source_of(document)
             if document.link is not None:
                 kind, source = "link", document.link
-            elif isinstance(document.source, PathSource):
-                kind, source = "path", str(folder / document.source.path)
+            elif isinstance(where, PathSource):
+                kind, source = "path", str(folder / where.path)
                 filename, content_type = document.filename, document.content_type
             else:
-                raise _no_place(document.source)
+                raise _no_place(where)
         facts = [job.room_id, kind, source, filename] if job.key is None else {"key": job.key}
         row = {
             "identity": hashlib.sha256(json.dumps(facts).encode()).hexdigest(),
@@ -308,20 +309,13 @@ class WhiteboardUploads:
         )
         heartbeats = asyncio.create_task(self._send_heartbeats(context))
         try:
-            await run.run()
-        except asyncio.CancelledError:
-            if run.put_back is None:
-                raise
+            outcome = await run.run()
         finally:
             heartbeats.cancel()
-        if run.taken_over:
+        if outcome is None:
             return await leave(table, row.id)
-        if run.put_back is not None:
-            raise run.put_back
-        if run.journal.error is not None:
-            raise run.journal.error
-        if run.outcome is not None and run.outcome.error is not None:
-            raise run.outcome.error.with_traceback(None) from None
+        if outcome.error is not None:
+            raise outcome.error.with_traceback(None) from None
         return "accepted"
 
     async def _send_heartbeats(self, context: JobContext) -> None:
@@ -348,7 +342,7 @@ class WhiteboardUploads:
             raise UploadPutBack(NOT_OURS_SECONDS, why)
         made = self._documents(row.source)
         document = await made if inspect.isawaitable(made) else made
-        return Document.of(document, filename=row.filename, content_type=row.content_type)
+        return as_document(document, filename=row.filename, content_type=row.content_type)
 
     # --- results ---------------------------------------------------------------------------------
 
@@ -390,7 +384,7 @@ class WhiteboardUploads:
                 if outcome is None:
                     report.queued += 1
                 else:
-                    report.add(outcome)
+                    report._add(outcome)  # noqa: SLF001 - ours
                     report.seconds = max(report.seconds, outcome.started + outcome.seconds)
         return report
 

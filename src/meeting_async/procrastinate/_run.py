@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import anyio
 import attrs
 
-from meeting_async._batch.job_runner import BatchState, JobRunner
-from meeting_async._batch.jobs import Status, UploadJob, UploadOutcome
-from meeting_async._batch.journal import JobJournal, JournalEntry, Patience, State
-from meeting_async._batch.options import BatchOptions
-from meeting_async._batch.scheduler import Scheduler
+from meeting_async._batch.deliver import DeliveryHooks, JobRun, deliver
+from meeting_async._batch.failures import is_stray
+from meeting_async._batch.jobs import UploadJob, UploadOutcome
+from meeting_async._batch.journal import State, sent_version
 from meeting_async._delivery.retry import RetryState, Wait
 from meeting_async._delivery.session import Options, Session
 from meeting_async._documents.document import Document
+from meeting_async._documents.source import PreparedSource
 from meeting_async._log import logger
 from meeting_async.errors import JournalError, UploadOutcomeUnknown, UploadPutBack
 from meeting_async.procrastinate._table import Row, Table, packed
@@ -61,31 +61,64 @@ async def persistently(ask: Callable[[], Awaitable[T]], seconds: float) -> T:
 
 
 @attrs.define(eq=False)
-class QueuedRun(JobRunner):
-    """Await :meth:`run` once. Then it is put back, or has an outcome, or neither: taken over."""
+class QueuedRun(DeliveryHooks):
+    """A claimed upload. Await :meth:`run` once."""
 
-    row: Row = attrs.field(kw_only=True)
-    table: Table = attrs.field(kw_only=True)
-    find_document: Callable[[Row], Awaitable[Document]] = attrs.field(kw_only=True)
-    must_end: Callable[[], bool] = attrs.field(kw_only=True)
+    upload: JobRun
+    row: Row
+    table: Table
+    find_document: Callable[[Row], Awaitable[Document]]
+    must_end: Callable[[], bool]
     """Whether a cancellation means that the job is to be given up."""
-    put_back: UploadPutBack | None = attrs.field(default=None, init=False)
-    taken_over: bool = attrs.field(default=False, init=False)
+    _put_back: UploadPutBack | None = attrs.field(default=None, init=False)
+    """Why the run ends without an outcome."""
     _state: RetryState | None = attrs.field(default=None, init=False)
 
-    def __attrs_post_init__(self) -> None:
-        self.journal = JobJournal(self, Patience(math.inf))  # the database has limits of its own
-        self.journal.entry = self.row.entry
-        self._began = anyio.current_time() - self.row.started_ago
-        self._ends_at = math.inf
-        self._log.attempts.extend(self.row.attempts)
+    async def run(self) -> UploadOutcome | None:
+        """Upload, and record the outcome; ``None``: another worker has taken over.
 
-    async def _registered(self) -> Document:
-        document = await self.find_document(self.row)
-        self._document = document.filename
-        return document
+        Raises:
+            UploadPutBack: There is no outcome yet, and that is recorded.
+            JournalError: The database did not answer.
 
-    # --- hooks of the upload ---------------------------------------------------------------------
+        """
+        interruption: BaseException | None = None
+        try:
+            document = await self.find_document(self.row)
+            outcome = self.upload.delivered(await deliver(self.upload, document, self))
+        except TakenOver:
+            return None
+        except Exception as error:  # noqa: BLE001 - it is recorded
+            outcome = self._failed(error)
+        except BaseException as error:  # noqa: BLE001 - raised again
+            if is_stray(error):
+                stray = RuntimeError("it was cancelled, though nobody cancelled the job")
+                outcome = self._failed(stray)
+            else:
+                outcome, interruption = self._cut_off(), error
+        is_ours = await (self._release() if self._put_back else self._finish(outcome))
+        if is_ours and self._put_back is not None:
+            raise self._put_back from None
+        if interruption is not None and self._put_back is None:
+            raise interruption
+        return outcome if is_ours else None
+
+    def _failed(self, error: Exception) -> UploadOutcome:
+        is_certain = self.upload.log.unknown_since is None
+        if isinstance(error, UploadPutBack):
+            self._put_back = error
+        elif isinstance(error, JournalError) and is_certain:
+            self._put_back = UploadPutBack(JOURNAL_SECONDS, str(error))
+        return self.upload.failed(error)
+
+    def _cut_off(self) -> UploadOutcome:
+        """Put the upload back, unless it may have arrived or is given up."""
+        log = self.upload.log
+        if log.unknown_since is None and log.answer is None and not self.must_end():
+            self._put_back = UploadPutBack(0.0, "its worker was stopped")
+        return self.upload.cut_off()
+
+    # --- hooks of the delivery -------------------------------------------------------------------
 
     def begin(self, state: RetryState) -> None:
         """Go on with the counters of the run before."""
@@ -95,96 +128,69 @@ class QueuedRun(JobRunner):
 
     async def before_wait(self, wait: Wait, *, may_have_arrived: bool) -> None:
         """End the run instead of waiting."""
-        phase = self._upload_call.phase if self._upload_call else ""
-        self.put_back = UploadPutBack(wait.seconds, phase)
-        raise self.put_back
+        call = self.upload.call
+        self._put_back = UploadPutBack(wait.seconds, call.phase if call else "")
+        raise self._put_back
 
     async def before_queue(self) -> None:
         """End the run instead of waiting."""
-        self.put_back = UploadPutBack(
+        self._put_back = UploadPutBack(
             NEIGHBOUR_SECONDS, "waiting behind another upload of this application"
         )
-        raise self.put_back
+        raise self._put_back
+
+    async def before_closing_boundary(self, document: Document, content: PreparedSource) -> None:
+        """Record durably that the closing boundary is about to be sent."""
+        if not await self.table.mark_sending(self.row, *sent_version(document, content)):
+            raise TakenOver("meeting_async_uploads", "says that another worker has taken over")
 
     # --- the record of the job -------------------------------------------------------------------
 
-    async def mark_sending(
-        self, entry: JournalEntry, size: int | None, fingerprint: str | None
-    ) -> None:
-        """Record durably that the closing boundary is about to be sent."""
-        if not await self.table.mark_sending(self.row, size, fingerprint):
-            raise _taken_over()
-
-    async def record(self, entry: JournalEntry, state: State, reason: str | None) -> None:
-        """Record the outcome."""
-        error = self.outcome.error if self.outcome else None
+    async def _finish(self, outcome: UploadOutcome) -> bool:
+        """Record the outcome; ``False``: another worker has taken over."""
+        error = outcome.error
+        reason = str(error) if error else None
         if isinstance(error, UploadOutcomeUnknown):
             reason = error.reason  # the report makes the same error of it
-        await self._until_recorded(
-            partial(
-                self.table.finish,
-                self.row,
-                state=state,
-                error=type(error).__name__ if error else None,
-                reason=reason or (str(error) if error else None),
-                size=self._size,
-                attempts=packed(self._log.attempts),
-            ),
-            RECORD_SECONDS,
+        finish = partial(
+            self.table.finish,
+            self.row,
+            # Nobody runs a job again that was given up before its first attempt.
+            state="failed" if outcome.status == "skipped" else outcome.status,
+            error=type(error).__name__ if error else None,
+            reason=reason,
+            size=outcome.size,
+            attempts=packed(outcome.attempts),
         )
+        return await _until_recorded(finish, RECORD_SECONDS)
 
-    async def _release(self) -> None:
-        """Record that the run has no outcome."""
-        if self._log.unknown_since is not None:
+    async def _release(self) -> bool:
+        """Record that the run has no outcome; ``False``: another worker has taken over."""
+        log, row = self.upload.log, self.row
+        if log.unknown_since is not None:
             state: State = "sent"
         else:
-            state = self.row.state if self.row.state in {"sent", "unknown"} else "ready"
-        pause = self.put_back.seconds if self.put_back else 0.0
-        retry = self._state.saved(anyio.current_time() + pause) if self._state else self.row.retry
-        await self._until_recorded(
-            partial(
-                self.table.release,
-                self.row,
-                state=state,
-                attempts=packed(self._log.attempts),
-                retry=json.dumps(retry),
-            ),
-            CLAIM_SECONDS,
+            state = row.state if row.state in {"sent", "unknown"} else "ready"
+        pause = self._put_back.seconds if self._put_back else 0.0
+        retry = self._state.saved(anyio.current_time() + pause) if self._state else row.retry
+        release = partial(
+            self.table.release,
+            row,
+            state=state,
+            attempts=packed(log.attempts),
+            retry=json.dumps(retry),
         )
+        return await _until_recorded(release, CLAIM_SECONDS)
 
-    async def _until_recorded(self, write: Callable[[], Awaitable[bool]], seconds: float) -> None:
-        """Write to its end also if procrastinate cancels the job meanwhile."""
-        writing = asyncio.ensure_future(persistently(write, seconds))
-        try:
-            await asyncio.shield(writing)
-        finally:
-            await asyncio.wait([writing])
-            self.taken_over = not writing.result()
 
-    # --- the end ---------------------------------------------------------------------------------
-
-    async def _fail(self, error: Exception) -> None:
-        if isinstance(error, TakenOver):
-            self.taken_over = True
-            return
-        if isinstance(error, UploadPutBack):
-            self.put_back = error
-        elif isinstance(error, JournalError) and self._log.unknown_since is None:
-            self.put_back = UploadPutBack(JOURNAL_SECONDS, str(error))
-        if self.put_back is not None:
-            await self._release()
-        else:
-            await super()._fail(error)
-
-    async def _cut_off(self) -> None:
-        """Put the upload back after a cancellation, unless it may have arrived or is given up."""
-        if self._log.unknown_since is None and not self.must_end():
-            self.put_back = UploadPutBack(0.0, "its worker was stopped")
-        await super()._cut_off()
-
-    async def _end(self, status: Status, **facts: Any) -> None:
-        # Nobody runs a job again that was given up before its first attempt.
-        await super()._end("failed" if status == "skipped" else status, **facts)
+async def _until_recorded(write: Callable[[], Awaitable[bool]], seconds: float) -> bool:
+    """Write to its end also if procrastinate cancels the job meanwhile."""
+    writing = asyncio.ensure_future(persistently(write, seconds))
+    with anyio.CancelScope(shield=True):
+        while not writing.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([writing])
+    return writing.result()
 
 
 def new_run(
@@ -198,27 +204,15 @@ def new_run(
     """Make a run of a claimed upload."""
     if row.doubt_ago is not None:
         session.put_in_doubt(row.room_id, anyio.current_time() - row.doubt_ago)
-    scheduler = Scheduler[object](_begin_nothing)
-    scheduler.in_use = 1  # by this run
-    batch = BatchState(
+    upload = JobRun(
         session=session,
         options=options,
-        batch_options=BatchOptions(),
-        scheduler=scheduler,
-        stop=_stop_nothing,
+        job=UploadJob(row.room_id, row.source, key=row.key),
+        began=anyio.current_time() - row.started_ago,
+        entry=row.entry,
     )
-    batch.is_verified = True  # a queue does not stop at a wrong key
-    return QueuedRun(
-        0,
-        UploadJob(row.room_id, row.source, key=row.key),
-        batch,
-        None,
-        _forget,
-        row=row,
-        table=table,
-        find_document=find_document,
-        must_end=must_end,
-    )
+    upload.log.attempts.extend(row.attempts)
+    return QueuedRun(upload, row, table, find_document, must_end)
 
 
 async def leave(table: Table, upload_id: int) -> str:
@@ -235,19 +229,3 @@ async def leave(table: Table, upload_id: int) -> str:
     if found is not None and found["state"] == "ready":
         raise UploadPutBack(0.0, "another worker has put it back")
     return "taken over"
-
-
-def _begin_nothing(_room: str, _job: object) -> None:
-    """The queue starts the jobs."""
-
-
-def _stop_nothing() -> None:
-    """The queue stops its worker."""
-
-
-def _forget(_outcome: UploadOutcome) -> None:
-    """The queue releases the room."""
-
-
-def _taken_over() -> TakenOver:
-    return TakenOver("meeting_async_uploads", "says that another worker has taken over")

@@ -56,14 +56,36 @@ def url_of(listener: socket.socket) -> str:
 
 async def serve(state: State, listener: socket.socket) -> None:
     """Serve on asyncio until this is cancelled."""
-    async with anyio.create_task_group() as tasks:
-        while True:
-            try:
-                peer, _ = await asyncio.get_running_loop().sock_accept(listener)
-            except OSError:  # no file descriptor is left, or the peer has disconnected
-                await anyio.sleep(0.05)
-            else:
-                tasks.start_soon(_Connection(state, peer).serve)
+    peers: set[socket.socket] = set()
+
+    async def serve_peer(peer: socket.socket) -> None:
+        await _Connection(state, peer).serve()
+        peers.discard(peer)
+
+    try:
+        async with anyio.create_task_group() as tasks:
+            while True:
+                try:
+                    peers.add(peer := await _accept(listener))
+                except OSError:  # no file descriptor is left, or the peer has disconnected
+                    await anyio.sleep(0.05)
+                else:
+                    tasks.start_soon(serve_peer, peer)
+    finally:
+        for peer in peers:  # a task that is cancelled before it begins closes nothing
+            peer.close()
+
+
+async def _accept(listener: socket.socket) -> socket.socket:
+    """Accept a connection. asyncio's sock_accept would lose one if it is cancelled just then."""
+    while True:
+        try:
+            peer, _ = listener.accept()
+        except BlockingIOError:
+            await anyio.wait_readable(listener)
+        else:
+            peer.setblocking(False)
+            return peer
 
 
 def _parser(received: bytes = b"") -> h11.Connection:

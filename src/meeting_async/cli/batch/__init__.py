@@ -20,11 +20,12 @@ from meeting_async.cli.console import PROGRAM, Output
 from meeting_async.cli.options import (
     DEFAULTS,
     Common,
+    DryRun,
+    File,
     PositiveSeconds,
     Printed,
     Seconds,
     max_size,
-    refuse_options,
 )
 
 if TYPE_CHECKING:
@@ -32,12 +33,12 @@ if TYPE_CHECKING:
 
 
 def batch(
-    source: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    source: Annotated[File, Parameter(allow_leading_hyphen=True)],
     /,
     *,
-    journal: str | None = None,
-    report: str | None = None,
-    check: bool = False,
+    journal: File | None = None,
+    report: File | None = None,
+    check: DryRun = False,
     concurrency: Annotated[int, Parameter(validator=Number(gte=1), show_default=True)] = 32,
     max_wait: Seconds | None = None,
     wait_active: PositiveSeconds | None = None,
@@ -69,22 +70,12 @@ def batch(
         output: Where to print.
 
     """
-    from meeting_async.cli.batch.manifest import manifest_of
     from meeting_async.cli.delivery import Order, deliver
-    from meeting_async.cli.report_file import check_report
     from meeting_async.cli.results import ExitCode
 
-    refuse_options("batch", [source])
     client = None if check else common.client()
     started = time.monotonic()
-    ours = _files_of(journal)
-    # An earlier report in the folder is no document of it.
-    pages = [report] if report and report.lower().endswith((".html", ".htm")) else []
-    manifest = manifest_of(source, besides=[*ours, *pages])
-    if report is not None:
-        paths = (entry.path for entry in manifest.entries if not entry.is_link)
-        check_report(report, needed=chain([source], paths), unmade=ours)
-    manifest.flaws.find_in(manifest.entries, max_size())
+    manifest = _checked(source, journal, report)
     if manifest.flaws.count:
         manifest.flaws.tell(output)
         return ExitCode.USAGE
@@ -93,23 +84,40 @@ def batch(
         return tell_check(manifest, sums, output)
     if not common.quiet:
         output.note(sums)
+    settings = {
+        "concurrency": concurrency,
+        "journal": journal,
+        "max_wait": max_wait,
+        "on_unknown": on_unknown,
+        "timeout": common.timeout,
+        "wait_active": wait_active,
+    }
     order = Order(
         manifest.name,
         manifest.entries,
-        {
-            "concurrency": concurrency,
-            "journal": journal,
-            "max_wait": max_wait,
-            "on_unknown": on_unknown,
-            "timeout": common.timeout,
-            "wait_active": wait_active,
-        },
+        settings,
         report=report,
         server=common.server,
         quiet=common.quiet,
         resumption=_resumption(journal),
     )
     return deliver(client, order, output)
+
+
+def _checked(source: str, journal: str | None, report: str | None) -> Manifest:
+    """Read the source, and check its documents and the place of the report."""
+    from meeting_async.cli.batch.manifest import manifest_of
+    from meeting_async.cli.report_file import check_report
+
+    ours = _files_of(journal)
+    # An earlier report in the folder is no document of it.
+    pages = [report] if report and report.lower().endswith((".html", ".htm")) else []
+    manifest = manifest_of(source, besides=[*ours, *pages])
+    if report is not None:
+        paths = (entry.path for entry in manifest.entries if not entry.is_link)
+        check_report(report, needed=chain([source], paths), unmade=ours)
+    manifest.flaws.find_in(manifest.entries, max_size())
+    return manifest
 
 
 def tell_check(manifest: Manifest, sums: str, output: Output) -> int:

@@ -14,7 +14,7 @@ from cyclopts.validators import Number
 
 from meeting_async.cli.batch import tell_check
 from meeting_async.cli.console import Output
-from meeting_async.cli.options import Json, Printed, Server, max_size, refuse_options
+from meeting_async.cli.options import DryRun, File, Json, Printed, Server, max_size
 
 if TYPE_CHECKING:
     from meeting_async.cli.batch.manifest import Manifest
@@ -50,11 +50,11 @@ def apply_schema(*, dsn: Dsn = None, debug: bool = False, output: Printed) -> in
 
 @queue.command
 def defer(
-    source: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    source: Annotated[File, Parameter(allow_leading_hyphen=True)],
     /,
     *,
     batch: str | None = None,
-    check: bool = False,
+    check: DryRun = False,
     dsn: Dsn = None,
     json: Json = False,
     common: Server = DEFAULTS,
@@ -80,7 +80,6 @@ def defer(
     from meeting_async.cli.batch.manifest import manifest_of
     from meeting_async.cli.results import ExitCode
 
-    refuse_options("queue defer", [source])
     name = "" if check else _batch_name(source, batch)
     manifest = manifest_of(source)
     manifest.flaws.find_in(manifest.entries, max_size())
@@ -152,7 +151,7 @@ def show(
     batch: str,
     /,
     *,
-    report: str | None = None,
+    report: File | None = None,
     wait: bool = False,
     dsn: Dsn = None,
     json: Json = False,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 
@@ -29,13 +30,21 @@ MOST_ROWS = 20_000
 
 
 def page(
-    report: BatchReport, title: str, headline: str, documents: int, server: str, began: datetime
+    report: BatchReport,
+    title: str,
+    headline: str,
+    documents: int,
+    server: str,
+    began: datetime,
+    *,
+    rooms: Iterable[str] = (),
 ) -> str:
     """Make the page.
 
     ``title`` names the batch, such as the file that it was read from; ``headline`` is its result
     as a sentence; ``server`` is the base URL. ``began`` has the time zone that the page shows.
-    ``documents`` is the number to send: if a batch was stopped, the report may have fewer.
+    ``documents`` is the number to send, and ``rooms`` has the room of each, if that is known: if a
+    batch was stopped, the report may have fewer.
     """
     outcomes = report.outcomes
     style = _ENVIRONMENT.get_template("style.css").render()
@@ -49,6 +58,7 @@ def page(
         tiles=[*_tiles(report, documents)],
         groups=groups_of(outcomes),
         rooms=_rooms(outcomes),
+        documents_for=Counter(rooms) or Counter(outcome.room_id for outcome in outcomes),
         span=max([report.seconds, *(o.started + o.seconds for o in outcomes), 0.001]),
         tables=[*_tables(outcomes)],
         most_rows=MOST_ROWS,
@@ -69,12 +79,15 @@ def _tiles(report: BatchReport, documents: int) -> Iterator[tuple[str, str, obje
 
 
 def _rooms(outcomes: Iterable[UploadOutcome]) -> list[tuple[str, list[UploadOutcome]]]:
-    """Return the documents tried in each room: rooms with failures first, then the last to end."""
+    """Return the documents of each room in which one was tried.
+
+    Rooms with failures come first, then the last to end.
+    """
     rooms: dict[str, list[UploadOutcome]] = {}
     for outcome in outcomes:
-        if outcome.status != "skipped":
-            rooms.setdefault(outcome.room_id, []).append(outcome)
-    return sorted(rooms.items(), key=lambda item: (all(o.delivered for o in item[1]), -_end(item)))
+        rooms.setdefault(outcome.room_id, []).append(outcome)
+    tried = [room for room in rooms.items() if any(o.status != "skipped" for o in room[1])]
+    return sorted(tried, key=lambda room: (all(o.delivered for o in room[1]), -_end(room)))
 
 
 def _tables(outcomes: Iterable[UploadOutcome]) -> Iterator[tuple[str, list[UploadOutcome], bool]]:

@@ -1,0 +1,362 @@
+"""The health check: each step that can fail is named with its fix, and nothing changes."""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meeting_async import Finding, MeetingClient, ServerCheck
+from meeting_async.errors import ConfigurationError, ConnectFailed, InvalidInput
+from meeting_async.signers import SignedHeaders
+from meeting_async.testing import MeetingServer
+from meeting_async.transports import HttpTransport
+from support.fake_rooms import Act, FakeRooms, absent, accepted, busy, client_of, failing
+from support.fake_rooms import reply as answered
+from support.peer import Connection, Peer, Script, answering, deaf, relaying, reply, silent
+from support.sending import closed_port
+
+pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
+
+Contexts = tuple[ssl.SSLContext, ssl.SSLContext]
+KEY, SECRET = "devkey-of-the-test", "devsecret-of-the-test"
+STEPS = [
+    "name", "address", "proxy", "certificate", "server", "clock", "key", "secret", "room_active",
+    "room_free",
+]  # fmt: skip
+
+
+@pytest.fixture
+def server() -> Iterator[MeetingServer]:
+    """Run a server with an active room."""
+    server = MeetingServer(api_key=KEY, api_secret=SECRET)
+    server.add_room("room01")
+    with server.run():
+        yield server
+
+
+def client(url: str, *, key: str = KEY, secret: str = SECRET, **settings: object) -> MeetingClient:
+    """Make a client whose transport has the settings."""
+    transport = HttpTransport(**settings)  # type: ignore[arg-type]
+    return MeetingClient(url, api_key=key, api_secret=secret, transport=transport)
+
+
+async def check(
+    client: MeetingClient, room_id: str | None = None, seconds: float = 30.0
+) -> ServerCheck:
+    """Check, and see that the rest was left out after a failure."""
+    async with client:
+        found = await client.check(room_id, timeout=seconds)
+    assert list(found.findings) == STEPS
+    assert all(
+        bool(finding.fix) == (finding.status == "failed") for finding in found.findings.values()
+    )
+    assert SECRET not in repr(found)
+    return found
+
+
+def failed(found: ServerCheck) -> dict[str, Finding]:
+    """Return what failed; nothing after the last of it was checked, except a wrong clock's."""
+    bad = {name: finding for name, finding in found.findings.items() if finding.status == "failed"}
+    assert found.ok == (not bad)
+    if bad and "clock" not in bad:
+        after = STEPS[STEPS.index([*bad][-1]) + 1 :]
+        assert all(
+            found.findings[name].status == "not checked" or name == "proxy" for name in after
+        )
+    return bad
+
+
+# --- a server that works -------------------------------------------------------------------------
+
+
+async def test_everything_is_right(server: MeetingServer) -> None:
+    """Each step says what it saw."""
+    found = await check(client(server.url), "room01")
+    assert not failed(found)
+    assert found.address.detail == server.url.removeprefix("http://")
+    steps = {found.findings[name].status for name in STEPS if name not in {"certificate", "clock"}}
+    assert (steps, found.certificate.detail) == ({"ok"}, "plain http")
+
+
+async def test_nothing_changes_on_the_server(server: MeetingServer) -> None:
+    """No room appears, no lock stays, nothing is listed; it takes two small calls."""
+    async with client(server.url) as ours:
+        assert (await ours.check("room01")).ok
+        assert [*server.rooms] == ["room01"]
+        assert not server.rooms["room01"].locked
+        assert not server.rooms["room01"].received
+        assert len(server.requests) == 2
+        await ours.upload_whiteboard_file("room01", b"%PDF-1.7\n", filename="a.pdf", max_wait=0)
+
+
+async def test_without_a_room(server: MeetingServer) -> None:
+    """Key and secret are told by a room that does not exist."""
+    found = await check(client(server.url))
+    assert (found.ok, found.secret.status) == (True, "ok")
+    assert found.room_active == found.room_free == Finding("not checked", "no room was given")
+
+
+async def test_a_certificate_has_an_end(tls: Contexts) -> None:
+    """A day of it, and the days that are left."""
+    with Peer(deaf, answering(reply()), tls=tls[0]) as peer:
+        found = await check(client(peer.url, verify=tls[1]))
+    assert found.ok
+    assert f"{datetime.now(UTC):%Y}"[:2] in found.certificate.detail
+    assert found.certificate.detail.endswith((" (1 days)", " (2 days)"))
+
+
+async def test_through_a_proxy(tls: Contexts) -> None:
+    """The proxy looks the server up; certificate and answer are the server's."""
+    with Peer(answering(reply()), tls=tls[0]) as peer, Peer(relaying(peer.port)) as proxy:
+        found = await check(client(peer.url, verify=tls[1], proxy=proxy.url), "room01")
+    assert not failed(found)
+    assert found.proxy.detail == f"127.0.0.1:{proxy.port}"
+    assert found.certificate.status == found.room_free.status == "ok"
+    assert found.name.status == found.address.status == "not checked"
+
+
+async def test_a_transport_of_yours() -> None:
+    """What it connects to is its own affair; the answers are checked all the same."""
+    found = await check(client_of(FakeRooms()), "room01")
+    assert not failed(found)
+    ours = Finding("not checked", "a transport of yours")
+    assert found.name == found.address == found.proxy == found.certificate == ours
+    assert found.server.status == found.secret.status == found.room_free.status == "ok"
+
+
+# --- the way there -------------------------------------------------------------------------------
+
+
+async def test_a_name_that_does_not_exist() -> None:
+    """The first step, and the last."""
+    bad = failed(await check(client("https://meet.invalid")))
+    assert [*bad] == ["name"]
+    assert "typing error" in bad["name"].fix
+
+
+async def test_a_port_on_which_nobody_listens() -> None:
+    """At once, without retries."""
+    began = time.monotonic()
+    bad = failed(await check(client(f"https://127.0.0.1:{closed_port()}")))
+    assert ([*bad], bad["address"].detail) == (["address"], "Connection refused")
+    assert time.monotonic() - began < 20
+
+
+async def test_a_certificate_of_an_unknown_authority(tls: Contexts) -> None:
+    """The fix names option and variable."""
+    with Peer(answering(reply()), tls=tls[0]) as peer:
+        bad = failed(await check(client(peer.url)))
+    assert [*bad] == ["certificate"]
+    assert "self-signed certificate" in bad["certificate"].detail
+    assert "--ca-file" in bad["certificate"].fix
+    assert "MEETING_CA_FILE" in bad["certificate"].fix
+
+
+async def test_a_certificate_for_another_name(tls: Contexts) -> None:
+    """It is trusted, but it is not this server's."""
+    with Peer(answering(reply()), tls=tls[0]) as peer, Peer(relaying(peer.port)) as proxy:
+        ours = client("https://meet.example.com", verify=tls[1], proxy=proxy.url)
+        bad = failed(await check(ours))
+    assert [*bad] == ["certificate"]
+    assert "name that the certificate is for" in bad["certificate"].fix
+
+
+async def test_tls_with_a_port_that_does_not_speak_it(server: MeetingServer) -> None:
+    """The scheme is wrong, or the port."""
+    bad = failed(await check(client(server.url.replace("http:", "https:"))))
+    assert [*bad] == ["certificate"]
+    assert "check scheme and port" in bad["certificate"].fix
+
+
+async def test_certificates_that_are_not_checked(tls: Contexts) -> None:
+    """``verify=False`` is not called ok."""
+    with Peer(answering(reply()), tls=tls[0]) as peer:
+        found = await check(client(peer.url, verify=False))
+    assert (found.ok, found.certificate.status) == (True, "not checked")
+
+
+async def test_a_proxy_that_is_away_or_refuses(tls: Contexts) -> None:
+    """The proxy is named, not the server."""
+    url, gone = "https://meet.example.com", closed_port()
+    bad = failed(await check(client(url, proxy=f"http://127.0.0.1:{gone}")))
+    assert ([*bad], bad["proxy"].detail) == (["proxy"], "Connection refused")
+    with Peer(answering(reply(407))) as proxy:
+        bad = failed(await check(client(url, proxy=f"http://me:{SECRET}@127.0.0.1:{proxy.port}")))
+    assert [*bad] == ["proxy"]
+    assert "407" in bad["proxy"].detail
+    assert "user and password" in bad["proxy"].fix
+
+
+@pytest.mark.parametrize("script", [silent, deaf])
+async def test_a_server_that_does_not_answer(script: Script) -> None:
+    """The time limit is kept, and what it cut short has failed."""
+    with Peer(script) as peer:
+        began = time.monotonic()
+        bad = failed(await check(client(peer.url), seconds=0.3))
+        assert 0.3 <= time.monotonic() - began < 15
+    assert [*bad] == ["server"]
+    assert "no answer in" in bad["server"].detail
+
+
+# --- what the server says ------------------------------------------------------------------------
+
+
+async def test_a_wrong_key_or_secret(server: MeetingServer) -> None:
+    """It is told which of both."""
+    found = await check(client(server.url, key="another"))
+    assert [*failed(found)] == ["key"]
+    found = await check(client(server.url, secret="another"), "room01")
+    assert [*failed(found)] == ["secret"]
+    assert found.key.status == "ok"
+
+
+async def test_a_signer_of_yours(server: MeetingServer) -> None:
+    """One that cannot sign is a finding like any other, and nothing is sent."""
+
+    class Vault:
+        async def sign(self, message: bytes, /) -> SignedHeaders:
+            raise ConnectionError("the vault is sealed")
+
+    ours = MeetingClient(server.url, signer=Vault())
+    bad = failed(await check(ours))
+    assert ([*bad], bad["key"].detail) == (["key"], "the vault is sealed")
+    assert not server.requests
+
+
+async def test_a_key_that_may_not_ask() -> None:
+    """403 of the server itself: the signature was not necessarily looked at."""
+    record = b'{"status": false, "msg": "no", "status_code": "PERMISSION_DENIED"}'
+    with Peer(answering(reply(403, record))) as peer:
+        assert [*failed(await check(client(peer.url)))] == ["key"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "detail", "fix"),
+    [
+        (reply(200, b"<html>Welcome</html>"), "HTTP 200", "is this the meeting server?"),
+        (reply(404, b"not found"), "HTTP 404", "is this the meeting server?"),
+        (reply(302, b"", [b"Location: /login"]), "HTTP 302", "is this the meeting server?"),
+        (reply(502, b"<html>Bad Gateway</html>"), "HTTP 502", "away or has failed"),
+        (reply(503, b"", [b"Retry-After: 30"]), "HTTP 503", "try again later"),
+        (reply(200, b"x" * 2**21), "longer than", "is this the meeting server?"),
+        (b"SSH-2.0-OpenSSH_9.7\r\n\r\n", "", "is this the meeting server?"),
+    ],
+)
+async def test_something_else_than_a_meeting_server(answer: bytes, detail: str, fix: str) -> None:
+    """Keys are not judged by a page of HTML."""
+    with Peer(answering(answer)) as peer:
+        bad = failed(await check(client(peer.url)))
+    assert [*bad] == ["server"]
+    assert detail in bad["server"].detail
+    assert fix in bad["server"].fix
+
+
+async def test_a_page_that_repeats_the_signature() -> None:
+    """A finding has no secret, whatever the server says."""
+
+    def repeat(connection: Connection) -> None:
+        if not connection.read_head():  # it only asks whether somebody listens
+            return
+        connection.read_body()
+        said = b'{"status": false, "msg": "%s", "status_code": "INVALID_API_KEY"}'
+        value = connection.request.values(b"HASH-SIGNATURE")[0]
+        connection.send(reply(401, said % value))
+        signatures.append(value.decode())
+
+    signatures: list[str] = []
+    with Peer(repeat) as peer:
+        found = await check(client(peer.url))
+    assert signatures
+    assert signatures[0] not in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("ahead", "status", "words"),
+    [
+        (0, "ok", "the same"),
+        (-60, "ok", "behind"),
+        (3600, "failed", "ahead"),
+        (-86400, "failed", "1 day"),
+    ],
+)
+async def test_clocks(ahead: float, status: str, words: str) -> None:
+    """A wrong clock is told, and the other steps go on."""
+    date = format_datetime(datetime.fromtimestamp(time.time() + ahead, UTC), usegmt=True)
+    with Peer(answering(reply(200, headers=[b"Date: " + date.encode()]))) as peer:
+        found = await check(client(peer.url), "room01")
+    assert found.clock.status == status
+    assert words in found.clock.detail or ahead == 0  # the machine may be slow
+    assert (found.ok, found.room_free.status) == (status == "ok", "ok")
+
+
+@pytest.mark.parametrize("date", ["", "yesterday", "Mon, 99 Foo 99999 99:99:99 GMT", "\u0660"])
+async def test_dates_that_are_none(date: str) -> None:
+    """They say nothing of the clock."""
+    with Peer(answering(reply(200, headers=[b"Date: " + date.encode()]))) as peer:
+        assert (await check(client(peer.url))).clock.status == "not checked"
+
+
+# --- the room ------------------------------------------------------------------------------------
+
+
+async def test_a_room_that_is_not_active(server: MeetingServer) -> None:
+    """Whatever the reason."""
+    assert [*failed(await check(client(server.url), "room02"))] == ["room_active"]
+
+
+async def test_a_room_that_is_locked(server: MeetingServer) -> None:
+    """It is active, and not free."""
+    server.rooms["room01"].lock(60)
+    found = await check(client(server.url), "room01")
+    assert (found.room_active.status, [*failed(found)]) == ("ok", ["room_free"])
+
+
+async def test_the_empty_form_has_the_last_word() -> None:
+    """A known server denies running rooms that were once asked for in another case."""
+    rooms = FakeRooms(ask=lambda visit: busy() if visit.kind == "probe" else absent())
+    found = await check(client_of(rooms), "room01")
+    assert (found.room_active.status, [*failed(found)]) == ("ok", ["room_free"])
+
+
+@pytest.mark.parametrize(
+    ("probe", "step"),
+    [
+        (absent(), "room_active"),
+        (answered(502, b"<html>"), "room_free"),
+        (failing(ConnectFailed("refused")), "room_free"),
+        (answered(429, b""), "room_free"),
+    ],
+)
+async def test_a_form_that_gets_no_answer(probe: Act, step: str) -> None:
+    """It says nothing of the room."""
+    rooms = FakeRooms(ask=lambda visit: probe if visit.kind == "probe" else accepted())
+    assert [*failed(await check(client_of(rooms), "room01"))] == [step]
+
+
+# --- arguments -----------------------------------------------------------------------------------
+
+
+async def test_arguments_that_cannot_be_used(tmp_path: Path) -> None:
+    """They are errors, before anything is sent."""
+    async with client_of(rooms := FakeRooms()) as ours:
+        wrong: list[dict[str, Any]] = [
+            {"room_id": ""}, {"room_id": " x"}, {"timeout": 0}, {"timeout": "3"}
+        ]  # fmt: skip
+        for arguments in wrong:
+            with pytest.raises(InvalidInput):
+                await ours.check(**arguments)
+    assert not rooms.visits
+    async with client("https://127.0.0.1", verify=str(tmp_path / "none.pem")) as ours:
+        with pytest.raises(ConfigurationError, match="verify"):
+            await ours.check()
+    with contextlib.suppress(RuntimeError):
+        await ours.check()
+        pytest.fail("a closed client checks nothing")

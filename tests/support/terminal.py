@@ -1,0 +1,76 @@
+"""A real terminal, which wraps long lines when it gets narrower: tmux."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.command_line import PROGRAM, until
+
+needs_tmux = pytest.mark.skipif(not shutil.which("tmux"), reason="needs tmux (Debian: tmux)")
+
+
+class Terminal:
+    """A window of tmux in which one command runs, and then its exit code stands."""
+
+    def __init__(self, socket: Path) -> None:
+        self._tmux = ["tmux", "-u", "-S", str(socket), "-f", os.devnull]
+
+    def ask(self, *arguments: object) -> str:
+        """Give tmux a command."""
+        environ = {name: os.environ[name] for name in os.environ if name not in _HIDDEN}
+        done = subprocess.run(
+            [*self._tmux, *map(str, arguments)],
+            env={**environ, "LC_ALL": "C.UTF-8"}, capture_output=True, text=True, timeout=50,
+            check=True,
+        )  # fmt: skip
+        return done.stdout
+
+    def start(self, columns: int, lines: int, *arguments: object) -> None:
+        """Run the command line at the bottom of a window of that size.
+
+        Where there is room below, tmux moves what wrapping adds into the history, out of reach.
+        """
+        command = shlex.join([*PROGRAM, *map(str, arguments)])
+        script = f"seq {lines}; {command}; echo ended with $?; sleep 60"
+        self.ask("new-session", "-d", "-x", columns, "-y", lines, "bash", "-c", script)
+
+    def resize(self, columns: int, lines: int) -> None:
+        """Drag its corner."""
+        self.ask("resize-window", "-x", columns, "-y", lines)
+
+    def lines(self, *, with_history: bool = False) -> list[str]:
+        """Return what it shows, and what has scrolled out of it."""
+        history = ["-S", "-"] if with_history else []
+        return self.ask("capture-pane", "-p", *history).rstrip("\n").split("\n")
+
+    def shows(self, *texts: str) -> bool:
+        """Return whether each text is somewhere on the screen."""
+        shown = "\n".join(self.lines())
+        return all(text in shown for text in texts)
+
+    def until_shown(self, *texts: str) -> list[str]:
+        """Wait until the screen shows all texts, and return its lines."""
+        until(lambda: self.shows(*texts))
+        return self.lines()
+
+
+_HIDDEN = {"COLUMNS", "LINES", "TMUX", "TMUX_PANE"}
+
+
+@contextlib.contextmanager
+def terminal(folder: Path) -> Iterator[Terminal]:
+    """Open a terminal; what runs in it ends with it."""
+    opened = Terminal(folder / "tmux")
+    try:
+        yield opened
+    finally:
+        with contextlib.suppress(subprocess.CalledProcessError):
+            opened.ask("kill-server")
