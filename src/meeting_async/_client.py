@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 import attrs
 
-from meeting_async._config import Environment, settings_from
+from meeting_async._config import Environment, ca_file, check_names, settings_from
 from meeting_async._delivery import json_call
 from meeting_async._delivery.call import Call, new_call
 from meeting_async._delivery.retry import RetrySafety
@@ -24,7 +25,7 @@ from meeting_async._models import MAX_REPLY_BYTES, ActiveRoom, UploadReceipt, hi
 from meeting_async._policies import Delivery, LockPolicy, RetryPolicy, Timeouts, parse_size
 from meeting_async._protocol import requests
 from meeting_async._protocol.signing import HmacSigner, Signer
-from meeting_async._text import short_repr
+from meeting_async._text import nearest, short_repr
 from meeting_async.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -138,6 +139,9 @@ class MeetingClient:
             timeouts=Timeouts() if timeouts is None else timeouts,
             on_event=on_event,
         )
+        if room_locks is not None:
+            fix = "give an object such as RedisRoomLocks(redis_client)"
+            _check_object("room_locks", room_locks, "acquire", fix)
         self._session = Session(
             base=requests.auth_base(base_url, allow_plaintext=allow_plaintext),
             signer=signer,
@@ -155,7 +159,9 @@ class MeetingClient:
 
         ``MEETING_BASE_URL``, ``MEETING_API_KEY``, ``MEETING_API_SECRET`` or
         ``MEETING_API_SECRET_FILE``, ``MEETING_MAX_SIZE_WHITEBOARD_FILE`` (bytes or ``30MiB``),
-        ``MEETING_ALLOW_PLAINTEXT`` (``1`` or ``0``).
+        ``MEETING_ALLOW_PLAINTEXT`` (``1`` or ``0``). ``MEETING_CA_FILE`` (a PEM file with the
+        certificate of your authority) and ``MEETING_PROXY`` (``http://host:port``) are ``verify``
+        and ``proxy`` of the default transport; a ``transport`` of yours replaces both.
 
         Raises:
             ConfigurationError: Variables are missing (the error names all of them) or unusable.
@@ -167,7 +173,10 @@ class MeetingClient:
         if "api_secret" in settings:
             settings["api_secret"] = hidden(settings["api_secret"])
         _refuse_unknown(settings, ClientSettings)
+        check_names(variables)
         merged: dict[str, Any] = settings_from(variables)
+        if settings.get("transport") is None:
+            merged["transport"] = _transport_from_env(variables)
         if settings.get("signer") is not None:
             merged = {name: merged[name] for name in merged if not name.startswith("api_")}
         merged.update(settings)
@@ -448,6 +457,7 @@ def _signer(api_key: str | None, api_secret: str | bytes | None, signer: Signer 
         if api_key is not None or api_secret is not None:
             problem = "is given together with api_key or api_secret"
             raise ConfigurationError("signer", "(hidden)", problem, "give one of them")
+        _check_object("signer", signer, "sign", "give an object such as HmacSigner(key, secret)")
         return signer
     if api_key is None or api_secret is None:
         missing = "api_key" if api_key is None else "api_secret"
@@ -455,6 +465,12 @@ def _signer(api_key: str | None, api_secret: str | bytes | None, signer: Signer 
             missing, "None", "is missing", "give api_key and api_secret, or a signer"
         )
     return HmacSigner(api_key, api_secret)
+
+
+def _check_object(field: str, value: object, method: str, fix: str) -> None:
+    if isinstance(value, type) or not callable(getattr(value, method, None)):
+        value = value.__name__ if isinstance(value, type) else f"a {type(value).__name__}"
+        raise ConfigurationError(field, value, f"has no method {method}()", fix)
 
 
 def _transport(transport: Transport | None) -> Transport:
@@ -468,12 +484,25 @@ def _transport(transport: Transport | None) -> Transport:
     return transport
 
 
+def _transport_from_env(variables: Environment) -> HttpTransport:
+    """Make the default transport; no traceback shows the proxy, which may have a password."""
+    authorities = ca_file(variables) or True
+    try:
+        return HttpTransport(verify=authorities, proxy=variables.get("MEETING_PROXY") or None)
+    except ConfigurationError as error:
+        failure = attrs.evolve(error, field="MEETING_PROXY")
+    raise failure
+
+
 def _refuse_unknown(given: Mapping[str, Any], known: type) -> None:
     names = sorted(known.__optional_keys__)  # type: ignore[attr-defined]  # a TypedDict has them
     for name in given:
         if name not in names:
-            fix = f"use one of {', '.join(names)}"
-            raise ConfigurationError(name, short_repr(given[name]), "is not a setting", fix)
+            meant = nearest(name, names)
+            fix = f"did you mean {meant}?" if meant else f"use one of {', '.join(names)}"
+            is_secret = re.search("key|secret|api_", f"{name} {meant}")
+            value = "(hidden)" if is_secret else short_repr(given[name])
+            raise ConfigurationError(name, value, "is not a setting", fix)
 
 
 def _size(value: int | str | None) -> int | None:

@@ -10,7 +10,7 @@ import attrs
 
 from meeting_async._models import Secret, hidden_text
 from meeting_async._policies import parse_size
-from meeting_async._text import short_repr
+from meeting_async._text import nearest, short_repr
 from meeting_async.errors import ConfigurationError
 
 _BOOLEANS = {"1": True, "true": True, "yes": True, "on": True} | {
@@ -49,6 +49,46 @@ def settings_from(variables: Environment) -> dict[str, Any]:
     return settings
 
 
+KNOWN = (
+    *("MEETING_BASE_URL", "MEETING_API_KEY", "MEETING_API_SECRET", "MEETING_API_SECRET_FILE"),
+    *("MEETING_MAX_SIZE_WHITEBOARD_FILE", "MEETING_ALLOW_PLAINTEXT"),
+    *("MEETING_CA_FILE", "MEETING_PROXY", "MEETING_QUEUE_DSN"),
+)
+"""Variables of this library and of its command line."""
+
+
+def check_names(variables: Environment) -> None:
+    """Refuse a variable whose name is nearly one of ours. Others may belong to the program.
+
+    Raises:
+        ConfigurationError: It names the variable, and the one that is meant.
+
+    """
+    unset = [name for name in KNOWN if name not in variables.variables]
+    for name in variables.variables:
+        if not name.startswith("MEETING_") or name in KNOWN:
+            continue
+        if meant := nearest(name, unset, 0.85):
+            fix = f"rename it to {meant}"
+            raise ConfigurationError(name, "", "is not a variable of this library", fix)
+
+
+def ca_file(variables: Environment) -> str:
+    """Return the path of the file with the authority's certificate, ``""`` if none is set.
+
+    Raises:
+        ConfigurationError: It is not a file with certificates.
+
+    """
+    field = "MEETING_CA_FILE"
+    path = variables.get(field)
+    if path and b"CERTIFICATE-----" not in _content(field, path):
+        problem = "names a file without certificates"
+        fix = "give a PEM file with the certificate of your authority"
+        raise ConfigurationError(field, short_repr(path), problem, fix)
+    return path
+
+
 def _secret(environ: Environment) -> Secret:
     path = environ.get("MEETING_API_SECRET_FILE")
     if not path:
@@ -57,23 +97,22 @@ def _secret(environ: Environment) -> Secret:
         raise ConfigurationError(
             "MEETING_API_SECRET", "(hidden)", "is set, as is MEETING_API_SECRET_FILE", "unset one"
         )
-    try:
-        content = Path(path).read_bytes()
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        reason = getattr(error, "strerror", None) or error
-        problem, fix = (
-            f"names a file that cannot be read: {reason}",
-            "fix the path or the permissions",
-        )
-        raise ConfigurationError(
-            "MEETING_API_SECRET_FILE", short_repr(path), problem, fix
-        ) from error
+    content = _content("MEETING_API_SECRET_FILE", path)
     # The one line break that editors and `echo` put at the end of a file is not part of the secret.
     secret = Secret(content.removesuffix(b"\n").removesuffix(b"\r"))
     if not secret:
         problem, fix = "names a file that is empty", "put the API secret into it"
         raise ConfigurationError("MEETING_API_SECRET_FILE", short_repr(path), problem, fix)
     return secret
+
+
+def _content(field: str, path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        problem = f"names a file that cannot be read: {getattr(error, 'strerror', None) or error}"
+        fix = "fix the path or the permissions"
+        raise ConfigurationError(field, short_repr(path), problem, fix) from error
 
 
 def _boolean(environ: Environment, name: str) -> bool:

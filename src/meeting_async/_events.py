@@ -100,6 +100,8 @@ class RetryScheduled(Event):
     """Result of the attempt."""
     reason: str
     """What was seen."""
+    limit: str = ""
+    """When the client first cannot reach its server: for how long it tries, in words."""
 
 
 @attrs.frozen(kw_only=True)

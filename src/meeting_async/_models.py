@@ -190,7 +190,7 @@ class UploadReceipt:
     """The server's code, for example ``SUCCESS``."""
     seconds: float
     """Seconds from the call to the answer, waits included."""
-    attempts: tuple[Attempt, ...]
+    attempts: tuple[Attempt, ...] = attrs.field(repr=lambda all_: f"({len(all_)} attempts)")
     """Every attempt, the accepted one last."""
     headers: tuple[tuple[str, str], ...] = attrs.field(default=(), repr=False)
     """Headers of the reply, names in lower case; a request id of a proxy is among them."""

@@ -31,7 +31,8 @@ def number(
         types = int if kind is int else (int, float)
         is_number = isinstance(value, types) and not isinstance(value, bool)
         if not is_number or not low <= value <= high or (above and value == low):
-            raise ConfigurationError(field.name, short_repr(value), f"is not {limits}", "change it")
+            problem = "is out of range" if is_number else f"is not {word}"
+            raise ConfigurationError(field.name, short_repr(value), problem, f"give {limits}")
 
     return validate
 
@@ -41,7 +42,8 @@ def instance(kind: type) -> Callable[[object, attrs.Attribute[Any], Any], None]:
 
     def validate(_instance: object, field: attrs.Attribute[Any], value: Any) -> None:
         if not isinstance(value, kind):
-            problem, fix = "is of a wrong type", f"give a {kind.__name__}"
+            problem = "is of a wrong type"
+            fix = "give True or False" if kind is bool else f"give {kind.__name__}(...)"
             raise ConfigurationError(field.name, short_repr(value), problem, fix)
 
     return validate

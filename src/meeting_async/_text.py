@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 
 def one_line(text: str, limit: int = 1000) -> str:
@@ -20,6 +21,13 @@ def short_repr(value: object, limit: int = 100) -> str:
     """Return ``repr(value)``, cut to ``limit`` characters."""
     text = repr(value)
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text):,} characters)"
+
+
+def nearest(name: str, known: Iterable[str], similarity: float = 0.7) -> str:
+    """Return the known name that is probably meant; ``""`` if none is similar."""
+    import difflib  # noqa: PLC0415 - for errors only
+
+    return next(iter(difflib.get_close_matches(name, known, 1, similarity)), "")
 
 
 def link_label(link: str) -> str:

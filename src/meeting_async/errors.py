@@ -50,17 +50,60 @@ contains no secret. An error of a call has ``operation``, ``room_id``, ``documen
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 import attrs
 
-from meeting_async._text import one_line
+from meeting_async._text import one_line, short_repr
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from attrs import define as _error
+
     from meeting_async._models import Attempt
+else:
+
+    def _error(*, slots: bool) -> Callable[[type], type]:
+        """Define the facts of an error as its fields; ``args`` rebuilds it, call included."""
+
+        def define(kind: type) -> type:
+            kind = attrs.define(kind, slots=slots, repr=False)
+            kind.__init__ = _taking_call(kind.__init__)
+            return kind
+
+        return define
+
 
 MAX_TEXT_CHARACTERS = 4000
 """Longest text of an error; those of this library have some hundred characters."""
+
+MAX_FACT_CHARACTERS = 300
+"""Longest text of a fact in a ``repr``."""
+
+_OF_CALL = ("operation", "room_id", "document", "tried", "permanent")
+"""Facts that a call adds to its error; the last one of ``args`` is a mapping of them."""
+
+
+def _taking_call(init: Callable[..., None]) -> Callable[..., None]:
+    """Let an initialiser take what ``args`` of an error of a call ends with."""
+
+    @functools.wraps(init)
+    def initialise(self: MeetingError, *args: Any, **facts: Any) -> None:
+        of_call: dict[str, Any] = {}
+        if args and isinstance(args[-1], dict) and args[-1].keys() <= set(_OF_CALL):
+            *args, of_call = args  # type: ignore[assignment]  # a list will do
+        init(self, *args, **facts)
+        vars(self).update(of_call)
+
+    return initialise
+
+
+def _fields(error: MeetingError) -> tuple[attrs.Attribute[Any], ...]:
+    kind: type = type(error)
+    return attrs.fields(kind) if attrs.has(kind) else ()
 
 
 class MeetingError(Exception):
@@ -74,10 +117,33 @@ class MeetingError(Exception):
     """Name of the document as the room shows it, or the link without its query."""
     attempts: tuple[Attempt, ...] = ()
     """All attempts of the call, oldest first."""
+    tried: str = ""
+    """How often and how long the server was tried, if the call ended because it was away."""
+
+    if not TYPE_CHECKING:  # where both are those of any exception
+        __init__ = _taking_call(Exception.__init__)
+
+        @property
+        def args(self) -> tuple[Any, ...]:
+            """The facts in the order of the constructor, and those of the call as a mapping.
+
+            So ``type(error)(*error.args)`` is the same error, as queues of tasks rebuild it.
+            """
+            facts = {field.name: getattr(self, field.name) for field in _fields(self)}
+            own = tuple(facts.values()) or super().args
+            of_call = {name: vars(self).get(name) for name in _OF_CALL if name not in facts}
+            of_call = {name: value for name, value in of_call.items() if value}
+            return (*own, of_call) if of_call else own
+
+    def __repr__(self) -> str:
+        names = [field.name for field in _fields(self) if field.repr]
+        facts = [f"{name}={short_repr(getattr(self, name), MAX_FACT_CHARACTERS)}" for name in names]
+        return f"{type(self).__name__}({', '.join(facts or map(short_repr, self.args))})"
 
     def __str__(self) -> str:
         """Return the message as one line, even if a server's text has line breaks."""
-        return one_line(self._text(), MAX_TEXT_CHARACTERS)
+        tried = f"; {self.tried}" if self.tried else ""
+        return one_line(self._text() + tried, MAX_TEXT_CHARACTERS)
 
     def _text(self) -> str:
         return super().__str__()
@@ -96,7 +162,7 @@ class MeetingError(Exception):
 # --- input ---------------------------------------------------------------------------------------
 
 
-@attrs.define(slots=False)
+@_error(slots=False)
 class InvalidInput(MeetingError, ValueError):
     """An argument cannot be used; found before anything was sent."""
 
@@ -125,7 +191,7 @@ class DocumentError(MeetingError):
     """The document cannot be uploaded as it is; nothing reached the room."""
 
 
-@attrs.define(slots=False)
+@_error(slots=False)
 class DocumentEmpty(DocumentError, ValueError):
     """The document has no bytes."""
 
@@ -136,7 +202,7 @@ class DocumentEmpty(DocumentError, ValueError):
         return f"{self.document!r} is empty: there is nothing to show in a room"
 
 
-@attrs.define(slots=False)
+@_error(slots=False)
 class DocumentTooLarge(DocumentError, ValueError):
     """The document exceeds ``max_size_whiteboard_file`` (``docs/interface.md``, Limits)."""
 
@@ -155,7 +221,7 @@ class DocumentTooLarge(DocumentError, ValueError):
         )
 
 
-@attrs.define(slots=False)
+@_error(slots=False)
 class DocumentTypeRefused(DocumentError, ValueError):
     """The document is an image, which servers refuse (``docs/interface.md``, Upload)."""
 
@@ -171,7 +237,7 @@ class DocumentTypeRefused(DocumentError, ValueError):
         )
 
 
-@attrs.define(slots=False)
+@_error(slots=False)
 class DocumentUnreadable(DocumentError, OSError):
     """The document cannot be opened or read; the reason is also the ``__cause__``."""
 
@@ -184,7 +250,7 @@ class DocumentUnreadable(DocumentError, OSError):
         return f"{self.document!r} cannot be read: {self.reason}"
 
 
-@attrs.define(slots=False)
+@_error(slots=False)
 class DocumentChanged(DocumentError):
     """The document changed after the upload began.
 
@@ -200,7 +266,7 @@ class DocumentChanged(DocumentError):
         return f"{self.document!r} changed during the upload: {self.change}"
 
 
-@attrs.define(slots=False)
+@_error(slots=False)
 class LinkRefused(DocumentError, ValueError):
     """A server could not download the link, as a check with HEAD showed (``check_link=True``)."""
 
@@ -216,7 +282,7 @@ class LinkRefused(DocumentError, ValueError):
 # --- the server's answer -------------------------------------------------------------------------
 
 
-@attrs.define(slots=False)
+@_error(slots=False)
 class ReplyError(MeetingError):
     """The server answered, but not with success."""
 
@@ -277,7 +343,7 @@ class DocumentRefused(RequestRefused):
         return "the document is larger than the server accepts"
 
 
-@attrs.define(slots=False)
+@_error(slots=False)
 class Throttled(ReplyError):
     """The server kept rate-limiting us (429, or 503 with Retry-After)."""
 
@@ -306,13 +372,15 @@ class UnexpectedReply(ReplyError):
     """The reply is not from a meeting server (a proxy?), and the request was not accepted."""
 
     def _what(self) -> str:
+        if self.status in {502, 503, 504}:
+            return "a proxy answers, because it cannot reach the server"
         return "the reply is not from a meeting server; check the base URL and any proxy"
 
 
 # --- time ----------------------------------------------------------------------------------------
 
 
-@attrs.define(slots=False)
+@_error(slots=False)
 class RoomBusy(MeetingError, TimeoutError):
     """The room was locked for longer than ``max_wait``; nothing was stored."""
 
@@ -335,7 +403,7 @@ class RoomBusy(MeetingError, TimeoutError):
         )
 
 
-@attrs.define(slots=False)
+@_error(slots=False)
 class DeadlineExceeded(MeetingError, TimeoutError):
     """The caller's ``timeout`` ended the call.
 
@@ -352,7 +420,7 @@ class DeadlineExceeded(MeetingError, TimeoutError):
         return f"{self._call()}: the timeout of {self.seconds:g} s ended it while {self.phase}"
 
 
-@attrs.define(slots=False)
+@_error(slots=False)
 class RoomLocksUnavailable(MeetingError, ConnectionError):
     """The room locks of several processes do not answer; nothing was sent."""
 
@@ -366,10 +434,13 @@ class RoomLocksUnavailable(MeetingError, ConnectionError):
 # --- the network ---------------------------------------------------------------------------------
 
 
-@attrs.define(slots=False)
+@_error(slots=False)
 class TransportError(MeetingError, ConnectionError):
     """The network failed. An upload was not sent completely, so nothing was delivered."""
 
+    permanent = False  # without an annotation, which would make it an argument
+    """Whether it would fail again, for example because of a certificate or a name. Then it is not
+    retried, and ``reason`` says how to fix it."""
     reason: str
     """What happened, in one line."""
     host: str = ""
@@ -399,7 +470,7 @@ class TransferTimeout(TransportError, TimeoutError):
     """No progress for longer than :class:`meeting_async.Timeouts` allows."""
 
 
-@attrs.define(slots=False)
+@_error(slots=False)
 class UploadInterrupted(TransportError):
     """The upload was cut off several times in a row, each time before its closing boundary."""
 
@@ -410,7 +481,7 @@ class UploadInterrupted(TransportError):
         return f"{self._call()} was cut off after {self.bytes_sent:,} bytes: {super()._text()}"
 
 
-@attrs.define(slots=False)
+@_error(slots=False)
 class UploadOutcomeUnknown(MeetingError):
     """The whole document was sent and no valid answer came back.
 
@@ -437,7 +508,7 @@ class UploadOutcomeUnknown(MeetingError):
 # --- batches -------------------------------------------------------------------------------------
 
 
-@attrs.define(slots=False)
+@_error(slots=False)
 class JournalError(MeetingError, OSError):
     """The journal of a batch cannot be read or written; nothing is sent without it."""
 
@@ -454,7 +525,7 @@ class JournalInUse(JournalError):
     """Another batch uses this journal."""
 
 
-@attrs.define(slots=False)
+@_error(slots=False)
 class UploadPutBack(MeetingError):
     """An upload of a queue would have to wait, so it was put back into the queue.
 
@@ -470,7 +541,7 @@ class UploadPutBack(MeetingError):
         return f"put back for {self.seconds:.1f} s: {self.reason}"
 
 
-@attrs.define(slots=False)
+@_error(slots=False)
 class UploadFailed(MeetingError):
     """An upload of a queue was refused or has failed: the error of its worker, as it was stored.
 
@@ -486,7 +557,7 @@ class UploadFailed(MeetingError):
         return self.reason
 
 
-@attrs.define(slots=False)
+@_error(slots=False)
 class BatchStopped(MeetingError):
     """The batch was stopped, or its block was left, before this document was delivered."""
 
@@ -497,7 +568,7 @@ class BatchStopped(MeetingError):
         return f"the batch was stopped {self.how_far}"
 
 
-@attrs.define(slots=False)
+@_error(slots=False)
 class BatchFailed(MeetingError):
     """At least one document of a batch is not known to be in its room."""
 

@@ -19,7 +19,7 @@ import attrs
 try:
     from opentelemetry import context, metrics, propagate, trace
 except ModuleNotFoundError as _error:
-    hint = 'meeting_async.otel needs opentelemetry-api: pip install "meeting-async[otel]"'
+    hint = 'meeting_async.otel needs opentelemetry-api: pip install ".[otel]" in a clone'
     raise ModuleNotFoundError(hint, name=_error.name) from _error
 
 from meeting_async import __version__, _events

@@ -25,7 +25,7 @@ try:
     from redis.asyncio.lock import Lock
     from redis.exceptions import LockNotOwnedError
 except ModuleNotFoundError as _error:
-    hint = 'meeting_async.redis needs redis-py: pip install "meeting-async[redis]"'
+    hint = 'meeting_async.redis needs redis-py: pip install ".[redis]" in a clone'
     raise ModuleNotFoundError(hint, name=_error.name) from _error
 
 from meeting_async._delivery.room_locks import local_room_locks

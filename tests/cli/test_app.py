@@ -188,7 +188,7 @@ def test_missing_extras_are_told_alike(
         f"sys.exit(main({command}))",
         Path.cwd(),
     )
-    told = f'error: {package} is not installed: pip install "meeting-async[{extra}]"'
+    told = f'error: {package} is not installed: pip install ".[{extra}]" in a clone'
     assert err.splitlines()[-1] == f"meeting-async: {told}"
     assert (code, server.requests) == (2, [])
 

@@ -315,6 +315,6 @@ def test_a_missing_extra(python: Interpreter, package: str) -> None:
         "sys.exit(main(['queue', 'apply-schema']))",
         Path.cwd(),
     )
-    install = 'pip install "meeting-async[cli,procrastinate]"'
+    install = 'pip install ".[cli,procrastinate]" in a clone'
     assert err.splitlines()[-1] == f"meeting-async: error: {package} is not installed: {install}"
     assert code == 2

@@ -5,6 +5,7 @@ In virtual time, in process.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -110,6 +111,10 @@ def test_calls_of_one_moment_end_together(run: Run, data: bytes) -> None:
     ended = course(run, dead_from(0), data, *[(0, {})] * 10)
     assert [type(one.outcome) for one in ended] == [ConnectFailed] * 10
     assert all(MAX_OUTAGE / 2 <= one.at <= MAX_OUTAGE + SLACK for one in ended), ended
+    texts = [str(one.outcome) for one in ended]  # one upload tried, and the others waited for it
+    tried = re.compile(r"refused; after (\d+ attempts in )?[3-8]\d s.*; nothing was sent$")
+    assert all(map(tried.search, texts))
+    assert ["attempts" in text for text in texts].count(True) == 1
 
 
 @crossed(data=SIZES, anyio_backend=LOOPS)

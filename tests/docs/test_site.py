@@ -22,7 +22,6 @@ import meeting_async
 from meeting_async import Event, LockPolicy, MeetingClient, RetryPolicy, Timeouts, errors
 from meeting_async._batch.sqlite_journal import VERSION as JOURNAL
 from meeting_async._client import ClientOptions
-from meeting_async._config import Environment, settings_from
 from meeting_async.procrastinate._table import VERSION as TABLE
 from meeting_async.redis import RedisRoomLocks
 from meeting_async.transports import HttpTransport
@@ -91,7 +90,8 @@ def test_environment_variables() -> None:
             seen.append(name)
             return default
 
-    settings_from(Environment(Variables()))
+    with pytest.raises(errors.ConfigurationError):  # none is set
+        MeetingClient.from_env(Variables())
     assert sorted(set(seen)) == sorted(
         row[0].strip("`") for row in rows("settings.md", "Environment variables")
     )

@@ -754,7 +754,7 @@ def test_what_to_install() -> None:
     failed = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
-    assert 'pip install "meeting-async[otel]"' in failed.stderr
+    assert 'pip install ".[otel]" in a clone' in failed.stderr
 
 
 def test_the_global_providers(monkeypatch: pytest.MonkeyPatch, telemetry: Telemetry) -> None:

@@ -517,7 +517,7 @@ def test_without_redis_py_it_says_what_to_install(monkeypatch: pytest.MonkeyPatc
     """The extra is named."""
     monkeypatch.setitem(sys.modules, "redis.asyncio", None)
     monkeypatch.delitem(sys.modules, "meeting_async.redis")
-    with pytest.raises(ModuleNotFoundError, match=r'pip install "meeting-async\[redis\]"'):
+    with pytest.raises(ModuleNotFoundError, match=r'pip install "\.\[redis\]" in a clone'):
         importlib.import_module("meeting_async.redis")
 
 

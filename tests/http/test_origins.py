@@ -231,7 +231,7 @@ async def test_a_file_that_cannot_be_used(
         for kind in ("call", "upload"):
             with pytest.raises(errors.ConfigurationError) as caught:
                 await transport.send(either(kind, f"https://127.0.0.1:{closed_port()}"))
-            assert caught.value.field == ("cert" if field == "cert" else "verify")
+            assert caught.value.field == field
 
 
 async def test_certificates_are_loaded_once_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -455,13 +455,13 @@ async def test_loopback_is_reached_without_a_proxy(
 async def test_a_proxy_of_the_environment_that_is_not_plain(
     environment: pytest.MonkeyPatch,
 ) -> None:
-    """The same error as for one that is given, when it is needed."""
+    """The same error as for one that is given, when it is needed; it names the variable."""
     environment.setenv("HTTP_PROXY", f"socks5://me:{SECRET}@127.0.0.1:1080")
     transport = HttpTransport(trust_env=True)
     async with closing(transport):
         with pytest.raises(errors.ConfigurationError, match="AsyncClient") as caught:
             await transport.send(call("http://meet.invalid"))
-    assert caught.value.field == "proxy"
+    assert caught.value.field == "HTTP_PROXY"
     assert SECRET not in str(caught.value)
 
 

@@ -11,7 +11,10 @@ from typing import Any
 
 import attrs
 import pytest
+from celery import Celery  # type: ignore[import-untyped]  # it brings no types
+from celery.backends.base import Backend  # type: ignore[import-untyped]  # as above
 
+import meeting_async
 from meeting_async import errors
 from meeting_async._models import Attempt, Verdict
 from meeting_async.errors import MeetingError
@@ -80,6 +83,46 @@ def test_errors_travel(kind: type[MeetingError]) -> None:
         assert vars(other) == vars(error)
         assert other.attempts == ATTEMPTS
         assert (other.operation, other.room_id) == ("room/uploadWhiteboardFile", "room01")
+
+
+@each_error
+def test_errors_are_rebuilt_from_class_and_args(kind: type[MeetingError]) -> None:
+    """As queues of tasks do it: the facts of the call are kept, with the text."""
+    error = make(kind)
+    error.tried = "after 3 attempts in 5 s; nothing was sent"
+    other = type(error)(*error.args)
+    assert (str(other), repr(other), other.args) == (str(error), repr(error), error.args)
+    for name in ("operation", "room_id", "document", "tried"):
+        assert getattr(other, name) == getattr(error, name)
+    assert kind(*facts(kind).values()).args == tuple(facts(kind).values())
+
+
+@each_error
+def test_errors_survive_the_json_of_celery(kind: type[MeetingError]) -> None:
+    """Its result backend stores class and args as JSON."""
+    error = make(kind)
+    backend = Backend(app=Celery("test", set_as_current=False), serializer="json")
+    stored = backend.encode(backend.prepare_exception(error, "json"))
+    other = backend.exception_to_python(backend.decode(stored))
+    assert type(other) is kind
+    assert (other.operation, other.room_id) == (error.operation, error.room_id)
+    assert (other.document, str(other)) == (error.document, str(error))
+
+
+@each_error
+def test_a_repr_is_short(kind: type[MeetingError]) -> None:
+    """Whatever a server or an operating system said."""
+    long = {name: "x" * 5000 for name, value in facts(kind).items() if isinstance(value, str)}
+    error = make(kind, **long)
+    error.attempts = ATTEMPTS * 500
+    assert len(repr(error)) < 2500
+
+
+@each_error
+def test_errors_are_at_the_top_level(kind: type[MeetingError]) -> None:
+    """``from meeting_async import RoomBusy`` works."""
+    assert getattr(meeting_async, kind.__name__) is kind
+    assert kind.__name__ in meeting_async.__all__
 
 
 @each_error

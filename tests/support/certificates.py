@@ -1,4 +1,4 @@
-"""A self-signed certificate for 127.0.0.1, made by the openssl command."""
+"""Certificates made by the openssl command: self-signed for 127.0.0.1, or of an authority."""
 
 from __future__ import annotations
 
@@ -18,6 +18,42 @@ def make_certificate(directory: Path, name: str = "peer") -> tuple[Path, Path]:
     files = ["-keyout", str(key), "-out", str(cert)]
     subprocess.run([openssl, *command.split(), *names, *files], check=True, capture_output=True)
     return key, cert
+
+
+class Authority:
+    """An authority of one's own, whose certificate is in ``file``."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.file = directory / "authority.pem"
+        names = ["-days", "2", "-subj", "/CN=Our own authority"]
+        _openssl("req", "-x509", *_NEW_KEY, *names, "-keyout", self._key, "-out", self.file)
+
+    @property
+    def _key(self) -> Path:
+        return self._directory / "authority.key"
+
+    def sign(self, names: str, *, days: int = 2) -> ssl.SSLContext:
+        """Return a server's side of TLS with a certificate for ``names``; -1 day: expired."""
+        made = [self._directory / f"server.{kind}" for kind in ("key", "csr", "pem")]
+        key, request, certificate = made
+        subject = ["-subj", "/CN=server", "-addext", f"subjectAltName={names}"]
+        _openssl("req", *_NEW_KEY, *subject, "-keyout", key, "-out", request)
+        ours = ["-CA", self.file, "-CAkey", self._key, "-CAcreateserial", "-days", days]
+        copied = ["-copy_extensions", "copy", "-in", request, "-out", certificate]
+        _openssl("x509", "-req", *ours, *copied)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key)
+        return context
+
+
+_NEW_KEY = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+
+
+def _openssl(*words: object) -> None:
+    openssl = shutil.which("openssl")
+    assert openssl, "the TLS tests need the openssl command"
+    subprocess.run([openssl, *map(str, words)], check=True, capture_output=True)
 
 
 def make_contexts(directory: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:

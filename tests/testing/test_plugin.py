@@ -328,7 +328,7 @@ def test_nothing_is_imported_for_those_who_do_not_ask(
     pytester.runpytest_subprocess("-p", "meeting_async").assert_outcomes(passed=2)
 
 
-HINT = 'pip install "meeting-async[testing]"'
+HINT = 'pip install ".[testing]" in a clone'
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import os
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Sized
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Generator, Iterable, Sized
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
 import anyio
 import anyio.abc
@@ -101,6 +101,13 @@ class Batch:
     def __aiter__(self) -> OutcomeIterator:
         self._check_entered()
         return OutcomeIterator(self._flow, self._raise_input_error)
+
+    def __await__(self) -> Generator[None, None, NoReturn]:
+        """Say how a batch is used."""
+        raise TypeError(
+            "a batch is not awaited: `async with client.upload_many(jobs) as batch: "
+            "report = await batch.wait()`"
+        )
 
     async def __aenter__(self) -> Self:
         if self._lifetime is not None:

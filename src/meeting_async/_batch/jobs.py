@@ -72,7 +72,9 @@ class UploadOutcome:
     """Its start, in seconds after the start of the batch."""
     seconds: float = 0.0
     """Seconds from its start to its end."""
-    attempts: tuple[Attempt, ...] = ()
+    attempts: tuple[Attempt, ...] = attrs.field(
+        default=(), repr=lambda attempts: f"({len(attempts)} attempts)"
+    )
     """All attempts; ``started`` is in seconds after the start of the job."""
 
     @property
@@ -121,7 +123,7 @@ class BatchReport:
     conflicts: int = 0
     """How often a document was refused because its room was locked (409)."""
     already_delivered: int = 0
-    """Jobs that were skipped because they were accepted in an earlier run."""
+    """Jobs that were not tried because an earlier run has delivered them."""
     _keep: bool = attrs.field(default=True, alias="keep")
     _counts: Counter[Status] = attrs.field(factory=Counter, init=False)
     _outcomes: list[UploadOutcome] = attrs.field(factory=list, init=False)
@@ -182,8 +184,8 @@ class BatchReport:
 
     @property
     def skipped(self) -> int:
-        """Jobs that were not tried, :attr:`already_delivered` included."""
-        return self._counts["skipped"]
+        """Jobs that were not tried, and not delivered by an earlier run either."""
+        return self._counts["skipped"] - self.already_delivered
 
     def raise_for_failures(self) -> None:
         """Raise unless every document is in its room.
@@ -200,7 +202,7 @@ class BatchReport:
             refused=self.refused,
             failed=self.failed,
             unknown=self.unknown,
-            skipped=self.skipped - self.already_delivered,
+            skipped=self.skipped,
             first=f"{first.document!r} for room {first.room_id!r}: {first.error}"
             if first
             else repr(self.stopped_by),

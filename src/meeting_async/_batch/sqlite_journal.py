@@ -251,6 +251,10 @@ def _explained(path: str) -> Generator[None, None, None]:
     except (sqlite3.Error, OSError, ValueError) as error:  # ValueError: what no path can hold
         if getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY"):
             raise JournalInUse(path, "is in use by another batch: wait for its end") from error
+        folder = Path(path).parent
+        if isinstance(error, FileNotFoundError) and not folder.is_dir():
+            reason = f"cannot be used: there is no folder {str(folder)!r}, make it first"
+            raise JournalError(path, reason) from error
         raise JournalError(path, f"cannot be used: {error}") from error
 
 

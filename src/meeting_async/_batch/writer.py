@@ -53,7 +53,7 @@ def journal_error(name: str, error: BaseException) -> JournalError:
         made = type(error)(error.journal, error.reason)
     else:
         made = JournalError(name, f"cannot be written: {error}")
-    made.__cause__ = error
+    made.__cause__ = error.__cause__ if isinstance(error, JournalError) else error
     return made
 
 

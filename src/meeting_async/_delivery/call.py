@@ -181,6 +181,7 @@ class Call:
                 retry_in=decision.seconds,
                 verdict=result.verdict,
                 reason=result.reason,
+                limit=decision.limit,
             )
         return decision
 

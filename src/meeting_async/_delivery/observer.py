@@ -39,7 +39,8 @@ _MESSAGES: dict[type[Event], tuple[int, str]] = {
     ),
     _events.RetryScheduled: (
         logging.INFO,
-        _CALL + "attempt %(attempt)d: %(verdict)s, again in %(retry_in).1f s (%(reason)s)",
+        _CALL
+        + "attempt %(attempt)d: %(verdict)s, again in %(retry_in).1f s%(how_long)s (%(reason)s)",
     ),
     _events.Finished: (
         logging.WARNING,
@@ -119,6 +120,8 @@ _OBSERVER = {"action": "observer"}
 
 def _level(kind: type[Event], facts: Mapping[str, Any]) -> int:
     """Return the level at which an event is logged; 0: not at all."""
+    if facts.get("limit"):
+        return logging.WARNING
     if kind is not _events.Finished:
         return _MESSAGES.get(kind, (0, ""))[0]
     if isinstance(facts["error"], UploadPutBack):
@@ -131,4 +134,6 @@ def _log(level: int, event: Event) -> None:
     named = (("room", event.room_id), ("document", event.document))
     target = "".join(f", {kind} {name}" for kind, name in named if name is not None)
     extra = {"action": type(event).__name__, **facts}
-    logger.log(level, _MESSAGES[type(event)][1], {**facts, "target": target}, extra=extra)
+    limit = facts.get("limit")
+    texts = {"target": target, "how_long": f", {limit}" if limit else ""}
+    logger.log(level, _MESSAGES[type(event)][1], facts | texts, extra=extra)

@@ -8,6 +8,7 @@ of the caller's clock; ``random`` is a number in [0, 1). Waiting for a locked ro
 
 from __future__ import annotations
 
+import copy
 import enum
 import math
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ from meeting_async.errors import (
     MeetingError,
     ReplyTooLarge,
     ResourceExhausted,
+    TransportError,
     UploadInterrupted,
     UploadOutcomeUnknown,
 )
@@ -110,6 +112,8 @@ class Wait:
     seconds: float
     is_for_room: bool = False
     """Whether the reason is that the room is locked."""
+    limit: str = ""
+    """At the first retry of an outage: for how long it is retried, in words."""
 
 
 # --- what all calls of a client share ------------------------------------------------------------
@@ -158,7 +162,11 @@ class Outage:
     def seen(self, since: float, error: MeetingError) -> None:
         """Count an attempt that did not reach the server."""
         self.since = since if self.since is None else self.since
-        self.error = error
+        self.error = _copied(error)  # as its call adds its own facts
+
+    def another_error(self) -> MeetingError | None:
+        """Return an error like the last one, for another call; ``None`` if there is no outage."""
+        return None if self.error is None else _copied(self.error)
 
     def ended(self) -> None:
         """The server has answered."""
@@ -188,6 +196,8 @@ class RetryState:
     """Attempts without a connection in the last outage; ``max_outage`` limits them."""
     _interruptions: int = attrs.field(default=0, init=False)
     _outage_since: float | None = attrs.field(default=None, init=False)
+    _was_reached: bool = attrs.field(default=False, init=False)
+    """Whether the server may have received anything of this call."""
 
     # --- a call that goes on in another process --------------------------------------------------
 
@@ -208,6 +218,7 @@ class RetryState:
         self._interruptions = int(saved.get("interruptions") or 0)
         age = saved.get("outage_age")
         self._outage_since = None if age is None else now - age
+        self._was_reached = True  # which is not saved
         self.room.restore(saved, now)
 
     # --- after a question whether the room is free -----------------------------------------------
@@ -245,7 +256,7 @@ class RetryState:
         return decision
 
     def _reached(self) -> None:
-        self._outage_since = None
+        self._outage_since, self._was_reached = None, True
         self.outage.ended()
 
     def _after_failure(self, result: AttemptResult, now: float, random: float) -> Stop | Wait:
@@ -256,12 +267,15 @@ class RetryState:
             return self._wait_for_room(result.answer, now, random)
         if self.retry_safety not in _RETRYABLE.get(result.verdict, ()):
             return Stop(self._error(result, now))
-        if isinstance(result.error, ReplyTooLarge) and not is_upload:  # as it would be again
+        if _is_final(result, is_upload=is_upload):
             return Stop(self._error(result, now))
+        limit = ""
         if result.verdict is Verdict.NEVER_SENT:
-            self._note_outage(result, now)
+            limit = self._note_outage(result, now)
             if is_upload:
-                return self._retry_connecting(result, now, random)
+                return self._retry_connecting(result, limit, now, random)
+        elif result.verdict is Verdict.UNKNOWN and not (is_upload or self._failures):
+            limit = self._limit
         self._failures += 1
         self._interruptions += result.verdict is Verdict.PARTIAL
         if self._failures >= self.retry.max_attempts or self._is_interrupted:
@@ -270,35 +284,53 @@ class RetryState:
             return Stop(_noted(self._error(result, now), _OVERDRAWN))
         if result.verdict is Verdict.UNKNOWN and is_upload:
             return self._retry_after_unknown(result, now, random)
-        return self._wait_or_stop(self._backoff(self._failures, result.hint, random), result, now)
+        seconds = self._backoff(self._failures, result.hint, random)
+        return self._wait_or_stop(seconds, result, now, limit)
 
     @property
     def _is_interrupted(self) -> bool:
         is_strict = self.retry_safety is RetrySafety.AT_MOST_ONCE
         return is_strict and self._interruptions > self.retry.max_interruptions
 
-    def _note_outage(self, result: AttemptResult, now: float) -> None:
-        if not isinstance(result.error, ResourceExhausted):  # that is this machine
-            self.outage.seen(result.began, self._error(result, now))
+    def _note_outage(self, result: AttemptResult, now: float) -> str:
+        """Count an attempt that did not reach the server.
 
-    def _retry_connecting(self, result: AttemptResult, now: float, random: float) -> Stop | Wait:
-        """Retry while the server cannot be reached, for ``max_outage`` seconds at most.
-
-        They count from the call, or later, from the first attempt of any call that failed. If the
-        budget is empty, the longest delay applies: the call goes on, and a server that comes back
-        is not flooded.
+        The seconds count from the call, or later, from the first attempt of any call that failed.
+        If this is the first, return for how long it is retried, in words.
         """
+        is_first = self.outage.since is None
         if self._outage_since is None:
             shared = result.began if self.outage.since is None else self.outage.since
             self._outage_since, self._unconnected = max(self.began, shared), 0
         self._unconnected += 1
+        if isinstance(result.error, ResourceExhausted):  # that is this machine
+            return ""
+        self.outage.seen(result.began, self._error(result, now))
+        return self._limit if is_first else ""
+
+    @property
+    def _limit(self) -> str:
+        """For how long a server that is away is tried, in words."""
+        if self.retry_safety.is_upload:
+            return f"for up to {self.retry.max_outage:g} s"
+        return f"up to {self.retry.max_attempts} attempts"
+
+    def _retry_connecting(
+        self, result: AttemptResult, limit: str, now: float, random: float
+    ) -> Stop | Wait:
+        """Retry while the server cannot be reached, for ``max_outage`` seconds at most.
+
+        If the budget is empty, the longest delay applies: the call goes on, and a server that comes
+        back is not flooded.
+        """
+        assert self._outage_since is not None  # noqa: S101 - it was noted
         if now - self._outage_since >= self.retry.max_outage:
             return Stop(self._error(result, now))
         if self.budget.take():
             seconds = self._backoff(self._unconnected, result.hint, random)
         else:
             seconds = self.retry.max_delay * (0.5 + 0.5 * random)
-        return self._wait_or_stop(max(seconds, MIN_WAIT), result, now)
+        return self._wait_or_stop(max(seconds, MIN_WAIT), result, now, limit)
 
     def _retry_after_unknown(self, result: AttemptResult, now: float, random: float) -> Stop | Wait:
         """Retry an upload that may have arrived, when its room is free."""
@@ -318,13 +350,15 @@ class RetryState:
         ceiling = self.retry.initial_delay * 2.0 ** min(failures - 1, 32)
         return max(min(ceiling, self.retry.max_delay) * (0.5 + 0.5 * random), MIN_WAIT)
 
-    def _wait_or_stop(self, seconds: float, result: AttemptResult, now: float) -> Stop | Wait:
+    def _wait_or_stop(
+        self, seconds: float, result: AttemptResult, now: float, limit: str = ""
+    ) -> Stop | Wait:
         """Wait, or stop if the wait does not fit into the rest of a limit."""
         is_limited = self.room.policy.max_wait is not None and self.room.is_waiting
         room_time = self.room.time_left(now) if is_limited else math.inf
         if now + seconds >= self.ends_at or seconds > room_time:
             return Stop(self._error(result, now))
-        return Wait(seconds)
+        return Wait(seconds, limit=limit)
 
     def _wait_for_room(self, answer: ParsedReply | None, now: float, random: float) -> Stop | Wait:
         seconds = self.room.next_wait(answer, now, random)
@@ -339,7 +373,18 @@ class RetryState:
         error = self._made_error(result, now)
         if error is not result.error:
             error.__cause__ = result.error
+        if not self.retry_safety.is_upload:
+            error.tried = self._tried(self._failures, result.ended - self.began)
+        elif result.verdict is Verdict.NEVER_SENT and self._outage_since is not None:
+            error.tried = self._tried(self._unconnected, result.ended - self._outage_since)
         return error
+
+    def _tried(self, attempts: int, seconds: float) -> str:
+        """Say for how long the server was away, and that nothing was sent if that is certain."""
+        many = f"after {attempts} attempts in {seconds:.0f} s"
+        one = f"after {seconds:.0f} s without a connection" if attempts and seconds >= 1 else ""
+        nothing = "" if self._was_reached else "nothing was sent"
+        return "; ".join(filter(None, [many if attempts > 1 else one, nothing]))
 
     def _made_error(self, result: AttemptResult, now: float) -> MeetingError:
         is_upload = self.retry_safety.is_upload
@@ -359,6 +404,22 @@ class RetryState:
             verdict = Verdict.FAILED if result.answer.is_record else Verdict.UNKNOWN
             return reply_error(verdict, result.answer, upload=False)
         return reply_error(result.verdict, result.answer or ParsedReply(0), upload=is_upload)
+
+
+def _is_final(result: AttemptResult, *, is_upload: bool) -> bool:
+    """Return whether another attempt would fail in the same way."""
+    if isinstance(result.error, TransportError) and result.error.permanent:
+        return result.verdict is Verdict.NEVER_SENT or not is_upload
+    is_page = result.answer is not None and 200 <= result.answer.status < 300
+    is_foreign = is_page and result.verdict is Verdict.UNKNOWN  # and no meeting server's
+    return not is_upload and (is_foreign or isinstance(result.error, ReplyTooLarge))
+
+
+def _copied(error: MeetingError) -> MeetingError:
+    """Return a copy with the same cause."""
+    other = copy.copy(error)
+    other.__cause__ = error.__cause__
+    return other
 
 
 def _noted(error: MeetingError, note: str) -> MeetingError:

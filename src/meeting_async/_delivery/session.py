@@ -34,6 +34,7 @@ from meeting_async._policies import (
 from meeting_async._protocol.replies import ParsedReply, parse_reply
 from meeting_async._protocol.requests import host_and_port
 from meeting_async._protocol.signing import Signer
+from meeting_async.errors import TransportError
 
 VERIFIED_SECONDS = 30.0
 """Seconds for which a room counts as active after a check: few sessions end that soon."""
@@ -86,6 +87,8 @@ class Session:
     host: str = attrs.field(init=False)
     closed: bool = attrs.field(default=False, init=False)
     _was_used: bool = attrs.field(default=False, init=False)
+    _was_reached: bool = attrs.field(default=False, init=False)
+    """Whether anything has answered at the base URL."""
     _verified: dict[str, float] = attrs.field(factory=dict, init=False)
     """Until when a room counts as active."""
     _doubts: dict[str, float] = attrs.field(factory=dict, init=False)
@@ -168,7 +171,13 @@ class Session:
     async def send(self, request: Request) -> ParsedReply:
         """Send a request and parse its reply."""
         self.check_open()
-        reply: Reply = await self.transport.send(request)
+        try:
+            reply: Reply = await self.transport.send(request)
+        except TransportError as error:
+            # What has worked may be restarting: then names and certificates are wrong, too.
+            error.permanent = error.permanent and not self._was_reached
+            raise
+        self._was_reached = self._was_reached or request.url.startswith(self.base)
         return parse_reply(reply, request.headers, now=time.time())
 
     async def ask(self, request: Request, is_refusal: Callable[[ParsedReply], bool]) -> ParsedReply:

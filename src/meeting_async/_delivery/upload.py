@@ -29,7 +29,7 @@ from meeting_async._log import logger
 from meeting_async._models import Body, Request, UploadReceipt, Verdict
 from meeting_async._protocol import requests
 from meeting_async._protocol.multipart import empty_form
-from meeting_async._protocol.replies import ParsedReply, check_error, reply_error
+from meeting_async._protocol.replies import ParsedReply, reply_error
 from meeting_async._protocol.verdicts import (
     Answer,
     Sent,
@@ -231,12 +231,9 @@ class _Upload:
 
     def _taken(self, since: float) -> MeetingError:
         """Return the error for a room that is taken: what the other upload waits for, if known."""
-        outage = self.call.session.outage.error
-        if outage is not None:
-            error = type(outage)(*outage.args)  # without the facts of the other upload
-            error.__cause__ = outage.__cause__
-            return error
-        return RoomBusy(self.call.now() - since, "another upload of this application", None)
+        waited = self.call.now() - since
+        busy = RoomBusy(waited, "another upload of this application", None)
+        return self.call.session.outage.another_error() or busy
 
     # --- one attempt -----------------------------------------------------------------------------
 
@@ -277,7 +274,7 @@ class _Upload:
             if answer is None or said in {Answer.LATER, Answer.NOTHING}:
                 return self._no_answer(began, said, answer, error)
             if said is Answer.REFUSED:
-                raise check_error(answer)
+                raise reply_error(Verdict.REFUSED, answer, upload=False)
             if said is Answer.ABSENT:
                 self._absent = answer
             else:

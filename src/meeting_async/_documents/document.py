@@ -80,11 +80,17 @@ class Document:
     def from_bytes(
         cls,
         data: bytes | bytearray | memoryview,
-        filename: str,
+        filename: str | None = None,
         *,
         content_type: str | None = None,
     ) -> Self:
-        """Upload bytes that are in memory, under the name ``filename``."""
+        """Upload bytes that are in memory, under the name ``filename``, which must be given.
+
+        Raises:
+            InvalidInput: ``data`` is not bytes, or a name is missing or cannot be used.
+
+        """
+        _check_bytes(data)
         return cls._detected(Detected(BytesSource(bytes(data)), filename), None, content_type)
 
     @classmethod
@@ -294,6 +300,12 @@ def _media_type(name: str, given: str | None) -> str:
         return media_type(given)
     _, dot, suffix = name.rpartition(".")
     return _MEDIA_TYPES.get(suffix.lower() if dot else "", "application/octet-stream")
+
+
+def _check_bytes(data: object) -> None:
+    if not isinstance(data, Buffer):
+        problem, fix = "is not bytes", "encode a text; for a path or a file use Document.of(...)"
+        raise InvalidInput("data", short_repr(data), problem, fix)
 
 
 def _declared(source: Source, size: int, replayable: bool) -> Source:

@@ -147,6 +147,8 @@ def _checked(descriptor: int) -> int:
 
 
 def _check_regular(status: os.stat_result) -> None:
+    if stat.S_ISDIR(status.st_mode):
+        raise OSError("it is a directory: give a file; `meeting-async batch` uploads a folder")
     if not stat.S_ISREG(status.st_mode):
         raise OSError("it is not a regular file")
 

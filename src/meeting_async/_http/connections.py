@@ -15,7 +15,7 @@ from meeting_async._http.exchange import MAX_HEAD_BYTES, Exchange
 from meeting_async._http.failures import translated
 from meeting_async._http.origins import Origin, Origins
 from meeting_async._http.stream import Stream
-from meeting_async._http.tcp import open_socket
+from meeting_async._http.tcp import PASSWORD_WANTED, open_socket, proxy_refused, speaks_tls
 from meeting_async._models import HeaderPairs, Reply, Request
 
 IDLE_CONNECTIONS = 20
@@ -64,6 +64,15 @@ def _addressed(origin: Origin, request: Request, target: bytes) -> tuple[bytes, 
     return target, headers
 
 
+def _check_proxy(origin: Origin, request: Request, reply: Reply) -> None:
+    """Raise if a proxy wants a password. After an upload, its answer counts as any other."""
+    if origin.proxy is None or origin.context or not isinstance(request.body, bytes):
+        return
+    is_page = not reply.content.lstrip().startswith(b"{")  # else the server may have written it
+    if reply.status in PASSWORD_WANTED and is_page:
+        raise proxy_refused(origin, origin.proxy, reply.status)
+
+
 class Connections:
     """All connections of a transport on one event loop."""
 
@@ -79,6 +88,8 @@ class Connections:
         self._idle: list[Connection] = []
         """In the order in which they became idle."""
         self._cancel_expiry: Callable[[], object] | None = None
+        self._known: set[Origin] = set()
+        """Those that do not expect TLS although they are ``http``."""
 
     @property
     def in_use(self) -> int:
@@ -101,6 +112,7 @@ class Connections:
 
     async def _send(self, request: Request, scope: anyio.CancelScope) -> Reply:
         host, connecting = "", True
+        connection: Connection | None = None
         try:
             began, seconds = self._now(), request.connect_timeout
             located = self._origins.located(request.url)
@@ -113,9 +125,13 @@ class Connections:
                     connection = await self._connect(origin, seconds)
                 connecting = False
                 self._sending[scope] = errors.ConnectionLost("the transport was closed", host)
-                return await self._use(connection, request, target, scope)
+                reply = await self._use(connection, request, target, scope)
+                _check_proxy(origin, request, reply)
+                return reply
         except Exception as error:  # noqa: BLE001 - translated, or raised as it is
             failure = translated(error, host, connecting=connecting)
+        if type(failure) is errors.ConnectionLost and isinstance(request.body, bytes):
+            await self._look_for_tls(connection, failure)
         raise failure  # outside, as some errors quote headers and must not be its context
 
     def close(self) -> None:
@@ -138,6 +154,24 @@ class Connections:
             connection.stream.close()
         self._idle.clear()
 
+    async def _look_for_tls(
+        self, connection: Connection | None, failure: errors.ConnectionLost
+    ) -> None:
+        """Find out why a server that was asked in plain HTTP has not answered.
+
+        Many servers just close a connection on which they expected TLS.
+        """
+        if connection is None or connection.stream.has_received:
+            return
+        origin = connection.origin
+        if origin.context or origin.proxy or origin in self._known:
+            return
+        if await speaks_tls(origin.address):
+            failure.reason = "the port speaks TLS: use https:// in the base URL"
+            failure.permanent = True
+        else:
+            self._known.add(origin)
+
     async def _locate(self, url: str, seconds: float) -> tuple[Origin, bytes]:
         with anyio.move_on_after(seconds):
             return await self._origins.locate(url, self._locating)
@@ -148,7 +182,8 @@ class Connections:
             self._idle.pop(0).stream.close()
         with anyio.move_on_after(seconds):
             return Connection(origin, Stream(*await open_socket(origin), self.loop))
-        raise errors.ConnectFailed(f"no connection in time ({seconds:g} s)")
+        through = f" through the proxy {origin.proxy.label}" if origin.proxy else ""
+        raise errors.ConnectFailed(f"no connection in time{through} ({seconds:g} s)")
 
     async def _use(
         self, connection: Connection, request: Request, target: bytes, scope: anyio.CancelScope
@@ -160,6 +195,8 @@ class Connections:
             return await connection.send(request, target, len(self._sending))
         finally:
             self._busy.discard(connection)
+            if connection.stream.has_received:
+                self._known.add(connection.origin)
             if _may_reuse(request) and connection.may_go_on():
                 self._keep(connection)
             else:

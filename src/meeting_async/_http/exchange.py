@@ -34,6 +34,9 @@ MAX_INTERIM_REPLIES = 100
 MAX_HEAD_BYTES = 64 * 1024
 """Longest head of a reply; h11 parses it at once, which may take 60 ms."""
 
+UNAUTHORIZED = {401, 407}
+"""Refusals that count without their content: tinyproxy resets the connection while sending it."""
+
 LOOK_SECONDS = 0.05
 """Seconds that a write waits for a full socket before it checks for an answer; each further wait is
 twice as long."""
@@ -87,7 +90,14 @@ class Exchange:
         finally:
             if not isinstance(body, bytes):
                 body.sent = max(0, self._stream.sent - self._head_bytes)
-        response = await self._receive_reply()
+        try:
+            response = await self._receive_reply()
+        except TransportError:
+            raise
+        except OSError:
+            if self._response is None or self._response.status_code not in UNAUTHORIZED:
+                raise
+            response = self._response
         found = tuple(response.headers.raw_items())
         content, early = bytes(self._content), self._is_early
         return Reply(response.status_code, found, content, early=early, reused=reused)
@@ -188,6 +198,9 @@ class Exchange:
         data = self._stream.receive()
         if data is None:
             return False
+        if not self._arrived and not b"HTTP/".startswith(start := data[:5]):
+            del data  # which may repeat the request
+            raise _no_http(start)
         self._http.receive_data(data)
         self._arrived += len(data)
         return True
@@ -230,6 +243,15 @@ class Exchange:
         if self._response is None and self._arrived > MAX_HEAD_BYTES:
             text = f"the head of the reply is longer than {MAX_HEAD_BYTES:,} bytes"
             raise ConnectionLost(text)
+
+
+def _no_http(start: bytes) -> ConnectionLost:
+    """Return the error for the first bytes of a peer that speaks something else."""
+    is_tls = start[0] in {0x15, 0x16}  # an alert, a handshake (RFC 8446 section 5.1)
+    what = "TLS: use https:// in" if is_tls else "no HTTP/1.1: check scheme and port of"
+    error = ConnectionLost(f"the port speaks {what} the base URL")
+    error.permanent = True
+    return error
 
 
 def _begins_reply(data: bytes) -> bool:

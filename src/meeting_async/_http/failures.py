@@ -7,6 +7,8 @@ for it.
 from __future__ import annotations
 
 import errno
+import socket
+import ssl
 
 from meeting_async import errors
 from meeting_async._http.request_body import BodyFailed
@@ -83,6 +85,70 @@ def _made(
     text = one_line(str(error).strip(), MAX_REASON_CHARACTERS)
     if "ProtocolError" in name:  # it quotes the peer, who may repeat the request
         return kind(f"{words} ({text.partition(': ')[0]})", host)
-    made = kind(f"{words} ({text or name})", host)
+    lasting = _lasting(error) if issubclass(kind, errors.ConnectFailed) else ""
+    made = kind(lasting or f"{words} ({text or name})", host)
+    made.permanent = bool(lasting)
     made.__cause__ = error
+    return made
+
+
+# --- what cannot heal ----------------------------------------------------------------------------
+
+_NO_NAME = {socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)}
+
+_NO_TLS = {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "BAD_RECORD_TYPE"}
+"""What OpenSSL says of a peer that speaks something else."""
+
+_OTHER_NAME = "its certificate is for another name ({}): use a name of it in the base URL"
+
+_CERTIFICATES = {
+    9: "its certificate is not valid yet: check the clock of this machine",
+    10: "its certificate has expired: renew it on the server",
+    62: _OTHER_NAME,
+    64: _OTHER_NAME,
+}
+"""By ``X509_V_ERR_…``: not valid yet, expired, another name, another address."""
+
+_NOT_TRUSTED = (
+    "its certificate is not trusted ({}): if an authority of your own has signed it, give the file "
+    "of that authority, with MEETING_CA_FILE, SSL_CERT_FILE or HttpTransport(verify=...)"
+)
+
+MAX_CAUSES = 10
+
+
+def _lasting(error: BaseException | None) -> str:
+    """Return what is wrong and how to fix it, if the error would come again; else ``""``."""
+    for _ in range(MAX_CAUSES):
+        if error is None:
+            break
+        if reason := _lasting_reason(error):
+            return reason
+        error = error.__cause__ or error.__context__  # HTTP libraries have one of their own
+    return ""
+
+
+def _lasting_reason(error: BaseException) -> str:
+    text = one_line(str(error).strip(), MAX_REASON_CHARACTERS)
+    if isinstance(error, ssl.SSLCertVerificationError):
+        words = _CERTIFICATES.get(error.verify_code, _NOT_TRUSTED)
+        return words.format(error.verify_message.rstrip("."))
+    if isinstance(error, ssl.SSLError) and error.reason in _NO_TLS:
+        return "the port does not speak TLS: check scheme and port of the base URL"
+    if isinstance(error, socket.gaierror) and error.errno in _NO_NAME:
+        return f"no connection ({text}): check the name of the host in the base URL"
+    name = type(error).__name__
+    if isinstance(error, UnicodeError) or name in {"UnsupportedProtocol", "InvalidURL"}:
+        return f"no connection ({text}): check the base URL"
+    if name == "ProxyError" and text.startswith("4"):  # a status
+        return f"the proxy refuses (HTTP {text}): check its URL and what it allows"
+    return ""
+
+
+def proxy_failed(
+    label: str, problem: str, fix: str, *, permanent: bool = True
+) -> errors.ConnectFailed:
+    """Return the error for a proxy, which has a name and no password."""
+    made = errors.ConnectFailed(f"the proxy {label} {problem}: {fix}")
+    made.permanent = permanent
     return made

@@ -15,6 +15,7 @@ from meeting_async._http.request_body import RequestBodyStream
 from meeting_async._log import logger
 from meeting_async._models import Reply, Request
 from meeting_async._protocol.requests import host_and_port
+from meeting_async._text import nearest
 from meeting_async.errors import ConfigurationError
 
 CLOSING_SECONDS = 2.0
@@ -55,7 +56,9 @@ class HttpxTransport:
 
     def __init__(self, client: ExternalClient | None = None, **moved: Never) -> None:
         for name in moved:
-            problem, fix = "is not a setting of HttpxTransport", f"use HttpTransport({name}=...)"
+            known = nearest(name, _SETTINGS)
+            fix = f"use HttpTransport({known}=...)" if known else "give the client alone"
+            problem = "is not a setting of HttpxTransport"
             raise ConfigurationError(name, "a value", problem, fix)
         if not all(callable(getattr(client, name, None)) for name in _METHODS):
             value = "nothing" if client is None else f"a {type(client).__name__}"
@@ -84,6 +87,7 @@ class HttpxTransport:
         self._is_closed = True
 
 
+_SETTINGS = ("verify", "cert", "proxy", "trust_env", "max_connections")
 _METHODS = ("build_request", "send", "aclose")
 
 

@@ -30,6 +30,8 @@ MAX_ADDRESSES = 100
 
 _PORTS = {"http": 80, "https": 443}
 
+_AUTHORITIES = "SSL_CERT_FILE"
+
 
 @attrs.frozen
 class Proxy:
@@ -39,6 +41,8 @@ class Proxy:
     """Host and port."""
     authorization: Secret | None
     """Value of ``Proxy-Authorization``."""
+    label: str
+    """Host, port, and the variable that names it, for errors."""
 
 
 @attrs.frozen(eq=False)
@@ -124,10 +128,12 @@ class Origins:
         import urllib.request  # noqa: PLC0415 - takes time, and few need it
 
         proxies = urllib.request.getproxies()
-        address = proxies.get(scheme) or proxies.get("all")
+        kind = scheme if proxies.get(scheme) else "all"
+        address = proxies.get(kind)
         if not address or urllib.request.proxy_bypass(name):
             return None
-        return _parsed_proxy(address if "://" in address else f"http://{address}")
+        field = f"{kind.upper()}_PROXY"
+        return _parsed_proxy(address if "://" in address else f"http://{address}", field)
 
     def _ssl_context(self) -> ssl.SSLContext:
         if self._context is None:
@@ -137,15 +143,16 @@ class Origins:
     def _make_context(self) -> ssl.SSLContext:
         if isinstance(self._verify, ssl.SSLContext):
             return self._verify
-        with _loading("verify"):
-            if isinstance(self._verify, bool):
+        if isinstance(self._verify, bool):
+            with _loading(_AUTHORITIES, os.environ.get(_AUTHORITIES)):
                 import httpx  # noqa: PLC0415 - takes 0.2 s, and only its authorities are needed
 
                 context = httpx.create_ssl_context(self._verify, trust_env=self._trust_env)
-            else:
+        else:
+            with _loading("verify", self._verify):
                 context = ssl.create_default_context(cafile=os.fspath(self._verify))
         if self._cert is not None:
-            with _loading("cert"):
+            with _loading("cert", *_chain(self._cert)[:2]):
                 context.load_cert_chain(*_chain(self._cert))
             context.post_handshake_auth = True
         return context
@@ -165,15 +172,16 @@ def _chain(cert: Certificate) -> tuple[str, str | None, str]:
 
 
 @contextmanager
-def _loading(field: str) -> Iterator[None]:
+def _loading(field: str, *paths: str | os.PathLike[str] | None) -> Iterator[None]:
     """Raise ``ConfigurationError`` for a file that cannot be used, not an ``OSError``."""
     try:
         yield
     except OSError as error:
         if is_exhaustion(error):
             raise
-        problem, fix = f"cannot be loaded ({error})", "give PEM files"
-        raise ConfigurationError(field, "a file of certificates", problem, fix) from error
+        value = " and ".join(short_repr(os.fspath(path)) for path in paths if path)
+        problem, fix = f"cannot be loaded ({error})", "give the paths of PEM files"
+        raise ConfigurationError(field, value, problem, fix) from error
 
 
 def _check_certificates(verify: object, cert: object) -> None:
@@ -196,17 +204,20 @@ def _check_certificates(verify: object, cert: object) -> None:
         raise ConfigurationError("cert", "a certificate beside an SSLContext", problem, fix)
 
 
-def _parsed_proxy(address: object) -> Proxy:
+def _parsed_proxy(address: object, field: str = "proxy") -> Proxy:
     parts = _split(address)
     if parts is None:
         value = short_repr(link_label(address) if isinstance(address, str) else type(address))
         fix = "give http://host:port; for others use HttpxTransport(httpx.AsyncClient(proxy=...))"
-        raise ConfigurationError("proxy", value, "is not the URL of a plain HTTP proxy", fix)
+        raise ConfigurationError(field, value, "is not the URL of a plain HTTP proxy", fix)
     authorization = None
     if parts.username is not None:
         pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
         authorization = Secret(b"Basic " + base64.b64encode(pair))
-    return Proxy((parts.hostname or "", parts.port or 80), authorization)
+    host, port = parts.hostname or "", parts.port or 80
+    variable = "" if field == "proxy" else f" of {field}"
+    label = f"{f'[{host}]' if ':' in host else host}:{port}{variable}"
+    return Proxy((host, port), authorization, label)
 
 
 def _split(address: object) -> SplitResult | None:

@@ -30,6 +30,8 @@ class Stream:
         self.is_closed = False
         self.has_ended = False
         """Whether the peer has closed its side."""
+        self.has_received = False
+        """Whether the peer has ever sent anything."""
         self.sent = 0
         """Bytes since :meth:`begin` that the operating system took; with TLS perhaps a few less,
         but all of them are counted as soon as the peer can read all."""
@@ -88,6 +90,7 @@ class Stream:
         except BlockingIOError:
             return None
         self.has_ended = not data
+        self.has_received |= not self.has_ended
         return data
 
     async def wait(self, seconds: float, *, to_write: bool) -> None:

@@ -10,22 +10,31 @@ import ipaddress
 import itertools
 import os
 import socket
+import ssl
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import anyio
 import h11
 
-from meeting_async._http.failures import is_exhaustion
-from meeting_async._http.origins import Origin
+from meeting_async._http.failures import is_exhaustion, proxy_failed
+from meeting_async._http.origins import Origin, Proxy
 from meeting_async._http.tls import Tls
 from meeting_async._threads import in_thread
+from meeting_async.errors import ConnectFailed
 
 Address = tuple[int, int, int, str, Any]
 """One row of ``getaddrinfo``: family, type, protocol, canonical name, socket address."""
 
 NEXT_ADDRESS_SECONDS = 0.25
 """Seconds before the next address is tried, too (RFC 8305 section 5)."""
+
+LOOK_SECONDS = 1.0
+"""Longest time in seconds to find out whether a port speaks TLS."""
+
+PASSWORD_WANTED = {401, 407}
+"""Statuses with which proxies refuse; tinyproxy has the first one for a wrong password."""
 
 MAX_TUNNEL_REPLY_BYTES = 64 * 1024
 
@@ -42,17 +51,17 @@ async def open_socket(origin: Origin) -> tuple[socket.socket, Tls | None]:
     """Connect to an origin, through its proxy if there is one, with TLS if it is ``https``.
 
     Raises:
-        OSError: The name is unknown, none of its addresses can be reached, the proxy refuses, or
-            the handshake fails.
+        OSError: The name is unknown, none of its addresses can be reached, or the handshake fails.
+            If it is the proxy that fails, ``ConnectFailed`` names it.
         ValueError: The host name is not valid for DNS or TLS.
 
     """
-    sock = await connect_tcp(*(origin.proxy or origin).address)
+    sock = await (_connect_proxy(origin.proxy) if origin.proxy else connect_tcp(*origin.address))
     if origin.context is None:
         return sock, None
     try:
         if origin.proxy is not None:
-            await _open_tunnel(sock, origin)
+            await _open_tunnel(sock, origin, origin.proxy)
         origin.context.set_alpn_protocols(["http/1.1"])  # others may use it for HTTP/2
         tls = Tls(sock, origin.context, origin.address[0])
         await tls.shake_hands()
@@ -60,6 +69,16 @@ async def open_socket(origin: Origin) -> tuple[socket.socket, Tls | None]:
         sock.close()
         raise
     return sock, tls
+
+
+async def speaks_tls(address: tuple[str, int]) -> bool:
+    """Return whether a port answers a handshake of TLS within a second, whoever it is."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with anyio.move_on_after(LOOK_SECONDS), suppress(OSError), await connect_tcp(*address) as sock:
+        await Tls(sock, context, address[0]).shake_hands()
+        return True
+    return False
 
 
 async def connect_tcp(host: str, port: int) -> socket.socket:
@@ -157,7 +176,19 @@ async def _connect(address: Address) -> socket.socket:
     return sock
 
 
-async def _open_tunnel(sock: socket.socket, origin: Origin) -> None:
+async def _connect_proxy(proxy: Proxy) -> socket.socket:
+    try:
+        return await connect_tcp(*proxy.address)
+    except (OSError, ValueError) as error:
+        if is_exhaustion(error):
+            raise
+        may_heal = isinstance(error, socket.gaierror) and error.errno == socket.EAI_AGAIN
+        problem = f"cannot be reached ({error})"
+        made = proxy_failed(proxy.label, problem, "check its address", permanent=not may_heal)
+        raise made from error
+
+
+async def _open_tunnel(sock: socket.socket, origin: Origin, proxy: Proxy) -> None:
     """Ask a proxy for a connection to the server (RFC 9110 section 9.3.6)."""
     http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_TUNNEL_REPLY_BYTES)
     sock.send(http.send(_tunnel_request(origin)))  # fits into an empty buffer
@@ -165,18 +196,40 @@ async def _open_tunnel(sock: socket.socket, origin: Origin) -> None:
     while not isinstance(event, h11.Response):
         if event is h11.NEED_DATA:
             await anyio.wait_readable(sock)
-            http.receive_data(data := sock.recv(4096))
+            data = sock.recv(4096)
+            if not received and not b"HTTP/".startswith(data[:5]):
+                raise _no_proxy(proxy, "did not answer in HTTP")
+            http.receive_data(data)
             received += len(data)
         try:
             event = http.next_event()
-        except h11.RemoteProtocolError as error:
-            raise OSError("the proxy did not answer in HTTP") from error
+        except h11.RemoteProtocolError:
+            permanent = received > 0  # else it has just closed the connection
+            raise _no_proxy(proxy, "did not answer in HTTP", permanent=permanent) from None
         if received > MAX_TUNNEL_REPLY_BYTES:
-            raise OSError("the proxy answered at great length")
+            raise _no_proxy(proxy, "answered at great length")
     if not 200 <= event.status_code < 300:
-        raise OSError(f"the proxy answered with HTTP {event.status_code}")
+        raise proxy_refused(origin, proxy, event.status_code)
     if http.trailing_data[0]:  # must not be taken for what the server says
-        raise OSError("the proxy spoke before the handshake")
+        raise _no_proxy(proxy, "spoke before the handshake")
+
+
+def _no_proxy(proxy: Proxy, problem: str, *, permanent: bool = True) -> ConnectFailed:
+    return proxy_failed(proxy.label, problem, "is it an HTTP proxy?", permanent=permanent)
+
+
+def proxy_refused(origin: Origin, proxy: Proxy, status: int) -> ConnectFailed:
+    """Return the error for a refusal; a 5xx is about the server behind the proxy."""
+    if status >= 500:
+        problem, fix = f"cannot reach the server (HTTP {status})", "is the server running?"
+    elif status in PASSWORD_WANTED and proxy.authorization:
+        problem, fix = f"refuses the user or the password (HTTP {status})", "fix them in its URL"
+    elif status in PASSWORD_WANTED:
+        problem = f"wants a user and a password (HTTP {status})"
+        fix = "give them in its URL, http://user:password@host:port"
+    else:
+        problem, fix = f"refuses (HTTP {status})", f"let it connect to {origin.name}"
+    return proxy_failed(proxy.label, problem, fix, permanent=status < 500)
 
 
 def _tunnel_request(origin: Origin) -> h11.Request:

@@ -156,4 +156,6 @@ def _leave_loop(connections: Connections) -> None:
 def _check_max_connections(value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         problem = "is not an integer of at least 1"
-        raise ConfigurationError("max_connections", short_repr(value), problem, "change it")
+        raise ConfigurationError(
+            "max_connections", short_repr(value), problem, "give a number such as 100"
+        )

@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 
 from meeting_async._models import HeaderPairs, Reply, Secret, Verdict
-from meeting_async._text import one_line
+from meeting_async._text import link_label, one_line
 from meeting_async.errors import (
     AuthenticationFailed,
     DocumentRefused,
@@ -248,6 +248,13 @@ _BY_CODE: dict[str, type[RequestRefused]] = {
     "ROOM_NOT_ACTIVE": RoomNotActive,
 }
 
+_WANTS_TLS = re.compile(
+    rb"to HTTPS port|to an HTTPS server|to an SSL-enabled server", re.IGNORECASE
+)
+"""Of the pages with which nginx, Go and Apache answer plain HTTP on such a port."""
+
+_NO_REDIRECTS = "Redirects are never followed: they would replay the signature. Fix the base URL"
+
 _HINTS = {
     "INVALID_API_KEY": "The server does not know the API key.",
     "INVALID_TOKEN_OR_SIGNATURE": "The API secret differs from the server's, "
@@ -270,16 +277,14 @@ def reply_error(verdict: Verdict, answer: ParsedReply, *, upload: bool) -> Reply
         return Throttled(**facts, retry_after=answer.retry_after)
     if verdict is Verdict.FAILED:
         return ProcessingFailed(**facts) if upload else ServerFailed(**facts)
-    if verdict is Verdict.REFUSED:
+    if verdict is Verdict.REFUSED and (upload or not _is_foreign(answer)):
         return _refusal(answer, upload=upload)(**facts)
     return UnexpectedReply(**facts)
 
 
-def check_error(answer: ParsedReply) -> ReplyError:
-    """Return the error for an answer to a room check after which nothing is sent."""
-    if answer.status == 401 or answer.is_record:
-        return reply_error(Verdict.REFUSED, answer, upload=False)
-    return reply_error(Verdict.UNKNOWN, answer, upload=False)
+def _is_foreign(answer: ParsedReply) -> bool:
+    """Return whether an answer is no meeting server's, unless its status says what is wrong."""
+    return answer.accepted is None and answer.status not in {401, 409, 413}
 
 
 def _refusal(answer: ParsedReply, *, upload: bool) -> type[RequestRefused]:
@@ -293,5 +298,13 @@ def _refusal(answer: ParsedReply, *, upload: bool) -> type[RequestRefused]:
 
 def _hint(answer: ParsedReply) -> str | None:
     if 300 <= answer.status < 400:
-        return "Redirects are never followed: they would replay the signature. Fix the base URL."
+        target = dict(reversed(answer.headers)).get("location")
+        where = f" (this one leads to {link_label(target)[:MAX_CODE_CHARACTERS]})" if target else ""
+        return f"{_NO_REDIRECTS}{where}."
+    if answer.status == 407:
+        return "A proxy wants a user and a password: give them in the URL of the proxy."
+    if answer.status == 400 and _WANTS_TLS.search(answer.body):
+        return "The port speaks TLS: use https:// in the base URL."
+    if answer.status in {404, 405} and _is_foreign(answer):
+        return "Is the path in the base URL right?"
     return _HINTS.get(answer.status_code or "")

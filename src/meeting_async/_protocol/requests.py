@@ -187,7 +187,8 @@ def _checked_header(name: object, value: object) -> tuple[bytes, bytes]:
     if not isinstance(value, str) or not re.fullmatch(
         r"[\x21-\x7e]([\x20-\x7e\t]*[\x21-\x7e])?", value
     ):
-        raise _bad_header(name, "has a value that is not printable ASCII text", "change it")
+        fix = "encode it, without line breaks and without blanks at the ends"
+        raise _bad_header(name, "has a value that is not printable ASCII text", fix)
     return name.encode("ascii"), Secret(value.encode("ascii"))  # it may be a proxy's password
 
 

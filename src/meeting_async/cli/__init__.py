@@ -36,6 +36,6 @@ def _incomplete(error: ImportError) -> int:
     package = str(error.name).partition(".")[0]
     if package not in _EXTRAS:
         raise error
-    install = f'pip install "meeting-async[{_EXTRAS[package]}]"'
+    install = f'pip install ".[{_EXTRAS[package]}]" in a clone'
     Output().note(f"error: {package} is not installed: {install}")
     return 2

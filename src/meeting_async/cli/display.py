@@ -118,19 +118,18 @@ def _numbered(attempt: int) -> str:
 
 def tried(report: BatchReport) -> int:
     """Count the documents that are done: skipped ones only if an earlier run delivered them."""
-    return report.total - report.skipped + report.already_delivered
+    return report.total - report.skipped
 
 
 def counts(report: BatchReport) -> Iterator[str]:
     """Yield the number of documents of each outcome so far, as text."""
-    skipped = report.skipped - report.already_delivered
     yield f"{report.accepted:,} accepted"
     for count, words in (
         (report.already_delivered, "accepted before"),
         (report.refused, "refused"),
         (report.failed, "failed"),
         (report.unknown, "unknown"),
-        (skipped, "skipped"),
+        (report.skipped, "skipped"),
     ):
         if count:
             yield f"{count:,} {words}"

@@ -28,7 +28,7 @@ try:
     from procrastinate.job_context import AbortReason
     from procrastinate.jobs import Job
 except ModuleNotFoundError as _error:
-    _hint = 'meeting_async.procrastinate needs it: pip install "meeting-async[procrastinate]"'
+    _hint = 'meeting_async.procrastinate needs it: pip install ".[procrastinate]" in a clone'
     raise ModuleNotFoundError(_hint, name=_error.name) from _error
 
 from meeting_async._batch.flow import read

@@ -16,7 +16,7 @@ try:
     import h11 as _h11
     import python_multipart as _python_multipart
 except ModuleNotFoundError as _error:
-    _hint = f'meeting_async.testing needs {_error.name}: pip install "meeting-async[testing]"'
+    _hint = f'meeting_async.testing needs {_error.name}: pip install ".[testing]" in a clone'
     raise ModuleNotFoundError(_hint, name=_error.name) from _error
 
 from meeting_async.testing._application import RecordedRequest

@@ -1,0 +1,482 @@
+"""The first hour with one's own server: what cannot heal ends at once, and says how to fix it.
+
+Nothing here takes a second; without the rule that is tested, each would take a minute.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import attrs
+import httpx
+import pytest
+
+from meeting_async import Event, MeetingClient, RetryPolicy, RetryScheduled, Timeouts, errors
+from meeting_async.testing import MeetingServer
+from meeting_async.transports import HttpTransport, HttpxTransport
+from support.certificates import Authority
+from support.nginx import Nginx, needs_nginx
+from support.peer import Connection, Peer, Script, answering, answering_once, reply
+from support.sending import closed_port, shown, within
+from support.tinyproxy import needs_tinyproxy, tinyproxy
+
+pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
+
+SOON = 30.0
+"""Seconds on a busy machine for what takes some milliseconds. Retries would take a minute."""
+
+HERE = "IP:127.0.0.1,DNS:localhost"
+PASSWORD = "a-pass-word-of-a-proxy"
+PDF = b"%PDF-1.7"
+
+
+@attrs.frozen
+class Servers:
+    """One authority, and TLS servers with certificates of all kinds."""
+
+    authority: Path
+    good: ssl.SSLContext
+    expired: ssl.SSLContext
+    other: ssl.SSLContext
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Servers:
+    """Make the certificates once."""
+    authority = Authority(tmp_path_factory.mktemp("authority"))
+    return Servers(
+        authority.file,
+        good=authority.sign(HERE),
+        expired=authority.sign(HERE, days=-1),
+        other=authority.sign("DNS:elsewhere.test"),
+    )
+
+
+def client_of(url: str, transport: Any = None, **settings: Any) -> MeetingClient:
+    """Make a client."""
+    settings |= {"transport": transport or HttpTransport()}
+    return MeetingClient(url, api_key="devkey", api_secret="devsecret", **settings)
+
+
+async def client_from_env(url: str, **variables: str) -> MeetingClient:
+    """Make a client in a thread, as files are read."""
+    given = {"MEETING_API_KEY": "devkey", "MEETING_API_SECRET": "devsecret", **variables}
+    given["MEETING_BASE_URL"] = url
+    return await anyio.to_thread.run_sync(MeetingClient.from_env, given)
+
+
+async def upload(client: MeetingClient) -> object:
+    """Upload a small document."""
+    return await client.upload_whiteboard_file("room01", PDF, filename="deck.pdf")
+
+
+async def ask(client: MeetingClient) -> object:
+    """Ask for the room."""
+    return await client.get_active_room_info("room01")
+
+
+async def end(client: MeetingClient) -> object:
+    """Make a call that must not be repeated."""
+    return await client.call("room/endRoom", {"room_id": "room01"})
+
+
+CALLS = (upload, ask, end)
+
+
+async def failures(client: MeetingClient) -> list[errors.MeetingError]:
+    """Return how each kind of call fails: after one attempt, with the facts of the call."""
+    found = []
+    async with client:
+        for call in CALLS:
+            with within(SOON), pytest.raises(errors.MeetingError) as caught:
+                await call(client)
+            assert len(caught.value.attempts) <= 1
+            assert caught.value.room_id == "room01"
+            found.append(caught.value)
+    return found
+
+
+async def assert_lasting(client: MeetingClient, *words: str) -> None:
+    """Every call ends at once, with these words and nothing sent."""
+    for error in await failures(client):
+        assert isinstance(error, errors.TransportError)
+        assert error.permanent
+        for word in words:
+            assert word in str(error)
+        assert str(pickle.loads(pickle.dumps(error))) == str(error)
+        assert type(error)(*error.args).permanent
+
+
+def both(verify: Any = True) -> list[Any]:
+    """Return the default transport and one with a client of the user's."""
+    context = ssl.create_default_context(cafile=verify) if isinstance(verify, str) else verify
+    return [
+        HttpTransport(verify=verify, trust_env=False),
+        HttpxTransport(httpx.AsyncClient(verify=context, trust_env=False)),
+    ]
+
+
+# --- certificates --------------------------------------------------------------------------------
+
+
+async def test_a_certificate_of_an_unknown_authority(servers: Servers) -> None:
+    """The error names the three ways to give the authority's file."""
+    with Peer(answering(reply()), tls=servers.good) as peer:
+        for transport in both():
+            words = ("not trusted", "MEETING_CA_FILE", "SSL_CERT_FILE", "verify")
+            await assert_lasting(client_of(peer.url, transport), *words)
+    assert peer.requests == []
+
+
+async def test_a_certificate_that_has_expired(servers: Servers) -> None:
+    """The server's operator has to act."""
+    with Peer(answering(reply()), tls=servers.expired) as peer:
+        for transport in both(str(servers.authority)):
+            await assert_lasting(client_of(peer.url, transport), "has expired", "renew it")
+
+
+async def test_a_certificate_for_another_name(servers: Servers) -> None:
+    """The name that was asked for is in the error."""
+    with Peer(answering(reply()), tls=servers.other) as peer:
+        for transport in both(str(servers.authority)):
+            words = ("is for another name", "127.0.0.1", "base URL")
+            await assert_lasting(client_of(peer.url, transport), *words)
+
+
+async def test_the_file_of_the_authority_is_the_fix(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given to the transport, to ``from_env``, or in ``SSL_CERT_FILE``."""
+    with Peer(answering(reply()), tls=servers.good) as peer:
+        file = str(servers.authority)
+        async with client_of(peer.url, HttpTransport(verify=file)) as one:
+            await upload(one)
+        async with await client_from_env(peer.url, MEETING_CA_FILE=file) as one:
+            await upload(one)
+        monkeypatch.setenv("SSL_CERT_FILE", file)
+        async with client_of(peer.url) as one:
+            await upload(one)
+
+
+# --- the wrong port ------------------------------------------------------------------------------
+
+
+def greeting(connection: Connection) -> None:
+    """Speak first, as SSH, SMTP and databases do."""
+    connection.send(b"SSH-2.0-OpenSSH_9.2p1\r\n")
+    connection.drain()
+
+
+def bad_request(connection: Connection) -> None:
+    """Answer in clear whatever comes."""
+    connection.sock.recv(65536)
+    connection.send(reply(400))
+
+
+@pytest.mark.parametrize("script", [bad_request, greeting], ids=["http", "ssh"])
+async def test_https_on_a_port_without_tls(script: Script) -> None:
+    """A web server that answers 400 in clear, and something else."""
+    with Peer(script) as peer:
+        for transport in both():
+            client = client_of(peer.url.replace("http:", "https:"), transport)
+            await assert_lasting(client, "does not speak TLS", "base URL")
+
+
+async def test_https_on_the_port_of_a_meeting_server() -> None:
+    """The commonest mistake on one's own machine."""
+    with MeetingServer().run() as url:
+        await assert_lasting(client_of(url.replace("http:", "https:")), "does not speak TLS")
+
+
+async def test_http_on_a_port_with_tls_that_just_closes(servers: Servers) -> None:
+    """As servers of Python, Node and HAProxy do; the client finds out why."""
+    with Peer(answering(reply()), tls=servers.good) as peer:
+        client = client_of(peer.url.replace("https:", "http:"))
+        await assert_lasting(client, "speaks TLS", "use https://")
+
+
+@pytest.mark.parametrize(
+    "alert", [b"\x15\x03\x01\x00\x02\x02\x46", b"\x15\x03\x03\x00\x02\x02\x16"]
+)
+async def test_http_on_a_port_with_tls_that_sends_an_alert(alert: bytes) -> None:
+    """As servers of Java and Rust do."""
+    with Peer(answering_once(alert)) as peer:
+        await assert_lasting(client_of(peer.url), "speaks TLS", "use https://")
+
+
+async def test_http_on_a_port_with_another_protocol() -> None:
+    """SSH, a mail server, a database."""
+    with Peer(greeting) as peer:
+        await assert_lasting(client_of(peer.url), "speaks no HTTP/1.1", "port of the base URL")
+
+
+PAGES = {
+    "nginx": b"<html><center>The plain HTTP request was sent to HTTPS port</center></html>",
+    "go": b"Client sent an HTTP request to an HTTPS server.\n",
+    "apache": b"You're speaking plain HTTP to an SSL-enabled server port.<br />",
+}
+
+
+@pytest.mark.parametrize("page", PAGES.values(), ids=PAGES)
+async def test_http_on_a_port_with_tls_that_answers_a_page(page: bytes) -> None:
+    """Not in the words of the server, but in ours."""
+    with Peer(answering(reply(400, page))) as peer:
+        for error in await failures(client_of(peer.url)):
+            assert type(error) is errors.UnexpectedReply
+            assert "use https://" in str(error)
+
+
+# --- names ---------------------------------------------------------------------------------------
+
+
+NAMES = ["no-such-host.invalid", "a..invalid", f"{'a' * 64}.invalid"]
+
+
+@pytest.mark.parametrize("host", NAMES)
+async def test_a_name_that_does_not_exist(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or that is none; whoever resolves it."""
+    _resolving(monkeypatch, socket.EAI_NONAME)
+    for transport in both():
+        words = (f"{host}:443", "check the", "base URL")
+        await assert_lasting(client_of(f"https://{host}", transport), *words)
+
+
+def _resolving(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    def resolve(host: str | bytes, *_: object, **_options: object) -> Any:
+        if isinstance(host, str):
+            host.encode("idna")
+        raise socket.gaierror(code, "no answer")
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+
+
+# --- what may heal -------------------------------------------------------------------------------
+
+
+@contextmanager
+def refusing() -> Iterator[str]:
+    """Provide a port on which nobody listens."""
+    yield f"http://127.0.0.1:{closed_port()}"
+
+
+@contextmanager
+def answering_502() -> Iterator[str]:
+    """Provide a proxy whose server is restarting."""
+    with Peer(answering(reply(502, b"<html>Bad Gateway</html>"))) as peer:
+        yield peer.url
+
+
+@contextmanager
+def answering_503() -> Iterator[str]:
+    """Provide a load balancer without a server."""
+    with Peer(answering(reply(503, b"<html>No server is available</html>"))) as peer:
+        yield peer.url
+
+
+@contextmanager
+def closing() -> Iterator[str]:
+    """Provide a server that accepts and closes, as one that is starting."""
+    with Peer(Connection.reset) as peer:
+        yield peer.url
+
+
+@contextmanager
+def unresolved() -> Iterator[str]:
+    """Provide a name that cannot be resolved now."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        _resolving(monkeypatch, socket.EAI_AGAIN)
+        yield "https://meet.test"
+
+
+OUTAGES = [refusing, answering_502, answering_503, closing, unresolved]
+
+
+async def retried(url: str, transport: Any = None, before: Any = None) -> RetryScheduled:
+    """Return the first retry of an upload, which is cancelled then."""
+    found: list[RetryScheduled] = []
+    with anyio.CancelScope() as scope:
+
+        def told(event: Event) -> None:
+            if isinstance(event, RetryScheduled):
+                found.append(event)
+                scope.cancel()
+
+        async with client_of(url, transport, on_event=told) as client:
+            if before is not None:
+                await before(client)
+            await upload(client)
+    return found[0]
+
+
+@pytest.mark.parametrize("outage", OUTAGES)
+async def test_what_may_heal_is_retried(
+    outage: Callable[[], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """At the first retry a warning says for how long."""
+    with outage() as url, caplog.at_level(logging.WARNING, "meeting_async"):
+        event = await retried(url)
+    assert (event.limit, event.verdict) == ("for up to 60 s", "never sent")
+    (told,) = [record for record in caplog.records if "again in" in record.getMessage()]
+    assert told.levelname == "WARNING"
+    assert "room room01" in told.getMessage()
+    assert "for up to 60 s" in told.getMessage()
+
+
+@pytest.mark.parametrize("outage", OUTAGES)
+async def test_a_call_says_how_often_it_was_tried(outage: Callable[[], Any]) -> None:
+    """A question is repeated, too; the number of attempts limits it."""
+    policy = RetryPolicy(initial_delay=0.25, max_delay=0.25, max_attempts=2)
+    with outage() as url:
+        async with client_of(url, retry=policy) as client:
+            with pytest.raises(errors.MeetingError) as caught:
+                await ask(client)
+    assert not getattr(caught.value, "permanent", False)
+    assert "after 2 attempts in " in str(caught.value)
+
+
+async def test_what_has_worked_may_be_restarting() -> None:
+    """Once a server was reached, wrong answers are waited for: its port may have another owner."""
+    scripts: list[Script] = [answering_once(reply()), greeting]
+    with Peer(*scripts) as peer:
+        event = await retried(peer.url, before=end)
+    assert "speaks no HTTP/1.1" in event.reason
+
+
+# --- pages of something else ---------------------------------------------------------------------
+
+
+@needs_nginx
+async def test_a_page_that_is_no_meeting_servers(tmp_path: Path) -> None:
+    """200, 301, 404 and 405 of a web server end at once; nothing of a document is sent."""
+    pages = {
+        "/site": 'return 200 "<!doctype html>welcome";',
+        "/moved": "return 301 https://meet.example.com/moved/;",
+        "/gone": "return 404;",
+        "/empty": "return 204;",
+        "/static": "return 405;",
+    }
+    blocks = "\n".join(f"location {path}/ {{ {what} }}" for path, what in pages.items())
+    with Nginx(tmp_path, blocks) as nginx:
+        for path in pages:
+            for error in await failures(client_of(nginx.url + path)):
+                assert type(error) is errors.UnexpectedReply
+                assert "base URL" in str(error)
+                if path == "/moved":
+                    assert "leads to https://meet.example.com/moved/" in str(error)
+    assert "uploadWhiteboardFile" not in nginx.log()
+
+
+async def test_a_path_that_is_not_there() -> None:
+    """Of a meeting server itself, which says so in nine bytes of text."""
+    with MeetingServer().run() as url:
+        for error in await failures(client_of(f"{url}/meet")):
+            assert type(error) is errors.UnexpectedReply
+            assert "Is the path in the base URL right?" in str(error)
+
+
+# --- proxies -------------------------------------------------------------------------------------
+
+
+def through(address: str, **settings: Any) -> HttpTransport:
+    """Make a transport through a proxy with a password."""
+    return HttpTransport(proxy=f"http://me:{PASSWORD}@{address}", **settings)
+
+
+async def test_a_proxy_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is named, without its password; so is the variable it comes from."""
+    address = f"127.0.0.1:{closed_port()}"
+    for url in ("https://meet.test", "http://127.0.0.1:1"):
+        words = (f"the proxy {address} cannot be reached", "check its address")
+        await assert_lasting(client_of(url, through(address)), *words)
+    monkeypatch.setenv("HTTPS_PROXY", f"http://me:{PASSWORD}@{address}")
+    for error in await failures(client_of("https://meet.test")):
+        assert f"the proxy {address} of HTTPS_PROXY cannot be reached" in str(error)
+        assert PASSWORD not in shown(error)
+
+
+async def test_a_proxy_that_is_none(servers: Servers) -> None:
+    """A port that speaks something else."""
+    with Peer(greeting) as peer:
+        address = f"127.0.0.1:{peer.port}"
+        words = (f"the proxy {address} did not answer in HTTP", "is it an HTTP proxy?")
+        await assert_lasting(client_of("https://meet.test", through(address)), *words)
+
+
+async def test_a_proxy_that_forbids() -> None:
+    """It answers 403 to the request for a tunnel."""
+    with Peer(answering_once(reply(403, b"<html>"))) as peer:
+        words = (f"the proxy 127.0.0.1:{peer.port} refuses (HTTP 403)", "meet.test:443")
+        await assert_lasting(
+            client_of("https://meet.test", through(f"127.0.0.1:{peer.port}")), *words
+        )
+
+
+async def test_a_proxy_whose_server_is_away() -> None:
+    """Its 502 is about the server, which may come back."""
+    with Peer(answering_once(reply(502, b"<html>"))) as peer:
+        event = await retried("https://meet.test", through(f"127.0.0.1:{peer.port}"))
+    assert f"the proxy 127.0.0.1:{peer.port} cannot reach the server (HTTP 502)" in event.reason
+
+
+async def test_a_slow_proxy_is_named() -> None:
+    """Also when the time for a connection is up."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        limits: Any = {"timeouts": Timeouts(connect=0.2), "retry": RetryPolicy(max_outage=0)}
+        async with client_of("https://meet.test", through(address), **limits) as client:
+            with pytest.raises(errors.ConnectFailed) as caught:
+                await upload(client)
+    assert f"through the proxy {address}" in str(caught.value)
+
+
+@needs_tinyproxy
+async def test_a_real_proxy(servers: Servers, tmp_path: Path) -> None:
+    """A TLS server and a plain one behind it, with the authority and the proxy of ``from_env``."""
+    with ExitStack() as stack:
+        secure = stack.enter_context(Peer(answering(reply()), tls=servers.good))
+        plain = stack.enter_context(Peer(answering(reply())))
+        address = stack.enter_context(tinyproxy(tmp_path))
+        for url in (secure.url, plain.url):
+            file, proxy = str(servers.authority), f"http://{address}"
+            made = await client_from_env(url, MEETING_CA_FILE=file, MEETING_PROXY=proxy)
+            async with made as client:
+                await upload(client)
+    assert b"tinyproxy" in plain.requests[0].values(b"Via")[0].lower()
+    assert secure.requests[0].values(b"Via") == []
+
+
+@needs_tinyproxy
+async def test_a_real_proxy_with_a_password(servers: Servers, tmp_path: Path) -> None:
+    """With the right one it works; without one and with another one the error says so."""
+    with ExitStack() as stack:
+        secure = stack.enter_context(Peer(answering(reply()), tls=servers.good))
+        plain = stack.enter_context(Peer(answering(reply())))
+        address = stack.enter_context(tinyproxy(tmp_path, PASSWORD))
+        for url in (secure.url, plain.url):
+            file = str(servers.authority)
+            async with client_of(url, through(address, verify=file)) as client:
+                await upload(client)
+            transport = HttpTransport(proxy=f"http://{address}", verify=file)
+            words = (f"the proxy {address} wants a user and a password", "http://user:password@")
+            await assert_lasting(client_of(url, transport), *words)
+            transport = HttpTransport(proxy=f"http://me:wrong@{address}", verify=file)
+            said = f"the proxy {address} refuses the user or the password"
+            await assert_lasting(client_of(url, transport), said)
+
+
+@needs_tinyproxy
+async def test_a_real_proxy_that_cannot_reach_the_server(tmp_path: Path) -> None:
+    """The server may come back: it is tried again, and the proxy is named."""
+    with tinyproxy(tmp_path) as address:
+        transport = HttpTransport(proxy=f"http://{address}")
+        event = await retried(f"https://127.0.0.1:{closed_port()}", transport)
+    assert f"the proxy {address} cannot reach the server" in event.reason
