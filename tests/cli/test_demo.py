@@ -44,6 +44,7 @@ def test_what_it_says(capsys: Capture) -> None:
     assert re.search(r"second run +\d+ accepted, \d+ accepted before, 5 without a room", done.out)
 
 
+@pytest.mark.nightly
 def test_it_notices_what_is_wrong(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     """A demonstration that cannot fail would prove nothing."""
     lock = MeetingServer.add_room

@@ -246,7 +246,10 @@ anyio.run(main, sys.argv[1], backend=sys.argv[2])
 """
 
 
-@pytest.mark.parametrize(("backend", "host"), [("asyncio", "localhost"), ("trio", "127.0.0.1")])
+@pytest.mark.parametrize(
+    ("backend", "host"),
+    [("asyncio", "localhost"), pytest.param("trio", "127.0.0.1", marks=pytest.mark.nightly)],
+)
 def test_too_few_descriptors(backend: str, host: str) -> None:
     """200 requests at once with 120 descriptors: this machine is the reason, not the server."""
     with in_another_process("late") as url:

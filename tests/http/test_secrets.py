@@ -62,7 +62,9 @@ pytestmark = [
 
 Contexts = tuple[ssl.SSLContext, ssl.SSLContext]
 
-both_kinds = pytest.mark.parametrize("kind", ["call", "upload"])
+both_kinds = pytest.mark.parametrize(
+    "kind", [pytest.param("call", marks=pytest.mark.nightly), "upload"]
+)
 
 LOST, LATE = errors.ConnectionLost, errors.TransferTimeout
 FAILURES: dict[str, tuple[Script, tuple[type[errors.TransportError], ...]]] = {
