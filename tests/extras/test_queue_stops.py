@@ -44,7 +44,7 @@ def start_worker(dsn: str, url: str, log: Path) -> subprocess.Popen[bytes]:
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
-    ("rounds", "workers"), [(1, 3), pytest.param(6, 8, marks=pytest.mark.nightly)]
+    ("rounds", "workers"), [(1, 3), pytest.param(4, 8, marks=pytest.mark.nightly)]
 )
 def test_a_worker_ends_while_documents_are_deferred(
     tmp_path: Path, postgres: PostgresServer, rounds: int, workers: int

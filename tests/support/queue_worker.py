@@ -19,7 +19,7 @@ import procrastinate
 
 from meeting_async import AttemptStarted, Event, Finished, LockPolicy, MeetingClient
 from meeting_async.errors import UploadPutBack
-from meeting_async.procrastinate import WhiteboardUploads, _recovery, _table
+from meeting_async.procrastinate import WhiteboardUploads, _table
 
 WINDOW = 2.0
 """Seconds for which the server holds a room at most."""
@@ -88,7 +88,7 @@ async def main(order: Order) -> None:
         elif isinstance(event, Finished) and event.document:
             tell("back" if isinstance(event.error, UploadPutBack) else "over", event.document)
 
-    cast("Any", _recovery).SUSPECT_SECONDS = order.suspect_seconds
+    cast("Any", _table).SETTLED_SECONDS = order.suspect_seconds
     if order.forgets:
         cast("Any", _table).Table.mark_sending = _forgotten
     client = MeetingClient(

@@ -123,7 +123,7 @@ async def apply_schema(dsn: str | None) -> str:
             # `apply_schema_async` reads the file on the event loop.
             schema = await anyio.to_thread.run_sync(app.schema_manager.get_schema)
             await app.connector.execute_query_async(schema.replace("%", "%%"))
-        await Table(app.connector, "").apply_schema()
+        await Table(app.connector, "", "").apply_schema()
     return "nothing to do: the tables were there already" if had_all else "the tables were made"
 
 

@@ -1,0 +1,348 @@
+"""Uploads that go through a queue: deferring them, and looking up what became of them."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import attrs
+import procrastinate
+
+from meeting_async._batch.flow import read
+from meeting_async._batch.jobs import BatchReport, UploadJob, UploadOutcome
+from meeting_async._batch.journal import check_key
+from meeting_async._documents.detect import detect
+from meeting_async._documents.document import Document
+from meeting_async._documents.files import PathSource
+from meeting_async._protocol.requests import host_and_port, room_id_bytes
+from meeting_async._text import link_label, short_repr
+from meeting_async._threads import in_thread
+from meeting_async.errors import (
+    BatchFailed,
+    ConfigurationError,
+    InvalidInput,
+    MeetingError,
+    UploadFailed,
+    UploadOutcomeUnknown,
+)
+from meeting_async.procrastinate._table import Row, Table
+from meeting_async.procrastinate._worker import Documents, UploadWorker, register
+
+if TYPE_CHECKING:
+    from meeting_async._client import MeetingClient
+
+CHUNK = 1000
+"""Uploads that are deferred, or reported, by one statement."""
+
+
+@attrs.define(kw_only=True, repr=False)
+class QueueReport(BatchReport):
+    """The results of a batch in a queue so far."""
+
+    queued: int = 0
+    """Documents that have no outcome yet."""
+    began: datetime | None = None
+    """When the first upload was deferred; ``None``: the server has no such batch."""
+
+    def raise_for_failures(self) -> None:
+        """Raise unless every document is in its room; what is queued is not.
+
+        Raises:
+            BatchFailed: With the numbers, and the first upload that failed.
+
+        """
+        super().raise_for_failures()
+        if self.queued:
+            raise BatchFailed(
+                total=self.total + self.queued,
+                refused=0,
+                failed=0,
+                unknown=0,
+                skipped=self.queued,
+                first=f"{self.queued:,} documents have no outcome yet",
+            )
+
+
+class WhiteboardUploads:
+    """Uploads as jobs of a procrastinate ``App``; make it wherever the ``App`` is made.
+
+    Deferring processes and workers make it with the same arguments. It registers two tasks: one
+    uploads a document, the other runs every few seconds and deals with uploads whose worker is
+    gone. Run workers with ``queues=[uploads.queue]``.
+
+    Args:
+        app: Your App. Its connector is asynchronous.
+        client: The client that uploads. Its ``delivery``, ``lock`` and ``retry`` apply.
+        documents: Turns a reference into a document, in the worker; may be async. With it every
+            ``str`` is a reference; without it a ``str`` is a path.
+        queue: Name of the queue. Each server needs its own, and by default has it.
+        stalled_after: Seconds without a heartbeat after which a worker counts as dead, from 3 to
+            180. Heartbeats are sent every ``update_heartbeat_interval`` seconds (an option of the
+            worker, 10 by default).
+
+    """
+
+    def __init__(
+        self,
+        app: procrastinate.App,
+        *,
+        client: MeetingClient,
+        documents: Documents | None = None,
+        queue: str | None = None,
+        stalled_after: float = 30.0,
+    ) -> None:
+        self._session, self._options = client._session, client._options  # noqa: SLF001 - ours
+        self._app = app
+        self.queue: str = _queue_name(queue, self._session.base)
+        if not 3 <= stalled_after <= 180:
+            fix = "give seconds from 3 to 180"
+            raise ConfigurationError("stalled_after", repr(stalled_after), "is out of range", fix)
+        self._documents = documents
+        self._worker = UploadWorker(
+            session=self._session,
+            options=self._options,
+            documents=documents,
+            queue=self.queue,
+            stalled_after=stalled_after,
+        )
+        if not register(app, self._worker):
+            fix = "use that one, or another App"
+            problem = "has WhiteboardUploads in this App already"
+            raise ConfigurationError("client", self._session.base, problem, fix)
+
+    @property
+    def _table(self) -> Table:
+        return self._worker.table_of(self._app)
+
+    async def apply_schema(self) -> None:
+        """Make the table of outcomes, after procrastinate's own schema. Has no effect if it exists.
+
+        Raises:
+            JournalError: The database cannot be used, or the table has another format.
+
+        """
+        await self._table.apply_schema()
+
+    # --- deferring -------------------------------------------------------------------------------
+
+    async def defer(
+        self,
+        room_id: str,
+        document: str | os.PathLike[str] | Document,
+        *,
+        key: str | None = None,
+        batch: str = "default",
+        filename: str | None = None,
+        content_type: str | None = None,
+    ) -> int | None:
+        """Add an upload to the queue.
+
+        Args:
+            room_id: The room.
+            document: A path that workers can read, ``Document.from_link(...)``, or a reference for
+                ``documents``. A relative path is made absolute.
+            key: Identity in its batch. If the batch has an upload with this key, nothing is added.
+            batch: Name under which :meth:`report` finds it.
+            filename: Name that the room shows, instead of the document's own.
+            content_type: Media type, instead of the document's own or the one guessed.
+
+        Returns:
+            The id of the upload; ``None``: the key was deferred before.
+
+        Raises:
+            InvalidInput: An argument cannot be used. Nothing was added.
+            JournalError: The database cannot be used.
+
+        """
+        job = UploadJob(room_id, document, filename=filename, content_type=content_type, key=key)
+        stored = self._stored(job, await in_thread(Path.cwd))
+        if key is None:
+            stored["identity"] = os.urandom(16).hex()
+        ids = await self._table.defer(_checked_batch(batch), [stored])
+        return ids[0] if ids else None
+
+    async def defer_many(
+        self, jobs: Iterable[UploadJob] | AsyncIterable[UploadJob], *, batch: str
+    ) -> int:
+        """Add uploads to the queue, 1,000 at a time, and return how many were new.
+
+        What the batch has already is not added again, so a call that was interrupted can be
+        repeated. An upload is recognised by its key, otherwise by room, document and name.
+
+        Raises:
+            InvalidInput: A job cannot be used; earlier chunks of 1,000 are in the queue.
+            JournalError: The database cannot be used.
+
+        """
+        _checked_batch(batch)
+        folder = await in_thread(Path.cwd)
+        count, chunk = 0, list[dict[str, Any]]()
+        async with contextlib.aclosing(read(jobs)) as found:
+            async for job in found:
+                chunk.append(self._stored(job, folder))
+                if len(chunk) == CHUNK:
+                    count += len(await self._table.defer(batch, chunk))
+                    chunk.clear()
+                    await anyio.lowlevel.checkpoint()
+        if chunk:
+            count += len(await self._table.defer(batch, chunk))
+        if count >= CHUNK:
+            await self._table.analyse()
+        return count
+
+    def _stored(self, job: UploadJob, folder: Path) -> dict[str, Any]:
+        """Check a job, and return its row; relative paths begin at ``folder``."""
+        if not isinstance(job, UploadJob):
+            raise TypeError(f"a job must be an UploadJob, not {type(job).__name__}")
+        room_id_bytes(job.room_id)
+        check_key(job.key)
+        given, filename, content_type = job.document, job.filename, job.content_type
+        if isinstance(given, str | os.PathLike):
+            _check_storable("document", os.fsdecode(given))
+        elif not isinstance(given, Document) and detect(given) is not None:
+            raise _no_place(given)
+        if isinstance(given, str) and self._documents is not None:
+            kind, source = "reference", given
+        else:
+            document = Document.of(given, filename=filename, content_type=content_type)
+            if document.link is not None:
+                kind, source = "link", document.link
+            elif isinstance(document.source, PathSource):
+                kind, source = "path", str(folder / document.source.path)
+                filename, content_type = document.filename, document.content_type
+            else:
+                raise _no_place(document.source)
+        facts = [job.room_id, kind, source, filename] if job.key is None else {"key": job.key}
+        row = {
+            "identity": hashlib.sha256(json.dumps(facts).encode()).hexdigest(),
+            "key": job.key,
+            "room_id": job.room_id,
+            "kind": kind,
+            "source": source,
+            "filename": filename,
+            "content_type": content_type,
+        }
+        for field, value in row.items():
+            _check_storable(field if field != "source" else "document", value)
+        return row
+
+    # --- results ---------------------------------------------------------------------------------
+
+    async def outcomes(self, batch: str) -> AsyncGenerator[UploadOutcome | None, None]:
+        """Yield the outcomes of a batch so far, in the order of deferring; ``None``: none yet.
+
+        Raises:
+            JournalError: The database cannot be used.
+
+        """
+        async with contextlib.aclosing(self._results(batch)) as results:
+            async for _, outcome in results:
+                yield outcome
+
+    async def _results(
+        self, batch: str
+    ) -> AsyncGenerator[tuple[datetime, UploadOutcome | None], None]:
+        """Yield outcomes, each with the time at which the batch began."""
+        after, index, began = 0, 0, None
+        while rows := await self._table.page(batch, after, CHUNK):
+            began = began or rows[0].deferred_at
+            for row in rows:
+                yield began, _outcome(row, index, began, self._options.lock.window)
+                index += 1
+            after = rows[-1].id
+
+    async def report(self, batch: str, *, keep_outcomes: bool = True) -> QueueReport:
+        """Return the results of a batch so far, like those of ``upload_many``.
+
+        With ``keep_outcomes=False`` only the sums; memory then does not grow with the batch.
+
+        Raises:
+            JournalError: The database cannot be used.
+
+        """
+        report = QueueReport(keep=keep_outcomes)
+        async with contextlib.aclosing(self._results(batch)) as results:
+            async for report.began, outcome in results:
+                if outcome is None:
+                    report.queued += 1
+                else:
+                    report.add(outcome)
+                    report.seconds = max(report.seconds, outcome.started + outcome.seconds)
+        return report
+
+    async def drop(self, batch: str) -> int:
+        """Delete the outcomes of a batch and return how many; what is queued stays.
+
+        What is queued no more because its job was cancelled or deleted is deleted, too.
+
+        Raises:
+            JournalError: The database cannot be used.
+
+        """
+        return await self._table.drop(batch)
+
+
+def _outcome(row: Row, index: int, began: datetime, window: float) -> UploadOutcome | None:
+    if row.state == "ready" or row.state == "sent":  # noqa: PLR1714 - narrows the type
+        return None
+    label = link_label(row.source) if row.kind == "link" else row.filename or row.source
+    error: MeetingError | None = None
+    if row.state == "unknown":
+        free_in = max(0.0, window - (row.sent_ago or 0.0))
+        error = UploadOutcomeUnknown(row.reason or "", row.size, row.size, free_in)
+    elif row.state != "accepted":
+        error = UploadFailed(row.error or "", row.reason or "")
+    if error is not None:
+        error.room_id, error.document, error.attempts = row.room_id, label, row.attempts
+    started = row.started_at or row.changed_at  # it has an outcome, so it was started
+    return UploadOutcome(
+        index=index,
+        room_id=row.room_id,
+        document=label,
+        status=row.state,
+        size=row.size,
+        key=row.key,
+        started=(started - began).total_seconds(),
+        seconds=(row.changed_at - started).total_seconds(),
+        attempts=row.attempts,
+        error=error,
+    )
+
+
+def _queue_name(queue: str | None, base: str) -> str:
+    if queue is None:
+        return f"whiteboard {host_and_port(base)}"[:100]
+    if not 0 < len(queue) <= 100:
+        fix = "give 1 to 100 characters"
+        raise ConfigurationError("queue", short_repr(queue), "is no name", fix)
+    return queue
+
+
+def _no_place(document: object) -> InvalidInput:
+    problem = "cannot be stored in a queue"
+    fix = "give a path, a link, or a reference that `documents` turns into a document"
+    return InvalidInput("document", type(document).__name__, problem, fix)
+
+
+def _checked_batch(batch: str) -> str:
+    if not batch:
+        raise InvalidInput("batch", short_repr(batch), "is empty", "give a name")
+    _check_storable("batch", batch)
+    return batch
+
+
+def _check_storable(field: str, value: str | None) -> None:
+    try:
+        is_storable = value is None or (b"\0" not in value.encode())
+    except UnicodeEncodeError:
+        is_storable = False
+    if not is_storable:
+        problem, fix = "has characters that PostgreSQL cannot store", "rename it"
+        raise InvalidInput(field, short_repr(value), problem, fix)
