@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from meeting_async.procrastinate import _brake
 from meeting_async.testing import MeetingServer
 from support.postgres import Network, PostgresServer, network_to, postgres_running
 from support.queues import WINDOW, application
@@ -54,3 +55,9 @@ def server() -> Iterator[MeetingServer]:
         server.add_room(f"room{number}")
     with server.run():
         yield server
+
+
+@pytest.fixture
+def soon_unreadable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give up soon on documents that cannot be read."""
+    monkeypatch.setattr(_brake, "UNREADABLE_SECONDS", (0.1, 0.1, 0.1))

@@ -13,8 +13,9 @@ except ModuleNotFoundError as _error:
     _hint = 'meeting_async.procrastinate needs it: pip install ".[procrastinate]" in a clone'
     raise ModuleNotFoundError(_hint, name=_error.name) from _error
 
+from meeting_async.procrastinate._runner import connector
 from meeting_async.procrastinate._statements import SCHEMA
 from meeting_async.procrastinate._uploads import QueueReport, WhiteboardUploads
 from meeting_async.procrastinate._worker import Documents
 
-__all__ = ["SCHEMA", "Documents", "QueueReport", "WhiteboardUploads"]
+__all__ = ["SCHEMA", "Documents", "QueueReport", "WhiteboardUploads", "connector"]

@@ -178,7 +178,8 @@ RELEASE = """
     UPDATE meeting_async_uploads
     SET is_running = false, state = %(state)s, attempts = %(attempts)s::jsonb,
         retry = %(retry)s::jsonb, changed_at = now(),
-        troubled_at = CASE WHEN %(troubled)s THEN coalesce(troubled_at, now()) END
+        troubled_at = CASE %(is_away)s::boolean WHEN true THEN coalesce(troubled_at, now())
+            WHEN false THEN NULL ELSE troubled_at END
     WHERE id = %(id)s AND job_id = %(job_id)s AND run = %(run)s
     RETURNING id"""
 

@@ -22,6 +22,9 @@ UPLOAD, RECOVER = "meeting_async:upload", "meeting_async:recover"
 """Names of the tasks: the same everywhere, so that a worker knows the jobs of other servers, too,
 and puts them back."""
 
+NAME = "meeting_async_uploads (PostgreSQL)"
+"""What errors call the table."""
+
 EXCHANGE_SECONDS = 10.0
 """Longest time for one statement."""
 
@@ -85,8 +88,11 @@ class Row:
 
 
 def packed(attempts: Sequence[Attempt]) -> str:
-    """Return attempts as JSON for the table."""
-    return json.dumps([attrs.astuple(attempt) for attempt in attempts])
+    """Return attempts as JSON for the table; of a long outage only the first and the last ones."""
+    sent = [attempt for attempt in attempts if attempt.verdict is not Verdict.NEVER_SENT]
+    unsent = [attempt for attempt in attempts if attempt.verdict is Verdict.NEVER_SENT]
+    kept = sorted(sent + unsent[:10] + unsent[10:][-40:], key=lambda attempt: attempt.number)
+    return json.dumps([attrs.astuple(attempt) for attempt in kept])
 
 
 @attrs.define(eq=False)
@@ -103,7 +109,7 @@ class Table:
         """Make the table if it is not there, or change one of an earlier version."""
         found = await self._version()
         if found is not None and found > sql.VERSION:
-            raise JournalError(_NAME, _too_new(found))
+            raise JournalError(NAME, _too_new(found))
         await self._query(f"{sql.ONE_AT_A_TIME}; {sql.SCHEMA}", rows=False, check=False)
 
     async def _version(self) -> int | None:
@@ -119,11 +125,11 @@ class Table:
         if not self._is_checked:
             found = await self._version()
             if found is None:
-                raise JournalError(_NAME, f"does not exist; {_HOW_TO_APPLY}")
+                raise JournalError(NAME, f"does not exist; {_HOW_TO_APPLY}")
             if found < sql.VERSION:
-                raise JournalError(_NAME, f"has version {found}: stop all workers, {_HOW_TO_APPLY}")
+                raise JournalError(NAME, f"has version {found}: stop all workers, {_HOW_TO_APPLY}")
             if found > sql.VERSION:
-                raise JournalError(_NAME, _too_new(found))
+                raise JournalError(NAME, _too_new(found))
             self._is_checked = True
 
     # --- deferring -------------------------------------------------------------------------------
@@ -171,9 +177,9 @@ class Table:
         """Record the outcome of a run; False if another run owns the row."""
         return await self._change(sql.FINISH, row, **outcome)
 
-    async def release(self, row: Row, *, troubled: bool = False, **progress: Any) -> bool:
+    async def release(self, row: Row, **progress: Any) -> bool:
         """End a run without an outcome; False if another run owns the row."""
-        return await self._change(sql.RELEASE, row, troubled=troubled, **progress)
+        return await self._change(sql.RELEASE, row, **progress)
 
     async def _change(self, query: str, row: Row, **facts: Any) -> bool:
         return bool(await self._query(query, id=row.id, job_id=row.job_id, run=row.run, **facts))
@@ -246,16 +252,15 @@ class Table:
             with anyio.fail_after(EXCHANGE_SECONDS):
                 result = await run(query, server=self.server, **arguments)
         except TimeoutError:
-            raise JournalError(_NAME, f"no answer within {EXCHANGE_SECONDS:g} s") from None
+            raise JournalError(NAME, f"no answer within {EXCHANGE_SECONDS:g} s") from None
         except ConnectorException as error:
             cause = error.__cause__ or error
             if type(cause).__name__ in {"UndefinedTable", "UndefinedColumn", "UndefinedFunction"}:
-                raise JournalError(_NAME, f"cannot be used: {cause}; {_HOW_TO_APPLY}") from error
-            raise JournalError(_NAME, f"{type(cause).__name__}: {cause}") from error
+                raise JournalError(NAME, f"cannot be used: {cause}; {_HOW_TO_APPLY}") from error
+            raise JournalError(NAME, f"{type(cause).__name__}: {cause}") from error
         return result or ()
 
 
-_NAME = "meeting_async_uploads (PostgreSQL)"
 _HOW_TO_APPLY = "run `meeting-async queue apply-schema`"
 _CHUNK = 1000
 

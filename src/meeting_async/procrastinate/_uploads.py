@@ -32,11 +32,15 @@ from meeting_async.errors import (
     UploadFailed,
     UploadOutcomeUnknown,
 )
+from meeting_async.procrastinate._runner import run_worker
 from meeting_async.procrastinate._table import Row, Table
 from meeting_async.procrastinate._worker import Documents, UploadWorker, register
 
 if TYPE_CHECKING:
     from meeting_async._client import MeetingClient
+
+MAX_SECONDS = 366 * 86_400.0
+"""Longest limit that can be set: a year."""
 
 CHUNK = 1000
 """Uploads that are deferred, or reported, by one statement."""
@@ -86,6 +90,9 @@ class WhiteboardUploads:
         stalled_after: Seconds without a heartbeat after which a worker counts as dead, from 3 to
             180. Heartbeats are sent every ``update_heartbeat_interval`` seconds (an option of the
             worker, 10 by default).
+        max_outage: Seconds for which an upload is put back while the server is away, throttles, or
+            something else answers in its place. Then it has failed.
+        documents_timeout: Longest time in seconds for ``documents``, for one document.
 
     """
 
@@ -97,13 +104,15 @@ class WhiteboardUploads:
         documents: Documents | None = None,
         queue: str | None = None,
         stalled_after: float = 30.0,
+        max_outage: float = 86_400.0,
+        documents_timeout: float = 60.0,
     ) -> None:
         self._session, self._options = client._session, client._options  # noqa: SLF001 - ours
         self._app = app
         self.queue: str = _queue_name(queue, self._session.base)
-        if not 3 <= stalled_after <= 180:
-            fix = "give seconds from 3 to 180"
-            raise ConfigurationError("stalled_after", repr(stalled_after), "is out of range", fix)
+        _check_seconds("stalled_after", stalled_after, 3, 180)
+        _check_seconds("max_outage", max_outage, 0, MAX_SECONDS)
+        _check_seconds("documents_timeout", documents_timeout, 0, MAX_SECONDS)
         self._documents = documents
         self._worker = UploadWorker(
             session=self._session,
@@ -111,6 +120,8 @@ class WhiteboardUploads:
             documents=documents,
             queue=self.queue,
             stalled_after=stalled_after,
+            max_outage=max_outage,
+            documents_timeout=documents_timeout,
         )
         if not register(app, self._worker):
             fix = "use that one, or another App"
@@ -233,6 +244,44 @@ class WhiteboardUploads:
             _check_storable(field if field != "source" else "document", value)
         return row
 
+    # --- working ---------------------------------------------------------------------------------
+
+    async def run_worker(
+        self,
+        *,
+        concurrency: int = 32,
+        grace: float = 600.0,
+        signals: bool = True,
+        **options: Any,
+    ) -> None:
+        """Upload what is in the queue until SIGTERM, Ctrl-C, or a cancellation.
+
+        The ``App`` and the client are open. Let a service manager start the program again when
+        this raises.
+
+        Args:
+            concurrency: Maximum of uploads at the same time.
+            grace: Seconds for the running uploads to end when the worker is told to stop. Then
+                they are cancelled: what was not complete is put back.
+            signals: Handle SIGTERM and Ctrl-C, which works in the main thread only.
+            options: Further options of procrastinate's ``App.run_worker_async``.
+
+        Raises:
+            JournalError: The database is gone, or the table has another version.
+            AuthenticationFailed: The server refuses the key or the secret. The uploads are put
+                back.
+
+        """
+        _check_seconds("grace", grace, 0, MAX_SECONDS)
+        await run_worker(
+            self._app,
+            self._worker,
+            concurrency=concurrency,
+            grace=grace,
+            signals=signals,
+            options=options,
+        )
+
     # --- results ---------------------------------------------------------------------------------
 
     async def outcomes(self, batch: str) -> AsyncGenerator[UploadOutcome | None, None]:
@@ -323,6 +372,12 @@ def _queue_name(queue: str | None, base: str) -> str:
         fix = "give 1 to 100 characters"
         raise ConfigurationError("queue", short_repr(queue), "is no name", fix)
     return queue
+
+
+def _check_seconds(field: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        fix = f"give seconds from {low:g} to {high:,.0f}"
+        raise ConfigurationError(field, short_repr(value), "is out of range", fix)
 
 
 def _no_place(document: object) -> InvalidInput:

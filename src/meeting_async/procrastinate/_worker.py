@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any
 
 import anyio
 import attrs
@@ -19,11 +20,23 @@ import procrastinate
 from procrastinate import BaseRetryStrategy, JobContext, RetryDecision, exceptions
 from procrastinate.job_context import AbortReason
 from procrastinate.jobs import Job
+from procrastinate.worker import Worker
 
+from meeting_async._delivery.call import new_call
+from meeting_async._delivery.json_call import active_room
 from meeting_async._delivery.session import Options, Session
 from meeting_async._documents.document import Document
 from meeting_async._log import logger
-from meeting_async.errors import JournalError, UploadPutBack
+from meeting_async._protocol.requests import ACTIVE_ROOM_INFO
+from meeting_async.errors import (
+    AuthenticationFailed,
+    JournalError,
+    MeetingError,
+    RequestRefused,
+    ServerFailed,
+    UploadPutBack,
+)
+from meeting_async.procrastinate._brake import Brake, Seen, seen_in
 from meeting_async.procrastinate._run import (
     CLAIM_SECONDS,
     JOURNAL_SECONDS,
@@ -40,6 +53,9 @@ NOT_OURS_SECONDS = 10.0
 """Pause of a job that this worker cannot run: another server's, or a reference without
 ``documents``."""
 
+ASK_SECONDS = 15.0
+"""Longest time for the question of a paused worker."""
+
 RECOVERY_SECONDS = 30.0
 """Longest time of one recovery: what it waits for may be locked."""
 
@@ -54,6 +70,13 @@ class UploadWorker:
     queue: str
     stalled_after: float
     """Seconds without a heartbeat after which a worker counts as dead."""
+    max_outage: float
+    """Seconds for which an upload is put back while the server is away."""
+    documents_timeout: float
+    """Longest time in seconds for ``documents``."""
+    brake: Brake = attrs.field(factory=Brake, init=False)
+    running: int = attrs.field(default=0, init=False)
+    """Uploads that run now."""
     _tables: dict[int, Table] = attrs.field(factory=dict, init=False)
     _recovers: bool = attrs.field(default=False, init=False)
 
@@ -70,16 +93,24 @@ class UploadWorker:
 
     async def claim(self, context: JobContext, upload_id: int) -> Row | None:
         """Begin a run, also if the database answers only later."""
+        server, _, room_id = (context.job.lock or "").partition(" ")
+        if server == self.session.base:
+            await self.brake.wait(partial(self._ask, room_id))
         job, window = context.job, self.options.lock.window
         claim = partial(
             self.table_of(context.app).claim, upload_id, job.id or 0, job.attempts, window
         )
+        row = None
         try:
-            return await persistently(claim, CLAIM_SECONDS)
+            row = await persistently(claim, CLAIM_SECONDS)
         except asyncio.CancelledError:
             if context.abort_reason() is AbortReason.USER_REQUEST:
                 raise
             raise UploadPutBack(0.0, "its worker was stopped") from None
+        finally:
+            if row is None:
+                self.brake.report("nothing")
+        return row
 
     async def upload(self, context: JobContext, row: Row) -> str:
         """Run a claimed upload; what is not over is raised as `UploadPutBack`."""
@@ -92,8 +123,19 @@ class UploadWorker:
             row,
             self._document,
             lambda: context.abort_reason() is aborted,
+            self.max_outage,
         )
-        outcome = await run.run()
+        seen: Seen = "nothing"
+        self.running += 1
+        try:
+            outcome = await run.run()
+            seen = seen_in(run.attempts, run.error)
+        except UploadPutBack:
+            seen = seen_in(run.attempts, run.error)
+            raise
+        finally:
+            self.running -= 1
+            self._report(seen, run.error)
         if outcome is None:
             return await leave(table, row.id)
         with contextlib.suppress(JournalError):  # a recovery makes up for it
@@ -101,6 +143,28 @@ class UploadWorker:
         if outcome.error is not None:
             raise outcome.error.with_traceback(None) from None
         return "accepted"
+
+    def _report(self, seen: Seen, error: Exception | None) -> None:
+        if isinstance(error, AuthenticationFailed):
+            self.brake.stop(error)
+        if seen == "trouble":
+            self.session.forget_all()
+        self.brake.report(seen)
+
+    async def _ask(self, room_id: str) -> bool:
+        """Ask about a room once, and return whether the server has answered."""
+        once = attrs.evolve(self.options.retry, max_attempts=1)
+        options = attrs.evolve(self.options, retry=once)
+        try:
+            call = new_call(self.session, options, ACTIVE_ROOM_INFO, room_id)
+            await active_room(call, room_id, timeout=ASK_SECONDS)
+        except AuthenticationFailed as error:
+            self.brake.stop(error)
+        except (RequestRefused, ServerFailed):
+            return True
+        except MeetingError:
+            return False
+        return True
 
     async def _document(self, row: Row) -> Document:
         if row.kind == "link":
@@ -113,8 +177,12 @@ class UploadWorker:
             why = "it is a reference: make WhiteboardUploads with `documents` in every worker"
             logger.warning("upload %d is put back, %s", row.id, why)
             raise UploadPutBack(NOT_OURS_SECONDS, why)
-        made = self.documents(row.source)
-        document = await made if inspect.isawaitable(made) else made
+        with anyio.move_on_after(self.documents_timeout) as scope:
+            made = self.documents(row.source)
+            document = await made if inspect.isawaitable(made) else made
+        if scope.cancelled_caught:
+            seconds = f"{self.documents_timeout:g} s"
+            raise TimeoutError(f"`documents` had no document for {row.source!r} within {seconds}")
         return Document.of(document, filename=row.filename, content_type=row.content_type)
 
     # --- recovery --------------------------------------------------------------------------------
@@ -162,6 +230,16 @@ class _Tasks:
         except JournalError as error:
             later = UploadPutBack(JOURNAL_SECONDS, str(error))
             raise await self._until(context, later) from error
+
+    async def stop_if_needed(
+        self, run: Callable[[], Awaitable[Any]], _context: JobContext, worker: Worker
+    ) -> Any:
+        """Stop procrastinate's worker after an upload that has shown that it must not go on."""
+        try:
+            return await run()
+        finally:
+            if any(one.brake.stopped_by for one in self.workers.values()):
+                worker.stop()  # type: ignore[no-untyped-call] # procrastinate's
 
     async def _upload(self, context: JobContext, upload_id: int) -> str:
         for worker in self.workers.values():
@@ -255,7 +333,9 @@ def register(app: procrastinate.App, worker: UploadWorker) -> bool:
         tasks: _Tasks = getattr(app.tasks[UPLOAD].func, "__self__")  # noqa: B009 - a method
     else:
         tasks = _Tasks()
-        app.task(name=UPLOAD, pass_context=True, retry=_Retry())(tasks.upload)
+        app.task(
+            name=UPLOAD, pass_context=True, retry=_Retry(), task_middleware=[tasks.stop_if_needed]
+        )(tasks.upload)
         app.task(name=RECOVER, pass_context=True)(tasks.recover)
     if worker.session.base in tasks.workers:
         return False

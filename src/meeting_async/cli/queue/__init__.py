@@ -7,6 +7,7 @@ tables, ``work`` puts uploads into the queue and runs a worker, ``outcomes`` sho
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
@@ -120,6 +121,7 @@ def _defer(manifest: Manifest, batch: str, dsn: str | None, common: Server, outp
 def worker(
     *,
     concurrency: Annotated[int, Parameter(validator=Number(gte=1), show_default=True)] = 32,
+    grace: Annotated[float, Parameter(validator=Number(gte=0), show_default=True)] = 600,
     dsn: Dsn = None,
     common: Server = DEFAULTS,
     output: Printed,
@@ -127,10 +129,12 @@ def worker(
     """Upload what is in the queue, until Ctrl-C or SIGTERM.
 
     The running uploads then end normally. The exit code is 1 if the database
-    cannot be reached: let a service manager start the worker again.
+    cannot be reached, or the key is wrong: let a service manager start the
+    worker again.
 
     Args:
         concurrency: Maximum of uploads at the same time.
+        grace: Seconds for the running uploads to end when the worker is stopped.
         dsn: Database of the queue.
         common: Options of all commands.
         output: Where to print.
@@ -141,7 +145,8 @@ def worker(
     from meeting_async.cli.queue import work
 
     log = work.WorkerLog(output, quiet=common.quiet)
-    anyio.run(work.run, dsn, common.client(on_event=log.tell), concurrency, log)
+    client = common.client(on_event=log.tell)
+    anyio.run(partial(work.run, dsn, client, log, concurrency=concurrency, grace=grace))
     output.note("stopped")
     return 0
 
