@@ -165,7 +165,7 @@ async def test_answers_of_a_proxy_only(dsn: str, server: MeetingServer, tmp_path
 
 async def test_a_server_that_throttles(dsn: str, server: MeetingServer, tmp_path: Path) -> None:
     """429 for longer than one call would try costs no document."""
-    server.reply_next(429, path="/room/uploadWhiteboardFile", times=12)
+    server.reply_next(429, path="/room/uploadWhiteboardFile", times=6)
     retry = RetryPolicy(max_attempts=2, initial_delay=0.25)
     async with queue_and_worker(dsn, server, retry=retry) as made:
         await made.uploads.defer_many(jobs_for(tmp_path, 6, rooms=2), batch="default")

@@ -9,30 +9,36 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+import anyio
 import procrastinate
 import pytest
 
-from meeting_async import MeetingClient
-from meeting_async.procrastinate import WhiteboardUploads
+from meeting_async import Document, MeetingClient
+from meeting_async.errors import AuthenticationFailed, JournalError
+from meeting_async.procrastinate import WhiteboardUploads, _runner, _table, connector
 from meeting_async.testing import MeetingServer
-from support.postgres import PostgresServer, needs_postgres, postgres_running
+from support.postgres import Network, PostgresServer, needs_postgres
 from support.queue_worker import read_log
+from support.queues import (
+    KEYS,
+    Application,
+    application,
+    names_in,
+    pdf,
+    queue_may_complain,
+    until,
+    working,
+)
 
 pytestmark = needs_postgres
 
 TESTS = Path(__file__).parent.parent
 ENDED = 30.0
 """Longest time in seconds for a worker that is told to stop while little is on its way."""
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[PostgresServer]:
-    """Run one PostgreSQL for all tests."""
-    with postgres_running() as server:
-        yield server
 
 
 def start_worker(dsn: str, url: str, log: Path) -> subprocess.Popen[bytes]:
@@ -96,3 +102,112 @@ def test_a_worker_ends_while_documents_are_deferred(
 
     with server.run():
         asyncio.run(run())
+
+
+# --- run_worker ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorten the time after which a database counts as gone."""
+    monkeypatch.setattr(_runner, "WATCH_SECONDS", 0.2)
+    monkeypatch.setattr(_runner, "ENDING_SECONDS", 1.0)
+    monkeypatch.setattr(_table, "EXCHANGE_SECONDS", 0.5)
+
+
+@asynccontextmanager
+async def running(made: Application, **options: object) -> AsyncIterator[asyncio.Task[None]]:
+    """Run a worker as a program does."""
+    how: dict[str, object] = {"grace": 5.0, "signals": False, "fetch_job_polling_interval": 0.05}
+    worker = asyncio.create_task(made.uploads.run_worker(**{**how, **options}))  # type: ignore[arg-type]
+    try:
+        yield worker
+    finally:
+        worker.cancel()
+        await asyncio.wait([worker], timeout=ENDED)
+        assert worker.done(), "the worker does not end"
+
+
+@pytest.mark.anyio
+async def test_a_worker_ends_while_a_function_hangs(
+    dsn: str, server: MeetingServer, tmp_path: Path
+) -> None:
+    """After its grace it ends; the upload is put back, and another worker delivers it."""
+    hangs, path = asyncio.Event(), pdf(tmp_path)
+
+    async def never(_reference: str) -> Document:
+        hangs.set()
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async with application(dsn, server.url, documents=never) as made:
+        await made.uploads.defer("room0", "a")
+        async with running(made, grace=0.2) as worker:
+            await hangs.wait()
+            worker.cancel()
+            with anyio.fail_after(ENDED), suppress(asyncio.CancelledError):
+                await worker
+    async with (
+        application(dsn, server.url, documents=lambda _: Document.from_path(path)) as other,
+        working(other),
+    ):
+        assert (await other.finished()).accepted == 1
+    assert names_in(server.rooms["room0"]) == ["000.pdf"]
+
+
+@pytest.mark.anyio
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize("how", ["frozen", "gone"])
+async def test_a_worker_without_its_database_ends(
+    dsn: str, server: MeetingServer, network: Network, tmp_path: Path, how: str
+) -> None:
+    """It raises, so that a service manager starts it again."""
+    async with application(dsn, server.url) as other:
+        await other.uploads.defer("room0", pdf(tmp_path))
+    app = procrastinate.App(connector=connector(network.address(dsn)))
+    client = MeetingClient(server.url, **KEYS)
+    asyncio.get_running_loop().set_exception_handler(queue_may_complain)
+    async with client:
+        uploads = WhiteboardUploads(app, client=client)
+        await app.open_async()
+        try:
+            async with running(Application(app, uploads)) as worker:
+                await until(lambda: bool(server.rooms["room0"].accepted))
+                network.freeze() if how == "frozen" else network.close()
+                with anyio.fail_after(ENDED), pytest.raises(JournalError):
+                    await worker
+        finally:
+            network.thaw()
+            with suppress(Exception):
+                await app.close_async()
+
+
+@pytest.mark.anyio
+async def test_a_worker_with_a_wrong_key_raises(
+    dsn: str, server: MeetingServer, tmp_path: Path
+) -> None:
+    """It says which; its upload stays queued."""
+    async with application(dsn, server.url, **{**KEYS, "api_secret": "wrong"}) as made:
+        await made.uploads.defer("room0", pdf(tmp_path))
+        async with running(made) as worker:
+            with anyio.fail_after(ENDED), pytest.raises(AuthenticationFailed):
+                await worker
+        assert (await made.uploads.report("default")).queued == 1
+
+
+@pytest.mark.anyio
+async def test_a_table_of_another_version(dsn: str, server: MeetingServer, tmp_path: Path) -> None:
+    """Whatever uses it says so at once, with the command to run."""
+    async with application(dsn, server.url) as made:
+        await made.app.connector.execute_query_async(
+            "COMMENT ON TABLE meeting_async_uploads IS 'meeting-async, version 1'"
+        )
+    async with application(dsn, server.url) as made:
+        for call in (
+            made.uploads.run_worker(signals=False),
+            made.uploads.defer("room0", pdf(tmp_path)),
+            made.uploads.report("default"),
+            made.uploads.drop("default"),
+        ):
+            with pytest.raises(JournalError, match=r"version 1: stop all workers, run `.*apply-s"):
+                await call

@@ -107,7 +107,7 @@ async def application(
         )
 
 
-def _queue_may_complain(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+def queue_may_complain(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Ignore that procrastinate could not store the status of a job."""
     if not isinstance(context.get("exception"), procrastinate.exceptions.ConnectorException):
         loop.default_exception_handler(context)
@@ -131,7 +131,7 @@ async def working(made: Application, **how: Any) -> AsyncIterator[None]:
                 await made.app.run_worker_async(**{**options, **how})
             await asyncio.sleep(0.1)
 
-    asyncio.get_running_loop().set_exception_handler(_queue_may_complain)
+    asyncio.get_running_loop().set_exception_handler(queue_may_complain)
     task = asyncio.create_task(supervised())
     try:
         yield

@@ -15,7 +15,16 @@ except ModuleNotFoundError as _error:
 
 from meeting_async.procrastinate._runner import connector
 from meeting_async.procrastinate._statements import SCHEMA
+from meeting_async.procrastinate._table import QueueStatus, RoomStatus
 from meeting_async.procrastinate._uploads import QueueReport, WhiteboardUploads
 from meeting_async.procrastinate._worker import Documents
 
-__all__ = ["SCHEMA", "Documents", "QueueReport", "WhiteboardUploads", "connector"]
+__all__ = [
+    "SCHEMA",
+    "Documents",
+    "QueueReport",
+    "QueueStatus",
+    "RoomStatus",
+    "WhiteboardUploads",
+    "connector",
+]

@@ -228,6 +228,7 @@ class QueuedRun(DeliveryHooks):
             row,
             state=state,
             is_away=self._is_away,
+            reason=self._put_back.reason if self._put_back else None,
             attempts=packed(log.attempts),
             retry=json.dumps(retry),
         )

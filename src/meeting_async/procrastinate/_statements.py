@@ -177,7 +177,7 @@ FINISH = """
 RELEASE = """
     UPDATE meeting_async_uploads
     SET is_running = false, state = %(state)s, attempts = %(attempts)s::jsonb,
-        retry = %(retry)s::jsonb, changed_at = now(),
+        reason = %(reason)s, retry = %(retry)s::jsonb, changed_at = now(),
         troubled_at = CASE %(is_away)s::boolean WHEN true THEN coalesce(troubled_at, now())
             WHEN false THEN NULL ELSE troubled_at END
     WHERE id = %(id)s AND job_id = %(job_id)s AND run = %(run)s
@@ -274,3 +274,57 @@ DROP = """
             WHERE job.id = upload.job_id AND job.status IN ('todo', 'doing')
         )
     RETURNING id"""
+
+# --- by hand -------------------------------------------------------------------------------------
+
+STATUS = """
+    SELECT room_id,
+        count(*) FILTER (WHERE NOT is_running AND (due_at IS NULL OR due_at <= now())) AS waiting,
+        count(*) FILTER (WHERE NOT is_running AND due_at > now()) AS scheduled,
+        count(*) FILTER (WHERE is_running) AS running,
+        extract(epoch FROM now() - min(greatest(deferred_at, due_at)))::float8 AS oldest,
+        (array_agg(reason ORDER BY id) FILTER (WHERE reason IS NOT NULL AND NOT is_running))[1]
+            AS cause
+    FROM meeting_async_uploads
+    WHERE server = %(server)s AND state IN ('ready', 'sent')
+        AND (%(batch)s::text IS NULL OR batch = %(batch)s)
+    GROUP BY room_id ORDER BY oldest DESC, room_id"""
+
+WORKERS = """
+    SELECT count(*) AS workers FROM procrastinate_workers
+    WHERE last_heartbeat > now() - %(stalled_after)s * interval '1 second'"""
+
+RETRY = """
+    UPDATE meeting_async_uploads AS upload
+    SET state = 'ready', job_id = NULL, run = -1, error = NULL, reason = NULL, retry = NULL,
+        changed_at = now()
+    WHERE server = %(server)s AND batch = %(batch)s AND NOT is_running
+        AND (%(room_id)s::text IS NULL OR room_id = %(room_id)s)
+        AND (state IN ('failed', 'refused') OR (%(resend)s AND state = 'unknown'))
+        AND NOT EXISTS (
+            SELECT FROM procrastinate_jobs AS job
+            WHERE job.id = upload.job_id AND job.status IN ('todo', 'doing')
+        )
+    RETURNING room_id"""
+
+CANCEL = """
+    WITH found AS MATERIALIZED (
+        SELECT upload.id, upload.room_id, upload.job_id, coalesce(job.status = 'doing', false)
+            AS is_doing
+        FROM meeting_async_uploads AS upload
+        LEFT JOIN procrastinate_jobs AS job ON job.id = upload.job_id
+        WHERE upload.server = %(server)s AND batch = %(batch)s AND state IN ('ready', 'sent')
+            AND (%(room_id)s::text IS NULL OR room_id = %(room_id)s)
+        FOR UPDATE OF upload
+    ), asked AS MATERIALIZED (
+        SELECT id, room_id, is_doing, CASE WHEN job_id IS NOT NULL
+            THEN procrastinate_cancel_job_v1(job_id, true, false) END AS job
+        FROM found
+    ), ended AS (
+        UPDATE meeting_async_uploads AS upload SET
+            state = CASE state WHEN 'sent' THEN 'unknown' ELSE 'failed' END,
+            error = CASE state WHEN 'sent' THEN 'UploadOutcomeUnknown' ELSE 'UploadCancelled' END,
+            reason = 'it was cancelled', changed_at = now()
+        FROM asked WHERE upload.id = asked.id AND NOT asked.is_doing
+    )
+    SELECT room_id FROM asked"""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -93,6 +94,61 @@ def packed(attempts: Sequence[Attempt]) -> str:
     unsent = [attempt for attempt in attempts if attempt.verdict is Verdict.NEVER_SENT]
     kept = sorted(sent + unsent[:10] + unsent[10:][-40:], key=lambda attempt: attempt.number)
     return json.dumps([attrs.astuple(attempt) for attempt in kept])
+
+
+@attrs.frozen(kw_only=True)
+class RoomStatus:
+    """What is queued for a room."""
+
+    room_id: str
+    waiting: int
+    scheduled: int
+    """Documents whose time has not come."""
+    running: int
+    oldest: float
+    """Seconds for which the oldest one is queued; negative: until its time."""
+    cause: str | None
+    """Why the last run was put back; ``None``: there was none."""
+
+
+@attrs.frozen
+class QueueStatus:
+    """What is queued for a server."""
+
+    workers: int
+    """Workers that have sent a heartbeat lately, of all queues of the database."""
+    rooms: Sequence[RoomStatus]
+    """The one with the oldest document first."""
+
+    @property
+    def waiting(self) -> int:
+        """Documents that wait."""
+        return sum(room.waiting for room in self.rooms)
+
+    @property
+    def scheduled(self) -> int:
+        """Documents whose time has not come."""
+        return sum(room.scheduled for room in self.rooms)
+
+    @property
+    def running(self) -> int:
+        """Documents that are being sent."""
+        return sum(room.running for room in self.rooms)
+
+    @property
+    def oldest(self) -> float | None:
+        """Seconds for which the oldest document is queued; ``None``: nothing is due."""
+        ages = [room.oldest for room in self.rooms if room.waiting or room.running]
+        return max(ages, default=None)
+
+    @property
+    def causes(self) -> Mapping[str, int]:
+        """Why documents wait, and how many, those behind them included."""
+        causes = Counter[str]()
+        for room in self.rooms:
+            if room.waiting:
+                causes[room.cause or "their turn, or a worker"] += room.waiting
+        return dict(causes.most_common())
 
 
 @attrs.define(eq=False)
@@ -232,6 +288,27 @@ class Table:
     async def drop(self, batch: str) -> int:
         """Delete the rows of a batch that no job will change, and return how many."""
         return len(await self._query(sql.DROP, batch=batch))
+
+    # --- by hand ---------------------------------------------------------------------------------
+
+    async def status(self, batch: str | None, stalled_after: float) -> QueueStatus:
+        """Return what has no outcome yet, by room."""
+        rows = await self._query(sql.STATUS, batch=batch)
+        (found,) = await self._query(sql.WORKERS, stalled_after=stalled_after)
+        return QueueStatus(found["workers"], [RoomStatus(**row) for row in rows])
+
+    async def retry(self, batch: str, room_id: str | None, *, resend: bool) -> int:
+        """Queue again what has failed, and return how many."""
+        found = await self._query(sql.RETRY, batch=batch, room_id=room_id, resend=resend)
+        return await self._advanced(found)
+
+    async def cancel(self, batch: str, room_id: str | None) -> int:
+        """Give up what has no outcome, and return how many."""
+        return await self._advanced(await self._query(sql.CANCEL, batch=batch, room_id=room_id))
+
+    async def _advanced(self, changed: Sequence[Mapping[str, Any]]) -> int:
+        await self.advance({row["room_id"] for row in changed})
+        return len(changed)
 
     async def _query(
         self,

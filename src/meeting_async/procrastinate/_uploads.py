@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import attrs
 import procrastinate
+import psycopg
 
 from meeting_async._batch.flow import read
 from meeting_async._batch.jobs import BatchReport, UploadJob, UploadOutcome
@@ -33,7 +34,7 @@ from meeting_async.errors import (
     UploadOutcomeUnknown,
 )
 from meeting_async.procrastinate._runner import run_worker
-from meeting_async.procrastinate._table import Row, Table
+from meeting_async.procrastinate._table import QueueStatus, Row, Table
 from meeting_async.procrastinate._worker import Documents, UploadWorker, register
 
 if TYPE_CHECKING:
@@ -152,6 +153,8 @@ class WhiteboardUploads:
         batch: str = "default",
         filename: str | None = None,
         content_type: str | None = None,
+        schedule_at: datetime | None = None,
+        connection: psycopg.AsyncConnection[Any] | None = None,
     ) -> int | None:
         """Add an upload to the queue.
 
@@ -163,6 +166,10 @@ class WhiteboardUploads:
             batch: Name under which :meth:`report` finds it.
             filename: Name that the room shows, instead of the document's own.
             content_type: Media type, instead of the document's own or the one guessed.
+            schedule_at: Not before this time, by the clock of the database; some seconds later at
+                most. Until then it does not keep the room's other documents waiting.
+            connection: A connection to the same database. The upload is added in its transaction,
+                or not at all.
 
         Returns:
             The id of the upload; ``None``: the key was deferred before.
@@ -173,19 +180,25 @@ class WhiteboardUploads:
 
         """
         job = UploadJob(room_id, document, filename=filename, content_type=content_type, key=key)
-        stored = self._stored(job, await in_thread(Path.cwd))
+        stored = self._stored(job, await in_thread(Path.cwd), _checked_time(schedule_at))
         if key is None:
             stored["identity"] = os.urandom(16).hex()
-        ids = await self._table.defer(_checked_batch(batch), [stored])
+        ids = await self._table.defer(_checked_batch(batch), [stored], connection)
         return ids[0] if ids else None
 
     async def defer_many(
-        self, jobs: Iterable[UploadJob] | AsyncIterable[UploadJob], *, batch: str
+        self,
+        jobs: Iterable[UploadJob] | AsyncIterable[UploadJob],
+        *,
+        batch: str,
+        schedule_at: datetime | None = None,
+        connection: psycopg.AsyncConnection[Any] | None = None,
     ) -> int:
         """Add uploads to the queue, 1,000 at a time, and return how many were new.
 
         What the batch has already is not added again, so a call that was interrupted can be
         repeated. An upload is recognised by its key, otherwise by room, document and name.
+        ``schedule_at`` and ``connection`` are those of :meth:`defer`.
 
         Raises:
             InvalidInput: A job cannot be used; earlier chunks of 1,000 are in the queue.
@@ -193,22 +206,23 @@ class WhiteboardUploads:
 
         """
         _checked_batch(batch)
+        due_at = _checked_time(schedule_at)
         folder = await in_thread(Path.cwd)
         count, chunk = 0, list[dict[str, Any]]()
         async with contextlib.aclosing(read(jobs)) as found:
             async for job in found:
-                chunk.append(self._stored(job, folder))
+                chunk.append(self._stored(job, folder, due_at))
                 if len(chunk) == CHUNK:
-                    count += len(await self._table.defer(batch, chunk))
+                    count += len(await self._table.defer(batch, chunk, connection))
                     chunk.clear()
                     await anyio.lowlevel.checkpoint()
         if chunk:
-            count += len(await self._table.defer(batch, chunk))
-        if count >= CHUNK:
+            count += len(await self._table.defer(batch, chunk, connection))
+        if count >= CHUNK and connection is None:
             await self._table.analyse()
         return count
 
-    def _stored(self, job: UploadJob, folder: Path) -> dict[str, Any]:
+    def _stored(self, job: UploadJob, folder: Path, due_at: str | None) -> dict[str, Any]:
         """Check a job, and return its row; relative paths begin at ``folder``."""
         if not isinstance(job, UploadJob):
             raise TypeError(f"a job must be an UploadJob, not {type(job).__name__}")
@@ -239,6 +253,7 @@ class WhiteboardUploads:
             "source": source,
             "filename": filename,
             "content_type": content_type,
+            "due_at": due_at,
         }
         for field, value in row.items():
             _check_storable(field if field != "source" else "document", value)
@@ -326,6 +341,43 @@ class WhiteboardUploads:
                     report.seconds = max(report.seconds, outcome.started + outcome.seconds)
         return report
 
+    # --- by hand ---------------------------------------------------------------------------------
+
+    async def status(self, batch: str | None = None) -> QueueStatus:
+        """Return how many documents wait, for which rooms and why; ``None``: of all batches.
+
+        Raises:
+            JournalError: The database cannot be used.
+
+        """
+        return await self._table.status(batch, self._worker.stalled_after)
+
+    async def retry(self, batch: str, *, room_id: str | None = None, resend: bool = False) -> int:
+        """Queue again what was refused or has failed, and return how many.
+
+        Args:
+            batch: Name of the batch.
+            room_id: Only documents for this room.
+            resend: Also send again what may have arrived. Look into the rooms first: a class may
+                see these documents twice.
+
+        Raises:
+            JournalError: The database cannot be used.
+
+        """
+        return await self._table.retry(batch, room_id, resend=resend)
+
+    async def cancel(self, batch: str, *, room_id: str | None = None) -> int:
+        """Give up what has no outcome yet, and return how many.
+
+        A running upload is cancelled some seconds later; it may be accepted before.
+
+        Raises:
+            JournalError: The database cannot be used.
+
+        """
+        return await self._table.cancel(batch, room_id)
+
     async def drop(self, batch: str) -> int:
         """Delete the outcomes of a batch and return how many; what is queued stays.
 
@@ -391,6 +443,13 @@ def _checked_batch(batch: str) -> str:
         raise InvalidInput("batch", short_repr(batch), "is empty", "give a name")
     _check_storable("batch", batch)
     return batch
+
+
+def _checked_time(schedule_at: datetime | None) -> str | None:
+    if schedule_at is not None and schedule_at.tzinfo is None:
+        problem, fix = "has no time zone", "give datetime(..., tzinfo=...)"
+        raise InvalidInput("schedule_at", schedule_at.isoformat(), problem, fix)
+    return schedule_at.isoformat() if schedule_at else None
 
 
 def _check_storable(field: str, value: str | None) -> None:
