@@ -300,8 +300,10 @@ def test_what_to_do_when(programs: Machine) -> None:
     (slides / "2.pdf").write_bytes(b"%PDF-1.7")
     (slides / "1.pdf").write_bytes(b"%PDF-1.7")
     programs.meeting.lose_next_reply(path="/room/uploadWhiteboardFile")
-    programs.run(sys.executable, "-c", REQUESTS)
+    programs.run(sys.executable, "-c", REQUESTS.replace('("room99", 1)', '("room01", 1)'))
     with programs.working(sys.executable, "worker.py"):
+        assert eventually(lambda: ended(programs))
+        programs.run(sys.executable, "-c", REQUESTS)
         assert eventually(lambda: ended(programs))
         assert states(programs) == {"accepted", "refused", "unknown"}
         programs.meeting.add_room("room99")
