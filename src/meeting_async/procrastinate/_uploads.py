@@ -20,7 +20,7 @@ from meeting_async._batch.flow import read
 from meeting_async._batch.jobs import BatchReport, UploadJob, UploadOutcome
 from meeting_async._batch.journal import check_key
 from meeting_async._documents.detect import detect
-from meeting_async._documents.document import Document
+from meeting_async._documents.document import Document, as_document, source_of
 from meeting_async._documents.files import PathSource
 from meeting_async._protocol.requests import host_and_port, room_id_bytes
 from meeting_async._text import link_label, short_repr
@@ -236,14 +236,15 @@ class WhiteboardUploads:
         if isinstance(given, str) and self._documents is not None:
             kind, source = "reference", given
         else:
-            document = Document.of(given, filename=filename, content_type=content_type)
+            document = as_document(given, filename=filename, content_type=content_type)
+            where = source_of(document)
             if document.link is not None:
                 kind, source = "link", document.link
-            elif isinstance(document.source, PathSource):
-                kind, source = "path", str(folder / document.source.path)
+            elif isinstance(where, PathSource):
+                kind, source = "path", str(folder / where.path)
                 filename, content_type = document.filename, document.content_type
             else:
-                raise _no_place(document.source)
+                raise _no_place(where)
         facts = [job.room_id, kind, source, filename] if job.key is None else {"key": job.key}
         row = {
             "identity": hashlib.sha256(json.dumps(facts).encode()).hexdigest(),
@@ -337,7 +338,7 @@ class WhiteboardUploads:
                 if outcome is None:
                     report.queued += 1
                 else:
-                    report.add(outcome)
+                    report._add(outcome)  # noqa: SLF001 - ours
                     report.seconds = max(report.seconds, outcome.started + outcome.seconds)
         return report
 

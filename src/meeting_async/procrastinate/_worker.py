@@ -25,7 +25,7 @@ from procrastinate.worker import Worker
 from meeting_async._delivery.call import new_call
 from meeting_async._delivery.json_call import active_room
 from meeting_async._delivery.session import Options, Session
-from meeting_async._documents.document import Document
+from meeting_async._documents.document import Document, as_document
 from meeting_async._log import logger
 from meeting_async._protocol.requests import ACTIVE_ROOM_INFO
 from meeting_async.errors import (
@@ -183,7 +183,7 @@ class UploadWorker:
         if scope.cancelled_caught:
             seconds = f"{self.documents_timeout:g} s"
             raise TimeoutError(f"`documents` had no document for {row.source!r} within {seconds}")
-        return Document.of(document, filename=row.filename, content_type=row.content_type)
+        return as_document(document, filename=row.filename, content_type=row.content_type)
 
     # --- recovery --------------------------------------------------------------------------------
 
