@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Set as AbstractSet
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
-from meeting_async import Document, RetryPolicy, UploadJob
+from meeting_async import Document, RetryPolicy, Timeouts, UploadJob
 from meeting_async.procrastinate import _brake
 from meeting_async.testing import MeetingServer
+from support.nginx import Nginx, needs_nginx
 from support.postgres import needs_postgres
 from support.queues import (
     KEYS,
@@ -44,7 +47,7 @@ def jobs_for(folder: Path, count: int, rooms: int = 10) -> list[UploadJob]:
     return [UploadJob(f"room{at % rooms}", pdf(folder, at)) for at in range(count)]
 
 
-def check_order(server: MeetingServer, unknown: set[str] = frozenset()) -> None:  # type: ignore[assignment]
+def check_order(server: MeetingServer, unknown: AbstractSet[str] = frozenset()) -> None:
     """Each room has its documents in the order of deferring, none twice."""
     for room in server.rooms.values():
         names = [name for name in names_in(room) if name not in unknown]
@@ -136,8 +139,12 @@ async def test_a_server_that_is_away(dsn: str, tmp_path: Path) -> None:
     server, port = MeetingServer(lock_seconds=2.0, processing_seconds=0.3), free_port()
     for number in range(10):
         server.add_room(f"room{number}")
-    retry = RetryPolicy(initial_delay=0.25, max_outage=0.5)
-    async with application(dsn, f"http://127.0.0.1:{port}", retry=retry) as made:
+    options: dict[str, Any] = {
+        "retry": RetryPolicy(initial_delay=0.25, max_outage=0.5),
+        # A server in this process may end without closing a connection.
+        "timeouts": Timeouts(upload_reply=4.0),
+    }
+    async with application(dsn, f"http://127.0.0.1:{port}", **options) as made:
         await made.uploads.defer_many(jobs_for(tmp_path, 40), batch="default")
         async with working(made, concurrency=4):
             async with server.run(port=port):
@@ -172,3 +179,25 @@ async def test_a_server_that_throttles(dsn: str, server: MeetingServer, tmp_path
         report = await made.finished()
     assert report.accepted == 6
     check_order(server)
+
+
+@needs_nginx
+async def test_a_server_behind_nginx_that_is_away(dsn: str, tmp_path: Path) -> None:
+    """Nginx answers 502 meanwhile: at most what was on its way is unknown, all else arrives."""
+    server, port = MeetingServer(lock_seconds=2.0, processing_seconds=0.2), free_port()
+    for number in range(10):
+        server.add_room(f"room{number}")
+    location = f"location / {{ proxy_pass http://127.0.0.1:{port}; proxy_read_timeout 4s; }}"
+    with Nginx(tmp_path, location) as proxy:
+        async with application(dsn, proxy.url) as made:
+            await made.uploads.defer_many(jobs_for(tmp_path, 40), batch="default")
+            async with working(made, concurrency=4):
+                async with server.run(port=port):
+                    await until(lambda: len(server.rooms["room0"].accepted) > 0)
+                await anyio.sleep(4.0)
+                async with server.run(port=port):
+                    report = await made.finished()
+    assert report.unknown <= 4
+    assert report.accepted + report.unknown == 40, report
+    unknown = {one.document for one in report.outcomes if one.status == "unknown"}
+    check_order(server, unknown)
