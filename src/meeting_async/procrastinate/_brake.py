@@ -20,7 +20,7 @@ from meeting_async._models import Attempt, Verdict
 KEY_SECONDS = 5.0
 """Pause of an upload after a wrong key: another worker may have the right one."""
 
-UNREADABLE_SECONDS = (5.0, 15.0, 45.0)
+UNREADABLE_SECONDS = (2.0, 5.0, 10.0)
 """Pauses of an upload whose document cannot be read: another worker may read it."""
 
 SHORTEST_SECONDS, LONGEST_SECONDS = 2.0, 60.0

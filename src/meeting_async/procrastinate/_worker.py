@@ -177,13 +177,14 @@ class UploadWorker:
             why = "it is a reference: make WhiteboardUploads with `documents` in every worker"
             logger.warning("upload %d is put back, %s", row.id, why)
             raise UploadPutBack(NOT_OURS_SECONDS, why)
+        made: Any = None
         with anyio.move_on_after(self.documents_timeout) as scope:
             made = self.documents(row.source)
-            document = await made if inspect.isawaitable(made) else made
+            made = await made if inspect.isawaitable(made) else made
         if scope.cancelled_caught:
             seconds = f"{self.documents_timeout:g} s"
             raise TimeoutError(f"`documents` had no document for {row.source!r} within {seconds}")
-        return as_document(document, filename=row.filename, content_type=row.content_type)
+        return as_document(made, filename=row.filename, content_type=row.content_type)
 
     # --- recovery --------------------------------------------------------------------------------
 
