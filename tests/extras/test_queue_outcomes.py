@@ -13,7 +13,7 @@ import pytest
 
 from meeting_async.procrastinate import _table
 from meeting_async.testing import MeetingServer
-from support.postgres import needs_postgres
+from support.postgres import PostgresServer, needs_postgres
 from support.queues import (
     LARGE,
     Application,
@@ -119,3 +119,51 @@ async def test_a_worker_whose_clock_is_wrong(
     assert report.accepted == 2
     assert names_in(room) == ["000.pdf", "001.pdf"]
     assert uploads_to(server, "room0") <= 20
+
+
+VERSION_1 = """
+CREATE TABLE meeting_async_uploads (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, server text NOT NULL, batch text NOT NULL,
+    identity text NOT NULL, key text, room_id text NOT NULL, kind text NOT NULL,
+    source text NOT NULL, filename text, content_type text, state text NOT NULL DEFAULT 'ready',
+    run integer NOT NULL DEFAULT 0, is_running boolean NOT NULL DEFAULT false,
+    suspected_at timestamptz, deferred_at timestamptz NOT NULL DEFAULT now(),
+    started_at timestamptz, sent_at timestamptz, changed_at timestamptz NOT NULL DEFAULT now(),
+    size bigint, fingerprint text, error text, reason text,
+    attempts jsonb NOT NULL DEFAULT '[]', retry jsonb, UNIQUE (server, batch, identity)
+);
+COMMENT ON TABLE meeting_async_uploads IS 'meeting-async, version 1';
+INSERT INTO meeting_async_uploads
+    (server, batch, identity, room_id, kind, source, filename, state, run, is_running)
+SELECT 'SERVER', 'term', number::text, 'room0', 'path', 'FOLDER/00' || number || '.pdf',
+    '00' || number || '.pdf', CASE number WHEN 0 THEN 'accepted' ELSE 'ready' END, number * 4,
+    number = 1
+FROM generate_series(0, 3) AS number;
+INSERT INTO procrastinate_jobs (queue_name, task_name, lock, args, status, attempts)
+SELECT 'whiteboard HOST', 'meeting_async:upload', 'SERVER room0',
+    jsonb_build_object('upload_id', id),
+    (CASE id WHEN 1 THEN 'succeeded' WHEN 2 THEN 'doing' ELSE 'todo' END)::procrastinate_job_status,
+    CASE id WHEN 2 THEN 1 ELSE 0 END
+FROM meeting_async_uploads;
+"""
+"""A table as an earlier version has left it: one upload is accepted, one worker was killed."""
+
+
+async def test_a_table_of_the_first_version(
+    postgres: PostgresServer, server: MeetingServer, tmp_path: Path
+) -> None:
+    """What was queued in it is delivered after ``apply_schema``, in order."""
+    for number in range(4):
+        pdf(tmp_path, number)
+    async with application(postgres.new_database(), server.url) as made:
+        await made.app.schema_manager.apply_schema_async()
+        base, host = made.uploads._session.base, server.url.partition("//")[2]
+        old = VERSION_1.replace("SERVER", base).replace("HOST", host)
+        await made.app.connector.execute_query_async(old.replace("FOLDER", str(tmp_path)))
+        for _ in range(2):
+            await made.uploads.apply_schema()
+        await made.uploads.defer("room0", pdf(tmp_path, 4), batch="term")
+        async with working(made):
+            report = await made.finished("term")
+    assert (report.accepted, report.total) == (5, 5)
+    assert names_in(server.rooms["room0"]) == ["001.pdf", "002.pdf", "003.pdf", "004.pdf"]

@@ -6,6 +6,7 @@ them: a wrong key, a server that is away, a file share that this worker does not
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Awaitable, Callable
 from typing import Literal
@@ -99,8 +100,12 @@ def seen_in(attempts: list[Attempt], error: Exception | None) -> Seen:
 class Brake:
     """Pauses the uploads of a worker to a server, and lets one through to try."""
 
+    max_outage: float
+    """Seconds after which uploads are not held any more, so that they can fail."""
     stopped_by: errors.AuthenticationFailed | None = attrs.field(default=None, init=False)
     """Why this worker must not go on at all."""
+    _since: float = attrs.field(default=math.inf, init=False)
+    """When the first of these uploads had no answer."""
     _in_a_row: int = attrs.field(default=0, init=False)
     _pause: float = attrs.field(factory=lambda: FIRST_PAUSE, init=False)
     """Length of the next pause."""
@@ -123,9 +128,10 @@ class Brake:
         self._has_trial = False
         if seen == "answer":
             self._in_a_row, self._is_trial, self._pause = 0, False, FIRST_PAUSE
-            self._asks_at = None
+            self._asks_at, self._since = None, math.inf
         elif seen == "trouble":
             self._in_a_row += 1
+            self._since = min(self._since, anyio.current_time())
             if self._asks_at is None and (self._is_trial or self._in_a_row >= IN_A_ROW):
                 self._asks_at = anyio.current_time() + self._pause
                 logger.warning(
@@ -145,7 +151,8 @@ class Brake:
         """
         ends_at = anyio.current_time() + HOLD_SECONDS
         while self.stopped_by is None:
-            if self._asks_at is None and not (self._is_trial and self._has_trial):
+            is_over = anyio.current_time() > self._since + self.max_outage
+            if is_over or (self._asks_at is None and not (self._is_trial and self._has_trial)):
                 self._has_trial = self._is_trial
                 return
             if anyio.current_time() >= ends_at:

@@ -80,6 +80,8 @@ class QueuedRun(DeliveryHooks):
     """Why the run ends without an outcome."""
     _is_away: bool | None = attrs.field(default=None, init=False)
     """Whether the server was not reached; ``None``: it was not tried."""
+    _starts_over: bool = attrs.field(default=False, init=False)
+    """Whether the next run has all attempts of the retry policy again."""
     _unreadable: int = attrs.field(init=False)
     """How often the document was put back because it could not be read."""
     _state: RetryState | None = attrs.field(default=None, init=False)
@@ -153,6 +155,7 @@ class QueuedRun(DeliveryHooks):
         if later is None:
             return None
         self._is_away = later.is_away or None
+        self._starts_over = later.is_away
         self._unreadable += later.is_unreadable
         return UploadPutBack(later.seconds, later.reason)
 
@@ -223,6 +226,9 @@ class QueuedRun(DeliveryHooks):
         state_now = anyio.current_time() + pause
         retry = self._state.saved(state_now) if self._state else dict(row.retry or {})
         retry["unreadable"] = float(self._unreadable)
+        if self._starts_over:
+            for counter in ("failures", "unconnected", "interruptions", "outage_age"):
+                retry.pop(counter, None)
         release = partial(
             self.table.release,
             row,

@@ -161,12 +161,13 @@ class Table:
     _is_checked: bool = attrs.field(default=False, init=False)
     """Whether the table was seen to have the columns that are needed."""
 
-    async def apply_schema(self) -> None:
-        """Make the table if it is not there, or change one of an earlier version."""
+    async def apply_schema(self) -> bool:
+        """Make the table, or change one of an earlier version; False if it was as it is now."""
         found = await self._version()
         if found is not None and found > sql.VERSION:
             raise JournalError(NAME, _too_new(found))
         await self._query(f"{sql.ONE_AT_A_TIME}; {sql.SCHEMA}", rows=False, check=False)
+        return found != sql.VERSION
 
     async def _version(self) -> int | None:
         """Return the version of the table; ``None`` if it is not there."""

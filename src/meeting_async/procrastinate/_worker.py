@@ -74,11 +74,14 @@ class UploadWorker:
     """Seconds for which an upload is put back while the server is away."""
     documents_timeout: float
     """Longest time in seconds for ``documents``."""
-    brake: Brake = attrs.field(factory=Brake, init=False)
+    brake: Brake = attrs.field(init=False)
     running: int = attrs.field(default=0, init=False)
     """Uploads that run now."""
     _tables: dict[int, Table] = attrs.field(factory=dict, init=False)
     _recovers: bool = attrs.field(default=False, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.brake = Brake(self.max_outage)
 
     def table_of(self, app: procrastinate.App) -> Table:
         """Return the table; a worker of Django has an App, and a connector, of its own."""

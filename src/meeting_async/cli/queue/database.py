@@ -111,13 +111,12 @@ async def _has_tables(app: procrastinate.App) -> bool:
 async def apply_schema(dsn: str | None) -> str:
     """Make the tables that are missing, and return what was done."""
     async with opened(dsn, needs_tables=False) as app:
-        had_all = await _has_tables(app)
         if not await app.check_connection_async():
             # `apply_schema_async` reads the file on the event loop.
             schema = await anyio.to_thread.run_sync(app.schema_manager.get_schema)
             await app.connector.execute_query_async(schema.replace("%", "%%"))
-        await Table(app.connector, "", "").apply_schema()
-    return "nothing to do: the tables were there already" if had_all else "the tables were made"
+        is_changed = await Table(app.connector, "", "").apply_schema()
+    return "the tables were made" if is_changed else "nothing to do: the tables were there already"
 
 
 @asynccontextmanager
