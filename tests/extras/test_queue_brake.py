@@ -149,7 +149,7 @@ async def test_a_server_that_is_away(dsn: str, tmp_path: Path) -> None:
         async with working(made, concurrency=4):
             async with server.run(port=port):
                 await until(lambda: len(server.rooms["room0"].accepted) > 0)
-            await anyio.sleep(4.0)
+            await anyio.sleep(2.0)
             async with server.run(port=port):
                 report = await made.finished()
     assert report.unknown <= 4
@@ -158,6 +158,7 @@ async def test_a_server_that_is_away(dsn: str, tmp_path: Path) -> None:
     check_order(server, unknown)
 
 
+@pytest.mark.nightly
 async def test_answers_of_a_proxy_only(dsn: str, server: MeetingServer, tmp_path: Path) -> None:
     """While uploads get a 503 that is not the server's, a worker risks a few documents, not all."""
     path = "/room/uploadWhiteboardFile"
@@ -170,6 +171,7 @@ async def test_answers_of_a_proxy_only(dsn: str, server: MeetingServer, tmp_path
     assert 3 <= unknown <= 4 + 8
 
 
+@pytest.mark.nightly
 async def test_a_server_that_throttles(dsn: str, server: MeetingServer, tmp_path: Path) -> None:
     """429 for longer than one call would try costs no document."""
     server.reply_next(429, path="/room/uploadWhiteboardFile", times=6)
@@ -181,6 +183,7 @@ async def test_a_server_that_throttles(dsn: str, server: MeetingServer, tmp_path
     check_order(server)
 
 
+@pytest.mark.nightly
 @needs_nginx
 async def test_a_server_behind_nginx_that_is_away(dsn: str, tmp_path: Path) -> None:
     """Nginx answers 502 meanwhile: at most what was on its way is unknown, all else arrives."""

@@ -51,7 +51,7 @@ async def test_a_scheduled_upload(dsn: str, server: MeetingServer, tmp_path: Pat
         with pytest.raises(InvalidInput) as caught:
             await made.uploads.defer("room0", pdf(tmp_path), schedule_at=datetime(2030, 1, 1))  # noqa: DTZ001
         assert caught.value.field == "schedule_at"
-        soon = datetime.now(UTC) + timedelta(seconds=3)
+        soon = datetime.now(UTC) + timedelta(seconds=1.5)
         await made.uploads.defer("room0", pdf(tmp_path, 0), schedule_at=soon)
         await made.uploads.defer("room0", pdf(tmp_path, 1))
         assert (await made.uploads.status()).scheduled == 1

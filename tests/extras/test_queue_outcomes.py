@@ -96,7 +96,8 @@ async def test_a_job_that_is_aborted_while_its_room_is_locked(
     assert room.accepted == ()
 
 
-@pytest.mark.parametrize("skew", [3600, pytest.param(-3600, marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("skew", [3600, -3600])
 async def test_a_worker_whose_clock_is_wrong(
     dsn: str, server: MeetingServer, tmp_path: Path, skew: int
 ) -> None:

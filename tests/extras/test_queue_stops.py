@@ -155,6 +155,7 @@ async def test_a_worker_ends_while_a_function_hangs(
     assert names_in(server.rooms["room0"]) == ["000.pdf"]
 
 
+@pytest.mark.nightly
 @pytest.mark.anyio
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("how", ["frozen", "gone"])
