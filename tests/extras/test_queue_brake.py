@@ -204,3 +204,25 @@ async def test_a_server_behind_nginx_that_is_away(dsn: str, tmp_path: Path) -> N
     assert report.accepted + report.unknown == 40, report
     unknown = {one.document for one in report.outcomes if one.status == "unknown"}
     check_order(server, unknown)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("delivery", ["at_most_once", "at_least_once"])
+async def test_a_wrong_key_after_an_unknown_outcome(
+    dsn: str, server: MeetingServer, tmp_path: Path, delivery: str
+) -> None:
+    """What may have arrived is told, or is sent again by a worker with the right key."""
+    server.lose_next_reply(path="/room/uploadWhiteboardFile")
+    options: dict[str, Any] = {"delivery": delivery}
+    async with application(dsn, server.url, **options) as made:
+        await made.uploads.defer("room0", pdf(tmp_path))
+        async with working(made):
+            await until(lambda: len(server.rooms["room0"].accepted) == 1)
+            server.api_secret = "another"
+            await anyio.sleep(2.0)
+        server.api_secret = KEYS["api_secret"]
+    async with queue_and_worker(dsn, server, **options) as made:
+        outcome = await made.only_outcome()
+    resends = delivery == "at_least_once"
+    assert outcome.status == ("accepted" if resends else "unknown")
+    assert len(server.rooms["room0"].accepted) == 1 + resends

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TypeVar
@@ -132,12 +132,14 @@ class QueuedRun(DeliveryHooks):
             raise DocumentNotFound(told(error)) from error
 
     def _failed(self, error: Exception) -> UploadOutcome:
-        self.error, log = error, self.upload.log
+        log = self.upload.log
+        self.error = last_error(error, log.attempts)
         resends = self.upload.options.delivery == "at_least_once"
         if isinstance(error, UploadPutBack):
             self._put_back = error
-        elif log.answer is None and (log.unknown_since is None or resends):
-            self._put_back = self._later(error)
+        elif self._put_back is None and log.answer is None:  # the wait that ended the run counts
+            is_certain = log.unknown_since is None
+            self._put_back = self._later(self.error) if is_certain or resends else None
         if isinstance(error, DocumentNotFound) and isinstance(error.__cause__, Exception):
             error = error.__cause__
         return self.upload.failed(error)
@@ -239,6 +241,14 @@ class QueuedRun(DeliveryHooks):
             retry=json.dumps(retry),
         )
         return await _until_recorded(release, CLAIM_SECONDS)
+
+
+def last_error(error: Exception, attempts: Sequence[Attempt]) -> Exception:
+    """Return what went wrong last, after an attempt of unknown outcome, too."""
+    is_known = bool(attempts) and attempts[-1].verdict is not Verdict.UNKNOWN
+    if isinstance(error, UploadOutcomeUnknown) and isinstance(error.__cause__, Exception):
+        return error.__cause__ if is_known else error
+    return error
 
 
 def told(error: Exception) -> str:
