@@ -27,6 +27,7 @@ async def fill(made: Application, path: Path, count: int) -> None:
     base = made.uploads._session.base
     await made.app.connector.execute_query_async(FILL, server=base, path=str(path), count=count)
     await made.uploads._table.advance(["room0"])
+    await made.uploads._table.analyse()
 
 
 async def fetch_seconds(made: Application) -> float:
@@ -71,3 +72,14 @@ async def test_rooms_behind_a_long_queue(dsn: str, server: MeetingServer, tmp_pa
     names = names_in(server.rooms["room0"])
     assert names == [f"{number + 1}.pdf" for number in range(len(names))]
     assert len(names) < ROOMS
+
+
+async def test_deferring_behind_a_long_queue(
+    dsn: str, server: MeetingServer, tmp_path: Path
+) -> None:
+    """It takes no longer for a thousand rooms because one of them has a long queue."""
+    async with application(dsn, server.url) as made:
+        await fill(made, path := pdf(tmp_path), LONG)
+        jobs = [UploadJob(f"other{number}", path) for number in range(1000)]
+        assert await made.uploads.defer_many(jobs, batch="others") == 1000
+        assert len(await made.jobs()) == 1001

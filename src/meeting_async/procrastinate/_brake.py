@@ -30,7 +30,7 @@ SHORTEST_SECONDS, LONGEST_SECONDS = 2.0, 60.0
 IN_A_ROW = 3
 """Uploads in a row without a valid answer after which a worker pauses."""
 
-FIRST_PAUSE, LONGEST_PAUSE = 2.0, 60.0
+FIRST_PAUSE, LONGEST_PAUSE = 2.0, 30.0
 """Seconds until a paused worker asks the server; they double with each pause that did not help."""
 
 HOLD_SECONDS = 5.0
@@ -127,6 +127,8 @@ class Brake:
         """Count what an upload has seen of the server; call it once after each."""
         self._has_trial = False
         if seen == "answer":
+            if self._is_trial:
+                logger.warning("the worker goes on", extra={"action": "queue"})
             self._in_a_row, self._is_trial, self._pause = 0, False, FIRST_PAUSE
             self._asks_at, self._since = None, math.inf
         elif seen == "trouble":

@@ -60,7 +60,7 @@ END $$;
 CREATE INDEX IF NOT EXISTS meeting_async_uploads_doubt ON meeting_async_uploads (server, room_id)
     WHERE state IN ('sent', 'unknown');
 CREATE INDEX IF NOT EXISTS meeting_async_uploads_waiting
-    ON meeting_async_uploads (server, room_id, id) WHERE state = 'ready' AND job_id IS NULL;
+    ON meeting_async_uploads (server, room_id, (id + 0)) WHERE state = 'ready' AND job_id IS NULL;
 CREATE INDEX IF NOT EXISTS meeting_async_uploads_open ON meeting_async_uploads (job_id)
     WHERE state IN ('ready', 'sent') AND job_id IS NOT NULL;
 CREATE INDEX IF NOT EXISTS meeting_async_uploads_jobs ON procrastinate_jobs (lock, id)
@@ -95,7 +95,9 @@ DEFER = """
     RETURNING id, room_id"""
 
 # Deferring and ending an upload call this after their own transaction, so that of two at the same
-# time one sees the other. A room's job that has ended in the table does not count, because the
+# time one sees the other. `id + 0` is in the index of waiting rows only: by `id` alone the planner
+# may read past a long queue of another room; and a subquery is asked for each room, where a join
+# may read the jobs of all rooms. A job that has ended in the table does not count, because the
 # queue is told of its end a moment later.
 
 ADVANCE = """
@@ -106,14 +108,15 @@ ADVANCE = """
             SELECT id, room_id FROM meeting_async_uploads
             WHERE server = %(server)s AND room_id = room.id AND state = 'ready' AND job_id IS NULL
                 AND (due_at IS NULL OR due_at <= now())
-            ORDER BY id LIMIT 1 FOR UPDATE
+            ORDER BY id + 0 LIMIT 1 FOR UPDATE
         ) AS next
-        WHERE NOT EXISTS (
-            SELECT FROM procrastinate_jobs AS job JOIN meeting_async_uploads AS other
+        WHERE (
+            SELECT true FROM procrastinate_jobs AS job JOIN meeting_async_uploads AS other
                 ON other.id = (job.args ->> 'upload_id')::bigint AND other.job_id = job.id
             WHERE job.lock = %(server)s::text || ' ' || room.id AND job.status IN ('todo', 'doing')
                 AND (job.status = 'todo' OR other.is_running OR other.run <> job.attempts)
-        )
+            LIMIT 1
+        ) IS NULL
     ), made AS (
         SELECT array_agg(id ORDER BY id) AS uploads, procrastinate_defer_jobs_v1(array_agg(ROW(
             %(queue)s::text, %(task)s::text, 0, %(server)s::text || ' ' || room_id, NULL,
