@@ -212,3 +212,14 @@ async def test_a_table_of_another_version(dsn: str, server: MeetingServer, tmp_p
         ):
             with pytest.raises(JournalError, match=r"version 1: stop all workers, run `.*apply-s"):
                 await call
+
+
+@pytest.mark.anyio
+async def test_a_worker_that_does_not_wait(dsn: str, server: MeetingServer, tmp_path: Path) -> None:
+    """It ends when the queue is empty, and that is no error."""
+    async with application(dsn, server.url) as made:
+        for number in range(3):
+            await made.uploads.defer(f"room{number}", pdf(tmp_path, number))
+        with anyio.fail_after(ENDED):
+            await made.uploads.run_worker(signals=False, wait=False)
+        assert (await made.uploads.report("default")).accepted == 3

@@ -124,6 +124,9 @@ async def run_worker(
         asked.cancel()
     if worker.brake.stopped_by is not None:
         raise worker.brake.stopped_by
+    has_ended_well = running.done() and not running.cancelled() and running.exception() is None
+    if options.get("wait") is False and has_ended_well:
+        return
     if not asked.done() or asked.cancelled():
         raise await _why(running, watching, table)
 
