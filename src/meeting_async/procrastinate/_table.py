@@ -90,9 +90,9 @@ class Row:
 
 def packed(attempts: Sequence[Attempt]) -> str:
     """Return attempts as JSON for the table; of a long outage only the first and the last ones."""
-    sent = [attempt for attempt in attempts if attempt.verdict is not Verdict.NEVER_SENT]
-    unsent = [attempt for attempt in attempts if attempt.verdict is Verdict.NEVER_SENT]
-    kept = sorted(sent + unsent[:10] + unsent[10:][-40:], key=lambda attempt: attempt.number)
+    unsent = [at for at, one in enumerate(attempts) if one.verdict is Verdict.NEVER_SENT]
+    left_out = set(unsent[10:-40])
+    kept = [attempt for at, attempt in enumerate(attempts) if at not in left_out]
     return json.dumps([attrs.astuple(attempt) for attempt in kept])
 
 
