@@ -18,7 +18,7 @@ import procrastinate
 import pytest
 
 from meeting_async import Document, MeetingClient
-from meeting_async.errors import AuthenticationFailed, JournalError
+from meeting_async.errors import AuthenticationFailed, ConfigurationError, JournalError
 from meeting_async.procrastinate import WhiteboardUploads, _runner, _table, connector
 from meeting_async.testing import MeetingServer
 from support.postgres import Network, PostgresServer, needs_postgres
@@ -223,3 +223,11 @@ async def test_a_worker_that_does_not_wait(dsn: str, server: MeetingServer, tmp_
         with anyio.fail_after(ENDED):
             await made.uploads.run_worker(signals=False, wait=False)
         assert (await made.uploads.report("default")).accepted == 3
+
+
+def test_an_address_that_cannot_be_used() -> None:
+    """The error names the field, and shows no part of a password."""
+    with pytest.raises(ConfigurationError) as caught:
+        connector("postgresql://user:s3cr3t@host:5432/database?no_such_setting=s3cr3t")
+    assert caught.value.field == "dsn"
+    assert "s3cr3t" not in str(caught.value)

@@ -16,7 +16,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg_pool import AsyncConnectionPool
 
 from meeting_async._log import logger
-from meeting_async.errors import JournalError
+from meeting_async.errors import ConfigurationError, JournalError
 from meeting_async.procrastinate._table import NAME, Table
 from meeting_async.procrastinate._worker import UploadWorker
 
@@ -54,8 +54,15 @@ def connector(dsn: str, *, max_size: int = CONNECTIONS) -> procrastinate.Psycopg
         dsn: Address of the database, ``postgresql://user:password@host:5432/database``.
         max_size: Most connections, besides the one on which a worker listens.
 
+    Raises:
+        ConfigurationError: The address cannot be used. The text has no part of it.
+
     """
-    address = make_conninfo(**{**CONNECTION, **conninfo_to_dict(dsn)})
+    try:
+        address = make_conninfo(**{**CONNECTION, **conninfo_to_dict(dsn)})
+    except psycopg.ProgrammingError:  # its text has parts of the address
+        problem, fix = "is not an address", "give postgresql://user:password@host:5432/database"
+        raise ConfigurationError("dsn", "", problem, fix) from None
     return procrastinate.PsycopgConnector(
         conninfo=address,
         pool_factory=_pool,
