@@ -104,8 +104,7 @@ async def run_worker(
     options: dict[str, Any],
 ) -> None:
     """Run a worker; see :meth:`WhiteboardUploads.run_worker`."""
-    table = worker.table_of(app)
-    await table.check()
+    table, stop = worker.table_of(app), asyncio.Event()
     options = {
         "fetch_job_polling_interval": POLL_SECONDS,
         "update_heartbeat_interval": worker.stalled_after / 3,
@@ -116,19 +115,17 @@ async def run_worker(
         "install_signal_handlers": False,
         "shutdown_graceful_timeout": grace,
     }
-    stop = asyncio.Event()
-    running = asyncio.create_task(app.run_worker_async(**options), name="worker")
-    watching = asyncio.create_task(_watch(table), name="database")
-    asked = asyncio.create_task(stop.wait(), name="signals")
-    try:
-        with _signals_set(stop, is_wanted=signals):
-            try:
-                await asyncio.wait([running, watching, asked], return_when="FIRST_COMPLETED")
-            finally:
-                await _end(running, worker, grace)
-    finally:
-        watching.cancel()
-        asked.cancel()
+    with _signals_set(stop, is_wanted=signals):
+        await table.check()
+        running = asyncio.create_task(app.run_worker_async(**options), name="worker")
+        watching = asyncio.create_task(_watch(table), name="database")
+        asked = asyncio.create_task(stop.wait(), name="signals")
+        try:
+            await asyncio.wait([running, watching, asked], return_when="FIRST_COMPLETED")
+        finally:
+            await _end(running, worker, grace)
+            watching.cancel()
+            asked.cancel()
     if worker.brake.stopped_by is not None:
         raise worker.brake.stopped_by
     has_ended_well = running.done() and not running.cancelled() and running.exception() is None
