@@ -25,14 +25,13 @@ from benchmarks import _report, _responder, _wire
 from benchmarks._measure import allow_many_descriptors
 from benchmarks._process import ROOT
 from meeting_async import MeetingClient, UploadJob
-from meeting_async.procrastinate import WhiteboardUploads
+from meeting_async.procrastinate import WhiteboardUploads, connector
 
 sys.path.append(str(ROOT / "tests"))
 from support.postgres import postgres_running
 
 SIZE = 64 * 1024
 HOLD_SECONDS = 0.5
-POLL_SECONDS = 0.25
 PER_ROOM = 10
 
 
@@ -57,7 +56,7 @@ class Place:
     @contextlib.asynccontextmanager
     async def uploads(self) -> AsyncGenerator[tuple[procrastinate.App, WhiteboardUploads], None]:
         """Open the queue."""
-        app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=self.dsn))
+        app = procrastinate.App(connector=connector(self.dsn))
         async with app.open_async(), self.client() as client:
             yield app, WhiteboardUploads(app, client=client)
 
@@ -70,13 +69,8 @@ class Place:
 
 async def work(place: Place, concurrency: int) -> None:
     """Be a worker until SIGTERM."""
-    async with place.uploads() as (app, uploads):
-        await app.run_worker_async(
-            queues=[uploads.queue],
-            concurrency=concurrency,
-            fetch_job_polling_interval=POLL_SECONDS,
-            delete_jobs="never",
-        )
+    async with place.uploads() as (_, uploads):
+        await uploads.run_worker(concurrency=concurrency)
 
 
 @contextlib.contextmanager
@@ -99,6 +93,15 @@ def ended(dsn: str, batch: str) -> int:
     with psycopg.connect(dsn) as connection:
         query = "SELECT count(*) FROM meeting_async_uploads WHERE batch = %s AND state = 'accepted'"
         row = connection.execute(query, [batch]).fetchone()
+    return int(row[0]) if row else 0
+
+
+def transactions(dsn: str) -> int:
+    """Return how many transactions the database has committed, up to a second ago."""
+    time.sleep(1.5)
+    with psycopg.connect(dsn) as connection:
+        query = "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()"
+        row = connection.execute(query).fetchone()
     return int(row[0]) if row else 0
 
 
@@ -148,7 +151,7 @@ def overhead(place: Place, count: int, concurrency: int = 32) -> Iterator[str]:
             await uploads.defer_many(place.jobs(count, 1), batch="overhead")
 
     asyncio.run(defer())
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    before, statements = resource.getrusage(resource.RUSAGE_CHILDREN), transactions(place.dsn)
     with workers(place, 1, concurrency):
         wait_for(place.dsn, "overhead", 1)
         began, done = time.monotonic(), ended(place.dsn, "overhead")
@@ -157,6 +160,8 @@ def overhead(place: Place, count: int, concurrency: int = 32) -> Iterator[str]:
     queued_cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     yield f"upload_many: {plain / count * 1000:.2f} ms and {plain_cpu / count * 1000:.2f} ms of CPU"
     yield f"one worker: {queued / count * 1000:.2f} ms, {queued_cpu / count * 1000:.2f} ms of CPU"
+    commits = (transactions(place.dsn) - statements) / count
+    yield f"one worker: {commits:.1f} transactions of the database"
     yield f"(each of {count:,} documents of 64 KiB; the worker's CPU with its start, without the"
     yield " database's)"
 

@@ -139,6 +139,50 @@ def test_what_needs_attention(server: MeetingServer, capsys: Capture) -> None:
     assert worker[0].err.count("c.pdf' cannot be read") == worker[0].err.count("unknown: 'a") == 1
 
 
+@pytest.mark.usefixtures("tables")
+def test_an_operator_looks_and_cancels_and_retries(server: MeetingServer, capsys: Capture) -> None:
+    """Three commands, for people and for programs; a room limits them."""
+    Path("m.csv").write_text("room_id,document\nroom01,a.pdf\nroom01,b.pdf\nroom02,c.pdf\n")
+    assert call(capsys, "queue", "defer", "m.csv", "--batch", "term").code == 0
+    first, *more = call(capsys, "queue", "status").out.splitlines()
+    assert first.startswith("3 waiting, 0 running, 0 scheduled; the oldest for ")
+    assert first.endswith("; 0 workers")
+    assert [line.rpartition(",")[0] for line in more[1:]] == [
+        "room01: 2 waiting, 0 running", "room02: 1 waiting, 0 running",
+    ]  # fmt: skip
+    (status,) = call(capsys, "queue", "status", "term", "--json").objects
+    assert (status["type"], status["waiting"], len(status["rooms"])) == ("status", 3, 2)
+    assert status["oldest_seconds"] > 0
+    done = call(capsys, "queue", "cancel", "term", "--room", "room01")
+    assert (done.code, done.out) == (0, "batch 'term': 2 cancelled\n")
+    (again,) = call(capsys, "queue", "retry", "term", "--json").objects
+    assert (again["type"], again["documents"]) == ("queued_again", 2)
+    assert (
+        call(capsys, "queue", "retry", "term", "--resend").out == "batch 'term': 0 queued again\n"
+    )
+    _, report = _work_until_done(capsys, "term")
+    assert report.code == 0
+    assert names_in(server, "room01") == ["a.pdf", "b.pdf"]
+    (status,) = call(capsys, "queue", "status", "--json").objects
+    assert (status["oldest_seconds"], status["rooms"]) == (None, [])
+
+
+@pytest.mark.usefixtures("tables")
+def test_a_worker_with_a_wrong_key(
+    server: MeetingServer, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends with exit code 1 and says why; its document stays queued."""
+    Path("m.csv").write_text("room_id,document\nroom01,a.pdf\n")
+    assert call(capsys, "queue", "defer", "m.csv").code == 0
+    monkeypatch.setenv("MEETING_API_SECRET", "wrong")
+    done = finish(start("queue", "worker"))
+    assert done.code == 1
+    assert "HTTP 401" in done.err.splitlines()[-2]
+    assert "MEETING_API_SECRET" in done.err.splitlines()[-1]
+    assert call(capsys, "queue", "report", "m.csv").code == 75
+    assert names_in(server, "room01") == []
+
+
 @pytest.mark.nightly
 @pytest.mark.usefixtures("tables")
 def test_queued_documents(server: MeetingServer, capsys: Capture) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import contextlib
 import inspect
 import os
@@ -16,7 +17,10 @@ import attrs
 import psycopg
 import pytest
 
+from meeting_async.cli.app import app as cli_app
 from meeting_async.procrastinate import SCHEMA, WhiteboardUploads
+from meeting_async.procrastinate._runner import ENDING_SECONDS
+from meeting_async.procrastinate._statements import VERSION
 from meeting_async.testing import MeetingServer
 from support.postgres import PostgresServer, needs_postgres, postgres_running
 from support.programs import PATIENCE, run_to_its_end
@@ -132,9 +136,9 @@ def machine(tmp_path: Path, postgres: PostgresServer) -> Iterator[Machine]:
 
 @pytest.fixture
 def programs(machine: Machine) -> Machine:
-    """Save the programs of "In Python", and make the tables."""
-    machine.write("In Python")
-    machine.write("Retry by hand")
+    """Save the programs of the page, and make the tables."""
+    for heading in ("Set up", "Defer", "Run workers", "Watch"):
+        machine.write(heading)
     machine.run(sys.executable, "-c", TABLES)
     (machine.folder / "slides").mkdir()
     return machine
@@ -184,7 +188,6 @@ def test_every_block_is_of_a_known_kind() -> None:
         "web.py",
         "worker.py",
         "report.py",
-        "retry.py",
         "settings.py",
         "slides/models.py",
         "slides/tasks.py",
@@ -192,21 +195,22 @@ def test_every_block_is_of_a_known_kind() -> None:
         "slides/views.py",
     }
     kinds = re.findall(r"^```(\w+)$", PAGE, re.MULTILINE)
-    assert sorted(set(kinds)) == ["python", "sh", "sql", "text"]
-    assert [kinds.count(kind) for kind in ("sh", "sql", "text")] == [7, 3, 1]
+    assert sorted(set(kinds)) == ["ini", "python", "sh", "sql", "text", "yaml"]
+    assert [kinds.count(kind) for kind in ("sh", "sql", "text", "ini", "yaml")] == [8, 1, 1, 1, 1]
 
 
 def test_the_version_of_the_table() -> None:
     """The page names the version that the schema has."""
-    version = re.search(r"'meeting-async, version (\d+)'", SCHEMA)
+    version = re.search(r"IS 'meeting-async, version (\d+)'", SCHEMA)
     assert version
-    assert f"has its version, now {version[1]}." in PAGE
+    assert f"has its version, now {version[1]};" in PAGE
+    assert int(version[1]) == VERSION
 
 
 def test_methods_of_the_page_exist() -> None:
     """What the text calls is there."""
     names = set(re.findall(r"`(?:await )?uploads\.(\w+)\(", PAGE))
-    assert names >= {"defer", "defer_many", "outcomes", "drop"}
+    assert names >= {"defer_many", "outcomes", "drop", "status", "retry", "cancel"}
     assert [name for name in names if not hasattr(WhiteboardUploads, name)] == []
 
 
@@ -220,20 +224,23 @@ def test_settings_equal_the_code() -> None:
     ]
 
 
-# --- five commands -------------------------------------------------------------------------------
+# --- the commands --------------------------------------------------------------------------------
 
 
 @pytest.mark.nightly
 @needs_postgres
-def test_five_commands(machine: Machine) -> None:
+def test_the_commands(machine: Machine) -> None:
     """From an empty database to 100 documents in their rooms, with two workers."""
-    install, export, apply, defer, worker, report = blocks("sh", "Five commands")
+    install, export, apply = blocks("sh", "Set up")
+    (defer,), (worker,) = blocks("sh", "Defer"), blocks("sh", "Run workers")
+    report, status = blocks("sh", "Watch")
     assert install.startswith("pip install ")
     assert export.startswith("export MEETING_QUEUE_DSN=postgresql://")
-    for _ in range(2):  # "Repeat it after an update"
+    for _ in range(2):  # "what is there already stays"
         machine.shell(apply)
-    for _ in range(2):  # "you can repeat the command after an interruption"
+    for _ in range(2):  # "so you can repeat the command"
         machine.shell(defer)
+    assert "100 waiting" in machine.shell(status)
     with machine.working(*worker.split(), count=2):
         said = machine.shell(report)
     assert "100" in said
@@ -243,6 +250,26 @@ def test_five_commands(machine: Machine) -> None:
         numbers = [int(re.sub(r"\D", "", file.name)) for file in room.received]
         assert numbers == sorted(numbers)
     assert "<html" in (machine.folder / "term.html").read_text("utf-8")
+
+
+def test_the_units() -> None:
+    """They start the command that there is, and wait for its end longer than its uploads take."""
+    (unit,), (pod,) = blocks("ini", "Run workers"), blocks("yaml", "Run workers")
+    parser = configparser.ConfigParser(interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment, method-assign]
+    parser.read_string(unit)
+    service = parser["Service"]
+    program, *command = service["ExecStart"].split()
+    assert program.endswith("/meeting-async")
+    assert service["Restart"] == "always"
+    listed = re.search(r"command: \[meeting-async, (.*)\]", pod)
+    assert listed
+    assert listed[1].replace('"', "").split(", ") == command
+    found, given, _ = cli_app.parse_args(command, exit_on_error=False, print_error=False)
+    assert (found.__name__, given.kwargs["grace"]) == ("worker", 600)
+    grace = re.search(r"terminationGracePeriodSeconds: (\d+)", pod)
+    assert grace
+    assert int(service["TimeoutStopSec"]) == int(grace[1]) > given.kwargs["grace"] + ENDING_SECONDS
 
 
 # --- in Python -----------------------------------------------------------------------------------
@@ -258,7 +285,7 @@ def test_the_same_in_python(programs: Machine) -> None:
     assert answers == ["202 True", "202 True", "202 False", "202 True"]
     with programs.working(sys.executable, "worker.py"):
         assert eventually(lambda: ended(programs))
-    assert [programs.run(sys.executable, "report.py")] == blocks("text", "In Python")
+    assert [programs.run(sys.executable, "report.py")] == blocks("text", "Watch")
     assert [file.name for file in programs.meeting.rooms["room01"].received] == ["slides.pdf"] * 2
 
 
@@ -267,62 +294,33 @@ def test_the_same_in_python(programs: Machine) -> None:
 
 @pytest.mark.nightly
 @needs_postgres
-def test_retry_by_hand(programs: Machine) -> None:
-    """What has failed runs again when its cause is fixed; what may have arrived does not."""
+def test_what_to_do_when(programs: Machine) -> None:
+    """The commands of the table do what it says; what may have arrived is sent only if told."""
     slides = programs.folder / "slides"
     (slides / "2.pdf").write_bytes(b"%PDF-1.7")
-    programs.meeting.lose_next_reply()
-    programs.run(sys.executable, "-c", REQUESTS)
-    worker = [sys.executable, "worker.py"]
-    with programs.working(*worker):
+    (slides / "1.pdf").write_bytes(b"%PDF-1.7")
+    programs.meeting.lose_next_reply(path="/room/uploadWhiteboardFile")
+    programs.run(sys.executable, "-c", REQUESTS.replace('("room99", 1)', '("room01", 1)'))
+    with programs.working(sys.executable, "worker.py"):
         assert eventually(lambda: ended(programs))
-        assert states(programs) == {"failed", "unknown"}
-        (slides / "1.pdf").write_bytes(b"%PDF-1.7")
+        programs.run(sys.executable, "-c", REQUESTS)
+        assert eventually(lambda: ended(programs))
+        assert states(programs) == {"accepted", "refused", "unknown"}
         programs.meeting.add_room("room99")
-        programs.run(sys.executable, "retry.py")
+        programs.shell(command_for("queue retry BATCH`").replace("BATCH", "web"))
         assert eventually(lambda: states(programs) == {"accepted", "unknown"})
-        running = "SELECT 1 FROM procrastinate_jobs WHERE status IN ('todo', 'doing')"
-        assert eventually(lambda: not programs.query(running))
-    assert len(programs.meeting.rooms["room01"].received) == 2
+        programs.shell(command_for("queue retry BATCH --resend`").replace("BATCH", "web"))
+        assert eventually(lambda: states(programs) == {"accepted"})
+    programs.run(sys.executable, "-c", REQUESTS.replace('("room99", 1)', '("room02", 7)'))
+    programs.shell(command_for("queue cancel BATCH`").replace("BATCH", "web"))
+    assert states(programs) == {"accepted", "failed"}
 
 
-CANCEL = """
-import asyncio
-from queue_app import app, uploads
-
-async def main():
-    async with app.open_async():
-        for job in await app.job_manager.list_jobs_async(queue=uploads.queue, status="todo"):
-            await app.job_manager.cancel_job_by_id_async(job.id)
-        assert (await uploads.report("web")).queued == 3
-        assert await uploads.defer("room01", "1", key="room01 1", batch="web") is None
-
-asyncio.run(main())
-"""
-
-
-DROP = """
-async def drop():
-    async with app.open_async():
-        assert await uploads.drop("web") == 3
-        assert (await uploads.report("web")).queued == 0
-
-asyncio.run(drop())
-"""
-
-
-@pytest.mark.nightly
-@needs_postgres
-def test_cancelled_jobs(programs: Machine) -> None:
-    """They count as queued until the statement of the page, or `drop`, deletes their rows."""
-    programs.run(sys.executable, "-c", REQUESTS)
-    programs.run(sys.executable, "-c", CANCEL)
-    (statement,) = blocks("sql", "Cancelling")
-    programs.query(statement)
-    assert programs.query("SELECT count(*) FROM meeting_async_uploads") == [(0,)]
-    programs.run(sys.executable, "-c", REQUESTS)
-    programs.run(sys.executable, "-c", f"{CANCEL}{DROP}")
-    assert programs.run(sys.executable, "-c", REQUESTS).splitlines()[0] == "202 True"
+def command_for(end: str) -> str:
+    """Return the command of the table that ends like this."""
+    found = re.search(rf"`(meeting-async {re.escape(end[:-1])})`", PAGE)
+    assert found
+    return found[1]
 
 
 @pytest.mark.nightly
@@ -334,7 +332,7 @@ def test_another_address(programs: Machine) -> None:
     old = {"MEETING_BASE_URL": "https://old.example.com"}
     code = f"import os; os.environ.update({old})\n{REQUESTS}"
     programs.run(sys.executable, "-c", code)
-    (statement,) = blocks("sql", "Another address of the server")
+    (statement,) = blocks("sql", "Deploy")
     port = programs.meeting.url.rpartition(":")[2]
     # Other than the page's addresses, that of the test has a port and no TLS.
     statement = statement.replace("https://new.example.com", programs.meeting.url)
@@ -347,17 +345,4 @@ def test_another_address(programs: Machine) -> None:
     programs.query(statement)
     with programs.working(sys.executable, "worker.py"):
         assert eventually(lambda: ended(programs))
-    assert [programs.run(sys.executable, "report.py")] == blocks("text", "In Python")
-
-
-@pytest.mark.nightly
-@needs_postgres
-def test_statements_for_monitoring(programs: Machine) -> None:
-    """They count what is queued, the jobs by their status, and the workers."""
-    programs.run(sys.executable, "-c", REQUESTS)
-    queued, jobs, workers = blocks("sql", "Monitoring")[0].strip().split("\n\n")
-    assert programs.query(queued)[0][0] == 3
-    assert programs.query(jobs) == [("todo", 3)]
-    assert programs.query(workers) == [(0,)]
-    with programs.working(sys.executable, "worker.py"):
-        assert eventually(lambda: programs.query(workers) == [(1,)])
+    assert [programs.run(sys.executable, "report.py")] == blocks("text", "Watch")

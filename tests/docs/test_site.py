@@ -22,7 +22,7 @@ import meeting_async
 from meeting_async import Event, LockPolicy, MeetingClient, RetryPolicy, Timeouts, errors
 from meeting_async._batch.sqlite_journal import VERSION as JOURNAL
 from meeting_async._client import ClientOptions
-from meeting_async.procrastinate._table import VERSION as TABLE
+from meeting_async.procrastinate._statements import VERSION as TABLE
 from meeting_async.redis import RedisRoomLocks
 from meeting_async.transports import HttpTransport
 

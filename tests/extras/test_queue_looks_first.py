@@ -10,7 +10,7 @@ import procrastinate
 import pytest
 
 from meeting_async import MeetingClient, UploadJob
-from meeting_async.procrastinate import QueueReport, WhiteboardUploads
+from meeting_async.procrastinate import QueueReport, WhiteboardUploads, _brake
 from meeting_async.testing import MeetingServer
 from support.postgres import PostgresServer, needs_postgres, postgres_running
 
@@ -93,9 +93,14 @@ async def test_the_empty_form_overrules_the_check(
 
 
 async def test_a_proxy_without_its_server_is_no_answer(
-    postgres: PostgresServer, server: MeetingServer, tmp_path: Path
+    postgres: PostgresServer,
+    server: MeetingServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """While checks get 502 nothing is sent; then everything is accepted."""
+    monkeypatch.setattr(_brake, "FIRST_PAUSE", 0.2)
+    monkeypatch.setattr(_brake, "LONGEST_PAUSE", 0.4)
     server.reply_next(502, body=b"<html>Bad Gateway", path=f"/room/{CHECK}", times=3 * ROOMS)
     report = await worked(postgres, server, tmp_path)
     assert report.accepted == ROOMS * EACH

@@ -19,7 +19,7 @@ import procrastinate
 
 from meeting_async import AttemptStarted, Event, Finished, LockPolicy, MeetingClient
 from meeting_async.errors import UploadPutBack
-from meeting_async.procrastinate import WhiteboardUploads, _recovery, _table
+from meeting_async.procrastinate import WhiteboardUploads, _table, connector
 
 WINDOW = 2.0
 """Seconds for which the server holds a room at most."""
@@ -88,7 +88,7 @@ async def main(order: Order) -> None:
         elif isinstance(event, Finished) and event.document:
             tell("back" if isinstance(event.error, UploadPutBack) else "over", event.document)
 
-    cast("Any", _recovery).SUSPECT_SECONDS = order.suspect_seconds
+    cast("Any", _table).SETTLED_SECONDS = order.suspect_seconds
     if order.forgets:
         cast("Any", _table).Table.mark_sending = _forgotten
     client = MeetingClient(
@@ -99,12 +99,11 @@ async def main(order: Order) -> None:
         lock=LockPolicy(window=WINDOW),
         on_event=on_event,
     )
-    app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=order.dsn))
+    app = procrastinate.App(connector=connector(order.dsn))
     uploads = WhiteboardUploads(app, client=client, stalled_after=STALLED_AFTER)
     async with app.open_async(), client:
         tell("ready")
-        await app.run_worker_async(
-            queues=[uploads.queue],
+        await uploads.run_worker(
             concurrency=order.concurrency,
             fetch_job_polling_interval=0.1,
             update_heartbeat_interval=0.5,

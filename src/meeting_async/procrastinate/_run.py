@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TypeVar
@@ -25,7 +25,9 @@ from meeting_async._delivery.session import Options, Session
 from meeting_async._documents.document import Document
 from meeting_async._documents.source import PreparedSource
 from meeting_async._log import logger
-from meeting_async.errors import JournalError, UploadOutcomeUnknown, UploadPutBack
+from meeting_async._models import Attempt, Verdict
+from meeting_async.errors import JournalError, MeetingError, UploadOutcomeUnknown, UploadPutBack
+from meeting_async.procrastinate._brake import DocumentNotFound, decide
 from meeting_async.procrastinate._table import Row, Table, packed
 
 T = TypeVar("T")
@@ -70,9 +72,27 @@ class QueuedRun(DeliveryHooks):
     find_document: Callable[[Row], Awaitable[Document]]
     must_end: Callable[[], bool]
     """Whether a cancellation means that the job is to be given up."""
+    max_outage: float
+    """Seconds for which an upload is put back while the server is away."""
+    error: Exception | None = attrs.field(default=None, init=False)
+    """What ended the run."""
     _put_back: UploadPutBack | None = attrs.field(default=None, init=False)
     """Why the run ends without an outcome."""
+    _is_away: bool | None = attrs.field(default=None, init=False)
+    """Whether the server was not reached; ``None``: it was not tried."""
+    _starts_over: bool = attrs.field(default=False, init=False)
+    """Whether the next run has all attempts of the retry policy again."""
+    _unreadable: int = attrs.field(init=False)
+    """How often the document was put back because it could not be read."""
     _state: RetryState | None = attrs.field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._unreadable = int((self.row.retry or {}).get("unreadable") or 0)
+
+    @property
+    def attempts(self) -> list[Attempt]:
+        """The attempts of this run."""
+        return self.upload.log.attempts[len(self.row.attempts) :]
 
     async def run(self) -> UploadOutcome | None:
         """Upload, and record the outcome; ``None``: another worker has taken over.
@@ -84,7 +104,7 @@ class QueuedRun(DeliveryHooks):
         """
         interruption: BaseException | None = None
         try:
-            document = await self.find_document(self.row)
+            document = await self._document()
             outcome = self.upload.delivered(await deliver(self.upload, document, self))
         except TakenOver:
             return None
@@ -103,13 +123,43 @@ class QueuedRun(DeliveryHooks):
             raise interruption
         return outcome if is_ours else None
 
+    async def _document(self) -> Document:
+        try:
+            return await self.find_document(self.row)
+        except (UploadPutBack, JournalError):
+            raise
+        except Exception as error:
+            raise DocumentNotFound(told(error)) from error
+
     def _failed(self, error: Exception) -> UploadOutcome:
-        is_certain = self.upload.log.unknown_since is None
+        log = self.upload.log
+        self.error = last_error(error, log.attempts)
+        resends = self.upload.options.delivery == "at_least_once"
         if isinstance(error, UploadPutBack):
             self._put_back = error
-        elif isinstance(error, JournalError) and is_certain:
-            self._put_back = UploadPutBack(JOURNAL_SECONDS, str(error))
+        elif self._put_back is None and log.answer is None:  # the wait that ended the run counts
+            is_certain = log.unknown_since is None
+            self._put_back = self._later(self.error) if is_certain or resends else None
+        if isinstance(error, DocumentNotFound) and isinstance(error.__cause__, Exception):
+            error = error.__cause__
         return self.upload.failed(error)
+
+    def _later(self, error: Exception) -> UploadPutBack | None:
+        """Return for how long the upload is put back; ``None``: the error is its outcome."""
+        if isinstance(error, JournalError):
+            return UploadPutBack(JOURNAL_SECONDS, str(error))
+        later = decide(
+            error,
+            away_for=self.row.troubled_ago or 0.0,
+            unreadable=self._unreadable,
+            max_outage=self.max_outage,
+        )
+        if later is None:
+            return None
+        self._is_away = later.is_away or None
+        self._starts_over = later.is_away
+        self._unreadable += later.is_unreadable
+        return UploadPutBack(later.seconds, later.reason)
 
     def _cut_off(self) -> UploadOutcome:
         """Put the upload back, unless it may have arrived or is given up."""
@@ -128,7 +178,10 @@ class QueuedRun(DeliveryHooks):
 
     async def before_wait(self, wait: Wait, *, may_have_arrived: bool) -> None:
         """End the run instead of waiting."""
-        call = self.upload.call
+        call, last = self.upload.call, self.upload.log.attempts[-1:]
+        self._is_away = any(
+            attempt.verdict in {Verdict.NEVER_SENT, Verdict.THROTTLED} for attempt in last
+        )
         self._put_back = UploadPutBack(wait.seconds, call.phase if call else "")
         raise self._put_back
 
@@ -149,7 +202,7 @@ class QueuedRun(DeliveryHooks):
     async def _finish(self, outcome: UploadOutcome) -> bool:
         """Record the outcome; ``False``: another worker has taken over."""
         error = outcome.error
-        reason = str(error) if error else None
+        reason = told(error) if error else None
         if isinstance(error, UploadOutcomeUnknown):
             reason = error.reason  # the report makes the same error of it
         finish = partial(
@@ -172,15 +225,35 @@ class QueuedRun(DeliveryHooks):
         else:
             state = row.state if row.state in {"sent", "unknown"} else "ready"
         pause = self._put_back.seconds if self._put_back else 0.0
-        retry = self._state.saved(anyio.current_time() + pause) if self._state else row.retry
+        state_now = anyio.current_time() + pause
+        retry = self._state.saved(state_now) if self._state else dict(row.retry or {})
+        retry["unreadable"] = float(self._unreadable)
+        if self._starts_over:
+            for counter in ("failures", "unconnected", "interruptions", "outage_age"):
+                retry.pop(counter, None)
         release = partial(
             self.table.release,
             row,
             state=state,
+            is_away=self._is_away,
+            reason=self._put_back.reason if self._put_back else None,
             attempts=packed(log.attempts),
             retry=json.dumps(retry),
         )
         return await _until_recorded(release, CLAIM_SECONDS)
+
+
+def last_error(error: Exception, attempts: Sequence[Attempt]) -> Exception:
+    """Return what went wrong last, after an attempt of unknown outcome, too."""
+    is_known = bool(attempts) and attempts[-1].verdict is not Verdict.UNKNOWN
+    if isinstance(error, UploadOutcomeUnknown) and isinstance(error.__cause__, Exception):
+        return error.__cause__ if is_known else error
+    return error
+
+
+def told(error: Exception) -> str:
+    """Return the text of an error; that of an error of other code begins with its type."""
+    return str(error) if isinstance(error, MeetingError) else f"{type(error).__name__}: {error}"
 
 
 async def _until_recorded(write: Callable[[], Awaitable[bool]], seconds: float) -> bool:
@@ -200,6 +273,7 @@ def new_run(
     row: Row,
     find_document: Callable[[Row], Awaitable[Document]],
     must_end: Callable[[], bool],
+    max_outage: float,
 ) -> QueuedRun:
     """Make a run of a claimed upload."""
     if row.doubt_ago is not None:
@@ -212,7 +286,7 @@ def new_run(
         entry=row.entry,
     )
     upload.log.attempts.extend(row.attempts)
-    return QueuedRun(upload, row, table, find_document, must_end)
+    return QueuedRun(upload, row, table, find_document, must_end, max_outage)
 
 
 async def leave(table: Table, upload_id: int) -> str:

@@ -1,16 +1,13 @@
-"""The table of queued uploads, in the database of the job queue.
-
-Each run of an upload has a number (column ``run``). A row is only changed by the run that owns it,
-so a worker that was taken for dead, and goes on, can neither complete a document nor overwrite what
-a later run has found out.
-"""
+"""The table of queued uploads, in the database of the job queue."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, cast
+from functools import partial
+from typing import Any
 
 import anyio
 import attrs
@@ -20,51 +17,23 @@ from procrastinate.exceptions import ConnectorException
 from meeting_async._batch.journal import JournalEntry, State
 from meeting_async._models import Attempt, Verdict
 from meeting_async.errors import JournalError
+from meeting_async.procrastinate import _statements as sql
 
-VERSION = 1
-"""Of the table's columns."""
+UPLOAD, RECOVER = "meeting_async:upload", "meeting_async:recover"
+"""Names of the tasks: the same everywhere, so that a worker knows the jobs of other servers, too,
+and puts them back."""
 
-SCHEMA = f"""
-CREATE TABLE IF NOT EXISTS meeting_async_uploads (
-    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    server text NOT NULL,
-    batch text NOT NULL,
-    identity text NOT NULL,
-    key text,
-    room_id text NOT NULL,
-    kind text NOT NULL,
-    source text NOT NULL,
-    filename text,
-    content_type text,
-    state text NOT NULL DEFAULT 'ready',
-    run integer NOT NULL DEFAULT 0,
-    is_running boolean NOT NULL DEFAULT false,
-    suspected_at timestamptz,
-    deferred_at timestamptz NOT NULL DEFAULT now(),
-    started_at timestamptz,
-    sent_at timestamptz,
-    changed_at timestamptz NOT NULL DEFAULT now(),
-    size bigint,
-    fingerprint text,
-    error text,
-    reason text,
-    attempts jsonb NOT NULL DEFAULT '[]',
-    retry jsonb,
-    UNIQUE (server, batch, identity)
-);
-CREATE INDEX IF NOT EXISTS meeting_async_uploads_doubt ON meeting_async_uploads (server, room_id)
-    WHERE state IN ('sent', 'unknown');
-CREATE INDEX IF NOT EXISTS meeting_async_uploads_jobs ON procrastinate_jobs (lock, id)
-    WHERE status IN ('todo', 'doing');
-COMMENT ON TABLE meeting_async_uploads IS 'meeting-async, version {VERSION}';
-"""
-"""The table, and an index without which procrastinate reads all waiting jobs for each job that it
-starts. ``is_running`` is true from the claim of a run to its end; ``state`` is that of a journal;
-``suspected_at`` is when the row and its job were first seen to disagree; ``retry`` keeps the
-counters of an upload that waits; ``identity`` tells the uploads of a batch apart."""
+NAME = "meeting_async_uploads (PostgreSQL)"
+"""What errors call the table."""
 
 EXCHANGE_SECONDS = 10.0
 """Longest time for one statement."""
+
+SETTLED_SECONDS = 10.0
+"""For so long a job and its row may disagree: one is written after the other."""
+
+LOST_SECONDS = 3600.0
+"""The same for a row whose upload runs although its job was deleted: as long as an upload takes."""
 
 
 def _loaded(value: Any) -> Any:
@@ -91,7 +60,9 @@ class Row:
     key: str | None = None
     filename: str | None = None
     content_type: str | None = None
+    job_id: int = 0
     run: int = 0
+    """Attempts of the job when the run began."""
     size: int | None = None
     fingerprint: str | None = None
     error: str | None = None
@@ -102,6 +73,8 @@ class Row:
     retry: Mapping[str, float] | None = attrs.field(default=None, converter=_loaded)
     started_ago: float = 0.0
     sent_ago: float | None = None
+    troubled_ago: float | None = None
+    """Seconds since the server was first not reached; ``None``: it was reached the last time."""
     doubt_ago: float | None = None
     """Seconds since a document was sent whose outcome is unknown, and which may hold the room."""
     deferred_at: datetime
@@ -116,215 +89,259 @@ class Row:
 
 
 def packed(attempts: Sequence[Attempt]) -> str:
-    """Return attempts as JSON for the table."""
-    return json.dumps([attrs.astuple(attempt) for attempt in attempts])
+    """Return attempts as JSON for the table; of a long outage only the first and the last ones."""
+    unsent = [at for at, one in enumerate(attempts) if one.verdict is Verdict.NEVER_SENT]
+    left_out = set(unsent[10:-40])
+    kept = [attempt for at, attempt in enumerate(attempts) if at not in left_out]
+    return json.dumps([attrs.astuple(attempt) for attempt in kept])
+
+
+@attrs.frozen(kw_only=True)
+class RoomStatus:
+    """What is queued for a room."""
+
+    room_id: str
+    waiting: int
+    scheduled: int
+    """Documents whose time has not come."""
+    running: int
+    oldest: float
+    """Seconds for which the oldest one is queued; negative: until its time."""
+    cause: str | None
+    """Why the last run was put back; ``None``: there was none."""
 
 
 @attrs.frozen
+class QueueStatus:
+    """What is queued for a server."""
+
+    workers: int
+    """Workers that have sent a heartbeat lately, of all queues of the database."""
+    rooms: Sequence[RoomStatus]
+    """The one with the oldest document first."""
+
+    @property
+    def waiting(self) -> int:
+        """Documents that wait."""
+        return sum(room.waiting for room in self.rooms)
+
+    @property
+    def scheduled(self) -> int:
+        """Documents whose time has not come."""
+        return sum(room.scheduled for room in self.rooms)
+
+    @property
+    def running(self) -> int:
+        """Documents that are being sent."""
+        return sum(room.running for room in self.rooms)
+
+    @property
+    def oldest(self) -> float | None:
+        """Seconds for which the oldest document is queued; ``None``: nothing is due."""
+        ages = [room.oldest for room in self.rooms if room.waiting or room.running]
+        return max(ages, default=None)
+
+    @property
+    def causes(self) -> Mapping[str, int]:
+        """Why documents wait, and how many, those behind them included."""
+        causes = Counter[str]()
+        for room in self.rooms:
+            if room.waiting:
+                causes[room.cause or "their turn, or a worker"] += room.waiting
+        return dict(causes.most_common())
+
+
+@attrs.define(eq=False)
 class Table:
     """The rows of one server. Every method raises `JournalError` if the database fails."""
 
     connector: BaseConnector
     server: str
+    queue: str
+    _is_checked: bool = attrs.field(default=False, init=False)
+    """Whether the table was seen to have the columns that are needed."""
 
-    async def apply_schema(self) -> None:
-        """Make the table if it is not there."""
-        (found,) = await self._query(_VERSION)
-        if found["comment"] not in {None, f"meeting-async, version {VERSION}"}:
-            raise JournalError(_NAME, f"has another format: {found['comment']}, not {VERSION}")
-        await self._query(f"{_ONE_AT_A_TIME}; {SCHEMA}", rows=False)
+    async def apply_schema(self) -> bool:
+        """Make the table, or change one of an earlier version; False if it was as it is now."""
+        found = await self._version()
+        if found is not None and found > sql.VERSION:
+            raise JournalError(NAME, _too_new(found))
+        await self._query(f"{sql.ONE_AT_A_TIME}; {sql.SCHEMA}", rows=False, check=False)
+        return found != sql.VERSION
+
+    async def _version(self) -> int | None:
+        """Return the version of the table; ``None`` if it is not there."""
+        (found,) = await self._query(sql.FIND_VERSION, check=False)
+        digits = (found["comment"] or "").removeprefix("meeting-async, version ")
+        if not found["is_there"]:
+            return None
+        return int(digits) if digits.isdecimal() else 0
+
+    async def check(self) -> None:
+        """Check that the table is there, and of the right version."""
+        if not self._is_checked:
+            found = await self._version()
+            if found is None:
+                raise JournalError(NAME, f"does not exist; {_HOW_TO_APPLY}")
+            if found < sql.VERSION:
+                raise JournalError(NAME, f"has version {found}: stop all workers, {_HOW_TO_APPLY}")
+            if found > sql.VERSION:
+                raise JournalError(NAME, _too_new(found))
+            self._is_checked = True
+
+    # --- deferring -------------------------------------------------------------------------------
 
     async def defer(
-        self, queue: str, task: str, batch: str, jobs: Sequence[Mapping[str, object]]
+        self, batch: str, jobs: Sequence[Mapping[str, object]], connection: Any = None
     ) -> list[int]:
-        """Add uploads and their jobs, in one transaction; those that are there already are not.
+        """Add uploads; those that are there already are not. Return the ids of the new ones.
 
-        Return the ids of the new ones, in order.
+        They are stored when this returns, or with the caller's transaction.
         """
         rows = json.dumps([{**job, "position": at} for at, job in enumerate(jobs)])
-        found = await self._query(_DEFER, queue=queue, task=task, batch=batch, jobs=rows)
+        found = await self._query(sql.DEFER, connection, batch=batch, jobs=rows)
+        if found:
+            await self.advance({row["room_id"] for row in found}, connection)
         return [row["id"] for row in found]
 
+    async def advance(self, rooms: Iterable[str], connection: Any = None) -> None:
+        """Make the job of the next upload in each room that has none."""
+        await self._query(
+            sql.ADVANCE, connection, rooms=sorted(rooms), queue=self.queue, task=UPLOAD
+        )
+
     async def analyse(self) -> None:
-        """Tell PostgreSQL how long the queue has become, or it takes 80 ms to find the next job."""
+        """Tell PostgreSQL how long the queue has become, so that it finds the best plans."""
         await self._query("ANALYZE procrastinate_jobs, meeting_async_uploads", rows=False)
 
-    async def claim(self, upload_id: int, window: float) -> Row | None:
-        """Begin a run; ``None`` if there is nothing to send."""
-        found = await self._query(_CLAIM, id=upload_id, window=window)
+    # --- a run -----------------------------------------------------------------------------------
+
+    async def claim(self, upload_id: int, job_id: int, run: int, window: float) -> Row | None:
+        """Begin a run; ``None``: there is nothing to send, or the job has another run by now."""
+        found = await self._query(sql.CLAIM, id=upload_id, job_id=job_id, run=run, window=window)
         return Row(**found[0]) if found else None
 
     async def find(self, upload_id: int) -> Mapping[str, Any] | None:
-        """Return state, server and progress of an upload; ``None`` if it was dropped."""
-        found = await self._query(_FIND, id=upload_id)
+        """Return state, server, job and progress of an upload; ``None`` if it was dropped."""
+        found = await self._query(sql.FIND, id=upload_id)
         return found[0] if found else None
 
     async def mark_sending(self, row: Row, size: int | None, fingerprint: str | None) -> bool:
         """Record durably that the closing boundary is about to be sent; False: not any more."""
-        facts: dict[str, Any] = {"size": size, "fingerprint": fingerprint}
-        return bool(await self._query(_MARK, id=row.id, run=row.run, **facts))
+        return await self._change(sql.MARK, row, size=size, fingerprint=fingerprint)
 
     async def finish(self, row: Row, **outcome: Any) -> bool:
         """Record the outcome of a run; False if another run owns the row."""
-        return bool(await self._query(_FINISH, id=row.id, run=row.run, **outcome))
+        return await self._change(sql.FINISH, row, **outcome)
 
     async def release(self, row: Row, **progress: Any) -> bool:
         """End a run without an outcome; False if another run owns the row."""
-        return bool(await self._query(_RELEASE, id=row.id, run=row.run, **progress))
+        return await self._change(sql.RELEASE, row, **progress)
 
-    async def runs(self, upload_ids: Sequence[int]) -> dict[int, Mapping[str, Any]]:
-        """Return the state of uploads by id."""
-        found = await self._query(_RUNS, ids=list(upload_ids)) if upload_ids else ()
-        return {row["id"]: row for row in found}
+    async def _change(self, query: str, row: Row, **facts: Any) -> bool:
+        return bool(await self._query(query, id=row.id, job_id=row.job_id, run=row.run, **facts))
 
-    async def suspect(self, upload_ids: Sequence[int]) -> None:
-        """Note that rows and their jobs disagree."""
-        if upload_ids:
-            await self._query(_SUSPECT, ids=list(upload_ids))
+    async def later(self, seconds: float) -> datetime:
+        """Return a moment by the database's clock."""
+        (found,) = await self._query(sql.LATER, seconds=seconds)
+        at: datetime = found["at"]
+        return at
 
-    async def take_over(self, upload_id: int, run: int, reason: str) -> State | None:
-        """End the run of a worker that is gone; ``None`` if that was done already.
+    # --- recovery --------------------------------------------------------------------------------
 
-        What may have arrived is unknown from now on, everything else is ready.
-        """
-        found = await self._query(_TAKE_OVER, id=upload_id, run=run, reason=reason)
-        return found[0]["state"] if found else None
+    async def recover(self, *, stalled_after: float, resends: bool) -> Mapping[int, State]:
+        """End or put back the runs of lost workers, and return what they had come to."""
+        found = await self._query(
+            sql.RECOVER,
+            task=UPLOAD,
+            stalled_after=stalled_after,
+            settled_after=SETTLED_SECONDS,
+            resends=resends,
+            reason="its worker was lost after the document may have been complete",
+        )
+        return {row["upload"]: row["state"] for row in found}
+
+    async def end_cancelled(self) -> int:
+        """Give an outcome to uploads whose job was cancelled or deleted, and return how many."""
+        return len(
+            await self._query(
+                sql.END_CANCELLED, settled_after=SETTLED_SECONDS, lost_after=LOST_SECONDS
+            )
+        )
+
+    async def advance_all(self) -> None:
+        """Make the jobs that are missing: a process has died, or an upload has become due."""
+        rooms = [row["room_id"] for row in await self._query(sql.WAITING_ROOMS)]
+        for at in range(0, len(rooms), _CHUNK):
+            await self.advance(rooms[at : at + _CHUNK])
+
+    async def clean(self, job_id: int) -> None:
+        """Delete the ended jobs of recovery before this one."""
+        await self._query(sql.CLEAN, rows=False, id=job_id)
+
+    # --- results ---------------------------------------------------------------------------------
 
     async def page(self, batch: str, after: int, limit: int) -> list[Row]:
         """Return rows of a batch in the order in which they were deferred."""
-        found = await self._query(_PAGE, batch=batch, after=after, limit=limit)
+        found = await self._query(sql.PAGE, batch=batch, after=after, limit=limit)
         return [Row(**row) for row in found]
 
     async def drop(self, batch: str) -> int:
         """Delete the rows of a batch that no job will change, and return how many."""
-        return len(await self._query(_DROP, batch=batch))
+        return len(await self._query(sql.DROP, batch=batch))
+
+    # --- by hand ---------------------------------------------------------------------------------
+
+    async def status(self, batch: str | None, stalled_after: float) -> QueueStatus:
+        """Return what has no outcome yet, by room."""
+        rows = await self._query(sql.STATUS, batch=batch)
+        (found,) = await self._query(sql.WORKERS, stalled_after=stalled_after)
+        return QueueStatus(found["workers"], [RoomStatus(**row) for row in rows])
+
+    async def retry(self, batch: str, room_id: str | None, *, resend: bool) -> int:
+        """Queue again what has failed, and return how many."""
+        found = await self._query(sql.RETRY, batch=batch, room_id=room_id, resend=resend)
+        return await self._advanced(found)
+
+    async def cancel(self, batch: str, room_id: str | None) -> int:
+        """Give up what has no outcome, and return how many."""
+        return await self._advanced(await self._query(sql.CANCEL, batch=batch, room_id=room_id))
+
+    async def _advanced(self, changed: Sequence[Mapping[str, Any]]) -> int:
+        await self.advance({row["room_id"] for row in changed})
+        return len(changed)
 
     async def _query(
-        self, query: str, *, rows: bool = True, **arguments: Any
+        self,
+        query: str,
+        connection: Any = None,
+        *,
+        rows: bool = True,
+        check: bool = True,
+        **arguments: Any,
     ) -> Sequence[Mapping[str, Any]]:
-        connector = self.connector
+        if check:
+            await self.check()
+        connector: Any = self.connector
         run = connector.execute_query_all_async if rows else connector.execute_query_async
+        if connection is not None:
+            run = partial(connector.execute_query_all_async_with_connection, connection)
         try:
             with anyio.fail_after(EXCHANGE_SECONDS):
-                result = await run(cast(Any, query), server=self.server, **arguments)
+                result = await run(query, server=self.server, **arguments)
         except TimeoutError:
-            raise JournalError(_NAME, f"no answer within {EXCHANGE_SECONDS:g} s") from None
+            raise JournalError(NAME, f"no answer within {EXCHANGE_SECONDS:g} s") from None
         except ConnectorException as error:
             cause = error.__cause__ or error
-            if type(cause).__name__ in {"UndefinedTable", "UndefinedFunction"}:
-                raise JournalError(_NAME, f"cannot be used: {cause}; {_HOW_TO_APPLY}") from error
-            raise JournalError(_NAME, f"{type(cause).__name__}: {cause}") from error
+            if type(cause).__name__ in {"UndefinedTable", "UndefinedColumn", "UndefinedFunction"}:
+                raise JournalError(NAME, f"cannot be used: {cause}; {_HOW_TO_APPLY}") from error
+            raise JournalError(NAME, f"{type(cause).__name__}: {cause}") from error
         return result or ()
 
 
-_NAME = "meeting_async_uploads (PostgreSQL)"
 _HOW_TO_APPLY = "run `meeting-async queue apply-schema`"
+_CHUNK = 1000
 
-# --- statements ----------------------------------------------------------------------------------
 
-_ONE_AT_A_TIME = "SELECT pg_advisory_xact_lock(hashtext('meeting_async_uploads'))"
-
-_VERSION = "SELECT obj_description(to_regclass('meeting_async_uploads')) AS comment"
-
-_DEFER = """
-    WITH made AS (
-        INSERT INTO meeting_async_uploads
-            (server, batch, identity, key, room_id, kind, source, filename, content_type)
-        SELECT %(server)s, %(batch)s, identity, key, room_id, kind, source, filename, content_type
-        FROM jsonb_to_recordset(%(jobs)s::jsonb) AS job (
-            position integer, identity text, key text, room_id text, kind text, source text,
-            filename text, content_type text
-        ) ORDER BY position
-        ON CONFLICT (server, batch, identity) DO NOTHING
-        RETURNING id, room_id
-    ), deferred AS (
-        SELECT procrastinate_defer_jobs_v1(array_agg(ROW(
-            %(queue)s::text, %(task)s::text, 0, %(server)s::text || ' ' || room_id, NULL,
-            jsonb_build_object('upload_id', id), NULL
-        )::procrastinate_job_to_defer_v1 ORDER BY id)) AS ids
-        FROM made HAVING count(*) > 0
-    )
-    SELECT id FROM made WHERE (SELECT ids FROM deferred) IS NOT NULL ORDER BY id"""
-
-_CLAIM = """
-    UPDATE meeting_async_uploads AS mine
-    SET run = run + 1, is_running = true, suspected_at = NULL, changed_at = now(),
-        started_at = coalesce(started_at, now())
-    WHERE id = %(id)s AND server = %(server)s AND state <> 'accepted'
-    RETURNING id, room_id, kind, source, state, key, filename, content_type, run, size,
-        fingerprint, attempts, retry, deferred_at, started_at, changed_at,
-        extract(epoch FROM now() - started_at)::float8 AS started_ago,
-        extract(epoch FROM now() - sent_at)::float8 AS sent_ago,
-        (SELECT extract(epoch FROM now() - max(sent_at))::float8 FROM meeting_async_uploads AS other
-         WHERE other.server = mine.server AND other.room_id = mine.room_id
-            AND other.state IN ('sent', 'unknown')
-            AND other.sent_at > now() - %(window)s * interval '1 second') AS doubt_ago"""
-
-_FIND = "SELECT state, server, is_running FROM meeting_async_uploads WHERE id = %(id)s"
-
-_MARK = """
-    UPDATE meeting_async_uploads
-    SET state = 'sent', sent_at = now(), changed_at = now(), size = %(size)s,
-        fingerprint = %(fingerprint)s
-    FROM (SELECT set_config('synchronous_commit', 'on', true)) AS durably
-    WHERE id = %(id)s AND run = %(run)s AND is_running
-    RETURNING id"""
-
-_FINISH = """
-    UPDATE meeting_async_uploads
-    SET state = %(state)s, error = %(error)s, reason = %(reason)s, size = coalesce(%(size)s, size),
-        attempts = %(attempts)s::jsonb, retry = NULL, is_running = false, suspected_at = NULL,
-        changed_at = now()
-    WHERE id = %(id)s AND run = %(run)s
-    RETURNING id"""
-
-_RELEASE = """
-    UPDATE meeting_async_uploads
-    SET state = %(state)s, attempts = %(attempts)s::jsonb, retry = %(retry)s::jsonb,
-        run = run + 1, is_running = false, suspected_at = NULL, changed_at = now()
-    WHERE id = %(id)s AND run = %(run)s
-    RETURNING id"""
-
-_RUNS = """
-    SELECT id, state, run, is_running,
-        extract(epoch FROM now() - suspected_at)::float8 AS suspected_ago
-    FROM meeting_async_uploads WHERE id = ANY(%(ids)s) AND server = %(server)s"""
-
-# A worker that vanishes in the middle of a statement leaves its row locked until the database
-# notices. Recovery goes on with the others.
-
-_SUSPECT = """
-    UPDATE meeting_async_uploads SET suspected_at = now()
-    WHERE id IN (
-        SELECT id FROM meeting_async_uploads
-        WHERE id = ANY(%(ids)s) AND NOT is_running AND suspected_at IS NULL
-        FOR UPDATE SKIP LOCKED
-    ) RETURNING id"""
-
-_TAKE_OVER = """
-    UPDATE meeting_async_uploads
-    SET state = CASE WHEN state = 'sent' THEN 'unknown' ELSE state END,
-        error = CASE WHEN state = 'sent' THEN 'UploadOutcomeUnknown' ELSE error END,
-        reason = CASE WHEN state = 'sent' THEN %(reason)s ELSE reason END,
-        run = CASE WHEN state = 'sent' THEN run ELSE run + 1 END,
-        is_running = false, suspected_at = NULL, changed_at = now()
-    WHERE id IN (
-        SELECT id FROM meeting_async_uploads
-        WHERE id = %(id)s AND run = %(run)s AND is_running FOR UPDATE SKIP LOCKED
-    ) RETURNING state"""
-
-_PAGE = """
-    SELECT id, room_id, kind, source, state, key, filename, content_type, size, error, reason,
-        attempts, deferred_at, started_at, changed_at,
-        extract(epoch FROM now() - sent_at)::float8 AS sent_ago
-    FROM meeting_async_uploads
-    WHERE server = %(server)s AND batch = %(batch)s AND id > %(after)s
-    ORDER BY id LIMIT %(limit)s"""
-
-_DROP = """
-    DELETE FROM meeting_async_uploads AS upload
-    WHERE server = %(server)s AND batch = %(batch)s AND NOT is_running AND NOT EXISTS (
-        SELECT FROM procrastinate_jobs AS job
-        WHERE job.status IN ('todo', 'doing') AND job.args ->> 'upload_id' = upload.id::text
-    )
-    RETURNING id"""
+def _too_new(found: int) -> str:
+    return f"has version {found}, and this package knows {sql.VERSION}: update the package"

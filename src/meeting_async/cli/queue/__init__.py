@@ -1,12 +1,14 @@
 """``meeting-async queue``: uploads by workers on many machines, through a queue in PostgreSQL.
 
 The uploads are those of :mod:`meeting_async.procrastinate`. ``database`` connects and makes the
-tables, ``work`` puts uploads into the queue and runs a worker, ``outcomes`` shows the results.
+tables, ``work`` puts uploads into the queue and runs a worker, ``outcomes`` shows the results, and
+``operate`` is for what waits or has failed.
 """
 
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
@@ -120,6 +122,7 @@ def _defer(manifest: Manifest, batch: str, dsn: str | None, common: Server, outp
 def worker(
     *,
     concurrency: Annotated[int, Parameter(validator=Number(gte=1), show_default=True)] = 32,
+    grace: Annotated[float, Parameter(validator=Number(gte=0), show_default=True)] = 600,
     dsn: Dsn = None,
     common: Server = DEFAULTS,
     output: Printed,
@@ -127,10 +130,12 @@ def worker(
     """Upload what is in the queue, until Ctrl-C or SIGTERM.
 
     The running uploads then end normally. The exit code is 1 if the database
-    cannot be reached: let a service manager start the worker again.
+    cannot be reached, or the key is wrong: let a service manager start the
+    worker again.
 
     Args:
         concurrency: Maximum of uploads at the same time.
+        grace: Seconds for the running uploads to end when the worker is stopped.
         dsn: Database of the queue.
         common: Options of all commands.
         output: Where to print.
@@ -141,7 +146,8 @@ def worker(
     from meeting_async.cli.queue import work
 
     log = work.WorkerLog(output, quiet=common.quiet)
-    anyio.run(work.run, dsn, common.client(on_event=log.tell), concurrency, log)
+    client = common.client(on_event=log.tell)
+    anyio.run(partial(work.run, dsn, client, log, concurrency=concurrency, grace=grace))
     output.note("stopped")
     return 0
 
@@ -184,3 +190,101 @@ def show(
     if report is not None:
         results.write_page(report)
     return results.tell(output)
+
+
+@queue.command
+def status(
+    batch: str | None = None,
+    /,
+    *,
+    dsn: Dsn = None,
+    json: Json = False,
+    common: Server = DEFAULTS,
+    output: Printed,
+) -> int:
+    """Show what waits, for how long, for which rooms, and why.
+
+    Args:
+        batch: Name of a batch. Default: all.
+        dsn: Database of the queue.
+        json: Print JSON.
+        common: Options of all commands.
+        output: Where to print.
+
+    """
+    import anyio
+
+    from meeting_async.cli.queue import operate
+
+    operate.tell(anyio.run(operate.status, dsn, common.client(), batch), output)
+    return output.code()
+
+
+@queue.command
+def retry(
+    batch: str,
+    /,
+    *,
+    room: str | None = None,
+    resend: bool = False,
+    dsn: Dsn = None,
+    json: Json = False,
+    common: Server = DEFAULTS,
+    output: Printed,
+) -> int:
+    """Queue again what was refused or has failed.
+
+    Args:
+        batch: Name of the batch.
+        room: Only documents for this room.
+        resend: Also send again what may have arrived. Look into the rooms first.
+        dsn: Database of the queue.
+        json: Print JSON.
+        common: Options of all commands.
+        output: Where to print.
+
+    """
+    import anyio
+
+    from meeting_async.cli.queue import operate
+
+    again = partial(operate.retry, dsn, common.client(), batch, room, resend=resend)
+    return _tell_count("queued again", batch, anyio.run(again), output)
+
+
+@queue.command
+def cancel(
+    batch: str,
+    /,
+    *,
+    room: str | None = None,
+    dsn: Dsn = None,
+    json: Json = False,
+    common: Server = DEFAULTS,
+    output: Printed,
+) -> int:
+    """Give up what has no result yet; running uploads are cancelled.
+
+    Args:
+        batch: Name of the batch.
+        room: Only documents for this room.
+        dsn: Database of the queue.
+        json: Print JSON.
+        common: Options of all commands.
+        output: Where to print.
+
+    """
+    import anyio
+
+    from meeting_async.cli.queue import operate
+
+    count = anyio.run(operate.cancel, dsn, common.client(), batch, room)
+    return _tell_count("cancelled", batch, count, output)
+
+
+def _tell_count(done: str, batch: str, count: int, output: Output) -> int:
+    if output.as_json:
+        output.say_object(done.replace(" ", "_"), {"batch": batch, "documents": count})
+    else:
+        output.tell(f"batch {batch!r}: {count:,} {done}")
+    return output.code()

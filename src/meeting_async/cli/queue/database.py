@@ -13,7 +13,7 @@ import anyio.to_thread
 
 from meeting_async.cli.console import PROGRAM
 from meeting_async.errors import InvalidInput, JournalError, MeetingError
-from meeting_async.procrastinate import WhiteboardUploads
+from meeting_async.procrastinate import WhiteboardUploads, connector
 from meeting_async.procrastinate._table import Table
 
 if TYPE_CHECKING:
@@ -29,12 +29,6 @@ else:  # installed with another extra than the command line
 
 CONNECT_SECONDS = 10
 """Longest wait for a connection to the database."""
-
-OPTIONS = "-c idle_in_transaction_session_timeout=30s"
-"""What a worker that has vanished in the middle of a statement keeps locked is freed after this."""
-
-CONNECTIONS = 4
-"""Most connections of a process, besides the one on which a worker listens."""
 
 
 def checked(dsn: str | None) -> str:
@@ -56,7 +50,7 @@ def checked(dsn: str | None) -> str:
     if not facts or _is_misread(facts):
         fix += ", with %40 for @, %2F for / and %25 for % in the password"
         raise InvalidInput(field, "", "is not the address of a PostgreSQL database", fix)
-    return dsns.make_conninfo(**{"connect_timeout": CONNECT_SECONDS, "options": OPTIONS, **facts})
+    return dsns.make_conninfo(**{"connect_timeout": CONNECT_SECONDS, **facts})
 
 
 def _is_misread(facts: Mapping[str, object]) -> bool:
@@ -78,8 +72,7 @@ async def opened(
 
     """
     address = checked(dsn)
-    limits: Any = {"min_size": 1, "max_size": CONNECTIONS, "timeout": CONNECT_SECONDS}
-    app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=address, **limits))
+    app = procrastinate.App(connector=connector(address))
     with _errors_named():
         # A pool would try for half a minute, and not say what is wrong.
         await (await psycopg.AsyncConnection.connect(address)).close()
@@ -118,13 +111,12 @@ async def _has_tables(app: procrastinate.App) -> bool:
 async def apply_schema(dsn: str | None) -> str:
     """Make the tables that are missing, and return what was done."""
     async with opened(dsn, needs_tables=False) as app:
-        had_all = await _has_tables(app)
         if not await app.check_connection_async():
             # `apply_schema_async` reads the file on the event loop.
             schema = await anyio.to_thread.run_sync(app.schema_manager.get_schema)
             await app.connector.execute_query_async(schema.replace("%", "%%"))
-        await Table(app.connector, "").apply_schema()
-    return "nothing to do: the tables were there already" if had_all else "the tables were made"
+        is_changed = await Table(app.connector, "", "").apply_schema()
+    return "the tables were made" if is_changed else "nothing to do: the tables were there already"
 
 
 @asynccontextmanager

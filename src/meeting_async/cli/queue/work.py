@@ -14,15 +14,13 @@ from meeting_async import Event, Finished, MeetingClient, Verdict
 from meeting_async._batch.failures import status_of
 from meeting_async.cli.console import Output
 from meeting_async.cli.entries import Entry
-from meeting_async.cli.queue.database import failure, uploads_in
+from meeting_async.cli.queue.database import uploads_in
 from meeting_async.cli.words import labelled, message_of
 from meeting_async.errors import MeetingError
 
-FETCH_SECONDS = 0.25
-"""Interval at which an idle worker looks for uploads: nothing announces those put back."""
-
 _SIDE_TASKS = {
-    "deferrer_error", "listener_error", "poll_jobs_to_abort_error", "update_heartbeats_error"
+    "deferrer_error", "listener_error", "poll_jobs_to_abort_error", "update_heartbeats_error",
+    "side_task_failed",
 }  # fmt: skip
 """Errors that are not printed: the worker recovers from them, or ends with another one."""
 
@@ -38,23 +36,19 @@ async def defer(
         return await uploads.defer_many(jobs, batch=batch)
 
 
-async def run(dsn: str | None, client: MeetingClient, concurrency: int, log: WorkerLog) -> None:
+async def run(
+    dsn: str | None, client: MeetingClient, log: WorkerLog, *, concurrency: int, grace: float
+) -> None:
     """Run a worker until a signal stops it.
 
     Raises:
-        MeetingError: The database cannot be used any more.
+        MeetingError: The database cannot be used any more, or the key is wrong.
 
     """
-    async with uploads_in(dsn, client) as (app, uploads):
+    async with uploads_in(dsn, client) as (_, uploads):
         log.ready = f"ready for uploads of queue {uploads.queue!r}; Ctrl-C or SIGTERM stops"
         with log.listening():
-            await app.run_worker_async(
-                queues=[uploads.queue],
-                concurrency=concurrency,
-                fetch_job_polling_interval=FETCH_SECONDS,
-            )
-        if log.stopped_by is not None:  # procrastinate says it only to its log
-            raise failure(log.stopped_by)
+            await uploads.run_worker(concurrency=concurrency, grace=grace)
 
 
 class WorkerLog(logging.Handler):
@@ -66,8 +60,6 @@ class WorkerLog(logging.Handler):
         self._quiet = quiet
         self.ready = ""
         """What to print as soon as signals are handled."""
-        self.stopped_by: BaseException | None = None
-        """Why the worker has stopped by itself."""
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -96,8 +88,6 @@ class WorkerLog(logging.Handler):
         error = record.exc_info[1] if record.exc_info else None
         if action == "start_worker":  # signals are handled before the loop's next step
             asyncio.get_running_loop().call_soon(self._output.note, self.ready)
-        elif action == "side_task_failed":
-            self.stopped_by = error
         elif record.levelno >= logging.ERROR and action not in _SIDE_TASKS:
             self._output.note(_line(record, error))
 
