@@ -45,9 +45,10 @@ nitpick_ignore_regex = [
     # There is no inventory of others.
     (
         "py:.*",
-        r"(asyncio|collections|contextlib|datetime|metrics|os|procrastinate|redis|ssl|trace)\..*",
+        r"(asyncio|collections|contextlib|datetime|metrics|os|procrastinate|psycopg|redis|ssl|trace)\..*",
     ),
-    # A private type in a signature is shown as text.
+    # A name of a type, in a signature, and a private type are shown as text.
+    ("py:class", "Documents"),
     ("py:class", PRIVATE),
 ]
 

@@ -171,7 +171,7 @@ LOCKS: dict[str, tuple[list[Interval], list[Interval]]] = {
     "between": ([(0, 30)], [(4, 25)]),
     "at its end": ([(0, 10)], [(4, 25)]),
     "until the next lock": ([(0, 10), (20, 40)], [(8, 25)]),
-    "again and again": ([(0, 60)], [(t, t + 3) for t in range(4, 60, 15)]),
+    "again and again": ([(0, 60)], [(t, t + 3) for t in range(4, 60, 25)]),
 }
 
 

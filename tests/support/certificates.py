@@ -39,12 +39,20 @@ class Authority:
         key, request, certificate = made
         subject = ["-subj", "/CN=server", "-addext", f"subjectAltName={names}"]
         _openssl("req", *_NEW_KEY, *subject, "-keyout", key, "-out", request)
-        ours = ["-CA", self.file, "-CAkey", self._key, "-CAcreateserial", "-days", days]
+        ours = ["-CA", self.file, "-CAkey", self._key, "-CAcreateserial", *_valid_for(days)]
         copied = ["-copy_extensions", "copy", "-in", request, "-out", certificate]
         _openssl("x509", "-req", *ours, *copied)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate, key)
         return context
+
+
+def _valid_for(days: int) -> list[object]:
+    """Return options; since OpenSSL 3.4 the past has its own, and later -days refuses it."""
+    about = subprocess.run(["openssl", "x509", "-help"], capture_output=True, check=False)
+    if days < 0 and b"-not_after" in about.stdout + about.stderr:
+        return ["-not_before", "20200101000000Z", "-not_after", "20200201000000Z"]
+    return ["-days", days]
 
 
 _NEW_KEY = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
