@@ -26,7 +26,9 @@ class Authority:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self.file = directory / "authority.pem"
-        names = ["-days", "2", "-subj", "/CN=Our own authority"]
+        # From Python 3.13 on an authority must say that it signs certificates.
+        usage = ["-addext", "keyUsage=critical,keyCertSign,cRLSign"]
+        names = ["-days", "2", "-subj", "/CN=Our own authority", *usage]
         _openssl("req", "-x509", *_NEW_KEY, *names, "-keyout", self._key, "-out", self.file)
 
     @property
@@ -35,13 +37,15 @@ class Authority:
 
     def sign(self, names: str, *, days: int = 2) -> ssl.SSLContext:
         """Return a server's side of TLS with a certificate for ``names``; -1 day: expired."""
-        made = [self._directory / f"server.{kind}" for kind in ("key", "csr", "pem")]
-        key, request, certificate = made
-        subject = ["-subj", "/CN=server", "-addext", f"subjectAltName={names}"]
-        _openssl("req", *_NEW_KEY, *subject, "-keyout", key, "-out", request)
+        made = [self._directory / f"server.{kind}" for kind in ("key", "csr", "pem", "ext")]
+        key, request, certificate, extensions = made
+        extensions.write_text(
+            f"subjectAltName={names}\nsubjectKeyIdentifier=hash\nauthorityKeyIdentifier=keyid\n"
+        )
+        _openssl("req", *_NEW_KEY, "-subj", "/CN=server", "-keyout", key, "-out", request)
         ours = ["-CA", self.file, "-CAkey", self._key, "-CAcreateserial", *_valid_for(days)]
-        copied = ["-copy_extensions", "copy", "-in", request, "-out", certificate]
-        _openssl("x509", "-req", *ours, *copied)
+        files = ["-extfile", extensions, "-in", request, "-out", certificate]
+        _openssl("x509", "-req", *ours, *files)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate, key)
         return context
