@@ -159,3 +159,8 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         return importlib.metadata.version("meeting-async")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Also list what is loaded on first use."""
+    return sorted({*globals(), *__all__})

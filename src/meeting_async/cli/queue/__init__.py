@@ -166,7 +166,7 @@ def show(
 ) -> int:
     """Show the results of a batch so far.
 
-    The exit code is 75 while documents are queued.
+    The exit code is 75 while documents are queued, and 3 if one may or may not have arrived.
 
     Args:
         batch: Name of the batch.

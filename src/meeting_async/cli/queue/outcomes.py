@@ -52,8 +52,8 @@ class Results:
 
     @property
     def code(self) -> ExitCode:
-        """Exit code; as long as documents are queued, any other may change."""
-        if self.report.queued:
+        """Exit code; unknown outcomes win, and the others may change while documents are queued."""
+        if self.report.queued and not self.report.unknown:
             return ExitCode.BUSY
         return exit_code(self.report, self.documents, interrupted=False, unread=False)
 
