@@ -263,7 +263,7 @@ class DocumentChanged(DocumentError):
     """What differs."""
 
     def _text(self) -> str:
-        return f"{self.document!r} changed during the upload: {self.change}"
+        return f"{self.document!r} has changed: {self.change}"
 
 
 @_error(slots=False)

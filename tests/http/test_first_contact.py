@@ -424,7 +424,7 @@ async def test_a_proxy_whose_server_is_away() -> None:
     """Its 502 is about the server, which may come back."""
     with Peer(answering_once(reply(502, b"<html>"))) as peer:
         event = await retried("https://meet.test", through(f"127.0.0.1:{peer.port}"))
-    assert f"the proxy 127.0.0.1:{peer.port} cannot reach the server (HTTP 502)" in event.reason
+    assert f"the proxy 127.0.0.1:{peer.port} cannot reach meet.test:443 (HTTP 502)" in event.reason
 
 
 async def test_a_slow_proxy_is_named() -> None:
@@ -479,4 +479,4 @@ async def test_a_real_proxy_that_cannot_reach_the_server(tmp_path: Path) -> None
     with tinyproxy(tmp_path) as address:
         transport = HttpTransport(proxy=f"http://{address}")
         event = await retried(f"https://127.0.0.1:{closed_port()}", transport)
-    assert f"the proxy {address} cannot reach the server" in event.reason
+    assert f"the proxy {address} cannot reach " in event.reason
