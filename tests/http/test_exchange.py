@@ -470,6 +470,60 @@ async def test_tls_may_take_less_than_it_is_given(tcp: Pair) -> None:
     assert form.is_complete
 
 
+@both_loops
+async def test_a_record_that_was_begun_is_not_finished_after_a_refusal(tcp: Pair) -> None:
+    """Else more of the form would arrive than is told, perhaps its end."""
+    tcp.stream = Stream(tcp.ours, cast(Tls, Sparing(tcp.ours)), anyio.lowlevel.current_token())
+    tcp.ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * KIB)
+    refusal, form, got = reply(413), big(), bytearray()
+
+    async def read_and_end() -> None:
+        await _after(0.2, tcp, refusal[:-1])
+        for _ in range(30):
+            await anyio.sleep(0.02)
+            got.extend(b"".join(tcp.received()))
+        await _after(0, tcp, refusal[-1:])
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(read_and_end)
+        assert (await tcp.send(form)).status == 413
+    tcp.ours.shutdown(socket.SHUT_WR)
+    got.extend(b"".join(tcp.received()))
+    assert len(got.partition(b"\r\n\r\n")[2]) == form.sent
+
+
+class Renegotiating(Sparing):
+    """Stands for TLS of before 1.3 that takes nothing until the peer has said something."""
+
+    asked = 0
+    has_heard = False
+
+    def encrypt(self, data: memoryview) -> int:
+        """Take all, or nothing."""
+        self.asked += 1
+        return super().encrypt(data) if self.has_heard else 0
+
+    def receive(self) -> bytes:
+        """Hear the one byte, which is not of HTTP."""
+        data = super().receive()
+        if self.has_heard:
+            return data
+        self.has_heard = True
+        raise BlockingIOError
+
+
+@both_loops
+async def test_tls_that_must_read_before_it_writes(tcp: Pair) -> None:
+    """The upload waits for the peer instead of asking all the time."""
+    stand_in = Renegotiating(tcp.ours)
+    tcp.stream = Stream(tcp.ours, cast(Tls, stand_in), anyio.lowlevel.current_token())
+    async with anyio.create_task_group() as group:
+        group.start_soon(_after, 0.3, tcp, b"!")
+        group.start_soon(_after, 0.6, tcp, ANSWER)
+        assert (await tcp.send(Form(1000))).status == 200
+    assert stand_in.asked < 20
+
+
 async def test_quiet_is_open_and_read_to_the_end(tcp: Pair) -> None:
     """Anything unread, an end or a reset is not quiet."""
     assert tcp.stream.is_quiet()
