@@ -204,6 +204,17 @@ async def test_http_on_a_port_with_tls_that_just_closes(servers: Servers) -> Non
         await assert_lasting(client, "speaks TLS", "use https://")
 
 
+async def test_a_server_that_just_closes_is_asked_once_whether_it_speaks_tls() -> None:
+    """Not at every failure."""
+    with Peer(answering_once(b"")) as peer:
+        limits: Any = {"retry": RetryPolicy(max_attempts=1, max_interruptions=0, max_outage=0)}
+        async with client_of(peer.url, **limits) as client:
+            for _ in range(5):
+                with pytest.raises(errors.ConnectionLost):
+                    await client.call("room/create")
+    assert peer.connected == 5 + 1
+
+
 @pytest.mark.parametrize(
     "alert", [b"\x15\x03\x01\x00\x02\x02\x46", b"\x15\x03\x03\x00\x02\x02\x16"]
 )

@@ -110,10 +110,9 @@ class Connections:
         host, connecting = "", True
         connection: Connection | None = None
         try:
-            began, seconds = self._now(), request.connect_timeout
+            seconds = request.connect_timeout
             located = self._origins.located(request.url)
             origin, target = located or await self._locate(request.url, seconds)
-            seconds -= self._now() - began
             host = self._sending[scope].host = origin.name
             async with self._places:
                 connection = self._pop_idle(origin) if _may_reuse(request) else None

@@ -131,11 +131,9 @@ def _lasting(error: BaseException | None) -> str:
     return ""
 
 
-def certificate_problem(error: BaseException | None) -> tuple[str, str] | None:
+def certificate_problem(error: BaseException) -> tuple[str, str] | None:
     """Return what is wrong with a certificate and how to fix it, if that is the error."""
-    while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
-        error = error.__cause__
-    if error is None:
+    if not isinstance(error, ssl.SSLCertVerificationError):
         return None
     problem, fix = _CERTIFICATES.get(error.verify_code, _NOT_TRUSTED)
     return f"its certificate {problem.format(error.verify_message.rstrip('.'))}", fix
