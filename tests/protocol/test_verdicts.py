@@ -123,6 +123,7 @@ CHECK: list[QuestionRow] = [
     ([200, 400, 404], [*ABSENT, NO, BARE_NO], ANY, Answer.ABSENT),
     # Not a meeting server's: the base URL is wrong.
     ([200], [*FOREIGN, {}, TEXT_YES, NUMBER_YES, NULL, TWICE], ANY, Answer.REFUSED),
+    ([200], [TEXT_YES | ROOM, NULL | ROOM], ANY, Answer.REFUSED),
     ([201, 204, 301, 302, 404, 413], [HTML, "", ROOM, YES], ANY, Answer.REFUSED),
     # No answer of the server itself, and what asks for patience.
     (NONE, NONE, NONE, Answer.NOTHING),
