@@ -1,8 +1,8 @@
 """Uploads by any number of workers on any number of machines (extra ``procrastinate``).
 
 `procrastinate <https://procrastinate.readthedocs.io/>`_ is a job queue on PostgreSQL. This package
-has the job for one upload, the table of outcomes, and the recovery of uploads whose worker has died;
-the queue itself, its workers and its schema are procrastinate's. The guide is ``docs/queue.md``.
+has the job for one upload, the table of outcomes, and the recovery of uploads whose worker has
+died; the queue itself, its workers and its schema are procrastinate's. The guide: ``docs/queue.md``.
 """
 
 from __future__ import annotations
