@@ -2,7 +2,7 @@
 
 `procrastinate <https://procrastinate.readthedocs.io/>`_ is a job queue on PostgreSQL. This package
 has the job for one upload, the table of outcomes, and the recovery of uploads whose worker has
-died; the queue itself, its workers and its schema are procrastinate's. The guide: ``docs/queue.md``.
+died; the queue itself, its workers and its schema are procrastinate's. Guide: ``docs/queue.md``.
 """
 
 from __future__ import annotations
