@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
@@ -44,9 +44,9 @@ class ClientOptions(TypedDict, total=False):
     check_link: bool
     preflight: bool
     delivery: Delivery
-    lock: LockPolicy
-    retry: RetryPolicy
-    timeouts: Timeouts
+    lock: LockPolicy | None
+    retry: RetryPolicy | None
+    timeouts: Timeouts | None
     on_event: OnEvent | None
 
 
@@ -54,13 +54,21 @@ class ClientSettings(ClientOptions, total=False):
     """What :meth:`MeetingClient.from_env` takes besides the environment."""
 
     base_url: str
-    api_key: str
-    api_secret: str | bytes
-    signer: Signer
-    transport: Transport
-    room_locks: RoomLocks
-    default_headers: Mapping[str, str]
+    api_key: str | None
+    api_secret: str | bytes | None
+    signer: Signer | None
+    transport: Transport | None
+    room_locks: RoomLocks | None
+    default_headers: Mapping[str, str] | None
     allow_plaintext: bool
+
+
+_POLICIES: dict[str, Callable[[], object]] = {
+    "lock": LockPolicy,
+    "retry": RetryPolicy,
+    "timeouts": Timeouts,
+}
+"""What ``None`` stands for."""
 
 
 class MeetingClient:
@@ -198,7 +206,10 @@ class MeetingClient:
 
         """
         _refuse_unknown(changes, ClientOptions)
-        changed: dict[str, Any] = dict(changes)
+        changed: dict[str, Any] = {
+            name: _POLICIES[name]() if value is None and name in _POLICIES else value
+            for name, value in changes.items()
+        }
         if "max_size_whiteboard_file" in changed:
             changed["max_size_whiteboard_file"] = _size(changed["max_size_whiteboard_file"])
         derived = type(self).__new__(type(self))

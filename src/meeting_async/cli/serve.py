@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shlex
@@ -106,6 +107,8 @@ def _listen(
         pass  # Ctrl-C before the server listened
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
+        if getattr(error, "errno", 0) == errno.EADDRINUSE:
+            reason = "another program listens there; choose another port with --port"
         output.note(f"error: cannot listen on {host}:{port}: {reason}")
         return 1
     output.note("stopped")
