@@ -197,7 +197,7 @@ class MeetingClient:
         return cls(**merged)
 
     def with_options(self, **changes: Unpack[ClientOptions]) -> Self:
-        """Return a client with other options. Both share connections, budget and room state.
+        """Return a client with other options. Both share connections, retry budget and room state.
 
         Close the original, not the result.
 
@@ -232,8 +232,9 @@ class MeetingClient:
 
         Raises:
             InvalidInput: The room id cannot be sent.
-            RoomNotFound, RoomNotActive, AuthenticationFailed: The server refused.
-            TransportError, Throttled, UnexpectedReply: Every attempt failed.
+            RoomNotFound, RoomNotActive, AuthenticationFailed, ServerFailed: The server's answer.
+            UnexpectedReply: The reply is not from a meeting server.
+            TransportError, Throttled: Every attempt failed.
             DeadlineExceeded: The timeout ended the call.
 
         """
@@ -292,7 +293,9 @@ class MeetingClient:
             InvalidInput, DocumentError, TypeError: Found before anything was sent (or, for a
                 document that changes meanwhile, before its form was complete).
             RequestRefused, ProcessingFailed: The server's answer.
+            UnexpectedReply: The reply is not from a meeting server; nothing reached the room.
             RoomBusy: The room was locked for longer than ``max_wait``.
+            RoomLocksUnavailable: The room locks of several processes do not answer.
             TransportError, Throttled: The document was never sent completely.
             DeadlineExceeded: The timeout ended the call before the document was sent completely.
             UploadOutcomeUnknown: The document was sent and no valid answer came back.
@@ -328,8 +331,8 @@ class MeetingClient:
         rooms are served at the same time. Iterate over the batch to get the outcomes as they come,
         or ``await batch.wait()``; ``batch.report`` has an outcome for every job that was read. A
         job that fails never raises and does not affect other jobs, with two exceptions. An error
-        that every job would have, such as a wrong key, is found before a large document is sent,
-        and all other jobs are skipped. If a room does not exist or is not active, the rest of its
+        that every job would have, such as a wrong key, is found before a document is sent, and all
+        other jobs are skipped. If a room does not exist or is not active, the rest of its
         jobs is skipped. Leaving the block waits for all jobs, unless there is an exception in it
         or :meth:`Batch.stop` was called.
 

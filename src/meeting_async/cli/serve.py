@@ -15,7 +15,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from meeting_async.cli.console import PROGRAM, Output
-from meeting_async.cli.options import PositiveSeconds, Printed, Quiet, Seconds
+from meeting_async.cli.options import PositiveSeconds, Printed, Seconds
 
 if TYPE_CHECKING:
     from meeting_async._models import Secret
@@ -41,7 +41,7 @@ def serve(
         bool, _SHOWN, Parameter(negative="--no-presenter-required")
     ] = True,
     strict_pdf: Annotated[bool, _SHOWN] = False,
-    quiet: Quiet = False,
+    quiet: Annotated[bool, Parameter(alias="-q")] = False,
     output: Printed,
 ) -> int:
     """Run a meeting server for experiments, until Ctrl-C.
