@@ -25,7 +25,17 @@ FLOORS = [
     {"__main__"},
 ]
 FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names}
-PURE = {"_text", "errors", "_models", "_events", "_policies", "_protocol", "_delivery/retry", "web"}
+PURE = {
+    "_text",
+    "errors",
+    "_models",
+    "_events",
+    "_policies",
+    "_protocol",
+    "_delivery/retry",
+    "_delivery/room_wait",
+    "web",
+}
 IO = {"anyio", "asyncio", "h11", "httpx", "random", "socket", "tenacity", "time", "trio"}
 
 

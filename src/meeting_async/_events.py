@@ -67,7 +67,7 @@ class WaitingForRoom(Event):
     """The room is locked (409). While the upload waits, it holds no connection and no open file."""
 
     attempt: int
-    """The attempt that got 409; 0 if a question got 409 before the first attempt."""
+    """The last attempt; 0 before the first one, when a question got 409."""
     retry_in: float
     """Seconds until the next question or attempt."""
     waited: float

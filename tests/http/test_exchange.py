@@ -60,7 +60,7 @@ class Pair:
 
     async def exchange(self, request: Request) -> Reply:
         """Send a request and receive its reply."""
-        exchange = Exchange(self.http, self.stream, request, at_once=1)
+        exchange = Exchange(self.http, self.stream, request, sharing=1)
         headers = ((b"Host", b"x"), *request.headers)
         return await exchange.run(b"/auth", headers, reused=False)
 

@@ -261,7 +261,7 @@ class Batch:
             failure = await runner.record(outcome)
         finally:  # Not before: after a crash the next run must know what this one has told.
             self._running.remove(runner)
-            self._account(outcome, runner.queued)
+            self._count(outcome, runner.queued)
             self._skip(doomed, outcome.error)
             self._skip(self._doomed_by(failure, room), failure)
             self._end_if_complete()
@@ -289,9 +289,9 @@ class Batch:
     def _skip(self, jobs: Iterable[QueuedJob], error: Exception | None) -> None:
         """Count jobs that are skipped."""
         for queued in jobs:
-            self._account(self._state.new_run(queued).skipped(error), queued)
+            self._count(self._state.new_run(queued).skipped(error), queued)
 
-    def _account(self, outcome: UploadOutcome, queued: QueuedJob) -> None:
+    def _count(self, outcome: UploadOutcome, queued: QueuedJob) -> None:
         drop_tracebacks(outcome.error)
         self._report._add(outcome)  # noqa: SLF001 - ours
         self._report.seconds = anyio.current_time() - self._state.began

@@ -153,7 +153,7 @@ async def deliver(run: JobRun, document: Document, hooks: DeliveryHooks) -> Uplo
         return None
     is_stream = isinstance(source_of(document), StreamSource)
     if is_stream:
-        await _wait_for_room(run, hooks)
+        await _check_before_reading(run, hooks)
     absent_since: float | None = None
     while True:
         try:
@@ -195,7 +195,7 @@ async def _upload(run: JobRun, document: Document, hooks: DeliveryHooks) -> Uplo
 # --- its room ------------------------------------------------------------------------------------
 
 
-async def _wait_for_room(run: JobRun, hooks: DeliveryHooks) -> None:
+async def _check_before_reading(run: JobRun, hooks: DeliveryHooks) -> None:
     """Wait until the room is active before a stream is read, which can be read only once.
 
     Whatever else is wrong, the upload tells.

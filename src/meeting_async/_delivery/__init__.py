@@ -3,6 +3,6 @@
 ``retry.py`` (sans-I/O) decides what to do after an attempt; ``upload.py`` and ``json_call.py`` send
 and sleep. ``_http`` sends requests, ``_protocol`` reads replies, and ``_batch`` has many uploads.
 
-A *check* asks whether a room is active; a *question* asks, with an empty form, whether it is free.
+A *check* asks whether a room is active; a *probe*, an empty form, asks whether it is free.
 A room is *in doubt* after an upload of unknown outcome. A *permit* lets a job of a batch send.
 """

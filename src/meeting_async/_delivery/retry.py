@@ -226,13 +226,13 @@ class RetryState:
     def after_locked(self, answer: ParsedReply, now: float, random: float) -> Wait | Stop:
         """Decide after a question that got 409."""
         self._reached()
-        self.room.locked()
+        self.room.probe_got_409()
         return self._wait_for_room(answer, now, random)
 
     def after_free(self) -> None:
         """Send after a question that was answered *free*."""
         self._reached()
-        self.room.free()
+        self.room.probe_said_free()
 
     # --- after an attempt ------------------------------------------------------------------------
 
@@ -247,7 +247,7 @@ class RetryState:
             room.sent_for(result.ended - result.began)
         if verdict is Verdict.ACCEPTED and result.answer is not None:
             self.budget.refund(repeated=self._failures + self._unconnected > 0)
-            room.got_in()
+            room.document_got_in()
             return Done(result.answer)
         decision = self._after_failure(result, now, random)
         room.answered()
@@ -263,7 +263,7 @@ class RetryState:
         is_upload = self.retry_safety.is_upload
         if result.verdict is Verdict.BUSY and is_upload:
             took = result.body_seconds
-            self.room.refused(result.ended - result.began if took is None else took)
+            self.room.document_got_409(result.ended - result.began if took is None else took)
             return self._wait_for_room(result.answer, now, random)
         if self.retry_safety not in _RETRYABLE.get(result.verdict, ()):
             return Stop(self._error(result, now))
@@ -363,7 +363,7 @@ class RetryState:
     def _wait_for_room(self, answer: ParsedReply | None, now: float, random: float) -> Stop | Wait:
         seconds = self.room.next_wait(answer, now, random)
         if seconds is None or now + seconds >= self.ends_at:
-            return Stop(self.room.busy(answer, now))
+            return Stop(self.room.busy_error(answer, now))
         return Wait(seconds, is_for_room=True)
 
     # --- errors ----------------------------------------------------------------------------------
@@ -397,7 +397,7 @@ class RetryState:
             reason = getattr(result.error, "reason", result.reason)
             return UploadInterrupted(reason, host, result.bytes_sent)
         if is_upload and result.verdict is Verdict.BUSY:
-            return self.room.busy(result.answer, now)
+            return self.room.busy_error(result.answer, now)
         if isinstance(result.error, MeetingError):
             return result.error
         if result.verdict is Verdict.NEVER_SENT and result.answer is not None:  # to a question

@@ -175,22 +175,22 @@ class RoomWait:
         if self._busy_since is not None:
             self._busy_since += seconds
 
-    def free(self) -> None:
+    def probe_said_free(self) -> None:
         """A question was answered *free*: send."""
         self.must_probe, self._said_free, self.doubt_since = False, True, None
 
-    def locked(self) -> None:
+    def probe_got_409(self) -> None:
         """A question got 409."""
         self.reliability.answered_busy()
 
     # --- after an attempt ------------------------------------------------------------------------
 
-    def got_in(self) -> None:
+    def document_got_in(self) -> None:
         """The document was accepted."""
         if self._said_free:
             self.reliability.confirmed()
 
-    def refused(self, body_seconds: float) -> None:
+    def document_got_409(self, body_seconds: float) -> None:
         """The document got 409; sending it took so long."""
         self._body_seconds = body_seconds
         if self._said_free:
@@ -245,7 +245,7 @@ class RoomWait:
             return self.policy.max_wait - self.waited(now)
         return self.policy.window + LOCK_GRACE - self._lock_age(now)
 
-    def busy(self, answer: ParsedReply | None, now: float) -> RoomBusy:
+    def busy_error(self, answer: ParsedReply | None, now: float) -> RoomBusy:
         """Return the error for a room that is locked for too long."""
         doubt = self.doubt_since
         holder = "another client" if doubt is None else "an upload of unknown outcome"

@@ -413,6 +413,7 @@ class _Sending:
         self, *, answer: ParsedReply | None = None, error: BaseException | None = None
     ) -> AttemptResult:
         """Return the result of the attempt."""
+        # A transport of the caller's may not tell that an answer was early.
         if answer is not None and self.body is not None and self.body.sent < self.body.length:
             answer = attrs.evolve(answer, early=True)
         return AttemptResult(

@@ -36,12 +36,12 @@ class Connection:
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=2 * MAX_HEAD_BYTES)
         self._is_used = False
 
-    async def send(self, request: Request, target: bytes, at_once: int) -> Reply:
+    async def send(self, request: Request, target: bytes, sharing: int) -> Reply:
         """Send a request and return its reply."""
         if reused := self._is_used:
             self._http.start_next_cycle()
         self._is_used = True
-        exchange = Exchange(self._http, self.stream, request, at_once)
+        exchange = Exchange(self._http, self.stream, request, sharing)
         return await exchange.run(*_addressed(self.origin, request, target), reused=reused)
 
     def may_go_on(self) -> bool:

@@ -37,7 +37,7 @@ MAX_HEAD_BYTES = 64 * 1024
 UNAUTHORIZED = {401, 407}
 """Refusals that count without their content: tinyproxy resets the connection while sending it."""
 
-LOOK_SECONDS = 0.05
+EARLY_ANSWER_SECONDS = 0.05
 """Seconds that a write waits for a full socket before it checks for an answer; each further wait is
 twice as long."""
 
@@ -53,16 +53,16 @@ class Exchange:
         http: The connection's HTTP state, idle.
         stream: Its bytes.
         request: What to send. Its limits count from here on.
-        at_once: Requests that share the event loop's time.
+        sharing: Requests that share the event loop's time, this one included.
 
     """
 
     def __init__(
-        self, http: h11.Connection, stream: Stream, request: Request, at_once: int
+        self, http: h11.Connection, stream: Stream, request: Request, sharing: int
     ) -> None:
         self._http, self._stream, self._request = http, stream, request
         self._now = clock_of(anyio.lowlevel.current_token())
-        self._turn, self._rested = TURN_SECONDS / at_once, 0.0
+        self._turn, self._rested = TURN_SECONDS / sharing, 0.0
         self._outbound = bytearray()
         self._head_bytes = self._arrived = self._interim = 0
         self._response: h11.Response | None = None
@@ -114,7 +114,7 @@ class Exchange:
         if isinstance(body, bytes):
             await self._send(body)
         else:
-            async for chunk in RequestBodyStream(body):
+            async for chunk in RequestBodyStream(body):  # an OSError of a file is not the socket's
                 await self._send(chunk)
         http.send(h11.EndOfMessage())
         if self._outbound:
@@ -139,7 +139,7 @@ class Exchange:
     async def _push(self, data: memoryview) -> None:
         stream = self._stream
         stream.moved = self._now()
-        self._look()
+        self._take_early_answer()
         while data:
             data = data[stream.push(data) :]
             while stream.is_full:
@@ -153,13 +153,16 @@ class Exchange:
             if self._response is not None:
                 raise Unsendable
             raise TransferTimeout(f"the peer stopped reading for {limit:g} s")
-        seconds = min(max(stalled, LOOK_SECONDS), limit - stalled)
+        seconds = min(max(stalled, EARLY_ANSWER_SECONDS), limit - stalled)
         await self._stream.wait(seconds, to_write=True)
         self._rested = self._now()
-        self._look()
+        self._take_early_answer()
 
-    def _look(self) -> None:
-        """Take in what has arrived while there is something to send. Go on after a success."""
+    def _take_early_answer(self) -> None:
+        """Take in what has arrived while there is something to send: a 409, 413 or 503 ends it.
+
+        Go on after a success.
+        """
         stream = self._stream
         while not stream.has_ended and self._arrived < AHEAD_BYTES and self._take_in():
             pass  # it may have come in small pieces
@@ -190,7 +193,9 @@ class Exchange:
             return
         is_full = not self._stream.answer()
         left = until - self._now()
-        await self._stream.wait(min(left, LOOK_SECONDS) if is_full else left, to_write=is_full)
+        await self._stream.wait(
+            min(left, EARLY_ANSWER_SECONDS) if is_full else left, to_write=is_full
+        )
         self._take_in()
 
     def _take_in(self) -> bool:

@@ -30,7 +30,7 @@ Address = tuple[int, int, int, str, Any]
 NEXT_ADDRESS_SECONDS = 0.25
 """Seconds before the next address is tried, too (RFC 8305 section 5)."""
 
-LOOK_SECONDS = 1.0
+ASK_FOR_TLS_SECONDS = 1.0
 """Longest time in seconds to find out whether a port speaks TLS."""
 
 PASSWORD_WANTED = {401, 407}
@@ -75,7 +75,11 @@ async def speaks_tls(address: tuple[str, int]) -> bool:
     """Return whether a port answers a handshake of TLS within a second, whoever it is."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    with anyio.move_on_after(LOOK_SECONDS), suppress(OSError), await connect_tcp(*address) as sock:
+    with (
+        anyio.move_on_after(ASK_FOR_TLS_SECONDS),
+        suppress(OSError),
+        await connect_tcp(*address) as sock,
+    ):
         await Tls(sock, context, address[0]).shake_hands()
         return True
     return False
