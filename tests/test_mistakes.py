@@ -338,7 +338,7 @@ OTHERS: dict[str, Row] = {
     "folder as journal": (
         batch([], journal=str(Path(__file__).parent)),
         JournalError,
-        (str(Path(__file__).parent), "is no file", "to be made"),
+        (str(Path(__file__).parent), "is not a file", "it is made if"),
     ),
     "no URL": (lambda: client(None), TypeError, ("base_url", "NoneType", "must be a str")),
     "key as number": (lambda: client(api_key=5), TypeError, ("api_key", "int", "must be a str")),

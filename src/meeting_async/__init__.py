@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from meeting_async import errors
 from meeting_async._client import MeetingClient
+from meeting_async._documents.detect import Uploadable
 from meeting_async._documents.document import Document
 from meeting_async._events import (
     AttemptStarted,
     BytesSent,
     Event,
     Finished,
+    OnEvent,
     Queued,
     RetryScheduled,
     Started,
@@ -101,6 +103,7 @@ __all__ = [
     "LockPolicy",
     "MeetingClient",
     "MeetingError",
+    "OnEvent",
     "Participant",
     "ProcessingFailed",
     "Queued",
@@ -129,6 +132,7 @@ __all__ = [
     "UploadOutcomeUnknown",
     "UploadPutBack",
     "UploadReceipt",
+    "Uploadable",
     "Verdict",
     "WaitingForRoom",
     "WaitingUntilActive",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
@@ -44,9 +44,9 @@ class ClientOptions(TypedDict, total=False):
     check_link: bool
     preflight: bool
     delivery: Delivery
-    lock: LockPolicy
-    retry: RetryPolicy
-    timeouts: Timeouts
+    lock: LockPolicy | None
+    retry: RetryPolicy | None
+    timeouts: Timeouts | None
     on_event: OnEvent | None
 
 
@@ -54,13 +54,21 @@ class ClientSettings(ClientOptions, total=False):
     """What :meth:`MeetingClient.from_env` takes besides the environment."""
 
     base_url: str
-    api_key: str
-    api_secret: str | bytes
-    signer: Signer
-    transport: Transport
-    room_locks: RoomLocks
-    default_headers: Mapping[str, str]
+    api_key: str | None
+    api_secret: str | bytes | None
+    signer: Signer | None
+    transport: Transport | None
+    room_locks: RoomLocks | None
+    default_headers: Mapping[str, str] | None
     allow_plaintext: bool
+
+
+_POLICIES: dict[str, Callable[[], object]] = {
+    "lock": LockPolicy,
+    "retry": RetryPolicy,
+    "timeouts": Timeouts,
+}
+"""What ``None`` stands for."""
 
 
 class MeetingClient:
@@ -189,7 +197,7 @@ class MeetingClient:
         return cls(**merged)
 
     def with_options(self, **changes: Unpack[ClientOptions]) -> Self:
-        """Return a client with other options. Both share connections, budget and room state.
+        """Return a client with other options. Both share connections, retry budget and room state.
 
         Close the original, not the result.
 
@@ -198,7 +206,10 @@ class MeetingClient:
 
         """
         _refuse_unknown(changes, ClientOptions)
-        changed: dict[str, Any] = dict(changes)
+        changed: dict[str, Any] = {
+            name: _POLICIES[name]() if value is None and name in _POLICIES else value
+            for name, value in changes.items()
+        }
         if "max_size_whiteboard_file" in changed:
             changed["max_size_whiteboard_file"] = _size(changed["max_size_whiteboard_file"])
         derived = type(self).__new__(type(self))
@@ -221,8 +232,9 @@ class MeetingClient:
 
         Raises:
             InvalidInput: The room id cannot be sent.
-            RoomNotFound, RoomNotActive, AuthenticationFailed: The server refused.
-            TransportError, Throttled, UnexpectedReply: Every attempt failed.
+            RoomNotFound, RoomNotActive, AuthenticationFailed, ServerFailed: The server's answer.
+            UnexpectedReply: The reply is not from a meeting server.
+            TransportError, Throttled: Every attempt failed.
             DeadlineExceeded: The timeout ended the call.
 
         """
@@ -281,7 +293,9 @@ class MeetingClient:
             InvalidInput, DocumentError, TypeError: Found before anything was sent (or, for a
                 document that changes meanwhile, before its form was complete).
             RequestRefused, ProcessingFailed: The server's answer.
+            UnexpectedReply: The reply is not from a meeting server; nothing reached the room.
             RoomBusy: The room was locked for longer than ``max_wait``.
+            RoomLocksUnavailable: The room locks of several processes do not answer.
             TransportError, Throttled: The document was never sent completely.
             DeadlineExceeded: The timeout ended the call before the document was sent completely.
             UploadOutcomeUnknown: The document was sent and no valid answer came back.
@@ -317,8 +331,8 @@ class MeetingClient:
         rooms are served at the same time. Iterate over the batch to get the outcomes as they come,
         or ``await batch.wait()``; ``batch.report`` has an outcome for every job that was read. A
         job that fails never raises and does not affect other jobs, with two exceptions. An error
-        that every job would have, such as a wrong key, is found before a large document is sent,
-        and all other jobs are skipped. If a room does not exist or is not active, the rest of its
+        that every job would have, such as a wrong key, is found before a document is sent, and all
+        other jobs are skipped. If a room does not exist or is not active, the rest of its
         jobs is skipped. Leaving the block waits for all jobs, unless there is an exception in it
         or :meth:`Batch.stop` was called.
 

@@ -33,7 +33,7 @@ The branches say where the cause is: in the caller's input, the server's answer,
     │   ├── TransferTimeout (TimeoutError)
     │   └── UploadInterrupted                   cut off several times in a row
     ├── UploadOutcomeUnknown                    the document may or may not reach the room
-    ├── JournalError (OSError)                  the journal of a batch cannot be used
+    ├── JournalError (OSError)                  a batch's journal or a queue's table fails
     │   └── JournalInUse                        another batch uses it
     ├── UploadPutBack                           a queue goes on with the upload later
     ├── UploadFailed                            what a worker of a queue has reported
@@ -263,7 +263,7 @@ class DocumentChanged(DocumentError):
     """What differs."""
 
     def _text(self) -> str:
-        return f"{self.document!r} changed during the upload: {self.change}"
+        return f"{self.document!r} has changed: {self.change}"
 
 
 @_error(slots=False)
@@ -398,8 +398,8 @@ class RoomBusy(MeetingError, TimeoutError):
         said = f" (HTTP 409: {self.reason})" if self.reason else ""
         free = "" if self.free_in is None else f"; it must be free in {self.free_in:.0f} s"
         return (
-            f"room {self.room_id!r} is busy: {self.held_by} has locked it{said}, "
-            f"after {self.waited:.1f} s of waiting{free}"
+            f"room {self.room_id!r} is busy: {self.held_by} has locked it{said}; "
+            f"waited {self.waited:.1f} s{free}"
         )
 
 
@@ -463,7 +463,7 @@ class ConnectionLost(TransportError):
 
 
 class ReplyTooLarge(ConnectionLost):
-    """The reply has more than ``max_reply_bytes`` (1 MiB); nothing of it was used."""
+    """The reply has more than ``max_reply_bytes``; nothing of it was used."""
 
 
 class TransferTimeout(TransportError, TimeoutError):
@@ -510,10 +510,10 @@ class UploadOutcomeUnknown(MeetingError):
 
 @_error(slots=False)
 class JournalError(MeetingError, OSError):
-    """The journal of a batch cannot be read or written; nothing is sent without it."""
+    """The journal of a batch or the table of a queue fails; nothing is sent without it."""
 
     journal: str
-    """Path of the journal."""
+    """Path of the journal, or name of the table."""
     reason: str
     """What is wrong, and what to do."""
 

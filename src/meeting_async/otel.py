@@ -50,7 +50,7 @@ def instrument(
     """Emit spans and metrics for all calls of a client, and of all that share its connections.
 
     Has no effect on a client that is already instrumented, or that was made from one by
-    ``with_options``. ``on_event`` is not used. Names and attributes are in ``docs/operations.md``.
+    ``with_options``. ``on_event`` stays yours. Names and attributes are in ``docs/operations.md``.
 
     Args:
         client: The client.

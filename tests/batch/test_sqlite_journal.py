@@ -427,7 +427,7 @@ async def test_where_nothing_can_be_written_nothing_is_opened(tmp_path: Path) ->
     os.mkfifo(tmp_path / "pipe")
     nowhere: list[str | Path] = [tmp_path, "", "/dev/null", tmp_path / "pipe"]
     for place in nowhere:
-        with pytest.raises(JournalError, match="is no file: name one"):
+        with pytest.raises(JournalError, match="is not a file: name one"):
             async with SqliteJournal(place).opened(SERVER):
                 pass
     nowhere = ["/proc/notes.db", tmp_path / "not there" / "term.db", tmp_path / "pipe" / "x"]

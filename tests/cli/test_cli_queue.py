@@ -77,7 +77,7 @@ def test_the_whole_way(server: MeetingServer, dsn: str, capsys: Capture) -> None
         "room_id,document,filename\nroom01,b.pdf,Week 2.pdf\nroom02,a.pdf,\nroom01,c.pdf,\n"
     )
     made, again = (call(capsys, "queue", "apply-schema") for _ in range(2))
-    assert (made.code, made.out) == (0, "the tables were made\n")
+    assert (made.code, made.out) == (0, "the tables are ready\n")
     assert (again.code, again.out) == (0, "nothing to do: the tables were there already\n")
     done = call(capsys, "queue", "defer", "m.csv")
     assert (done.code, done.err) == (0, "")
@@ -334,7 +334,7 @@ def test_a_database_that_goes_away(
     assert done.code == 1
     ready, *_, error = done.err.splitlines()  # between them, what it did at that moment
     assert "ready for uploads" in ready
-    assert error.startswith("meeting-async: error: the queue's database: ")
+    assert error.startswith("meeting-async: error: the queue's database ")
 
 
 @pytest.mark.nightly

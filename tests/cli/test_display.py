@@ -60,6 +60,17 @@ def _event(kind: type[Event], call: int = 1, **facts: Any) -> Any:
             ),
             "cut off, again in 2.0 s",
         ),
+        (
+            _event(
+                RetryScheduled,
+                attempt=1,
+                retry_in=2.0,
+                verdict=Verdict.NEVER_SENT,
+                reason="no connection",
+                limit="for up to 60 s",
+            ),
+            "h:1: no connection, again in 2.0 s, for up to 60 s",
+        ),
     ],
 )
 def test_every_event_has_words(event: Event, words: str) -> None:
@@ -171,6 +182,18 @@ def test_lines_do_not_repeat_themselves(capsys: pytest.CaptureFixture[str]) -> N
         lines(_event(WaitingForRoom, attempt=1, retry_in=2.0, waited=1.0, max_wait=None))
     lines(_event(AttemptStarted, attempt=1))
     assert len(capsys.readouterr().err.splitlines()) == 2
+
+
+def test_a_batch_tells_once_that_the_server_cannot_be_reached(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """At the first retry, with the address and the reason: it may be the wrong port."""
+    lines = Lines(Output(), 2, detailed=False)
+    for limit in ("for up to 60 s", ""):
+        facts: dict[str, Any] = {"attempt": 1, "retry_in": 2.0, "verdict": Verdict.NEVER_SENT}
+        lines(_event(RetryScheduled, reason="no connection", limit=limit, **facts))
+    told = "meeting-async: h:1: no connection, again in 2.0 s, for up to 60 s\n"
+    assert capsys.readouterr().err == told
 
 
 def test_sums_are_told_now_and_then(

@@ -453,6 +453,7 @@ def test_with_options(run: Run) -> None:
             async with client.with_options(retry=RetryPolicy(max_attempts=1)) as other:
                 assert type(other) is type(client)
             assert transport.closed == 0
+            client.with_options(lock=None, retry=None, timeouts=None, on_event=None)
             for changes in (
                 {"api_key": "x"},
                 {"delivery": "twice"},

@@ -42,7 +42,7 @@ async def upload(host: str, **settings: Any) -> list[Any]:
 @pytest.mark.parametrize("host", PRIVATE)
 def test_addresses_that_are_not_public_are_refused(host: str) -> None:
     """However they are written: nothing is asked, and the reason is the address."""
-    with pytest.raises(LinkRefused, match="has the address"):
+    with pytest.raises(LinkRefused, match="its host is not public"):
         run_in_virtual_time(upload, host)
 
 

@@ -56,6 +56,27 @@ LARGE = b"%PDF".ljust(256 * 1024 + 1, b"\n")
 """A document whose room is looked at first."""
 SMALL = LARGE[:1000]
 
+SHORT = "demo"
+"""A key that is also a word."""
+
+
+@pytest.mark.parametrize("is_success", [True, False])
+async def test_a_short_key_that_is_a_word(is_success: bool) -> None:
+    """It stays in the data of a success; in a refusal it is hidden where it stands alone."""
+    texts = {"msg": "the demo of demonstrations", "demo": 1}
+    rooms = FakeRooms(ask=lambda _: reply(200, {"status": is_success, **texts}))
+    async with MeetingClient(
+        "https://meet.test", api_key=SHORT, api_secret=SECRET, transport=rooms
+    ) as client:
+        try:
+            said = (await client.call("room/create"))["msg"]
+        except RequestRefused as error:
+            said = error.msg
+    assert said == (
+        "the demo of demonstrations" if is_success else "the (hidden) of demonstrations"
+    )
+
+
 # --- calls ---------------------------------------------------------------------------------------
 
 

@@ -328,16 +328,24 @@ def test_a_reply_that_is_too_large_would_be_so_again(kind: RetrySafety) -> None:
     assert stopped(follow(new_state(kind), UNKNOWN, error=error)) is error
 
 
-def test_an_upload_goes_on_in_another_process() -> None:
+@pytest.mark.parametrize("last", [PARTIAL, NEVER])
+def test_an_upload_goes_on_in_another_process(last: Verdict) -> None:
     """All that counts is saved, as ages; the time between both processes does not count."""
     state = new_state(max_outage=50.0, max_wait=100.0)
-    follow(state, BUSY, 10)
-    follow(state, NEVER, 12)
+    state.room.queued = 5.0
+    state.after_free()
+    follow(state, BUSY, 8, took=2.0)
+    state.room.begin_doubt(9)
+    follow(state, BUSY, 10, took=1.0)
     follow(state, PARTIAL, 14)
+    follow(state, last, 16)
     saved = state.saved(20)
+    is_away = last is NEVER
+    others = {"interruptions"} if is_away else {"outage_age", "unconnected"}
+    assert all(value for name, value in saved.items() if name not in others), saved
     other = new_state(max_outage=50.0, max_wait=100.0)
     other.restore(saved, 1020)
     assert other.saved(1020) == saved
     for one, now in ((state, 20), (other, 1020)):
-        assert isinstance(follow(one, PARTIAL, now), Wait)
-        assert isinstance(follow(one, PARTIAL, now), Stop)
+        after = [type(follow(one, PARTIAL, now)) for _ in range(3)]
+        assert after == [Wait if is_away else Stop, Wait if is_away else Stop, Stop]

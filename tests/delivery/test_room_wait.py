@@ -57,6 +57,13 @@ def test_ask_then_send(min_delay: float, random: float) -> None:
     assert not state.room.must_probe
 
 
+@pytest.mark.parametrize("random", RANDOMS)
+@pytest.mark.parametrize(("hint", "seconds"), [(0.0, 0.25), (1.0, 1), (60.0, 60), (3600.0, 60)])
+def test_retry_after(hint: float, seconds: float, random: float) -> None:
+    """It is waited for that long, up to 60 s, or up to a quarter more."""
+    assert seconds <= waited(new_state(), BUSY, 0.0, random, hint=hint) <= seconds * 1.25
+
+
 @pytest.mark.parametrize(
     ("size", "probe", "asks"),
     [

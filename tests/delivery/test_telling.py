@@ -508,6 +508,20 @@ def test_the_log_is_for_operators(
     assert all(constant[entry.action] == entry.msg for entry in lines)
 
 
+def test_an_end_without_an_error_of_this_library_is_told_in_words(log: Any) -> None:
+    """As that of a signer that raises."""
+
+    async def main() -> None:
+        async with client_of(Scripted(), signer=RaisingSigner()) as client:
+            with pytest.raises(LookupError):
+                await put()(client, Path())
+
+    run_in_virtual_time(main)
+    message = log.records[-1].getMessage()
+    assert message.endswith("an exception ended it that is not of this library")
+    assert "None" not in message
+
+
 async def _unobserved(*script: Act, data: bytes = PDF, **how: Any) -> None:
     async with client_of(Scripted(*script)) as client:
         with contextlib.suppress(MeetingError):

@@ -263,6 +263,19 @@ async def test_no_more_connections_than_places() -> None:
         await until(lambda: peer.open <= 3)
 
 
+async def test_an_idle_connection_makes_room_for_another_server() -> None:
+    """It is closed before there would be too many."""
+    with Peer(taking(5)) as other:
+        async with over(TCP, answering(reply()), max_connections=1) as (transport, peer):
+            await transport.send(call(peer.url))
+            assert peer.open == 1
+            async with anyio.create_task_group() as group:
+                group.start_soon(transport.send, upload(other.url))
+                with within(2):
+                    await until(lambda: peer.open == 0)
+                group.cancel_scope.cancel()
+
+
 async def test_places_are_given_in_order() -> None:
     """First come, first served, whatever it is."""
     begun: list[int] = []

@@ -7,7 +7,7 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import AsyncGenerator, Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import cast
 
@@ -17,6 +17,7 @@ import anyio.to_thread
 import attrs
 import h11
 import pytest
+from anyio.abc import TaskGroup
 
 from meeting_async._http.exchange import Exchange
 from meeting_async._http.stream import Stream
@@ -162,9 +163,20 @@ async def test_up_to_16_kib_are_gathered(packets: Pair) -> None:
     assert form.is_complete
 
 
-@both_loops
-async def test_a_long_upload_lets_other_tasks_run(packets: Pair) -> None:
-    """After a few milliseconds, even if the socket takes everything at once."""
+@attrs.define
+class Meanwhile(Form):
+    """A form before whose every chunk the peer does something at once."""
+
+    does: Callable[[], object] = list
+
+    async def __anext__(self) -> bytes:
+        self.does()
+        return await super().__anext__()
+
+
+@contextmanager
+def turns_counted(group: TaskGroup) -> Iterator[Callable[[], int]]:
+    """Count the turns of another task."""
     turns = 0
 
     async def other() -> None:
@@ -173,13 +185,60 @@ async def test_a_long_upload_lets_other_tasks_run(packets: Pair) -> None:
             await anyio.lowlevel.checkpoint()
             turns += 1
 
-    form = Form(20 * MIB, chunk=20 * KIB)
-    with answered_when(packets, form.length):
-        async with anyio.create_task_group() as group:
-            group.start_soon(other)
+    group.start_soon(other)
+    yield lambda: turns
+    group.cancel_scope.cancel()
+
+
+@both_loops
+async def test_a_long_upload_lets_other_tasks_run(packets: Pair) -> None:
+    """After a few milliseconds, even if the socket takes everything at once."""
+    found = 0
+
+    async def end() -> None:
+        nonlocal found
+        found = turns()
+        packets.peer.send(ANSWER)
+
+    form = Meanwhile(20 * MIB, 20 * MIB, end, chunk=20 * KIB, does=packets.received)
+    async with anyio.create_task_group() as group:
+        with turns_counted(group) as turns:
             await packets.send(form)
-            group.cancel_scope.cancel()
-    assert turns > 3
+    assert found > 3
+
+
+@both_loops
+async def test_a_reply_of_many_small_chunks_lets_other_tasks_run(tcp: Pair) -> None:
+    """As chunks of one byte, even a short reply takes long to read."""
+    content = b"1\r\nx\r\n" * 5000 + b"0\r\n\r\n"
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+    tcp.peer.sendall(head + content)
+    async with anyio.create_task_group() as group:
+        with turns_counted(group) as turns:
+            assert len((await tcp.exchange(call("http://x"))).content) == 5000
+            found = turns()
+    assert found > 10
+
+
+async def test_an_answer_without_end_is_not_read_during_the_upload(packets: Pair) -> None:
+    """The peer gets rid of no more than a few buffers, however fast it is."""
+    packets.peer.setblocking(False)
+    written = packets.peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n")
+
+    def flood() -> None:
+        nonlocal written
+        packets.received()
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                written += packets.peer.send(bytes(8 * KIB))
+
+    async def end() -> None:
+        scope.cancel()
+
+    with anyio.CancelScope() as scope:
+        await packets.send(Meanwhile(20 * MIB, 20 * MIB, end, chunk=20 * KIB, does=flood))
+    assert written < MIB
 
 
 # --- stalls --------------------------------------------------------------------------------------
@@ -409,6 +468,60 @@ async def test_tls_may_take_less_than_it_is_given(tcp: Pair) -> None:
         await tcp.send(form)
     assert got.endswith(form.content)
     assert form.is_complete
+
+
+@both_loops
+async def test_a_record_that_was_begun_is_not_finished_after_a_refusal(tcp: Pair) -> None:
+    """Else more of the form would arrive than is told, perhaps its end."""
+    tcp.stream = Stream(tcp.ours, cast(Tls, Sparing(tcp.ours)), anyio.lowlevel.current_token())
+    tcp.ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * KIB)
+    refusal, form, got = reply(413), big(), bytearray()
+
+    async def read_and_end() -> None:
+        await _after(0.2, tcp, refusal[:-1])
+        for _ in range(30):
+            await anyio.sleep(0.02)
+            got.extend(b"".join(tcp.received()))
+        await _after(0, tcp, refusal[-1:])
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(read_and_end)
+        assert (await tcp.send(form)).status == 413
+    tcp.ours.shutdown(socket.SHUT_WR)
+    got.extend(b"".join(tcp.received()))
+    assert len(got.partition(b"\r\n\r\n")[2]) == form.sent
+
+
+class Renegotiating(Sparing):
+    """Stands for TLS of before 1.3 that takes nothing until the peer has said something."""
+
+    asked = 0
+    has_heard = False
+
+    def encrypt(self, data: memoryview) -> int:
+        """Take all, or nothing."""
+        self.asked += 1
+        return super().encrypt(data) if self.has_heard else 0
+
+    def receive(self) -> bytes:
+        """Hear the one byte, which is not of HTTP."""
+        data = super().receive()
+        if self.has_heard:
+            return data
+        self.has_heard = True
+        raise BlockingIOError
+
+
+@both_loops
+async def test_tls_that_must_read_before_it_writes(tcp: Pair) -> None:
+    """The upload waits for the peer instead of asking all the time."""
+    stand_in = Renegotiating(tcp.ours)
+    tcp.stream = Stream(tcp.ours, cast(Tls, stand_in), anyio.lowlevel.current_token())
+    async with anyio.create_task_group() as group:
+        group.start_soon(_after, 0.3, tcp, b"!")
+        group.start_soon(_after, 0.6, tcp, ANSWER)
+        assert (await tcp.send(Form(1000))).status == 200
+    assert stand_in.asked < 20
 
 
 async def test_quiet_is_open_and_read_to_the_end(tcp: Pair) -> None:

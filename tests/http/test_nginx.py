@@ -1,24 +1,17 @@
 """nginx in front of the meeting server: the table of docs/delivery.md, "Proxies in front".
 
 Each test has the few lines of configuration that it is about. A failing test prints nginx's logs.
-nginx listens on a socket that it inherits, so there is no moment of refused connections.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
-import shutil
-import signal
-import socket
 import ssl
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -34,95 +27,7 @@ from meeting_async.errors import (
 from meeting_async.testing import MeetingServer, Room
 from meeting_async.transports import HttpTransport
 from support.certificates import make_certificate
-
-PROGRAM = shutil.which("nginx", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
-"""Debian installs it in a folder that is not in an ordinary user's PATH."""
-
-needs_nginx = pytest.mark.skipif(PROGRAM is None, reason="there is no nginx (apt install nginx)")
-
-STOP_SECONDS = 5.0
-
-_CONFIGURATION = """\
-daemon off;
-{user}
-worker_processes 1;
-worker_shutdown_timeout 1s;
-pid nginx.pid;
-error_log error.log info;
-events {{ worker_connections 512; }}
-http {{
-    access_log access.log;
-    client_body_temp_path body;
-    proxy_temp_path proxy;
-    fastcgi_temp_path fastcgi;
-    uwsgi_temp_path uwsgi;
-    scgi_temp_path scgi;
-    {http}
-    server {{
-        listen 127.0.0.1:{port}{ssl};
-        {server}
-    }}
-}}
-"""
-
-
-class Nginx:
-    """Runs while its block does. ``server`` and ``http`` are what those blocks contain.
-
-    With ``certificate``, a file that also holds the key, it speaks TLS.
-    """
-
-    def __init__(
-        self, directory: Path, server: str, *, http: str = "", certificate: Path | None = None
-    ) -> None:
-        self.directory = directory
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
-        self._listener.setblocking(False)  # as nginx makes its own
-        self.port: int = self._listener.getsockname()[1]
-        self.url = f"http{'s' if certificate else ''}://127.0.0.1:{self.port}"
-        files = [f"ssl_certificate{kind} {certificate};" for kind in ("", "_key") if certificate]
-        text = _CONFIGURATION.format(
-            # A worker of root would become a user who may not enter the folder.
-            user="user root;" if os.geteuid() == 0 else "",
-            port=self.port,
-            ssl=" ssl" if certificate else "",
-            http=http,
-            server="\n        ".join([*files, server]),
-        )
-        (directory / "nginx.conf").write_text(text)
-
-    def __enter__(self) -> Self:
-        assert PROGRAM
-        number = self._listener.fileno()
-        self._process = subprocess.Popen(
-            [PROGRAM, "-p", f"{self.directory}/", "-e", "error.log", "-c", "nginx.conf"],
-            env={"NGINX": f"{number};"},  # how it inherits sockets
-            pass_fds=[number],
-            stdin=subprocess.DEVNULL,
-        )
-        self._listener.close()
-        return self
-
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
-        self._process.terminate()
-        try:
-            status = self._process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            status = self._process.wait()
-        # It dies of the signal if that comes before its handler is there.
-        assert status in {0, -signal.SIGTERM}, f"nginx ended with {status}\n{self.log()}"
-
-    def log(self) -> str:
-        """Return its configuration, its errors and its requests."""
-        names = ["nginx.conf", "error.log", "access.log"]
-        files = [self.directory / name for name in names]
-        return "\n".join(f"--- {file.name}\n{file.read_text()}" for file in files if file.exists())
+from support.nginx import Nginx, needs_nginx
 
 
 @attrs.define
@@ -160,7 +65,7 @@ class ProxiedServer:
         """
         upstream = to or f"http://127.0.0.1:{self.port}"
         block = f"location {location} {{ proxy_pass {upstream}; {settings} }}"
-        server = f"client_max_body_size 100m; {block} {beside}"
+        server = f"{block} {beside}"
         self.nginx = self._nginx.enter_context(Nginx(self.directory, server, **more))
         return self.nginx
 

@@ -149,6 +149,21 @@ async def test_all_addresses_fail(resolves: Resolve, monkeypatch: pytest.MonkeyP
         assert caught.value.errno == expected  # a lack of descriptors explains more
 
 
+async def test_families_take_turns(resolves: Resolve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So a family that does not work here costs little (RFC 8305 section 4)."""
+    tried: list[int] = []
+
+    async def fail(address: tcp.Address) -> socket.socket:
+        tried.append(address[4][1])
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(tcp, "_connect", fail)
+    resolves("[::1]:1", "[::1]:2", "[::1]:3", "127.0.0.1:4", "127.0.0.1:5")
+    with pytest.raises(ConnectionRefusedError):
+        await connect_tcp("meet.invalid", 80)
+    assert tried == [1, 4, 2, 5, 3]
+
+
 async def test_an_error_that_is_no_os_error(
     resolves: Resolve, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -190,11 +190,11 @@ REPLY = (400, "NAME", "no such thing")
          ("upload of 'deck.pdf' to room 'room01': the server knows no such room "
           "(HTTP 200: none). Create it.")),
         (errors.RoomBusy(330.04, "another client", 12.3, "in use"),
-         ("room 'room01' is busy: another client has locked it (HTTP 409: in use), "
-          "after 330.0 s of waiting; it must be free in 12 s")),
+         ("room 'room01' is busy: another client has locked it (HTTP 409: in use); "
+          "waited 330.0 s; it must be free in 12 s")),
         (errors.RoomBusy(0, "another upload of this application", None),
-         ("room 'room01' is busy: another upload of this application has locked it, "
-          "after 0.0 s of waiting")),
+         ("room 'room01' is busy: another upload of this application has locked it; "
+          "waited 0.0 s")),
         (errors.DeadlineExceeded(30.0, "sending"),
          "upload of 'deck.pdf' to room 'room01': the timeout of 30 s ended it while sending"),
         (errors.ConnectFailed("connection refused", "meet.test:443"),

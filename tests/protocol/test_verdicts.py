@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from meeting_async._models import Reply, Verdict
 from meeting_async._protocol.replies import ParsedReply, parse_reply, reply_error
-from meeting_async._protocol.verdicts import Sent, classify
+from meeting_async._protocol.verdicts import (
+    Answer,
+    Sent,
+    answer_to_check,
+    answer_to_probe,
+    classify,
+)
 from meeting_async.errors import (
     AuthenticationFailed,
     DocumentRefused,
@@ -97,6 +103,50 @@ JSON: list[Row] = [
 ]
 
 
+def refusal(code: str) -> dict[str, Any]:
+    """Make the record of a refusal."""
+    return {"status": False, "msg": "no", "status_code": code}
+
+
+ABSENT = [refusal("ROOM_NOT_FOUND"), refusal("ROOM_NOT_ACTIVE")]
+CREDENTIALS = [refusal("INVALID_API_KEY"), refusal("INVALID_TOKEN_OR_SIGNATURE")]
+
+QuestionRow = tuple[Sequence[Any], Sequence[Any], Sequence[Any], Answer]
+
+# Whether a room is active (docs/delivery.md): what its answer allows.
+CHECK: list[QuestionRow] = [
+    ([200], [YES, BARE_YES, ROOM], ANY, Answer.GO_ON),
+    # Key and signature are wrong for every upload.
+    ([401], [*CREDENTIALS, *ABSENT, NO, HTML], ANY, Answer.REFUSED),
+    ([200, 400, 403], CREDENTIALS, ANY, Answer.REFUSED),
+    # What the server says about the room may be wrong: an empty form decides.
+    ([200, 400, 404], [*ABSENT, NO, BARE_NO], ANY, Answer.ABSENT),
+    # Not a meeting server's: the base URL is wrong.
+    ([200], [*FOREIGN, {}, TEXT_YES, NUMBER_YES, NULL, TWICE], ANY, Answer.REFUSED),
+    ([200], [TEXT_YES | ROOM, NULL | ROOM], ANY, Answer.REFUSED),
+    ([201, 204, 301, 302, 404, 413], [HTML, "", ROOM, YES], ANY, Answer.REFUSED),
+    # No answer of the server itself, and what asks for patience.
+    (NONE, NONE, NONE, Answer.NOTHING),
+    ([408, 409, 500, 502, 504, 520], [HTML, "", NO, YES, *CREDENTIALS], ANY, Answer.NOTHING),
+    ([503], [HTML, "", NO, YES], [None, *JUNK], Answer.NOTHING),
+    ([429], [HTML, "", NO, YES], ANY, Answer.LATER),
+    ([503], [HTML, "", NO, YES], ["0", "5", DATE], Answer.LATER),
+]
+
+# Whether a room is free: every answer of the server itself but a 409 says that it is.
+PROBE: list[QuestionRow] = [
+    ([409], [NO, YES, {}, *FOREIGN], ANY, Answer.LOCKED),
+    ([200, 400, 404, 413, 500], [NO, YES, refusal("INVALID_PARAMETERS")], ANY, Answer.GO_ON),
+    ([401], [*CREDENTIALS, NO, HTML], ANY, Answer.REFUSED),
+    ([200, 400, 403, 404, 500], [*ABSENT, *CREDENTIALS], ANY, Answer.REFUSED),
+    (NONE, NONE, NONE, Answer.NOTHING),
+    ([200, 204, 302, 400, 404, 408, 413, 500, 502], [*FOREIGN, {}, UNTYPED], ANY, Answer.NOTHING),
+    ([503], [HTML, NO, YES], [None, *JUNK], Answer.NOTHING),
+    ([429], [HTML, NO, YES], ANY, Answer.LATER),
+    ([503], [HTML, NO, YES], ["0", "5", DATE], Answer.LATER),
+]
+
+
 def read(status: int, body: Any, retry_after: str | None = None) -> ParsedReply:
     """Decipher a reply."""
     headers = ((b"Retry-After", retry_after.encode()),) if retry_after is not None else ()
@@ -114,6 +164,26 @@ def test_every_cell_for_uploads(row: Row) -> None:
 def test_every_cell_for_json_calls(row: Row) -> None:
     """The same for calls that send no document."""
     check(row, upload=False)
+
+
+@pytest.mark.parametrize("row", CHECK, ids=str)
+def test_every_answer_to_the_question_whether_a_room_is_active(row: QuestionRow) -> None:
+    """Only an answer of a meeting server counts as one."""
+    check_answer(row, answer_to_check)
+
+
+@pytest.mark.parametrize("row", PROBE, ids=str)
+def test_every_answer_to_the_question_whether_a_room_is_free(row: QuestionRow) -> None:
+    """The same for an empty form."""
+    check_answer(row, answer_to_probe)
+
+
+def check_answer(row: QuestionRow, says: Callable[[ParsedReply | None], Answer]) -> None:
+    """Compare every combination of a row."""
+    *facts, expected = row
+    for status, body, hint in itertools.product(*facts):
+        answer = None if status is None else read(status, body, hint)
+        assert says(answer) is expected, (status, body, hint)
 
 
 def check(row: Row, *, upload: bool) -> None:

@@ -56,8 +56,8 @@ def result(verdict: Verdict, began: float = 0.0, took: float = 0.0, **facts: Any
 def follow(
     state: RetryState, verdict: Verdict, now: float = 0.0, random: float = 0.5, **facts: Any
 ) -> Any:
-    """Say what follows an attempt that took no time."""
-    return state.decide(result(verdict, now, **facts), now, random)
+    """Say what follows an attempt."""
+    return state.decide(result(verdict, now, **facts), now + facts.get("took", 0.0), random)
 
 
 def waited(

@@ -20,6 +20,8 @@ needs_nginx = pytest.mark.skipif(PROGRAM is None, reason="there is no nginx (apt
 
 STOP_SECONDS = 5.0
 
+_LIMIT = "client_max_body_size 100m;"
+
 _CONFIGURATION = """\
 daemon off;
 {user}
@@ -35,9 +37,9 @@ http {{
     fastcgi_temp_path fastcgi;
     uwsgi_temp_path uwsgi;
     scgi_temp_path scgi;
+    {http}
     server {{
-        listen 127.0.0.1:{port};
-        client_max_body_size 100m;
+        listen 127.0.0.1:{port}{ssl};
         {server}
     }}
 }}
@@ -45,17 +47,28 @@ http {{
 
 
 class Nginx:
-    """Runs in a folder of its own while its block does; ``server`` is what that block contains."""
+    """Runs while its block does. ``server`` and ``http`` are what those blocks contain.
 
-    def __init__(self, directory: Path, server: str) -> None:
+    With ``certificate``, a file that also holds the key, it speaks TLS.
+    """
+
+    def __init__(
+        self, directory: Path, server: str, *, http: str = _LIMIT, certificate: Path | None = None
+    ) -> None:
         self.directory = directory
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
         self._listener.setblocking(False)  # as nginx makes its own
         self.port: int = self._listener.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-        # A worker of root would become a user who may not enter the folder.
-        user = "user root;" if os.geteuid() == 0 else ""
-        text = _CONFIGURATION.format(user=user, port=self.port, server=server)
+        self.url = f"http{'s' if certificate else ''}://127.0.0.1:{self.port}"
+        files = [f"ssl_certificate{kind} {certificate};" for kind in ("", "_key") if certificate]
+        text = _CONFIGURATION.format(
+            # A worker of root would become a user who may not enter the folder.
+            user="user root;" if os.geteuid() == 0 else "",
+            port=self.port,
+            ssl=" ssl" if certificate else "",
+            http=http,
+            server="\n        ".join([*files, server]),
+        )
         (directory / "nginx.conf").write_text(text)
 
     def __enter__(self) -> Self:

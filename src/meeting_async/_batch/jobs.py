@@ -145,8 +145,12 @@ class BatchReport:
             self._outcomes.append(outcome)
 
     def __repr__(self) -> str:
-        names = ("accepted", "already_delivered", "refused", "failed", "unknown", "skipped")
-        counts = ", ".join(f"{count:,} {name}" for name in names if (count := getattr(self, name)))
+        names = (
+            "accepted", "already_delivered", "refused", "failed", "unknown", "skipped", "queued"
+        )  # fmt: skip
+        counts = ", ".join(
+            f"{count:,} {name}" for name in names if (count := getattr(self, name, 0))
+        )
         stopped = f", stopped by {type(self.stopped_by).__name__}" if self.stopped_by else ""
         found = f": {counts}" if counts else ""
         name = type(self).__name__

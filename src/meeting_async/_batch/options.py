@@ -27,7 +27,7 @@ def _on_unknown(_instance: object, field: attrs.Attribute[Any], value: object) -
 
 def _journal(_instance: object, field: attrs.Attribute[Any], value: Any) -> None:
     if value is not None and not (isinstance(value, str | os.PathLike) or is_journal(value)):
-        problem, fix = "is neither a path nor a journal", "give the path of a file to be made"
+        problem, fix = "is neither a path nor a journal", "give the path of a file"
         raise ConfigurationError(field.name, short_repr(value), problem, fix)
 
 

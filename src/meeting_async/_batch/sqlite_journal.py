@@ -255,7 +255,8 @@ def _explained(path: str) -> Generator[None, None, None]:
         if isinstance(error, FileNotFoundError) and not folder.is_dir():
             reason = f"cannot be used: there is no folder {str(folder)!r}, make it first"
             raise JournalError(path, reason) from error
-        raise JournalError(path, f"cannot be used: {error}") from error
+        fix = ": name another file" if str(error) == "file is not a database" else ""
+        raise JournalError(path, f"cannot be used: {error}{fix}") from error
 
 
 def _check_kind(full: Path, path: str) -> None:
@@ -269,7 +270,7 @@ def _check_kind(full: Path, path: str) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISREG(status.st_mode):
-        raise JournalError(path, "is no file: name one, or one to be made")
+        raise JournalError(path, "is not a file: name one; it is made if it does not exist")
     if not os.access(full, os.R_OK | os.W_OK):
         raise JournalError(path, "may not be read and written by this process")
     if status.st_size == 0 or _is_unfinished(full):

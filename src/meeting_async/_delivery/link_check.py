@@ -63,7 +63,7 @@ async def _check_public(session: Session, link: str) -> None:
     addresses = ["127.0.0.1"] if is_loopback(host) else await _addresses(host)
     for address in addresses:
         if not _is_public(address):
-            raise LinkRefused(link_label(link), f"its host has the address {address}")
+            raise LinkRefused(link_label(link), f"its host is not public: {address}")
 
 
 async def _addresses(host: str) -> list[str]:

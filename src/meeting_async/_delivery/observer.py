@@ -44,7 +44,7 @@ _MESSAGES: dict[type[Event], tuple[int, str]] = {
     ),
     _events.Finished: (
         logging.WARNING,
-        _CALL + "%(verdict)s in %(seconds).2f s; attempts: %(attempts)d; error: %(error)s",
+        _CALL + "%(verdict)s in %(seconds).2f s; attempts: %(attempts)d; %(ended)s",
     ),
 }
 
@@ -135,5 +135,15 @@ def _log(level: int, event: Event) -> None:
     target = "".join(f", {kind} {name}" for kind, name in named if name is not None)
     extra = {"action": type(event).__name__, **facts}
     limit = facts.get("limit")
-    texts = {"target": target, "how_long": f", {limit}" if limit else ""}
+    how_long = f", {limit}" if limit else ""
+    texts = {"target": target, "how_long": how_long, "ended": _ended(event)}
     logger.log(level, _MESSAGES[type(event)][1], facts | texts, extra=extra)
+
+
+def _ended(event: Event) -> str:
+    """Return how a call has ended, in words."""
+    if not isinstance(event, _events.Finished) or event.verdict is Verdict.ACCEPTED:
+        return "no error"
+    if event.error is None:
+        return "it was cancelled, or an exception ended it that is not of this library"
+    return f"error: {event.error}"

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import math
 import secrets
-import socket
 import ssl
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from functools import partial
 from typing import Literal
 
 import anyio
@@ -24,8 +22,9 @@ import attrs
 
 from meeting_async._delivery.call import checked_seconds
 from meeting_async._delivery.session import Session
+from meeting_async._http.failures import certificate_problem
 from meeting_async._http.origins import Origin
-from meeting_async._http.tcp import connect_tcp, open_socket
+from meeting_async._http.tcp import connect_tcp, look_up, open_socket
 from meeting_async._http.transport import HttpTransport, origin_of
 from meeting_async._models import Request, SignedHeaders
 from meeting_async._policies import Timeouts
@@ -34,7 +33,6 @@ from meeting_async._protocol.multipart import empty_form
 from meeting_async._protocol.replies import ParsedReply
 from meeting_async._protocol.verdicts import Answer, answer_to_check, answer_to_probe
 from meeting_async._text import one_line
-from meeting_async._threads import in_thread
 from meeting_async.errors import ConfigurationError, TransportError
 
 STEP_SECONDS = 5.0
@@ -156,7 +154,7 @@ class _Steps:
             raise
         except (OSError, ValueError) as error:  # ValueError: of a host name
             detail = _reason(error) or f"no answer in {seconds:.1f} s"
-            raise self.fail(step, detail, _FIX_BY_CODE.get(_code(error), fix)) from error
+            raise self.fail(step, *(certificate_problem(error) or (detail, fix))) from error
 
     # --- the way to the server -------------------------------------------------------------------
 
@@ -178,7 +176,8 @@ class _Steps:
     async def _reach_directly(self, origin: Origin) -> None:
         host, port = origin.address
         with self.limited("name", _FIX_NAME):
-            addresses = await _look_up(host, port)
+            rows = await look_up(host, port)
+        addresses = [*dict.fromkeys(str(row[4][0]) for row in rows)]
         self.ok("name", f"{host}: {', '.join(addresses)}" if addresses != [host] else host)
         with self.limited("address", _FIX_ADDRESS):
             (await connect_tcp(host, port)).close()
@@ -320,41 +319,14 @@ _FIX_NAME = "check the address: is there a typing error in the host's name?"
 _FIX_ADDRESS = "check host and port; is the server running, and does a firewall let this through?"
 _FIX_PROXY = "check the proxy's address, user and password, and whether it may reach the server"
 _FIX_CERTIFICATE = "check scheme and port: nothing there speaks TLS"
-_FIX_AUTHORITY = (
-    "if its authority is your own, give its certificate: "
-    "MEETING_CA_FILE, --ca-file or HttpTransport(verify=...)"
-)
-_FIX_CLOCK = "renew the server's certificate, or set the clock of this machine"
-_FIX_OTHER_NAME = "use the name that the certificate is for"
 _FIX_SERVER = "check the base URL and any proxy: is this the meeting server?"
-
-_FIX_BY_CODE = {
-    9: _FIX_CLOCK, 10: _FIX_CLOCK, 62: _FIX_OTHER_NAME, 64: _FIX_OTHER_NAME,
-    **dict.fromkeys((2, 18, 19, 20, 21), _FIX_AUTHORITY),
-}  # fmt: skip
-"""What to do about a certificate, by OpenSSL's X509_V_ERR codes (x509_vfy.h)."""
-
-
-def _code(error: BaseException | None) -> int:
-    """Return OpenSSL's code of what is wrong with a certificate; 0: something else."""
-    while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
-        error = error.__cause__
-    return error.verify_code if error is not None else 0
 
 
 def _reason(error: Exception) -> str:
     """Return what went wrong, in words; ``""`` for the end of the time."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return error.verify_message
     if isinstance(error, TransportError):
         return error.reason
     return getattr(error, "strerror", None) or str(error)
-
-
-async def _look_up(host: str, port: int) -> list[str]:
-    """Return the addresses of a host."""
-    rows = await in_thread(partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM))
-    return [*dict.fromkeys(str(row[4][0]) for row in rows)]
 
 
 def _end_of(not_after: str) -> str:

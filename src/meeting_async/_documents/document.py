@@ -49,6 +49,7 @@ class Document:
     link: str | None = attrs.field(
         default=None, repr=lambda link: repr(link_label(link)) if link else "None"
     )
+    """The link as it was given; ``None`` for a file."""
     filename: str = ""
     """The name that the room shows; for a link the link without its query."""
     content_type: str | None = None
@@ -304,7 +305,7 @@ def _media_type(name: str, given: str | None) -> str:
 
 def _check_bytes(data: object) -> None:
     if not isinstance(data, Buffer):
-        problem, fix = "is not bytes", "encode a text; for a path or a file use Document.of(...)"
+        problem, fix = "is not bytes", "encode a text; for others use from_path or from_file"
         raise InvalidInput("data", short_repr(data), problem, fix)
 
 

@@ -46,12 +46,8 @@ class Connection:
 
     def may_go_on(self) -> bool:
         """Return whether another request may follow: what came was one whole reply, no more."""
-        states = self._http.states
-        return (
-            states == {h11.CLIENT: h11.DONE, h11.SERVER: h11.DONE}
-            and not self._http.trailing_data[0]
-            and self.stream.is_whole
-        )
+        is_whole = self._http.states == {h11.CLIENT: h11.DONE, h11.SERVER: h11.DONE}
+        return is_whole and not self._http.trailing_data[0]
 
 
 def _addressed(origin: Origin, request: Request, target: bytes) -> tuple[bytes, HeaderPairs]:
@@ -114,10 +110,9 @@ class Connections:
         host, connecting = "", True
         connection: Connection | None = None
         try:
-            began, seconds = self._now(), request.connect_timeout
+            seconds = request.connect_timeout
             located = self._origins.located(request.url)
             origin, target = located or await self._locate(request.url, seconds)
-            seconds -= self._now() - began
             host = self._sending[scope].host = origin.name
             async with self._places:
                 connection = self._pop_idle(origin) if _may_reuse(request) else None

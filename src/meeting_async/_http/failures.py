@@ -99,19 +99,22 @@ _NO_NAME = {socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)}
 _NO_TLS = {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "BAD_RECORD_TYPE"}
 """What OpenSSL says of a peer that speaks something else."""
 
-_OTHER_NAME = "its certificate is for another name ({}): use a name of it in the base URL"
+_OTHER_NAME = "is for another name ({})", "use a name of it in the base URL"
 
 _CERTIFICATES = {
-    9: "its certificate is not valid yet: check the clock of this machine",
-    10: "its certificate has expired: renew it on the server",
+    9: ("is not valid yet", "check the clocks of both machines"),
+    10: ("has expired", "renew it on the server, or check the clock of this machine"),
     62: _OTHER_NAME,
     64: _OTHER_NAME,
 }
 """By ``X509_V_ERR_…``: not valid yet, expired, another name, another address."""
 
 _NOT_TRUSTED = (
-    "its certificate is not trusted ({}): if an authority of your own has signed it, give the file "
-    "of that authority, with MEETING_CA_FILE, SSL_CERT_FILE or HttpTransport(verify=...)"
+    "is not trusted ({})",
+    (
+        "if an authority of your own has signed it, give the file of that authority, with "
+        "MEETING_CA_FILE, --ca-file, SSL_CERT_FILE or HttpTransport(verify=...)"
+    ),
 )
 
 MAX_CAUSES = 10
@@ -128,11 +131,18 @@ def _lasting(error: BaseException | None) -> str:
     return ""
 
 
+def certificate_problem(error: BaseException) -> tuple[str, str] | None:
+    """Return what is wrong with a certificate and how to fix it, if that is the error."""
+    if not isinstance(error, ssl.SSLCertVerificationError):
+        return None
+    problem, fix = _CERTIFICATES.get(error.verify_code, _NOT_TRUSTED)
+    return f"its certificate {problem.format(error.verify_message.rstrip('.'))}", fix
+
+
 def _lasting_reason(error: BaseException) -> str:
     text = one_line(str(error).strip(), MAX_REASON_CHARACTERS)
-    if isinstance(error, ssl.SSLCertVerificationError):
-        words = _CERTIFICATES.get(error.verify_code, _NOT_TRUSTED)
-        return words.format(error.verify_message.rstrip("."))
+    if found := certificate_problem(error):
+        return ": ".join(found)
     if isinstance(error, ssl.SSLError) and error.reason in _NO_TLS:
         return "the port does not speak TLS: check scheme and port of the base URL"
     if isinstance(error, socket.gaierror) and error.errno in _NO_NAME:

@@ -107,15 +107,10 @@ class Stream:
             self._records = self._records[self._give(self._records) :]
         return not self._records
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether the connection is open, as far as is known, and nothing is left to be sent."""
-        return not (self.is_closed or self.has_ended or self._records)
-
     def is_quiet(self) -> bool:
-        """Return whether the connection is whole, and nothing has arrived."""
+        """Return whether the connection is open, nothing has arrived, and nothing is to be sent."""
         try:
-            return self.is_whole and self.receive() is None
+            return not (self.is_closed or self._records) and self.receive() is None
         except OSError:
             return False
 

@@ -83,7 +83,7 @@ async def speaks_tls(address: tuple[str, int]) -> bool:
 
 async def connect_tcp(host: str, port: int) -> socket.socket:
     """Connect to the first of a host's addresses that answers (RFC 8305, "Happy Eyeballs")."""
-    addresses = await _look_up(host, port)
+    addresses = await look_up(host, port)
     if len(addresses) == 1:
         return await _connect(addresses[0])
     addresses = _interleaved(addresses)
@@ -100,12 +100,18 @@ async def connect_tcp(host: str, port: int) -> socket.socket:
     return connected[0]
 
 
-async def _look_up(host: str, port: int) -> Sequence[Address]:
+async def look_up(host: str, port: int) -> Sequence[Address]:
+    """Return the addresses of a host.
+
+    Raises:
+        OSError: The name is unknown, or cannot be looked up.
+
+    """
     if (family := _family_of(host)) is not None:
         return [(family, socket.SOCK_STREAM, 0, "", (host, port))]
     try:
-        look_up = functools.partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
-        return await in_thread(look_up)
+        find = functools.partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+        return await in_thread(find)
     except OSError:
         socket.socket().close()  # fails if it was for want of descriptors, which resolvers hide
         raise
@@ -221,7 +227,8 @@ def _no_proxy(proxy: Proxy, problem: str, *, permanent: bool = True) -> ConnectF
 def proxy_refused(origin: Origin, proxy: Proxy, status: int) -> ConnectFailed:
     """Return the error for a refusal; a 5xx is about the server behind the proxy."""
     if status >= 500:
-        problem, fix = f"cannot reach the server (HTTP {status})", "is the server running?"
+        problem = f"cannot reach {origin.name} (HTTP {status})"
+        fix = "is the server running, and are its host and port right?"
     elif status in PASSWORD_WANTED and proxy.authorization:
         problem, fix = f"refuses the user or the password (HTTP {status})", "fix them in its URL"
     elif status in PASSWORD_WANTED:

@@ -256,7 +256,7 @@ _WANTS_TLS = re.compile(
 _NO_REDIRECTS = "Redirects are never followed: they would replay the signature. Fix the base URL"
 
 _HINTS = {
-    "INVALID_API_KEY": "The server does not know the API key.",
+    "INVALID_API_KEY": "Give an API key of this server.",
     "INVALID_TOKEN_OR_SIGNATURE": "The API secret differs from the server's, "
     "or a proxy changed the request.",
     "MISSING_REQUIRED_PARAMETER": "A header or field did not arrive; does a proxy strip it?",
@@ -306,5 +306,5 @@ def _hint(answer: ParsedReply) -> str | None:
     if answer.status == 400 and _WANTS_TLS.search(answer.body):
         return "The port speaks TLS: use https:// in the base URL."
     if answer.status in {404, 405} and _is_foreign(answer):
-        return "Is the path in the base URL right?"
+        return "Is the path in the base URL right, or that given to call()?"
     return _HINTS.get(answer.status_code or "")

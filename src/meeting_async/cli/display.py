@@ -103,8 +103,9 @@ def words_for(event: Event) -> str:
             return f"the room is locked, again in {event.retry_in:.1f} s"
         case WaitingUntilActive():
             return f"the room is not active yet, again in {event.retry_in:.1f} s"
-        case RetryScheduled():
-            return f"{event.reason}, again in {event.retry_in:.1f} s"
+        case RetryScheduled(limit=limit):
+            again = f"{event.reason}, again in {event.retry_in:.1f} s"
+            return f"{event.host}: {again}, {limit}" if limit else again
     return ""
 
 
@@ -157,6 +158,8 @@ class Lines(Display):
             room = f"room {event.room_id}"
             label = f"{event.document} to {room}" if event.document else room
             self._output.note(f"{label}: {words_for(event)}")
+        elif isinstance(event, RetryScheduled) and event.limit:  # the server cannot be reached
+            self._output.note(words_for(event))
 
     def tick(self) -> None:
         """Print the totals every ten seconds."""

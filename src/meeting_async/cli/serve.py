@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shlex
@@ -14,7 +15,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from meeting_async.cli.console import PROGRAM, Output
-from meeting_async.cli.options import PositiveSeconds, Printed, Quiet, Seconds
+from meeting_async.cli.options import PositiveSeconds, Printed, Seconds
 
 if TYPE_CHECKING:
     from meeting_async._models import Secret
@@ -40,7 +41,7 @@ def serve(
         bool, _SHOWN, Parameter(negative="--no-presenter-required")
     ] = True,
     strict_pdf: Annotated[bool, _SHOWN] = False,
-    quiet: Quiet = False,
+    quiet: Annotated[bool, Parameter(alias="-q")] = False,
     output: Printed,
 ) -> int:
     """Run a meeting server for experiments, until Ctrl-C.
@@ -106,6 +107,8 @@ def _listen(
         pass  # Ctrl-C before the server listened
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
+        if getattr(error, "errno", 0) == errno.EADDRINUSE:
+            reason = "another program listens there; choose another port with --port"
         output.note(f"error: cannot listen on {host}:{port}: {reason}")
         return 1
     output.note("stopped")

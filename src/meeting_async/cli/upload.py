@@ -24,7 +24,7 @@ def upload(
     """Upload documents to the whiteboard files of an active room, in the given order.
 
     If another upload has locked the room, this command waits until the room is
-    free: at most 330 s for one lock, unless you give --max-wait.
+    free: at most 330 s for each document, unless you give --max-wait.
 
     After Ctrl-C no new upload starts, and the running one ends normally; a second
     Ctrl-C cancels it.

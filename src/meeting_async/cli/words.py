@@ -70,7 +70,7 @@ def hints(error: BaseException | None, server: str = "") -> Iterator[str]:
     """Yield at most one line: the command or setting that helps with an error of ``server``."""
     server = server or "this server"
     match error:
-        case errors.ConfigurationError(value=""):  # nothing is set
+        case errors.ConfigurationError(problem="is not set" | "are not set"):
             yield f"`{PROGRAM} serve` runs a server on this machine and prints what to export"
         case errors.AuthenticationFailed():
             yield f"check that MEETING_API_KEY and MEETING_API_SECRET belong to {server}"

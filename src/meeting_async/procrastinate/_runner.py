@@ -178,12 +178,12 @@ async def _why(
             return error
         if error is not None:
             cause = error.__cause__ or error
-            return JournalError(NAME, f"{type(cause).__name__}: {cause}")
+            return JournalError(NAME, f"cannot be used: {type(cause).__name__}: {cause}")
     try:
         await table.later(0)
     except JournalError as error:
         return error
-    return JournalError(NAME, "a connection of the worker was lost")
+    return JournalError(NAME, "cannot be used: a connection of the worker was lost")
 
 
 @contextmanager

@@ -330,12 +330,12 @@ class Table:
             with anyio.fail_after(EXCHANGE_SECONDS):
                 result = await run(query, server=self.server, **arguments)
         except TimeoutError:
-            raise JournalError(NAME, f"no answer within {EXCHANGE_SECONDS:g} s") from None
+            raise JournalError(NAME, f"does not answer within {EXCHANGE_SECONDS:g} s") from None
         except ConnectorException as error:
             cause = error.__cause__ or error
             if type(cause).__name__ in {"UndefinedTable", "UndefinedColumn", "UndefinedFunction"}:
                 raise JournalError(NAME, f"cannot be used: {cause}; {_HOW_TO_APPLY}") from error
-            raise JournalError(NAME, f"{type(cause).__name__}: {cause}") from error
+            raise JournalError(NAME, f"cannot be used: {type(cause).__name__}: {cause}") from error
         return result or ()
 
 

@@ -80,11 +80,13 @@ class WhiteboardUploads:
 
     Deferring processes and workers make it with the same arguments. It registers two tasks: one
     uploads a document, the other runs every few seconds and deals with uploads whose worker is
-    gone. Run workers with ``queues=[uploads.queue]``.
+    gone. Run workers with :meth:`run_worker`, or procrastinate's own with
+    ``queues=[uploads.queue]``.
 
     Args:
         app: Your App. Its connector is asynchronous.
-        client: The client that uploads. Its ``delivery``, ``lock`` and ``retry`` apply.
+        client: The client that uploads. Its ``delivery``, ``lock``, ``retry`` and ``timeouts``
+            apply.
         documents: Turns a reference into a document, in the worker; may be async. With it every
             ``str`` is a reference; without it a ``str`` is a path.
         queue: Name of the queue. Each server needs its own, and by default has it.
@@ -134,10 +136,10 @@ class WhiteboardUploads:
         return self._worker.table_of(self._app)
 
     async def apply_schema(self) -> None:
-        """Make the table of outcomes, after procrastinate's own schema. Has no effect if it exists.
+        """Make or update the table of outcomes, after procrastinate's own schema; its rows stay.
 
         Raises:
-            JournalError: The database cannot be used, or the table has another format.
+            JournalError: The database cannot be used, or the table is newer than this package.
 
         """
         await self._table.apply_schema()

@@ -7,6 +7,7 @@ import hmac
 import http
 import json
 from collections.abc import Mapping
+from email.utils import formatdate
 from typing import Self, TypeAlias
 
 import attrs
@@ -91,6 +92,8 @@ class Reply:
         pairs = [
             pair for pair in self.headers if with_length or pair[0].lower() != "content-length"
         ]
+        if "date" not in given:
+            pairs.append(("date", formatdate(usegmt=True)))
         if with_length and not given & {"content-length", "transfer-encoding"}:
             pairs.append(("content-length", str(len(self.body))))
         lines = [f"HTTP/1.1 {self.status} ", *map(": ".join, pairs), "", ""]

@@ -70,9 +70,9 @@ class MeetingServer(Settings, Script):
             refused, or their conversion fails, as on plugNmeet-server.
         strict_pdf: Fail PDFs without any object, too, as on plugNmeet-server. By default
             ``b"%PDF-1.7"`` is a document.
-        mixes_up_rooms: Since each start, list an upload to a room about which
-            ``getActiveRoomInfo`` was not asked in the room that the ``Room-Id`` header named last,
-            as plugNmeet-server 2.4 may after a restart; the answer is 200.
+        mixes_up_rooms: List an upload in the room of the form before it, with the answer 200,
+            unless ``getActiveRoomInfo`` was asked for its own room since the start.
+            plugNmeet-server 2.4 may do so after a restart.
         keep_content: Keep the bytes of documents.
         on_request: Called with each request when it has ended, in the server's thread or event
             loop; ``on_request=print`` prints one line per request.

@@ -96,8 +96,8 @@ def _errors_named() -> Iterator[None]:
 def failure(error: object) -> MeetingError:
     """Make an error of one line."""
     cause = getattr(error, "__cause__", None) or error
-    text = f"{type(cause).__name__}: {cause}" if isinstance(cause, Exception) else str(cause)
-    return MeetingError(f"the queue's database: {' '.join(text.split())}")
+    text = f": {type(cause).__name__}: {cause}" if isinstance(cause, Exception) else f" {cause}"
+    return MeetingError(" ".join(f"the queue's database{text}".split()))
 
 
 async def _has_tables(app: procrastinate.App) -> bool:
@@ -109,14 +109,14 @@ async def _has_tables(app: procrastinate.App) -> bool:
 
 
 async def apply_schema(dsn: str | None) -> str:
-    """Make the tables that are missing, and return what was done."""
+    """Make or update the tables, and return what was done."""
     async with opened(dsn, needs_tables=False) as app:
         if not await app.check_connection_async():
             # `apply_schema_async` reads the file on the event loop.
             schema = await anyio.to_thread.run_sync(app.schema_manager.get_schema)
             await app.connector.execute_query_async(schema.replace("%", "%%"))
         is_changed = await Table(app.connector, "", "").apply_schema()
-    return "the tables were made" if is_changed else "nothing to do: the tables were there already"
+    return "the tables are ready" if is_changed else "nothing to do: the tables were there already"
 
 
 @asynccontextmanager
