@@ -16,6 +16,7 @@ from pathlib import Path
 import anyio
 import procrastinate
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from meeting_async import Document, MeetingClient
 from meeting_async.errors import AuthenticationFailed, ConfigurationError, JournalError
@@ -231,3 +232,11 @@ def test_an_address_that_cannot_be_used() -> None:
         connector("postgresql://user:s3cr3t@host:5432/database?no_such_setting=s3cr3t")
     assert caught.value.field == "dsn"
     assert "s3cr3t" not in str(caught.value)
+
+
+def test_options_in_an_address() -> None:
+    """They are added to those by which the database notices that a worker is gone."""
+    made = connector("postgresql://host/database?options=-csearch_path%3Dsecond")
+    options = conninfo_to_dict(made._pool_args["conninfo"])["options"]
+    assert str(options).startswith("-c idle_in_transaction_session_timeout=30s -c tcp_keepalives")
+    assert str(options).endswith(" -csearch_path=second")

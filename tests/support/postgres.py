@@ -55,6 +55,8 @@ class PostgresServer:
     folder: Path
     user: str | None
     """Whose processes they are: root's are refused. ``None``: ours."""
+    host: str = "127.0.0.1"
+    """Where it can be reached besides loopback."""
     port: int = attrs.field(factory=free_port)
     process: subprocess.Popen[bytes] | None = None
 
@@ -77,13 +79,15 @@ class PostgresServer:
         self._run(
             "initdb", "-D", "data", "-U", "tester", "-A", "trust", "-N", "--no-locale", "-E", "UTF8"
         )
+        with (self.folder / "data" / "pg_hba.conf").open("a") as rules:
+            rules.write(f"host all all {self.host}/24 trust\n")
 
     def start(self) -> None:
         """Start and wait until it answers."""
         assert PROGRAMS
         # Durable like in production, except that nothing survives a loss of power.
         settings = {
-            "listen_addresses": "127.0.0.1",
+            "listen_addresses": ",".join({"127.0.0.1", self.host}),
             "port": str(self.port),
             "unix_socket_directories": "",
             "max_connections": "200",
@@ -138,10 +142,10 @@ class PostgresServer:
 
 
 @contextlib.contextmanager
-def postgres_running() -> Iterator[PostgresServer]:
-    """Run a server while the block runs."""
+def postgres_running(host: str = "127.0.0.1") -> Iterator[PostgresServer]:
+    """Run a server while the block runs; at another address besides loopback if you give one."""
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        server = PostgresServer(Path(folder), _other_user())
+        server = PostgresServer(Path(folder), _other_user(), host)
         server.initialise()
         server.start()
         try:

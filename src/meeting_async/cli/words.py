@@ -93,8 +93,12 @@ _FACTS = ("msg", "reason", "change", "problem", "kind", "held_by")
 """Attributes of errors with the reason; they do not name a room or a document."""
 
 
-_SUBJECT = re.compile(r"^(upload of |room )?('.*?'|\".*?\")( to room ('.*?'|\".*?\"))?:? ")
-"""Names of document and room, with which the stored text of an error begins."""
+_SUBJECT = re.compile(
+    r"^(upload of |room )?('.*?'|\".*?\")( to room ('.*?'|\".*?\"))?:? "
+    r"(was cut off after [\d,]+ bytes: )?"
+)
+"""Names of document and room, with which the stored text of an error begins, and how far it came:
+what is no part of the reason."""
 
 
 def reason_of(error: BaseException | None) -> str:

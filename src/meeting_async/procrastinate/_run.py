@@ -18,10 +18,9 @@ import attrs
 
 from meeting_async._batch.deliver import DeliveryHooks, JobRun, deliver
 from meeting_async._batch.failures import is_stray
-from meeting_async._batch.jobs import UploadJob, UploadOutcome
+from meeting_async._batch.jobs import UploadOutcome
 from meeting_async._batch.journal import State, sent_version
 from meeting_async._delivery.retry import RetryState, Wait
-from meeting_async._delivery.session import Options, Session
 from meeting_async._documents.document import Document
 from meeting_async._documents.source import PreparedSource
 from meeting_async._log import logger
@@ -264,29 +263,6 @@ async def _until_recorded(write: Callable[[], Awaitable[bool]], seconds: float) 
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([writing])
     return writing.result()
-
-
-def new_run(
-    session: Session,
-    options: Options,
-    table: Table,
-    row: Row,
-    find_document: Callable[[Row], Awaitable[Document]],
-    must_end: Callable[[], bool],
-    max_outage: float,
-) -> QueuedRun:
-    """Make a run of a claimed upload."""
-    if row.doubt_ago is not None:
-        session.put_in_doubt(row.room_id, anyio.current_time() - row.doubt_ago)
-    upload = JobRun(
-        session=session,
-        options=options,
-        job=UploadJob(row.room_id, row.source, key=row.key),
-        began=anyio.current_time() - row.started_ago,
-        entry=row.entry,
-    )
-    upload.log.attempts.extend(row.attempts)
-    return QueuedRun(upload, row, table, find_document, must_end, max_outage)
 
 
 async def leave(table: Table, upload_id: int) -> str:

@@ -26,10 +26,12 @@ CONNECTION: dict[str, Any] = {
     "keepalives_interval": 5,
     "keepalives_count": 3,
     "tcp_user_timeout": 20_000,
-    "options": "-c idle_in_transaction_session_timeout=30s",
+    "options": "-c idle_in_transaction_session_timeout=30s -c tcp_keepalives_idle=10"
+    " -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3 -c tcp_user_timeout=20s",
 }
 """Settings of a connection to PostgreSQL: both sides notice soon that the other one is gone, and
-what a worker that has vanished keeps locked is freed."""
+what a worker that has vanished keeps locked is freed. ``options`` are for the server's side, which
+else keeps the session of such a worker for two hours."""
 
 CONNECTIONS = 4
 """Most connections of a process, besides the one on which a worker listens."""
@@ -59,7 +61,9 @@ def connector(dsn: str, *, max_size: int = CONNECTIONS) -> procrastinate.Psycopg
 
     """
     try:
-        address = make_conninfo(**{**CONNECTION, **conninfo_to_dict(dsn)})
+        given = conninfo_to_dict(dsn)
+        options = f"{CONNECTION['options']} {given.get('options', '')}"  # the last one wins
+        address = make_conninfo(**{**CONNECTION, **given, "options": options})
     except psycopg.ProgrammingError:  # its text has parts of the address
         problem, fix = "is not an address", "give postgresql://user:password@host:5432/database"
         raise ConfigurationError("dsn", "", problem, fix) from None

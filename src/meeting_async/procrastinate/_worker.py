@@ -22,6 +22,8 @@ from procrastinate.job_context import AbortReason
 from procrastinate.jobs import Job
 from procrastinate.worker import Worker
 
+from meeting_async._batch.deliver import JobRun
+from meeting_async._batch.jobs import UploadJob
 from meeting_async._delivery.call import new_call
 from meeting_async._delivery.json_call import active_room
 from meeting_async._delivery.session import Options, Session
@@ -40,8 +42,8 @@ from meeting_async.procrastinate._brake import Brake, Seen, seen_in
 from meeting_async.procrastinate._run import (
     CLAIM_SECONDS,
     JOURNAL_SECONDS,
+    QueuedRun,
     leave,
-    new_run,
     persistently,
 )
 from meeting_async.procrastinate._table import RECOVER, UPLOAD, Row, Table
@@ -117,15 +119,23 @@ class UploadWorker:
 
     async def upload(self, context: JobContext, row: Row) -> str:
         """Run a claimed upload; what is not over is raised as `UploadPutBack`."""
-        table = self.table_of(context.app)
-        aborted = AbortReason.USER_REQUEST
-        run = new_run(
-            self.session,
-            self.options,
-            table,
+        table, now = self.table_of(context.app), anyio.current_time()
+        if row.doubt_ago is not None:
+            self.session.put_in_doubt(row.room_id, now - row.doubt_ago)
+        upload = JobRun(
+            session=self.session,
+            options=self.options,
+            job=UploadJob(row.room_id, row.source, key=row.key),
+            began=now - row.started_ago,
+            entry=row.entry,
+        )
+        upload.log.attempts.extend(row.attempts)
+        run = QueuedRun(
+            upload,
             row,
+            table,
             self._document,
-            lambda: context.abort_reason() is aborted,
+            lambda: context.abort_reason() is AbortReason.USER_REQUEST,
             self.max_outage,
         )
         seen: Seen = "nothing"

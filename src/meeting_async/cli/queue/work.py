@@ -78,14 +78,14 @@ class WorkerLog(logging.Handler):
 
     def tell(self, event: Event) -> None:
         """Print an upload that was accepted, or cut off when its document may have arrived."""
-        if not isinstance(event, Finished):
+        if not isinstance(event, Finished) or event.document is None:  # a question about a room
             return
         if event.verdict is Verdict.ACCEPTED and not self._quiet:
             took = f"{event.seconds:.1f} s"
             self._output.tell(f"{event.document}: accepted by {event.room_id} ({took})")
         elif event.verdict is Verdict.UNKNOWN and event.error is None:
             words = f"unknown: stopped while it was sent to {event.room_id}; it may have arrived"
-            self._output.note(labelled(event.document or "", words))
+            self._output.note(labelled(event.document, words))
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print an upload that has failed, and other errors."""
