@@ -139,6 +139,7 @@ def test_what_needs_attention(server: MeetingServer, capsys: Capture) -> None:
     assert worker[0].err.count("c.pdf' cannot be read") == worker[0].err.count("unknown: 'a") == 1
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("tables")
 def test_an_operator_looks_and_cancels_and_retries(server: MeetingServer, capsys: Capture) -> None:
     """Three commands, for people and for programs; a room limits them."""

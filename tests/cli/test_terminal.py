@@ -41,6 +41,7 @@ def _is_one_frame(window: Terminal) -> bool:
     )
 
 
+@pytest.mark.nightly
 def test_a_resumed_batch_at_80_columns(
     server: MeetingServer, capsys: pytest.CaptureFixture[str], window: Terminal
 ) -> None:

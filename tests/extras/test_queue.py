@@ -118,6 +118,7 @@ async def test_first_come_first_served_over_all_workers(
 # --- a locked room -------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 async def test_a_locked_room_holds_no_worker(
     dsn: str, server: MeetingServer, tmp_path: Path
 ) -> None:
@@ -362,6 +363,7 @@ CUTS = [
 ]
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(("words", "fault", "when"), CUTS)
 async def test_a_cut_to_the_database_at_any_statement(

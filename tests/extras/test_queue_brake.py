@@ -57,6 +57,7 @@ def check_order(server: MeetingServer, unknown: AbstractSet[str] = frozenset()) 
 # --- a wrong key ---------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("wrong", [{"api_secret": "wrong"}, {"api_key": "wrong"}])
 async def test_a_wrong_key_stops_its_worker_only(
     dsn: str, server: MeetingServer, tmp_path: Path, wrong: dict[str, str]
@@ -134,6 +135,7 @@ async def test_a_function_that_hangs_or_raises(dsn: str, server: MeetingServer) 
 # --- a server that is away -----------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 async def test_a_server_that_is_away(dsn: str, tmp_path: Path) -> None:
     """What it was answering is unknown; all else is accepted after its return, in order."""
     server, port = MeetingServer(lock_seconds=2.0, processing_seconds=0.3), free_port()

@@ -44,6 +44,7 @@ async def fetch_seconds(made: Application) -> float:
     return min(times)
 
 
+@pytest.mark.nightly
 async def test_fetching_past_a_long_queue(dsn: str, server: MeetingServer, tmp_path: Path) -> None:
     """While the first of 50,000 documents of a room is sent, a search takes below 5 ms."""
     async with application(dsn, server.url) as made:
@@ -56,6 +57,7 @@ async def test_fetching_past_a_long_queue(dsn: str, server: MeetingServer, tmp_p
         assert await fetch_seconds(made) < 0.005
 
 
+@pytest.mark.nightly
 async def test_rooms_behind_a_long_queue(dsn: str, server: MeetingServer, tmp_path: Path) -> None:
     """Documents of other rooms are sent at once; those of the long queue stay in their order."""
     path = pdf(tmp_path)

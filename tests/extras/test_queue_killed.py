@@ -393,6 +393,7 @@ def dice_for(name: str, *, fixed: bool = False) -> random.Random:
     return random.Random(seed)
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(90)
 def test_killed_workers_lose_nothing_and_send_nothing_twice(
     tmp_path: Path, postgres: PostgresServer

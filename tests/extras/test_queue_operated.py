@@ -25,6 +25,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_table, "SETTLED_SECONDS", 0.5)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("commits", [True, False])
 async def test_deferring_in_a_transaction(
     dsn: str, server: MeetingServer, tmp_path: Path, *, commits: bool

@@ -50,6 +50,7 @@ async def end_job(made: Application, how: str) -> None:
         )
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("how", "told"),
     [

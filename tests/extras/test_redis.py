@@ -295,6 +295,7 @@ async def test_no_answer_later_changes_no_outcome(
     assert await gone(redis)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(("native", "phase"), [(False, "taking"), (True, "holding")])
 async def test_a_cancellation_while_redis_is_silent(

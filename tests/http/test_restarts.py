@@ -227,6 +227,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     print(run.log)  # noqa: T201 - pytest shows it if a test fails
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("way", rows)
 def test_what_is_not_unknown_is_in_its_room_once(run: Run, way: str) -> None:
     """Every document is accepted and in its room once, but for unknown ones: at most once."""

@@ -95,6 +95,7 @@ anyio.run(main, sys.argv[1], backend=sys.argv[2])
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_the_loop_runs_while_what_sends_is_loaded(backend: str) -> None:
     """Also if a second request begins meanwhile."""

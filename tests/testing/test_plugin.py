@@ -274,6 +274,7 @@ def test_virtual_time(inner: Inner, fixture: str, backend: str, count: int) -> N
     assert done.duration < 30
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "backend",
     [
