@@ -20,8 +20,6 @@ needs_nginx = pytest.mark.skipif(PROGRAM is None, reason="there is no nginx (apt
 
 STOP_SECONDS = 5.0
 
-_LIMIT = "client_max_body_size 100m;"
-
 _CONFIGURATION = """\
 daemon off;
 {user}
@@ -37,6 +35,7 @@ http {{
     fastcgi_temp_path fastcgi;
     uwsgi_temp_path uwsgi;
     scgi_temp_path scgi;
+    client_max_body_size 100m;
     {http}
     server {{
         listen 127.0.0.1:{port}{ssl};
@@ -53,7 +52,7 @@ class Nginx:
     """
 
     def __init__(
-        self, directory: Path, server: str, *, http: str = _LIMIT, certificate: Path | None = None
+        self, directory: Path, server: str, *, http: str = "", certificate: Path | None = None
     ) -> None:
         self.directory = directory
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
