@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
@@ -61,14 +61,6 @@ class ClientSettings(ClientOptions, total=False):
     room_locks: RoomLocks | None
     default_headers: Mapping[str, str] | None
     allow_plaintext: bool
-
-
-_POLICIES: dict[str, Callable[[], object]] = {
-    "lock": LockPolicy,
-    "retry": RetryPolicy,
-    "timeouts": Timeouts,
-}
-"""What ``None`` stands for."""
 
 
 class MeetingClient:
@@ -136,17 +128,18 @@ class MeetingClient:
     ) -> None:
         api_secret = hidden(api_secret)  # also from tracebacks with locals
         signer = _signer(api_key, api_secret, signer)
-        self._options = Options(
-            max_size_whiteboard_file=_size(max_size_whiteboard_file),
+        given = ClientOptions(
+            max_size_whiteboard_file=max_size_whiteboard_file,
             allow_images=allow_images,
             check_link=check_link,
             preflight=preflight,
             delivery=delivery,
-            lock=LockPolicy() if lock is None else lock,
-            retry=RetryPolicy() if retry is None else retry,
-            timeouts=Timeouts() if timeouts is None else timeouts,
+            lock=lock,
+            retry=retry,
+            timeouts=timeouts,
             on_event=on_event,
         )
+        self._options = Options(**_options(given))
         if room_locks is not None:
             fix = "give an object such as RedisRoomLocks(redis_client)"
             _check_object("room_locks", room_locks, "acquire", fix)
@@ -206,15 +199,9 @@ class MeetingClient:
 
         """
         _refuse_unknown(changes, ClientOptions)
-        changed: dict[str, Any] = {
-            name: _POLICIES[name]() if value is None and name in _POLICIES else value
-            for name, value in changes.items()
-        }
-        if "max_size_whiteboard_file" in changed:
-            changed["max_size_whiteboard_file"] = _size(changed["max_size_whiteboard_file"])
         derived = type(self).__new__(type(self))
         derived.__dict__.update(self.__dict__)
-        derived._options = attrs.evolve(self._options, **changed)
+        derived._options = attrs.evolve(self._options, **_options(changes))
         derived._is_derived = True
         return derived
 
@@ -517,6 +504,18 @@ def _refuse_unknown(given: Mapping[str, Any], known: type) -> None:
             is_secret = re.search("key|secret|api_", f"{name} {meant}")
             value = "(hidden)" if is_secret else short_repr(given[name])
             raise ConfigurationError(name, value, "is not a setting", fix)
+
+
+def _options(given: ClientOptions) -> dict[str, Any]:
+    """Return options as they are kept: sizes in bytes, and policies where there were none."""
+    usual = {"lock": LockPolicy, "retry": RetryPolicy, "timeouts": Timeouts}
+    kept: dict[str, Any] = {
+        name: usual[name]() if value is None and name in usual else value
+        for name, value in given.items()
+    }
+    if "max_size_whiteboard_file" in kept:
+        kept["max_size_whiteboard_file"] = _size(kept["max_size_whiteboard_file"])
+    return kept
 
 
 def _size(value: int | str | None) -> int | None:

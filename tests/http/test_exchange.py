@@ -218,7 +218,7 @@ async def test_a_reply_of_many_small_chunks_lets_other_tasks_run(tcp: Pair) -> N
         with turns_counted(group) as turns:
             assert len((await tcp.exchange(call("http://x"))).content) == 5000
             found = turns()
-    assert found > 10
+    assert found > 3
 
 
 async def test_an_answer_without_end_is_not_read_during_the_upload(packets: Pair) -> None:
