@@ -385,8 +385,6 @@ def breaking(connection: Connection) -> None:
 
 
 @pytest.mark.anyio
-# On trio, httpx leaves its generator around a body to the garbage collector.
-@pytest.mark.filterwarnings("ignore:.*AsyncIteratorByteStream")
 @in_turn("call", ["upload", "call"])
 @pytest.mark.parametrize("borrowed", [False, True], ids=["own", "borrowed"])
 async def test_what_is_no_http_is_quoted_in_one_line(call: str, borrowed: bool) -> None:

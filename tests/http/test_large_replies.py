@@ -24,14 +24,7 @@ from support.peer import CHUNKED, Connection, Peer, Script, answering, flooding,
 from support.peer import reply as http_reply
 from support.sending import KIB, MIB, over, within
 
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.both_loops,
-    # On trio, httpx leaves its generator around a body to the garbage collector.
-    pytest.mark.filterwarnings(
-        "ignore:.*AsyncIteratorByteStream:pytest.PytestUnraisableExceptionWarning"
-    ),
-]
+pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
 nightly = pytest.mark.nightly
 KEYS: dict[str, Any] = {"api_key": "key", "api_secret": "secret"}

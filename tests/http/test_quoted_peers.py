@@ -20,14 +20,7 @@ from support.fakes import EventRecorder
 from support.peer import Peer, Script, answering_once
 from support.sending import over
 
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.both_loops,
-    # On trio, httpx leaves its generator around a body to the garbage collector.
-    pytest.mark.filterwarnings(
-        "ignore:.*AsyncIteratorByteStream:pytest.PytestUnraisableExceptionWarning"
-    ),
-]
+pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
 KEYS: dict[str, Any] = {
     "api_key": "key",

@@ -51,14 +51,7 @@ from support.sending import (
     within,
 )
 
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.both_loops,
-    # On trio, httpx leaves its generator around a body to the garbage collector.
-    pytest.mark.filterwarnings(
-        "ignore:.*AsyncIteratorByteStream:pytest.PytestUnraisableExceptionWarning"
-    ),
-]
+pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
 Contexts = tuple[ssl.SSLContext, ssl.SSLContext]
 
