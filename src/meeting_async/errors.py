@@ -516,9 +516,11 @@ class JournalError(MeetingError, OSError):
     """Path of the journal, or name of the table."""
     reason: str
     """What is wrong, and what to do."""
+    kind: str = "journal"
+    """``journal`` or ``queue's table``."""
 
     def _text(self) -> str:
-        return f"the journal {self.journal!r} {self.reason}"
+        return f"the {self.kind} {self.journal!r} {self.reason}"
 
 
 class JournalInUse(JournalError):

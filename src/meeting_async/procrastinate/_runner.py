@@ -17,7 +17,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from meeting_async._log import logger
 from meeting_async.errors import ConfigurationError, JournalError
-from meeting_async.procrastinate._table import NAME, Table
+from meeting_async.procrastinate._table import Table, unusable
 from meeting_async.procrastinate._worker import UploadWorker
 
 CONNECTION: dict[str, Any] = {
@@ -178,12 +178,12 @@ async def _why(
             return error
         if error is not None:
             cause = error.__cause__ or error
-            return JournalError(NAME, f"cannot be used: {type(cause).__name__}: {cause}")
+            return unusable(f"cannot be used: {type(cause).__name__}: {cause}")
     try:
         await table.later(0)
     except JournalError as error:
         return error
-    return JournalError(NAME, "cannot be used: a connection of the worker was lost")
+    return unusable("cannot be used: a connection of the worker was lost")
 
 
 @contextmanager

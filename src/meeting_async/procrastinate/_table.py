@@ -23,9 +23,6 @@ UPLOAD, RECOVER = "meeting_async:upload", "meeting_async:recover"
 """Names of the tasks: the same everywhere, so that a worker knows the jobs of other servers, too,
 and puts them back."""
 
-NAME = "meeting_async_uploads (PostgreSQL)"
-"""What errors call the table."""
-
 EXCHANGE_SECONDS = 10.0
 """Longest time for one statement."""
 
@@ -165,7 +162,7 @@ class Table:
         """Make the table, or change one of an earlier version; False if it was as it is now."""
         found = await self._version()
         if found is not None and found > sql.VERSION:
-            raise JournalError(NAME, _too_new(found))
+            raise unusable(_too_new(found))
         await self._query(f"{sql.ONE_AT_A_TIME}; {sql.SCHEMA}", rows=False, check=False)
         return found != sql.VERSION
 
@@ -182,11 +179,11 @@ class Table:
         if not self._is_checked:
             found = await self._version()
             if found is None:
-                raise JournalError(NAME, f"does not exist; {_HOW_TO_APPLY}")
+                raise unusable(f"does not exist; {_HOW_TO_APPLY}")
             if found < sql.VERSION:
-                raise JournalError(NAME, f"has version {found}: stop all workers, {_HOW_TO_APPLY}")
+                raise unusable(f"has version {found}: stop all workers, {_HOW_TO_APPLY}")
             if found > sql.VERSION:
-                raise JournalError(NAME, _too_new(found))
+                raise unusable(_too_new(found))
             self._is_checked = True
 
     # --- deferring -------------------------------------------------------------------------------
@@ -330,13 +327,18 @@ class Table:
             with anyio.fail_after(EXCHANGE_SECONDS):
                 result = await run(query, server=self.server, **arguments)
         except TimeoutError:
-            raise JournalError(NAME, f"does not answer within {EXCHANGE_SECONDS:g} s") from None
+            raise unusable(f"does not answer within {EXCHANGE_SECONDS:g} s") from None
         except ConnectorException as error:
             cause = error.__cause__ or error
             if type(cause).__name__ in {"UndefinedTable", "UndefinedColumn", "UndefinedFunction"}:
-                raise JournalError(NAME, f"cannot be used: {cause}; {_HOW_TO_APPLY}") from error
-            raise JournalError(NAME, f"cannot be used: {type(cause).__name__}: {cause}") from error
+                raise unusable(f"cannot be used: {cause}; {_HOW_TO_APPLY}") from error
+            raise unusable(f"cannot be used: {type(cause).__name__}: {cause}") from error
         return result or ()
+
+
+def unusable(reason: str) -> JournalError:
+    """Return the error for a table that cannot be used; ``reason`` begins with a verb."""
+    return JournalError("meeting_async_uploads", reason, "queue's table")
 
 
 _HOW_TO_APPLY = "run `meeting-async queue apply-schema`"
