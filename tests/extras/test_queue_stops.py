@@ -159,11 +159,19 @@ async def test_a_worker_ends_while_a_function_hangs(
 @pytest.mark.nightly
 @pytest.mark.anyio
 @pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize("is_idle", [True, False], ids=["idle", "uploading"])
 @pytest.mark.parametrize("how", ["frozen", "gone"])
 async def test_a_worker_without_its_database_ends(
-    dsn: str, server: MeetingServer, network: Network, tmp_path: Path, how: str
+    dsn: str,
+    server: MeetingServer,
+    network: Network,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    how: str,
+    is_idle: bool,
 ) -> None:
-    """It raises, so that a service manager starts it again."""
+    """It raises, so that a service manager starts it again; amid an upload it first says so."""
+    server.lock_seconds, server.rooms["room0"].processing_seconds = 30, 0.0 if is_idle else 8.0
     async with application(dsn, server.url) as other:
         await other.uploads.defer("room0", pdf(tmp_path))
     app = procrastinate.App(connector=connector(network.address(dsn)))
@@ -182,6 +190,8 @@ async def test_a_worker_without_its_database_ends(
             network.thaw()
             with suppress(Exception):
                 await app.close_async()
+    assert len(server.rooms["room0"].accepted) == 1
+    assert is_idle or "the worker ends after its uploads (1 now)" in caplog.text
 
 
 @pytest.mark.anyio

@@ -194,7 +194,7 @@ class QueuedRun(DeliveryHooks):
     async def before_closing_boundary(self, document: Document, content: PreparedSource) -> None:
         """Record durably that the closing boundary is about to be sent."""
         if not await self.table.mark_sending(self.row, *sent_version(document, content)):
-            raise TakenOver("meeting_async_uploads", "says that another worker has taken over")
+            raise TakenOver("meeting_async_uploads", "says: taken over", "queue's table")
 
     # --- the record of the job -------------------------------------------------------------------
 

@@ -126,6 +126,9 @@ async def run_worker(
         asked = asyncio.create_task(stop.wait(), name="signals")
         try:
             await asyncio.wait([running, watching, asked], return_when="FIRST_COMPLETED")
+            if watching.done():  # its uploads may take minutes
+                why, uploads = watching.exception(), worker.running
+                logger.error("%s: the worker ends after its uploads (%d now)", why, uploads)
         finally:
             await _end(running, worker, grace)
             watching.cancel()
