@@ -27,7 +27,7 @@ from meeting_async._log import logger
 from meeting_async._models import Attempt, Verdict
 from meeting_async.errors import JournalError, MeetingError, UploadOutcomeUnknown, UploadPutBack
 from meeting_async.procrastinate._brake import DocumentNotFound, decide
-from meeting_async.procrastinate._table import Row, Table, packed
+from meeting_async.procrastinate._table import Row, Table, packed, unusable
 
 T = TypeVar("T")
 
@@ -194,7 +194,7 @@ class QueuedRun(DeliveryHooks):
     async def before_closing_boundary(self, document: Document, content: PreparedSource) -> None:
         """Record durably that the closing boundary is about to be sent."""
         if not await self.table.mark_sending(self.row, *sent_version(document, content)):
-            raise TakenOver("meeting_async_uploads", "says: taken over", "queue's table")
+            raise unusable("says that another worker has taken over", TakenOver)
 
     # --- the record of the job -------------------------------------------------------------------
 

@@ -126,7 +126,7 @@ async def run_worker(
         asked = asyncio.create_task(stop.wait(), name="signals")
         try:
             await asyncio.wait([running, watching, asked], return_when="FIRST_COMPLETED")
-            if watching.done():  # its uploads may take minutes
+            if watching.done() and worker.running:  # that may take minutes
                 why, uploads = watching.exception(), worker.running
                 logger.error("%s: the worker ends after its uploads (%d now)", why, uploads)
         finally:

@@ -336,9 +336,9 @@ class Table:
         return result or ()
 
 
-def unusable(reason: str) -> JournalError:
+def unusable(reason: str, error: type[JournalError] = JournalError) -> JournalError:
     """Return the error for a table that cannot be used; ``reason`` begins with a verb."""
-    return JournalError("meeting_async_uploads", reason, "queue's table")
+    return error("meeting_async_uploads", reason, "queue's table")
 
 
 _HOW_TO_APPLY = "run `meeting-async queue apply-schema`"
