@@ -93,7 +93,10 @@ class Request:
     reply_timeout: float = 15.0
     """Seconds from the end of the body to the end of the reply."""
     max_reply_bytes: int = MAX_REPLY_BYTES
-    """Largest reply in bytes; a larger one is an error at once."""
+    """Largest content of a reply in bytes; a larger one is an error at once."""
+    cut_reply: bool = False
+    """Whether a larger reply is cut to ``max_reply_bytes`` instead, with ``Reply.is_cut``. The rest
+    is not read."""
     idempotent: bool = False
     """Whether an idle connection may be used; the server may have closed it."""
 
@@ -108,6 +111,10 @@ class Reply:
     early: bool = False
     """Whether its head came before the last byte of the request was sent. Such a success is not
     about the whole document."""
+    is_cut: bool = False
+    """Whether the content goes on; see ``Request.cut_reply``."""
+    sent: int | None = None
+    """Bytes of the request's body that may have been sent; ``None``: all that were taken of it."""
     reused: bool = False
     """Whether it came on a connection that had carried another request. Then it may be an answer
     that nobody asked for."""
