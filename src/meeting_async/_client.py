@@ -13,7 +13,7 @@ import attrs
 from meeting_async._config import Environment, ca_file, check_names, settings_from
 from meeting_async._delivery import json_call
 from meeting_async._delivery.call import Call, new_call
-from meeting_async._delivery.retry import RetrySafety
+from meeting_async._delivery.decide import RetrySafety
 from meeting_async._delivery.room_locks import RoomLocks
 from meeting_async._delivery.session import Options, Session
 from meeting_async._delivery.upload import upload_document
@@ -89,8 +89,8 @@ class MeetingClient:
         check_link: Check a link with HEAD before it is passed to the server: it must be direct,
             public, a document and not too large. Then this machine fetches a URL that somebody
             else may have chosen.
-        preflight: Ask for a room with a small call before the first upload to it, at most every
-            30 s (``docs/delivery.md``, Before the first upload to a room).
+        preflight: Ask for the room with a small call before each attempt, and with an empty form
+            before a document above 64 KiB (``docs/delivery.md``, Before a document is sent).
         delivery: ``"at_most_once"``: an upload of unknown outcome raises
             :class:`~meeting_async.errors.UploadOutcomeUnknown`. ``"at_least_once"``: it is sent
             again when the room is free; the room may show the document twice.
@@ -208,12 +208,20 @@ class MeetingClient:
     # --- endpoints -------------------------------------------------------------------------------
 
     async def get_active_room_info(
-        self, room_id: str, *, timeout: float | None = None, on_event: OnEvent | None = None
+        self,
+        room_id: str,
+        *,
+        max_reply_bytes: int = json_call.MAX_ROOM_BYTES,
+        timeout: float | None = None,
+        on_event: OnEvent | None = None,
     ) -> ActiveRoom:
         """Return the information about an active room (``docs/interface.md``, Active room).
 
         Args:
             room_id: The room.
+            max_reply_bytes: Largest reply in bytes, 16 MiB by default: a known server sends some
+                780 bytes for each participant. Parsing blocks the event loop for about 10 ms for
+                each MiB.
             timeout: Seconds for everything, retries included.
             on_event: Called with the events of this call, instead of the client's.
 
@@ -226,7 +234,9 @@ class MeetingClient:
 
         """
         call = self._call(requests.ACTIVE_ROOM_INFO, room_id, on_event)
-        return await json_call.active_room(call, room_id, timeout=timeout)
+        return await json_call.active_room(
+            call, room_id, timeout=timeout, max_reply_bytes=max_reply_bytes
+        )
 
     async def wait_until_active(
         self, room_id: str, timeout: float, *, on_event: OnEvent | None = None

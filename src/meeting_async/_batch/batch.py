@@ -166,7 +166,7 @@ class Batch:
         self._raise_input_error()
 
     async def _open_journal(self, stack: contextlib.AsyncExitStack) -> None:
-        """Open the journal, and put rooms in doubt in which an upload may still run."""
+        """Open the journal."""
         journal, session = self._state.batch_options.journal, self._state.session
         if journal is None:
             return
@@ -174,10 +174,6 @@ class Batch:
             journal = SqliteJournal(journal)
         await stack.enter_async_context(opened(journal, session.base, self._state.patience))
         self._state.journal = journal
-        window = self._state.options.lock.window
-        for room_id, ago in (await journal.load(window)).items():
-            if session.doubt_since(room_id, window) is None:
-                session.put_in_doubt(room_id, anyio.current_time() - ago)
 
     def _end_if_complete(self) -> None:
         if self._is_read and not self._flow.jobs:

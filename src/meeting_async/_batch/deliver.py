@@ -15,7 +15,8 @@ from meeting_async._batch.failures import ABSENT, status_of
 from meeting_async._batch.jobs import Status, UploadJob, UploadOutcome, label_of
 from meeting_async._batch.journal import JournalEntry, check_unchanged, doubt_of
 from meeting_async._batch.options import BatchOptions
-from meeting_async._delivery.call import AttemptLog, Call, new_call
+from meeting_async._delivery.call import Call, new_call
+from meeting_async._delivery.history import History, Step
 from meeting_async._delivery.json_call import active_room, wait_until_active
 from meeting_async._delivery.session import Options, Session
 from meeting_async._delivery.upload import UploadHooks, receipt_of, upload_document
@@ -26,16 +27,6 @@ from meeting_async._protocol import requests
 
 E = TypeVar("E", bound=errors.MeetingError)
 Absent = errors.RoomNotFound | errors.RoomNotActive
-
-
-class DeliveryHooks(UploadHooks):
-    """What a batch or a queue does while a job is delivered. If a hook raises, the delivery ends.
-
-    :meth:`before_queue` is also called before a wait for a room that is not active.
-    """
-
-    async def before_upload(self) -> None:
-        """Called before a document is prepared: acquire a permit."""
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -53,7 +44,7 @@ class JobRun:
     """What an earlier run has left of it."""
     document: str | None = None
     """Name of the document, once known."""
-    log: AttemptLog = attrs.field(factory=AttemptLog)
+    history: History = attrs.field(factory=History)
     call: Call | None = attrs.field(default=None, init=False)
     """The last call that uploads."""
 
@@ -84,27 +75,27 @@ class JobRun:
 
     def failed(self, error: Exception) -> UploadOutcome:
         """Return the outcome for an error. What the server has accepted stays accepted."""
-        log, doubt = self.log, self.doubt
-        if log.answer is not None and self.call is not None:
+        history, doubt = self.history, self.doubt
+        if history.answer is not None and self.call is not None:
             return self.delivered(receipt_of(self.call))
         if not isinstance(error, errors.UploadOutcomeUnknown):
-            if log.unknown_since is not None:
+            if history.unknown_since is not None:
                 window, now = self.options.lock.window, anyio.current_time()
-                unknown = log.unknown(str(error), now, size=self.size, window=window)
+                unknown = history.unknown(str(error), now, size=self.size, window=window)
                 doubt = self._named(unknown)
             elif doubt is not None:
                 doubt.reason += f", and now: {error}"
             if doubt is not None:
                 doubt.__cause__ = error
                 error = doubt
-        is_untried = isinstance(error, errors.BatchStopped) and not log.attempts
+        is_untried = isinstance(error, errors.BatchStopped) and not history.attempts
         return self._outcome("skipped" if is_untried else status_of(error), error=error)
 
     def cut_off(self) -> UploadOutcome:
         """Return the outcome after a cancellation."""
-        if self.log.unknown_since is not None:
+        if self.history.unknown_since is not None:
             how_far = "before an answer came"
-        elif self.log.attempts:
+        elif self.history.attempts:
             how_far = "while it was on its way; it did not reach its room"
         else:
             how_far = "before it was sent"
@@ -131,7 +122,7 @@ class JobRun:
             key=self.job.key,
             started=self.began - self.batch_began,
             seconds=anyio.current_time() - self.began,
-            attempts=tuple(self.log.attempts),
+            attempts=tuple(self.history.attempts),
             **result,
         )
 
@@ -139,11 +130,11 @@ class JobRun:
         """Add the facts of the job to an error."""
         error.operation = requests.UPLOAD_WHITEBOARD_FILE
         error.room_id, error.document = self.job.room_id, self.document
-        error.attempts = tuple(self.log.attempts)
+        error.attempts = tuple(self.history.attempts)
         return error
 
 
-async def deliver(run: JobRun, document: Document, hooks: DeliveryHooks) -> UploadReceipt | None:
+async def deliver(run: JobRun, document: Document, hooks: UploadHooks) -> UploadReceipt | None:
     """Upload a job's document; ``None``: an earlier run has delivered it.
 
     Its errors are what went wrong last; :meth:`JobRun.failed` makes the outcome of one.
@@ -172,16 +163,16 @@ async def _is_in_room(run: JobRun, document: Document) -> bool:
     if doubt is not None and run.options.delivery != "at_least_once":
         raise doubt
     is_accepted = entry is not None and entry.state == "accepted"
+    run.history.was_sent = run.history.was_sent or doubt is not None
     if entry is not None and (is_accepted or doubt is not None):
         with run.limited("reading the journal"):
             await check_unchanged(entry, document)
     return is_accepted
 
 
-async def _upload(run: JobRun, document: Document, hooks: DeliveryHooks) -> UploadReceipt:
-    with run.limited("waiting for a place among the concurrent uploads"):
-        await hooks.before_upload()
-    run.call = run.new_call(requests.UPLOAD_WHITEBOARD_FILE, log=run.log, began=run.began)
+async def _upload(run: JobRun, document: Document, hooks: UploadHooks) -> UploadReceipt:
+    operation = requests.UPLOAD_WHITEBOARD_FILE
+    run.call = run.new_call(operation, history=run.history, began=run.began)
     return await upload_document(
         run.call,
         run.job.room_id,
@@ -195,13 +186,13 @@ async def _upload(run: JobRun, document: Document, hooks: DeliveryHooks) -> Uplo
 # --- its room ------------------------------------------------------------------------------------
 
 
-async def _check_before_reading(run: JobRun, hooks: DeliveryHooks) -> None:
+async def _check_before_reading(run: JobRun, hooks: UploadHooks) -> None:
     """Wait until the room is active before a stream is read, which can be read only once.
 
     Whatever else is wrong, the upload tells.
     """
     options, room_id = run.options, run.job.room_id
-    if run.limits.wait_active is None or run.session.is_verified(room_id):
+    if run.limits.wait_active is None:
         return
     # The job has a permit, so it does not wait to ask again.
     once = attrs.evolve(options, retry=attrs.evolve(options.retry, max_attempts=1))
@@ -215,19 +206,21 @@ async def _check_before_reading(run: JobRun, hooks: DeliveryHooks) -> None:
 
 
 async def _wait_until_active(
-    run: JobRun, hooks: DeliveryHooks, error: Absent, since: float
+    run: JobRun, hooks: UploadHooks, error: Absent, since: float
 ) -> None:
     """Wait, without a permit, until the room is active; otherwise raise ``error``."""
     wait_active, room_id = run.limits.wait_active, run.job.room_id
     if wait_active is None:
         raise error
-    await hooks.before_queue()
-    call = run.new_call(requests.ACTIVE_ROOM_INFO, began=since)
+    call, waited = run.new_call(requests.ACTIVE_ROOM_INFO, began=since), anyio.current_time()
     with run.limited(f"waiting for room {room_id!r} to become active"):
-        try:
-            await wait_until_active(call, room_id, timeout=wait_active, absent=error)
-        except errors.DeadlineExceeded as exceeded:
-            raise (exceeded.__cause__ or error) from None
-        except (errors.TransportError, errors.ReplyError) as failure:
-            if isinstance(failure, errors.RequestRefused):
-                raise
+        async with hooks.waiting("inactive", None):
+            try:
+                await wait_until_active(call, room_id, timeout=wait_active, absent=error)
+            except errors.DeadlineExceeded as exceeded:
+                raise (exceeded.__cause__ or error) from None
+            except (errors.TransportError, errors.ReplyError) as failure:
+                if isinstance(failure, errors.RequestRefused):
+                    raise
+    pause = Step(kind="pause", began=waited, ended=anyio.current_time())
+    run.history.add(pause, call_began=run.began)

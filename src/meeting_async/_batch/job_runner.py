@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
 import anyio
 import anyio.lowlevel
 import attrs
 
-from meeting_async._batch.deliver import DeliveryHooks, JobRun, deliver
+from meeting_async._batch.deliver import JobRun, deliver
 from meeting_async._batch.failures import is_stray
 from meeting_async._batch.flow import Held
 from meeting_async._batch.jobs import UploadJob, UploadOutcome
 from meeting_async._batch.journal import JobJournal, Journal, Patience, Registration, register
 from meeting_async._batch.options import BatchOptions
 from meeting_async._batch.scheduler import Scheduler
-from meeting_async._delivery.retry import Wait
+from meeting_async._delivery.decide import Reason
 from meeting_async._delivery.session import Options, Session
+from meeting_async._delivery.upload import UploadHooks
 from meeting_async._documents.document import Document
-from meeting_async._documents.source import PreparedSource
+from meeting_async._documents.prepared import Prepared
 from meeting_async._models import UploadReceipt
 from meeting_async.errors import JournalError, MeetingError
 
@@ -66,7 +70,7 @@ class BatchState:
 
 
 @attrs.define(eq=False)
-class JobRunner(DeliveryHooks):
+class JobRunner(UploadHooks):
     """A running job. It begins with a permit. Await :meth:`run`, then :meth:`record`, once each."""
 
     queued: QueuedJob
@@ -130,48 +134,36 @@ class JobRunner(DeliveryHooks):
             self._run.entry = await self._journal.find(found.entry)
         return found.document
 
-    # --- hooks of the delivery -------------------------------------------------------------------
+    # --- around an attempt -----------------------------------------------------------------------
 
-    async def before_upload(self) -> None:
-        """Acquire a permit."""
+    def sending(self) -> None:
+        """Let the other jobs of the batch begin. From now on a stop does not end this one."""
+        self.batch.verify()
+        self._is_interruptible = False
+
+    @asynccontextmanager
+    async def waiting(self, reason: Reason, seconds: float | None) -> AsyncGenerator[None, None]:
+        """Release the permit for a wait, record if nothing arrived, and acquire a permit again.
+
+        Until the server has answered no other job begins: it would meet the same trouble.
+        """
+        if reason == "room":
+            self.batch.verify()
+        if reason != "retry" or self.batch.is_verified:
+            self.release_permit()
+        self._is_interruptible = True
+        if self._is_stopped:
+            self._scope.cancel()
+        if not self._run.history.may_have_arrived:
+            await self._journal.unmark()
+        yield
         if not self._has_permit:
             await self.batch.scheduler.acquire(self.queued.job.room_id)
             self._has_permit = True
 
-    async def before_queue(self) -> None:
-        """Release the permit for a wait behind another upload, or for the room."""
-        self.release_permit()
-        await self._begin_waiting(may_have_arrived=False)
-
-    def server_verified(self) -> None:
-        """Let the other jobs of the batch begin."""
-        self.batch.verify()
-
-    async def before_attempt(self) -> None:
-        """Acquire a permit. From now on a stop does not end the job, until it waits."""
-        await self.before_upload()
-        await anyio.lowlevel.checkpoint_if_cancelled()  # nothing begins after a stop
-        self._is_interruptible = False
-
-    async def before_closing_boundary(self, document: Document, content: PreparedSource) -> None:
+    async def may_arrive(self, document: Prepared) -> None:
         """Record that the document may arrive from now on."""
-        await self._journal.mark_sending(document, content)
-
-    async def before_wait(self, wait: Wait, *, may_have_arrived: bool) -> None:
-        """Release the permit for a wait, and record if nothing arrived.
-
-        Until the server has answered no other job begins: it would meet the same trouble.
-        """
-        if self.batch.is_verified:
-            self.release_permit()
-        await self._begin_waiting(may_have_arrived=may_have_arrived)
-
-    async def _begin_waiting(self, *, may_have_arrived: bool) -> None:
-        self._is_interruptible = True
-        if self._is_stopped:
-            self._scope.cancel()
-        if not may_have_arrived:
-            await self._journal.unmark()
+        await self._journal.mark_sending(document)
 
     def release_permit(self) -> None:
         """Release the permit, if there is one."""

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import anyio
+import attrs
 
 from meeting_async import _events
 from meeting_async._delivery.call import Call, retry_loop, running
-from meeting_async._delivery.retry import AttemptResult, RetrySafety, RetryState, Wait
-from meeting_async._models import MAX_REPLY_BYTES, ActiveRoom, Request, Verdict
+from meeting_async._delivery.decide import RetrySafety, Wait
+from meeting_async._delivery.history import Step, step
+from meeting_async._models import ActiveRoom, Request, Verdict
 from meeting_async._protocol import requests
 from meeting_async._protocol.replies import ParsedReply
-from meeting_async._protocol.verdicts import Sent, classify
+from meeting_async._protocol.verdicts import Sent, read
 from meeting_async._text import short_repr
 from meeting_async.errors import (
     ConnectFailed,
@@ -29,12 +32,15 @@ POLL_SECONDS = 2.0
 LONGEST_POLL_SECONDS = 30.0
 """Longest such time; between both it is a tenth of the time waited."""
 
+MAX_ROOM_BYTES = 16 * 1024**2
+"""Largest reply about a room in bytes, unless the caller says otherwise: some 20,000 people."""
+
 
 async def call_json(
     call: Call,
     path: str,
     payload: object,
-    retry_safety: RetrySafety,
+    safety: RetrySafety,
     *,
     timeout: float | None,
     max_reply_bytes: int,
@@ -45,7 +51,7 @@ async def call_json(
         requests.method_path(path)
         _check_max_reply_bytes(max_reply_bytes)
         body = requests.json_bytes(payload)
-        return await _repeated(call, body, retry_safety, max_reply_bytes)
+        return await _repeated(call, body, safety, max_reply_bytes)
 
 
 def _check_max_reply_bytes(value: object) -> None:
@@ -59,10 +65,13 @@ def room_in(payload: object) -> object:
     return payload.get("room_id") if isinstance(payload, Mapping) else None
 
 
-async def active_room(call: Call, room_id: str, *, timeout: float | None) -> ActiveRoom:
+async def active_room(
+    call: Call, room_id: str, *, timeout: float | None, max_reply_bytes: int = MAX_ROOM_BYTES
+) -> ActiveRoom:
     """Return the information about an active room."""
     async with running(call, timeout):
-        return await _active_room(call, room_id)
+        _check_max_reply_bytes(max_reply_bytes)
+        return await _active_room(call, room_id, max_reply_bytes)
 
 
 async def wait_until_active(
@@ -82,7 +91,7 @@ async def wait_until_active(
             if absent is not None:
                 await _pause(call, timeout, absent)
             try:
-                return await _active_room(call, room_id)
+                return await _active_room(call, room_id, MAX_ROOM_BYTES)
             except (RoomNotFound, RoomNotActive) as error:
                 absent = error
 
@@ -98,52 +107,39 @@ async def _pause(call: Call, timeout: float, error: RoomNotFound | RoomNotActive
     await anyio.sleep(seconds)
 
 
-async def _active_room(call: Call, room_id: str) -> ActiveRoom:
+async def _active_room(call: Call, room_id: str, max_reply_bytes: int) -> ActiveRoom:
     body = requests.active_room_body(room_id)
-    answer = await _repeated(call, body, RetrySafety.IDEMPOTENT, MAX_REPLY_BYTES)
-    call.session.verify(room_id, call.now())
+    answer = await _repeated(call, body, RetrySafety.IDEMPOTENT, max_reply_bytes)
     return ActiveRoom.from_reply(room_id, answer.payload or {})
 
 
 async def _repeated(
-    call: Call, body: bytes, retry_safety: RetrySafety, max_reply_bytes: int
+    call: Call, body: bytes, safety: RetrySafety, max_reply_bytes: int
 ) -> ParsedReply:
-    state = RetryState(
-        retry_safety=retry_safety,
-        retry=call.options.retry,
-        budget=call.session.budget,
-        outage=call.session.outage,
-        began=call.began,
-        ends_at=call.ends_at,
-    )
-    return await retry_loop(_attempt, call, body, state, max_reply_bytes)
+    call.policies = attrs.evolve(call.policies, safety=safety)
+    return await retry_loop(partial(_attempt, call, body, max_reply_bytes))
 
 
-async def _attempt(
-    call: Call, body: bytes, state: RetryState, max_reply_bytes: int
-) -> ParsedReply | Wait:
-    """Send a call once. The log gets a result also when the call is cancelled."""
+async def _attempt(call: Call, body: bytes, max_reply_bytes: int) -> ParsedReply | Wait:
+    """Send a call once. The history gets a step also when the call is cancelled."""
     call.phase = "waiting for the reply"
-    call.emit(_events.AttemptStarted, attempt=len(call.log.attempts) + 1)
-    idempotent = state.retry_safety is RetrySafety.IDEMPOTENT
+    call.emit(_events.AttemptStarted, attempt=len(call.history.attempts) + 1)
+    idempotent = call.policies.safety is RetrySafety.IDEMPOTENT
     began, verdict = call.now(), Verdict.NEVER_SENT
     try:
         request = await json_request(
             call, call.operation, body, idempotent=idempotent, max_reply_bytes=max_reply_bytes
         )
         verdict = Verdict.UNKNOWN
-        result = await _send(call, request, began)
+        found = await _send(call, request, began)
     except BaseException as error:
-        ended = call.now()
-        result = AttemptResult(verdict=verdict, began=began, ended=ended, error=error)
-        call.record(result, is_upload=False)
+        call.record(step("call", began, call.now(), verdict, error=error))
         raise
-    call.record(result, is_upload=False)
-    return call.apply_decision(state, result)
+    return call.decided(found)
 
 
 async def json_request(
-    call: Call, path: str, body: bytes, *, idempotent: bool, max_reply_bytes: int = MAX_REPLY_BYTES
+    call: Call, path: str, body: bytes, *, idempotent: bool, max_reply_bytes: int
 ) -> Request:
     """Make the request of a JSON call, signed."""
     session = call.session
@@ -152,23 +148,17 @@ async def json_request(
         body,
         await session.sign(body),
         session.default_headers,
-        call.options.timeouts,
+        call.timeouts,
         idempotent=idempotent,
         max_reply_bytes=max_reply_bytes,
     )
 
 
-async def _send(call: Call, request: Request, began: float) -> AttemptResult:
+async def _send(call: Call, request: Request, began: float) -> Step:
     answer, error = None, None
     try:
-        answer = await call.session.ask(request, _is_refusal)
+        answer = await call.session.send(request)
     except TransportError as failure:
         error = failure
     sent = Sent.NOTHING if isinstance(error, ConnectFailed) else Sent.ALL
-    verdict = classify(answer, sent, upload=False)
-    ended = call.now()
-    return AttemptResult(verdict=verdict, began=began, ended=ended, answer=answer, error=error)
-
-
-def _is_refusal(answer: ParsedReply) -> bool:
-    return classify(answer, Sent.ALL, upload=False) is Verdict.REFUSED
+    return step("call", began, call.now(), read(answer, sent, "call"), answer, error)

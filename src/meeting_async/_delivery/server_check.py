@@ -22,16 +22,17 @@ import attrs
 
 from meeting_async._delivery.call import checked_seconds
 from meeting_async._delivery.session import Session
+from meeting_async._delivery.upload import CHECK_BYTES
 from meeting_async._http.failures import certificate_problem
 from meeting_async._http.origins import Origin
 from meeting_async._http.tcp import connect_tcp, look_up, open_socket
 from meeting_async._http.transport import HttpTransport, origin_of
-from meeting_async._models import Request, SignedHeaders
+from meeting_async._models import Request, SignedHeaders, Verdict
 from meeting_async._policies import Timeouts
 from meeting_async._protocol import requests
 from meeting_async._protocol.multipart import empty_form
 from meeting_async._protocol.replies import ParsedReply
-from meeting_async._protocol.verdicts import Answer, answer_to_check, answer_to_probe
+from meeting_async._protocol.verdicts import Sent, denies_room, overrules_denial, read
 from meeting_async._text import one_line
 from meeting_async.errors import ConfigurationError, TransportError
 
@@ -132,6 +133,8 @@ class _Steps:
     ends_at: float
     """When the caller's timeout ends, on the event loop's clock."""
     found: dict[str, Finding] = attrs.field(factory=dict, init=False)
+    is_denied: bool = attrs.field(default=False, init=False)
+    """Whether ``getActiveRoomInfo`` has denied the room."""
 
     def ok(self, step: str, detail: str) -> None:
         self.found[step] = Finding("ok", detail)
@@ -225,9 +228,12 @@ class _Steps:
             session.default_headers,
             _TIMEOUTS,
             idempotent=False,  # on a connection of its own
+            max_reply_bytes=CHECK_BYTES,
         )
+        request = attrs.evolve(request, cut_reply=True)
         with self.limited("server", _FIX_SERVER):
             answer = await session.send(request)
+        self.is_denied = denies_room(answer)
         self._judge_server(answer)
         self._judge_clock(answer)
         self._judge_credentials(answer)
@@ -238,13 +244,13 @@ class _Steps:
             return await self.session.sign(message)
 
     def _judge_server(self, answer: ParsedReply) -> None:
-        said = answer_to_check(answer)
-        if said is Answer.LATER:
+        said = read(answer, Sent.ALL, "check")
+        if said is Verdict.THROTTLED:
             raise self.fail("server", _shown(answer), "it asks for fewer requests: try again later")
-        if said is Answer.NOTHING:
+        if said is Verdict.NEVER_SENT:
             fix = "the server behind this address is away or has failed: look at its log"
             raise self.fail("server", _shown(answer), fix)
-        if said is Answer.REFUSED and not answer.is_record:
+        if said is Verdict.REFUSED and not (answer.is_record or denies_room(answer)):
             raise self.fail("server", f"{_shown(answer)}, not a meeting server's", _FIX_SERVER)
         self.ok("server", self.session.base)
 
@@ -269,7 +275,8 @@ class _Steps:
             self.ok("key", "known to the server")
             fix = "give the secret that belongs to this key; or does a proxy change requests?"
             raise self.fail("secret", _shown(answer), fix)
-        if answer_to_check(answer) is Answer.REFUSED or answer.status == 403:
+        is_refusal = read(answer, Sent.ALL, "check") is Verdict.REFUSED
+        if (is_refusal and not denies_room(answer)) or answer.status == 403:
             is_key = answer.status_code == "INVALID_API_KEY"
             fix = "give a key of this server" if is_key else "does a proxy remove headers?"
             raise self.fail("key", _shown(answer), fix)
@@ -286,15 +293,15 @@ class _Steps:
         question = await self._empty_form(room)
         with self.limited("room_free", _FIX_SERVER):
             probe = await self.session.send(question)
-        said = answer_to_probe(probe)
-        if said is Answer.REFUSED:
+        said = read(probe, Sent.ALL, "probe")
+        if said in {Verdict.THROTTLED, Verdict.NEVER_SENT}:
+            raise self.fail("room_free", _shown(probe), "try again later")
+        if said is Verdict.REFUSED or (self.is_denied and not overrules_denial(probe)):
             is_absent = probe.status != 401
             fix = "open a session in this room" if is_absent else "does a proxy remove Room-Id?"
             raise self.fail("room_active", _shown(probe), fix)
-        if said in {Answer.LATER, Answer.NOTHING}:
-            raise self.fail("room_free", _shown(probe), "try again later")
         self.ok("room_active", "a session is running")
-        if said is Answer.LOCKED:
+        if said is Verdict.BUSY:
             raise self.fail("room_free", _shown(probe), "uploads wait until another one has ended")
         self.ok("room_free", "no other upload")
 

@@ -1,4 +1,4 @@
-"""State that all calls of a client share: address, signer, transport, retry budget, rooms."""
+"""What all calls of a client share: address, signer, transport, and what is known of the server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import itertools
 import threading
 import time
 import warnings
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 
 import anyio
 import anyio.lowlevel
@@ -16,10 +16,9 @@ import attrs
 from attrs.validators import optional
 
 from meeting_async._clock import is_gone
+from meeting_async._delivery.decide import Server
 from meeting_async._delivery.observer import check_callback
-from meeting_async._delivery.retry import Outage, RetryBudget
 from meeting_async._delivery.room_locks import LocalRoomLocks, Place, RoomLocks, local_room_locks
-from meeting_async._delivery.room_wait import ProbeReliability
 from meeting_async._events import OnEvent
 from meeting_async._http.transport import Transport
 from meeting_async._models import HeaderPairs, Reply, Request, SignedHeaders
@@ -35,11 +34,6 @@ from meeting_async._protocol.replies import ParsedReply, parse_reply
 from meeting_async._protocol.requests import host_and_port
 from meeting_async._protocol.signing import Signer
 from meeting_async.errors import TransportError
-
-VERIFIED_SECONDS = 30.0
-"""Seconds for which a room counts as active after a check: few sessions end that soon."""
-
-MAX_REMEMBERED_ROOMS = 10_000
 
 
 @attrs.frozen(kw_only=True)
@@ -58,14 +52,15 @@ class Options:
 
 
 @attrs.define(eq=False)
-class _LoopUse:
-    """The event loop that a client is used in."""
+class LoopState:
+    """What the calls of a client share on one event loop; another loop gets a new one."""
 
     token: anyio.lowlevel.EventLoopToken
     calls: int = 0
     """Number of running calls."""
-    line: LocalRoomLocks = attrs.field(factory=LocalRoomLocks)
-    """The order of uploads to a room that have locks of the caller's."""
+    lines: LocalRoomLocks = attrs.field(factory=LocalRoomLocks)
+    """The order of uploads to rooms that have locks of the caller's."""
+    server: Server = attrs.field(factory=Server)
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -81,21 +76,10 @@ class Session:
     default_headers: HeaderPairs = ()
     observers: list[OnEvent] = attrs.field(factory=list, init=False)
     """Called with every event except BytesSent, whatever ``on_event`` a call has."""
-    budget: RetryBudget = attrs.field(factory=RetryBudget, init=False)
-    outage: Outage = attrs.field(factory=Outage, init=False)
-    probe_reliability: ProbeReliability = attrs.field(factory=ProbeReliability, init=False)
     host: str = attrs.field(init=False)
     closed: bool = attrs.field(default=False, init=False)
-    _was_used: bool = attrs.field(default=False, init=False)
-    _was_reached: bool = attrs.field(default=False, init=False)
-    """Whether anything has answered at the base URL."""
-    _verified: dict[str, float] = attrs.field(factory=dict, init=False)
-    """Until when a room counts as active."""
-    _doubts: dict[str, float] = attrs.field(factory=dict, init=False)
-    """When the last upload of unknown outcome to a room ended."""
-    _locked: dict[str, float] = attrs.field(factory=dict, init=False)
-    """Until when a room may be locked that an upload has given up."""
-    _loop: _LoopUse | None = attrs.field(default=None, init=False)
+    _loop: LoopState | None = attrs.field(default=None, init=False)
+    """``None``: the client was not used."""
     _guard: threading.Lock = attrs.field(factory=threading.Lock, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -119,7 +103,7 @@ class Session:
             with self._guard:
                 use.calls -= 1
 
-    def _enter(self, loop: anyio.lowlevel.EventLoopToken) -> _LoopUse:
+    def _enter(self, loop: anyio.lowlevel.EventLoopToken) -> LoopState:
         self.check_open()
         use = self._loop
         if use is None or use.token != loop:
@@ -129,14 +113,20 @@ class Session:
                     "one client for each event loop, or hand all calls to one loop, for example "
                     "with anyio.from_thread.start_blocking_portal()"
                 )
-            use = self._loop = _LoopUse(loop)
-            self._verified.clear()  # their times are of another clock
-            self._doubts.clear()
-            self._locked.clear()
-            self.outage.ended()
+            use = self._loop = LoopState(loop)
         use.calls += 1
-        self._was_used = True
         return use
+
+    @property
+    def loop_state(self) -> LoopState:
+        """What the running calls share."""
+        assert self._loop is not None  # noqa: S101 - a call is running
+        return self._loop
+
+    @property
+    def server(self) -> Server:
+        """What the running calls have seen of the server."""
+        return self.loop_state.server
 
     def check_open(self) -> None:
         """Raise if the client is closed, also during a call that waits for its room."""
@@ -150,7 +140,7 @@ class Session:
             await self.transport.aclose()
 
     def __del__(self) -> None:
-        if getattr(self, "_was_used", False) and not self.closed:
+        if getattr(self, "_loop", None) is not None and not self.closed:
             warnings.warn(
                 f"unclosed MeetingClient for {self.base}; use `async with` or call aclose()",
                 ResourceWarning,
@@ -171,25 +161,17 @@ class Session:
     async def send(self, request: Request) -> ParsedReply:
         """Send a request and parse its reply."""
         self.check_open()
+        server, most = self.server, request.max_reply_bytes
         try:
             reply: Reply = await self.transport.send(request)
         except TransportError as error:
             # What has worked may be restarting: then names and certificates are wrong, too.
-            error.permanent = error.permanent and not self._was_reached
+            error.permanent = error.permanent and not server.was_reached
             raise
-        self._was_reached = self._was_reached or request.url.startswith(self.base)
+        server.was_reached = server.was_reached or request.url.startswith(self.base)
+        if request.cut_reply and len(reply.content) > most:  # by a transport of the caller's
+            reply = attrs.evolve(reply, content=reply.content[:most], is_cut=True)
         return parse_reply(reply, request.headers, now=time.time())
-
-    async def ask(self, request: Request, is_refusal: Callable[[ParsedReply], bool]) -> ParsedReply:
-        """Send a request that may be repeated.
-
-        A refusal on a reused connection may be an answer that nobody asked for: a server that
-        answers twice. So it is asked for once more, on a new connection.
-        """
-        answer = await self.send(request)
-        if answer.reused and is_refusal(answer):
-            answer = await self.send(attrs.evolve(request, idempotent=False))
-        return answer
 
     # --- rooms -----------------------------------------------------------------------------------
 
@@ -197,8 +179,7 @@ class Session:
         """Take the next place in the line of uploads to a room; nothing is awaited."""
         own = local_room_locks() if self.locks is None else self.locks
         if type(own) is not LocalRoomLocks:
-            assert self._loop is not None  # noqa: S101 - a call is running
-            own = self._loop.line
+            own = self.loop_state.lines
         return own.line_up(self.lock_name(room_id))
 
     @property
@@ -209,55 +190,6 @@ class Session:
     def lock_name(self, room_id: str) -> str:
         """Return the room's name for room locks."""
         return f"{self.base} {room_id}"
-
-    def is_verified(self, room_id: str) -> bool:
-        """Return whether a check within the last 30 s said that the room is active."""
-        return self._verified.get(room_id, -1.0) > anyio.current_time()
-
-    def verify(self, room_id: str, now: float) -> None:
-        """Record that a room is active."""
-        _remember(self._verified, room_id, now + VERIFIED_SECONDS)
-
-    def forget(self, room_id: str) -> None:
-        """Check a room again before the next upload to it."""
-        self._verified.pop(room_id, None)
-
-    def forget_all(self) -> None:
-        """Check every room again: the server may have been restarted.
-
-        After that the first contact through the header ``Room-Id`` alone can confuse the rooms of a
-        known server.
-        """
-        self._verified.clear()
-
-    def seen_locked(self, room_id: str, until: float) -> None:
-        """Record that an upload gave up because the room was locked."""
-        _remember(self._locked, room_id, until)
-
-    def is_locked(self, room_id: str) -> bool:
-        """Return whether the room may still be locked since then."""
-        return self._locked.get(room_id, -1.0) > anyio.current_time()
-
-    def put_in_doubt(self, room_id: str, since: float) -> None:
-        """Record an unknown outcome, so that the next upload asks whether the room is free."""
-        _remember(self._doubts, room_id, since)
-
-    def settle_doubt(self, room_id: str) -> None:
-        """Record that the room has answered since."""
-        self._doubts.pop(room_id, None)
-        self._locked.pop(room_id, None)
-
-    def doubt_since(self, room_id: str, window: float) -> float | None:
-        """Return when the room got in doubt; ``None`` if its lock must have ended since."""
-        since = self._doubts.get(room_id)
-        return None if since is None or anyio.current_time() >= since + window else since
-
-
-def _remember(known: dict[str, float], room_id: str, value: float) -> None:
-    known.pop(room_id, None)
-    known[room_id] = value
-    if len(known) > MAX_REMEMBERED_ROOMS:
-        del known[next(iter(known))]
 
 
 call_numbers = itertools.count(1)

@@ -1,75 +1,73 @@
 """One upload: check the room, ask whether it is free, send, wait, until it is accepted or fails.
 
+Every attempt takes the same steps: the check, the empty form if the document is above 64 KiB, the
+document. So no request with a room's id reaches a server that was not asked about the room before.
 While it waits, an upload holds no connection, no open file and no permit of a batch; a spooled
 stream keeps its spool.
 """
 
 from __future__ import annotations
 
-import random
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, closing
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    closing,
+    nullcontext,
+)
 
 import anyio
 import attrs
 
 from meeting_async import _events
 from meeting_async._delivery.call import Call, retry_loop, running
+from meeting_async._delivery.decide import Reason, RetrySafety, Wait, asks_first
+from meeting_async._delivery.history import Step, step
 from meeting_async._delivery.json_call import json_request
 from meeting_async._delivery.link_check import check_target
-from meeting_async._delivery.retry import AttemptResult, RetrySafety, RetryState, Stop, Wait
 from meeting_async._delivery.room_locks import Place
-from meeting_async._delivery.room_wait import RoomWait
 from meeting_async._documents.detect import Uploadable
-from meeting_async._documents.document import Document, as_document, form_of, prepare, size_of
-from meeting_async._documents.multipart_body import MultipartBody
-from meeting_async._documents.source import PreparedSource
+from meeting_async._documents.document import Document, as_document
+from meeting_async._documents.prepared import MultipartBody, Prepared, prepare
 from meeting_async._log import logger
 from meeting_async._models import Body, Request, UploadReceipt, Verdict
 from meeting_async._protocol import requests
 from meeting_async._protocol.multipart import empty_form
-from meeting_async._protocol.replies import ParsedReply, reply_error
+from meeting_async._protocol.replies import ParsedReply
 from meeting_async._protocol.verdicts import (
-    Answer,
+    Asked,
     Sent,
-    answer_to_check,
-    answer_to_probe,
-    classify,
+    denies_room,
+    overrules_denial,
+    read,
 )
-from meeting_async.errors import (
-    ConnectFailed,
-    MeetingError,
-    ReplyTooLarge,
-    RoomBusy,
-    TransportError,
-)
+from meeting_async.errors import ConnectFailed, MeetingError, RoomBusy, TransportError
 
 RELEASE_SECONDS = 2.0
 """Longest time in seconds that the end of an upload waits until the caller's room lock is
 released. The document has its outcome by then."""
 
+CHECK_BYTES = 64 * 1024
+"""Bytes that are read of the answer to a check: it lists everybody in the room."""
+
 
 class UploadHooks:
-    """What a batch does around the attempts of an upload. If a hook raises, the upload ends."""
+    """What a batch or a queue does around the attempts of an upload. If a hook raises, it ends."""
 
-    def begin(self, state: RetryState) -> None:
-        """Called before the first attempt, with the state of a new upload."""
+    def sending(self) -> None:
+        """Called when the questions are answered, before the document is sent."""
 
-    async def before_queue(self) -> None:
-        """Called before the upload waits behind another one of this application."""
+    def waiting(self, reason: Reason, seconds: float | None) -> AbstractAsyncContextManager[object]:
+        """Return a context manager for a wait of so many seconds, if that is known.
 
-    async def before_attempt(self) -> None:
-        """Called before an attempt: acquire a permit."""
+        It gives back the permit, and acquires it again when the wait has ended.
+        """
+        return nullcontext()
 
-    def server_verified(self) -> None:
-        """Called when the server has proved that it is a meeting server and accepts the key."""
-
-    async def before_closing_boundary(self, document: Document, content: PreparedSource) -> None:
+    async def may_arrive(self, document: Prepared) -> None:
         """Called after the document's last byte, before the closing boundary."""
-
-    async def before_wait(self, wait: Wait, *, may_have_arrived: bool) -> None:
-        """Called before the upload waits, for its room or its next attempt: release the permit."""
 
 
 async def upload_document(
@@ -90,39 +88,27 @@ async def upload_document(
         _warn_of_unusual(room_id)
         made = as_document(document, filename=filename, content_type=content_type)
         call.document = made.filename
-        state = call.retry_state = _new_state(call, max_wait)
+        lock = options.lock if max_wait is None else attrs.evolve(options.lock, max_wait=max_wait)
+        safety = RetrySafety(options.delivery)
+        call.policies = attrs.evolve(call.policies, safety=safety, lock=lock)
         # Before the document is prepared, which takes different times: first come, first served.
         with call.session.line_up(room_id) as place:
             call.phase = "reading the document"
             async with prepare(
                 made, max_size=options.max_size_whiteboard_file, allow_images=options.allow_images
-            ) as content:
-                call.size = state.room.size = size_of(made, content)
+            ) as prepared:
+                call.size = prepared.size
+                call.policies = attrs.evolve(call.policies, size=prepared.size)
                 if options.check_link and made.link is not None:
                     call.phase = "checking the link"
                     await check_target(call.session, made.link, options)
-                upload = _Upload(call, room, made, content, state, hooks or UploadHooks())
-                await upload.run(place)
+                await _Upload(call, room, prepared, hooks or UploadHooks()).run(place)
     return receipt_of(call)
-
-
-def _new_state(call: Call, max_wait: float | None) -> RetryState:
-    options, session = call.options, call.session
-    lock = options.lock if max_wait is None else attrs.evolve(options.lock, max_wait=max_wait)
-    return RetryState(
-        retry_safety=RetrySafety(options.delivery),
-        retry=options.retry,
-        budget=session.budget,
-        outage=session.outage,
-        room=RoomWait(policy=lock, reliability=session.probe_reliability),
-        began=call.began,
-        ends_at=call.ends_at,
-    )
 
 
 def receipt_of(call: Call) -> UploadReceipt:
     """Return the receipt of an upload that was accepted."""
-    answer = call.log.answer
+    answer = call.history.answer
     assert answer is not None  # noqa: S101 - else there was an exception
     return UploadReceipt(
         room_id=call.room_id,
@@ -131,7 +117,7 @@ def receipt_of(call: Call) -> UploadReceipt:
         msg=answer.msg,
         status_code=answer.status_code or "",
         seconds=call.now() - call.began,
-        attempts=tuple(call.log.attempts),
+        attempts=tuple(call.history.attempts),
         headers=answer.headers,
         raw=answer.payload or {},
     )
@@ -159,22 +145,19 @@ class _Upload:
     call: Call
     room: bytes
     """The room's id, as it is signed and sent."""
-    document: Document
-    content: PreparedSource
-    state: RetryState
+    document: Prepared
     hooks: UploadHooks
-    _absent: ParsedReply | None = None
-    """The answer of a check that denied the room, until a probe has decided."""
+    _wait: Wait | None = None
+    """The wait that was decided on last."""
+    _denial: Step | None = None
+    """A check that denied the room, until a probe has decided."""
+    _is_free: bool = False
+    """Whether a probe in this attempt was answered *free*."""
 
     async def run(self, place: Place) -> None:
         """Wait for the room's turn, then attempt until the document is accepted."""
-        session, room, room_id = self.call.session, self.state.room, self.call.room_id
         async with self._room_lock(place):
-            room.set_doubt(session.doubt_since(room_id, room.policy.window))
-            if session.is_locked(room_id):
-                room.ask_first()
-            self.hooks.begin(self.state)
-            await retry_loop(self._attempt)
+            await retry_loop(self._attempt, self._sleep)
 
     # --- the room's lock in this application -----------------------------------------------------
 
@@ -189,7 +172,6 @@ class _Upload:
             yield
         except BaseException as failure:
             error = failure
-            self.call.leave_doubt()  # before the next upload begins
             raise
         finally:
             try:
@@ -215,144 +197,108 @@ class _Upload:
 
     async def _queue(self, enter: Callable[[float | None], Awaitable[object]]) -> None:
         """Wait until the room is free from other uploads of this application."""
-        call, room = self.call, self.state.room
-        if room.queue_limit() == 0:
+        call, limit = self.call, self.call.room.queue_limit()
+        if limit == 0:
             raise self._taken(call.now())
-        await self.hooks.before_queue()
         call.phase = "waiting behind another upload of this application"
         call.emit(_events.Queued)
-        began, limit = call.now(), room.queue_limit()
-        try:
-            await enter(limit)
-        except TimeoutError:
-            raise self._taken(began) from None
-        finally:
-            room.queued += call.now() - began
+        async with self.hooks.waiting("queue", None):
+            began = call.now()
+            try:
+                await enter(limit)
+            except TimeoutError:
+                raise self._taken(began) from None
+            finally:
+                call.record(Step(kind="queue", began=began, ended=call.now()))
 
     def _taken(self, since: float) -> MeetingError:
         """Return the error for a room that is taken: what the other upload waits for, if known."""
         waited = self.call.now() - since
         busy = RoomBusy(waited, "another upload of this application", None)
-        return self.call.session.outage.another_error() or busy
+        return self.call.session.server.error_for_another() or busy
+
+    async def _sleep(self, seconds: float) -> None:
+        """Wait before the next attempt; a wait for a place after that is told apart."""
+        call, reason = self.call, self._wait.reason if self._wait else "retry"
+        async with self.hooks.waiting(reason, seconds):
+            await anyio.sleep(seconds)
+            slept = call.now()
+        if (now := call.now()) > slept:
+            call.record(Step(kind="pause", began=slept, ended=now))
 
     # --- one attempt -----------------------------------------------------------------------------
 
     async def _attempt(self) -> ParsedReply | Wait:
-        asked = self.call.now()
-        await self.hooks.before_attempt()
-        self.state.room.paused(self.call.now() - asked)
-        outcome = await self._attempt_once()
-        if isinstance(outcome, Wait):
-            may_have_arrived = self.call.log.unknown_since is not None
-            await self.hooks.before_wait(outcome, may_have_arrived=may_have_arrived)
+        self._denial, self._is_free = None, False
+        found = await self._check() or await self._probe() or await self._send()
+        outcome = self.call.decided(found)
+        self._wait = outcome if isinstance(outcome, Wait) else None
         return outcome
 
-    async def _attempt_once(self) -> ParsedReply | Wait:
-        found = await self._check_room() or await self._probe_room()
-        if isinstance(found, Wait):
-            return found
-        result = found or await self._send()
-        self.call.record(result, is_upload=True)
-        return self.call.apply_decision(self.state, result)
-
-    async def _check_room(self) -> AttemptResult | None:
-        """Check the room, unless that was done in the last 30 s; ``None``: go on.
-
-        A refusal ends the upload. No answer of the server itself ends the attempt.
-        """
-        call, session = self.call, self.call.session
-        if call.options.preflight and not session.is_verified(call.room_id):
-            call.phase, began = "checking the room", call.now()
-            body = requests.active_room_body(call.room_id)
-            answer, error = await self._ask(
-                await json_request(call, requests.ACTIVE_ROOM_INFO, body, idempotent=True),
-                answer_to_check,
-            )
-            said = answer_to_check(answer)
-            if isinstance(error, ReplyTooLarge):
-                raise error
-            if answer is None or said in {Answer.LATER, Answer.NOTHING}:
-                return self._no_answer(began, said, answer, error)
-            if said is Answer.REFUSED:
-                raise reply_error(Verdict.REFUSED, answer, upload=False)
-            if said is Answer.ABSENT:
-                self._absent = answer
-            else:
-                session.verify(call.room_id, call.now())
-        self.hooks.server_verified()
-        return None
-
-    async def _probe_room(self) -> AttemptResult | Wait | None:
-        """Ask with an empty form whether the room is locked, if that is to be asked first."""
-        call, state = self.call, self.state
-        if not state.room.must_probe and self._absent is None:
-            return None
-        call.phase, began = "asking whether the room is free", call.now()
-        content_type, body = empty_form(boundary=secrets.token_hex(16))
-        answer, error = await self._ask(await self._request(content_type, body), answer_to_probe)
-        said = answer_to_probe(answer)
-        if answer is None or said in {Answer.LATER, Answer.NOTHING}:
-            return self._no_answer(began, said, answer, error)
-        absent, self._absent = self._absent, None
-        if said is Answer.REFUSED:
-            raise reply_error(Verdict.REFUSED, answer, upload=False)
-        if absent is not None:  # the check was wrong
-            call.session.verify(call.room_id, call.now())
-        if said is Answer.LOCKED:
-            decision = state.after_locked(answer, call.now(), random.random())
-            if isinstance(decision, Stop):
-                raise decision.error
-            call.emit_room_wait(state, decision)
-            return decision
-        state.after_free()
-        call.session.settle_doubt(call.room_id)
-        return None
-
-    async def _ask(
-        self, request: Request, answer_of: Callable[[ParsedReply | None], Answer]
-    ) -> tuple[ParsedReply | None, TransportError | None]:
-        def is_refusal(answer: ParsedReply) -> bool:
-            return answer_of(answer) in {Answer.REFUSED, Answer.ABSENT}
-
-        try:
-            return await self.call.session.ask(request, is_refusal), None
-        except TransportError as error:
-            return None, error
-
-    def _no_answer(
-        self, began: float, said: Answer, answer: ParsedReply | None, error: Exception | None
-    ) -> AttemptResult:
-        """Return the result of an attempt that ended with a question: nothing was sent."""
-        verdict = Verdict.THROTTLED if said is Answer.LATER else Verdict.NEVER_SENT
-        return AttemptResult(
-            verdict=verdict, began=began, ended=self.call.now(), answer=answer, error=error
-        )
-
-    async def _send(self) -> AttemptResult:
-        """Send the document once. The log gets a result also when the call is cancelled."""
+    async def _check(self) -> Step | None:
+        """Ask whether the room is active; ``None``: go on."""
         call = self.call
-        call.phase = "sending"
-        call.emit(_events.AttemptStarted, attempt=len(call.log.attempts) + 1)
-        sending = _Sending(call, self.content)
+        if not call.options.preflight:
+            return None
+        call.phase = "checking the room"
+        body = requests.active_room_body(call.room_id)
+        request = await json_request(
+            call, requests.ACTIVE_ROOM_INFO, body, idempotent=True, max_reply_bytes=CHECK_BYTES
+        )
+        found = await self._ask("check", attrs.evolve(request, cut_reply=True))
+        if found.verdict is Verdict.REFUSED and denies_room(found.answer):
+            self._denial = found
+        return None if found.verdict is Verdict.ACCEPTED or self._denial else found
+
+    async def _probe(self) -> Step | None:
+        """Ask with an empty form whether the room is free, if that is to be asked; ``None``: send.
+
+        It has the last word about a room that the check denies.
+        """
+        call, denial, server = self.call, self._denial, self.call.session.server
+        is_asked = asks_first(call.history, call.policies, server.probes)
+        if not (is_asked or (denial and call.policies.lock.probe)):
+            return denial
+        call.phase = "asking whether the room is free"
+        content_type, form = empty_form(boundary=secrets.token_hex(16))
+        found = await self._ask("probe", await self._request(content_type, form))
+        if found.verdict is not Verdict.ACCEPTED:
+            return found
+        if denial and not overrules_denial(found.answer):
+            return denial
+        self._is_free, server.probes.come_first = True, False
+        return None
+
+    async def _ask(self, asked: Asked, request: Request) -> Step:
+        call, began = self.call, self.call.now()
+        answer, error = None, None
         try:
-            body = sending.body = form_of(
-                self.document,
-                self.content,
-                secrets.token_hex(16),
-                sending.progress,
-                lambda: self.hooks.before_closing_boundary(self.document, self.content),
-                call.now,
+            answer = await call.session.send(request)
+        except TransportError as failure:
+            error = failure
+        verdict = read(answer, Sent.ALL, asked)
+        return step(asked, began, call.now(), verdict, answer, error)
+
+    async def _send(self) -> Step:
+        """Send the document once. The history gets a step also when the call is cancelled."""
+        call = self.call
+        self.hooks.sending()
+        call.phase = "sending"
+        call.emit(_events.AttemptStarted, attempt=len(call.history.attempts) + 1)
+        sending = _Sending(call, self.document, after_free=self._is_free)
+        try:
+            body = sending.body = self.document.form(
+                sending.progress, lambda: self.hooks.may_arrive(self.document), call.now
             )
             with closing(body):
                 request = await self._request(body.content_type, body)
                 answer = await call.session.send(request)
         except TransportError as error:
-            return sending.result(error=error)
+            return sending.step(error=error)
         except BaseException as error:
-            call.record(sending.result(error=error), is_upload=True)
-            self.state.room.sent_for(call.now() - sending.began)
+            call.record(sending.step(error=error))
             raise
-        return sending.result(answer=answer)
+        return sending.step(answer=answer)
 
     async def _request(self, content_type: bytes, body: bytes | Body) -> Request:
         session = self.call.session
@@ -363,7 +309,7 @@ class _Upload:
             body,
             await session.sign(self.room),
             session.default_headers,
-            self.call.options.timeouts,
+            self.call.timeouts,
         )
 
 
@@ -390,7 +336,8 @@ class _Sending:
     """The document on its way."""
 
     call: Call
-    content: PreparedSource
+    document: Prepared
+    after_free: bool
     began: float = attrs.field(init=False)
     body: MultipartBody | None = None
     body_seconds: float | None = None
@@ -409,30 +356,35 @@ class _Sending:
             self.body_seconds = self.call.now() - self.began
         self.call.emit_progress(sent, size)
 
-    def result(
+    def step(
         self, *, answer: ParsedReply | None = None, error: BaseException | None = None
-    ) -> AttemptResult:
-        """Return the result of the attempt."""
+    ) -> Step:
+        """Return what has happened."""
+        count = self._count(answer, error)
         # A transport of the caller's may not tell that an answer was early.
-        if answer is not None and self.body is not None and self.body.sent < self.body.length:
+        if answer is not None and self.body is not None and count < self.body.length:
             answer = attrs.evolve(answer, early=True)
-        return AttemptResult(
-            verdict=classify(answer, self._sent(error), upload=True),
-            began=self.began,
-            ended=self.call.now(),
-            answer=answer,
-            error=error,
-            bytes_sent=self.body.document_sent if self.body and self.call.size else 0,
+        return step(
+            "document",
+            self.began,
+            self.call.now(),
+            read(answer, self._sent(count), "document"),
+            answer,
+            error,
+            sent=self.body.document_bytes(count) if self.body and self.call.size else 0,
             body_seconds=self.body_seconds,
-            is_consumed=self.content.is_consumed,
+            after_free=self.after_free,
+            is_consumed=self.document.is_consumed,
         )
 
-    def _sent(self, error: BaseException | None) -> Sent:
-        """Return how much was sent; the byte count matters more than the type of the error."""
-        if self.body is None:
+    def _count(self, answer: ParsedReply | None, error: BaseException | None) -> int:
+        """Bytes of the form that may have been sent: what the transport says, or all it took."""
+        if self.body is None or isinstance(error, ConnectFailed):
+            return 0
+        told = answer.sent if answer else getattr(error, "sent", None)
+        return self.body.taken if told is None else int(told)
+
+    def _sent(self, count: int) -> Sent:
+        if self.body is None or count == 0:
             return Sent.NOTHING
-        if self.body.may_be_complete:
-            return Sent.ALL
-        if isinstance(error, ConnectFailed) or self.body.sent == 0:
-            return Sent.NOTHING
-        return Sent.PART
+        return Sent.ALL if self.body.is_complete(count) else Sent.PART

@@ -55,8 +55,15 @@ class ParsedReply:
     """The first kilobyte of the content."""
     early: bool = False
     """Whether its head came before the last byte of the request was sent."""
-    reused: bool = False
-    """Whether it came on a connection that had carried another request."""
+    is_cut: bool = False
+    """Whether the content goes on; then it is not parsed."""
+    sent: int | None = None
+    """Bytes of the request's body that may have been sent, if the transport says it."""
+
+    @property
+    def begins_object(self) -> bool:
+        """Whether the content begins as a JSON object."""
+        return self.body.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"{"
 
     @property
     def accepted(self) -> bool | None:
@@ -105,7 +112,7 @@ def parse_reply(reply: Reply, sent: HeaderPairs = (), *, now: float = 0.0) -> Pa
     Every text of the server becomes one printable line here. ``now`` is the Unix time for a date in
     Retry-After.
     """
-    payload = json_object(reply.content)
+    payload = None if reply.is_cut else json_object(reply.content)
     hide = _hiding(reply, payload, sent)
     if hide is not None:
         reply = _without_secrets(reply, hide)
@@ -123,7 +130,8 @@ def parse_reply(reply: Reply, sent: HeaderPairs = (), *, now: float = 0.0) -> Pa
         headers=headers,
         body=reply.content[:KEPT_BODY_BYTES],
         early=reply.early,
-        reused=reply.reused,
+        is_cut=reply.is_cut,
+        sent=reply.sent,
     )
 
 
@@ -277,14 +285,15 @@ def reply_error(verdict: Verdict, answer: ParsedReply, *, upload: bool) -> Reply
         return Throttled(**facts, retry_after=answer.retry_after)
     if verdict is Verdict.FAILED:
         return ProcessingFailed(**facts) if upload else ServerFailed(**facts)
-    if verdict is Verdict.REFUSED and (upload or not _is_foreign(answer)):
+    is_ours = answer.is_record if answer.status == 401 else upload or not _is_foreign(answer)
+    if verdict is Verdict.REFUSED and is_ours:
         return _refusal(answer, upload=upload)(**facts)
     return UnexpectedReply(**facts)
 
 
 def _is_foreign(answer: ParsedReply) -> bool:
     """Return whether an answer is no meeting server's, unless its status says what is wrong."""
-    return answer.accepted is None and answer.status not in {401, 409, 413}
+    return answer.accepted is None and answer.status not in {409, 413}
 
 
 def _refusal(answer: ParsedReply, *, upload: bool) -> type[RequestRefused]:

@@ -1,0 +1,389 @@
+"""What to do after an attempt: pure decisions (sans-I/O). The caller passes time and randomness.
+
+Every retry waits at least ``MIN_WAIT`` seconds. A wait that does not fit into the rest of
+``max_wait`` or ``timeout`` ends the call at once, with the error of the attempt. Times are seconds
+of the caller's clock; ``random`` is a number in [0, 1).
+"""
+
+from __future__ import annotations
+
+import copy
+import enum
+import math
+from typing import Literal
+
+import attrs
+
+from meeting_async._delivery.history import History, Step
+from meeting_async._delivery.room_wait import JITTER, MIN_WAIT, PROBE_ABOVE, Probes, RoomWait
+from meeting_async._models import Verdict
+from meeting_async._policies import LockPolicy, RetryPolicy
+from meeting_async._protocol.replies import ParsedReply, reply_error
+from meeting_async.errors import (
+    MeetingError,
+    ReplyTooLarge,
+    ResourceExhausted,
+    TransportError,
+    UploadInterrupted,
+    UploadOutcomeUnknown,
+)
+
+
+class RetrySafety(enum.Enum):
+    """What may be retried, by kind of call."""
+
+    AT_MOST_ONCE = "at_most_once"
+    """An upload that must not appear twice."""
+    AT_LEAST_ONCE = "at_least_once"
+    """An upload that may appear twice."""
+    IDEMPOTENT = "idempotent"
+    """A call that changes nothing, or has the same effect each time."""
+    NON_IDEMPOTENT = "non_idempotent"
+    """Any other call."""
+
+
+_RETRYABLE: dict[Verdict, frozenset[RetrySafety]] = {
+    Verdict.NEVER_SENT: frozenset(RetrySafety),
+    Verdict.PARTIAL: frozenset(RetrySafety) - {RetrySafety.NON_IDEMPOTENT},
+    Verdict.THROTTLED: frozenset(RetrySafety),
+    Verdict.UNKNOWN: frozenset({RetrySafety.AT_LEAST_ONCE, RetrySafety.IDEMPOTENT}),
+}
+"""Which kinds of call are retried after which verdict; others stop. BUSY waits for the room."""
+
+
+@attrs.frozen
+class Done:
+    """The call is accepted."""
+
+    answer: ParsedReply
+
+
+@attrs.frozen
+class Stop:
+    """The call has failed."""
+
+    error: MeetingError
+
+
+Reason = Literal["queue", "room", "retry", "inactive"]
+"""What an upload waits for: another upload of this application, the room's lock, its next attempt,
+or a session in the room."""
+
+
+@attrs.frozen
+class Wait:
+    """Retry after this many seconds."""
+
+    seconds: float
+    reason: Reason = "retry"
+    limit: str = ""
+    """At the first retry of an outage: for how long it is retried, in words."""
+
+
+# --- what all calls of a client share ------------------------------------------------------------
+
+CAPACITY = 500.0
+"""Tokens of a full budget: enough for 100 retries in a row without a success."""
+REPETITION_COST = 5.0
+SUCCESS_REFUND = 1.0
+"""Tokens for a call that succeeds at once; one that succeeds after a retry gets its cost back."""
+
+
+@attrs.define
+class Server:
+    """What the calls of a client have seen of their server, on one event loop.
+
+    Nothing is remembered of a room. The retries of all calls come from one budget: while most calls
+    succeed, it stays full. If most calls fail, it becomes empty, and calls end with their own error
+    instead of adding load to the server.
+    """
+
+    probes: Probes = attrs.field(factory=Probes)
+    tokens: float = CAPACITY
+    """Of the retry budget."""
+    away_since: float | None = None
+    """Since when the server cannot be reached; ``None``: it can."""
+    was_reached: bool = False
+    """Whether anything has ever answered at the base URL."""
+    _error: MeetingError | None = None
+    """The error of the last attempt that did not reach it, as it would end a call."""
+
+    @property
+    def can_retry(self) -> bool:
+        """Whether the budget has tokens for one retry."""
+        return self.tokens >= REPETITION_COST
+
+    def saw(self, last: Step, *, was_retried: bool) -> None:
+        """Learn from a step of any call."""
+        self.probes.saw(last)
+        if last.verdict is not Verdict.NEVER_SENT:
+            self.away_since = self._error = None
+        if last.verdict is Verdict.ACCEPTED:
+            earned = REPETITION_COST if was_retried else SUCCESS_REFUND
+            self.tokens = min(self.tokens + earned, CAPACITY)
+
+    def retried(self) -> None:
+        """Take the tokens for a retry."""
+        if self.can_retry:
+            self.tokens -= REPETITION_COST
+
+    def is_away(self, since: float, error: MeetingError) -> None:
+        """Count an attempt that did not reach the server. Uploads in line have waited for it, too.
+
+        That this machine has no descriptor left says nothing of the server.
+        """
+        if not isinstance(error, ResourceExhausted):
+            self.away_since = since if self.away_since is None else self.away_since
+            self._error = _copied(error)  # as its call adds its own facts
+
+    def error_for_another(self) -> MeetingError | None:
+        """Return an error like the last one, for another call; ``None``: the server is there."""
+        return None if self._error is None else _copied(self._error)
+
+
+# --- one call ------------------------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class Policies:
+    """How a call may be repeated."""
+
+    safety: RetrySafety
+    retry: RetryPolicy = attrs.field(factory=RetryPolicy)
+    lock: LockPolicy = attrs.field(factory=LockPolicy)
+    may_ask: bool = True
+    """Whether questions may be asked."""
+    began: float = -math.inf
+    """When the call began."""
+    ends_at: float = math.inf
+    """When the call's ``timeout`` ends it."""
+    size: int | None = None
+    """Bytes of the document; ``None`` for a link and a call."""
+
+    @property
+    def is_upload(self) -> bool:
+        """Whether a document is sent to a room."""
+        return self.safety in {RetrySafety.AT_MOST_ONCE, RetrySafety.AT_LEAST_ONCE}
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the document costs hardly more than a question."""
+        return (self.size or 0) <= PROBE_ABOVE
+
+
+def asks_first(history: History, policies: Policies, probes: Probes) -> bool:
+    """Return whether an empty form is sent before the document."""
+    if not (policies.may_ask and policies.lock.probe and probes.are_believed):
+        return False
+    return not policies.is_small or history.may_have_arrived or probes.come_first
+
+
+def room_wait(history: History, policies: Policies, probes: Probes) -> RoomWait:
+    """Return how long an upload has waited for its room."""
+    asks = asks_first(history, policies, probes)
+    is_small = policies.is_small and not history.may_have_arrived
+    return RoomWait(history=history, policy=policies.lock, asks=asks, is_small=is_small)
+
+
+def outage_ends_at(history: History, policies: Policies, server: Server) -> float:
+    """Return when an upload gives up a server that it does not reach; ``inf``: it was reached.
+
+    The seconds count from the call, or later, from the first attempt of any call that failed.
+    """
+    unreached = history.in_a_row(Verdict.NEVER_SENT)
+    if not (policies.is_upload and unreached):
+        return math.inf
+    since = min(unreached[0].began, math.inf if server.away_since is None else server.away_since)
+    return max(policies.began, since) + policies.retry.max_outage
+
+
+def decide(
+    history: History, policies: Policies, server: Server, now: float, random: float
+) -> Done | Stop | Wait:
+    """Decide what to do after the last step of a history."""
+    return _Decision(history, policies, server, now, random).made()
+
+
+def error_of(history: History, policies: Policies, server: Server, now: float) -> MeetingError:
+    """Return the error for a call that ends with the last step of its history."""
+    return _Decision(history, policies, server, now, 0.0).error()
+
+
+@attrs.frozen
+class _Decision:
+    history: History
+    policies: Policies
+    server: Server
+    now: float
+    random: float
+
+    @property
+    def last(self) -> Step:
+        return self.history.last
+
+    @property
+    def room(self) -> RoomWait:
+        return room_wait(self.history, self.policies, self.server.probes)
+
+    def made(self) -> Done | Stop | Wait:
+        last = self.last
+        if last.verdict is Verdict.ACCEPTED and last.answer is not None:
+            return Done(last.answer)
+        decision = self._after_failure(last)
+        if isinstance(decision, Wait) and last.is_consumed:
+            return Stop(_noted(self.error(), _READ_ONCE))
+        return decision
+
+    def _after_failure(self, last: Step) -> Stop | Wait:
+        policies = self.policies
+        if last.verdict is Verdict.BUSY and policies.is_upload:
+            return self._wait_for_room(last)
+        if last.verdict is None or policies.safety not in _RETRYABLE.get(last.verdict, ()):
+            return Stop(self.error())
+        if _is_final(last, is_upload=policies.is_upload):
+            return Stop(self.error())
+        if last.verdict is Verdict.NEVER_SENT and policies.is_upload:
+            return self._retry_connecting(last)
+        if self._failures >= policies.retry.max_attempts or self._is_interrupted:
+            return Stop(self.error())
+        if not self.server.can_retry:
+            return Stop(_noted(self.error(), _OVERDRAWN))
+        if last.verdict is Verdict.UNKNOWN and policies.is_upload and not self.room.asks:
+            return self._wait_or_stop(max(policies.lock.window, MIN_WAIT))
+        seconds = self._backoff(self._failures, last.hint)
+        return self._wait_or_stop(seconds, self._limit_of_call(last))
+
+    @property
+    def _failures(self) -> int:
+        """Failed attempts that count for ``max_attempts``."""
+        counted = {Verdict.PARTIAL, Verdict.THROTTLED, Verdict.UNKNOWN}
+        if not self.policies.is_upload:
+            counted = {*counted, Verdict.NEVER_SENT}
+        return sum(step.verdict in counted for step in self.history.steps)
+
+    @property
+    def _is_interrupted(self) -> bool:
+        is_strict = self.policies.safety is RetrySafety.AT_MOST_ONCE
+        in_a_row = len(self.history.in_a_row(Verdict.PARTIAL))
+        return is_strict and in_a_row > self.policies.retry.max_interruptions
+
+    def _retry_connecting(self, last: Step) -> Stop | Wait:
+        """Retry while the server cannot be reached, for ``max_outage`` seconds at most.
+
+        If the budget is empty, the longest delay applies: the call goes on, and a server that comes
+        back is not flooded.
+        """
+        left = outage_ends_at(self.history, self.policies, self.server) - self.now
+        if left <= 0:
+            return Stop(self.error())
+        retry = self.policies.retry
+        if self.server.can_retry:
+            seconds = self._backoff(len(self.history.in_a_row(Verdict.NEVER_SENT)), last.hint)
+        else:
+            seconds = retry.max_delay * (0.5 + 0.5 * self.random)
+        limit = f"for up to {retry.max_outage:g} s" if self._is_first_of_outage(last) else ""
+        return self._wait_or_stop(max(min(seconds, left), MIN_WAIT), limit)
+
+    def _is_first_of_outage(self, last: Step) -> bool:
+        return self.server.away_since is None and not isinstance(last.error, ResourceExhausted)
+
+    def _limit_of_call(self, last: Step) -> str:
+        """For how long a server that is away is tried, in words."""
+        is_first = last.verdict is Verdict.NEVER_SENT and self._is_first_of_outage(last)
+        is_first = is_first or (last.verdict is Verdict.UNKNOWN and self._failures == 1)
+        is_first = is_first and not self.policies.is_upload
+        return f"up to {self.policies.retry.max_attempts} attempts" if is_first else ""
+
+    def _backoff(self, failures: int, hint: float | None) -> float:
+        """Seconds before the next attempt; a hint of the server makes them more, never fewer.
+
+        The delay doubles with each failure; a random part of up to a half is subtracted ("equal
+        jitter").
+        """
+        retry = self.policies.retry
+        ceiling = retry.initial_delay * 2.0 ** min(failures - 1, 32)
+        seconds = max(min(ceiling, retry.max_delay) * (0.5 + 0.5 * self.random), MIN_WAIT)
+        if hint is None:
+            return seconds
+        return max(seconds, min(hint, retry.max_retry_after) * (1 + JITTER * self.random))
+
+    def _wait_or_stop(self, seconds: float, limit: str = "") -> Stop | Wait:
+        """Wait, or stop if the wait does not fit into the rest of a limit."""
+        room = self.room
+        is_limited = room.policy.max_wait is not None and room.is_waiting
+        room_time = room.time_left(self.now) if is_limited else math.inf
+        if self.now + seconds >= self.policies.ends_at or seconds > room_time:
+            return Stop(self.error())
+        return Wait(seconds, limit=limit)
+
+    def _wait_for_room(self, last: Step) -> Stop | Wait:
+        seconds = self.room.next_wait(last.hint, self.now, self.random)
+        if seconds is None or self.now + seconds >= self.policies.ends_at:
+            return Stop(self.error())
+        return Wait(seconds, "room")
+
+    # --- errors ----------------------------------------------------------------------------------
+
+    def error(self) -> MeetingError:
+        last, policies = self.last, self.policies
+        error = self._error(last)
+        if error is not last.error:
+            error.__cause__ = last.error
+        if not policies.is_upload:
+            error.tried = self._tried(self._failures, last.ended - policies.began)
+        elif unreached := self.history.in_a_row(Verdict.NEVER_SENT):
+            ends_at = outage_ends_at(self.history, policies, self.server)
+            since = ends_at - policies.retry.max_outage
+            error.tried = self._tried(len(unreached), last.ended - since)
+        return error
+
+    def _tried(self, attempts: int, seconds: float) -> str:
+        """Say for how long the server was away, and that nothing was sent if that is certain."""
+        many = f"after {attempts} attempts in {seconds:.0f} s"
+        one = f"after {seconds:.0f} s without a connection" if attempts and seconds >= 1 else ""
+        verdicts = {step.verdict for step in self.history.steps} - {None}
+        nothing = "nothing was sent" if verdicts <= {Verdict.NEVER_SENT} else ""
+        return "; ".join(filter(None, [many if attempts > 1 else one, nothing]))
+
+    def _error(self, last: Step) -> MeetingError:
+        policies, answer = self.policies, last.answer
+        if policies.is_upload and last.verdict is Verdict.BUSY:
+            return self.room.busy_error(answer, self.now)
+        if last.kind == "document" and last.verdict is Verdict.UNKNOWN:
+            sent = None if policies.size is None else last.sent
+            free_in = max(0.0, last.ended + policies.lock.window - self.now)
+            return UploadOutcomeUnknown(last.reason, policies.size, sent, free_in)
+        if last.kind == "document" and last.verdict is Verdict.PARTIAL:
+            reason = getattr(last.error, "reason", last.reason)
+            return UploadInterrupted(reason, getattr(last.error, "host", ""), last.sent)
+        if isinstance(last.error, MeetingError):
+            return last.error
+        verdict = last.verdict or Verdict.UNKNOWN
+        if verdict is Verdict.NEVER_SENT and answer is not None:  # to a question
+            verdict = Verdict.FAILED if answer.is_record else Verdict.UNKNOWN
+        return reply_error(verdict, answer or ParsedReply(0), upload=last.kind == "document")
+
+
+def _is_final(last: Step, *, is_upload: bool) -> bool:
+    """Return whether another attempt would fail in the same way."""
+    if isinstance(last.error, TransportError) and last.error.permanent:
+        return last.verdict is Verdict.NEVER_SENT or not is_upload
+    is_page = last.answer is not None and 200 <= last.answer.status < 300
+    is_foreign = is_page and last.verdict is Verdict.UNKNOWN  # and no meeting server's
+    return not is_upload and (is_foreign or isinstance(last.error, ReplyTooLarge))
+
+
+def _copied(error: MeetingError) -> MeetingError:
+    """Return a copy with the same cause."""
+    other = copy.copy(error)
+    other.__cause__ = error.__cause__
+    return other
+
+
+def _noted(error: MeetingError, note: str) -> MeetingError:
+    error.add_note(note)
+    return error
+
+
+_READ_ONCE = "It was not tried again: the stream cannot be read a second time."
+_OVERDRAWN = "It was not tried again: too many calls of this client had to be repeated recently."

@@ -1,0 +1,252 @@
+"""What was asked, sent and answered for an upload or a call: a list of steps (sans-I/O).
+
+Every decision is a function of this list: how often and for how long to try again is derived, not
+counted. Times are seconds of the event loop's clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal
+
+import attrs
+
+from meeting_async._models import Attempt, Verdict
+from meeting_async._protocol.replies import ParsedReply
+from meeting_async._text import one_line
+from meeting_async.errors import RequestRefused, RoomBusy, UploadOutcomeUnknown
+
+Kind = Literal["check", "probe", "document", "call", "queue", "pause"]
+"""A question, a document or a call; or a wait: behind another upload of this application
+(``queue``), or for a place among the concurrent uploads of a batch (``pause``)."""
+
+MAX_REASON_CHARACTERS = 500
+"""Longest reason of a step; a transport of the caller's may say anything."""
+
+
+@attrs.frozen(kw_only=True)
+class Step:
+    """One thing that happened. Questions that were answered *go on* are not in a history."""
+
+    kind: Kind
+    began: float
+    ended: float
+    verdict: Verdict | None = None
+    """``None`` for a wait."""
+    status: int | None = None
+    """HTTP status, if there was a reply."""
+    reason: str = ""
+    """What was seen, in a few words."""
+    sent: int = 0
+    """Bytes of the document that were handed to the operating system."""
+    body_seconds: float | None = None
+    """Seconds until the whole document was sent; ``None`` if it was not."""
+    after_free: bool = False
+    """Whether the document was sent right after a probe that was answered *free*."""
+    is_consumed: bool = False
+    """Whether the document is a stream that was read and cannot be read again."""
+    answer: ParsedReply | None = attrs.field(default=None, repr=False, eq=False)
+    error: BaseException | None = attrs.field(default=None, repr=False, eq=False)
+    """The exception, if there is no answer. Only the last step of a history keeps these two."""
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return self.ended - self.began
+
+    @property
+    def hint(self) -> float | None:
+        """``Retry-After`` of the answer, in seconds."""
+        return self.answer.retry_after if self.answer else None
+
+    @property
+    def is_attempt(self) -> bool:
+        """Whether it sent a document or a call, or ended an attempt to do so."""
+        if self.kind in {"check", "probe"}:
+            return self.verdict in {Verdict.NEVER_SENT, Verdict.THROTTLED}
+        return self.verdict is not None
+
+
+def step(
+    kind: Kind,
+    began: float,
+    ended: float,
+    verdict: Verdict,
+    answer: ParsedReply | None = None,
+    error: BaseException | None = None,
+    **facts: Any,
+) -> Step:
+    """Make a step from what came back."""
+    return Step(
+        kind=kind,
+        began=began,
+        ended=ended,
+        verdict=verdict,
+        status=answer.status if answer else None,
+        reason=_reason(answer, error),
+        answer=answer,
+        error=error,
+        **facts,
+    )
+
+
+def _reason(answer: ParsedReply | None, error: BaseException | None) -> str:
+    if answer is not None:
+        return f"HTTP {answer.status} ({answer.msg})"
+    reason = getattr(error, "reason", None) or str(error)
+    return one_line(str(reason), MAX_REASON_CHARACTERS) or type(error).__name__
+
+
+@attrs.define(eq=False)
+class History:
+    """The steps of a call, or of all calls of a job."""
+
+    steps: list[Step] = attrs.field(factory=list)
+    attempts: list[Attempt] = attrs.field(factory=list)
+    """The attempts, as users see them."""
+    was_sent: bool = False
+    """Whether an earlier run of the job may have delivered the document."""
+    answer: ParsedReply | None = attrs.field(default=None, init=False)
+    """The answer that accepted the document. What comes after it does not change the outcome."""
+
+    def add(self, new: Step, *, call_began: float) -> None:
+        """Add a step. Equal waits and answers in a row become one, so that it stays short."""
+        if self.steps:
+            self.steps[-1] = _without_reply(self.steps[-1])
+        if new.is_attempt:
+            self.attempts.append(_attempt(len(self.attempts) + 1, new, call_began))
+        if new.kind == "document" and new.verdict is Verdict.ACCEPTED:
+            self.answer = new.answer
+        same = self._same_as(new)
+        if same is None:
+            self.steps.append(new)
+        elif new.kind == "pause":
+            before = self.steps[same]
+            self.steps[same] = attrs.evolve(before, ended=before.ended + new.seconds)
+        else:
+            del self.steps[same]
+            self.steps.append(new)
+
+    def _same_as(self, new: Step) -> int | None:
+        """Return the index of the step that ``new`` continues, while the room stays locked."""
+        if not (new.kind == "pause" or _is_locked(new)):
+            return None
+        first = last = len(self.steps)
+        for index in reversed(range(last)):
+            if not (self.steps[index].kind == "pause" or _is_locked(self.steps[index])):
+                break
+            first = index if _is_locked(self.steps[index]) else first
+        same = (index for index in range(first + 1, last) if self.steps[index].kind == new.kind)
+        return next(same, None)
+
+    @property
+    def last(self) -> Step:
+        """The last step that was answered, or was not."""
+        return next(one for one in reversed(self.steps) if one.verdict is not None)
+
+    def after(self, wanted: Iterable[Verdict]) -> Iterator[Step]:
+        """Yield the first step with one of these verdicts, and all that follow it."""
+        found, wanted = False, set(wanted)
+        for one in self.steps:
+            found = found or one.verdict in wanted
+            if found:
+                yield one
+
+    def in_a_row(self, verdict: Verdict) -> list[Step]:
+        """Return the steps with this verdict at the end, oldest first. Waits do not count."""
+        found = []
+        for one in reversed(self.steps):
+            if one.verdict is verdict:
+                found.append(one)
+            elif one.verdict is not None and not (verdict is Verdict.PARTIAL and _is_locked(one)):
+                break
+        return found[::-1]
+
+    @property
+    def unknown_since(self) -> float | None:
+        """When the last document of unknown outcome was sent; ``None``: there was none."""
+        ended = (one.ended for one in reversed(self.steps) if _is_unknown(one))
+        return next(ended, None)
+
+    @property
+    def may_have_arrived(self) -> bool:
+        """Whether a document was sent whose outcome is unknown."""
+        return self.was_sent or self.unknown_since is not None
+
+    # --- how it ended ----------------------------------------------------------------------------
+
+    def verdict(self, error: BaseException | None) -> Verdict:
+        """Return the verdict on the whole call; ``error`` ended it."""
+        if error is None or self.answer is not None:
+            return Verdict.ACCEPTED
+        if self.unknown_since is not None:
+            return Verdict.UNKNOWN
+        if isinstance(error, RoomBusy):
+            return Verdict.BUSY
+        if isinstance(error, RequestRefused):
+            return Verdict.REFUSED
+        return self.attempts[-1].verdict if self.attempts else Verdict.NEVER_SENT
+
+    def unknown(
+        self, reason: str, now: float, *, size: int | None, window: float
+    ) -> UploadOutcomeUnknown:
+        """Return the error for a document that may have arrived; ``window``: longest lock."""
+        if self.attempts and self.attempts[-1].verdict is not Verdict.UNKNOWN:
+            reason = f"an earlier attempt was lost, then: {reason}"
+        sent = max((attempt.bytes_sent for attempt in self.attempts), default=0)
+        elapsed = now - (self.unknown_since or 0.0)
+        return UploadOutcomeUnknown(
+            reason, size, sent if size is not None else None, max(0.0, window - elapsed)
+        )
+
+
+def _without_reply(one: Step) -> Step:
+    """Drop what may be large, or keep a document in memory."""
+    if one.answer is None and one.error is None:
+        return one
+    return attrs.evolve(one, answer=None, error=None)
+
+
+def _is_locked(one: Step) -> bool:
+    return one.kind == "probe" and one.verdict is Verdict.BUSY
+
+
+def _is_unknown(one: Step) -> bool:
+    return one.kind == "document" and one.verdict is Verdict.UNKNOWN
+
+
+def _attempt(number: int, one: Step, call_began: float) -> Attempt:
+    assert one.verdict is not None  # noqa: S101 - it is no wait
+    return Attempt(
+        number=number,
+        started=one.began - call_began,
+        seconds=one.seconds,
+        verdict=one.verdict,
+        status=one.status,
+        reason=one.reason,
+        bytes_sent=one.sent,
+        body_seconds=one.body_seconds,
+    )
+
+
+# --- a history that goes on in another process ---------------------------------------------------
+
+_STORED = [field.name for field in attrs.fields(Step) if field.name not in {"answer", "error"}]
+
+
+def stored(steps: Iterable[Step], now: float) -> list[dict[str, Any]]:
+    """Return steps for JSON, with ages instead of times: the time until they are read is not
+    counted.
+    """
+    shifted = (attrs.evolve(one, began=one.began - now, ended=one.ended - now) for one in steps)
+    return [{name: getattr(one, name) for name in _STORED} for one in shifted]
+
+
+def loaded(rows: Iterable[Mapping[str, Any]], now: float) -> list[Step]:
+    """Return steps that :func:`stored` has returned."""
+    found = []
+    for row in rows:
+        verdict = None if row["verdict"] is None else Verdict(row["verdict"])
+        times = {"began": row["began"] + now, "ended": row["ended"] + now}
+        found.append(Step(**{**row, **times, "verdict": verdict}))
+    return found
