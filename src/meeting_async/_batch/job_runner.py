@@ -16,7 +16,7 @@ from meeting_async._batch.scheduler import Scheduler
 from meeting_async._delivery.retry import Wait
 from meeting_async._delivery.session import Options, Session
 from meeting_async._documents.document import Document
-from meeting_async._documents.source import PreparedSource
+from meeting_async._documents.prepared import Prepared
 from meeting_async._models import UploadReceipt
 from meeting_async.errors import JournalError, MeetingError
 
@@ -153,9 +153,9 @@ class JobRunner(DeliveryHooks):
         await anyio.lowlevel.checkpoint_if_cancelled()  # nothing begins after a stop
         self._is_interruptible = False
 
-    async def before_closing_boundary(self, document: Document, content: PreparedSource) -> None:
+    async def before_closing_boundary(self, prepared: Prepared) -> None:
         """Record that the document may arrive from now on."""
-        await self._journal.mark_sending(document, content)
+        await self._journal.mark_sending(prepared)
 
     async def before_wait(self, wait: Wait, *, may_have_arrived: bool) -> None:
         """Release the permit for a wait, and record if nothing arrived.

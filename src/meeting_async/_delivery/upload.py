@@ -22,9 +22,8 @@ from meeting_async._delivery.retry import AttemptResult, RetrySafety, RetryState
 from meeting_async._delivery.room_locks import Place
 from meeting_async._delivery.room_wait import RoomWait
 from meeting_async._documents.detect import Uploadable
-from meeting_async._documents.document import Document, as_document, form_of, prepare, size_of
-from meeting_async._documents.multipart_body import MultipartBody
-from meeting_async._documents.source import PreparedSource
+from meeting_async._documents.document import Document, as_document
+from meeting_async._documents.prepared import MultipartBody, Prepared, prepare
 from meeting_async._log import logger
 from meeting_async._models import Body, Request, UploadReceipt, Verdict
 from meeting_async._protocol import requests
@@ -65,7 +64,7 @@ class UploadHooks:
     def server_verified(self) -> None:
         """Called when the server has proved that it is a meeting server and accepts the key."""
 
-    async def before_closing_boundary(self, document: Document, content: PreparedSource) -> None:
+    async def before_closing_boundary(self, prepared: Prepared) -> None:
         """Called after the document's last byte, before the closing boundary."""
 
     async def before_wait(self, wait: Wait, *, may_have_arrived: bool) -> None:
@@ -96,12 +95,12 @@ async def upload_document(
             call.phase = "reading the document"
             async with prepare(
                 made, max_size=options.max_size_whiteboard_file, allow_images=options.allow_images
-            ) as content:
-                call.size = state.room.size = size_of(made, content)
+            ) as prepared:
+                call.size = state.room.size = prepared.size
                 if options.check_link and made.link is not None:
                     call.phase = "checking the link"
                     await check_target(call.session, made.link, options)
-                upload = _Upload(call, room, made, content, state, hooks or UploadHooks())
+                upload = _Upload(call, room, prepared, state, hooks or UploadHooks())
                 await upload.run(place)
     return receipt_of(call)
 
@@ -159,8 +158,7 @@ class _Upload:
     call: Call
     room: bytes
     """The room's id, as it is signed and sent."""
-    document: Document
-    content: PreparedSource
+    prepared: Prepared
     state: RetryState
     hooks: UploadHooks
     _absent: ParsedReply | None = None
@@ -333,14 +331,11 @@ class _Upload:
         call = self.call
         call.phase = "sending"
         call.emit(_events.AttemptStarted, attempt=len(call.log.attempts) + 1)
-        sending = _Sending(call, self.content)
+        sending = _Sending(call, self.prepared)
         try:
-            body = sending.body = form_of(
-                self.document,
-                self.content,
-                secrets.token_hex(16),
+            body = sending.body = self.prepared.form(
                 sending.progress,
-                lambda: self.hooks.before_closing_boundary(self.document, self.content),
+                lambda: self.hooks.before_closing_boundary(self.prepared),
                 call.now,
             )
             with closing(body):
@@ -390,7 +385,7 @@ class _Sending:
     """The document on its way."""
 
     call: Call
-    content: PreparedSource
+    prepared: Prepared
     began: float = attrs.field(init=False)
     body: MultipartBody | None = None
     body_seconds: float | None = None
@@ -414,25 +409,33 @@ class _Sending:
     ) -> AttemptResult:
         """Return the result of the attempt."""
         # A transport of the caller's may not tell that an answer was early.
-        if answer is not None and self.body is not None and self.body.sent < self.body.length:
+        sent = self._bytes(answer, error)
+        if answer is not None and self.body is not None and sent < self.body.length:
             answer = attrs.evolve(answer, early=True)
         return AttemptResult(
-            verdict=classify(answer, self._sent(error), upload=True),
+            verdict=classify(answer, self._sent(error, sent), upload=True),
             began=self.began,
             ended=self.call.now(),
             answer=answer,
             error=error,
-            bytes_sent=self.body.document_sent if self.body and self.call.size else 0,
+            bytes_sent=self.body.document_bytes(sent) if self.body and self.call.size else 0,
             body_seconds=self.body_seconds,
-            is_consumed=self.content.is_consumed,
+            is_consumed=self.prepared.is_consumed,
         )
 
-    def _sent(self, error: BaseException | None) -> Sent:
+    def _bytes(self, answer: ParsedReply | None, error: BaseException | None) -> int:
+        """Return how many bytes of the form may have been sent."""
+        told = getattr(answer if answer is not None else error, "sent", None)
+        if told is None:
+            told = getattr(self.body, "sent", None)  # of a transport that assigns it
+        return told if told is not None else self.body.taken if self.body else 0
+
+    def _sent(self, error: BaseException | None, sent: int) -> Sent:
         """Return how much was sent; the byte count matters more than the type of the error."""
         if self.body is None:
             return Sent.NOTHING
-        if self.body.may_be_complete:
+        if self.body.is_complete(sent):
             return Sent.ALL
-        if isinstance(error, ConnectFailed) or self.body.sent == 0:
+        if isinstance(error, ConnectFailed) or sent == 0:
             return Sent.NOTHING
         return Sent.PART
