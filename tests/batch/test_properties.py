@@ -372,7 +372,7 @@ def check_truth(course: Course, outcomes: list[UploadOutcome]) -> None:
 def is_handed_over(visit: Visit) -> bool:
     """Tell whether the form's end was handed over, even if nobody saw it arrive."""
     body = visit.request.body
-    return not isinstance(body, bytes) and body.sent >= body.length
+    return not isinstance(body, bytes) and len(visit.sent) >= body.length
 
 
 def is_refusal(visit: Visit) -> bool:

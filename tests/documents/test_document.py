@@ -17,8 +17,9 @@ from starlette.datastructures import UploadFile as StarletteUpload
 from werkzeug.datastructures import FileStorage
 
 from meeting_async._documents.detect import detect, detect_stream
-from meeting_async._documents.document import Document, as_document, prepare, size_of, source_of
+from meeting_async._documents.document import Document, as_document, source_of
 from meeting_async._documents.files import OpenFileSource, PathSource
+from meeting_async._documents.prepared import prepare
 from meeting_async._documents.source import BytesSource
 from meeting_async.errors import (
     DocumentEmpty,
@@ -45,8 +46,8 @@ def path(tmp_path: Path) -> Path:
 
 async def checked_size(document: Document, max_size: int | None = None) -> int | None:
     """Prepare a document as an upload does, and return its size."""
-    async with prepare(document, max_size=max_size, allow_images=False) as content:
-        return size_of(document, content)
+    async with prepare(document, max_size=max_size, allow_images=False) as prepared:
+        return prepared.size
 
 
 # --- making one ----------------------------------------------------------------------------------
@@ -89,7 +90,7 @@ async def test_a_link_becomes_a_document() -> None:
     assert (source_of(document), document.link, document.content_type) == (None, URL, None)
     assert document.filename == "https://files.example.com/deck.pdf?…"
     async with prepared_document(document, max_size=5, allow_images=False) as prepared:
-        assert size_of(document, prepared.content) is None
+        assert prepared.size is None
         assert await attempt(prepared) == URL.encode()
         assert not prepared.is_consumed
         assert "hush" not in f"{document!r} {prepared!r}"
@@ -250,8 +251,8 @@ async def test_images_are_refused_unless_they_are_allowed(path: Path) -> None:
         for document in both(path, data, name):
             with pytest.raises(DocumentTypeRefused, match="allow_images"):
                 await checked_size(document)
-            async with prepare(document, max_size=None, allow_images=True) as content:
-                assert size_of(document, content)
+            async with prepare(document, max_size=None, allow_images=True) as prepared:
+                assert prepared.size
     for document in both(path, PDF, "a.png"):
         assert await checked_size(document) == len(PDF)
 
@@ -260,13 +261,13 @@ async def test_a_prepared_document_says_what_it_is(path: Path) -> None:
     """Name, type and size for receipts and events; a snapshot to tell a changed file later."""
     document = Document.from_path(path, filename="a/b.pdf")
     assert (document.filename, document.content_type) == ("b.pdf", "application/pdf")
-    async with prepare(document, max_size=None, allow_images=False) as content:
-        assert size_of(document, content) == len(PDF)
-        assert content.snapshot.head == PDF
-        before = content.snapshot.fingerprint
+    async with prepare(document, max_size=None, allow_images=False) as prepared:
+        assert prepared.size == len(PDF)
+        assert prepared._content.snapshot.head == PDF
+        before = prepared._content.snapshot.fingerprint
     os.utime(path, (1, 1))
-    async with prepare(document, max_size=None, allow_images=False) as content:
-        assert content.snapshot.fingerprint != before
+    async with prepare(document, max_size=None, allow_images=False) as prepared:
+        assert prepared._content.snapshot.fingerprint != before
 
 
 # --- what was passed -----------------------------------------------------------------------------

@@ -16,7 +16,16 @@ import pytest
 from meeting_async.errors import DocumentChanged, DocumentUnreadable
 from support.gaps import loop_stays_free
 from support.leaks import threads_idle
-from support.sources import LARGE, SMALL, START, attempt, named, prepared_document, uploaded
+from support.sources import (
+    LARGE,
+    SMALL,
+    START,
+    attempt,
+    form_of,
+    named,
+    prepared_document,
+    uploaded,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -63,13 +72,13 @@ async def test_another_size_is_a_change(size: int) -> None:
     """Cut or longer, before an attempt or between the first read and the closing boundary."""
     for happens_at in (0, 2):
         file = own_file()
-        async with prepared_document(file) as prepared, prepared.open_form("b" * 32) as (_, body):
+        async with prepared_document(file) as prepared, form_of(prepared) as body:
             for _ in range(happens_at):
                 await anext(body)
             _resize(file, size)
             with pytest.raises(DocumentChanged, match=r"bytes instead of|ended after"):
                 [chunk async for chunk in body]
-            assert body.sent < body.length
+            assert body.taken < body.length
 
 
 def _resize(file: Any, size: int) -> None:

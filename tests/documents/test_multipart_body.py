@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from meeting_async._documents.multipart_body import (
+from meeting_async._documents.prepared import (
     LARGEST_CHUNK,
     QUICK_SECONDS,
     SMALLEST_CHUNK,
@@ -133,10 +133,10 @@ def test_the_length_is_exact(size: int) -> None:
     framing = framing_of(size)
     body = body_of(framing, Memory(b"x" * size))
     assert isinstance(body, Body)
-    assert (body.length, body.sent, body.document_sent) == (framing.length, 0, 0)
-    assert len(b"".join(taken(body))) == framing.length == body.sent
-    assert body.document_sent == size
-    assert repr(body) == f"<MultipartBody, {framing.length} of {framing.length} bytes sent>"
+    assert (body.length, body.taken, body.document_bytes(body.taken)) == (framing.length, 0, 0)
+    assert len(b"".join(taken(body))) == framing.length == body.taken
+    assert body.document_bytes(body.taken) == size
+    assert repr(body) == f"<MultipartBody, {framing.length} of {framing.length} bytes taken>"
 
 
 def test_chunks_suit_the_line() -> None:
@@ -251,12 +251,10 @@ def test_what_was_sent() -> None:
     seen = []
     for _ in range(4):
         now(anext(body))
-        seen.append((body.sent - len(framing.part_headers), body.document_sent))
+        seen.append((body.taken - len(framing.part_headers), body.document_bytes(body.taken)))
     assert seen == [(0, 0), (3, 3), (6, 6), (6 + len(framing.closing_boundary), 6)]
-    body.sent = len(framing.part_headers) + 2
-    assert body.document_sent == 2
-    body.sent = len(framing.part_headers) - 1
-    assert body.document_sent == 0
+    assert body.document_bytes(len(framing.part_headers) + 2) == 2
+    assert body.document_bytes(len(framing.part_headers) - 1) == 0
 
 
 def test_progress_is_told_when_a_chunk_was_taken() -> None:
@@ -279,7 +277,7 @@ def test_progress_that_raises_ends_the_body() -> None:
     body = body_of(framing_of(10), Memory(b"x" * 10), progress)
     with pytest.raises(RuntimeError, match="after 10"):
         taken(body)
-    assert body.sent == body.length - len(framing_of(10).closing_boundary)
+    assert body.taken == body.length - len(framing_of(10).closing_boundary)
 
 
 @pytest.mark.parametrize("error", [None, RuntimeError("not now")])
@@ -289,18 +287,18 @@ def test_the_end_waits_for_its_hook(error: Exception | None) -> None:
     reader, framing = Memory(PDF, step=4), framing_of(len(PDF))
 
     async def before_end() -> None:
-        told.append((body.document_sent, reader.finished))
+        told.append((body.document_bytes(body.taken), reader.finished))
         if error is not None:
             raise error
 
     body = body_of(framing, reader, None, before_end)
     if error is None:
         assert b"".join(taken(body)) == form_of(PDF)
-        assert body.sent == body.length
+        assert body.taken == body.length
     else:
         with pytest.raises(RuntimeError, match="not now"):
             taken(body)
-        assert body.sent == body.length - len(framing.closing_boundary)
+        assert body.taken == body.length - len(framing.closing_boundary)
     assert told == [(len(PDF), True)]
 
 
@@ -319,7 +317,7 @@ def test_a_document_that_ends_early_is_never_complete(there: int) -> None:
     with pytest.raises(DocumentChanged, match=f"ended after {there} of {len(PDF)} bytes") as caught:
         taken(body)
     assert caught.value.document == "deck.pdf"
-    assert body.sent == len(framing_of(1).part_headers) + there
+    assert body.taken == len(framing_of(1).part_headers) + there
     assert called == []
 
 
@@ -334,4 +332,4 @@ def test_a_document_that_is_longer_is_never_complete() -> None:
         body = body_of(framing_of(len(PDF)), reader)
         with pytest.raises(DocumentChanged, match="more than"):
             taken(body)
-        assert body.sent < body.length
+        assert body.taken < body.length

@@ -9,7 +9,6 @@ from typing import Any
 import anyio
 import pytest
 
-from meeting_async._documents.document import size_of
 from meeting_async.errors import DocumentUnreadable
 from support.interruptions import cancelled_by_scope, cancelled_natively
 from support.leaks import descriptors, temporary_files, threads_idle
@@ -19,6 +18,7 @@ from support.sources import (
     SMALL,
     Opened,
     attempt,
+    form_of,
     opened,
     prepared_document,
     uploaded,
@@ -69,9 +69,7 @@ async def test_every_attempt_sends_the_rest_of_it(
                 assert await attempt(prepared) == document.content
                 assert descriptors() <= before  # a pipe's other end may be closed by now
                 assert position(document) == stands
-            assert size_of(prepared.document, prepared.content) == (
-                None if kind == "link" else len(document.content)
-            )
+            assert prepared.size == (None if kind == "link" else len(document.content))
             assert prepared.is_consumed is (kind == "stream sent as it comes")
         assert descriptors() <= before
         assert temporary_files() == []
@@ -173,7 +171,7 @@ async def test_a_kept_error_keeps_nothing_open(kind: str, tmp_path: Path) -> Non
 
 async def _broken_off(document: Opened) -> None:
     prepare = prepared_document(document.value)
-    async with prepare as prepared, prepared.open_form("b" * 32) as (_, body):
+    async with prepare as prepared, form_of(prepared) as body:
         chunks: AsyncIterator[bytes] = aiter(body)
         for _ in range(3):
             await anext(chunks, b"")

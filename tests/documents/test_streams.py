@@ -27,7 +27,7 @@ from meeting_async.errors import (
 )
 from support.gaps import loop_stays_free
 from support.leaks import descriptors, temporary_files
-from support.sources import Producer, attempt, pieces, prepared_document, uploaded
+from support.sources import Producer, attempt, form_of, pieces, prepared_document, uploaded
 
 pytestmark = pytest.mark.anyio
 
@@ -320,7 +320,7 @@ async def test_a_stream_is_not_read_ahead_of_its_sending() -> None:
     document = Document.from_stream(producer(), "deck.pdf", size=SIZE, replayable=False)
     async with prepared_document(document) as prepared:
         for _ in range(2):
-            async with prepared.open_form("b" * 32):
+            async with form_of(prepared):
                 pass
         assert (prepared.is_consumed, producer.given) == (False, 0)
         assert await attempt(prepared) == DATA
@@ -334,7 +334,7 @@ async def test_no_other_attempt_gets_the_rest() -> None:
     """An attempt that was cut off leaves a stream that nobody reads on."""
     document = Document.from_stream(Iterable(DATA), "deck.pdf", size=SIZE, replayable=False)
     async with prepared_document(document) as prepared:
-        async with prepared.open_form("b" * 32) as (_, body):
+        async with form_of(prepared) as body:
             await anext(body)
             await anext(body)
         assert prepared.is_consumed
@@ -494,7 +494,8 @@ def _slow_down(stream: Any) -> None:
 
 _MEMORY = """
 import anyio, os, resource, sys, tempfile, threading
-from meeting_async._documents.document import Document, as_document, form_of, prepare
+from meeting_async._documents.document import Document, as_document
+from meeting_async._documents.prepared import prepare
 
 MEGABYTES = 100
 piece = os.urandom(1_000_000)
@@ -513,8 +514,8 @@ def document(kind):
 
 async def main(kind):
     made = document(kind)
-    async with prepare(made, max_size=None, allow_images=True) as content:
-        body = form_of(made, content, "b" * 32)
+    async with prepare(made, max_size=None, allow_images=True) as prepared:
+        body = prepared.form()
         async for chunk in body:
             pass
         body.close()

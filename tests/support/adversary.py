@@ -233,7 +233,7 @@ class Adversary:
             form += chunk
             await anyio.sleep(len(chunk) * self.seconds_per_byte)
             if len(form) >= limit:
-                body.sent = min(body.sent, body.length - 1)
+                body.sent = min(len(form), body.length - 1)
                 return self._before_the_end(fault, room, success)
         if fault in {"early, in the boundary", "reset in the boundary"}:
             body.sent = body.length - 2

@@ -30,9 +30,9 @@ from quart.datastructures import FileStorage as QuartUpload
 from starlette.datastructures import UploadFile as StarletteUpload
 from werkzeug.datastructures import FileStorage
 
-from meeting_async._documents.document import Document, as_document, form_of, prepare
-from meeting_async._documents.multipart_body import MultipartBody
-from meeting_async._documents.source import PreparedSource
+from meeting_async import Document
+from meeting_async._documents.document import as_document
+from meeting_async._documents.prepared import MultipartBody, Prepared, prepare
 
 if not django.conf.settings.configured:
     django.conf.settings.configure(DATA_UPLOAD_MAX_MEMORY_SIZE=None)
@@ -40,60 +40,47 @@ if not django.conf.settings.configured:
 START = 100
 """Where an open file stands."""
 
-BOUNDARY = "5f0ab7c3d19e46b28a4c6e1f90d2b375"
-
 LARGE = bytes(range(256)) * 2735 + b"the end of it"
 """Several chunks of an upload, more than is read in one call of a thread."""
 
 SMALL = LARGE[:5000]
 
 
-def content_in(form: bytes) -> bytes:
+def content_in(body: MultipartBody, form: bytes) -> bytes:
     """Cut the content out of a complete form."""
+    boundary = body.content_type.partition(b"boundary=")[2]
     _, blank, rest = form.partition(b"\r\n\r\n")
-    content, end, nothing = rest.rpartition(b"\r\n--" + BOUNDARY.encode() + b"--\r\n")
+    content, end, nothing = rest.rpartition(b"\r\n--" + boundary + b"--\r\n")
     assert blank
     assert end
     assert not nothing
     return content
 
 
-@attrs.frozen
-class Prepared:
-    """A document that is ready for an upload, and its content."""
-
-    document: Document
-    content: PreparedSource
-
-    @property
-    def is_consumed(self) -> bool:
-        """Whether no other attempt can be made."""
-        return self.content.is_consumed
-
-    @asynccontextmanager
-    async def open_form(self, boundary: str) -> AsyncGenerator[tuple[bytes, MultipartBody]]:
-        """Make the form of an attempt."""
-        with contextlib.closing(form_of(self.document, self.content, boundary)) as body:
-            yield body.content_type, body
-
-
 @asynccontextmanager
 async def prepared_document(value: Any, **checks: Any) -> AsyncGenerator[Prepared]:
     """Prepare a value as an upload does."""
-    document, checks = named(value), {"max_size": None, "allow_images": True, **checks}
-    async with prepare(document, **checks) as content:
-        yield Prepared(document, content)
+    checks = {"max_size": None, "allow_images": True, **checks}
+    async with prepare(named(value), **checks) as prepared:
+        yield prepared
+
+
+@asynccontextmanager
+async def form_of(prepared: Prepared) -> AsyncGenerator[MultipartBody]:
+    """Make the form of an attempt."""
+    with contextlib.closing(prepared.form()) as body:
+        yield body
 
 
 async def attempt(prepared: Prepared) -> bytes:
     """Make one attempt and return the content that a server would see."""
     form = bytearray()
-    async with prepared.open_form(BOUNDARY) as (_, body):
+    async with form_of(prepared) as body:
         async for chunk in body:
             form += chunk
             await anyio.lowlevel.checkpoint()  # as sending does
-    assert body.sent == body.length == len(form)
-    return content_in(bytes(form))
+    assert body.taken == body.length == len(form)
+    return content_in(body, bytes(form))
 
 
 async def uploaded(value: Any, attempts: int = 1, **checks: Any) -> bytes:

@@ -24,9 +24,10 @@ import anyio
 import attrs
 
 from meeting_async._batch.jobs import UploadJob
-from meeting_async._documents.document import Document, as_document, size_of, source_of
-from meeting_async._documents.files import PathSource
-from meeting_async._documents.source import BytesSource, PreparedSource
+from meeting_async._documents.document import Document, as_document, source_of
+from meeting_async._documents.files import PathSource, file_version
+from meeting_async._documents.prepared import Prepared
+from meeting_async._documents.source import BytesSource
 from meeting_async._log import logger
 from meeting_async._protocol.requests import room_id_bytes
 from meeting_async._text import short_repr
@@ -171,16 +172,7 @@ def current_fingerprint(document: Document) -> str | None:
         status = Path(source.path).stat()
     except (OSError, ValueError):
         return None
-    return f"{status.st_size} bytes, {status.st_mtime_ns}"
-
-
-def sent_version(document: Document, content: PreparedSource) -> tuple[int | None, str | None]:
-    """Return size and fingerprint of a document that is being sent."""
-    fingerprint = None
-    if isinstance(source_of(document), PathSource):
-        size, _, _, modified, *_ = content.snapshot.fingerprint
-        fingerprint = f"{size} bytes, {modified}"
-    return size_of(document, content), fingerprint
+    return file_version(status.st_size, status.st_mtime_ns)
 
 
 async def check_unchanged(entry: JournalEntry, document: Document) -> None:
@@ -310,12 +302,12 @@ class JobJournal:
             self.entry = await entry
         return self.entry
 
-    async def mark_sending(self, document: Document, content: PreparedSource) -> None:
+    async def mark_sending(self, prepared: Prepared) -> None:
         """Record that the document may arrive from now on."""
         if self.journal is not None and self.entry is not None:
             self._is_marked = True
             with self.patience.wait(self.journal):
-                await self.journal.mark_sending(self.entry, *sent_version(document, content))
+                await self.journal.mark_sending(self.entry, *prepared.version)
 
     async def unmark(self) -> None:
         """Record that nothing arrived; an unknown outcome of an earlier run remains."""

@@ -1,7 +1,7 @@
 """What can be uploaded, and how its bytes are read without blocking the event loop.
 
-A :class:`~meeting_async._documents.document.Document` is prepared once per upload, and each attempt
-makes a form of it (``multipart_body``). ``detect`` finds out what a caller passed. A new kind of
+A :class:`~meeting_async._documents.document.Document` is prepared once per upload (``prepared``),
+and each attempt makes a form of it. ``detect`` finds out what a caller passed. A new kind of
 document is a ``Source`` (``source``), as in ``files`` and ``streams``, with a constructor on
 ``Document``.
 """

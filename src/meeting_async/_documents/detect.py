@@ -20,7 +20,6 @@ from meeting_async._documents.files import (
     FileObjectSource,
     OpenFileSource,
     PathSource,
-    shared_file,
 )
 from meeting_async._documents.source import Buffer, BytesSource, Source
 from meeting_async._documents.streams import StreamSource
@@ -198,7 +197,7 @@ def _file_source(file: Any, owner: object) -> Source:
         return StreamSource(file)
     if _is_regular(file):
         return OpenFileSource(file, owner)
-    return FileObjectSource(shared_file(file), owner)
+    return FileObjectSource(file, owner)
 
 
 def _is_regular(file: Any) -> bool:

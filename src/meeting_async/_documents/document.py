@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterable
 from typing import Self
 
-import anyio
 import attrs
 
-from meeting_async._clock import Clock
-from meeting_async._documents.checks import check_link, check_size, check_type
+from meeting_async._documents.checks import check_link
 from meeting_async._documents.detect import (
     Detected,
     HasStream,
@@ -23,18 +20,11 @@ from meeting_async._documents.detect import (
     path_text,
 )
 from meeting_async._documents.files import PathSource
-from meeting_async._documents.multipart_body import MultipartBody
-from meeting_async._documents.source import (
-    Buffer,
-    BytesContent,
-    BytesSource,
-    PreparedSource,
-    Source,
-)
+from meeting_async._documents.source import Buffer, BytesSource, Source
 from meeting_async._documents.streams import StreamSource
-from meeting_async._protocol.multipart import document_form, file_name, link_form, media_type
+from meeting_async._protocol.multipart import file_name, media_type
 from meeting_async._text import link_label, short_repr
-from meeting_async.errors import DocumentEmpty, InvalidInput
+from meeting_async.errors import InvalidInput
 
 
 @attrs.frozen
@@ -224,61 +214,6 @@ def source_of(document: Document) -> Source | None:
     return document._source  # noqa: SLF001 - of this module
 
 
-@asynccontextmanager
-async def prepare(
-    document: Document, *, max_size: int | None, allow_images: bool
-) -> AsyncGenerator[PreparedSource, None]:
-    """Prepare a document for one upload: take a snapshot, check the limits, spool a stream.
-
-    A spool is deleted when the block ends.
-
-    Raises:
-        DocumentError: It cannot be read, or must not be uploaded.
-        ResourceExhausted: This machine has no file descriptor left.
-
-    """
-    source = source_of(document)
-    if source is None:
-        yield BytesContent((document.link or "").encode("ascii"))
-        return
-    async with source.prepare(document.filename, max_size) as content:
-        snapshot = content.snapshot
-        if snapshot.size == 0 and snapshot.start:
-            raise _nothing_left(document.filename, snapshot.start)
-        check_size(document.filename, snapshot.size, max_size)
-        if not allow_images:
-            check_type(document.filename, snapshot.head)
-        yield content
-
-
-def size_of(document: Document, content: PreparedSource) -> int | None:
-    """Bytes of a document; ``None`` for a link."""
-    return content.snapshot.size if document.link is None else None
-
-
-def form_of(
-    document: Document,
-    content: PreparedSource,
-    boundary: str,
-    progress: Callable[[int], None] | None = None,
-    before_end: Callable[[], Awaitable[None]] | None = None,
-    now: Clock = anyio.current_time,
-) -> MultipartBody:
-    """Make the form of one attempt; close it at the attempt's end.
-
-    ``progress`` is called after each chunk with the bytes of the document that were sent.
-    ``before_end`` is awaited after the document's last byte, before the closing boundary. The
-    document is opened when the form is first read.
-    """
-    name = document.filename
-    if document.link is not None:
-        plan = link_form(document.link, boundary=boundary)
-    else:
-        kind = document.content_type or _media_type(name, None)
-        plan = document_form(name, kind, content.snapshot.size, boundary=boundary)
-    return MultipartBody(plan, name, content.open, progress, before_end, now)
-
-
 _MEDIA_TYPES = {
     "doc": "application/msword",
     "docx": "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
@@ -317,9 +252,3 @@ def _declared(source: Source, size: int, replayable: bool) -> Source:
         problem = "is for streams, and this is a file that can seek"
         raise InvalidInput("size", short_repr(size), problem, "use Document.from_file")
     return attrs.evolve(source, size=size, replayable=replayable)
-
-
-def _nothing_left(name: str, start: int) -> DocumentEmpty:
-    error = DocumentEmpty(name)
-    error.add_note(f"The file stands at byte {start:,}, its end: seek(0) to upload all of it.")
-    return error

@@ -1,4 +1,8 @@
-"""Regular files, by path or opened by the caller, and other open files that can seek.
+"""Files that can be read at any offset: by path, opened by the caller, and other file objects.
+
+A snapshot is taken once. The file is opened for each attempt, and compared with the snapshot before
+and after it is read. A file of up to 256 KiB is opened, read, checked and closed in one call of a
+thread, because such a call costs more than all of that.
 
 A regular file is read through its own descriptor, which does not move the caller's position. It is
 closed with its last reference: when the attempt ends, or when an abandoned thread returns. Any
@@ -8,19 +12,186 @@ each read. So every attempt begins at the same position, and the caller's file i
 
 from __future__ import annotations
 
+import abc
 import io
 import os
 import stat
 import threading
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
+from functools import partial
 from typing import BinaryIO
 
 import attrs
 
-from meeting_async._documents.file_content import FileSource, OpenedFile
-from meeting_async._documents.source import as_view
+from meeting_async._documents.checks import HEAD_BYTES
+from meeting_async._documents.source import (
+    BytesReader,
+    Content,
+    Reader,
+    Snapshot,
+    as_view,
+    unreadable,
+)
+from meeting_async._threads import in_thread
+from meeting_async.errors import DocumentChanged, MeetingError
+
+WHOLE_BYTES = 256 * 1024
+"""Largest file that is read in one call of a thread."""
+
+
+class OpenedFile(abc.ABC):
+    """A file that is open for one attempt. All but ``read_nowait`` and ``close`` run in threads."""
+
+    start = 0
+    """Offset at which the document begins."""
+
+    @abc.abstractmethod
+    def fingerprints(self) -> Iterator[tuple[int, ...]]:
+        """Yield the state of the open file, then the state of what has its path now, if any.
+
+        A state is the offset of the end, then device, inode and times, as far as known.
+        """
+
+    @abc.abstractmethod
+    def read(self, limit: int, offset: int, /) -> bytes:
+        """Return up to ``limit`` bytes; ``b""`` only at the end."""
+
+    def read_nowait(self, limit: int, offset: int, /) -> bytes | None:
+        """Return bytes if that is sure not to block, else ``None``."""
+        return None
+
+    def close(self) -> None:  # noqa: B027 - the caller's file stays open
+        """Close it, after a read that is running in a thread."""
+
+    def read_all(self, offset: int, size: int) -> bytes:
+        """Return ``size`` bytes, or as many as there are."""
+        parts, end = [], offset + size
+        while offset < end and (part := self.read(end - offset, offset)):
+            parts.append(part)
+            offset += len(part)
+        return b"".join(parts)
+
+
+class FileSource(abc.ABC):
+    """A file that can be opened again for each attempt."""
+
+    @abc.abstractmethod
+    def open(self) -> OpenedFile:
+        """Open the file, in a thread."""
+
+    def label(self, name: str) -> str:
+        """Return what errors call the file."""
+        return name
+
+    @asynccontextmanager
+    async def prepare(self, name: str, max_size: int | None) -> AsyncGenerator[Content, None]:
+        """Take the snapshot; the file is closed after that."""
+        label = self.label(name)
+        yield _FileContent(self, label, await in_thread(partial(_snapshot, self, label)))
+
+
+def _snapshot(source: FileSource, label: str) -> Snapshot:
+    with _errors_of(label), closing(source.open()) as opened:
+        fingerprint = next(opened.fingerprints())
+        size = max(0, fingerprint[0] - opened.start)
+        head = opened.read_all(opened.start, min(size, HEAD_BYTES))
+        if not fingerprint[0] and opened.read(1, 0):  # in /proc, for example
+            raise OSError("it has content, but no size: copy it to a file on disk")
+        return Snapshot(size, head, fingerprint, opened.start)
+
+
+@attrs.frozen(eq=False)
+class _FileContent:
+    source: FileSource
+    label: str
+    snapshot: Snapshot
+    is_consumed = False
+
+    async def open(self) -> Reader:
+        """Open the file, if it still matches the snapshot."""
+        return await in_thread(self._open)
+
+    def _open(self) -> Reader:
+        with _errors_of(self.label, again=True), ExitStack() as stack:
+            opened = stack.enter_context(closing(self.source.open()))
+            self.check(opened)
+            if self.snapshot.size > WHOLE_BYTES:
+                stack.pop_all()
+                return _FileReader(self, opened)
+            data = opened.read_all(self.snapshot.start, self.snapshot.size)
+            self.check(opened)
+            return BytesReader(data)
+
+    def check(self, opened: OpenedFile) -> None:
+        """Raise :class:`DocumentChanged` if the file does not match the snapshot."""
+        for fingerprint in opened.fingerprints():
+            if fingerprint != self.snapshot.fingerprint:
+                raise DocumentChanged(self.label, _difference(self.snapshot, fingerprint))
+
+
+def _difference(snapshot: Snapshot, found: tuple[int, ...]) -> str:
+    if found[1:3] != snapshot.fingerprint[1:3]:
+        return "another file has its place"
+    if found[0] == snapshot.fingerprint[0]:
+        return "it was written to"
+    size = max(0, found[0] - snapshot.start)
+    return f"it has {size:,} bytes instead of {snapshot.size:,}"
+
+
+@attrs.define(eq=False)
+class _FileReader(Reader):
+    """Reads a large file: directly if that cannot block, otherwise in threads.
+
+    It does not read ahead, because the operating system does.
+    """
+
+    _content: _FileContent
+    _opened: OpenedFile
+    _offset: int = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._offset = self._content.snapshot.start
+
+    async def read(self, limit: int, /) -> bytes:
+        data = self._opened.read_nowait(limit, self._offset)
+        if data is None:
+            data = await in_thread(partial(self._read, limit, self._offset))
+        self._offset += len(data)
+        return data
+
+    async def finish(self) -> None:
+        await in_thread(self._finish)
+
+    def close(self) -> None:
+        """Close the file; a thread that reads it keeps it open."""
+        self._opened.close()
+
+    def _read(self, limit: int, offset: int) -> bytes:
+        with _errors_of(self._content.label):
+            return self._opened.read(limit, offset)
+
+    def _finish(self) -> None:
+        with _errors_of(self._content.label, again=True):
+            self._content.check(self._opened)
+        self._opened.close()
+
+
+@contextmanager
+def _errors_of(label: str, *, again: bool = False) -> Iterator[None]:
+    """Raise our errors for those of a file; ``again``: it was readable before."""
+    try:
+        yield
+    except MeetingError:
+        raise
+    except Exception as error:
+        if again and isinstance(error, FileNotFoundError | NotADirectoryError):
+            raise DocumentChanged(label, "it is gone") from error
+        raise unreadable(label, error) from error
+
+
+# --- regular files -------------------------------------------------------------------------------
 
 
 @attrs.frozen
@@ -57,6 +228,11 @@ class OpenFileSource(FileSource):
         if self.file.writable():
             self.file.flush()
         return _RegularFile(_checked(os.dup(self.file.fileno())), start=self.file.tell())
+
+
+def file_version(size: int, modified: int) -> str:
+    """Return what tells a journal whether a file is still the same; ``modified``: nanoseconds."""
+    return f"{size} bytes, {modified}"
 
 
 class _Descriptor:
@@ -157,7 +333,7 @@ def _check_regular(status: os.stat_result) -> None:
 
 
 @attrs.define(eq=False)
-class SharedFile:
+class _SharedFile:
     """A file object, and the lock that all uploads of it share."""
 
     file: BinaryIO
@@ -174,24 +350,24 @@ class SharedFile:
                 self.file.seek(position)
 
 
-_shared: weakref.WeakValueDictionary[int, SharedFile] = weakref.WeakValueDictionary()
+_shared: weakref.WeakValueDictionary[int, _SharedFile] = weakref.WeakValueDictionary()
 _shared_lock = threading.Lock()
 
 
-def shared_file(file: BinaryIO) -> SharedFile:
-    """Return the one :class:`SharedFile` of a file object, which need not be hashable.
+def _share(file: BinaryIO) -> _SharedFile:
+    """Return the one :class:`_SharedFile` of a file object, which need not be hashable.
 
     It keeps the file alive, so its ``id`` cannot become that of another object meanwhile.
     """
     with _shared_lock:
-        return _shared.setdefault(id(file), SharedFile(file))
+        return _shared.setdefault(id(file), _SharedFile(file))
 
 
 @attrs.frozen(eq=False)
 class FileObjectSource(FileSource):
     """An open file with synchronous methods: the rest of it, from its current position."""
 
-    shared: SharedFile
+    shared: _SharedFile = attrs.field(converter=_share)
     owner: object
     """The object that holds the file; some close it when they are collected."""
 
@@ -203,7 +379,7 @@ class FileObjectSource(FileSource):
 
 @attrs.frozen(eq=False)
 class _FileObject(OpenedFile):
-    _shared: SharedFile
+    _shared: _SharedFile
     start: int
 
     def fingerprints(self) -> Iterator[tuple[int, ...]]:

@@ -1,4 +1,4 @@
-"""The protocol of all sources, and the simplest one: bytes in memory.
+"""What a source of bytes must do, and the simplest one: bytes in memory.
 
 A source is prepared once per upload: a snapshot is taken, and a stream is spooled until the upload
 ends. Each attempt opens the content again, so that no file is open while the upload waits.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import errno
+import io
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Protocol
 
@@ -51,24 +52,28 @@ class Reader(abc.ABC):
         """Release what is open."""
 
 
-class PreparedSource(abc.ABC):
+class Content(Protocol):
     """The bytes of a document during one upload."""
 
-    snapshot: Snapshot
-    is_consumed: bool = False
-    """Whether the bytes were read and cannot be read again."""
+    @property
+    def snapshot(self) -> Snapshot:
+        """State of the document when the upload began."""
+        ...
 
-    @abc.abstractmethod
+    @property
+    def is_consumed(self) -> bool:
+        """Whether the bytes were read and cannot be read again."""
+        ...
+
     async def open(self) -> Reader:
         """Open the content for one attempt."""
+        ...
 
 
 class Source(Protocol):
     """Where the bytes of a document come from."""
 
-    def prepare(
-        self, name: str, max_size: int | None
-    ) -> AbstractAsyncContextManager[PreparedSource]:
+    def prepare(self, name: str, max_size: int | None) -> AbstractAsyncContextManager[Content]:
         """Prepare the content for one upload.
 
         ``name`` is for errors. At most ``max_size`` bytes of a stream are read.
@@ -78,41 +83,34 @@ class Source(Protocol):
 
 @attrs.frozen
 class BytesSource:
-    """A document in memory."""
+    """A document in memory. It is its own :class:`Content`."""
 
     data: bytes = attrs.field(repr=lambda data: f"{len(data)} bytes")
+    is_consumed = False
 
-    def prepare(
-        self, name: str, max_size: int | None
-    ) -> AbstractAsyncContextManager[PreparedSource]:
+    @property
+    def snapshot(self) -> Snapshot:
+        """Bytes do not change."""
+        return Snapshot(len(self.data), self.data[:HEAD_BYTES])
+
+    def prepare(self, name: str, max_size: int | None) -> AbstractAsyncContextManager[Content]:
         """Bytes are always ready."""
-        return nullcontext(BytesContent(self.data))
-
-
-class BytesContent(PreparedSource):
-    """Bytes during one upload."""
-
-    def __init__(self, data: bytes) -> None:
-        self.snapshot = Snapshot(len(data), data[:HEAD_BYTES])
-        self._data = data
+        return nullcontext(self)
 
     async def open(self) -> Reader:
         """Read from the start."""
-        return BytesReader(self._data)
+        return BytesReader(self.data)
 
 
 class BytesReader(Reader):
     """Reads bytes in memory."""
 
     def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._offset = 0
+        self._file = io.BytesIO(data)
 
     async def read(self, limit: int, /) -> bytes:
         """Return the next bytes."""
-        chunk = self._data[self._offset : self._offset + limit]
-        self._offset += len(chunk)
-        return chunk
+        return self._file.read(limit)
 
 
 # --- errors --------------------------------------------------------------------------------------

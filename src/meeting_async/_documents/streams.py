@@ -14,10 +14,10 @@ import os
 import tempfile
 import threading
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio.lowlevel
 import attrs
@@ -26,7 +26,7 @@ from meeting_async._documents.checks import check_size
 from meeting_async._documents.files import PathSource
 from meeting_async._documents.source import (
     BytesSource,
-    PreparedSource,
+    Content,
     Reader,
     Snapshot,
     Source,
@@ -41,6 +41,8 @@ from meeting_async.errors import (
     DocumentTooLarge,
     DocumentUnreadable,
 )
+
+T = TypeVar("T")
 
 PIECE_BYTES = 256 * 1024
 """Most bytes that are read from a stream at once; about as many are written at once."""
@@ -68,9 +70,7 @@ class StreamSource:
     """Whether it is spooled, so that retries are possible."""
 
     @asynccontextmanager
-    async def prepare(
-        self, name: str, max_size: int | None
-    ) -> AsyncGenerator[PreparedSource, None]:
+    async def prepare(self, name: str, max_size: int | None) -> AsyncGenerator[Content, None]:
         """Spool the stream if it is replayable; at the end close it and delete the spool.
 
         Raises:
@@ -80,29 +80,21 @@ class StreamSource:
         if not _claim(self.stream):
             reason = "the stream was already used for an upload; make a new one for each upload, "
             raise DocumentUnreadable(name, reason + "or pass a path or bytes")
-        pieces = _pieces(name, self.stream)
+        pieces = _pieces(name, self.stream, self.size)
         try:
             if self.size is not None:
                 check_size(name, self.size, max_size)
             if self.size is not None and not self.replayable:
-                yield _OnceContent(name, pieces, self.size)
+                yield _Passed(name, pieces, Snapshot(self.size))
                 return
             async with (
-                _spooled(name, pieces, self.size, max_size) as source,
+                _spooled(name, pieces, max_size) as source,
                 source.prepare(name, None) as content,
             ):
                 yield content
         finally:
             await pieces.aclose()
             await _close(name, self.stream)  # if the first piece was never asked for
-
-
-def _longer(name: str, size: int) -> DocumentChanged:
-    return DocumentChanged(name, f"it has more than the declared {size:,} bytes")
-
-
-def _shorter(name: str, got: int, size: int) -> DocumentChanged:
-    return DocumentChanged(name, f"it ended after {got:,} of the declared {size:,} bytes")
 
 
 # --- a stream is used once -----------------------------------------------------------------------
@@ -131,37 +123,29 @@ def _claim(stream: object) -> bool:
 # --- sent as it comes ----------------------------------------------------------------------------
 
 
-class _OnceContent(PreparedSource, Reader):
-    """A stream of declared size that is not spooled, for one attempt."""
+@attrs.define(eq=False)
+class _Passed(Reader):
+    """A stream of declared size that is not spooled. It is its own reader, for one attempt."""
 
-    def __init__(self, name: str, pieces: AsyncIterator[memoryview], size: int) -> None:
-        self.snapshot = Snapshot(size)
-        self._name = name
-        self._pieces = pieces
-        self._left = size
+    name: str
+    pieces: AsyncIterator[memoryview]
+    snapshot: Snapshot
+    is_consumed: bool = False
 
     async def open(self) -> Reader:
         """Read the stream, the first time."""
         if self.is_consumed:
-            raise DocumentUnreadable(self._name, "the stream was already read by an attempt")
+            raise DocumentUnreadable(self.name, "the stream was already read by an attempt")
         self.is_consumed = True
         return self
 
     async def read(self, limit: int, /) -> bytes:
         """Return the next piece, whatever its size."""
-        piece = bytes(await anext(self._pieces, b""))
-        if not piece:
-            size = self.snapshot.size
-            raise _shorter(self._name, size - self._left, size)
-        self._left -= len(piece)
-        if self._left < 0:
-            raise _longer(self._name, self.snapshot.size)
-        return piece
+        return bytes(await anext(self.pieces, b""))
 
     async def finish(self) -> None:
-        """Check that nothing is left."""
-        if await anext(self._pieces, b""):
-            raise _longer(self._name, self.snapshot.size)
+        """Let the stream end, or raise if it is longer than declared."""
+        await anext(self.pieces, None)
 
 
 # --- spooled -------------------------------------------------------------------------------------
@@ -169,7 +153,7 @@ class _OnceContent(PreparedSource, Reader):
 
 @asynccontextmanager
 async def _spooled(
-    name: str, pieces: AsyncIterator[memoryview], declared: int | None, max_size: int | None
+    name: str, pieces: AsyncIterator[memoryview], max_size: int | None
 ) -> AsyncGenerator[Source, None]:
     """Read a stream to its end into a spool, which is deleted when the block ends."""
     size, memory = 0, bytearray()
@@ -177,24 +161,20 @@ async def _spooled(
     try:
         async for piece in pieces:
             size += len(piece)
-            _check_progress(name, size, declared, max_size)
+            if max_size is not None and size > max_size:
+                raise _too_large(name, size, max_size)
             memory += piece
             del piece  # the frame lives as long as the upload
             if file is None and len(memory) > MEMORY_BYTES:
-                with _writing(name):
-                    file = await in_thread(TemporaryFile)
+                file = await _on_disk(name, TemporaryFile)
             if file is not None and len(memory) > PIECE_BYTES:
-                with _writing(name):
-                    await in_thread(partial(file.append, memory))
+                await _on_disk(name, partial(file.append, memory))
                 memory = bytearray()
-        if declared is not None and size < declared:
-            raise _shorter(name, size, declared)
         if file is None:
             data, memory = bytes(memory), bytearray()
             yield BytesSource(data)
         else:
-            with _writing(name):
-                await in_thread(partial(file.append, memory))
+            await _on_disk(name, partial(file.append, memory))
             yield PathSource(file.path, name)
     finally:
         if file is not None:
@@ -202,19 +182,15 @@ async def _spooled(
                 await in_thread(file.delete)
 
 
-def _check_progress(name: str, size: int, declared: int | None, max_size: int | None) -> None:
-    if declared is not None and size > declared:
-        raise _longer(name, declared)
-    if max_size is not None and size > max_size:
-        error = DocumentTooLarge(name, size, max_size)
-        error.add_note("The stream was not read any further; it may be larger still.")
-        raise error
+def _too_large(name: str, size: int, max_size: int) -> DocumentTooLarge:
+    error = DocumentTooLarge(name, size, max_size)
+    error.add_note("The stream was not read any further; it may be larger still.")
+    return error
 
 
-@contextmanager
-def _writing(name: str) -> Iterator[None]:
+async def _on_disk(name: str, function: Callable[[], T]) -> T:
     try:
-        yield
+        return await in_thread(function)
     except OSError as error:
         failure = unreadable(name, error)
         failure.add_note("It could not be written to a temporary file.")
@@ -254,13 +230,14 @@ def _remove(path: str, process: int) -> None:
 # --- what comes out of a stream ------------------------------------------------------------------
 
 
-async def _pieces(name: str, stream: Any) -> AsyncGenerator[memoryview, None]:
-    """Yield the bytes of a stream in pieces, without copies of larger items.
+async def _pieces(name: str, stream: Any, declared: int | None) -> AsyncGenerator[memoryview, None]:
+    """Yield the bytes of a stream in pieces, ``declared`` bytes in all if that is given.
 
-    A piece is valid until the next one is requested: a producer may reuse its buffer.
+    Larger items are not copied. A piece is valid until the next one is requested: a producer may
+    reuse its buffer.
     """
     items: AsyncIterator[object] | None = None
-    count = 0
+    count = size = 0
     try:
         items = _read_items(stream.read) if _has_read(stream) else aiter(stream)
         async for item in items:
@@ -268,14 +245,27 @@ async def _pieces(name: str, stream: Any) -> AsyncGenerator[memoryview, None]:
             if count % _CHECKPOINT_ITEMS == 0:
                 await anyio.lowlevel.checkpoint()
             view = as_view(item)
+            size += len(view)
+            _check_declared(name, size, declared)
             for start in range(0, len(view), PIECE_BYTES):
                 yield view[start : start + PIECE_BYTES]
+        _check_declared(name, size, declared, has_ended=True)
     except DocumentError:
         raise
     except Exception as error:  # whatever somebody's stream raises
         raise unreadable(name, error) from error
     finally:
         await _close(name, items)
+
+
+def _check_declared(name: str, size: int, declared: int | None, *, has_ended: bool = False) -> None:
+    if declared is None:
+        return
+    if size > declared:
+        raise DocumentChanged(name, f"it has more than the declared {declared:,} bytes")
+    if has_ended and size < declared:
+        change = f"it ended after {size:,} of the declared {declared:,} bytes"
+        raise DocumentChanged(name, change)
 
 
 def _has_read(stream: object) -> bool:

@@ -19,10 +19,10 @@ import attrs
 from meeting_async._batch.deliver import DeliveryHooks, JobRun, deliver
 from meeting_async._batch.failures import is_stray
 from meeting_async._batch.jobs import UploadOutcome
-from meeting_async._batch.journal import State, sent_version
+from meeting_async._batch.journal import State
 from meeting_async._delivery.retry import RetryState, Wait
 from meeting_async._documents.document import Document
-from meeting_async._documents.source import PreparedSource
+from meeting_async._documents.prepared import Prepared
 from meeting_async._log import logger
 from meeting_async._models import Attempt, Verdict
 from meeting_async.errors import JournalError, MeetingError, UploadOutcomeUnknown, UploadPutBack
@@ -191,9 +191,9 @@ class QueuedRun(DeliveryHooks):
         )
         raise self._put_back
 
-    async def before_closing_boundary(self, document: Document, content: PreparedSource) -> None:
+    async def before_closing_boundary(self, prepared: Prepared) -> None:
         """Record durably that the closing boundary is about to be sent."""
-        if not await self.table.mark_sending(self.row, *sent_version(document, content)):
+        if not await self.table.mark_sending(self.row, *prepared.version):
             raise unusable("says that another worker has taken over", TakenOver)
 
     # --- the record of the job -------------------------------------------------------------------
