@@ -205,9 +205,7 @@ async def _check_before_reading(run: JobRun, hooks: UploadHooks) -> None:
             await _wait_until_active(run, hooks, error, run.began)
 
 
-async def _wait_until_active(
-    run: JobRun, hooks: UploadHooks, error: Absent, since: float
-) -> None:
+async def _wait_until_active(run: JobRun, hooks: UploadHooks, error: Absent, since: float) -> None:
     """Wait, without a permit, until the room is active; otherwise raise ``error``."""
     wait_active, room_id = run.limits.wait_active, run.job.room_id
     if wait_active is None:

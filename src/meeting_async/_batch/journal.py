@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import AsyncGenerator, Awaitable, Generator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Generator
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
@@ -84,13 +84,6 @@ class Journal(Protocol):
         """
         ...
 
-    async def load(self, seconds: float) -> Mapping[str, float]:
-        """Return the rooms to which a document of unknown outcome was sent in the last ``seconds``.
-
-        The values are seconds since then.
-        """
-        ...
-
     def register(self, job: JournalJob) -> Awaitable[JournalEntry]:
         """Find the entry of a job, or make one; called in the order of the input.
 
@@ -121,7 +114,7 @@ def is_journal(value: object) -> bool:
     return all(callable(getattr(value, name, None)) for name in _METHODS)
 
 
-_METHODS = ("opened", "load", "register", "mark_sending", "record")
+_METHODS = ("opened", "register", "mark_sending", "record")
 
 
 # --- what a job is recognised by -----------------------------------------------------------------

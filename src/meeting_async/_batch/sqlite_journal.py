@@ -7,7 +7,7 @@ import os
 import sqlite3
 import stat
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -63,12 +63,6 @@ class SqliteJournal:
         finally:
             self._writer = None
 
-    async def load(self, seconds: float) -> Mapping[str, float]:
-        """Return the rooms in doubt; see :meth:`Journal.load`."""
-        now = self._now()
-        found: list[tuple[str, float]] = await self._submit(_Load(now - seconds))
-        return {room: max(0.0, now - sent_at) for room, sent_at in found}
-
     def register(self, job: JournalJob) -> Awaitable[JournalEntry]:
         """Find or make the entry of a job; see :meth:`Journal.register`."""
         return self._submit(_Register(job, self._now()))
@@ -104,10 +98,6 @@ class _Update(NamedTuple):
     reason: str | None = None
     size: int | None = None
     fingerprint: str | None = None
-
-
-class _Load(NamedTuple):
-    since: float
 
 
 @contextmanager
@@ -159,7 +149,7 @@ class _Run:
                 write.error = journal_error(self._name, error)
 
     def _write(self, writes: Sequence[Write]) -> None:
-        steps = ((_Register, self._register), (_Update, self._update), (_Load, self._load))
+        steps = ((_Register, self._register), (_Update, self._update))
         for kind, step in steps:
             share = [write for write in writes if type(write.request) is kind]
             try:
@@ -202,10 +192,6 @@ class _Run:
             with suppress(sqlite3.Error):  # a disk that is full may have ended it already
                 execute("ROLLBACK")
             raise
-
-    def _load(self, writes: list[Write]) -> None:
-        for write in writes:
-            write.result = self._connection.execute(_IN_DOUBT, write.request).fetchall()
 
     def _check_files(self, *, are_unchanged: bool = False) -> None:
         """Check that the files are those that were opened; otherwise entries would be lost.
@@ -371,7 +357,3 @@ _UPDATE = """
         fingerprint = CASE :state WHEN 'sent' THEN :fingerprint ELSE fingerprint END,
         sent_at = CASE :state WHEN 'sent' THEN :now ELSE sent_at END
     WHERE id = :id"""
-
-_IN_DOUBT = """
-    SELECT room_id, max(sent_at) FROM jobs
-    WHERE state IN ('sent', 'unknown') AND sent_at > ? GROUP BY room_id"""

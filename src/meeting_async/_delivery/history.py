@@ -235,9 +235,7 @@ _STORED = [field.name for field in attrs.fields(Step) if field.name not in {"ans
 
 
 def stored(steps: Iterable[Step], now: float) -> list[dict[str, Any]]:
-    """Return steps for JSON, with ages instead of times: the time until they are read is not
-    counted.
-    """
+    """Return steps for JSON, with ages instead of times: the time until then does not count."""
     shifted = (attrs.evolve(one, began=one.began - now, ended=one.ended - now) for one in steps)
     return [{name: getattr(one, name) for name in _STORED} for one in shifted]
 

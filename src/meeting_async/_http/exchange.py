@@ -100,7 +100,7 @@ class Exchange:
             response = self._response
         found = tuple(response.headers.raw_items())
         content, early = bytes(self._content), self._is_early
-        return Reply(response.status_code, found, content, early=early, reused=reused)
+        return Reply(response.status_code, found, content, early=early)
 
     # --- sending ---------------------------------------------------------------------------------
 

@@ -11,16 +11,18 @@ import json
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import anyio
 import attrs
 
-from meeting_async._batch.deliver import DeliveryHooks, JobRun, deliver
+from meeting_async._batch.deliver import JobRun, deliver
 from meeting_async._batch.failures import is_stray
 from meeting_async._batch.jobs import UploadOutcome
 from meeting_async._batch.journal import State
-from meeting_async._delivery.retry import RetryState, Wait
+from meeting_async._delivery.decide import Reason
+from meeting_async._delivery.history import loaded, stored
+from meeting_async._delivery.upload import UploadHooks
 from meeting_async._documents.document import Document
 from meeting_async._documents.prepared import Prepared
 from meeting_async._log import logger
@@ -62,7 +64,7 @@ async def persistently(ask: Callable[[], Awaitable[T]], seconds: float) -> T:
 
 
 @attrs.define(eq=False)
-class QueuedRun(DeliveryHooks):
+class QueuedRun(UploadHooks):
     """A claimed upload. Await :meth:`run` once."""
 
     upload: JobRun
@@ -83,15 +85,19 @@ class QueuedRun(DeliveryHooks):
     """Whether the next run has all attempts of the retry policy again."""
     _unreadable: int = attrs.field(init=False)
     """How often the document was put back because it could not be read."""
-    _state: RetryState | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._unreadable = int((self.row.retry or {}).get("unreadable") or 0)
+        history, row = self.upload.history, self.row
+        retry = row.retry or {}
+        self._unreadable = int(retry.get("unreadable") or 0)
+        history.attempts.extend(row.attempts)
+        history.steps.extend(loaded(retry.get("steps") or (), anyio.current_time()))
+        history.was_sent = row.state in {"sent", "unknown"}
 
     @property
     def attempts(self) -> list[Attempt]:
         """The attempts of this run."""
-        return self.upload.log.attempts[len(self.row.attempts) :]
+        return self.upload.history.attempts[len(self.row.attempts) :]
 
     async def run(self) -> UploadOutcome | None:
         """Upload, and record the outcome; ``None``: another worker has taken over.
@@ -131,13 +137,13 @@ class QueuedRun(DeliveryHooks):
             raise DocumentNotFound(told(error)) from error
 
     def _failed(self, error: Exception) -> UploadOutcome:
-        log = self.upload.log
-        self.error = last_error(error, log.attempts)
+        history = self.upload.history
+        self.error = last_error(error, history.attempts)
         resends = self.upload.options.delivery == "at_least_once"
         if isinstance(error, UploadPutBack):
             self._put_back = error
-        elif self._put_back is None and log.answer is None:  # the wait that ended the run counts
-            is_certain = log.unknown_since is None
+        elif self._put_back is None and history.answer is None:  # else the wait counts
+            is_certain = history.unknown_since is None
             self._put_back = self._later(self.error) if is_certain or resends else None
         if isinstance(error, DocumentNotFound) and isinstance(error.__cause__, Exception):
             error = error.__cause__
@@ -162,38 +168,26 @@ class QueuedRun(DeliveryHooks):
 
     def _cut_off(self) -> UploadOutcome:
         """Put the upload back, unless it may have arrived or is given up."""
-        log = self.upload.log
-        if log.unknown_since is None and log.answer is None and not self.must_end():
+        history = self.upload.history
+        if history.unknown_since is None and history.answer is None and not self.must_end():
             self._put_back = UploadPutBack(0.0, "its worker was stopped")
         return self.upload.cut_off()
 
-    # --- hooks of the delivery -------------------------------------------------------------------
+    # --- around an attempt -----------------------------------------------------------------------
 
-    def begin(self, state: RetryState) -> None:
-        """Go on with the counters of the run before."""
-        self._state = state
-        if self.row.retry is not None:
-            state.restore(self.row.retry, anyio.current_time())
-
-    async def before_wait(self, wait: Wait, *, may_have_arrived: bool) -> None:
+    def waiting(self, reason: Reason, seconds: float | None) -> NoReturn:
         """End the run instead of waiting."""
-        call, last = self.upload.call, self.upload.log.attempts[-1:]
-        self._is_away = any(
-            attempt.verdict in {Verdict.NEVER_SENT, Verdict.THROTTLED} for attempt in last
-        )
-        self._put_back = UploadPutBack(wait.seconds, call.phase if call else "")
+        call, last = self.upload.call, self.upload.history.attempts[-1:]
+        if reason != "queue":
+            away = {Verdict.NEVER_SENT, Verdict.THROTTLED}
+            self._is_away = reason == "retry" and any(one.verdict in away for one in last)
+        pause = NEIGHBOUR_SECONDS if seconds is None else seconds
+        self._put_back = UploadPutBack(pause, call.phase if call else "")
         raise self._put_back
 
-    async def before_queue(self) -> None:
-        """End the run instead of waiting."""
-        self._put_back = UploadPutBack(
-            NEIGHBOUR_SECONDS, "waiting behind another upload of this application"
-        )
-        raise self._put_back
-
-    async def before_closing_boundary(self, prepared: Prepared) -> None:
+    async def may_arrive(self, document: Prepared) -> None:
         """Record durably that the closing boundary is about to be sent."""
-        if not await self.table.mark_sending(self.row, *prepared.version):
+        if not await self.table.mark_sending(self.row, *document.version):
             raise unusable("says that another worker has taken over", TakenOver)
 
     # --- the record of the job -------------------------------------------------------------------
@@ -218,25 +212,22 @@ class QueuedRun(DeliveryHooks):
 
     async def _release(self) -> bool:
         """Record that the run has no outcome; ``False``: another worker has taken over."""
-        log, row = self.upload.log, self.row
-        if log.unknown_since is not None:
+        history, row = self.upload.history, self.row
+        if history.unknown_since is not None:
             state: State = "sent"
         else:
             state = row.state if row.state in {"sent", "unknown"} else "ready"
         pause = self._put_back.seconds if self._put_back else 0.0
-        state_now = anyio.current_time() + pause
-        retry = self._state.saved(state_now) if self._state else dict(row.retry or {})
-        retry["unreadable"] = float(self._unreadable)
-        if self._starts_over:
-            for counter in ("failures", "unconnected", "interruptions", "outage_age"):
-                retry.pop(counter, None)
+        # One that starts over has all attempts of the retry policy again.
+        steps = [] if self._starts_over else stored(history.steps, anyio.current_time() + pause)
+        retry = {"unreadable": self._unreadable, "steps": steps}
         release = partial(
             self.table.release,
             row,
             state=state,
             is_away=self._is_away,
             reason=self._put_back.reason if self._put_back else None,
-            attempts=packed(log.attempts),
+            attempts=packed(history.attempts),
             retry=json.dumps(retry),
         )
         return await _until_recorded(release, CLAIM_SECONDS)

@@ -57,8 +57,6 @@ DO $$ BEGIN
             WHEN 'meeting_async:upload' THEN (job.args ->> 'upload_id')::bigint END;
     END IF;
 END $$;
-CREATE INDEX IF NOT EXISTS meeting_async_uploads_doubt ON meeting_async_uploads (server, room_id)
-    WHERE state IN ('sent', 'unknown');
 CREATE INDEX IF NOT EXISTS meeting_async_uploads_waiting
     ON meeting_async_uploads (server, room_id, (id + 0)) WHERE state = 'ready' AND job_id IS NULL;
 CREATE INDEX IF NOT EXISTS meeting_async_uploads_open ON meeting_async_uploads (job_id)
@@ -70,7 +68,7 @@ CREATE INDEX IF NOT EXISTS meeting_async_uploads_recoveries ON procrastinate_job
 COMMENT ON TABLE meeting_async_uploads IS 'meeting-async, version 2';
 """
 """The table, and two indexes on the jobs of procrastinate. ``state`` is that of a journal;
-``troubled_at`` is since when the server was not reached; ``retry`` keeps the counters of an upload
+``troubled_at`` is since when the server was not reached; ``retry`` keeps the history of an upload
 that waits; ``identity`` tells the uploads of a batch apart."""
 
 ONE_AT_A_TIME = "SELECT pg_advisory_xact_lock(hashtext('meeting_async_uploads'))"
@@ -138,7 +136,7 @@ WAITING_ROOMS = """
 # --- a run ---------------------------------------------------------------------------------------
 
 CLAIM = """
-    UPDATE meeting_async_uploads AS mine
+    UPDATE meeting_async_uploads
     SET run = %(run)s, is_running = true, changed_at = now(),
         started_at = coalesce(started_at, now())
     WHERE id = %(id)s AND server = %(server)s AND state <> 'accepted' AND job_id = %(job_id)s
@@ -150,11 +148,7 @@ CLAIM = """
         fingerprint, attempts, retry, deferred_at, started_at, changed_at,
         extract(epoch FROM now() - started_at)::float8 AS started_ago,
         extract(epoch FROM now() - sent_at)::float8 AS sent_ago,
-        extract(epoch FROM now() - troubled_at)::float8 AS troubled_ago,
-        (SELECT extract(epoch FROM now() - max(sent_at))::float8 FROM meeting_async_uploads AS other
-         WHERE other.server = mine.server AND other.room_id = mine.room_id
-            AND other.state IN ('sent', 'unknown')
-            AND other.sent_at > now() - %(window)s * interval '1 second') AS doubt_ago"""
+        extract(epoch FROM now() - troubled_at)::float8 AS troubled_ago"""
 
 FIND = "SELECT state, server, job_id, is_running FROM meeting_async_uploads WHERE id = %(id)s"
 

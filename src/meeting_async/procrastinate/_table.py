@@ -67,13 +67,11 @@ class Row:
     reason: str | None = None
     """Text of the error."""
     attempts: tuple[Attempt, ...] = attrs.field(default=(), converter=_attempts)
-    retry: Mapping[str, float] | None = attrs.field(default=None, converter=_loaded)
+    retry: Mapping[str, Any] | None = attrs.field(default=None, converter=_loaded)
     started_ago: float = 0.0
     sent_ago: float | None = None
     troubled_ago: float | None = None
     """Seconds since the server was first not reached; ``None``: it was reached the last time."""
-    doubt_ago: float | None = None
-    """Seconds since a document was sent whose outcome is unknown, and which may hold the room."""
     deferred_at: datetime
     started_at: datetime | None
     """When it was first claimed."""
@@ -213,9 +211,9 @@ class Table:
 
     # --- a run -----------------------------------------------------------------------------------
 
-    async def claim(self, upload_id: int, job_id: int, run: int, window: float) -> Row | None:
+    async def claim(self, upload_id: int, job_id: int, run: int) -> Row | None:
         """Begin a run; ``None``: there is nothing to send, or the job has another run by now."""
-        found = await self._query(sql.CLAIM, id=upload_id, job_id=job_id, run=run, window=window)
+        found = await self._query(sql.CLAIM, id=upload_id, job_id=job_id, run=run)
         return Row(**found[0]) if found else None
 
     async def find(self, upload_id: int) -> Mapping[str, Any] | None:

@@ -101,10 +101,8 @@ class UploadWorker:
         server, _, room_id = (context.job.lock or "").partition(" ")
         if server == self.session.base:
             await self.brake.wait(partial(self._ask, room_id))
-        job, window = context.job, self.options.lock.window
-        claim = partial(
-            self.table_of(context.app).claim, upload_id, job.id or 0, job.attempts, window
-        )
+        job = context.job
+        claim = partial(self.table_of(context.app).claim, upload_id, job.id or 0, job.attempts)
         row = None
         try:
             row = await persistently(claim, CLAIM_SECONDS)
@@ -120,8 +118,6 @@ class UploadWorker:
     async def upload(self, context: JobContext, row: Row) -> str:
         """Run a claimed upload; what is not over is raised as `UploadPutBack`."""
         table, now = self.table_of(context.app), anyio.current_time()
-        if row.doubt_ago is not None:
-            self.session.put_in_doubt(row.room_id, now - row.doubt_ago)
         upload = JobRun(
             session=self.session,
             options=self.options,
@@ -129,7 +125,6 @@ class UploadWorker:
             began=now - row.started_ago,
             entry=row.entry,
         )
-        upload.log.attempts.extend(row.attempts)
         run = QueuedRun(
             upload,
             row,
@@ -160,8 +155,6 @@ class UploadWorker:
     def _report(self, seen: Seen, error: Exception | None) -> None:
         if isinstance(error, AuthenticationFailed):
             self.brake.stop(error)
-        if seen == "trouble":
-            self.session.forget_all()
         self.brake.report(seen)
 
     async def _ask(self, room_id: str) -> bool:
