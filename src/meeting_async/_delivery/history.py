@@ -6,7 +6,7 @@ counted. Times are seconds of the event loop's clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import attrs
@@ -144,14 +144,6 @@ class History:
         """The last step that was answered, or was not."""
         return next(one for one in reversed(self.steps) if one.verdict is not None)
 
-    def after(self, wanted: Iterable[Verdict]) -> Iterator[Step]:
-        """Yield the first step with one of these verdicts, and all that follow it."""
-        found, wanted = False, set(wanted)
-        for one in self.steps:
-            found = found or one.verdict in wanted
-            if found:
-                yield one
-
     def in_a_row(self, verdict: Verdict) -> list[Step]:
         """Return the steps with this verdict at the end, oldest first. Waits do not count."""
         found = []
@@ -185,7 +177,8 @@ class History:
             return Verdict.BUSY
         if isinstance(error, RequestRefused):
             return Verdict.REFUSED
-        return self.attempts[-1].verdict if self.attempts else Verdict.NEVER_SENT
+        verdicts = (one.verdict for one in reversed(self.steps) if one.verdict is not None)
+        return next(verdicts, Verdict.NEVER_SENT)
 
     def unknown(
         self, reason: str, now: float, *, size: int | None, window: float

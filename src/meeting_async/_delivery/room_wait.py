@@ -113,7 +113,7 @@ class RoomWait:
 
         Attempts that ended otherwise than with 409 do not count, and waits for a place neither.
         """
-        steps = [*self.history.after({Verdict.BUSY, Verdict.UNKNOWN})]
+        steps = self._waiting_steps
         others = sum(step.seconds for step in steps[1:] if step.verdict is not Verdict.BUSY)
         return self.queued + (now - steps[0].ended - others if steps else 0.0)
 
@@ -125,7 +125,14 @@ class RoomWait:
     @property
     def is_waiting(self) -> bool:
         """Whether the room was found locked, or the document may hold it itself."""
-        return any(self.history.after({Verdict.BUSY, Verdict.UNKNOWN}))
+        return bool(self._waiting_steps)
+
+    @property
+    def _waiting_steps(self) -> list[Step]:
+        """The first step that shows that the room is taken, and all that follow it."""
+        steps = self.history.steps
+        first = (index for index, step in enumerate(steps) if _takes_room(step))
+        return steps[next(first, len(steps)) :]
 
     def queue_limit(self) -> float | None:
         """Longest wait in seconds behind other uploads of this application; ``None``: no limit."""
@@ -199,3 +206,9 @@ class RoomWait:
         share = min(LOST_RACE_FACTOR * lost, MAX_LOST_RACE_FACTOR)
         seconds = max(self._body_seconds * share, LOST_RACE_SECONDS * lost)
         return seconds * (1 + LOST_RACE_JITTER * (2 * random - 1))
+
+
+def _takes_room(step: Step) -> bool:
+    """Return whether a step found the room locked, or may have locked it."""
+    is_unknown = step.kind == "document" and step.verdict is Verdict.UNKNOWN
+    return is_unknown or step.verdict is Verdict.BUSY
