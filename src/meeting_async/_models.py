@@ -61,15 +61,6 @@ class Body(Protocol):
         """Exact number of bytes that it yields: the ``Content-Length``."""
         ...
 
-    sent: int
-    """Bytes that may have been sent.
-
-    The body counts the bytes that it yields. A transport that still has some of them in its own
-    buffer corrects the number before :meth:`~meeting_async.transports.Transport.send` ends. A
-    document may have arrived if one byte of the closing boundary is among them: a server stored a
-    form without its last two bytes.
-    """
-
     def __aiter__(self) -> AsyncIterator[bytes]:
         """Yield the body's bytes in order."""
         ...
