@@ -441,7 +441,7 @@ class TransportError(MeetingError, ConnectionError):
     permanent = False  # without an annotation, which would make it an argument
     """Whether it would fail again, for example because of a certificate or a name. Then it is not
     retried, and ``reason`` says how to fix it."""
-    sent = None
+    sent = None  # type: int | None
     """Bytes of the request's body that may have been sent; ``None``: all that were taken of it."""
     reason: str
     """What happened, in one line."""

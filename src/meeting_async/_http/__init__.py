@@ -1,5 +1,5 @@
-"""Sending requests: transport, origins, connections, and the exchange on one of them.
+"""Sending requests: transport, origins, connections, and one request on a connection.
 
-One upload is ``HttpTransport.send`` → ``Connections.send`` → ``Connection.send`` → ``Exchange.run``
-→ ``Stream.push``; the request is an argument all the way.
+One upload is ``HttpTransport.send`` → ``Connections.send`` → ``Connection.send`` → ``Stream.push``;
+the request is an argument all the way.
 """

@@ -11,7 +11,6 @@ import socket
 import ssl
 
 from meeting_async import errors
-from meeting_async._http.request_body import BodyFailed
 from meeting_async._text import one_line
 
 _MEANINGS: tuple[tuple[str, type[errors.TransportError], str], ...] = (
@@ -43,16 +42,27 @@ def is_exhaustion(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in _EXHAUSTED
 
 
-def translated(error: Exception, host: str, *, connecting: bool | None) -> Exception:
+def translated(
+    error: Exception, host: str, *, connecting: bool | None, sent: int | None = None
+) -> Exception:
     """Return the error to raise instead of ``error``, which may be itself.
 
-    ``connecting``: whether the request still waited for a connection; ``None``: decide by the class
-    of the error.
+    Args:
+        error: What was raised.
+        host: Host and port of the server.
+        connecting: Whether the request still waited for a connection; ``None``: decide by the class
+            of the error.
+        sent: Bytes of the request's body that may have been sent, if that is known.
+
     """
-    if isinstance(error, BodyFailed):
-        return error.reason
-    if isinstance(error, errors.TransportError):
-        error.host = error.host or host
+    made = _translated(error, host, connecting)
+    if isinstance(made, errors.TransportError):
+        made.host = made.host or host
+        made.sent = sent
+    return made
+
+
+def _translated(error: Exception, host: str, connecting: bool | None) -> Exception:
     if isinstance(error, errors.MeetingError):
         return error
     names = {kind.__name__ for kind in type(error).__mro__}

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import Any, Never, Protocol
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Protocol
 
 import anyio
 import anyio.lowlevel
 
 from meeting_async import errors
 from meeting_async._http.failures import translated
-from meeting_async._http.request_body import RequestBodyStream
 from meeting_async._log import logger
-from meeting_async._models import Reply, Request
+from meeting_async._models import Body, Reply, Request
 from meeting_async._protocol.requests import host_and_port
-from meeting_async._text import nearest
 from meeting_async.errors import ConfigurationError
 
 CLOSING_SECONDS = 2.0
 """Longest time in seconds for closing a response."""
+
+SENT_AGAIN = (
+    "your httpx client sends each request a second time (auth=, for example DigestAuth?), and a "
+    "document is sent only once"
+)
 
 
 class ExternalClient(Protocol):
@@ -49,26 +53,20 @@ class HttpxTransport:
             never closed.
 
     Raises:
-        ConfigurationError: It is no such client. ``verify``, ``cert``, ``proxy``, ``trust_env`` and
-            ``max_connections`` are settings of :class:`HttpTransport`.
+        ConfigurationError: It is no such client.
 
     """
 
-    def __init__(self, client: ExternalClient | None = None, **moved: Never) -> None:
-        for name in moved:
-            known = nearest(name, _SETTINGS)
-            fix = f"use HttpTransport({known}=...)" if known else "give the client alone"
-            problem = "is not a setting of HttpxTransport"
-            raise ConfigurationError(name, "a value", problem, fix)
+    def __init__(self, client: ExternalClient) -> None:
         if not all(callable(getattr(client, name, None)) for name in _METHODS):
-            value = "nothing" if client is None else f"a {type(client).__name__}"
             fix = "give one, or use HttpTransport(), the default"
-            raise ConfigurationError("client", value, "is not an httpx.AsyncClient", fix)
+            problem = "is not an httpx.AsyncClient"
+            raise ConfigurationError("client", f"a {type(client).__name__}", problem, fix)
         self._client: Any = client
         self._is_closed = False
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} with a client of yours>"
+        return f"<{type(self).__name__} with your own client>"
 
     async def send(self, request: Request, /) -> Reply:
         """Send ``request``; see :class:`~meeting_async.transports.Transport`."""
@@ -77,6 +75,8 @@ class HttpxTransport:
         exchange = _Exchange(self._client, request)
         try:
             return await exchange.run()
+        except _BodyFailed as error:
+            failure = error.reason
         except Exception as error:  # noqa: BLE001 - what is not in the table is raised as it is
             connecting = False if exchange.body.begun else None
             failure = translated(error, _host(request.url), connecting=connecting)
@@ -87,7 +87,6 @@ class HttpxTransport:
         self._is_closed = True
 
 
-_SETTINGS = ("verify", "cert", "proxy", "trust_env", "max_connections")
 _METHODS = ("build_request", "send", "aclose")
 
 
@@ -99,24 +98,41 @@ class _Exchange:
         self._limit = anyio.CancelScope()
         """Ends the reply when it takes too long, or is too long."""
         self._response: Any = None
-        self.body = RequestBodyStream(request.body, on_end=self._begin_reply)
+        self._content = bytearray()
+        self._is_early = False
+        self.body = _RequestBody(request.body, self._begin_reply)
 
     async def run(self) -> Reply:
         """Return the reply; the response of the client is closed then."""
-        reply: Reply | None = None
+        is_read = False
         try:
             with self._limit:
-                reply = await self._reply()
+                await self._receive_reply()
+                is_read = True
+            is_cut = not is_read and self._is_too_long and self._request.cut_reply
         finally:
             if self._response is not None:
-                await _close(self._response, is_read=reply is not None)
-        if reply is None:
+                await _close(self._response, is_read=is_read or self._is_too_long)
+        if not is_read and not is_cut:
             raise self._limit_error()
-        return reply
+        return self._reply(is_cut=is_cut)
 
-    async def _reply(self) -> Reply:
+    @property
+    def _is_too_long(self) -> bool:
+        return len(self._content) > self._request.max_reply_bytes
+
+    def _reply(self, *, is_cut: bool) -> Reply:
+        return Reply(
+            self._response.status_code,
+            tuple(self._response.headers.raw),
+            bytes(self._content[: self._request.max_reply_bytes]),
+            early=self._is_early,
+            is_cut=is_cut,
+        )
+
+    async def _receive_reply(self) -> None:
         request = self._request
-        self._response = response = await self._client.send(
+        self._response = await self._client.send(
             self._client.build_request(
                 request.method,
                 request.url,
@@ -127,32 +143,31 @@ class _Exchange:
             stream=True,
             follow_redirects=False,
         )
-        is_early = self._limit.deadline == math.inf  # it came before the end of the body
-        if is_early:
+        self._is_early = self._limit.deadline == math.inf  # it came before the end of the body
+        if self._is_early:
             self._begin_reply()
-        content = await self._content(response)
-        headers = tuple(response.headers.raw)
-        return Reply(response.status_code, headers, content, early=is_early)
+        await self._receive_content()
 
-    async def _content(self, response: Any) -> bytes:
+    async def _receive_content(self) -> None:
         """Read a reply without decoding, so that a small one cannot become a large one."""
-        if getattr(response, "is_stream_consumed", False):  # of a mock, which has its content
-            return bytes(response.content)
-        content = bytearray()
-        async for chunk in response.stream:
-            content += chunk
-            if len(content) > self._request.max_reply_bytes:
-                # Not by leaving the loop, which leaves generators to the event loop.
-                content.clear()
-                self._limit.cancel()
+        if getattr(self._response, "is_stream_consumed", False):  # of a mock, which has its content
+            self._content += self._response.content
+            self._check_length()
+        else:
+            async for chunk in self._response.stream:
+                self._content += chunk
+                self._check_length()
         await anyio.lowlevel.checkpoint_if_cancelled()
-        return bytes(content)
+
+    def _check_length(self) -> None:
+        if self._is_too_long:  # not by leaving the loop, which leaves generators to the event loop
+            self._limit.cancel()
 
     def _begin_reply(self) -> None:
         self._limit.deadline = anyio.current_time() + self._request.reply_timeout
 
     def _limit_error(self) -> errors.TransportError:
-        if anyio.current_time() < self._limit.deadline:
+        if self._is_too_long:
             most = self._request.max_reply_bytes
             return errors.ReplyTooLarge(
                 f"the reply is longer than {most:,} bytes (max_reply_bytes)"
@@ -192,3 +207,65 @@ def _host(url: str) -> str:
         return host_and_port(url)
     except (ValueError, KeyError):  # the client says what is wrong with it
         return ""
+
+
+# --- the body ------------------------------------------------------------------------------------
+
+
+class _BodyFailed(Exception):
+    """Carries an error of a body through an HTTP library, which swallows some of its own kind."""
+
+    def __init__(self, reason: Exception) -> None:
+        super().__init__()
+        self.reason = reason
+
+
+class _RequestBody:
+    """Yields a body to an HTTP library.
+
+    No generator: one that is abandoned half-way is finalised by the event loop some time later.
+    """
+
+    def __init__(self, body: bytes | Body, on_end: Callable[[], None]) -> None:
+        self.begun = False
+        """Whether the library asked for the first chunk: then it has a connection."""
+        self._body = _Once(body) if isinstance(body, bytes) else body
+        self._chunks: AsyncIterator[bytes] | None = None
+        self._has_ended = False
+        self._on_end = on_end
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        if self._has_ended and not isinstance(self._body, _Once):
+            raise _BodyFailed(errors.ConnectionLost(SENT_AGAIN))
+        self._chunks = None
+        return self
+
+    async def __anext__(self) -> bytes:
+        self.begun = True
+        try:
+            if self._chunks is None:
+                self._chunks = aiter(self._body)
+            return await anext(self._chunks)
+        except StopAsyncIteration:
+            self._has_ended = True
+            self._on_end()
+            raise
+        except Exception as error:
+            raise _BodyFailed(error) from error
+
+
+class _Once:
+    """Iterates over one chunk, each time it is asked to."""
+
+    def __init__(self, chunk: bytes) -> None:
+        self._chunk = self._left = chunk
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        self._left = self._chunk
+        return self
+
+    async def __anext__(self) -> bytes:
+        if not self._left:
+            raise StopAsyncIteration
+        chunk, self._left = self._left, b""
+        return chunk

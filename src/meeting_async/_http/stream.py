@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import struct
+from collections.abc import Callable
 from contextlib import suppress
 
+import anyio
 from anyio.lowlevel import EventLoopToken
 
 from meeting_async._clock import clock_of
 from meeting_async._http.tls import PIECE_BYTES, Tls
-from meeting_async._http.waiting import waiter_for
 
 BURST_BYTES = 1024 * 1024
 """Longest piece that is given to the operating system at once."""
+
+RECORD_BYTES = 16 * 1024
+"""Most bytes of content in a record of TLS (RFC 8446 section 5.1)."""
+
+RECORD_OVERHEAD = 512
+"""More bytes than OpenSSL adds to a record: header, IV, padding and MAC have at most 69 + 256."""
 
 _RESET = struct.pack("ii", 1, 0)
 """``SO_LINGER`` on, for 0 s: closing resets the connection and drops what was not sent yet."""
@@ -30,28 +38,27 @@ class Stream:
         self.is_closed = False
         self.has_ended = False
         """Whether the peer has closed its side."""
-        self.has_received = False
-        """Whether the peer has ever sent anything."""
         self.sent = 0
-        """Bytes since :meth:`begin` that the operating system took; with TLS perhaps a few less,
-        but all of them are counted as soon as the peer can read all."""
+        """Bytes since :meth:`begin` that the operating system may have; with TLS perhaps some too
+        many, never too few."""
         self.moved = 0.0
         """When the operating system last took any, on the clock of the event loop."""
         self.is_full = False
         """Whether the last :meth:`push` has to be repeated after :meth:`wait`."""
         self.is_midway = False
-        """Whether a request was begun that is not sent to its end. Whoever sends sets it back."""
+        """Whether a request was begun that is not sent to its end. The sender sets it back."""
         self._socket, self._tls = sock, tls
         self._now = clock_of(loop)
-        self._waiter = waiter_for(sock, loop.native_token)
-        self._taken = 0
+        self._waiter = _waiter_for(sock, loop.native_token)
+        self._encrypted = 0
+        """Bytes since :meth:`begin` of which OpenSSL made records."""
         self._records = memoryview(b"")
         """What OpenSSL made and the operating system has not taken yet."""
         self._is_torn = self._must_read = False
 
     def begin(self) -> None:
         """Count from here on: a request begins."""
-        self._taken = self.sent = 0
+        self._encrypted = self.sent = 0
         self.is_midway = True
 
     def push(self, data: memoryview) -> int:
@@ -62,20 +69,25 @@ class Stream:
 
         """
         burst = data[:BURST_BYTES]
-        if self._tls is None:
-            self.sent += (count := self._give(burst))
-            self.is_full = count < len(burst)
-            return count
+        if self._tls is not None:
+            return self._push_encrypted(burst, self._tls)
+        self.sent += (count := self._give(burst))
+        self.is_full = count < len(burst)
+        return count
+
+    def _push_encrypted(self, burst: memoryview, tls: Tls) -> int:
         count, self._must_read = 0, False
         if burst and not self._records:
-            count = self._tls.encrypt(burst)
+            count = tls.encrypt(burst)
             self._must_read = not count
-            self._taken += count
-            self._records = self._tls.records()
-        self._records = self._records[self._give(self._records) :]
+            self._encrypted += count
+            self._records = tls.records()
+        given = self._give(self._records)
+        self._records = self._records[given:]
         self._is_torn = len(self._records) > 0
         self.is_full = self._is_torn or self._must_read
-        self.sent = max(self.sent, self._taken - len(self._records))  # no record is shorter
+        if given:
+            self.sent = max(self.sent, self._encrypted - _content_within(len(self._records)))
         return count
 
     def receive(self) -> bytes | None:
@@ -90,7 +102,6 @@ class Stream:
         except BlockingIOError:
             return None
         self.has_ended = not data
-        self.has_received |= not self.has_ended
         return data
 
     async def wait(self, seconds: float, *, to_write: bool) -> None:
@@ -139,3 +150,84 @@ class Stream:
             return 0
         self.moved = self._now()
         return count
+
+
+def _content_within(records: int) -> int:
+    """Return how many bytes of content so many bytes of records have at least.
+
+    The first and the last of them may be short.
+    """
+    return max(0, records - RECORD_OVERHEAD * (records // RECORD_BYTES + 2))
+
+
+# --- waiting -------------------------------------------------------------------------------------
+
+
+class _AnyioWaiter:
+    """Waits until a socket is ready, for one task at a time."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._is_waiting = False
+
+    async def wait(self, seconds: float, *, to_write: bool) -> None:
+        """Return when the socket is ready, when the time is up, or after :meth:`wake`."""
+        self._is_waiting = True
+        try:
+            with anyio.move_on_after(seconds), suppress(anyio.ClosedResourceError):
+                await (anyio.wait_writable if to_write else anyio.wait_readable)(self._socket)
+        finally:
+            self._is_waiting = False
+
+    def wake(self) -> None:
+        """End the wait; call it before the socket is closed."""
+        if self._is_waiting:
+            anyio.notify_closing(self._socket)
+
+
+class _AsyncioWaiter:
+    """The same on asyncio, whose event loop is asked directly.
+
+    anyio has a cancel scope for each wait, which takes longer than the wait on a fast line.
+    """
+
+    def __init__(self, sock: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
+        self._number = sock.fileno()
+        self._loop = loop
+        self._ready: asyncio.Future[None] | None = None
+        self._stop: Callable[[int], object] = loop.remove_reader
+
+    async def wait(self, seconds: float, *, to_write: bool) -> None:
+        loop = self._loop
+        ready = self._ready = loop.create_future()
+        timer = loop.call_later(seconds, _set, ready)
+        if to_write:
+            loop.add_writer(self._number, _set, ready)
+            self._stop = loop.remove_writer
+        else:
+            loop.add_reader(self._number, _set, ready)
+            self._stop = loop.remove_reader
+        try:
+            await ready
+        finally:
+            timer.cancel()
+            if self._ready is not None:  # else the number may belong to another socket by now
+                self._ready = None
+                self._stop(self._number)
+
+    def wake(self) -> None:
+        if self._ready is not None:
+            _set(self._ready)
+            self._ready = None
+            self._stop(self._number)
+
+
+def _waiter_for(sock: socket.socket, loop: object) -> _AsyncioWaiter | _AnyioWaiter:
+    if isinstance(loop, asyncio.AbstractEventLoop):
+        return _AsyncioWaiter(sock, loop)
+    return _AnyioWaiter(sock)
+
+
+def _set(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)

@@ -10,9 +10,7 @@ import ipaddress
 import itertools
 import os
 import socket
-import ssl
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -30,9 +28,6 @@ Address = tuple[int, int, int, str, Any]
 NEXT_ADDRESS_SECONDS = 0.25
 """Seconds before the next address is tried, too (RFC 8305 section 5)."""
 
-ASK_FOR_TLS_SECONDS = 1.0
-"""Longest time in seconds to find out whether a port speaks TLS."""
-
 PASSWORD_WANTED = {401, 407}
 """Statuses with which proxies refuse; tinyproxy has the first one for a wrong password."""
 
@@ -48,7 +43,7 @@ SOCKET_OPTIONS = [
 
 
 async def open_socket(origin: Origin) -> tuple[socket.socket, Tls | None]:
-    """Connect to an origin, through its proxy if there is one, with TLS if it is ``https``.
+    """Connect to an origin, by a tunnel if there is a proxy, with TLS if it is ``https``.
 
     Raises:
         OSError: The name is unknown, none of its addresses can be reached, or the handshake fails.
@@ -57,32 +52,18 @@ async def open_socket(origin: Origin) -> tuple[socket.socket, Tls | None]:
 
     """
     sock = await (_connect_proxy(origin.proxy) if origin.proxy else connect_tcp(*origin.address))
-    if origin.context is None:
-        return sock, None
     try:
         if origin.proxy is not None:
             await _open_tunnel(sock, origin, origin.proxy)
+        if origin.context is None:
+            return sock, None
         origin.context.set_alpn_protocols(["http/1.1"])  # others may use it for HTTP/2
         tls = Tls(sock, origin.context, origin.address[0])
-        await tls.shake_hands()
+        await tls.handshake()
     except BaseException:
         sock.close()
         raise
     return sock, tls
-
-
-async def speaks_tls(address: tuple[str, int]) -> bool:
-    """Return whether a port answers a handshake of TLS within a second, whoever it is."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    with (
-        anyio.move_on_after(ASK_FOR_TLS_SECONDS),
-        suppress(OSError),
-        await connect_tcp(*address) as sock,
-    ):
-        await Tls(sock, context, address[0]).shake_hands()
-        return True
-    return False
 
 
 async def connect_tcp(host: str, port: int) -> socket.socket:
@@ -219,7 +200,7 @@ async def _open_tunnel(sock: socket.socket, origin: Origin, proxy: Proxy) -> Non
         if received > MAX_TUNNEL_REPLY_BYTES:
             raise _no_proxy(proxy, "answered at great length")
     if not 200 <= event.status_code < 300:
-        raise proxy_refused(origin, proxy, event.status_code)
+        raise _proxy_refused(origin, proxy, event.status_code)
     if http.trailing_data[0]:  # must not be taken for what the server says
         raise _no_proxy(proxy, "spoke before the handshake")
 
@@ -228,7 +209,7 @@ def _no_proxy(proxy: Proxy, problem: str, *, permanent: bool = True) -> ConnectF
     return proxy_failed(proxy.label, problem, "is it an HTTP proxy?", permanent=permanent)
 
 
-def proxy_refused(origin: Origin, proxy: Proxy, status: int) -> ConnectFailed:
+def _proxy_refused(origin: Origin, proxy: Proxy, status: int) -> ConnectFailed:
     """Return the error for a refusal; a 5xx is about the server behind the proxy."""
     if status >= 500:
         problem = f"cannot reach {origin.name} (HTTP {status})"

@@ -30,7 +30,7 @@ class Tls:
         self._received, self._records = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._openssl = context.wrap_bio(self._received, self._records, server_hostname=host)
 
-    async def shake_hands(self) -> None:
+    async def handshake(self) -> None:
         """Do the handshake.
 
         Raises:

@@ -30,8 +30,8 @@ class Transport(Protocol):
     async def send(self, request: Request, /) -> Reply:
         """Send ``request`` and return the whole reply, whatever its status.
 
-        An exception of ``request.body`` is raised unchanged. When this method ends,
-        ``request.body.sent`` is the number of bytes that may have been sent.
+        An exception of ``request.body`` is raised unchanged. A transport that knows how many bytes
+        of the body may have been sent says so: ``sent`` of the reply or of the error.
 
         Raises:
             ConnectFailed: No connection; not one byte of the request was sent. The client cannot
@@ -58,7 +58,7 @@ class HttpTransport:
 
     Args:
         verify: ``True`` for the usual certificate authorities, the path of a file with your own,
-            or an ``ssl.SSLContext`` of yours; ``False`` checks nothing. Certificates are loaded
+            or your own ``ssl.SSLContext``; ``False`` checks nothing. Certificates are loaded
             once, in a thread, before the first ``https`` request.
         cert: A client certificate: the path of a PEM file that holds certificate and key, or a
             tuple of the certificate's path, the key's path and, if it has one, its password.
@@ -150,7 +150,7 @@ def _leave_loop(connections: Connections) -> None:
             "this transport is in use on another event loop: make one for each loop, "
             "or use them one after the other"
         )
-    connections.abandon()
+    connections.close()
 
 
 def _check_max_connections(value: object) -> None:

@@ -1,4 +1,4 @@
-"""One request and its reply, on h11: no answer is ever lost.
+"""One connection, on h11: no answer is ever lost.
 
 A server or proxy may refuse while the body is still being sent, and then close. So before each
 piece of the body, and whenever the socket is full, what has arrived is given to h11. A refusal
@@ -7,13 +7,16 @@ whose head is complete ends the request; if the connection breaks, what came bef
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 import anyio.lowlevel
 import h11
 
 from meeting_async._clock import clock_of
-from meeting_async._http.request_body import RequestBodyStream
+from meeting_async._http.failures import translated
+from meeting_async._http.origins import Origin
 from meeting_async._http.stream import Stream
-from meeting_async._models import HeaderPairs, Reply, Request
+from meeting_async._models import Reply, Request
 from meeting_async.errors import ConnectionLost, ReplyTooLarge, TransferTimeout, TransportError
 
 EVENTS = 250
@@ -41,21 +44,69 @@ EARLY_ANSWER_SECONDS = 0.05
 """Seconds that a write waits for a full socket before it checks for an answer; each further wait is
 twice as long."""
 
+CONTENT_SECONDS = 2.0
+"""Longest time in seconds for the content of an answer to a request that was not sent to its end.
+Its status says enough, and servers that have not read everything often reset the connection."""
 
-class Unsendable(Exception):
+
+NO_ANSWER = "the peer closed the connection without an answer"
+
+
+class Connection:
+    """One connection to an origin, for one request at a time."""
+
+    def __init__(self, origin: Origin, stream: Stream) -> None:
+        self.origin = origin
+        self.stream = stream
+        self.idle_since = 0.0
+        """On the clock of the event loop."""
+        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=2 * MAX_HEAD_BYTES)
+        self._exchange: _Exchange | None = None
+        self._is_whole = False
+
+    @property
+    def sent(self) -> int:
+        """Bytes of the request's body that may have been sent."""
+        return self._exchange.sent if self._exchange else 0
+
+    async def send(self, request: Request, target: bytes, sharing: int) -> Reply:
+        """Send a request and return its reply.
+
+        Args:
+            request: What to send. Its limits count from here on.
+            target: What follows the method.
+            sharing: Requests that share the event loop's time, this one included.
+
+        Raises:
+            TransportError: There is no complete reply, and ``sent`` says how much was sent.
+            Exception: The body raised it.
+
+        """
+        if self._http.our_state is h11.DONE:
+            self._http.start_next_cycle()
+        self._is_whole = False
+        self._exchange = exchange = _Exchange(self._http, self.stream, request, sharing)
+        await exchange.send_request(target, self.origin)
+        await exchange.receive_reply()
+        reply = exchange.reply()
+        if reply is None:
+            raise exchange.failure(self.origin.name)
+        self._is_whole = not reply.is_cut
+        self._exchange = None  # which would keep what went through it
+        return reply
+
+    def may_go_on(self) -> bool:
+        """Return whether another request may follow: what came was one whole reply, no more."""
+        is_done = self._http.states == {h11.CLIENT: h11.DONE, h11.SERVER: h11.DONE}
+        return self._is_whole and is_done and not self._http.trailing_data[0]
+
+
+class _Unsendable(Exception):
     """The rest of the request is not worth sending: the peer has refused, or left."""
 
 
-class Exchange:
-    """One request and its reply on a connection.
-
-    Args:
-        http: The connection's HTTP state, idle.
-        stream: Its bytes.
-        request: What to send. Its limits count from here on.
-        sharing: Requests that share the event loop's time, this one included.
-
-    """
+class _Exchange:
+    """One request and its reply."""
 
     def __init__(
         self, http: h11.Connection, stream: Stream, request: Request, sharing: int
@@ -65,61 +116,92 @@ class Exchange:
         self._turn, self._rested = TURN_SECONDS / sharing, 0.0
         self._outbound = bytearray()
         self._head_bytes = self._arrived = self._interim = 0
+        self._failure: Exception | None = None
         self._response: h11.Response | None = None
-        self._is_early = self._is_complete = False
         self._content = bytearray()
+        self._is_early = self._is_complete = False
+        self._has_events = False
+        """Whether h11 may have more events, although nothing else has arrived."""
+        stream.begin()
 
-    async def run(self, target: bytes, headers: HeaderPairs, *, reused: bool) -> Reply:
-        """Send the request and return its reply; ``request.body.sent`` is set in any case.
+    @property
+    def sent(self) -> int:
+        """Bytes of the body that may have been sent."""
+        return max(0, self._stream.sent - self._head_bytes)
 
-        Raises:
-            TransferTimeout: The socket took nothing for longer than ``stall_timeout``, or the reply
-                takes too long.
-            ConnectionLost: The peer sends no reply of HTTP/1.1, or too much.
-            OSError, h11.ProtocolError: The connection broke, or one side breaks the protocol.
-            BodyFailed: The body raised.
+    @property
+    def _is_too_long(self) -> bool:
+        return len(self._content) > self._request.max_reply_bytes
 
-        """
+    async def send_request(self, target: bytes, origin: Origin) -> None:
+        """Send the request, as far as it is worth sending; what the body raises is raised."""
         body = self._request.body
+        if not await self._done(self._send_head(target, origin)):
+            return
+        if isinstance(body, bytes):
+            if not await self._done(self._send(body)):
+                return
+        else:
+            async for chunk in body:
+                if not await self._done(self._send(chunk)):
+                    return
+        await self._done(self._send_end())
+
+    async def receive_reply(self) -> None:
+        """Receive the reply, if there may be one."""
         try:
-            await self._send_request(target, headers)
-        except TransportError:  # an OSError, too
-            raise
-        except (Unsendable, OSError):
+            if self._failure is None:
+                await self._receive_reply()
+        except (OSError, h11.ProtocolError) as error:
+            self._failure = error
+
+    def reply(self) -> Reply | None:
+        """Return the reply, if it counts."""
+        response = self._response
+        if response is None or (self._failure and not self._counts_without_content(response)):
+            return None
+        return Reply(
+            response.status_code,
+            tuple(response.headers.raw_items()),
+            bytes(self._content[: self._request.max_reply_bytes]),
+            early=self._is_early,
+            is_cut=self._is_too_long or not self._is_complete,
+            sent=self.sent,
+        )
+
+    def failure(self, host: str) -> Exception:
+        """Return why there is no reply."""
+        failure = self._failure or ConnectionLost(NO_ANSWER)
+        return translated(failure, host, connecting=False, sent=self.sent)
+
+    def _counts_without_content(self, response: h11.Response) -> bool:
+        is_refusal = response.status_code >= 300 and self._stream.is_midway
+        return is_refusal or response.status_code in UNAUTHORIZED
+
+    async def _done(self, step: Awaitable[None]) -> bool:
+        """Take a step of sending; return whether the next one may follow."""
+        try:
+            await step
+        except (TransportError, h11.ProtocolError) as error:
+            self._failure = error
+        except (_Unsendable, OSError):
             pass  # the answer may be there all the same
-        finally:
-            if not isinstance(body, bytes):
-                body.sent = max(0, self._stream.sent - self._head_bytes)
-        try:
-            response = await self._receive_reply()
-        except TransportError:
-            raise
-        except OSError:
-            if self._response is None or self._response.status_code not in UNAUTHORIZED:
-                raise
-            response = self._response
-        found = tuple(response.headers.raw_items())
-        content, early = bytes(self._content), self._is_early
-        return Reply(response.status_code, found, content, early=early)
+        else:
+            return True
+        return False
 
     # --- sending ---------------------------------------------------------------------------------
 
-    async def _send_request(self, target: bytes, headers: HeaderPairs) -> None:
-        http, body = self._http, self._request.body
-        method = self._request.method.encode("ascii")
+    async def _send_head(self, target: bytes, origin: Origin) -> None:
         # The head is kept in no local variable, which reports of errors may show.
-        self._outbound += http.send(h11.Request(method=method, target=target, headers=[*headers]))
+        self._outbound += self._http.send(
+            h11.Request(
+                method=self._request.method.encode("ascii"),
+                target=target,
+                headers=[*origin.headers, *self._request.headers],
+            )
+        )
         self._head_bytes = len(self._outbound)
-        self._stream.begin()
-        if isinstance(body, bytes):
-            await self._send(body)
-        else:
-            async for chunk in RequestBodyStream(body):  # an OSError of a file is not the socket's
-                await self._send(chunk)
-        http.send(h11.EndOfMessage())
-        if self._outbound:
-            await self._push(memoryview(self._gathered()))
-        self._stream.is_midway = False
 
     async def _send(self, chunk: bytes) -> None:
         """Hand a chunk to the operating system, or gather it, unless the peer has refused."""
@@ -131,6 +213,12 @@ class Exchange:
                 await anyio.lowlevel.checkpoint()
                 self._rested = self._now()
             await self._push(memoryview(self._gathered() + part if self._outbound else part))
+
+    async def _send_end(self) -> None:
+        self._http.send(h11.EndOfMessage())
+        if self._outbound:
+            await self._push(memoryview(self._gathered()))
+        self._stream.is_midway = False
 
     def _gathered(self) -> bytearray:
         gathered, self._outbound = self._outbound, bytearray()
@@ -151,7 +239,7 @@ class Exchange:
         limit, stalled = self._request.stall_timeout, self._now() - self._stream.moved
         if stalled >= limit:
             if self._response is not None:
-                raise Unsendable
+                raise _Unsendable
             raise TransferTimeout(f"the peer stopped reading for {limit:g} s")
         seconds = min(max(stalled, EARLY_ANSWER_SECONDS), limit - stalled)
         await self._stream.wait(seconds, to_write=True)
@@ -169,23 +257,25 @@ class Exchange:
         if not self._arrived and not stream.has_ended:
             return
         self._parse()
-        self._is_early |= self._response is not None or _begins_reply(self._http.trailing_data[0])
+        self._is_early = self._response is not None or bool(self._http.trailing_data[0])
         if stream.has_ended or (self._response is not None and self._response.status_code >= 300):
-            raise Unsendable
+            raise _Unsendable
 
     # --- receiving -------------------------------------------------------------------------------
 
-    async def _receive_reply(self) -> h11.Response:
+    async def _receive_reply(self) -> None:
         seconds, most = self._request.reply_timeout, self._request.max_reply_bytes
+        if self._stream.is_midway:
+            seconds = min(seconds, CONTENT_SECONDS)
         until = self._now() + seconds
-        while True:
-            if self._arrived > most:
-                raise ReplyTooLarge(f"the reply is longer than {most:,} bytes (max_reply_bytes)")
-            if (response := self._parse()) is not None:
-                return response
+        while not self._parse():
+            if self._is_too_long:
+                break
             if self._now() >= until:
                 raise TransferTimeout(f"no complete reply within {seconds:g} s")
             await self._receive(until)
+        if self._is_too_long and not self._request.cut_reply:
+            raise ReplyTooLarge(f"the reply is longer than {most:,} bytes (max_reply_bytes)")
 
     async def _receive(self, until: float) -> None:
         if self._has_events or self._take_in():
@@ -210,24 +300,21 @@ class Exchange:
         self._arrived += len(data)
         return True
 
-    _has_events = False
-    """Whether h11 may have more events, although nothing else has arrived."""
-
-    def _parse(self) -> h11.Response | None:
-        """Take some events of h11; return the head of the reply once all of it has arrived."""
+    def _parse(self) -> bool:
+        """Take some events of h11; return whether the reply is complete."""
         if self._stream.has_ended and not self._arrived:
-            raise ConnectionLost("the peer closed the connection without an answer")
+            raise ConnectionLost(NO_ANSWER)
         self._has_events = False
         for _ in range(EVENTS):
             if self._is_complete:
-                return self._response
+                return True
             event = self._http.next_event()
             if event is h11.NEED_DATA:
                 self._check_head()
-                return None
+                return False
             self._handle(event)
         self._has_events = True
-        return None
+        return False
 
     def _handle(self, event: object) -> None:
         match event:
@@ -238,6 +325,7 @@ class Exchange:
             case h11.EndOfMessage():
                 self._is_complete = True
             case h11.InformationalResponse():
+                self._is_early = False  # what came early was the beginning of this
                 self._interim += 1
                 if self._interim > MAX_INTERIM_REPLIES:
                     raise ConnectionLost(f"more than {MAX_INTERIM_REPLIES} interim replies")
@@ -257,8 +345,3 @@ def _no_http(start: bytes) -> ConnectionLost:
     error = ConnectionLost(f"the port speaks {what} the base URL")
     error.permanent = True
     return error
-
-
-def _begins_reply(data: bytes) -> bool:
-    """Return whether the beginning of a head may be that of a final reply."""
-    return bool(data) and data[9:10] != b"1"
