@@ -33,7 +33,7 @@ from meeting_async._delivery.session import Options, Session, call_numbers
 from meeting_async._events import OnEvent
 from meeting_async._log import logger
 from meeting_async._models import Attempt, Verdict, bytes_resent, bytes_sent
-from meeting_async._policies import Timeouts
+from meeting_async._policies import LockPolicy, Timeouts
 from meeting_async._protocol.replies import ParsedReply
 from meeting_async._text import short_repr
 from meeting_async.errors import (
@@ -68,7 +68,10 @@ class Call:
     """Bytes of the document, once known; ``None`` for a link and a JSON call."""
     phase: str = attrs.field(default="starting", init=False)
     """What the call is doing, as words that can follow "while"."""
+    ends_at: float = attrs.field(default=math.inf, init=False)
+    """When ``timeout`` ends it, on the event loop's clock."""
     policies: Policies = attrs.field(init=False)
+    """Once the arguments are checked."""
     number: int = attrs.field(factory=lambda: next(call_numbers), init=False)
     now: Clock = attrs.field(init=False)
     _earlier: tuple[Attempt, ...] = attrs.field(init=False)
@@ -77,12 +80,20 @@ class Call:
     def __attrs_post_init__(self) -> None:
         self.now = clock_of(self.loop)
         self._earlier = tuple(self.history.attempts)
+
+    def begin(
+        self, safety: RetrySafety, lock: LockPolicy | None = None, size: int | None = None
+    ) -> None:
+        """Say what may be repeated, before the first attempt."""
+        options, self.size = self.options, size
         self.policies = Policies(
-            safety=RetrySafety.NON_IDEMPOTENT,
-            retry=self.options.retry,
-            lock=self.options.lock,
-            may_ask=self.options.preflight,
+            safety=safety,
+            retry=options.retry,
+            lock=lock or options.lock,
+            may_ask=options.preflight,
             began=self.began,
+            ends_at=self.ends_at,
+            size=size,
         )
 
     # --- events ----------------------------------------------------------------------------------
@@ -284,9 +295,8 @@ _AFTERWARDS = "call %d was accepted; what came after that has failed"
 
 @asynccontextmanager
 async def _limited(call: Call, timeout: float) -> AsyncGenerator[None, None]:
-    ends_at = call.began + timeout
-    call.policies = attrs.evolve(call.policies, ends_at=ends_at)
-    with anyio.CancelScope(deadline=ends_at) as scope:
+    call.ends_at = call.began + timeout
+    with anyio.CancelScope(deadline=call.ends_at) as scope:
         yield
     if scope.cancelled_caught:
         raise DeadlineExceeded(timeout, call.phase)

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from functools import partial
 
 import anyio
-import attrs
 
 from meeting_async import _events
 from meeting_async._delivery.call import Call, retry_loop, running
@@ -116,7 +115,7 @@ async def _active_room(call: Call, room_id: str, max_reply_bytes: int) -> Active
 async def _repeated(
     call: Call, body: bytes, safety: RetrySafety, max_reply_bytes: int
 ) -> ParsedReply:
-    call.policies = attrs.evolve(call.policies, safety=safety)
+    call.begin(safety)
     return await retry_loop(partial(_attempt, call, body, max_reply_bytes))
 
 
@@ -139,7 +138,13 @@ async def _attempt(call: Call, body: bytes, max_reply_bytes: int) -> ParsedReply
 
 
 async def json_request(
-    call: Call, path: str, body: bytes, *, idempotent: bool, max_reply_bytes: int
+    call: Call,
+    path: str,
+    body: bytes,
+    *,
+    idempotent: bool = True,
+    max_reply_bytes: int,
+    cut_reply: bool = False,
 ) -> Request:
     """Make the request of a JSON call, signed."""
     session = call.session
@@ -151,6 +156,7 @@ async def json_request(
         call.timeouts,
         idempotent=idempotent,
         max_reply_bytes=max_reply_bytes,
+        cut_reply=cut_reply,
     )
 
 

@@ -229,8 +229,8 @@ class _Steps:
             _TIMEOUTS,
             idempotent=False,  # on a connection of its own
             max_reply_bytes=CHECK_BYTES,
+            cut_reply=True,
         )
-        request = attrs.evolve(request, cut_reply=True)
         with self.limited("server", _FIX_SERVER):
             answer = await session.send(request)
         self.is_denied = denies_room(answer)

@@ -89,16 +89,13 @@ async def upload_document(
         made = as_document(document, filename=filename, content_type=content_type)
         call.document = made.filename
         lock = options.lock if max_wait is None else attrs.evolve(options.lock, max_wait=max_wait)
-        safety = RetrySafety(options.delivery)
-        call.policies = attrs.evolve(call.policies, safety=safety, lock=lock)
         # Before the document is prepared, which takes different times: first come, first served.
         with call.session.line_up(room_id) as place:
             call.phase = "reading the document"
             async with prepare(
                 made, max_size=options.max_size_whiteboard_file, allow_images=options.allow_images
             ) as prepared:
-                call.size = prepared.size
-                call.policies = attrs.evolve(call.policies, size=prepared.size)
+                call.begin(RetrySafety(options.delivery), lock, prepared.size)
                 if options.check_link and made.link is not None:
                     call.phase = "checking the link"
                     await check_target(call.session, made.link, options)
@@ -243,9 +240,9 @@ class _Upload:
         call.phase = "checking the room"
         body = requests.active_room_body(call.room_id)
         request = await json_request(
-            call, requests.ACTIVE_ROOM_INFO, body, idempotent=True, max_reply_bytes=CHECK_BYTES
+            call, requests.ACTIVE_ROOM_INFO, body, max_reply_bytes=CHECK_BYTES, cut_reply=True
         )
-        found = await self._ask("check", attrs.evolve(request, cut_reply=True))
+        found = await self._ask("check", request)
         if found.verdict is Verdict.REFUSED and denies_room(found.answer):
             self._denial = found
         return None if found.verdict is Verdict.ACCEPTED or self._denial else found

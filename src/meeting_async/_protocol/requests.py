@@ -213,6 +213,7 @@ def json_request(
     *,
     idempotent: bool,
     max_reply_bytes: int = MAX_REPLY_BYTES,
+    cut_reply: bool = False,
 ) -> Request:
     """Build a JSON call; ``body`` is what was signed."""
     headers = (
@@ -230,6 +231,7 @@ def json_request(
         stall_timeout=timeouts.send_stall,
         reply_timeout=timeouts.reply,
         max_reply_bytes=max_reply_bytes,
+        cut_reply=cut_reply,
         idempotent=idempotent,
     )
 
