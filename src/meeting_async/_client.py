@@ -22,7 +22,7 @@ from meeting_async._documents.document import Document
 from meeting_async._events import OnEvent
 from meeting_async._http.transport import HttpTransport, Transport
 from meeting_async._models import MAX_REPLY_BYTES, ActiveRoom, UploadReceipt, hidden
-from meeting_async._policies import Delivery, LockPolicy, RetryPolicy, Timeouts, parse_size
+from meeting_async._policies import Delivery, LockPolicy, RetryPolicy, Timeouts
 from meeting_async._protocol import requests
 from meeting_async._protocol.signing import HmacSigner, Signer
 from meeting_async._text import nearest, short_repr
@@ -116,30 +116,12 @@ class MeetingClient:
         room_locks: RoomLocks | None = None,
         default_headers: Mapping[str, str] | None = None,
         allow_plaintext: bool = False,
-        max_size_whiteboard_file: int | str | None = None,
-        allow_images: bool = False,
-        check_link: bool = False,
-        preflight: bool = True,
-        delivery: Delivery = "at_most_once",
-        lock: LockPolicy | None = None,
-        retry: RetryPolicy | None = None,
-        timeouts: Timeouts | None = None,
-        on_event: OnEvent | None = None,
+        **options: Unpack[ClientOptions],
     ) -> None:
         api_secret = hidden(api_secret)  # also from tracebacks with locals
         signer = _signer(api_key, api_secret, signer)
-        given = ClientOptions(
-            max_size_whiteboard_file=max_size_whiteboard_file,
-            allow_images=allow_images,
-            check_link=check_link,
-            preflight=preflight,
-            delivery=delivery,
-            lock=lock,
-            retry=retry,
-            timeouts=timeouts,
-            on_event=on_event,
-        )
-        self._options = Options(**_options(given))
+        _refuse_unknown(options, ClientOptions)
+        self._options = Options(**options)
         if room_locks is not None:
             fix = "give an object such as RedisRoomLocks(redis_client)"
             _check_object("room_locks", room_locks, "acquire", fix)
@@ -201,7 +183,7 @@ class MeetingClient:
         _refuse_unknown(changes, ClientOptions)
         derived = type(self).__new__(type(self))
         derived.__dict__.update(self.__dict__)
-        derived._options = attrs.evolve(self._options, **_options(changes))
+        derived._options = attrs.evolve(self._options, **changes)
         derived._is_derived = True
         return derived
 
@@ -514,19 +496,3 @@ def _refuse_unknown(given: Mapping[str, Any], known: type) -> None:
             is_secret = re.search("key|secret|api_", f"{name} {meant}")
             value = "(hidden)" if is_secret else short_repr(given[name])
             raise ConfigurationError(name, value, "is not a setting", fix)
-
-
-def _options(given: ClientOptions) -> dict[str, Any]:
-    """Return options as they are kept: sizes in bytes, and policies where there were none."""
-    usual = {"lock": LockPolicy, "retry": RetryPolicy, "timeouts": Timeouts}
-    kept: dict[str, Any] = {
-        name: usual[name]() if value is None and name in usual else value
-        for name, value in given.items()
-    }
-    if "max_size_whiteboard_file" in kept:
-        kept["max_size_whiteboard_file"] = _size(kept["max_size_whiteboard_file"])
-    return kept
-
-
-def _size(value: int | str | None) -> int | None:
-    return None if value is None else parse_size(value, field="max_size_whiteboard_file")

@@ -56,10 +56,10 @@ MAX_ROOM_HINT = 60.0
 GROWTH = 4.0
 """Delay as a multiple of the time already waited, up to the longest delay."""
 
-LATE_SHARE = 0.025
+LATE_SHARE = 0.028
 """Delay before a document is sent again without asking, as a share of the time already waited, if
 that is longer. No honest lock lasts so long that it counts (300 s), but if somebody waits for
-hours, a document is not sent more than a few hundred times."""
+hours, a document is sent at most 200 times in the first of them."""
 
 RESEND_FACTOR = 1.5
 """Shortest delay before a document is sent again without asking, as a multiple of the time that it

@@ -29,6 +29,7 @@ from meeting_async._policies import (
     Timeouts,
     delivery_mode,
     instance,
+    parse_size,
 )
 from meeting_async._protocol.replies import ParsedReply, parse_reply
 from meeting_async._protocol.requests import host_and_port
@@ -36,18 +37,39 @@ from meeting_async._protocol.signing import Signer
 from meeting_async.errors import TransportError
 
 
+def _size(value: int | str | None) -> int | None:
+    return None if value is None else parse_size(value, field="max_size_whiteboard_file")
+
+
+def _lock(value: LockPolicy | None) -> LockPolicy:
+    return LockPolicy() if value is None else value
+
+
+def _retry(value: RetryPolicy | None) -> RetryPolicy:
+    return RetryPolicy() if value is None else value
+
+
+def _timeouts(value: Timeouts | None) -> Timeouts:
+    return Timeouts() if value is None else value
+
+
 @attrs.frozen(kw_only=True)
 class Options:
     """The options that ``MeetingClient.with_options`` can change."""
 
-    max_size_whiteboard_file: int | None = None
+    max_size_whiteboard_file: int | None = attrs.field(default=None, converter=_size)
+    """Bytes."""
     allow_images: bool = attrs.field(default=False, validator=instance(bool))
     check_link: bool = attrs.field(default=False, validator=instance(bool))
     preflight: bool = attrs.field(default=True, validator=instance(bool))
     delivery: Delivery = attrs.field(default="at_most_once", validator=delivery_mode)
-    lock: LockPolicy = attrs.field(factory=LockPolicy, validator=instance(LockPolicy))
-    retry: RetryPolicy = attrs.field(factory=RetryPolicy, validator=instance(RetryPolicy))
-    timeouts: Timeouts = attrs.field(factory=Timeouts, validator=instance(Timeouts))
+    lock: LockPolicy = attrs.field(default=None, converter=_lock, validator=instance(LockPolicy))
+    retry: RetryPolicy = attrs.field(
+        default=None, converter=_retry, validator=instance(RetryPolicy)
+    )
+    timeouts: Timeouts = attrs.field(
+        default=None, converter=_timeouts, validator=instance(Timeouts)
+    )
     on_event: OnEvent | None = attrs.field(default=None, validator=optional(check_callback))
 
 
