@@ -22,6 +22,7 @@ import meeting_async
 from meeting_async import Event, LockPolicy, MeetingClient, RetryPolicy, Timeouts, errors
 from meeting_async._batch.sqlite_journal import VERSION as JOURNAL
 from meeting_async._client import ClientOptions
+from meeting_async._delivery.session import Options
 from meeting_async.procrastinate._statements import VERSION as TABLE
 from meeting_async.redis import RedisRoomLocks
 from meeting_async.transports import HttpTransport
@@ -77,7 +78,10 @@ def test_settings_equal_the_code(code: Callable[..., object]) -> None:
 def test_settings_of_the_client() -> None:
     """Two tables have the constructor's arguments; the second one those of ``with_options``."""
     fixed, options = documented("MeetingClient"), documented("Options of a client")
-    assert {**fixed, **options} == defaults(MeetingClient)
+    arguments = defaults(MeetingClient)
+    assert arguments.pop("options") is inspect.Parameter.empty
+    assert fixed == arguments
+    assert options == {field.name: field.default for field in attrs.fields(Options)}
     assert list(options) == list(ClientOptions.__annotations__)
 
 
