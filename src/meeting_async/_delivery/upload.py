@@ -8,7 +8,7 @@ stream keeps its spool.
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import (
     AbstractAsyncContextManager,
@@ -26,7 +26,6 @@ from meeting_async._delivery.call import Call, retry_loop, running
 from meeting_async._delivery.decide import Reason, RetrySafety, Wait, asks_first
 from meeting_async._delivery.history import Step, step
 from meeting_async._delivery.json_call import json_request
-from meeting_async._delivery.link_check import check_target
 from meeting_async._delivery.room_locks import Place
 from meeting_async._documents.detect import Uploadable
 from meeting_async._documents.document import Document, as_document
@@ -97,6 +96,8 @@ async def upload_document(
             ) as prepared:
                 call.begin(RetrySafety(options.delivery), lock, prepared.size)
                 if options.check_link and made.link is not None:
+                    from meeting_async._delivery.link_check import check_target  # noqa: PLC0415
+
                     call.phase = "checking the link"
                     await check_target(call.session, made.link, options)
                 await _Upload(call, room, prepared, hooks or UploadHooks()).run(place)
@@ -257,7 +258,7 @@ class _Upload:
         if not (is_asked or (denial and call.policies.lock.probe)):
             return denial
         call.phase = "asking whether the room is free"
-        content_type, form = empty_form(boundary=secrets.token_hex(16))
+        content_type, form = empty_form(boundary=os.urandom(16).hex())
         found = await self._ask("probe", await self._request(content_type, form))
         if found.verdict is not Verdict.ACCEPTED:
             return found

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC
-from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any
 
@@ -239,6 +238,8 @@ def retry_after(value: str | None, *, now: float) -> float | None:
         return float(text)
     if not re.match(r"[A-Za-z]{3,9},? ", text):
         return None
+    from email.utils import parsedate_to_datetime  # noqa: PLC0415 - takes time, and few need it
+
     try:
         moment = parsedate_to_datetime(text)
     except (ValueError, OverflowError):
