@@ -164,7 +164,7 @@ class _Exchange:
             response.status_code,
             tuple(response.headers.raw_items()),
             bytes(self._content[: self._request.max_reply_bytes]),
-            early=self._is_early,
+            early=self._is_early or self._stream.is_midway,
             is_cut=self._is_too_long or not self._is_complete,
             sent=self.sent,
         )
