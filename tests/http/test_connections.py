@@ -16,12 +16,23 @@ from meeting_async import MeetingClient, errors
 from meeting_async._http import connections
 from meeting_async.transports import HttpTransport
 from support.interpreter import Interpreter
-from support.peer import RECORD, Connection, Peer, Script, answering, answering_once, reply, silent
+from support.peer import (
+    CHUNKED,
+    RECORD,
+    Connection,
+    Peer,
+    Script,
+    answering,
+    answering_once,
+    reply,
+    silent,
+)
 from support.sending import (
     Form,
     Wire,
     call,
     closed_port,
+    either,
     over,
     until,
     upload,
@@ -31,6 +42,7 @@ from support.sending import (
 pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
 TCP: Wire = None, True
+both_kinds = pytest.mark.parametrize("kind", ["call", "upload"])
 
 
 async def test_idempotent_calls_share_a_connection(wire: Wire) -> None:
@@ -102,7 +114,15 @@ CLEAN = {
         reply(length=False, content=b"0\r\n\r\nx", headers=[b"Transfer-Encoding: chunked"]),
         False,
     ),
-    "after 100": (b"HTTP/1.1 100 Continue\r\n\r\n" + reply(), True),
+    "in two chunks": (
+        CHUNKED
+        + b"10\r\n%b\r\n%x\r\n%b\r\n0\r\n\r\n" % (RECORD[:16], len(RECORD) - 16, RECORD[16:]),
+        True,
+    ),
+    "after 103": (b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n" + reply(), True),
+    "after 100 times 100": (b"HTTP/1.1 100 Continue\r\n\r\n" * 100 + reply(), True),
+    "no length": (reply(length=False, headers=[b"Connection: close"]), False),
+    "1.0, no length": (reply(version=b"1.0", length=False), False),
     "close": (reply(headers=[b"Connection: close"]), False),
     "1.0": (reply(version=b"1.0", headers=[b"Connection: keep-alive"]), False),
     "a byte behind": (reply() + b"x", False),
@@ -110,16 +130,20 @@ CLEAN = {
 }
 
 
+@both_kinds
 @pytest.mark.parametrize(("data", "shared"), CLEAN.values(), ids=CLEAN.keys())
-async def test_which_connection_is_used_again(wire: Wire, data: bytes, shared: bool) -> None:
-    """One whose last reply is whole and all that came: what follows is never the next reply."""
-    content = data.partition(b"\r\n\r\n")[2]
-    async with over(wire, answering(data)) as (transport, peer):
+async def test_replies_of_all_kinds(wire: Wire, kind: str, data: bytes, shared: bool) -> None:
+    """Each is understood; a connection is used again if its last reply is whole and all that came.
+
+    So what follows is never the next reply.
+    """
+    script = answering(data) if shared else answering_once(data)
+    async with over(wire, script) as (transport, peer):
         for _ in range(3):
-            answer = await transport.send(call(peer.url))
-            assert answer.content in {RECORD, b""}
-            assert content.startswith(answer.content) or b"100" in data
-        assert peer.connected == (1 if shared else 3)
+            answer = await transport.send(either(kind, peer.url))
+            assert answer.status in {200, 500}
+            assert answer.content == (RECORD if RECORD[16:] in data else b"")
+        assert peer.connected == (1 if shared and kind == "call" else 3)
 
 
 async def test_surplus_that_comes_later(wire: Wire) -> None:

@@ -20,7 +20,7 @@ import attrs
 import httpx
 import pytest
 
-from meeting_async import Event, MeetingClient, RetryPolicy, RetryScheduled, Timeouts, errors
+from meeting_async import Event, MeetingClient, RetryPolicy, RetryScheduled, errors
 from meeting_async.testing import MeetingServer
 from meeting_async.transports import HttpTransport, HttpxTransport
 from support.certificates import Authority
@@ -394,43 +394,6 @@ async def test_a_proxy_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -
     for error in await failures(client_of("https://meet.test")):
         assert f"the proxy {address} of HTTPS_PROXY cannot be reached" in str(error)
         assert PASSWORD not in shown(error)
-
-
-async def test_a_proxy_that_is_none(servers: Servers) -> None:
-    """A port that speaks something else."""
-    with Peer(greeting) as peer:
-        address = f"127.0.0.1:{peer.port}"
-        words = (f"the proxy {address} did not answer in HTTP", "is it an HTTP proxy?")
-        await assert_lasting(client_of("https://meet.test", through(address)), *words)
-
-
-async def test_a_proxy_that_forbids() -> None:
-    """It answers 403 to the request for a tunnel."""
-    with Peer(answering_once(reply(403, b"<html>"))) as peer:
-        words = (f"the proxy 127.0.0.1:{peer.port} refuses (HTTP 403)", "meet.test:443")
-        await assert_lasting(
-            client_of("https://meet.test", through(f"127.0.0.1:{peer.port}")), *words
-        )
-
-
-async def test_a_proxy_whose_server_is_away() -> None:
-    """Its 502 is about the server, which may come back."""
-    with Peer(answering_once(reply(502, b"<html>"))) as peer:
-        event = await retried("https://meet.test", through(f"127.0.0.1:{peer.port}"))
-    assert f"the proxy 127.0.0.1:{peer.port} cannot reach meet.test:443 (HTTP 502)" in event.reason
-
-
-async def test_a_slow_proxy_is_named() -> None:
-    """Also when the time for a connection is up."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        address = f"127.0.0.1:{listener.getsockname()[1]}"
-        limits: Any = {"timeouts": Timeouts(connect=0.5), "retry": RetryPolicy(max_outage=0)}
-        # Loading certificates may take that long on a busy machine.
-        transport = through(address, verify=False)
-        async with client_of("https://meet.test", transport, **limits) as client:
-            with pytest.raises(errors.ConnectFailed) as caught:
-                await upload(client)
-    assert f"through the proxy {address}" in str(caught.value)
 
 
 @needs_tinyproxy

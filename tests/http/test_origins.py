@@ -306,17 +306,37 @@ def speaking(connection: Connection) -> None:
     connection.drain()
 
 
-TUNNELS: dict[str, tuple[Script, str]] = {
-    "refusing": (refusing, "407"),
-    "broken": (broken, "no connection"),
-    "babbling": (babbling, "not answer in HTTP|status line"),
-    "speaking": (speaking, "before the handshake"),
-    "silent": (silent, "in time"),
+def unreachable(connection: Connection) -> None:
+    """Say that the server is away."""
+    answering(reply(502, b"<html>"))(connection)
+
+
+def forbidding(connection: Connection) -> None:
+    """Refuse for good."""
+    answering(reply(403, b"<html>"))(connection)
+
+
+def greeting(connection: Connection) -> None:
+    """Speak first, as SSH does."""
+    connection.send(b"SSH-2.0-OpenSSH_9.2p1\r\n")
+    connection.drain()
+
+
+TUNNELS: dict[str, tuple[Script, str, bool]] = {
+    "refusing": (refusing, r"refuses the user or the password \(HTTP 407\)", True),
+    "forbidding": (forbidding, r"refuses \(HTTP 403\): let it connect to meet.invalid:443", True),
+    "unreachable": (unreachable, r"cannot reach meet.invalid:443 \(HTTP 502\)", False),
+    "broken": (broken, "no connection", False),
+    "greeting": (greeting, "did not answer in HTTP: is it an HTTP proxy", True),
+    "babbling": (babbling, "did not answer in HTTP", True),
+    "speaking": (speaking, "spoke before the handshake", True),
+    "silent": (silent, r"no connection in time through the proxy", False),
 }
+"""What a proxy does, what is said, and whether that ends every call at once."""
 
 
 @pytest.mark.parametrize(
-    ("scheme", "script", "words"),
+    ("scheme", "script", "words", "permanent"),
     [
         (scheme, *TUNNELS[name])
         for scheme in ("http", "https")
@@ -325,11 +345,16 @@ TUNNELS: dict[str, tuple[Script, str]] = {
     ],
 )
 async def test_a_tunnel_that_is_not_made(
-    tls: Contexts, scheme: str, script: Script, words: str, caplog: pytest.LogCaptureFixture
+    tls: Contexts,
+    scheme: str,
+    script: Script,
+    words: str,
+    permanent: bool,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Nothing was sent, nothing stays open, and the password of the proxy does not show."""
     caplog.set_level(logging.DEBUG)
-    seconds = 0.2 if words == "in time" else 10
+    seconds = 0.2 if script is silent else 10
     with Peer(script) as proxy:
         transport = HttpTransport(proxy=f"http://me:{SECRET}@127.0.0.1:{proxy.port}", verify=tls[1])
         async with closing(transport):
@@ -339,6 +364,9 @@ async def test_a_tunnel_that_is_not_made(
             for request in (call(url), upload(url, form)):
                 with pytest.raises(errors.ConnectFailed, match=words) as caught:
                     await transport.send(attrs.evolve(request, connect_timeout=seconds))
+                assert caught.value.permanent is permanent
+                named = f"the proxy 127.0.0.1:{proxy.port}" in caught.value.reason
+                assert named is (script is not broken)
             await until(lambda: not proxy.open)
             assert descriptors(proxy) == before
     assert caught.value.host == "meet.invalid:443"

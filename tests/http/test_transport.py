@@ -30,7 +30,6 @@ from support.peer import (
     Peer,
     Script,
     answering,
-    answering_once,
     deaf,
     descriptors,
     dripping,
@@ -142,29 +141,6 @@ async def test_a_call_is_one_packet(wire: Wire) -> None:
     assert sizes[0] > len(JSON_BODY) + 200
 
 
-REPLIES = {
-    "HTTP/1.0": reply(version=b"1.0", length=False),
-    "no length": reply(length=False, headers=[b"Connection: close"]),
-    "chunked": reply(
-        length=False,
-        content=b"10\r\n%b\r\n%x\r\n%b\r\n0\r\n\r\n" % (RECORD[:16], len(RECORD) - 16, RECORD[16:]),
-        headers=[b"Transfer-Encoding: chunked"],
-    ),
-    "after 103": b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n" + reply(),
-    "after 100 times 100": b"HTTP/1.1 100 Continue\r\n\r\n" * 100 + reply(),
-    "garbage behind": reply() + b"garbage\r\n\r\n",
-}
-
-
-@both_kinds
-@pytest.mark.parametrize("data", REPLIES.values(), ids=REPLIES.keys())
-async def test_replies_of_all_kinds(wire: Wire, kind: str, data: bytes) -> None:
-    """Each is understood."""
-    async with over(wire, answering_once(data)) as (transport, peer):
-        answer = await transport.send(either(kind, peer.url))
-    assert (answer.status, answer.content) == (200, RECORD)
-
-
 # --- cuts ----------------------------------------------------------------------------------------
 
 SIZE = 2 * MIB
@@ -273,24 +249,6 @@ async def test_a_kernel_that_takes_a_part_of_the_closing_boundary(missing: int) 
             return
         size += caught.value.sent + missing - form.length  # what fits depends on little else
     pytest.skip("the buffers of this machine take another number of bytes each time")
-
-
-async def test_a_slow_peer_is_no_stall(wire: Wire) -> None:
-    """``stall_timeout`` limits the time without progress, not the time of a chunk."""
-
-    def slow(connection: Connection) -> None:
-        connection.read_head()
-        while len(connection.request.body) < connection.request.length:
-            left = connection.request.length - len(connection.request.body)
-            connection.read_body(min(left, 512 * KIB))
-            connection.closed_within(0.05)
-        connection.send(reply())
-
-    async with over(wire, slow, receive_buffer=16 * KIB) as (transport, peer):
-        form = Form(12 * MIB, chunk=8 * MIB)
-        started = anyio.current_time()
-        assert (await transport.send(upload(peer.url, form, stall_timeout=0.8))).status == 200
-        assert anyio.current_time() - started > 0.8
 
 
 # --- errors --------------------------------------------------------------------------------------
