@@ -106,29 +106,6 @@ def test_a_wrong_setting(settings: dict[str, Any], field: str, words: str) -> No
     assert SECRET not in str(caught.value)
 
 
-MOVED: list[dict[str, Any]] = [
-    {"verify": False},
-    {"verify": "authorities.pem"},
-    {"cert": "cert.pem"},
-    {"proxy": "http://proxy:3128"},
-    {"trust_env": True},
-    {"max_connections": 5},
-]
-
-
-@pytest.mark.parametrize("settings", MOVED, ids=str)
-@pytest.mark.parametrize("beside", [True, False])
-async def test_settings_that_are_not_of_a_clients_transport(
-    settings: dict[str, Any], beside: bool
-) -> None:
-    """The error names the transport that has them, also in the spelling of earlier versions."""
-    async with httpx.AsyncClient() as client:
-        given = (client,) if beside else ()
-        with pytest.raises(errors.ConfigurationError, match=r"use HttpTransport\(") as caught:
-            HttpxTransport(*given, **settings)
-    assert caught.value.field in settings
-
-
 @pytest.mark.parametrize("client", [None, "client", httpx.Client])
 def test_what_is_no_client(client: Any) -> None:
     """The error says what to give."""
@@ -267,29 +244,11 @@ async def test_certificates_are_loaded_once_in_a_thread(monkeypatch: pytest.Monk
 
 @pytest.mark.both_loops
 @both_kinds
-async def test_through_a_proxy_in_clear(kind: str) -> None:
-    """It gets the whole address, and the credentials that are meant for it."""
-    with Peer(answering(reply())) as proxy:
-        transport = HttpTransport(proxy=f"http://m%65:{SECRET}@127.0.0.1:{proxy.port}/")
-        async with closing(transport):
-            for host in ("meet.invalid", "meet.invalid:8080", "[::1]:8080"):
-                assert (await transport.send(either(kind, f"http://{host}"))).status == 200
-    lines = [received.head.split(b"\r\n") for received in proxy.requests]
-    assert [line[0].split()[1].partition(b"/auth")[0] for line in lines] == [
-        b"http://meet.invalid",
-        b"http://meet.invalid:8080",
-        b"http://[::1]:8080",
-    ]
-    assert [line[1] for line in lines][1:] == [b"Host: meet.invalid:8080", b"Host: [::1]:8080"]
-    assert proxy.requests[0].values(b"Proxy-Authorization") == [b"Basic bWU6aHVudGVyMi1zZWNyZXQ="]
-
-
-@pytest.mark.both_loops
-@both_kinds
-async def test_through_a_tunnel(tls: Contexts, kind: str) -> None:
-    """To an ``https`` server; the proxy sees nothing of the request."""
-    with Peer(answering(reply()), tls=tls[0]) as server, Peer(relaying(server.port)) as proxy:
-        transport = HttpTransport(proxy=f"http://me:{SECRET}@127.0.0.1:{proxy.port}", verify=tls[1])
+async def test_through_a_tunnel(wire: Wire, kind: str) -> None:
+    """To ``http`` and to ``https``; the proxy, and nobody else, gets its password."""
+    with Peer(answering(reply()), tls=wire[0]) as server, Peer(relaying(server.port)) as proxy:
+        address = f"http://m%65:{SECRET}@127.0.0.1:{proxy.port}/"
+        transport = HttpTransport(proxy=address, verify=wire[1])
         async with closing(transport):
             for _ in range(2):
                 answer = await transport.send(either(kind, server.url))
@@ -298,12 +257,26 @@ async def test_through_a_tunnel(tls: Contexts, kind: str) -> None:
             await transport.send(upload(server.url, form))
             assert form.is_complete
     assert len(server.requests) == 3
-    assert [received.values(b"Proxy-Authorization") for received in server.requests] == [[]] * 3
-    head = proxy.requests[0].head
-    assert head.startswith(b"CONNECT 127.0.0.1:%d HTTP/1.1\r\n" % server.port)
-    assert proxy.requests[0].values(b"Host") == [b"127.0.0.1:%d" % server.port]
-    assert proxy.requests[0].values(b"Proxy-Authorization") == [b"Basic bWU6aHVudGVyMi1zZWNyZXQ="]
-    assert all(SIGNATURE.encode() not in received.head for received in proxy.requests)
+    for received in server.requests:
+        assert received.values(b"Proxy-Authorization") == []
+        assert received.values(b"Host") == [b"127.0.0.1:%d" % server.port]
+        assert received.head.startswith(b"POST /auth/room/")
+    for received in proxy.requests:
+        assert received.head.startswith(b"CONNECT 127.0.0.1:%d HTTP/1.1\r\n" % server.port)
+        assert received.values(b"Host") == [b"127.0.0.1:%d" % server.port]
+        assert received.values(b"Proxy-Authorization") == [b"Basic bWU6aHVudGVyMi1zZWNyZXQ="]
+        assert SIGNATURE.encode() not in received.head
+
+
+@pytest.mark.parametrize("host", ["meet.invalid:80", "meet.invalid:8080", "[::1]:8080"])
+async def test_the_name_that_a_proxy_gets(host: str) -> None:
+    """With a port in any case, and in brackets if it is an address of IPv6."""
+    with Peer(answering(reply(403))) as proxy:
+        transport = HttpTransport(proxy=proxy.url)
+        async with closing(transport):
+            with pytest.raises(errors.ConnectFailed, match="403"):
+                await transport.send(call(f"http://{host.removesuffix(':80')}"))
+    assert proxy.requests[0].head.startswith(b"CONNECT %b HTTP/1.1\r\n" % host.encode())
 
 
 def refusing(connection: Connection) -> None:
@@ -333,34 +306,71 @@ def speaking(connection: Connection) -> None:
     connection.drain()
 
 
-TUNNELS: dict[str, tuple[Script, str]] = {
-    "refusing": (refusing, "407"),
-    "broken": (broken, "no connection"),
-    "babbling": (babbling, "not answer in HTTP|status line"),
-    "speaking": (speaking, "before the handshake"),
-    "silent": (silent, "in time"),
+def unreachable(connection: Connection) -> None:
+    """Say that the server is away."""
+    answering(reply(502, b"<html>"))(connection)
+
+
+def forbidding(connection: Connection) -> None:
+    """Refuse for good."""
+    answering(reply(403, b"<html>"))(connection)
+
+
+def greeting(connection: Connection) -> None:
+    """Speak first, as SSH does."""
+    connection.send(b"SSH-2.0-OpenSSH_9.2p1\r\n")
+    connection.drain()
+
+
+TUNNELS: dict[str, tuple[Script, str, bool]] = {
+    "refusing": (refusing, r"refuses the user or the password \(HTTP 407\)", True),
+    "forbidding": (forbidding, r"refuses \(HTTP 403\): let it connect to meet.invalid:443", True),
+    "unreachable": (unreachable, r"cannot reach meet.invalid:443 \(HTTP 502\)", False),
+    "broken": (broken, "no connection", False),
+    "greeting": (greeting, "did not answer in HTTP: is it an HTTP proxy", True),
+    "babbling": (babbling, "did not answer in HTTP", True),
+    "speaking": (speaking, "spoke before the handshake", True),
+    "silent": (silent, r"no connection in time through the proxy", False),
 }
+"""What a proxy does, what is said, and whether that ends every call at once."""
 
 
-@pytest.mark.parametrize(("script", "words"), TUNNELS.values(), ids=TUNNELS.keys())
+@pytest.mark.parametrize(
+    ("scheme", "script", "words", "permanent"),
+    [
+        (scheme, *TUNNELS[name])
+        for scheme in ("http", "https")
+        for name in TUNNELS
+        if (scheme, name) != ("http", "broken")  # there is no handshake
+    ],
+)
 async def test_a_tunnel_that_is_not_made(
-    tls: Contexts, script: Script, words: str, caplog: pytest.LogCaptureFixture
+    tls: Contexts,
+    scheme: str,
+    script: Script,
+    words: str,
+    permanent: bool,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Nothing was sent, nothing stays open, and the password of the proxy does not show."""
     caplog.set_level(logging.DEBUG)
-    seconds = 0.2 if words == "in time" else 10
+    seconds = 0.2 if script is silent else 10
     with Peer(script) as proxy:
         transport = HttpTransport(proxy=f"http://me:{SECRET}@127.0.0.1:{proxy.port}", verify=tls[1])
         async with closing(transport):
             before = descriptors(proxy)
             form = Form()
-            for request in (call("https://meet.invalid"), upload("https://meet.invalid", form)):
+            url = f"{scheme}://meet.invalid:443"
+            for request in (call(url), upload(url, form)):
                 with pytest.raises(errors.ConnectFailed, match=words) as caught:
                     await transport.send(attrs.evolve(request, connect_timeout=seconds))
+                assert caught.value.permanent is permanent
+                named = f"the proxy 127.0.0.1:{proxy.port}" in caught.value.reason
+                assert named is (script is not broken)
             await until(lambda: not proxy.open)
             assert descriptors(proxy) == before
     assert caught.value.host == "meet.invalid:443"
-    assert form.sent == form._offset == 0
+    assert form.taken == caught.value.sent == 0
     seen = shown(caught.value) + repr(transport) + caplog.text
     assert SECRET not in seen
     assert "aHVudGVyMi1zZWNyZXQ" not in seen
@@ -429,11 +439,9 @@ async def test_the_proxy_of_the_environment(
             environment.setenv(name, value.format(proxy.url, port=proxy.port))
         transport = HttpTransport(**settings)
         async with closing(transport):
-            if through and not settings:
-                assert (await transport.send(call("http://meet.invalid"))).status == 502
-            else:
-                with pytest.raises(errors.ConnectFailed):
-                    await transport.send(call("http://meet.invalid"))
+            with pytest.raises(errors.ConnectFailed) as caught:
+                await transport.send(call("http://meet.invalid"))
+            assert ("HTTP 502" in caught.value.reason) is (through and not settings)
     assert proxy.connected == (through and not settings)
 
 

@@ -14,7 +14,6 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -261,10 +260,3 @@ def test_at_any_moment(tmp_path: Path, turn: int) -> None:
         assert run.wrong(way) == [], (way, run.log)
         rooms = Counter(name.rpartition("-")[0] for name in run.unknown(way))
         assert all(count == 1 for count in rooms.values()), (way, rooms)
-
-
-def test_the_jobs_are_as_told() -> None:
-    """Thirty documents for ten rooms, of all sizes."""
-    jobs: list[Any] = Run(WAYS, Path()).jobs("direct")
-    assert (len(jobs), len({job.room_id for job in jobs})) == (30, 10)
-    assert {len(job.document) for job in jobs} == set(SIZES)

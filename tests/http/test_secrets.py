@@ -118,7 +118,7 @@ async def test_each_failure_is_named_and_shows_no_secret(
             await until(lambda: not peer.open)
     await until(lambda: living_tasks() <= tasks)
     assert _leaks(caught.value) == []
-    if "client of yours" not in repr(transport):
+    if "your own client" not in repr(transport):
         assert [word for word in SECRETS if word in caplog.text] == []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,8 +16,8 @@ from meeting_async import errors
 from meeting_async._http import tcp
 from meeting_async._http.tcp import connect_tcp
 from meeting_async.transports import HttpTransport
-from support.peer import Connection, Peer, descriptors, reply
-from support.sending import call, closed_port, closing, upload
+from support.peer import Connection, Peer, deaf, descriptors, reply
+from support.sending import call, closed_port, closing, upload, within
 
 pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
@@ -149,8 +150,20 @@ async def test_all_addresses_fail(resolves: Resolve, monkeypatch: pytest.MonkeyP
         assert caught.value.errno == expected  # a lack of descriptors explains more
 
 
-async def test_families_take_turns(resolves: Resolve, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So a family that does not work here costs little (RFC 8305 section 4)."""
+@pytest.mark.parametrize(
+    ("addresses", "expected"),
+    [
+        ("6666", "1234"),
+        ("6644", "1324"),
+        ("4466", "1324"),
+        ("644444", "123456"),
+        ("66644", "14253"),
+    ],
+)
+async def test_the_families_take_turns(
+    resolves: Resolve, monkeypatch: pytest.MonkeyPatch, addresses: str, expected: str
+) -> None:
+    """The resolver's first choice begins; the order within stays (RFC 8305 section 4)."""
     tried: list[int] = []
 
     async def fail(address: tcp.Address) -> socket.socket:
@@ -158,10 +171,11 @@ async def test_families_take_turns(resolves: Resolve, monkeypatch: pytest.Monkey
         raise ConnectionRefusedError
 
     monkeypatch.setattr(tcp, "_connect", fail)
-    resolves("[::1]:1", "[::1]:2", "[::1]:3", "127.0.0.1:4", "127.0.0.1:5")
+    hosts = {"6": "[::1]", "4": "127.0.0.1"}
+    resolves(*[f"{hosts[one]}:{number}" for number, one in enumerate(addresses, 1)])
     with pytest.raises(ConnectionRefusedError):
         await connect_tcp("meet.invalid", 80)
-    assert tried == [1, 4, 2, 5, 3]
+    assert "".join(map(str, tried)) == expected
 
 
 async def test_an_error_that_is_no_os_error(
@@ -254,21 +268,6 @@ async def test_a_lookup_without_descriptors(
     assert type(caught.value) is (errors.ResourceExhausted if exhausted else errors.ConnectFailed)
 
 
-@pytest.mark.parametrize(
-    ("addresses", "expected"),
-    [("6666", "6666"), ("6644", "6464"), ("4466", "4646"), ("4", "4"), ("64444", "64444")],
-)
-def test_the_families_take_turns(addresses: str, expected: str) -> None:
-    """The resolver's first choice begins (RFC 8305 section 4); the order within stays."""
-    families = {"4": socket.AF_INET, "6": socket.AF_INET6}
-    rows = [(int(families[one]), 1, 6, "", number) for number, one in enumerate(addresses)]
-    mixed = tcp._interleaved(rows)
-    assert [one[0] for one in mixed] == [families[one] for one in expected]
-    for family in set(families.values()):
-        numbers = [one[4] for one in mixed if one[0] == family]
-        assert numbers == sorted(numbers)
-
-
 async def test_a_machine_without_a_family(
     resolves: Resolve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -285,3 +284,38 @@ async def test_a_machine_without_a_family(
         resolves("[::1]:1", good)
         with await connect_tcp("meet.invalid", 80) as sock:
             assert sock.getpeername()[1] == port_of(good)
+
+
+# --- time ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+async def test_connecting_is_limited(scheme: str, full: str) -> None:
+    """TCP that is not answered, and a TLS handshake that is not."""
+    with Peer(deaf) as peer:
+        host = full if scheme == "http" else f"127.0.0.1:{peer.port}"
+        transport = HttpTransport(verify=False)
+        async with closing(transport):
+            started = anyio.current_time()
+            request = upload(f"{scheme}://{host}", connect_timeout=0.3)
+            with pytest.raises(errors.ConnectFailed, match="in time") as caught:
+                await transport.send(request)
+            assert 0.29 < anyio.current_time() - started < 2  # on a busy machine
+    assert caught.value.host == host
+
+
+async def test_a_lookup_that_hangs_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread of the resolver is abandoned."""
+    asked: list[float] = []
+
+    def slow(*_: object, **_options: object) -> Any:
+        asked.append(time.monotonic())
+        time.sleep(1)
+        raise socket.gaierror(socket.EAI_NONAME, "late")
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    transport = HttpTransport()
+    async with closing(transport):
+        with within(0.9), pytest.raises(errors.ConnectFailed, match="in time"):
+            await transport.send(call("http://meet.invalid", connect_timeout=0.2))
+    assert len(asked) == 1

@@ -14,6 +14,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import attrs
+import h11
 import httpx
 import pytest
 import trio
@@ -29,11 +30,11 @@ from support.peer import (
     Peer,
     Script,
     answering,
-    answering_once,
     deaf,
     descriptors,
     dripping,
     endless_content,
+    in_flight,
     reply,
     resetting,
     resetting_at_once,
@@ -119,7 +120,7 @@ async def test_the_bytes_on_the_wire(wire: Wire, size: int) -> None:
     assert (b"Content-Type", b"application/json") in answer.headers
     (received,) = peer.requests
     assert received.body == Form(size).content
-    assert form.sent == form.length
+    assert answer.sent == form.length
     lines = received.head.split(b"\r\n")
     assert lines[0] == b"POST /auth/room/upload HTTP/1.1"
     assert lines[1] == b"Host: 127.0.0.1:%d" % peer.port
@@ -140,29 +141,6 @@ async def test_a_call_is_one_packet(wire: Wire) -> None:
     assert sizes[0] > len(JSON_BODY) + 200
 
 
-REPLIES = {
-    "HTTP/1.0": reply(version=b"1.0", length=False),
-    "no length": reply(length=False, headers=[b"Connection: close"]),
-    "chunked": reply(
-        length=False,
-        content=b"10\r\n%b\r\n%x\r\n%b\r\n0\r\n\r\n" % (RECORD[:16], len(RECORD) - 16, RECORD[16:]),
-        headers=[b"Transfer-Encoding: chunked"],
-    ),
-    "after 103": b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n" + reply(),
-    "after 100 times 100": b"HTTP/1.1 100 Continue\r\n\r\n" * 100 + reply(),
-    "garbage behind": reply() + b"garbage\r\n\r\n",
-}
-
-
-@both_kinds
-@pytest.mark.parametrize("data", REPLIES.values(), ids=REPLIES.keys())
-async def test_replies_of_all_kinds(wire: Wire, kind: str, data: bytes) -> None:
-    """Each is understood."""
-    async with over(wire, answering_once(data)) as (transport, peer):
-        answer = await transport.send(either(kind, peer.url))
-    assert (answer.status, answer.content) == (200, RECORD)
-
-
 # --- cuts ----------------------------------------------------------------------------------------
 
 SIZE = 2 * MIB
@@ -178,6 +156,8 @@ CUTS: dict[str, tuple[Script, int, range]] = {
         range(SIZE - 1, SIZE),
     ),
     "right before the boundary": (resetting(-len(TAIL)), SIZE, range(SIZE, SIZE + 1)),
+    "within the boundary": (resetting(-len(TAIL) + 1), -1, range(LENGTH, LENGTH + 1)),
+    "before its last byte": (resetting(-1), -1, range(LENGTH, LENGTH + 1)),
     "right after the boundary": (resetting(WHOLE), -1, range(LENGTH, LENGTH + 1)),
 }
 """Where the peer resets, up to which byte the body waits for that, and how much was then sent."""
@@ -185,7 +165,10 @@ CUTS: dict[str, tuple[Script, int, range]] = {
 
 @pytest.mark.parametrize(("script", "hold", "sent"), CUTS.values(), ids=CUTS.keys())
 async def test_a_cut(wire: Wire, script: Script, hold: int, sent: range) -> None:
-    """The connection is lost, and ``sent`` is what the operating system took."""
+    """The connection is lost, and ``sent`` is what the operating system took.
+
+    A server that got one byte of the closing boundary may have the document.
+    """
     async with over(wire, script) as (transport, peer):
 
         async def is_cut() -> None:
@@ -194,10 +177,10 @@ async def test_a_cut(wire: Wire, script: Script, hold: int, sent: range) -> None
         form = Form(SIZE, hold, is_cut)
         with within(10), pytest.raises((errors.ConnectionLost, errors.ConnectFailed)) as caught:
             await transport.send(upload(peer.url, form))
-    assert form.sent in sent or (script is resetting_at_once and form.sent == 0)
+    assert caught.value.sent in sent
     assert caught.value.host == f"127.0.0.1:{peer.port}"
     assert peer.connected == 1
-    assert all(len(received.body) <= form.sent for received in peer.requests)
+    assert all(len(received.body) <= caught.value.sent for received in peer.requests)
 
 
 async def test_a_peer_that_hangs_up_before_reading(wire: Wire) -> None:
@@ -208,18 +191,19 @@ async def test_a_peer_that_hangs_up_before_reading(wire: Wire) -> None:
             await until(lambda: peer.connected and not peer.open)
 
         form = Form(1000, 1000, is_gone)
-        with pytest.raises(errors.TransportError):
+        with pytest.raises(errors.TransportError) as caught:
             await transport.send(upload(peer.url, form))
-    assert form.sent == 0
+    assert caught.value.sent == 0
 
 
 async def test_a_peer_that_stops_reading(wire: Wire) -> None:
     """``sent`` is what fits into the buffers of the two kernels, not what the body yielded."""
     async with over(wire, deaf, receive_buffer=64 * KIB) as (transport, peer):
         form = Form(64 * MIB)
-        with within(5), pytest.raises(errors.TransferTimeout, match="reading"):
+        with within(5), pytest.raises(errors.TransferTimeout, match="reading") as caught:
             await transport.send(upload(peer.url, form, stall_timeout=0.3))
-    assert 0 < form.sent < form._offset < 32 * MIB
+    assert caught.value.sent
+    assert caught.value.sent < form.taken < 32 * MIB
 
 
 async def test_a_fragment_is_reset() -> None:
@@ -243,41 +227,28 @@ async def test_a_fragment_is_reset() -> None:
     assert ends == ["reset"] * 2
 
 
-@pytest.mark.parametrize("moment", ["in the body", "behind the body"])
-async def test_sent_after_a_cancellation(wire: Wire, moment: str) -> None:
-    """It is corrected then, too."""
-    scope = anyio.CancelScope()
-
-    async def cancel() -> None:
-        scope.cancel()
-        await anyio.lowlevel.checkpoint()
-
-    async with over(wire, silent) as (transport, peer):
-        form = Form(MIB, 512 * KIB if moment == "in the body" else -1, cancel)
-        with scope:
-            if moment == "behind the body":
-                scope.deadline = anyio.current_time() + 0.3
-            await transport.send(upload(peer.url, form))
-        assert scope.cancelled_caught
-    assert form.sent == (512 * KIB if moment == "in the body" else form.length)
+def resetting_when_full(connection: Connection) -> None:
+    """Read nothing; reset when the client's kernel takes no more."""
+    in_flight(connection, WHOLE, seconds=5)
+    connection.reset()
 
 
-async def test_a_slow_peer_is_no_stall(wire: Wire) -> None:
-    """``stall_timeout`` limits the time without progress, not the time of a chunk."""
-
-    def slow(connection: Connection) -> None:
-        connection.read_head()
-        while len(connection.request.body) < connection.request.length:
-            left = connection.request.length - len(connection.request.body)
-            connection.read_body(min(left, 512 * KIB))
-            connection.closed_within(0.05)
-        connection.send(reply())
-
-    async with over(wire, slow, receive_buffer=16 * KIB) as (transport, peer):
-        form = Form(12 * MIB, chunk=8 * MIB)
-        started = anyio.current_time()
-        assert (await transport.send(upload(peer.url, form, stall_timeout=0.8))).status == 200
-        assert anyio.current_time() - started > 0.8
+@pytest.mark.parametrize(
+    "missing", [2, *[pytest.param(n, marks=pytest.mark.nightly) for n in (1, 20, 38, 39)]]
+)
+async def test_a_kernel_that_takes_a_part_of_the_closing_boundary(missing: int) -> None:
+    """The peer reads nothing, and the form is a few bytes too long for the buffers between."""
+    size = 16 * MIB
+    for _ in range(10):
+        form = Form(size)
+        async with over((None, True), resetting_when_full, receive_buffer=64 * KIB) as opened:
+            with pytest.raises(errors.ConnectionLost) as caught:
+                await opened[0].send(upload(opened[1].url, form))
+        assert caught.value.sent is not None
+        if form.length - caught.value.sent == missing:
+            return
+        size += caught.value.sent + missing - form.length  # what fits depends on little else
+    pytest.skip("the buffers of this machine take another number of bytes each time")
 
 
 # --- errors --------------------------------------------------------------------------------------
@@ -290,7 +261,7 @@ async def never_connects(transport: Transport, url: str, **settings: Any) -> err
     form = Form()
     with pytest.raises(errors.ConnectFailed) as caught:
         await transport.send(upload(url, form, **settings))
-    assert form._offset == form.sent == 0
+    assert form.taken == caught.value.sent == 0
     return caught.value
 
 
@@ -316,7 +287,11 @@ async def test_what_is_no_address(url: str) -> None:
         await never_connects(transport, url)
 
 
-@pytest.mark.parametrize("kind", [OSError, ConnectionResetError, TimeoutError, httpx.ReadError])
+@pytest.mark.parametrize(
+    "kind",
+    [OSError, ConnectionResetError, TimeoutError, httpx.ReadError, h11.RemoteProtocolError,
+     errors.DocumentEmpty, errors.ConnectionLost],
+)  # fmt: skip
 async def test_an_error_of_the_body(wire: Wire, kind: type[Exception]) -> None:
     """It reaches the caller as it is, whatever it is, and no complete form is sent."""
     await _fails_in_the_body(wire, kind("torn"))
@@ -332,7 +307,7 @@ async def _fails_in_the_body(wire: Wire, error: Exception) -> None:
             await transport.send(upload(peer.url, form))
         await until(lambda: not peer.open)
     assert caught.value is error
-    assert form.sent == MIB // 2
+    assert form.taken == MIB // 2
 
 
 async def test_a_body_of_another_length() -> None:
@@ -396,7 +371,7 @@ async def test_closing_ends_what_is_sent(
         with within(5):
             async with anyio.create_task_group() as group:
                 group.start_soon(send)
-                await until(lambda: form.sent)
+                await until(lambda: form.taken)
                 await anyio.sleep(0.05)
                 await transport.aclose()
             await until(lambda: not peer.open)
@@ -444,7 +419,7 @@ async def test_closing_ends_what_is_connecting(
                 await anyio.sleep(0.05)
                 await transport.aclose()
         await until(lambda: not peer.open)
-    assert form.sent == 0
+    assert form.taken == 0
     assert all(received.head.startswith(b"CONNECT") for received in peer.requests)
 
 

@@ -55,8 +55,8 @@ class Form:
     at: int = -1
     happening: Callable[[], Awaitable[object]] = nothing
     chunk: int = 64 * KIB
-    sent: int = 0
-    _offset: int = 0
+    taken: int = 0
+    """Bytes that were yielded."""
     _has_happened: bool = False
 
     @property
@@ -71,27 +71,26 @@ class Form:
 
     @property
     def is_complete(self) -> bool:
-        """Tell whether all of it was sent."""
-        return self.sent == self.length
+        """Tell whether all of it was taken."""
+        return self.taken == self.length
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
 
     async def __anext__(self) -> bytes:
-        if self._offset == self.at and not self._has_happened:
+        if self.taken == self.at and not self._has_happened:
             self._has_happened = True
             await self.happening()
-        if self._offset == self.length:
+        if self.taken == self.length:
             raise StopAsyncIteration
-        start, self._offset = self._offset, self._end_of_chunk()
-        self.sent = self._offset
-        return TAIL if start == self.size else self._cut(start, self._offset)
+        start, self.taken = self.taken, self._end_of_chunk()
+        return TAIL if start == self.size else self._cut(start, self.taken)
 
     def _end_of_chunk(self) -> int:
-        if self._offset == self.size:
+        if self.taken == self.size:
             return self.length
-        bound = self.at if self._offset < self.at else self.size
-        return min(self._offset + self.chunk, self.size, bound)
+        bound = self.at if self.taken < self.at else self.size
+        return min(self.taken + self.chunk, self.size, bound)
 
     def _cut(self, start: int, end: int) -> bytes:
         first = start // 256

@@ -135,17 +135,8 @@ class _Exchange:
 
     async def send_request(self, target: bytes, origin: Origin) -> None:
         """Send the request, as far as it is worth sending; what the body raises is raised."""
-        body = self._request.body
-        if not await self._done(self._send_head(target, origin)):
-            return
-        if isinstance(body, bytes):
-            if not await self._done(self._send(body)):
-                return
-        else:
-            async for chunk in body:
-                if not await self._done(self._send(chunk)):
-                    return
-        await self._done(self._send_end())
+        if await self._done(self._send_head(target, origin)) and await self._send_body():
+            await self._done(self._send_end())
 
     async def receive_reply(self) -> None:
         """Receive the reply, if there may be one."""
@@ -164,7 +155,7 @@ class _Exchange:
             response.status_code,
             tuple(response.headers.raw_items()),
             bytes(self._content[: self._request.max_reply_bytes]),
-            early=self._is_early,
+            early=self._is_early or self._stream.is_midway,
             is_cut=self._is_too_long or not self._is_complete,
             sent=self.sent,
         )
@@ -202,6 +193,15 @@ class _Exchange:
             )
         )
         self._head_bytes = len(self._outbound)
+
+    async def _send_body(self) -> bool:
+        body = self._request.body
+        if isinstance(body, bytes):
+            return await self._done(self._send(body))
+        async for chunk in body:
+            if not await self._done(self._send(chunk)):
+                return False
+        return True
 
     async def _send(self, chunk: bytes) -> None:
         """Hand a chunk to the operating system, or gather it, unless the peer has refused."""
@@ -281,11 +281,10 @@ class _Exchange:
         if self._has_events or self._take_in():
             await anyio.lowlevel.checkpoint()  # a fast peer must not hold the event loop
             return
-        is_full = not self._stream.answer()
-        left = until - self._now()
-        await self._stream.wait(
-            min(left, EARLY_ANSWER_SECONDS) if is_full else left, to_write=is_full
-        )
+        seconds, is_full = until - self._now(), not self._stream.answer()
+        if is_full:
+            seconds = min(seconds, EARLY_ANSWER_SECONDS)
+        await self._stream.wait(seconds, to_write=is_full)
         self._take_in()
 
     def _take_in(self) -> bool:
@@ -334,8 +333,7 @@ class _Exchange:
 
     def _check_head(self) -> None:
         if self._response is None and self._arrived > MAX_HEAD_BYTES:
-            text = f"the head of the reply is longer than {MAX_HEAD_BYTES:,} bytes"
-            raise ConnectionLost(text)
+            raise ConnectionLost(f"the head of the reply is longer than {MAX_HEAD_BYTES:,} bytes")
 
 
 def _no_http(start: bytes) -> ConnectionLost:

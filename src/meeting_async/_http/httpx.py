@@ -99,36 +99,34 @@ class _Exchange:
         """Ends the reply when it takes too long, or is too long."""
         self._response: Any = None
         self._content = bytearray()
-        self._is_early = False
+        self._is_early = self._is_complete = False
         self.body = _RequestBody(request.body, self._begin_reply)
 
     async def run(self) -> Reply:
         """Return the reply; the response of the client is closed then."""
-        is_read = False
         try:
             with self._limit:
                 await self._receive_reply()
-                is_read = True
-            is_cut = not is_read and self._is_too_long and self._request.cut_reply
         finally:
             if self._response is not None:
-                await _close(self._response, is_read=is_read or self._is_too_long)
-        if not is_read and not is_cut:
+                await _close(self._response, is_read=self._is_complete or self._is_cut)
+        if not self._is_complete and not self._is_cut:
             raise self._limit_error()
-        return self._reply(is_cut=is_cut)
-
-    @property
-    def _is_too_long(self) -> bool:
-        return len(self._content) > self._request.max_reply_bytes
-
-    def _reply(self, *, is_cut: bool) -> Reply:
         return Reply(
             self._response.status_code,
             tuple(self._response.headers.raw),
             bytes(self._content[: self._request.max_reply_bytes]),
             early=self._is_early,
-            is_cut=is_cut,
+            is_cut=self._is_cut,
         )
+
+    @property
+    def _is_too_long(self) -> bool:
+        return len(self._content) > self._request.max_reply_bytes
+
+    @property
+    def _is_cut(self) -> bool:
+        return self._is_too_long and self._request.cut_reply
 
     async def _receive_reply(self) -> None:
         request = self._request
@@ -151,15 +149,15 @@ class _Exchange:
     async def _receive_content(self) -> None:
         """Read a reply without decoding, so that a small one cannot become a large one."""
         if getattr(self._response, "is_stream_consumed", False):  # of a mock, which has its content
-            self._content += self._response.content
-            self._check_length()
+            self._take(self._response.content)
         else:
             async for chunk in self._response.stream:
-                self._content += chunk
-                self._check_length()
+                self._take(chunk)
         await anyio.lowlevel.checkpoint_if_cancelled()
+        self._is_complete = not self._is_too_long
 
-    def _check_length(self) -> None:
+    def _take(self, chunk: bytes) -> None:
+        self._content += chunk
         if self._is_too_long:  # not by leaving the loop, which leaves generators to the event loop
             self._limit.cancel()
 
@@ -168,12 +166,9 @@ class _Exchange:
 
     def _limit_error(self) -> errors.TransportError:
         if self._is_too_long:
-            most = self._request.max_reply_bytes
-            return errors.ReplyTooLarge(
-                f"the reply is longer than {most:,} bytes (max_reply_bytes)"
-            )
-        seconds = self._request.reply_timeout
-        return errors.TransferTimeout(f"no complete reply within {seconds:g} s")
+            most = f"{self._request.max_reply_bytes:,} bytes (max_reply_bytes)"
+            return errors.ReplyTooLarge(f"the reply is longer than {most}")
+        return errors.TransferTimeout(f"no complete reply within {self._request.reply_timeout:g} s")
 
 
 async def _close(response: Any, *, is_read: bool) -> None:
@@ -229,25 +224,23 @@ class _RequestBody:
     def __init__(self, body: bytes | Body, on_end: Callable[[], None]) -> None:
         self.begun = False
         """Whether the library asked for the first chunk: then it has a connection."""
-        self._body = _Once(body) if isinstance(body, bytes) else body
+        self._body, self._on_end = body, on_end
         self._chunks: AsyncIterator[bytes] | None = None
-        self._has_ended = False
-        self._on_end = on_end
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        if self._has_ended and not isinstance(self._body, _Once):
+        if isinstance(self._body, bytes):
+            self._chunks = _Once(self._body)
+        elif self._chunks is not None:
             raise _BodyFailed(errors.ConnectionLost(SENT_AGAIN))
-        self._chunks = None
         return self
 
     async def __anext__(self) -> bytes:
         self.begun = True
         try:
             if self._chunks is None:
-                self._chunks = aiter(self._body)
+                self._chunks = aiter(self._body)  # type: ignore[arg-type]  # it is a Body
             return await anext(self._chunks)
         except StopAsyncIteration:
-            self._has_ended = True
             self._on_end()
             raise
         except Exception as error:
@@ -255,17 +248,15 @@ class _RequestBody:
 
 
 class _Once:
-    """Iterates over one chunk, each time it is asked to."""
+    """Iterates over one chunk."""
 
     def __init__(self, chunk: bytes) -> None:
-        self._chunk = self._left = chunk
+        self._left = [chunk] if chunk else []
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        self._left = self._chunk
         return self
 
     async def __anext__(self) -> bytes:
         if not self._left:
             raise StopAsyncIteration
-        chunk, self._left = self._left, b""
-        return chunk
+        return self._left.pop()

@@ -1,0 +1,339 @@
+"""Replies that are long, slow or endless: what limits them, and what is read of them."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import threading
+import time
+import tracemalloc
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from typing import Any
+
+import anyio
+import attrs
+import httpx
+import pytest
+
+from meeting_async import MeetingClient, errors
+from meeting_async.errors import InvalidInput, MeetingError
+from meeting_async.transports import HttpTransport, HttpxTransport, Reply
+from support.fake_rooms import Act, FakeRooms
+from support.fakes import client_of
+from support.gaps import loop_stays_free
+from support.peer import (
+    CHUNKED,
+    Connection,
+    Peer,
+    Script,
+    answering,
+    dripping,
+    endless_content,
+    in_another_process,
+    reply,
+    silent,
+)
+from support.sending import (
+    KIB,
+    MIB,
+    Form,
+    Ticker,
+    Wire,
+    call,
+    closing,
+    either,
+    over,
+    until,
+    upload,
+    within,
+)
+
+pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
+
+nightly = pytest.mark.nightly
+both_kinds = pytest.mark.parametrize("kind", ["call", "upload"])
+both_transports = pytest.mark.parametrize("transport_kind", ["ours", "httpx"])
+
+
+@contextlib.asynccontextmanager
+async def connected(kind: str, script: Script) -> AsyncIterator[tuple[Any, Peer]]:
+    """Open a transport, ours or one with a client of httpx, and a peer."""
+    if kind == "ours":
+        async with over((None, True), script, receive_buffer=64 * KIB) as opened:
+            yield opened
+        return
+    with Peer(script) as peer:
+        async with httpx.AsyncClient(trust_env=False) as client:
+            yield HttpxTransport(client), peer
+
+
+# --- time ----------------------------------------------------------------------------------------
+
+
+def endless_headers() -> Iterator[bytes]:
+    """Answer one header after the other."""
+    return itertools.chain(
+        [b"HTTP/1.1 200 OK\r\n"], (b"X-%d: x\r\n" % n for n in itertools.count())
+    )
+
+
+def endless_hints() -> Iterator[bytes]:
+    """Answer that the answer will come."""
+    return itertools.repeat(b"HTTP/1.1 103 Early Hints\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    ("kind", "pieces"),
+    [
+        ("call", None),
+        ("upload", endless_headers),
+        ("call", endless_hints),
+        ("upload", endless_content),
+    ],
+)
+async def test_a_reply_is_limited_as_a_whole(
+    wire: Wire, kind: str, pieces: Callable[[], Iterable[bytes]] | None
+) -> None:
+    """From the end of the body to the end of the reply, however it drips."""
+    async with over(wire, dripping(pieces, 0.02) if pieces else silent) as (transport, peer):
+        request = either(kind, peer.url, reply_timeout=0.4)
+        with within(3), pytest.raises(errors.TransferTimeout, match=r"within 0\.4 s") as caught:
+            await transport.send(request)
+        await until(lambda: not peer.open)
+    assert caught.value.host == f"127.0.0.1:{peer.port}"
+
+
+async def test_the_time_of_a_reply_begins_with_the_end_of_the_body(wire: Wire) -> None:
+    """And the time to connect has ended before."""
+    async with over(wire, answering(reply())) as (transport, peer):
+        form = Form(1000, 500, lambda: anyio.sleep(0.6))
+        request = upload(peer.url, form, connect_timeout=0.5, reply_timeout=0.5)
+        assert (await transport.send(request)).status == 200
+
+
+# --- length --------------------------------------------------------------------------------------
+
+CONTENT = b"y" * 5000
+FRAMINGS = {
+    "length": reply(content=CONTENT),
+    "chunks of a byte": CHUNKED + b"1\r\ny\r\n" * 5000 + b"0\r\n\r\n",
+    "a long head": reply(content=CONTENT, headers=[b"X-Long: " + b"x" * 50_000]),
+    "after interim replies": b"HTTP/1.1 100 Continue\r\n\r\n" * 100 + reply(content=CONTENT),
+}
+
+
+@both_kinds
+@both_transports
+@pytest.mark.parametrize("data", FRAMINGS.values(), ids=FRAMINGS.keys())
+async def test_the_content_of_a_reply_is_limited(
+    transport_kind: str, kind: str, data: bytes
+) -> None:
+    """Not its framing: what fits is read; a byte more is an error, or is cut off."""
+    async with connected(transport_kind, answering(data)) as (transport, peer):
+        for more, cut in itertools.product((1, 0, -1), (False, True)):
+            request = either(kind, peer.url, max_reply_bytes=5000 + more, cut_reply=cut)
+            if more < 0 and not cut:
+                with pytest.raises(errors.ReplyTooLarge, match="longer than 4,999 bytes"):
+                    await transport.send(request)
+            else:
+                answer = await transport.send(request)
+                assert answer.content == CONTENT[: 5000 + more]
+                assert answer.is_cut is (more < 0)
+            if more < 0 and transport_kind == "ours":
+                await until(lambda: not peer.open)  # it is not kept
+
+
+@attrs.define
+class Long:
+    """A script that answers with so many bytes, and counts how many of them it could send."""
+
+    size: int
+    chunked: bool = False
+    written: int = 0
+
+    def __call__(self, connection: Connection) -> None:
+        """Serve one connection."""
+        connection.read_head()
+        connection.read_body()
+        head = reply(200, b"", [b"Content-Length: %d" % self.size], length=False)
+        connection.send(CHUNKED if self.chunked else head)
+        block = bytes(8 * KIB)
+        for _ in range(0, self.size, len(block)):
+            connection.send(b"2000\r\n" + block + b"\r\n" if self.chunked else block)
+            self.written += len(block)
+
+
+SLACK = 64 * KIB + 6 * MIB
+"""Bytes that loopback's sockets may take beyond what was read (``tcp_rmem``, ``tcp_wmem``)."""
+
+
+@both_transports
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("size", [2 * MIB, 8 * MIB, 64 * MIB])
+async def test_a_long_reply_is_cut(transport_kind: str, size: int, chunked: bool) -> None:
+    """At once: what follows stays in the sockets, and the loop goes on."""
+    script = Long(size, chunked)
+    async with connected(transport_kind, script) as (transport, peer):
+        async with Ticker().running() as ticker:
+            with within(2):
+                request = call(peer.url, max_reply_bytes=64 * KIB, cut_reply=True)
+                answer = await transport.send(request)
+        await until(lambda: not peer.open)
+    assert answer == Reply(200, answer.headers, bytes(64 * KIB), is_cut=True, sent=answer.sent)
+    assert script.written < 64 * KIB + SLACK
+    assert ticker.gap < 0.05
+
+
+ENDLESS = {
+    "endless content": (16 * MIB, 3, "longer than 16,777,216"),
+    "endless 1-byte chunks": (64 * KIB, 1, "longer than 65,536"),
+    "endless interim replies": (16 * MIB, 1, "interim"),
+    "endless headers": (16 * MIB, 1, "head of the reply"),
+}
+"""What a peer sends, the limit, how often it is asked, and the error."""
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+async def test_a_peer_that_talks_at_full_speed(name: str) -> None:
+    """An error as soon as the limit is reached; the loop never works for 100 ms on end."""
+    limit, times, words = ENDLESS[name]
+    with in_another_process(name) as url:
+        transport = HttpTransport()
+        async with closing(transport), Ticker().running() as ticker:
+            for _ in range(times):
+                request = call(url, max_reply_bytes=limit, reply_timeout=30)
+                with pytest.raises(errors.ConnectionLost, match=words):
+                    await transport.send(request)
+    assert ticker.gap < 0.1
+
+
+async def test_the_time_of_a_reply_limits_a_fast_peer() -> None:
+    """Chunks of one byte keep h11 busy for longer than the reply may take."""
+    with in_another_process("endless 1-byte chunks") as url:
+        transport = HttpTransport()
+        async with closing(transport):
+            started = anyio.current_time()
+            request = call(url, reply_timeout=0.5, max_reply_bytes=1 << 40)
+            with pytest.raises(errors.TransferTimeout):
+                await transport.send(request)
+            assert anyio.current_time() - started < 1.5
+
+
+@both_transports
+async def test_a_reply_that_goes_on_for_ever_costs_no_memory(transport_kind: str) -> None:
+    """The process grows by less than 16 MiB, whatever is done about it."""
+    with in_another_process("endless content") as url:
+        async with connected(transport_kind, silent) as (transport, _):
+            tracemalloc.start()
+            try:
+                for cut in (False, True):
+                    with contextlib.suppress(errors.ReplyTooLarge), anyio.fail_after(20):
+                        assert (await transport.send(call(url, cut_reply=cut))).is_cut
+                assert tracemalloc.get_traced_memory()[1] < 16 * MIB
+            finally:
+                tracemalloc.stop()
+
+
+async def test_too_many_interim_replies(wire: Wire) -> None:
+    """A hundred are read over; more are no HTTP that anybody means well with."""
+    interim = b"HTTP/1.1 102 Processing\r\n\r\n"
+    async with over(wire, answering(interim * 101 + reply())) as (transport, peer):
+        with pytest.raises(errors.ConnectionLost, match="interim"):
+            await transport.send(upload(peer.url))
+
+
+def read_on(connection: Connection) -> None:
+    """Read the body until the other side gives up."""
+    with contextlib.suppress(OSError):
+        connection.read_body()
+
+
+async def test_a_flood_while_the_body_goes_out() -> None:
+    """What is taken in meanwhile is bounded; the form is completed, then the reply is too long."""
+
+    def script(connection: Connection) -> None:
+        connection.read_head()
+        thread = threading.Thread(target=read_on, args=(connection,))
+        thread.start()
+        connection.send(b"HTTP/1.1 200 OK\r\n\r\n")
+        with contextlib.suppress(OSError):  # it is not taken in
+            connection.send(bytes(16 * MIB))
+        thread.join()
+
+    async with over((None, True), script) as (transport, peer):
+        form = Form(2 * MIB)
+        with pytest.raises(errors.ConnectionLost, match="longer"):
+            await transport.send(upload(peer.url, form, max_reply_bytes=64 * KIB))
+    assert form.is_complete
+
+
+# --- max_reply_bytes= of a call ------------------------------------------------------------------
+
+
+def record(size: int) -> bytes:
+    """Make a record of so many bytes that says "success"."""
+    found = {"status": True, "msg": "yes", "status_code": "SUCCESS", "text": ""}
+    found["text"] = "x" * (size - len(json.dumps(found)))
+    return json.dumps(found).encode()
+
+
+LIMITS = [
+    (MIB, None, ""),
+    (MIB + 1, None, "1,048,576"),
+    (3001, 3000, "3,000"),
+    (5 * MIB, 5 * MIB, ""),
+    (9 * MIB, 8 * MIB, "8,388,608"),
+]
+"""Bytes of the reply, what the call says, and what the error says."""
+
+
+@both_transports
+async def test_a_call_says_how_long_its_reply_may_be(transport_kind: str) -> None:
+    """1 MiB, or more, or less; the error names the limit, and the call is made once."""
+    for size, limit, shown in LIMITS:
+        script = answering(reply(content=record(size)))
+        async with connected(transport_kind, script) as (transport, peer):
+            keys: Any = {"api_key": "key", "api_secret": "secret", "transport": transport}
+            how: Any = {"max_reply_bytes": limit} if limit else {}
+            async with MeetingClient(peer.url, **keys) as client:
+                with contextlib.ExitStack() as raised:
+                    if shown:
+                        words = f"{shown} bytes.*max_reply_bytes"
+                        raised.enter_context(pytest.raises(MeetingError, match=words))
+                    found = await client.call("room/any", {}, idempotent=True, **how)
+                    assert len(found["text"]) > size - 100
+                assert len(peer.requests) == 1
+
+
+async def test_an_unusable_limit() -> None:
+    """Anything but an int of at least 1 is refused by name, and nothing is sent."""
+    rooms = FakeRooms()
+    async with client_of(rooms) as client:
+        for value in (0, -1, 1.5, float("nan"), "8MiB", True, [1]):
+            how: Any = {"max_reply_bytes": value}
+            with pytest.raises(InvalidInput, match="max_reply_bytes") as caught:
+                await client.call("room/fetchPastRooms", {}, **how)
+            assert caught.value.field == "max_reply_bytes"
+    assert not rooms.visits
+
+
+async def test_a_reply_that_just_fits_keeps_no_loop() -> None:
+    """While 1 MiB of JSON is taken apart, the loop stands still for less than 50 ms.
+
+    On a slower machine: for at most three times as long as Python's own decoder takes.
+    """
+    person = json.dumps({"sid": "PA_1", "identity": "u1", "name": "Ada", "joined_at": "1700000000"})
+    start, end = '{"status":true,"msg":"yes","status_code":"SUCCESS","found":[', "]}"
+    count = (MIB - KIB - len(start + end)) // (len(person) + 1)
+    content = (start + ",".join([person] * count) + end).encode()
+    rooms = FakeRooms(ask=lambda _: Act(result=Reply(200, (), content)))
+    async with client_of(rooms) as client:
+
+        async def once() -> None:
+            assert len((await client.call("room/fetchPastRooms"))["found"]) == count
+
+        began = time.perf_counter()
+        json.loads(content)
+        decoding = time.perf_counter() - began
+        assert await loop_stays_free(once, seconds=max(0.05, 3 * decoding))
