@@ -50,6 +50,7 @@ from support.fake_rooms import (
     conversion_failed,
     cut_off,
     failing,
+    free,
     hanging,
     lost,
     record,
@@ -75,8 +76,6 @@ from support.peer import Peer
 from support.sending import until
 
 Run = Callable[..., Any]
-FREE = reply(400, record("INVALID_PARAMETERS"))
-"""The usual answer to an empty form."""
 HTML_503 = (b"<h1>503</h1>", "5")
 """What the built-in error page of a cache looks like: a page, and a Retry-After."""
 SUCCESS = record("SUCCESS")
@@ -147,7 +146,7 @@ COURSES: list[tuple[str, list[Act], dict[str, Any], Any, float, float]] = [
     ),
     (
         "at least once",
-        [lost(), busy(), FREE, accepted()],
+        [lost(), busy(), free(), accepted()],
         {"delivery": "at_least_once"},
         UploadReceipt, 0.6, 1.2,
     ),
@@ -163,20 +162,20 @@ COURSES: list[tuple[str, list[Act], dict[str, Any], Any, float, float]] = [
         {"delivery": "at_least_once", "preflight": False},
         UploadReceipt, 300, 300,
     ),
-    ("lost, refused", [lost(), FREE, refused()], {"delivery": "at_least_once"},
+    ("lost, refused", [lost(), free(), refused()], {"delivery": "at_least_once"},
      UploadOutcomeUnknown, 0.25, 0.5),
-    ("large", [FREE, accepted()], {"data": ASKED}, UploadReceipt, 0, 0),
+    ("large", [free(), accepted()], {"data": ASKED}, UploadReceipt, 0, 0),
     ("large, never wait", [busy()], {"data": ASKED, "max_wait": 0}, RoomBusy, 0, 0),
-    ("large, locked", [busy(), FREE, accepted()], {"data": ASKED}, UploadReceipt, 0.3, 0.7),
+    ("large, locked", [busy(), free(), accepted()], {"data": ASKED}, UploadReceipt, 0.3, 0.7),
     (
         "large, a lost race",
-        [FREE, busy(sending=2), FREE, accepted()],
+        [free(), busy(sending=2), free(), accepted()],
         {"data": ASKED},
         UploadReceipt, 2 + 1.4, 2 + 12.6,
     ),
     (
         "large, cut off",
-        [FREE, cut_off(), busy(), FREE, accepted()],
+        [free(), cut_off(), busy(), free(), accepted()],
         {"data": ASKED},
         UploadReceipt, 0.6, 1.2,
     ),
@@ -271,7 +270,7 @@ def test_ask_then_send(run: Run, seconds: float) -> None:
 
 @pytest.mark.parametrize(
     "answer",
-    [FREE, reply(400, record("INTERNAL_SERVER_ERROR")), reply(403, record("NO")), accepted()],
+    [free(), reply(400, record("INTERNAL_SERVER_ERROR")), reply(403, record("NO")), accepted()],
 )
 def test_any_other_answer_of_the_server_means_free(run: Run, answer: Act) -> None:
     """The interface leaves the answer to an empty form open."""
@@ -295,7 +294,7 @@ def test_any_other_answer_of_the_server_means_free(run: Run, answer: Act) -> Non
 def test_no_answer_of_the_server_is_asked_again(run: Run, answer: Act) -> None:
     """A proxy does not know whether the room is free, nor does a server without its database."""
     outcome, transport, _ = run(
-        lambda: course(busy(), answer, busy(), FREE, accepted(), data=ASKED)
+        lambda: course(busy(), answer, busy(), free(), accepted(), data=ASKED)
     )
     assert isinstance(outcome, UploadReceipt)
     assert transport.kinds == ["probe", "probe", "probe", "probe", "upload"]
@@ -347,7 +346,7 @@ def test_nothing_is_remembered_of_a_room(
     """Whatever became of one upload, the next one takes the same steps, in its own time."""
 
     async def main() -> None:
-        script = [before] if data is PDF else [FREE, before]
+        script = [before] if data is PDF else [free(), before]
         transport = Scripted(*script, checks=accepted(), then=locked_until(0))
         async with client_of(transport, preflight=True) as client:
             with contextlib.suppress(MeetingError):

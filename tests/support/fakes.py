@@ -17,7 +17,7 @@ import anyio
 import attrs
 
 from meeting_async import Event, Finished, LockPolicy, MeetingClient
-from support.fake_rooms import Act, FakeRooms, Visit, accepted, busy, record, reply
+from support.fake_rooms import Act, FakeRooms, Visit, accepted, busy, free
 
 E = TypeVar("E", bound=Event)
 
@@ -71,17 +71,13 @@ class Scripted(FakeRooms):
         return [v.kind for v in self.visits if not (is_check and v.request.cut_reply)]
 
 
-def locked_until(end: float, free: Act | None = None) -> Callable[[Visit], Act]:
+def locked_until(end: float, answer: Act | None = None) -> Callable[[Visit], Act]:
     """Answer as a room whose lock is held by somebody else until that moment."""
 
     def then(visit: Visit) -> Act:
         if anyio.current_time() < end and visit.kind != "question":
             return busy()
-        return (
-            (free or reply(400, record("INVALID_PARAMETERS")))
-            if visit.kind == "probe"
-            else accepted()
-        )
+        return (answer or free()) if visit.kind == "probe" else accepted()
 
     return then
 
