@@ -38,7 +38,7 @@ from meeting_async.errors import (
 )
 from meeting_async.signers import HmacSigner, SignedHeaders
 from meeting_async.transports import HttpxTransport, Reply
-from support.fake_rooms import Act, accepted, busy, lost, record, refused, reply, unreachable
+from support.fake_rooms import Act, accepted, busy, free, lost, record, refused, reply, unreachable
 from support.fakes import ASKED, KEY, LARGE, PDF, SECRET, Scripted, client_of, headers_of, signature
 
 Run = Callable[..., Any]
@@ -176,18 +176,13 @@ def test_a_signer_is_called_once_for_every_request(run: Run) -> None:
 
     async def main() -> None:
         signer = Rotating()
-        transport = Scripted(
-            busy(), reply(400, record("INVALID_PARAMETERS")), unreachable(), accepted()
-        )
-        async with client_of(transport, signer=signer) as client:
+        transport = Scripted(busy(), unreachable(), free(), accepted(), checks=accepted())
+        async with client_of(transport, preflight=True, signer=signer) as client:
             await client.upload_whiteboard_file("raum-ä", ASKED, filename="deck.pdf")
-        assert signer.messages == ["raum-ä".encode()] * 4
-        assert [headers_of(visit)["api-key"] for visit in transport.visits] == [
-            "key1",
-            "key2",
-            "key3",
-            "key4",
-        ]
+        check, room = '{"room_id":"raum-ä"}'.encode(), "raum-ä".encode()
+        assert signer.messages == [check, room, check, room, check, room, room]
+        keys = [headers_of(visit)["api-key"] for visit in transport.visits]
+        assert keys == [f"key{number}" for number in range(1, 8)]
 
     run(main)
 
@@ -233,20 +228,14 @@ def test_headers_in_both_directions(run: Run) -> None:
         )
 
     async def main() -> None:
-        script = [
-            accepted(),
-            busy(),
-            reply(400, record("INVALID_PARAMETERS")),
-            answering(200, "SUCCESS"),
-            answering(400, "NO"),
-        ]
+        script = [accepted(), free(), answering(200, "SUCCESS"), answering(400, "NO")]
         transport = Scripted(*script)
         headers = {"X-Tenant": "school", "User-Agent": "lms/1"}
         async with client_of(transport, preflight=True, default_headers=headers) as client:
             receipt = await client.upload_whiteboard_file("room01", LARGE, filename="deck.pdf")
             with pytest.raises(ReplyError) as caught:
                 await client.call("room/create")
-        assert transport.kinds == ["question", "upload", "probe", "upload", "question"]
+        assert transport.kinds == ["question", "probe", "upload", "question"]
         for visit in transport.visits:
             sent = headers_of(visit)
             assert (sent["x-tenant"], sent["user-agent"]) == ("school", "lms/1")

@@ -126,6 +126,12 @@ CALLS: dict[str, tuple[str, Callable[[MeetingClient, str, Told], Any]]] = {
             room, LARGE, filename="deck.pdf", max_wait=0, timeout=2, on_event=told
         ),
     ),
+    "upload after a form": (
+        "probe",
+        lambda client, room, told: client.upload_whiteboard_file(
+            room, LARGE, filename="deck.pdf", max_wait=0, timeout=2, on_event=told
+        ),
+    ),
     "get_active_room_info": (
         "check",
         lambda client, room, told: client.get_active_room_info(room, on_event=told),

@@ -246,7 +246,7 @@ async def test_a_key_that_may_not_ask() -> None:
         (reply(302, b"", [b"Location: /login"]), "HTTP 302", "is this the meeting server?"),
         (reply(502, b"<html>Bad Gateway</html>"), "HTTP 502", "away or has failed"),
         (reply(503, b"", [b"Retry-After: 30"]), "HTTP 503", "try again later"),
-        (reply(200, b"x" * 2**21), "longer than", "is this the meeting server?"),
+        (reply(200, b"x" * 2**21), "more than 65,536 bytes", "is this the meeting server?"),
         (b"SSH-2.0-OpenSSH_9.7\r\n\r\n", "", "is this the meeting server?"),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import time
 import tracemalloc
 from collections.abc import AsyncIterator, Callable
@@ -27,7 +29,6 @@ from meeting_async import (
     WaitingForRoom,
 )
 from meeting_async.errors import (
-    AuthenticationFailed,
     ConnectFailed,
     DocumentRefused,
     MeetingError,
@@ -35,10 +36,8 @@ from meeting_async.errors import (
     RequestRefused,
     RoomBusy,
     RoomNotActive,
-    RoomNotFound,
     Throttled,
     TransportError,
-    UnexpectedReply,
     UploadInterrupted,
     UploadOutcomeUnknown,
 )
@@ -51,6 +50,8 @@ from support.fake_rooms import (
     conversion_failed,
     cut_off,
     failing,
+    free,
+    hanging,
     lost,
     record,
     refused,
@@ -77,6 +78,7 @@ from support.sending import until
 Run = Callable[..., Any]
 HTML_503 = (b"<h1>503</h1>", "5")
 """What the built-in error page of a cache looks like: a page, and a Retry-After."""
+SUCCESS = record("SUCCESS")
 
 
 async def upload(
@@ -87,8 +89,9 @@ async def upload(
 
 
 async def course(*script: Act, data: bytes = PDF, **settings: Any) -> tuple[Any, Scripted, float]:
-    """Upload along a script; return what came of it, the transport, and how long it took."""
-    transport = Scripted(*script)
+    """Upload along a script to a room that is active; return the outcome, and how long it took."""
+    transport = Scripted(*script, checks=accepted())
+    settings = {"preflight": True, **settings}
     how = {name: settings.pop(name) for name in ("max_wait", "timeout") if name in settings}
     async with client_of(transport, **settings) as client:
         try:
@@ -110,7 +113,7 @@ COURSES: list[tuple[str, list[Act], dict[str, Any], Any, float, float]] = [
     (
         "not one byte, says the transport",
         [failing(ConnectFailed("no"), take=1)] * 4 + [accepted()],
-        {}, UploadReceipt, 2.5, 7.5,
+        {}, UploadReceipt, 3.75, 7.5,
     ),
     ("but all of it was out", [failing(ConnectFailed("no"))], {}, UploadOutcomeUnknown, 0, 0),
     ("cut off twice", [cut_off(), cut_off(IN_DOCUMENT), accepted()], {}, UploadReceipt, 0.75, 1.5),
@@ -118,12 +121,13 @@ COURSES: list[tuple[str, list[Act], dict[str, Any], Any, float, float]] = [
     ("throttled", [reply(429, b"", "5"), accepted()], {}, UploadReceipt, 5, 6.25),
     ("throttled early", [reply(503, *HTML_503, take=1), accepted()], {}, UploadReceipt, 5, 6.25),
     ("throttled itself", [reply(503, record("X"), "5"), accepted()], {}, UploadReceipt, 5, 6.25),
-    ("throttled for ever", [reply(429, b"", "0")] * 5, {}, Throttled, 1, 1.25),
+    ("throttled for ever", [reply(429, b"", "0")] * 5, {}, Throttled, 3.75, 7.5),
     ("a cache is impatient", [reply(503, *HTML_503)], {}, UploadOutcomeUnknown, 0, 0),
     ("a proxy is impatient", [reply(504, b"<html>")], {}, UploadOutcomeUnknown, 0, 0),
     ("request timeout", [reply(408, b"")], {}, UploadOutcomeUnknown, 0, 0),
     ("a foreign page", [reply(200, b"<html>")], {}, UploadOutcomeUnknown, 0, 0),
     ("an early success", [accepted(take=1)], {}, UploadOutcomeUnknown, 0, 0),
+    ("500, and a success", [reply(500, SUCCESS)], {}, UploadOutcomeUnknown, 0, 0),
     ("lost", [lost(replying=7)], {}, UploadOutcomeUnknown, 7, 7),
     (
         "409 and 503 in turn",
@@ -142,21 +146,45 @@ COURSES: list[tuple[str, list[Act], dict[str, Any], Any, float, float]] = [
     ),
     (
         "at least once",
-        [lost(), busy(), reply(400, record("INVALID_PARAMETERS")), accepted()],
+        [lost(), busy(), free(), accepted()],
         {"delivery": "at_least_once"},
         UploadReceipt, 0.6, 1.2,
     ),
     (
-        "at least once without questions",
+        "at least once without the form",
         [lost(), accepted()],
         {"delivery": "at_least_once", "probe": False},
         UploadReceipt, 300, 300,
     ),
     (
-        "lost, then refused",
-        [lost(), reply(400, record("INVALID_PARAMETERS")), refused()],
-        {"delivery": "at_least_once"},
-        UploadOutcomeUnknown, 0.25, 0.5,
+        "at least once without questions",
+        [lost(), accepted()],
+        {"delivery": "at_least_once", "preflight": False},
+        UploadReceipt, 300, 300,
+    ),
+    ("lost, refused", [lost(), free(), refused()], {"delivery": "at_least_once"},
+     UploadOutcomeUnknown, 0.25, 0.5),
+    ("large", [free(), accepted()], {"data": ASKED}, UploadReceipt, 0, 0),
+    ("large, never wait", [busy()], {"data": ASKED, "max_wait": 0}, RoomBusy, 0, 0),
+    ("large, locked", [busy(), free(), accepted()], {"data": ASKED}, UploadReceipt, 0.3, 0.7),
+    (
+        "large, a lost race",
+        [free(), busy(sending=2), free(), accepted()],
+        {"data": ASKED},
+        UploadReceipt, 2 + 1.4, 2 + 12.6,
+    ),
+    (
+        "large, cut off",
+        [free(), cut_off(), busy(), free(), accepted()],
+        {"data": ASKED},
+        UploadReceipt, 0.6, 1.2,
+    ),
+    ("large, without the form", [accepted()], {"data": ASKED, "probe": False}, UploadReceipt, 0, 0),
+    (
+        "large, without questions",
+        [busy(), accepted()],
+        {"data": ASKED, "preflight": False},
+        UploadReceipt, 0.3, 0.7,
     ),
 ]  # fmt: skip
 
@@ -169,17 +197,24 @@ COURSES: list[tuple[str, list[Act], dict[str, Any], Any, float, float]] = [
 def test_courses(
     run: Run, script: list[Act], how: dict[str, Any], expected: Any, least: float, most: float
 ) -> None:
-    """What each course comes to, after how long; no request more than the script has."""
+    """What each course comes to, after how long; no request more than the script has.
+
+    Every attempt takes the same steps: the check, the form if it is asked for, the document.
+    """
     outcome, transport, seconds = run(lambda: course(*script, **how))
     assert type(outcome) is expected, outcome
     assert least <= seconds <= most
-    assert len(transport.visits) == len(script)
+    assert len(transport.kinds) == len(script)
     assert not transport.collisions
+    steps = "".join(visit.kind[0] for visit in transport.visits)
+    assert re.fullmatch("(qp?u?)+" if how.get("preflight", True) else "u+", steps)
     attempts = outcome.attempts
     assert [a.number for a in attempts] == list(range(1, len(transport.uploads) + 1))
     if isinstance(outcome, UploadReceipt):
-        assert bytes(transport.uploads[-1].sent).count(PDF) == 1
-        assert (outcome.room_id, outcome.document, outcome.size) == ("room01", "deck.pdf", len(PDF))
+        data = how.get("data", PDF)
+        assert bytes(transport.uploads[-1].sent).count(data) == 1
+        facts = (outcome.room_id, outcome.document, outcome.size)
+        assert facts == ("room01", "deck.pdf", len(data))
         assert outcome.seconds == seconds
     else:
         facts = (outcome.operation, outcome.room_id, outcome.document)
@@ -212,40 +247,36 @@ def test_a_request_as_the_interface_says(run: Run) -> None:
 
 @pytest.mark.parametrize("seconds", [10, 299, 301])
 def test_ask_then_send(run: Run, seconds: float) -> None:
-    """One body for the first 409, questions of 300 bytes, one body when the room is free."""
+    """Questions of 300 bytes while the room is locked, one body when it is free."""
 
     async def main() -> None:
-        transport, recorder = Scripted(then=locked_until(seconds)), EventRecorder()
-        async with client_of(transport, on_event=recorder) as client:
+        transport = Scripted(then=locked_until(seconds), checks=accepted())
+        recorder = EventRecorder()
+        async with client_of(transport, preflight=True, on_event=recorder) as client:
             receipt = await upload(client, ASKED)
-        assert [visit.kind for visit in transport.uploads] == ["upload"] * 2
-        assert all(len(visit.sent) < 400 for visit in transport.of("probe"))
+        probes = transport.of("probe")
+        assert transport.kinds == ["probe"] * len(probes) + ["upload"]
+        assert all(len(visit.sent) < 400 for visit in transport.visits[:-1])
         assert seconds <= receipt.seconds <= seconds + 2.5
-        begun = [visit.began for visit in transport.visits[:-1]]
-        gaps = [later - earlier for earlier, later in pairwise(begun)]
+        gaps = [later.began - earlier.began for earlier, later in pairwise(probes)]
         assert 0.375 <= gaps[0] <= 0.625
         assert 1 <= gaps[1] <= 2.5
         assert all(1.5 <= gap <= 2.5 for gap in gaps[2:])
         assert [event.retry_in for event in recorder.of(WaitingForRoom)] == pytest.approx(gaps)
-        assert transport.uploads[-1].began == transport.of("probe")[-1].began
+        assert transport.uploads[0].began == probes[-1].began
 
     run(main)
 
 
 @pytest.mark.parametrize(
     "answer",
-    [
-        reply(400, record("INVALID_PARAMETERS")),
-        reply(400, record("INTERNAL_SERVER_ERROR")),
-        reply(500, record("INTERNAL_SERVER_ERROR")),
-        accepted(),
-    ],
+    [free(), reply(400, record("INTERNAL_SERVER_ERROR")), reply(403, record("NO")), accepted()],
 )
 def test_any_other_answer_of_the_server_means_free(run: Run, answer: Act) -> None:
     """The interface leaves the answer to an empty form open."""
     outcome, transport, _ = run(lambda: course(busy(), answer, accepted(), data=ASKED))
     assert isinstance(outcome, UploadReceipt)
-    assert transport.kinds == ["upload", "probe", "upload"]
+    assert transport.kinds == ["probe", "probe", "upload"]
 
 
 @pytest.mark.parametrize(
@@ -254,31 +285,32 @@ def test_any_other_answer_of_the_server_means_free(run: Run, answer: Act) -> Non
         reply(200, b"<html>"),
         reply(400, b"<html>"),
         reply(502, b"<html>"),
+        reply(500, record("INTERNAL_SERVER_ERROR")),
         reply(503, b"", "9"),
         lost(),
         unreachable(),
     ],
 )
 def test_no_answer_of_the_server_is_asked_again(run: Run, answer: Act) -> None:
-    """A proxy does not know whether the room is free."""
-    free = reply(400, record("INVALID_PARAMETERS"))
+    """A proxy does not know whether the room is free, nor does a server without its database."""
     outcome, transport, _ = run(
-        lambda: course(busy(), answer, busy(), free, accepted(), data=ASKED)
+        lambda: course(busy(), answer, busy(), free(), accepted(), data=ASKED)
     )
     assert isinstance(outcome, UploadReceipt)
-    assert transport.kinds == ["upload", "probe", "probe", "probe", "upload"]
+    assert transport.kinds == ["probe", "probe", "probe", "probe", "upload"]
 
 
 def test_a_server_that_lies_about_its_rooms(run: Run) -> None:
     """Two vain bodies in a row, and no client asks this server any more; it ends after 330 s."""
 
     async def main() -> None:
-        transport = Scripted(then=lambda visit: accepted() if visit.kind == "probe" else busy())
-        async with client_of(transport, preflight=False) as client:
+        transport = Scripted(
+            then=lambda visit: accepted() if visit.kind == "probe" else busy(), checks=accepted()
+        )
+        async with client_of(transport, preflight=True) as client:
             with pytest.raises(RoomBusy):
                 await upload(client, LARGE)
-            assert len(transport.of("probe")) == 2
-            assert transport.kinds[:5] == ["upload", "probe", "upload", "probe", "upload"]
+            assert transport.kinds[:5] == ["probe", "upload", "probe", "upload", "upload"]
             assert len(transport.uploads) < 80
             assert anyio.current_time() <= 330 + 5  # the last lock was seen within 5 s
             with pytest.raises(RoomBusy):
@@ -302,130 +334,46 @@ def test_the_wall_clock_does_not_matter(run: Run, monkeypatch: pytest.MonkeyPatc
     assert seconds < 1
 
 
-# --- look before you send ------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
-    ("answer", "error"),
-    [
-        (reply(401, record("INVALID_API_KEY")), AuthenticationFailed),
-        (reply(401, record("INVALID_TOKEN_OR_SIGNATURE")), AuthenticationFailed),
-        (reply(401, b"<html>"), AuthenticationFailed),
-        (reply(200, b"<html>"), UnexpectedReply),
-        (reply(404, b"<html>"), UnexpectedReply),
-        (reply(302, b""), UnexpectedReply),
-    ],
+    ("data", "kinds"), [(PDF, ["upload"]), (ASKED, ["probe", "upload"])], ids=["small", "large"]
 )
-def test_a_wrong_setting_costs_300_bytes(run: Run, answer: Act, error: type[MeetingError]) -> None:
-    """A wrong URL, key or secret is found out before anything of the document is sent."""
-    outcome, transport, _ = run(lambda: course(answer, preflight=True))
-    assert type(outcome) is error
-    assert transport.kinds == ["question"]
-    request = transport.visits[0].request
-    assert (
-        sum(len(name) + len(value) for name, value in request.headers)
-        + len(transport.visits[0].sent)
-        < 400
-    )
-    assert outcome.document == "deck.pdf"
-
-
-@pytest.mark.parametrize("denied", ["ROOM_NOT_FOUND", "ROOM_NOT_ACTIVE", "INVALID_PARAMETERS"])
-def test_the_empty_form_overrules_the_check(run: Run, denied: str) -> None:
-    """A check that denies a running room does not keep a document from it."""
-    answers = reply(200, record(denied)), reply(400, record("INVALID_PARAMETERS")), accepted()
-    outcome, transport, _ = run(lambda: course(*answers, preflight=True))
-    assert isinstance(outcome, UploadReceipt)
-    assert transport.kinds == ["question", "probe", "upload"]
-
-
 @pytest.mark.parametrize(
-    ("code", "error"), [("ROOM_NOT_FOUND", RoomNotFound), ("ROOM_NOT_ACTIVE", RoomNotActive)]
+    "before", [accepted(), busy(), lost(), reply(502, b"<html>"), refused(), hanging()]
 )
-def test_two_answers_deny_a_room(run: Run, code: str, error: type[MeetingError]) -> None:
-    """Then nothing of the document is sent."""
-    answers = absent(), reply(400, record(code))
-    outcome, transport, _ = run(lambda: course(*answers, preflight=True))
-    assert type(outcome) is error
-    assert transport.kinds == ["question", "probe"]
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [reply(500, record("INTERNAL_SERVER_ERROR")), reply(408, b""), reply(502, b"<html>"), lost()],
-)
-def test_a_check_without_answer_is_repeated(run: Run, answer: Act) -> None:
-    """Nothing is sent before the server has answered; a lost attempt makes it ask again."""
-    script = [answer, answer, accepted(), reply(429, b"", "5"), accepted()]
-    outcome, transport, _ = run(lambda: course(*script, preflight=True))
-    assert isinstance(outcome, UploadReceipt)
-    assert transport.kinds == ["question", "question", "question", "upload", "upload"]
-
-
-@pytest.mark.parametrize("status", [429, 503])
-def test_a_check_that_is_throttled_waits(run: Run, status: int) -> None:
-    """Not one byte of the document follows before the hint."""
-    script = [reply(status, b"", "30"), accepted(), accepted()]
-    outcome, transport, seconds = run(lambda: course(*script, preflight=True))
-    assert isinstance(outcome, UploadReceipt)
-    assert transport.kinds == ["question", "question", "upload"]
-    assert seconds >= 30
-
-
-def test_who_is_looked_for(run: Run) -> None:
-    """Every document, once per room and 30 s, for derived clients, too; or never."""
+def test_nothing_is_remembered_of_a_room(
+    run: Run, before: Act, data: bytes, kinds: list[str]
+) -> None:
+    """Whatever became of one upload, the next one takes the same steps, in its own time."""
 
     async def main() -> None:
-        transport = Scripted(then=lambda _: accepted())
+        script = [before] if data is PDF else [free(), before]
+        transport = Scripted(*script, checks=accepted(), then=locked_until(0))
         async with client_of(transport, preflight=True) as client:
-            await upload(client, PDF)
-            await upload(client.with_options(allow_images=True), LARGE)
-            assert transport.kinds == ["question", "upload", "upload"]
-            await upload(client, LARGE, "room02")
-            await client.get_active_room_info("room03")
-            await upload(client, LARGE, "room03")
-            assert transport.kinds[3:] == ["question", "upload", "question", "upload"]
-            await anyio.sleep(29.9)
-            await upload(client, LARGE)
-            await anyio.sleep(0.2)
-            await upload(client, LARGE)
-            assert transport.kinds[7:] == ["upload", "question", "upload"]
-            await upload(client.with_options(preflight=False), LARGE, "room04")
-            assert transport.kinds[10:] == ["upload"]
+            with contextlib.suppress(MeetingError):
+                await upload(client, data, max_wait=0, timeout=5)
+            seen, began = len(transport.visits), anyio.current_time()
+            await upload(client.with_options(allow_images=True), data)
+            assert [visit.kind for visit in transport.visits[seen:]] == ["question", *kinds]
+            assert anyio.current_time() == began
 
     run(main)
 
 
-@pytest.mark.parametrize(
-    ("trouble", "kinds"),
-    [
-        (lost(), ["question", "probe", "upload"]),
-        (reply(502, b"<html>"), ["question", "probe", "upload"]),
-        (conversion_failed(), ["question", "upload"]),
-    ],
-)
-def test_trouble_makes_it_look_again(run: Run, trouble: Act, kinds: list[str]) -> None:
-    """The server may have been restarted."""
+@pytest.mark.both_loops
+@pytest.mark.anyio
+async def test_a_load_balancer_that_hangs_up_leaves_no_doubt() -> None:
+    """On a real socket: a small document of which nobody took a byte was not sent."""
+    with Peer(lambda connection: None) as peer:
 
-    async def main() -> None:
-        transport = Scripted(accepted(), trouble, then=lambda _: accepted())
-        async with client_of(transport, preflight=True) as client:
-            with pytest.raises(MeetingError):
-                await upload(client, PDF)
-            await upload(client, PDF)
-            assert transport.kinds == ["question", "upload", *kinds]
+        async def data() -> AsyncIterator[bytes]:
+            await until(lambda: peer.connected and not peer.open)
+            yield PDF
 
-    run(main)
-
-
-def test_a_look_that_finds_nobody_is_an_attempt(run: Run) -> None:
-    """Without a connection the upload backs off, and looks again."""
-    script = [unreachable(), unreachable(), accepted(), accepted()]
-    outcome, transport, seconds = run(lambda: course(*script, preflight=True))
-    assert isinstance(outcome, UploadReceipt)
-    assert transport.kinds == ["question", "question", "question", "upload"]
-    assert 0.75 <= seconds <= 1.5
-    assert [a.verdict for a in outcome.attempts] == [Verdict.NEVER_SENT] * 2 + [Verdict.ACCEPTED]
+        document = Document.from_stream(data(), "deck.pdf", size=len(PDF), replayable=False)
+        keys: Any = {"api_key": KEY, "api_secret": SECRET}
+        async with MeetingClient(peer.url, **keys, preflight=False) as client:
+            with pytest.raises(TransportError):  # an unknown outcome is none
+                await client.upload_whiteboard_file("room01", document)
 
 
 # --- rooms that are taken ------------------------------------------------------------------------
@@ -486,26 +434,6 @@ def test_busy_with_another_client(run: Run) -> None:
     assert outcome.reason == "scripted"
 
 
-@pytest.mark.parametrize(("max_wait", "free_in"), [(0, 290), (0.1, 290), (4, 286)])
-def test_busy_with_our_own_unknown_outcome(run: Run, max_wait: float, free_in: float) -> None:
-    """It asks, and waits no longer than ``max_wait``: nobody waits 300 s for that."""
-
-    async def main() -> None:
-        transport = Scripted(lost(), then=locked_until(1000))
-        async with client_of(transport) as client:
-            with pytest.raises(UploadOutcomeUnknown) as lost_one:
-                await upload(client)
-            assert lost_one.value.lock_free_in == 300
-            await anyio.sleep(10)
-            with pytest.raises(RoomBusy, match="an upload of unknown outcome has") as caught:
-                await upload(client, max_wait=max_wait)
-            assert set(transport.kinds[1:]) == {"probe"}
-            assert 10 <= anyio.current_time() <= 10 + max_wait
-            assert caught.value.free_in == pytest.approx(free_in, abs=1)
-
-    run(main)
-
-
 def test_without_a_limit_an_upload_waits_behind_those_from_here(run: Run) -> None:
     """As long as they make progress: beyond any lock's life."""
 
@@ -520,108 +448,12 @@ def test_without_a_limit_an_upload_waits_behind_those_from_here(run: Run) -> Non
     run(main)
 
 
-@pytest.mark.parametrize("data", [PDF, LARGE])
-@pytest.mark.parametrize("locked", [0, 6])
-def test_after_an_unknown_outcome_the_next_upload_asks_first(
-    run: Run, data: bytes, locked: float
-) -> None:
-    """It sends its document as soon as the room is free, not after 300 s, and only once."""
-
-    async def main() -> None:
-        transport = Scripted(lost(), then=locked_until(locked))
-        async with client_of(transport, preflight=False) as client:
-            with pytest.raises(UploadOutcomeUnknown):
-                await upload(client, data)
-            await upload(client.with_options(allow_images=True), data)
-            assert transport.kinds[:2] == ["upload", "probe"]
-            assert len(transport.uploads) == 2
-            assert anyio.current_time() <= locked + 2.5
-            await upload(client, data)
-            assert transport.kinds[-1] == "upload"
-            assert len(transport.uploads) == 3
-
-    run(main)
-
-
-@pytest.mark.both_loops
-@pytest.mark.anyio
-async def test_a_load_balancer_that_hangs_up_leaves_no_doubt() -> None:
-    """On a real socket: a small document of which nobody took a byte was not sent."""
-    with Peer(lambda connection: None) as peer:
-
-        async def data() -> AsyncIterator[bytes]:
-            await until(lambda: peer.connected and not peer.open)
-            yield PDF
-
-        document = Document.from_stream(data(), "deck.pdf", size=len(PDF), replayable=False)
-        keys: Any = {"api_key": KEY, "api_secret": SECRET}
-        async with MeetingClient(peer.url, **keys, preflight=False) as client:
-            with pytest.raises(TransportError):  # an unknown outcome is none
-                await client.upload_whiteboard_file("room01", document)
-
-
-def test_doubt_ends_with_the_lock(run: Run) -> None:
-    """After 300 s the lock must have ended, so there is nothing to ask for."""
-
-    async def main() -> None:
-        transport = Scripted(lost(), accepted(), then=lambda _: accepted())
-        async with client_of(transport) as client:
-            with pytest.raises(UploadOutcomeUnknown):
-                await upload(client)
-            await upload(client, room="room02")  # another room is not in doubt
-            await anyio.sleep(300)
-            await upload(client)
-        assert transport.kinds == ["upload"] * 3
-
-    run(main)
-
-
-class SlowLocks(LocalRoomLocks):
-    """Locks that take a second to say that they were released, as those of several processes do."""
-
-    @asynccontextmanager
-    async def acquire(self, room: str, *, timeout: float | None) -> Any:
-        """Hold the lock of a room."""
-        try:
-            async with super().acquire(room, timeout=timeout):
-                yield
-        finally:
-            with anyio.CancelScope(shield=True):
-                await anyio.sleep(1)
-
-
-@pytest.mark.parametrize("end", ["lost", "timeout", "cancelled"])
-def test_who_queues_behind_a_lost_upload_asks_first(run: Run, end: str) -> None:
-    """The doubt is there before the room's lock is given to the next upload."""
-
-    async def main() -> None:
-        transport = Scripted(
-            lost(replying=5) if end == "lost" else Act(), then=lambda _: accepted()
-        )
-        async with (
-            client_of(transport, room_locks=SlowLocks()) as client,
-            anyio.create_task_group() as group,
-        ):
-
-            async def first() -> None:
-                with anyio.move_on_after(5 if end == "cancelled" else 100):
-                    with pytest.raises(UploadOutcomeUnknown):
-                        await upload(client, timeout=5 if end == "timeout" else None)
-
-            group.start_soon(first)
-            await anyio.sleep(0.1)
-            group.start_soon(upload, client)
-        assert transport.kinds == ["upload", "probe", "upload"]
-
-    run(main)
-
-
 @pytest.mark.both_loops
 @pytest.mark.anyio
 @pytest.mark.parametrize(
     ("act", "event", "rooms"),
-    [(Act(), Queued, 1), (unreachable(), RetryScheduled, 40), (lost(), WaitingForRoom, 40)],
-    ids=["behind another upload", "without a connection", "for a room in doubt"],
+    [(Act(), Queued, 1), (unreachable(), RetryScheduled, 40), (busy(take=0), WaitingForRoom, 40)],
+    ids=["behind another upload", "without a connection", "for a locked room"],
 )
 async def test_waiting_holds_no_bytes(
     act: Act, event: type[Event], rooms: int, tmp_path: Path
@@ -629,13 +461,9 @@ async def test_waiting_holds_no_bytes(
     """Forty uploads of a file of 200 KiB wait in less than 2 MiB of memory."""
     path, recorder = tmp_path / "deck.pdf", EventRecorder()
     path.write_bytes(PDF.ljust(200 * 1024))
-    transport = Scripted(*[act] * rooms, then=lambda _: busy())
+    transport = Scripted(*[act] * rooms, then=lambda _: busy(take=0))
     async with client_of(transport) as client, anyio.create_task_group() as group:
         names = [f"room{number % rooms}" for number in range(40)]
-        if event is WaitingForRoom:
-            for name in names:
-                with pytest.raises(UploadOutcomeUnknown):
-                    await upload(client, room=name)
         tracemalloc.start()
         for name in names:
             waiting = partial(client.upload_whiteboard_file, on_event=recorder)
@@ -677,9 +505,9 @@ def test_a_policy_of_the_client_and_one_of_the_call(run: Run) -> None:
     """``max_wait=`` of an upload replaces the policy's."""
 
     async def main() -> None:
-        transport = Scripted(then=locked_until(1000))
+        transport = Scripted(then=locked_until(1000), checks=accepted())
         lock = LockPolicy(max_wait=3)
-        async with client_of(transport) as client:
+        async with client_of(transport, preflight=True) as client:
             with pytest.raises(RoomBusy):
                 await upload(client.with_options(lock=lock), ASKED)
             assert 2.5 <= anyio.current_time() <= 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import gzip
 import io
@@ -12,7 +13,7 @@ import tempfile
 import tracemalloc
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -175,7 +176,7 @@ class Forgetful:
         if isinstance(request.body, bytes):
             return _record(200, room={})
         if self.ending == "no connection":
-            raise ConnectFailed("nobody listens", "meet.test:443")
+            raise ConnectFailed("nobody listens", "meet.test:443") from _raised(OSError())
         async for _chunk in request.body:
             await anyio.lowlevel.checkpoint()
             if self.ending == "cut off":
@@ -187,6 +188,14 @@ class Forgetful:
         if self.ending == "a bug":
             raise ZeroDivisionError
         return _record(STATUS.get(self.ending, 200))
+
+
+def _raised(error: OSError) -> OSError:
+    """Return an error with a traceback, which refers to all frames of its task."""
+    try:
+        raise error
+    except OSError:
+        return error
 
 
 STATUS = {"refused": 400, "busy": 409, "failed": 500, "throttled": 429}
@@ -305,14 +314,11 @@ async def test_an_accepted_document_is_gone_from_connections(kind: str, is_borro
                     assert await _still_there({f"{size} bytes": gone}) == []
 
 
-async def _fail(kind: str, ending: str, size: int) -> tuple[Any, list[weakref.ref[Any]]]:
-    settings: dict[str, Any] = {"max_size_whiteboard_file": 1000} if ending == "too large" else {}
-    how = HOW.get(ending, {})
-    async with client_of(Forgetful(ending), **settings) as client:
-        made, gone = make(kind, size)
-        with anyio.move_on_after(0.01 if ending == "cancelled" else None):
-            return await upload(client, made, **how), gone
-        return None, gone
+async def _fail(client: MeetingClient, kind: str, ending: str) -> tuple[Any, list[Any]]:
+    made, gone = make(kind, 256 * KIB)
+    with anyio.move_on_after(0.01 if ending == "cancelled" else None):
+        return await upload(client, made, **HOW.get(ending, {})), gone
+    return None, gone
 
 
 def without_tracebacks(error: BaseException | None) -> None:
@@ -338,13 +344,16 @@ async def _still_there(gone: dict[str, list[weakref.ref[Any]]]) -> list[str]:
 
 @each_kind
 async def test_a_document_that_failed_is_gone(kind: str) -> None:
-    """Also when the caller keeps the error, but not its traceback."""
+    """Also when the caller keeps the client, and the error without traceback and cause."""
     errors: dict[str, MeetingError | None] = {}
     gone: dict[str, list[weakref.ref[Any]]] = {}
-    async with nothing_left():
+    async with nothing_left(), AsyncExitStack() as clients:
         for ending in FAILURES:
-            errors[ending], gone[ending] = await _fail(kind, ending, 256 * KIB)
-            without_tracebacks(errors[ending])
+            how: Any = {"max_size_whiteboard_file": 1000} if ending == "too large" else {}
+            client = await clients.enter_async_context(client_of(Forgetful(ending), **how))
+            error, gone[ending] = await _fail(client, kind, ending)
+            errors[ending] = copy.copy(error)
+            del error
         assert await _still_there(gone) == []
     succeeded = [ending for ending, error in errors.items() if error is None]
     assert succeeded == ["cancelled", *["too large"] * (kind == "link")]  # it has no size

@@ -69,6 +69,11 @@ def busy(**how: Any) -> Act:
     return reply(409, record("CONFLICT"), **how)
 
 
+def free(**how: Any) -> Act:
+    """Reply to an empty form as a room that is not locked."""
+    return reply(400, record("INVALID_PARAMETERS"), **how)
+
+
 def absent(**how: Any) -> Act:
     """Reply that no session is running."""
     return reply(200, record("ROOM_NOT_ACTIVE"), **how)

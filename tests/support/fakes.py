@@ -17,7 +17,7 @@ import anyio
 import attrs
 
 from meeting_async import Event, Finished, LockPolicy, MeetingClient
-from support.fake_rooms import Act, FakeRooms, Visit, accepted, busy, record, reply
+from support.fake_rooms import Act, FakeRooms, Visit, accepted, busy, free
 
 E = TypeVar("E", bound=Event)
 
@@ -33,14 +33,24 @@ IN_DOCUMENT = 500
 
 
 class Scripted(FakeRooms):
-    """Plays an act for each request; after the script, what ``then`` makes of it."""
+    """Plays an act for each request; after the script, what ``then`` makes of it.
 
-    def __init__(self, *script: Act, then: Callable[[Visit], Act] | None = None) -> None:
+    With ``checks`` the check before each attempt is answered so, and is no part of the script.
+    """
+
+    def __init__(
+        self,
+        *script: Act,
+        then: Callable[[Visit], Act] | None = None,
+        checks: Act | None = None,
+    ) -> None:
         super().__init__(self._next, ask=self._next)
         self.closed = 0
-        self._script, self._then = deque(script), then
+        self._script, self._then, self._checks = deque(script), then, checks
 
     def _next(self, visit: Visit) -> Act:
+        if self._checks is not None and visit.request.cut_reply:
+            return self._checks
         if self._script:
             return self._script.popleft()
         if self._then is None:
@@ -53,21 +63,21 @@ class Scripted(FakeRooms):
 
     @property
     def kinds(self) -> list[str]:
-        """What each request was: upload, probe (an empty form) or question (a JSON call)."""
-        return [visit.kind for visit in self.visits]
+        """What each request was: upload, probe (an empty form) or question (a JSON call).
+
+        Without the checks, if they are no part of the script.
+        """
+        is_check = self._checks is not None
+        return [v.kind for v in self.visits if not (is_check and v.request.cut_reply)]
 
 
-def locked_until(end: float, free: Act | None = None) -> Callable[[Visit], Act]:
+def locked_until(end: float, answer: Act | None = None) -> Callable[[Visit], Act]:
     """Answer as a room whose lock is held by somebody else until that moment."""
 
     def then(visit: Visit) -> Act:
         if anyio.current_time() < end and visit.kind != "question":
             return busy()
-        return (
-            (free or reply(400, record("INVALID_PARAMETERS")))
-            if visit.kind == "probe"
-            else accepted()
-        )
+        return (answer or free()) if visit.kind == "probe" else accepted()
 
     return then
 

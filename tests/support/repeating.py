@@ -84,16 +84,17 @@ class Repeater:
     answers: Sequence[Answer]
     """One for each room in turn, however often something is asked about it."""
     repeats: str = "document"
-    """Which are meant: ``"check"``, ``"document"`` (any but a check) or ``"all"``."""
+    """Which are meant: ``"check"``, ``"probe"`` (an empty form), ``"document"`` (any other) or
+    ``"all"``."""
     is_early: bool = False
     """Whether the answer comes before the body is read."""
     seen: set[str] = attrs.field(factory=lambda: {KEY})
 
     def __call__(self, connection: Connection) -> None:
         while connection.read_head():
-            kind = "check" if b"getActiveRoomInfo" in connection.request.head else "document"
-            if not self.is_early or kind == "check":
+            if not self.is_early or connection.request.length < 1000:
                 connection.read_body()
+            kind = _kind(connection.request)
             if self.repeats not in {kind, "all"}:
                 connection.send(PLAIN)
                 continue
@@ -113,6 +114,13 @@ class Repeater:
         self.seen.add(values[0])
         self.seen |= {value.removeprefix("Bearer ") for value in values[2:]}
         return values
+
+
+def _kind(request: Received) -> str:
+    if b"getActiveRoomInfo" in request.head:
+        return "check"
+    is_form = b"uploadWhiteboardFile" in request.head and len(request.body) > 0
+    return "probe" if is_form and b'name="document' not in request.body else "document"
 
 
 T = TypeVar("T")

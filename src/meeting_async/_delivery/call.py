@@ -220,6 +220,7 @@ class Call:
             waited=RoomWait(history=self.history, policy=self.options.lock).waited(now),
             error=ours,
         )
+        self.history.forget_reply()
 
 
 _REPEATED = {Verdict.NEVER_SENT, Verdict.PARTIAL, Verdict.THROTTLED, Verdict.UNKNOWN}

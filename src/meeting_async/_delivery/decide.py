@@ -134,11 +134,12 @@ class Server:
         """
         if not isinstance(error, ResourceExhausted):
             self.away_since = since if self.away_since is None else self.away_since
-            self._error = _copied(error)  # as its call adds its own facts
+            # Without its cause, whose traceback would keep the document of its call.
+            self._error = copy.copy(error)
 
     def error_for_another(self) -> MeetingError | None:
         """Return an error like the last one, for another call; ``None``: the server is there."""
-        return None if self._error is None else _copied(self._error)
+        return copy.copy(self._error)
 
 
 # --- one call ------------------------------------------------------------------------------------
@@ -372,13 +373,6 @@ def _is_final(last: Step, *, is_upload: bool) -> bool:
     is_page = last.answer is not None and 200 <= last.answer.status < 300
     is_foreign = is_page and last.verdict is Verdict.UNKNOWN  # and no meeting server's
     return not is_upload and (is_foreign or isinstance(last.error, ReplyTooLarge))
-
-
-def _copied(error: MeetingError) -> MeetingError:
-    """Return a copy with the same cause."""
-    other = copy.copy(error)
-    other.__cause__ = error.__cause__
-    return other
 
 
 def _noted(error: MeetingError, note: str) -> MeetingError:

@@ -47,7 +47,7 @@ class Step:
     """Whether the document is a stream that was read and cannot be read again."""
     answer: ParsedReply | None = attrs.field(default=None, repr=False, eq=False)
     error: BaseException | None = attrs.field(default=None, repr=False, eq=False)
-    """The exception, if there is no answer. Only the last step of a history keeps these two."""
+    """The exception, if there is no answer. Only the last step of a running call has these two."""
 
     @property
     def seconds(self) -> float:
@@ -111,8 +111,7 @@ class History:
 
     def add(self, new: Step, *, call_began: float) -> None:
         """Add a step. Equal waits and answers in a row become one, so that it stays short."""
-        if self.steps:
-            self.steps[-1] = _without_reply(self.steps[-1])
+        self.forget_reply()
         if new.is_attempt:
             self.attempts.append(_attempt(len(self.attempts) + 1, new, call_began))
         if new.kind == "document" and new.verdict is Verdict.ACCEPTED:
@@ -126,6 +125,11 @@ class History:
         else:
             del self.steps[same]
             self.steps.append(new)
+
+    def forget_reply(self) -> None:
+        """Drop what may be large, or keep a document in memory: traceback, frames, document."""
+        if self.steps:
+            self.steps[-1] = attrs.evolve(self.steps[-1], answer=None, error=None)
 
     def _same_as(self, new: Step) -> int | None:
         """Return the index of the step that ``new`` continues, while the room stays locked."""
@@ -191,13 +195,6 @@ class History:
         return UploadOutcomeUnknown(
             reason, size, sent if size is not None else None, max(0.0, window - elapsed)
         )
-
-
-def _without_reply(one: Step) -> Step:
-    """Drop what may be large, or keep a document in memory."""
-    if one.answer is None and one.error is None:
-        return one
-    return attrs.evolve(one, answer=None, error=None)
 
 
 def _is_locked(one: Step) -> bool:

@@ -376,11 +376,17 @@ class _Sending:
         )
 
     def _count(self, answer: ParsedReply | None, error: BaseException | None) -> int:
-        """Bytes of the form that may have been sent: what the transport says, or all it took."""
-        if self.body is None or isinstance(error, ConnectFailed):
+        """Bytes of the form that may have been sent: what the transport says, or all it took.
+
+        Without a connection none were, unless the transport took the whole form before that: then
+        it may be wrong about the connection, too.
+        """
+        if self.body is None:
             return 0
         told = answer.sent if answer else getattr(error, "sent", None)
-        return self.body.taken if told is None else int(told)
+        count = self.body.taken if told is None else int(told)
+        is_certain = isinstance(error, ConnectFailed) and not self.body.is_complete(count)
+        return 0 if is_certain else count
 
     def _sent(self, count: int) -> Sent:
         if self.body is None or count == 0:

@@ -102,7 +102,8 @@ class ParsedReply:
         if not self.size:
             return "no content"
         kind = dict(reversed(self.headers)).get("content-type", "unknown type")
-        return f"{self.size:,} bytes of {kind[:80]}"
+        more = "more than " if self.is_cut else ""
+        return f"{more}{self.size:,} bytes of {kind[:80]}"
 
 
 def parse_reply(reply: Reply, sent: HeaderPairs = (), *, now: float = 0.0) -> ParsedReply:
