@@ -1,23 +1,18 @@
-"""The table of verdicts, cell by cell: what an attempt means (docs/delivery.md)."""
+"""The table of verdicts, cell by cell: what a reply means (docs/delivery.md)."""
 
 from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+import attrs
 import pytest
 
 from meeting_async._models import Reply, Verdict
 from meeting_async._protocol.replies import ParsedReply, parse_reply, reply_error
-from meeting_async._protocol.verdicts import (
-    Answer,
-    Sent,
-    answer_to_check,
-    answer_to_probe,
-    classify,
-)
+from meeting_async._protocol.verdicts import Asked, Sent, denies_room, overrules_denial, read
 from meeting_async.errors import (
     AuthenticationFailed,
     DocumentRefused,
@@ -35,163 +30,132 @@ NEVER, PARTIAL, BUSY, REFUSED = Verdict.NEVER_SENT, Verdict.PARTIAL, Verdict.BUS
 THROTTLED, FAILED, UNKNOWN = Verdict.THROTTLED, Verdict.FAILED, Verdict.UNKNOWN
 ACCEPTED = Verdict.ACCEPTED
 
+
+def code(status_code: str) -> dict[str, Any]:
+    """Make the server's own record of a refusal."""
+    return {"status": False, "msg": "the message", "status_code": status_code}
+
+
 YES = {"status": True, "msg": "file uploaded successfully", "status_code": "SUCCESS"}
-NO = {"status": False, "msg": "no", "status_code": "SOME_CODE"}
-TEXT_YES = {"status": "true", "msg": "", "status_code": "SUCCESS"}
-NUMBER_YES = {"status": 1, "msg": "", "status_code": "SUCCESS"}
+NO = code("SOME_CODE")
+TEXT_YES, NUMBER_YES = YES | {"status": "true"}, YES | {"status": 1}
 UNTYPED = {"status": False, "msg": None, "status_code": 500}
 ROOM = {"room": {"room_info": {"room_id": "room01"}}}
 BARE_YES, BARE_NO, NULL = {"status": True}, {"status": False}, {"status": None}
 TWICE = '{"status": true, "status": true}'
 HTML = "<html>Bad Gateway</html>"
 FOREIGN: list[Any] = [HTML, "", "null", []]
+ABSENT = [code("ROOM_NOT_FOUND"), code("ROOM_NOT_ACTIVE")]
+CREDENTIALS = [code("INVALID_API_KEY"), code("INVALID_TOKEN_OR_SIGNATURE")]
+PARAMETERS = code("INVALID_PARAMETERS")
 DATE = "Thu, 01 Jan 2026 00:00:00 GMT"
+HINTS = ["0", "5", DATE]
+JUNK = [None, "soon", "-1", "1e400", "NaN"]
 
-Columns = tuple[Verdict, Verdict, Verdict]
-"""With nothing sent, with part of the form sent, and after the closing boundary."""
-SAYS_NOTHING: Columns = (NEVER, PARTIAL, UNKNOWN)
-"""As if no reply had come: how much was sent alone decides."""
-NONE = (None,)
-ANY = (None, "5")
-JUNK = ("soon", "-1", "1e400", "NaN")
+SAYS_NOTHING = (NEVER, PARTIAL, UNKNOWN)
+"""With nothing sent, with a part, and after the closing boundary: as if no reply had come."""
+NONE = [None]
+ANY = [None, "5"]
 
-# Status (None: no complete reply), body, Retry-After: every combination; then the verdicts.
-Row = tuple[Sequence[Any], Sequence[Any], Sequence[Any], Columns]
-UPLOAD: list[Row] = [
-    (NONE, NONE, NONE, SAYS_NOTHING),
-    # Accepted only after the boundary: an early 200 is nothing that one can rely on.
-    ([200], [YES, BARE_YES], ANY, (UNKNOWN, UNKNOWN, ACCEPTED)),
-    ([200], [NO, BARE_NO, UNTYPED], ANY, (REFUSED,) * 3),
-    # A foreign 200, or one that says nothing about success.
-    ([200], [*FOREIGN, ROOM, {}, TEXT_YES, NUMBER_YES, NULL, TWICE], ANY, SAYS_NOTHING),
-    ([201, 202, 204, 206], [HTML, ""], NONE, SAYS_NOTHING),
-    ([201], [YES], NONE, (UNKNOWN,) * 3),
-    # Refused: any 3xx, and 4xx but 408, 409 and 429; whatever the body and Retry-After.
-    ([300, 301, 302, 303, 304, 307, 308], [NO, YES, HTML, ""], ANY, (REFUSED,) * 3),
-    ([400, 401, 403, 404, 407, 413, 415, 431, 499], [NO, YES, HTML, ""], ANY, (REFUSED,) * 3),
-    # Busy: 409 with any body at any moment.
-    ([409], [NO, YES, {}, *FOREIGN], ANY, (BUSY,) * 3),
-    # A proxy gave up waiting for us, or for the server.
-    ([408], [NO, HTML, ""], ANY, SAYS_NOTHING),
-    # Throttled: 429; 503 with Retry-After before the boundary, or as the server's own record.
-    ([429], [NO, YES, HTML, ""], ANY, (THROTTLED,) * 3),
-    ([503], [NO], ["0", "5", DATE], (THROTTLED,) * 3),
-    ([503], [HTML, "", {}, UNTYPED, BARE_NO], ["0", "5", DATE], (THROTTLED, THROTTLED, UNKNOWN)),
-    # Failed: 5xx with the server's own record; Retry-After counts with 503 only, junk never.
-    ([500, 501, 502, 504, 599], [NO], ANY, (FAILED,) * 3),
-    ([503], [NO], [None, *JUNK], (FAILED,) * 3),
-    # 5xx of a proxy or a cache: the server may go on behind it.
-    ([500, 501, 502, 504, 520, 599], [HTML, ""], ANY, SAYS_NOTHING),
-    ([503], [HTML, ""], [None, *JUNK], SAYS_NOTHING),
-    ([500], [*FOREIGN, {}, BARE_NO, UNTYPED, TEXT_YES], NONE, SAYS_NOTHING),
-]
-
-# The same for JSON calls; a part of their small body tells nothing new.
-JSON: list[Row] = [
-    (NONE, NONE, NONE, SAYS_NOTHING),
-    ([200], [YES, BARE_YES, ROOM, {}], NONE, (ACCEPTED,) * 3),
-    ([200], [NO, BARE_NO], NONE, (REFUSED,) * 3),
-    ([200], [*FOREIGN, TEXT_YES, NUMBER_YES, NULL], NONE, SAYS_NOTHING),
-    ([204], [""], NONE, SAYS_NOTHING),
-    ([301, 400, 401, 404, 409, 413], [NO, HTML], NONE, (REFUSED,) * 3),
-    ([408], [NO, HTML], NONE, SAYS_NOTHING),
-    ([429], [NO, HTML], ANY, (THROTTLED,) * 3),
-    ([503], [NO], ["5"], (THROTTLED,) * 3),
-    ([503], [HTML], ["5"], (THROTTLED, THROTTLED, UNKNOWN)),
-    ([500, 503], [NO], NONE, (FAILED,) * 3),
-    ([500, 502, 503, 504], [HTML], NONE, SAYS_NOTHING),
-]
-
-
-def refusal(code: str) -> dict[str, Any]:
-    """Make the record of a refusal."""
-    return {"status": False, "msg": "no", "status_code": code}
-
-
-ABSENT = [refusal("ROOM_NOT_FOUND"), refusal("ROOM_NOT_ACTIVE")]
-CREDENTIALS = [refusal("INVALID_API_KEY"), refusal("INVALID_TOKEN_OR_SIGNATURE")]
-
-QuestionRow = tuple[Sequence[Any], Sequence[Any], Sequence[Any], Answer]
-
-# Whether a room is active (docs/delivery.md): what its answer allows.
-CHECK: list[QuestionRow] = [
-    ([200], [YES, BARE_YES, ROOM], ANY, Answer.GO_ON),
-    # Key and signature are wrong for every upload.
-    ([401], [*CREDENTIALS, *ABSENT, NO, HTML], ANY, Answer.REFUSED),
-    ([200, 400, 403], CREDENTIALS, ANY, Answer.REFUSED),
-    # What the server says about the room may be wrong: an empty form decides.
-    ([200, 400, 404], [*ABSENT, NO, BARE_NO], ANY, Answer.ABSENT),
-    # Not a meeting server's: the base URL is wrong.
-    ([200], [*FOREIGN, {}, TEXT_YES, NUMBER_YES, NULL, TWICE], ANY, Answer.REFUSED),
-    ([200], [TEXT_YES | ROOM, NULL | ROOM], ANY, Answer.REFUSED),
-    ([201, 204, 301, 302, 404, 413], [HTML, "", ROOM, YES], ANY, Answer.REFUSED),
-    # No answer of the server itself, and what asks for patience.
-    (NONE, NONE, NONE, Answer.NOTHING),
-    ([408, 409, 500, 502, 504, 520], [HTML, "", NO, YES, *CREDENTIALS], ANY, Answer.NOTHING),
-    ([503], [HTML, "", NO, YES], [None, *JUNK], Answer.NOTHING),
-    ([429], [HTML, "", NO, YES], ANY, Answer.LATER),
-    ([503], [HTML, "", NO, YES], ["0", "5", DATE], Answer.LATER),
-]
-
-# Whether a room is free: every answer of the server itself but a 409 says that it is.
-PROBE: list[QuestionRow] = [
-    ([409], [NO, YES, {}, *FOREIGN], ANY, Answer.LOCKED),
-    ([200, 400, 404, 413, 500], [NO, YES, refusal("INVALID_PARAMETERS")], ANY, Answer.GO_ON),
-    ([401], [*CREDENTIALS, NO, HTML], ANY, Answer.REFUSED),
-    ([200, 400, 403, 404, 500], [*ABSENT, *CREDENTIALS], ANY, Answer.REFUSED),
-    (NONE, NONE, NONE, Answer.NOTHING),
-    ([200, 204, 302, 400, 404, 408, 413, 500, 502], [*FOREIGN, {}, UNTYPED], ANY, Answer.NOTHING),
-    ([503], [HTML, NO, YES], [None, *JUNK], Answer.NOTHING),
-    ([429], [HTML, NO, YES], ANY, Answer.LATER),
-    ([503], [HTML, NO, YES], ["0", "5", DATE], Answer.LATER),
+# Asked; status (None: no complete reply), body, Retry-After: every combination; then the verdict,
+# or three: with nothing sent, with a part of the form, and after its closing boundary.
+Row = tuple[str, Sequence[Any], Sequence[Any], Sequence[Any], Verdict | tuple[Verdict, ...]]
+TABLE: dict[str, Row] = {
+    "no reply": ("document call", NONE, NONE, NONE, SAYS_NOTHING),
+    "no reply to a question": ("check probe", NONE, NONE, NONE, NEVER),
+    # --- documents and calls ---
+    "taken, after the boundary": (
+        "document", [200], [YES, BARE_YES], ANY, (UNKNOWN, UNKNOWN, ACCEPTED),
+    ),
+    "taken": ("call", [200], [YES, BARE_YES, ROOM, {}], ANY, ACCEPTED),
+    "not taken": ("document call", [200], [NO, BARE_NO, UNTYPED], ANY, REFUSED),
+    "foreign 200": (
+        "document call", [200], [*FOREIGN, TEXT_YES, NUMBER_YES, NULL, TWICE], ANY, SAYS_NOTHING,
+    ),
+    "200 that does not say taken": ("document", [200], [ROOM, {}], ANY, SAYS_NOTHING),
+    "other 2xx": ("document call", [201, 202, 204, 206], [HTML, "", NO], NONE, SAYS_NOTHING),
+    "other 2xx that says taken": ("document call", [201], [YES], NONE, UNKNOWN),
+    "redirect": (
+        "document call", [300, 301, 302, 303, 304, 307, 308], [NO, YES, HTML, ""], ANY, REFUSED,
+    ),
+    "4xx": (
+        "document call", [400, 401, 403, 404, 407, 413, 415, 431, 499], [NO, YES, HTML, ""], ANY,
+        REFUSED,
+    ),
+    "409, whatever its body": ("document", [409], [NO, YES, {}, *FOREIGN], ANY, BUSY),
+    "409 to a call": ("call", [409], [NO, HTML], ANY, REFUSED),
+    "a proxy gave up waiting": ("document call", [408], [NO, HTML, ""], ANY, SAYS_NOTHING),
+    "429": ("document call check probe", [429], [NO, YES, HTML, ""], ANY, THROTTLED),
+    "503 of the server, later": ("document call", [503], [NO, YES], HINTS, THROTTLED),
+    "503 of a cache, later": (
+        "document call", [503], [HTML, "", {}, UNTYPED, BARE_NO], HINTS,
+        (THROTTLED, THROTTLED, UNKNOWN),
+    ),
+    "5xx of the server": ("document call", [500, 501, 502, 504, 599], [NO], ANY, FAILED),
+    "503 of the server, no hint": ("document call", [503], [NO], JUNK, FAILED),
+    "5xx that says taken": ("document call", [500, 502], [YES, BARE_YES], ANY, SAYS_NOTHING),
+    "5xx of a proxy": (
+        "document call", [500, 501, 502, 504, 520, 599],
+        [*FOREIGN, {}, BARE_NO, UNTYPED, TEXT_YES], ANY, SAYS_NOTHING,
+    ),
+    "503 of a proxy": ("document call", [503], [HTML, ""], JUNK, SAYS_NOTHING),
+    # --- questions: accepted means go on, never sent means no answer ---
+    "active": ("check", [200], [YES, BARE_YES, ROOM], ANY, ACCEPTED),
+    "not active": ("check", [200, 400, 404], [*ABSENT, NO, BARE_NO], ANY, REFUSED),
+    "wrong key, to a check": ("check", [200, 400, 401, 403], CREDENTIALS, ANY, REFUSED),
+    "401 of a proxy, to a check": ("check", [401], [NO, HTML, "", ROOM], ANY, REFUSED),
+    "no meeting server": (
+        "check", [200], [*FOREIGN, {}, TEXT_YES, NUMBER_YES, NULL, TWICE, TEXT_YES | ROOM,
+        NULL | ROOM], ANY, REFUSED,
+    ),
+    "no meeting server's status": (
+        "check", [201, 204, 301, 302, 404, 413], [HTML, "", ROOM, YES], ANY, REFUSED,
+    ),
+    "no answer to a check": ("check", [408, 409], [HTML, "", NO, YES, *CREDENTIALS], ANY, NEVER),
+    "locked": ("probe", [409], [NO, YES, {}, *FOREIGN], ANY, BUSY),
+    "free": ("probe", [200, 302, 400, 404, 413], [NO, YES, PARAMETERS], ANY, ACCEPTED),
+    "wrong key, to a form": ("probe", [200, 400, 401, 403], CREDENTIALS, ANY, REFUSED),
+    "401 of the server, to a form": ("probe", [401], [NO], ANY, REFUSED),
+    "401 of a proxy, to a form": ("probe", [401], [HTML, "", ROOM], ANY, NEVER),
+    "no room, to a form": ("probe", [200, 400, 403, 404], ABSENT, ANY, REFUSED),
+    "no answer to a form": (
+        "probe", [200, 204, 302, 400, 404, 413], [*FOREIGN, {}, UNTYPED], ANY, NEVER,
+    ),
+    "a form that a proxy gave up": ("probe", [408], [NO, YES, HTML], ANY, NEVER),
+    "5xx to a question, whoever says it": (
+        "check probe", [500, 502, 504, 520], [HTML, "", NO, YES, PARAMETERS, *CREDENTIALS, *ABSENT],
+        ANY, NEVER,
+    ),
+    "503 to a question": ("check probe", [503], [HTML, "", NO, YES], JUNK, NEVER),
+    "503 to a question, later": ("check probe", [503], [HTML, "", NO, YES], HINTS, THROTTLED),
+}  # fmt: skip
+CELLS = [
+    pytest.param(asked, *row, id=f"{asked}: {name}")
+    for name, (kinds, *row) in TABLE.items()
+    for asked in kinds.split()
 ]
 
 
-def read(status: int, body: Any, retry_after: str | None = None) -> ParsedReply:
-    """Decipher a reply."""
+def reply(status: int, body: Any, retry_after: str | None = None, **facts: Any) -> ParsedReply:
+    """Make a reply as it is read."""
     headers = ((b"Retry-After", retry_after.encode()),) if retry_after is not None else ()
     content = body if isinstance(body, str) else json.dumps(body)
-    return parse_reply(Reply(status, headers, content.encode()), now=1_767_000_000.0)
+    return parse_reply(Reply(status, headers, content.encode(), **facts), now=1_767_000_000.0)
 
 
-@pytest.mark.parametrize("row", UPLOAD, ids=str)
-def test_every_cell_for_uploads(row: Row) -> None:
-    """Reply and bytes sent decide together what an attempt came to."""
-    check(row, upload=True)
-
-
-@pytest.mark.parametrize("row", JSON, ids=str)
-def test_every_cell_for_json_calls(row: Row) -> None:
-    """The same for calls that send no document."""
-    check(row, upload=False)
-
-
-@pytest.mark.parametrize("row", CHECK, ids=str)
-def test_every_answer_to_the_question_whether_a_room_is_active(row: QuestionRow) -> None:
-    """Only an answer of a meeting server counts as one."""
-    check_answer(row, answer_to_check)
-
-
-@pytest.mark.parametrize("row", PROBE, ids=str)
-def test_every_answer_to_the_question_whether_a_room_is_free(row: QuestionRow) -> None:
-    """The same for an empty form."""
-    check_answer(row, answer_to_probe)
-
-
-def check_answer(row: QuestionRow, says: Callable[[ParsedReply | None], Answer]) -> None:
-    """Compare every combination of a row."""
-    *facts, expected = row
-    for status, body, hint in itertools.product(*facts):
-        answer = None if status is None else read(status, body, hint)
-        assert says(answer) is expected, (status, body, hint)
-
-
-def check(row: Row, *, upload: bool) -> None:
-    """Compare every cell of a row."""
-    *facts, columns = row
-    for status, body, hint in itertools.product(*facts):
-        answer = None if status is None else read(status, body, hint)
-        found = tuple(classify(answer, sent, upload=upload) for sent in Sent)
+@pytest.mark.parametrize(("asked", "statuses", "bodies", "hints", "expected"), CELLS)
+def test_every_cell(
+    asked: Asked,
+    statuses: Sequence[Any],
+    bodies: Sequence[Any],
+    hints: Sequence[Any],
+    expected: Verdict | tuple[Verdict, ...],
+) -> None:
+    """What came, how much was sent and what was asked decide together."""
+    columns = expected if isinstance(expected, tuple) else (expected,) * 3
+    for status, body, hint in itertools.product(statuses, bodies, hints):
+        answer = None if status is None else reply(status, body, hint)
+        found = tuple(read(answer, sent, asked) for sent in Sent)
         assert found == columns, (status, body, hint)
 
 
@@ -200,12 +164,56 @@ def check(row: Row, *, upload: bool) -> None:
 def test_what_a_room_may_have_is_never_repeated(hint: str | None, body: Any) -> None:
     """After the boundary, only the server's own word or a 429 allows to send again, or says no."""
     for status in range(100, 600):
-        verdict = classify(read(status, body, hint), Sent.ALL, upload=True)
+        verdict = read(reply(status, body, hint), Sent.ALL, "document")
         assert verdict not in {NEVER, PARTIAL}
         if verdict is THROTTLED:
             assert status == 429 or (status == 503 and body in (YES, NO) and hint is not None)
         if verdict in {REFUSED, FAILED} and not 300 <= status < 500:
             assert body in (YES, NO)
+
+
+def test_a_success_before_the_last_byte_is_unknown() -> None:
+    """A refusal counts at any time; a call has no document that could be missing."""
+    early = [reply(200, body, early=True) for body in (YES, NO)]
+    assert [read(answer, Sent.ALL, "document") for answer in early] == [UNKNOWN, REFUSED]
+    assert read(early[0], Sent.ALL, "call") is ACCEPTED
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "verdict"),
+    [
+        (200, '{"room": {', ACCEPTED),
+        (200, '\ufeff\n {"a', ACCEPTED),
+        (200, "<html>", REFUSED),
+        (200, '["', REFUSED),
+        (404, '{"room": {', REFUSED),
+        (502, '{"room": {', NEVER),
+    ],
+)
+def test_a_check_that_is_cut(status: int, text: str, verdict: Verdict) -> None:
+    """A room with many people has a reply above 64 KiB: its beginning is enough."""
+    answer = reply(status, text, is_cut=True)
+    assert read(answer, Sent.ALL, "check") is verdict
+    assert read(attrs.evolve(answer, is_cut=False), Sent.ALL, "check") is not ACCEPTED
+
+
+DENIALS: list[Any] = [*ABSENT, NO, BARE_NO]
+
+
+@pytest.mark.parametrize("status", [200, 400, 401, 403, 404, 409, 500])
+@pytest.mark.parametrize("body", [*DENIALS, *CREDENTIALS, PARAMETERS, YES, *FOREIGN], ids=str)
+def test_who_has_the_last_word_about_a_room(status: int, body: Any) -> None:
+    """A check may deny a room that is there; only 409 and INVALID_PARAMETERS overrule it."""
+    answer = reply(status, body)
+    is_denial = status != 401 and body in [*DENIALS, PARAMETERS]
+    assert denies_room(answer) is is_denial
+    assert overrules_denial(answer) is (status == 409 or body == PARAMETERS)
+
+
+def test_no_reply_says_nothing_of_a_room() -> None:
+    """It neither denies it nor shows that it is there."""
+    assert not denies_room(None)
+    assert not overrules_denial(None)
 
 
 def test_verdicts_are_public_words() -> None:
@@ -218,20 +226,18 @@ def test_verdicts_are_public_words() -> None:
 # --- the errors that follow ----------------------------------------------------------------------
 
 
-def code(status_code: str) -> dict[str, Any]:
-    """Make the server's own record of a failure."""
-    return {"status": False, "msg": "the message", "status_code": status_code}
-
-
 @pytest.mark.parametrize(
     ("verdict", "status", "body", "upload", "kind"),
     [
-        (REFUSED, 401, HTML, True, AuthenticationFailed),
+        (REFUSED, 401, HTML, True, UnexpectedReply),
+        (REFUSED, 401, HTML, False, UnexpectedReply),
         (REFUSED, 401, code("MISSING_REQUIRED_PARAMETER"), False, AuthenticationFailed),
         (REFUSED, 413, HTML, True, DocumentRefused),
         (REFUSED, 413, code("INVALID_PARAMETERS"), True, DocumentRefused),
         (REFUSED, 413, HTML, False, RequestRefused),
         (REFUSED, 302, HTML, True, RequestRefused),
+        # To a check: no meeting server's.
+        *((REFUSED, status, HTML, False, UnexpectedReply) for status in (200, 302, 404)),
         *((REFUSED, status, code(name), True, kind)
           for status, (name, kind) in itertools.product((200, 400), {
             "INVALID_API_KEY": AuthenticationFailed,
@@ -253,7 +259,7 @@ def test_the_error_for_an_answer(
     verdict: Verdict, status: int, body: Any, upload: bool, kind: type[ReplyError]
 ) -> None:
     """By status where that is plain, else by the server's code; all facts are attributes."""
-    error = reply_error(verdict, read(status, body, "7"), upload=upload)
+    error = reply_error(verdict, reply(status, body, "7"), upload=upload)
     assert type(error) is kind
     assert error.status == status
     assert error.headers == (("retry-after", "7"),)
@@ -277,4 +283,4 @@ def test_the_error_for_an_answer(
 )
 def test_hints_name_what_to_fix(status: int, body: Any, hint: str) -> None:
     """Which of the three authentication errors it was, and why a redirect is no way."""
-    assert hint in str(reply_error(REFUSED, read(status, body), upload=True))
+    assert hint in str(reply_error(REFUSED, reply(status, body), upload=True))
