@@ -10,7 +10,8 @@ from __future__ import annotations
 import random
 import re
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -153,6 +154,19 @@ def course(run: Run, rooms: FakeRooms, document: Any = SMALL, **settings: Any) -
     return run(main)
 
 
+def client_at(url: str, transport: Any) -> MeetingClient:
+    """Make a client of the shipped server."""
+    return MeetingClient(url, api_key="devkey", api_secret="devsecret", transport=transport)
+
+
+@asynccontextmanager
+async def in_process(app: Any) -> AsyncGenerator[MeetingClient]:
+    """Open a client of a server without a socket."""
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app)) as borrowed:
+        async with client_at("http://localhost", HttpxTransport(borrowed)) as client:
+            yield client
+
+
 # --- check, form, document -----------------------------------------------------------------------
 
 SETTINGS: dict[str, tuple[dict[str, Any], str, str]] = {
@@ -272,6 +286,10 @@ class Instances:
         """Return what a room has of all instances."""
         return [file.name for one in self.all for file in one.rooms[room].received]
 
+    def count(self) -> int:
+        """Count the documents."""
+        return sum(len(self.names(room)) for room in SEVEN)
+
     def check(self) -> None:
         """Each document is in its room, and no instance got a form before a check of its room."""
         for room in SEVEN:
@@ -293,23 +311,14 @@ def test_no_room_is_mixed_up(run: Run, data: bytes, how: bool) -> None:
     async def jobs() -> AsyncIterator[UploadJob]:
         for number, room in enumerate(order):
             with anyio.fail_after(60):
-                while sum(len(server.names(room)) for room in SEVEN) < number - number % 2:
+                while server.count() < number - number % 2:  # noqa: ASYNC110 - others do it
                     await anyio.sleep(0.3)
             if number % 2 == 0:
                 server.restart()
             yield UploadJob(room, data, filename=f"{room}-{number}")
 
     async def main() -> None:
-        borrowed = httpx.AsyncClient(transport=httpx.ASGITransport(app=server))
-        async with (
-            borrowed,
-            MeetingClient(
-                "http://localhost",
-                api_key="devkey",
-                api_secret="devsecret",
-                transport=HttpxTransport(borrowed),
-            ) as client,
-        ):
+        async with in_process(server) as client:
             if how:
                 async with client.upload_many(jobs(), concurrency=4) as batch:
                     assert (await batch.wait()).accepted == len(order)
@@ -319,7 +328,7 @@ def test_no_room_is_mixed_up(run: Run, data: bytes, how: bool) -> None:
 
     run(main)
     server.check()
-    assert sum(len(server.names(room)) for room in SEVEN) == len(order)
+    assert server.count() == len(order)
 
 
 @pytest.mark.anyio
@@ -333,7 +342,7 @@ async def test_no_room_is_mixed_up_on_a_socket() -> None:
     for _ in range(4):
         async with server.run(port=port) as url:
             port = int(url.rpartition(":")[2])
-            client = client or MeetingClient(url, api_key="devkey", api_secret="devsecret")
+            client = client or client_at(url, None)
             for room in SEVEN:
                 await client.upload_whiteboard_file(room, SMALL, filename=room)
     assert client
@@ -380,11 +389,6 @@ def test_5xx_for_ever(run: Run, said: tuple[int, object], hint: str | None, whic
         assert seconds >= OUTAGE - 1
 
 
-def resetting(_visit: Visit) -> Act:
-    """Break the connection."""
-    return lost()
-
-
 TROUBLES: dict[str, Callable[[Visit], Act]] = {
     "refused": lambda _: unreachable(),
     "connect hangs": lambda visit: failing(
@@ -425,7 +429,11 @@ def dead_from(start: float, end: float = 9999) -> FakeRooms:
     def answer(visit: Visit) -> Act:
         if start <= anyio.current_time() < end:
             return unreachable()
-        return refused() if visit.kind == "probe" else accepted(replying=5 * len(visit.name))
+        return (
+            refused()
+            if visit.kind == "probe"
+            else accepted(replying=5 if visit.kind == "upload" else 0)
+        )
 
     return FakeRooms(answer, ask=answer)
 
@@ -550,7 +558,7 @@ def test_after_a_failure_the_server_is_asked_by_form(run: Run, answer: Act) -> N
 
 @crossed(data=SIZES, anyio_backend=LOOPS)
 def test_a_lock_that_is_away_amid_a_batch(run: Run, data: bytes) -> None:
-    """For 3 s forms and documents get 500, the check is well: what was on its way fails, no more."""
+    """For 3 s forms and documents get 500, the check is well: what was on its way fails."""
 
     def answer(visit: Visit) -> Act:
         if visit.kind == "question":
@@ -729,16 +737,7 @@ def test_an_id_that_the_server_refuses_costs_no_document(run: Run, how: bool) ->
     server = MeetingServer()
 
     async def main() -> None:
-        borrowed = httpx.AsyncClient(transport=httpx.ASGITransport(app=server))
-        async with (
-            borrowed,
-            MeetingClient(
-                "http://localhost",
-                api_key="devkey",
-                api_secret="devsecret",
-                transport=HttpxTransport(borrowed),
-            ) as client,
-        ):
+        async with in_process(server) as client:
             if not how:
                 assert isinstance(await upload(client, pdf(10**6), "a.b"), RequestRefused)
                 return
@@ -1056,11 +1055,6 @@ TRANSPORTS: Mapping[str, Callable[[], Any]] = {
     "own": HttpTransport,
     "httpx": lambda: HttpxTransport(httpx.AsyncClient(trust_env=False)),
 }
-
-
-def client_at(url: str, transport: Any) -> MeetingClient:
-    """Make a client for a socket."""
-    return MeetingClient(url, api_key="devkey", api_secret="devsecret", transport=transport)
 
 
 @pytest.mark.anyio
