@@ -17,17 +17,12 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextvars import ContextVar
+from typing import Any
 
 import anyio
 import attrs
 
-from meeting_async.errors import (
-    ConnectFailed,
-    ConnectionLost,
-    ReplyTooLarge,
-    TransferTimeout,
-    TransportError,
-)
+from meeting_async import errors
 from meeting_async.transports import Body, Reply, Request
 
 WHO: ContextVar[str] = ContextVar("WHO")
@@ -35,25 +30,21 @@ WHO: ContextVar[str] = ContextVar("WHO")
 
 RETRY_AFTER = 5.0
 """Seconds, wherever somebody asks to come back later after a question."""
-
 MOST_SENDS = 200
 """Of one document: in an hour at most, whatever the server says."""
-
 LONGEST = 86_400.0
 """Seconds after which nobody should be here any more."""
-
 QUIET = 0.2
 """Seconds without a request in which a restart can go unseen. The steps of an attempt follow each
 other at once, and attempts are 0.25 s apart."""
 
 # --- what can be said ----------------------------------------------------------------------------
 
-HTML = (b"Content-Type", b"text/html")
 LATER = (b"Retry-After", b"%d" % RETRY_AFTER)
 
 
 def _page(status: int, *headers: tuple[bytes, bytes]) -> Reply:
-    return Reply(status, (HTML, *headers), b"<html>sorry</html>")
+    return Reply(status, ((b"Content-Type", b"text/html"), *headers), b"<html>sorry</html>")
 
 
 def _own(status: int, code: str, *headers: tuple[bytes, bytes]) -> Reply:
@@ -90,15 +81,15 @@ SAID = {
        for reply in (_page(413), BUSY, FREE)},
     "refuse": FREE, "fail": _own(500, "INTERNAL_SERVER_ERROR"), "409": BUSY,
 }  # fmt: skip
-BREAKS: dict[str, type[TransportError]] = {
-    "no connection": ConnectFailed,
-    "silence": TransferTimeout,
-    **dict.fromkeys(["cut", "reset", "reset in the boundary", "truncated"], ConnectionLost),
-    "closed": ConnectionLost,
-}
+BREAKS: dict[str, type[errors.TransportError]] = {
+    "no connection": errors.ConnectFailed, "silence": errors.TransferTimeout,
+    "cut": errors.ConnectionLost, "reset": errors.ConnectionLost, "closed": errors.ConnectionLost,
+    "reset in the boundary": errors.ConnectionLost, "truncated": errors.ConnectionLost,
+}  # fmt: skip
 """"closed": the server has closed a kept connection silently, after its last answer."""
 
 TRUTH, OPPOSITE, OWN_THROTTLE, FAILS = "truth", "opposite", "429 of its own", "500 of its own"
+OPPOSITES = {"active": "denied", "denied": "active", "free": "locked", "locked": "free"}
 MIDWAY = ["cut", "throttle", "503 before", "413 early", "413 cut", "409 cut", "400 cut"]
 """What is said to a part of the form; of the last three only the head comes completely."""
 BEFORE = ["no connection", *MIDWAY, "refuse", "401 HTML", "fail", "409"]
@@ -107,12 +98,9 @@ LIES = ["503 with Retry-After", "502", "504", "408", "500 HTML", "500 with true"
         "200 empty", "reset", "reset in the boundary", "silence", "truncated"]  # fmt: skip
 """What is said after the document was stored."""
 EARLY = ["early, cut", "early, in the boundary", "early, stored", "early, dropped"]
-"""Successes whose head comes before the last byte of the form.
-
-In the first two the transport stops: after a part of the form, of which nothing can be stored, or
-two bytes before its end, which was enough for the server. In the others it sends the rest, too, and
-says in its reply that the head came early.
-"""
+"""Successes whose head comes before the last byte of the form. In the first two the transport
+stops, midway or two bytes before the end, which is enough for the server. In the others it sends
+the rest, too, and says that the head came early."""
 FAULTS = [*BEFORE, *LIES, *EARLY]
 
 NO_ANSWERS = ["no connection", "reset", "closed", "silence", "502", "503 with Retry-After", "504",
@@ -123,12 +111,6 @@ NO_SERVER = ["200 HTML", "302", "404 HTML", "401 HTML"]
 QUESTION_FAULTS = [*NO_ANSWERS, *NO_SERVER, OWN_THROTTLE, OPPOSITE]
 
 
-def _break(fault: str, sent: int | None = None) -> TransportError:
-    error = BREAKS[fault](fault)
-    error.sent = sent  # type: ignore[assignment]  # None: all that was taken
-    return error
-
-
 # --- what happened -------------------------------------------------------------------------------
 
 
@@ -136,7 +118,6 @@ def _break(fault: str, sent: int | None = None) -> TransportError:
 class Arrival:
     """A document that was stored."""
 
-    at: float
     room: str
     name: str
     content: bytes
@@ -150,7 +131,6 @@ class Step:
     what: str
     """``"check"``, ``"form"`` (empty) and ``"document"`` (its first bytes) when they come; with
     `` answer`` when something is said to them."""
-    room: str
     who: str
     """The name of the document that is to be uploaded."""
     says: str = ""
@@ -180,7 +160,6 @@ class Adversary:
     processing: float = 1.0
     """Seconds for which a room is locked after an acceptance."""
     cut_at: float = 0.5
-    """Where a request is cut, as a share of its form."""
     locked_at: dict[str, list[tuple[float, float]]] = attrs.field(factory=dict)
     """Per room when other clients begin to hold it, and for how long."""
     answers_questions: bool = True
@@ -194,7 +173,6 @@ class Adversary:
     steps: list[Step] = attrs.field(factory=list)
     early: set[str] = attrs.field(factory=set)
     """Documents that were called accepted too early."""
-    instance: int = 1
     made: float = attrs.field(factory=anyio.current_time)
     _locked_until: dict[str, float] = attrs.field(factory=lambda: defaultdict(float))
     _sends: Counter[tuple[str, int]] = attrs.field(factory=Counter)
@@ -210,13 +188,10 @@ class Adversary:
         """Answer a request."""
         now = anyio.current_time()
         assert now - self.made < LONGEST, "it does not end"
-        if self.restarts and not self._running and now - self._quiet_since >= QUIET:
-            due = [at for at in self.restarts if at <= now - self.made]
-            if due:
-                self.instance += 1
-                self._asked.clear()
-                self._last_room = ""
-                del self.restarts[: len(due)]
+        due = [at for at in self.restarts if at <= now - self.made]
+        if due and not self._running and now - self._quiet_since >= QUIET:
+            self._asked, self._last_room = set(), ""
+            self.restarts = [at for at in self.restarts if at not in due]
         self._running += 1
         try:
             await anyio.sleep(0.001)
@@ -228,136 +203,119 @@ class Adversary:
             self._running -= 1
             self._quiet_since = anyio.current_time()
 
-    def _note(self, what: str, room: str, says: str = "", **facts: bool | float) -> None:
-        who = WHO.get("")
-        self.steps.append(Step(anyio.current_time(), what, room, who, says, **facts))  # type: ignore[arg-type]
+    def _note(self, what: str, says: str = "", **facts: Any) -> None:
+        self.steps.append(Step(anyio.current_time(), what, WHO.get(""), says, **facts))
 
     def _contact(self, what: str, room: str) -> str:
         """Note a request with ``Room-Id``, and return the room in which a document would land."""
         was_asked = room in self._asked
-        self._note(what, room, was_asked=was_asked)
+        self._note(what, was_asked=was_asked)
         last, self._last_room = self._last_room, room
         return room if was_asked or not last else last
 
     # --- questions -------------------------------------------------------------------------------
 
     async def _answer_question(self, request: Request, body: bytes) -> Reply:
-        is_check = request.url.endswith("getActiveRoomInfo")
-        what, faults = ("check", self.checks) if is_check else ("form", self.answers)
-        room = (
-            json.loads(body)["room_id"] if is_check else dict(request.headers)[b"Room-Id"].decode()
-        )
-        fault = next(faults, TRUTH)
-        if is_check:
-            self._note(what, room)
-            if fault in {TRUTH, OPPOSITE}:
-                self._asked.add(room)
+        if request.url.endswith("getActiveRoomInfo"):
+            what, room, fault = "check", json.loads(body)["room_id"], next(self.checks, TRUTH)
+            self._note(what)
         else:
+            room, fault = dict(request.headers)[b"Room-Id"].decode(), next(self.answers, TRUTH)
+            what = "form"
             self._contact(what, room)
         if fault not in {TRUTH, OPPOSITE}:
             come_back = anyio.current_time() + RETRY_AFTER if fault == OWN_THROTTLE else -math.inf
             try:
                 return await self._said(fault, request)
             finally:
-                self._note(f"{what} answer", room, come_back=come_back)
-        says = self._check(room) if is_check else self._form(room)
+                self._note(f"{what} answer", come_back=come_back)
+        says = self._truth(what, room)
         if fault == OPPOSITE:
             says = OPPOSITES[says]
-        self._note(f"{what} answer", room, says, is_true=fault == TRUTH)
+        self._note(f"{what} answer", says, is_true=fault == TRUTH)
         if says == "active":
             return _fitting(ROOMS[self.people], request)
-        denied = attrs.evolve(ABSENT, status=200 if is_check else 400)
-        return {"locked": BUSY, "free": FREE, "denied": denied}[says]
+        if says == "denied" and what == "check":
+            return attrs.evolve(ABSENT, status=200)
+        return {"locked": BUSY, "free": FREE, "denied": ABSENT}[says]
 
-    def _check(self, room: str) -> str:
-        return "denied" if room in self.absent else "active"
-
-    def _form(self, room: str) -> str:
-        if room in self.absent:
-            return "denied"
-        return "locked" if self.answers_questions and self._is_locked(room) else "free"
+    def _truth(self, what: str, room: str) -> str:
+        if what == "check":
+            self._asked.add(room)
+            return "denied" if room in self.absent else "active"
+        is_locked = self.answers_questions and self._is_locked(room)
+        return "denied" if room in self.absent else "locked" if is_locked else "free"
 
     def _is_locked(self, room: str) -> bool:
         now = anyio.current_time()
-        others = self.locked_at.get(room, ())
-        return now < self._locked_until[room] or any(
-            begin <= now < begin + seconds for begin, seconds in others
-        )
+        held = [(begin, begin + seconds) for begin, seconds in self.locked_at.get(room, ())]
+        return now < self._locked_until[room] or any(begin <= now < end for begin, end in held)
 
     # --- documents -------------------------------------------------------------------------------
 
     async def _receive(self, request: Request, body: Body, room: str) -> Reply:
-        fault, name = next(self.faults, TRUTH), WHO.get()
+        fault, form, lands_in = next(self.faults, TRUTH), bytearray(), room
         if fault == "no connection":
-            raise _break(fault)
-        form, limit, lands_in = bytearray(), math.inf, room
-        if fault in {*MIDWAY, "early, cut"}:
-            limit = int(body.length * self.cut_at)
+            return await self._said(fault, request)
+        limit = int(body.length * self.cut_at) if fault in {*MIDWAY, "early, cut"} else math.inf
         async for chunk in body:
             if not form:
                 lands_in = self._contact("document", room)
-                hour = int((anyio.current_time() - self.made) // 3600)
-                self._sends[name, hour] += 1
-                assert self._sends[name, hour] <= MOST_SENDS, "a document is sent again and again"
+                hour = WHO.get(), int((anyio.current_time() - self.made) // 3600)
+                self._sends[hour] += 1
+                assert self._sends[hour] <= MOST_SENDS, "a document is sent again and again"
             form += chunk
             await anyio.sleep(len(chunk) * self.seconds_per_byte)
             if len(form) >= limit:
-                sent = min(len(form), body.length - 1)
-                if fault == "early, cut":
-                    self.early.add(name)
-                    self._note("document answer", room, "doubt")
-                    return attrs.evolve(ACCEPTED, sent=sent)
-                says = {"cut": "", "409 cut": "locked"}.get(fault, "refused")
-                self._note("document answer", room, says, is_true=says != "locked")
-                if fault == "cut":
-                    raise _break(fault, sent)
-                return attrs.evolve(SAID[fault], sent=sent)
+                return await self._midway(fault, request, min(len(form), body.length - 1))
         return await self._answer(fault, request, bytes(form), room, lands_in)
+
+    async def _midway(self, fault: str, request: Request, sent: int) -> Reply:
+        says = {"cut": "", "409 cut": "locked", "early, cut": "doubt"}.get(fault, "refused")
+        self._note("document answer", says, is_true=says != "locked")
+        if fault == "early, cut":
+            self.early.add(WHO.get())
+        return await self._said(fault, request, sent)
 
     async def _answer(
         self, fault: str, request: Request, form: bytes, room: str, lands_in: str
     ) -> Reply:
         if room in self.absent:
-            self._note("document answer", room, "refused")
+            self._note("document answer", "refused")
             return ABSENT
         if self._is_locked(room) or fault == "409":
-            self._note("document answer", room, "locked", is_true=fault != "409")
+            self._note("document answer", "locked", is_true=fault != "409")
             return BUSY
         if fault in BEFORE:
-            self._note("document answer", room, "failed" if fault == "fail" else "refused")
+            self._note("document answer", "failed" if fault == "fail" else "refused")
             return SAID[fault]
         if fault != "early, dropped":
-            self._store(form, lands_in)
+            name = re.search(rb'filename="([^"]*)"', form)
+            content = form[form.index(b"\r\n\r\n") + 4 : form.rindex(b"\r\n--" + form[2:34])]
+            self.stored.append(Arrival(lands_in, name[1].decode() if name else "", content))
             self._locked_until[room] = anyio.current_time() + self.processing
         if fault in EARLY:
             self.early.add(WHO.get())
-        self._note("document answer", room, "doubt" if fault in FAULTS else "accepted")
+        self._note("document answer", "doubt" if fault in FAULTS else "accepted")
+        sent = len(form) - 2 * fault.endswith("boundary")
         if fault in LIES:
-            return await self._said(fault, request, len(form) - 2 * fault.endswith("boundary"))
-        if fault == "early, in the boundary":
-            return attrs.evolve(ACCEPTED, sent=len(form) - 2)
-        return attrs.evolve(ACCEPTED, early=fault in EARLY)
-
-    def _store(self, form: bytes, room: str) -> None:
-        name = re.search(rb'filename="([^"]*)"', form)
-        content = form[form.index(b"\r\n\r\n") + 4 : form.rindex(b"\r\n--" + form[2:34])]
-        stored_as = name[1].decode() if name else ""
-        self.stored.append(Arrival(anyio.current_time(), room, stored_as, content))
+            return await self._said(fault, request, sent)
+        is_early = fault in {"early, stored", "early, dropped"}
+        return attrs.evolve(ACCEPTED, early=is_early, sent=sent)
 
     async def _said(self, fault: str, request: Request, sent: int | None = None) -> Reply:
         if fault == "silence":
             await anyio.sleep(request.reply_timeout)
-        if fault in BREAKS:
-            raise _break(fault, sent)
-        return attrs.evolve(SAID[fault], sent=sent)
-
-
-OPPOSITES = {"active": "denied", "denied": "active", "free": "locked", "locked": "free"}
+        if fault not in BREAKS:
+            return attrs.evolve(SAID.get(fault, ACCEPTED), sent=sent)
+        error = BREAKS[fault](fault)
+        error.sent = sent  # type: ignore[assignment]  # None: all that was taken
+        raise error
 
 
 def _fitting(content: bytes, request: Request) -> Reply:
     """Return a reply as a transport does: within the limit, cut to it, or not at all."""
     limit = request.max_reply_bytes
     if len(content) > limit and not request.cut_reply:
-        raise ReplyTooLarge(f"more than {limit} bytes")
+        raise errors.ReplyTooLarge(f"more than {limit} bytes")
     return Reply(200, ACCEPTED.headers, content[:limit], is_cut=len(content) > limit)
