@@ -3,9 +3,10 @@
 It accepts a document when its whole form arrives, a session runs in its room, and the room is not
 locked. What it says then is up to the schedule: the truth, or what a proxy, a cache or a broken
 line can make of it. Refusals of documents (409, 429 and other 4xx, 500 with the server's own
-record) are always true: nothing was stored. Two kinds of questions can be answered by a proxy or
-wrongly: the check of a room (`getActiveRoomInfo`), and the empty form that asks whether the room
-is locked. Two replies to one request are not here: they are a matter of connections.
+record) are always true: nothing was stored. Answers to the two questions, the *check*
+(`getActiveRoomInfo`) and the empty *form*, may be wrong. Restarts show in nothing: a new instance
+that was not asked about a room puts its documents into the room of the form before. Two replies to
+one request are not here: they are a matter of connections.
 """
 
 from __future__ import annotations
@@ -21,75 +22,102 @@ from typing import Any
 import anyio
 import attrs
 
-from meeting_async.errors import ConnectFailed, ConnectionLost, TransferTimeout, TransportError
+from meeting_async import errors
 from meeting_async.transports import Body, Reply, Request
 
 WHO: ContextVar[str] = ContextVar("WHO")
 """The name of the document that the running task uploads."""
 
-TRUTH = "truth"
-BEFORE = ["no connection", "cut", "refuse", "fail", "throttle", "503 before", "413 early", "409"]
-"""What happens instead of an acceptance; nothing is stored. "409": another client was faster."""
-LIES = [
-    "503 with Retry-After",
-    "502",
-    "504",
-    "408",
-    "500 HTML",
-    "200 HTML",
-    "200 empty",
-    "reset",
-    "reset in the boundary",
-    "silence",
-    "truncated",
-]
-"""What is said after the document was stored."""
-EARLY = ["early, cut", "early, in the boundary", "early, stored", "early, dropped"]
-"""Successes whose head comes before the last byte of the form.
-
-In the first two the transport stops: after a part of the form, of which nothing can be stored, or
-two bytes before its end, which was enough for the server. In the others it sends the rest, too, and
-says in its reply that the head came early.
-"""
-FAULTS = [*BEFORE, *LIES, *EARLY]
-
-NO_ANSWERS = [
-    "no connection",
-    "reset",
-    "silence",
-    "502",
-    "503 with Retry-After",
-    "504",
-    "500 HTML",
-    "429",
-]
-"""What can be made of the answer to a question, other than an answer."""
-NO_SERVER = ["200 HTML", "302", "404 HTML"]
-"""The same, and it would look like a wrong address."""
-OWN_THROTTLE, OPPOSITE = "429 of its own", "opposite"
-"""The server's own record asks to come back later; it says the opposite of what is true."""
-QUESTION_FAULTS = [*NO_ANSWERS, *NO_SERVER, OWN_THROTTLE, OPPOSITE]
-
 RETRY_AFTER = 5.0
 """Seconds, wherever somebody asks to come back later after a question."""
-
-MOST_SENDS = 300
-"""Of one document: "a few hundred in hours at most, whatever the server says"."""
-
+MOST_SENDS = 200
+"""Of one document: in an hour at most, whatever the server says."""
 LONGEST = 86_400.0
 """Seconds after which nobody should be here any more."""
+QUIET = 0.2
+"""Seconds without a request in which a restart can go unseen. The steps of an attempt follow each
+other at once, and attempts are 0.25 s apart."""
 
-HTML = ((b"Content-Type", b"text/html"),)
-RECORD = {"status": True, "msg": "file uploaded successfully", "status_code": "SUCCESS"}
-ROOM = {"status": True, "msg": "ok", "room": {}}
-BUSY = {"status": False, "msg": "busy", "status_code": "CONFLICT"}
+# --- what can be said ----------------------------------------------------------------------------
+
+LATER = (b"Retry-After", b"%d" % RETRY_AFTER)
+
+
+def _page(status: int, *headers: tuple[bytes, bytes]) -> Reply:
+    return Reply(status, ((b"Content-Type", b"text/html"), *headers), b"<html>sorry</html>")
+
+
+def _own(status: int, code: str, *headers: tuple[bytes, bytes]) -> Reply:
+    record = {"status": code == "SUCCESS", "msg": "as scheduled", "status_code": code}
+    content = json.dumps(record).encode()
+    return Reply(status, ((b"Content-Type", b"application/json"), *headers), content)
+
+
+def room_of(people: int) -> bytes:
+    """Write the server's reply about an active room; a participant has 780 bytes there."""
+    one = json.dumps({"sid": "PA", "identity": "i", "name": "n", "metadata": "m" * 720}).encode()
+    head = b'{"status":true,"msg":"success","room":{"room_info":{},"participants_info":['
+    return head + b",".join([one.ljust(779)] * people) + b"]}}"
+
+
+ROOMS = {people: room_of(people) for people in (0, 3000)}
+ACCEPTED, BUSY = _own(200, "SUCCESS"), _own(409, "CONFLICT")
+FREE, ABSENT = _own(400, "INVALID_PARAMETERS"), _own(400, "ROOM_NOT_ACTIVE")
+
+SAID = {
+    **{f"{status} HTML": _page(status) for status in (200, 401, 404, 500)},
+    **{f"{status}": _page(status) for status in (408, 502, 504)},
+    "302": _page(302, (b"Location", b"https://login.example.com/")),
+    "503 with Retry-After": _page(503, LATER),
+    "429": _page(429, LATER),
+    "429 of its own": _own(429, "CONFLICT", LATER),
+    "500 of its own": _own(500, "INTERNAL_SERVER_ERROR"),
+    "500 with true": _own(500, "SUCCESS"),
+    "200 empty": Reply(200),
+    "throttle": Reply(429, ((b"Retry-After", b"1"),)),
+    "503 before": _page(503, (b"Retry-After", b"0")),
+    "413 early": _page(413),
+    **{f"{reply.status} cut": attrs.evolve(reply, content=reply.content[:9])
+       for reply in (_page(413), BUSY, FREE)},
+    "refuse": FREE, "fail": _own(500, "INTERNAL_SERVER_ERROR"), "409": BUSY,
+}  # fmt: skip
+BREAKS: dict[str, type[errors.TransportError]] = {
+    "no connection": errors.ConnectFailed, "silence": errors.TransferTimeout,
+    "cut": errors.ConnectionLost, "reset": errors.ConnectionLost, "closed": errors.ConnectionLost,
+    "reset in the boundary": errors.ConnectionLost, "truncated": errors.ConnectionLost,
+}  # fmt: skip
+""""closed": the server has closed a kept connection silently, after its last answer."""
+
+TRUTH, OPPOSITE, OWN_THROTTLE, FAILS = "truth", "opposite", "429 of its own", "500 of its own"
+OPPOSITES = {"active": "denied", "denied": "active", "free": "locked", "locked": "free"}
+MIDWAY = ["cut", "throttle", "503 before", "413 early", "413 cut", "409 cut", "400 cut"]
+"""What is said to a part of the form; of the last three only the head comes completely."""
+BEFORE = ["no connection", *MIDWAY, "refuse", "401 HTML", "fail", "409"]
+"""What happens instead of an acceptance; nothing is stored. "409": another client was faster."""
+LIES = ["503 with Retry-After", "502", "504", "408", "500 HTML", "500 with true", "200 HTML",
+        "200 empty", "reset", "reset in the boundary", "silence", "truncated"]  # fmt: skip
+"""What is said after the document was stored."""
+EARLY = ["early, cut", "early, in the boundary", "early, stored", "early, dropped"]
+"""Successes whose head comes before the last byte of the form. In the first two the transport
+stops, midway or two bytes before the end, which is enough for the server. In the others it sends
+the rest, too, and says that the head came early."""
+FAULTS = [*BEFORE, *LIES, *EARLY]
+
+NO_ANSWERS = ["no connection", "reset", "closed", "silence", "502", "503 with Retry-After", "504",
+              "500 HTML", "429", FAILS, "500 with true"]  # fmt: skip
+"""What can be made of the answer to a question, other than an answer."""
+NO_SERVER = ["200 HTML", "302", "404 HTML", "401 HTML"]
+"""The same, and it would look like a wrong address."""
+QUESTION_FAULTS = [*NO_ANSWERS, *NO_SERVER, OWN_THROTTLE, OPPOSITE]
+
+
+# --- what happened -------------------------------------------------------------------------------
 
 
 @attrs.frozen
 class Arrival:
     """A document that was stored."""
 
-    at: float
     room: str
     name: str
     content: bytes
@@ -101,18 +129,20 @@ class Step:
 
     at: float
     what: str
-    """``"check"`` and ``"question"`` (asked), ``"check answer"`` and ``"question answer"``,
-    ``"document"`` (its first bytes came), ``"409"`` (to it), ``"success"``, or ``"doubt"``
-    (anything else was said although it was stored, or a success came early)."""
-    room: str
+    """``"check"``, ``"form"`` (empty) and ``"document"`` (its first bytes) when they come; with
+    `` answer`` when something is said to them."""
     who: str
     """The name of the document that is to be uploaded."""
-    status: int = 0
-    """Of an answer that the server itself gives, if it does not ask to come back later."""
+    says: str = ""
+    """To a question: ``"active"``, ``"denied"``, ``"free"`` or ``"locked"``. To a document:
+    ``"accepted"``, ``"refused"``, ``"locked"``, ``"failed"`` (5xx of its own) or ``"doubt"``.
+    ``""``: no answer of the server itself."""
     is_true: bool = True
-    """Whether the answer, or the refusal, is what the state of the room makes of it."""
+    """Whether it is what the state of the room makes of it."""
     come_back: float = -math.inf
     """When the server itself wants to be asked again."""
+    was_asked: bool = True
+    """Whether this instance had been asked about the room."""
 
 
 @attrs.define(eq=False, slots=False)
@@ -130,191 +160,162 @@ class Adversary:
     processing: float = 1.0
     """Seconds for which a room is locked after an acceptance."""
     cut_at: float = 0.5
-    """Where a request is cut, as a share of its form."""
-    locked_until: dict[str, float] = attrs.field(factory=lambda: defaultdict(float))
     locked_at: dict[str, list[tuple[float, float]]] = attrs.field(factory=dict)
     """Per room when other clients begin to hold it, and for how long."""
     answers_questions: bool = True
     """Whether an empty form gets 409 while the room is locked, as the running server does."""
+    seconds_per_byte: float = 0.0
+    restarts: list[float] = attrs.field(factory=list)
+    """When a new instance takes over, or as soon afterwards as nobody sees it."""
+    people: int = 0
+    """In each room: a key of `ROOMS`."""
     stored: list[Arrival] = attrs.field(factory=list)
-    forms: list[tuple[float, str]] = attrs.field(factory=list)
-    """When a request with a document began, and the document's name."""
-    refusals: list[tuple[float, str]] = attrs.field(factory=list)
-    """When a document got 409, and its name."""
+    steps: list[Step] = attrs.field(factory=list)
     early: set[str] = attrs.field(factory=set)
     """Documents that were called accepted too early."""
-    steps: list[Step] = attrs.field(factory=list)
-    seconds_per_byte: float = 0.0
     made: float = attrs.field(factory=anyio.current_time)
-    sends: Counter[str] = attrs.field(factory=Counter)
+    _locked_until: dict[str, float] = attrs.field(factory=lambda: defaultdict(float))
+    _sends: Counter[tuple[str, int]] = attrs.field(factory=Counter)
+    _asked: set[str] = attrs.field(factory=set)
+    _last_room: str = ""
+    _running: int = 0
+    _quiet_since: float = -math.inf
 
     async def aclose(self) -> None:
         """Nothing is held."""
 
     async def send(self, request: Request, /) -> Reply:
         """Answer a request."""
-        assert anyio.current_time() - self.made < LONGEST, "it does not end"
-        await anyio.sleep(0.001)
-        if isinstance(request.body, bytes):
-            return await self._answer_question(request, request.body)
-        room = dict(request.headers)[b"Room-Id"].decode()
-        return await self._receive(request, request.body, room)
+        now = anyio.current_time()
+        assert now - self.made < LONGEST, "it does not end"
+        due = [at for at in self.restarts if at <= now - self.made]
+        if due and not self._running and now - self._quiet_since >= QUIET:
+            self._asked, self._last_room = set(), ""
+            self.restarts = [at for at in self.restarts if at not in due]
+        self._running += 1
+        try:
+            await anyio.sleep(0.001)
+            if isinstance(request.body, bytes):
+                return await self._answer_question(request, request.body)
+            room = dict(request.headers)[b"Room-Id"].decode()
+            return await self._receive(request, request.body, room)
+        finally:
+            self._running -= 1
+            self._quiet_since = anyio.current_time()
 
-    def _note(self, what: str, room: str, **facts: Any) -> None:
-        self.steps.append(Step(anyio.current_time(), what, room, WHO.get(""), **facts))
+    def _note(self, what: str, says: str = "", **facts: Any) -> None:
+        self.steps.append(Step(anyio.current_time(), what, WHO.get(""), says, **facts))
+
+    def _contact(self, what: str, room: str) -> str:
+        """Note a request with ``Room-Id``, and return the room in which a document would land."""
+        was_asked = room in self._asked
+        self._note(what, was_asked=was_asked)
+        last, self._last_room = self._last_room, room
+        return room if was_asked or not last else last
 
     # --- questions -------------------------------------------------------------------------------
 
     async def _answer_question(self, request: Request, body: bytes) -> Reply:
         if request.url.endswith("getActiveRoomInfo"):
             what, room, fault = "check", json.loads(body)["room_id"], next(self.checks, TRUTH)
+            self._note(what)
         else:
             room, fault = dict(request.headers)[b"Room-Id"].decode(), next(self.answers, TRUTH)
-            what = "question"
-        self._note(what, room)
-        try:
-            reply = await self._said_to_question(fault, request, what, room)
-        except TransportError:  # not where the caller's own limit ends it
-            self._note(f"{what} answer", room)
-            raise
-        is_own = reply.status if fault in {TRUTH, OPPOSITE} else 0
-        come_back = anyio.current_time() + RETRY_AFTER if fault == OWN_THROTTLE else -math.inf
-        facts = {"status": is_own, "is_true": fault != OPPOSITE, "come_back": come_back}
-        self._note(f"{what} answer", room, **facts)
-        return reply
-
-    async def _said_to_question(self, fault: str, request: Request, what: str, room: str) -> Reply:
-        if fault == OWN_THROTTLE:
-            return _record(429, BUSY, (b"Retry-After", b"%d" % RETRY_AFTER))
+            what = "form"
+            self._contact(what, room)
         if fault not in {TRUTH, OPPOSITE}:
-            return await self._said(fault, request)
-        truth = self._check(room) if what == "check" else self._question(room)
-        if fault == TRUTH:
-            return truth
+            come_back = anyio.current_time() + RETRY_AFTER if fault == OWN_THROTTLE else -math.inf
+            try:
+                return await self._said(fault, request)
+            finally:
+                self._note(f"{what} answer", come_back=come_back)
+        says = self._truth(what, room)
+        if fault == OPPOSITE:
+            says = OPPOSITES[says]
+        self._note(f"{what} answer", says, is_true=fault == TRUTH)
+        if says == "active":
+            return _fitting(ROOMS[self.people], request)
+        if says == "denied" and what == "check":
+            return attrs.evolve(ABSENT, status=200)
+        return {"locked": BUSY, "free": FREE, "denied": ABSENT}[says]
+
+    def _truth(self, what: str, room: str) -> str:
         if what == "check":
-            return _record(200, ROOM if room in self.absent else _absence("ROOM_NOT_FOUND"))
-        return _nothing_in_it() if truth.status == 409 else _record(409, BUSY)
-
-    def _check(self, room: str) -> Reply:
-        if room in self.absent:
-            return _record(200, _absence("ROOM_NOT_ACTIVE"))
-        return _record(200, ROOM)
-
-    def _question(self, room: str) -> Reply:
-        if room in self.absent:
-            return _record(400, _absence("ROOM_NOT_ACTIVE"))
-        if self.answers_questions and self._is_locked(room):
-            return _record(409, BUSY)
-        return _nothing_in_it()
+            self._asked.add(room)
+            return "denied" if room in self.absent else "active"
+        is_locked = self.answers_questions and self._is_locked(room)
+        return "denied" if room in self.absent else "locked" if is_locked else "free"
 
     def _is_locked(self, room: str) -> bool:
         now = anyio.current_time()
-        others = self.locked_at.get(room, ())
-        return now < self.locked_until[room] or any(
-            begin <= now < begin + seconds for begin, seconds in others
-        )
+        held = [(begin, begin + seconds) for begin, seconds in self.locked_at.get(room, ())]
+        return now < self._locked_until[room] or any(begin <= now < end for begin, end in held)
 
     # --- documents -------------------------------------------------------------------------------
 
     async def _receive(self, request: Request, body: Body, room: str) -> Reply:
-        fault, name = next(self.faults, TRUTH), WHO.get()
-        success = _record(200, RECORD)
-        if fault in {"early, stored", "early, dropped"}:
-            success = attrs.evolve(success, early=True)
-        began = anyio.current_time()
+        fault, form, lands_in = next(self.faults, TRUTH), bytearray(), room
         if fault == "no connection":
-            raise ConnectFailed("nobody listens")
-        form, limit = bytearray(), math.inf
-        if fault in {"cut", "throttle", "503 before", "413 early", "early, cut"}:
-            limit = int(body.length * self.cut_at)
+            return await self._said(fault, request)
+        limit = int(body.length * self.cut_at) if fault in {*MIDWAY, "early, cut"} else math.inf
         async for chunk in body:
             if not form:
-                self._begin(began, room, name)
+                lands_in = self._contact("document", room)
+                hour = WHO.get(), int((anyio.current_time() - self.made) // 3600)
+                self._sends[hour] += 1
+                assert self._sends[hour] <= MOST_SENDS, "a document is sent again and again"
             form += chunk
             await anyio.sleep(len(chunk) * self.seconds_per_byte)
             if len(form) >= limit:
-                body.sent = min(len(form), body.length - 1)
-                return self._before_the_end(fault, room, success)
-        if fault in {"early, in the boundary", "reset in the boundary"}:
-            body.sent = body.length - 2
-        return await self._answer(fault, request, bytes(form), room, success)
+                return await self._midway(fault, request, min(len(form), body.length - 1))
+        return await self._answer(fault, request, bytes(form), room, lands_in)
 
-    def _begin(self, began: float, room: str, name: str) -> None:
-        self.forms.append((began, name))
-        self._note("document", room)
-        self.sends[name] += 1
-        assert self.sends[name] <= MOST_SENDS, "a document is sent again and again"
-
-    def _before_the_end(self, fault: str, room: str, success: Reply) -> Reply:
-        if fault == "cut":
-            raise ConnectionLost("reset")
-        if fault == "throttle":
-            return Reply(429, ((b"Retry-After", b"1"),))
-        if fault == "503 before":
-            return Reply(503, ((b"Retry-After", b"0"), *HTML), b"<html>")
+    async def _midway(self, fault: str, request: Request, sent: int) -> Reply:
+        says = {"cut": "", "409 cut": "locked", "early, cut": "doubt"}.get(fault, "refused")
+        self._note("document answer", says, is_true=says != "locked")
         if fault == "early, cut":
             self.early.add(WHO.get())
-            self._note("doubt", room)
-            return success
-        return Reply(413, HTML, b"<html>too large")
+        return await self._said(fault, request, sent)
 
     async def _answer(
-        self, fault: str, request: Request, form: bytes, room: str, success: Reply
+        self, fault: str, request: Request, form: bytes, room: str, lands_in: str
     ) -> Reply:
-        name = WHO.get()
         if room in self.absent:
-            return _record(400, _absence("ROOM_NOT_ACTIVE"))
+            self._note("document answer", "refused")
+            return ABSENT
         if self._is_locked(room) or fault == "409":
-            self.refusals.append((anyio.current_time(), name))
-            self._note("409", room, is_true=fault != "409")
-            return _record(409, BUSY)
-        if fault == "refuse":
-            return _record(400, {"status": False, "msg": "no", "status_code": "INVALID_PARAMETERS"})
-        if fault == "fail":
-            record = {"status": False, "msg": "no", "status_code": "INTERNAL_SERVER_ERROR"}
-            return _record(500, record)
+            self._note("document answer", "locked", is_true=fault != "409")
+            return BUSY
+        if fault in BEFORE:
+            self._note("document answer", "failed" if fault == "fail" else "refused")
+            return SAID[fault]
         if fault != "early, dropped":
-            found = re.search(rb'filename="([^"]*)"', form)
-            stored_as = found[1].decode() if found else ""
-            self.stored.append(Arrival(anyio.current_time(), room, stored_as, _content(form)))
-            self.locked_until[room] = anyio.current_time() + self.processing
+            name = re.search(rb'filename="([^"]*)"', form)
+            content = form[form.index(b"\r\n\r\n") + 4 : form.rindex(b"\r\n--" + form[2:34])]
+            self.stored.append(Arrival(lands_in, name[1].decode() if name else "", content))
+            self._locked_until[room] = anyio.current_time() + self.processing
         if fault in EARLY:
-            self.early.add(name)
-        self._note("doubt" if fault in FAULTS else "success", room)
-        return await self._said(fault, request) if fault in LIES else success
+            self.early.add(WHO.get())
+        self._note("document answer", "doubt" if fault in FAULTS else "accepted")
+        sent = len(form) - 2 * fault.endswith("boundary")
+        if fault in LIES:
+            return await self._said(fault, request, sent)
+        is_early = fault in {"early, stored", "early, dropped"}
+        return attrs.evolve(ACCEPTED, early=is_early, sent=sent)
 
-    async def _said(self, fault: str, request: Request) -> Reply:
-        if fault == "no connection":
-            raise ConnectFailed("nobody listens")
+    async def _said(self, fault: str, request: Request, sent: int | None = None) -> Reply:
         if fault == "silence":
             await anyio.sleep(request.reply_timeout)
-            raise TransferTimeout("no complete reply")
-        if fault in {"reset", "reset in the boundary", "truncated"}:
-            raise ConnectionLost(fault)
-        if fault in {"503 with Retry-After", "429"}:
-            headers = ((b"Retry-After", b"%d" % RETRY_AFTER), *HTML)
-            return Reply(int(fault[:3]), headers, b"<html>try again</html>")
-        if fault == "302":
-            return Reply(302, ((b"Location", b"https://login.example.com/"), *HTML), b"<html>")
-        if fault == "200 empty":
-            return Reply(200, (), b"")
-        return Reply(int(fault[:3]), HTML, b"<html>sorry</html>")
+        if fault not in BREAKS:
+            return attrs.evolve(SAID.get(fault, ACCEPTED), sent=sent)
+        error = BREAKS[fault](fault)
+        error.sent = sent  # type: ignore[assignment]  # None: all that was taken
+        raise error
 
 
-def _absence(code: str) -> dict[str, object]:
-    return {"status": False, "msg": "no session", "status_code": code}
-
-
-def _nothing_in_it() -> Reply:
-    return _record(400, {"status": False, "msg": "no file", "status_code": "INVALID_PARAMETERS"})
-
-
-def _record(status: int, record: dict[str, object], *headers: tuple[bytes, bytes]) -> Reply:
-    content = json.dumps(record).encode()
-    return Reply(status, ((b"Content-Type", b"application/json"), *headers), content)
-
-
-def _content(form: bytes) -> bytes:
-    boundary = form[2 : form.index(b"\r\n")]
-    head_end = form.index(b"\r\n\r\n") + 4
-    return form[head_end : form.rindex(b"\r\n--" + boundary)]
+def _fitting(content: bytes, request: Request) -> Reply:
+    """Return a reply as a transport does: within the limit, cut to it, or not at all."""
+    limit = request.max_reply_bytes
+    if len(content) > limit and not request.cut_reply:
+        raise errors.ReplyTooLarge(f"more than {limit} bytes")
+    return Reply(200, ACCEPTED.headers, content[:limit], is_cut=len(content) > limit)
