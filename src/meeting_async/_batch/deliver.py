@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
@@ -57,7 +56,10 @@ class JobRun:
     @contextmanager
     def limited(self, phase: str) -> Generator[None, None, None]:
         """Apply the time limit of the job; ``phase`` is what it does meanwhile."""
-        seconds = self.limits.timeout or math.inf
+        seconds = self.limits.timeout
+        if seconds is None:
+            yield
+            return
         with anyio.CancelScope(deadline=self.began + seconds) as scope:
             yield
         if scope.cancelled_caught:

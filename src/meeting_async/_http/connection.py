@@ -12,7 +12,6 @@ from collections.abc import Awaitable
 import anyio.lowlevel
 import h11
 
-from meeting_async._clock import clock_of
 from meeting_async._http.failures import translated
 from meeting_async._http.origins import Origin
 from meeting_async._http.stream import Stream
@@ -112,7 +111,7 @@ class _Exchange:
         self, http: h11.Connection, stream: Stream, request: Request, sharing: int
     ) -> None:
         self._http, self._stream, self._request = http, stream, request
-        self._now = clock_of(anyio.lowlevel.current_token())
+        self._now = stream.now
         self._turn, self._rested = TURN_SECONDS / sharing, 0.0
         self._outbound = bytearray()
         self._head_bytes = self._arrived = self._interim = 0

@@ -28,9 +28,19 @@ class _Sending:
     """A request that is being sent, or waits for a connection."""
 
     request: Request
-    scope: anyio.CancelScope = attrs.field(factory=anyio.CancelScope)
     host: str = ""
+    connecting: anyio.CancelScope | None = None
     connection: Connection | None = None
+    is_closed: bool = False
+    """Whether the transport was closed meanwhile."""
+
+    def close(self, *, is_loop_gone: bool) -> None:
+        """End it: what it waits for is cancelled, or breaks."""
+        self.is_closed = True
+        if self.connecting is not None and not is_loop_gone:
+            self.connecting.cancel()
+        if self.connection is not None:
+            self.connection.stream.close()
 
     def closed(self) -> errors.TransportError:
         """Return how it ends if the transport is closed."""
@@ -63,10 +73,9 @@ class Connections:
         sending = _Sending(request)
         self._sending.add(sending)
         try:
-            with sending.scope:
-                return await self._send(sending)
+            return await self._send(sending)
         except errors.TransportError:
-            if not sending.scope.cancel_called:  # else it broke because it was closed
+            if not sending.is_closed:  # else it broke because it was closed
                 raise
         finally:
             self._sending.discard(sending)
@@ -74,11 +83,9 @@ class Connections:
 
     def close(self) -> None:
         """Close all connections; requests that are being sent end with an error."""
+        is_loop_gone = is_gone(self.loop)
         for sending in self._sending:
-            if not is_gone(self.loop):
-                sending.scope.cancel()
-            if sending.connection is not None:
-                sending.connection.stream.close()
+            sending.close(is_loop_gone=is_loop_gone)
         self._drop_idle(len(self._idle))
 
     async def _send(self, sending: _Sending) -> Reply:
@@ -88,7 +95,7 @@ class Connections:
             origin, target = located or await self._locate(request.url, request.connect_timeout)
             sending.host = origin.name
             async with self._places:
-                sending.connection = await self._connection(origin, request)
+                sending.connection = await self._connection(origin, sending)
                 return await self._use(sending.connection, sending, target)
         except Exception as error:
             if sending.connection is not None:
@@ -101,21 +108,23 @@ class Connections:
             return await self._origins.locate(url, self._locating)
         raise errors.ConnectFailed(f"no connection in time ({seconds:g} s)")
 
-    async def _connection(self, origin: Origin, request: Request) -> Connection:
+    async def _connection(self, origin: Origin, sending: _Sending) -> Connection:
+        if sending.is_closed:
+            raise sending.closed()
         self._drop_old()
-        if _may_reuse(request) and (connection := self._take_idle(origin)):
+        if _may_reuse(sending.request) and (connection := self._take_idle(origin)):
             return connection
         self._drop_idle(len(self._idle) - self._places.value)  # those are connections, too
-        seconds = request.connect_timeout
-        with anyio.move_on_after(seconds):
+        seconds = sending.request.connect_timeout
+        with anyio.move_on_after(seconds) as sending.connecting:
             return Connection(origin, Stream(*await open_socket(origin), self.loop))
         through = f" through the proxy {origin.proxy.label}" if origin.proxy else ""
         raise errors.ConnectFailed(f"no connection in time{through} ({seconds:g} s)")
 
     async def _use(self, connection: Connection, sending: _Sending, target: bytes) -> Reply:
         try:
-            if sending.scope.cancel_called:  # by close(), while it was connecting
-                await anyio.lowlevel.checkpoint_if_cancelled()
+            if sending.is_closed:  # when it was connected
+                raise sending.closed()
             return await connection.send(sending.request, target, len(self._sending))
         finally:
             if _may_reuse(sending.request) and connection.may_go_on():
@@ -137,8 +146,9 @@ class Connections:
 
     def _drop_old(self) -> None:
         oldest = self._now() - IDLE_SECONDS
-        too_old = sum(connection.idle_since <= oldest for connection in self._idle)
-        self._drop_idle(max(too_old, len(self._idle) - IDLE_CONNECTIONS))
+        while self._idle and self._idle[0].idle_since <= oldest:
+            self._drop_idle(1)
+        self._drop_idle(len(self._idle) - IDLE_CONNECTIONS)
 
     def _drop_idle(self, count: int) -> None:
         """Close so many, the oldest first."""

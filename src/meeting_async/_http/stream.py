@@ -48,7 +48,7 @@ class Stream:
         self.is_midway = False
         """Whether a request was begun that is not sent to its end. The sender sets it back."""
         self._socket, self._tls = sock, tls
-        self._now = clock_of(loop)
+        self.now = clock_of(loop)
         self._waiter = _waiter_for(sock, loop.native_token)
         self._encrypted = 0
         """Bytes since :meth:`begin` of which OpenSSL made records."""
@@ -148,7 +148,7 @@ class Stream:
             count = self._socket.send(data)
         except BlockingIOError:
             return 0
-        self.moved = self._now()
+        self.moved = self.now()
         return count
 
 
