@@ -199,15 +199,6 @@ CONFIGURATION: dict[str, tuple[Mistake, tuple[str, ...]]] = {
         lambda: HttpTransport(max_connections=0),
         ("max_connections", "0", "give a number such as 100"),
     ),
-    "no client": (HttpxTransport, ("client", "nothing", "HttpTransport(), the default")),
-    "verify of httpx": (
-        lambda: HttpxTransport(verify=False),  # type: ignore[arg-type]
-        ("verify", "is not a setting", "HttpTransport(verify=...)"),
-    ),
-    "proxi of httpx": (
-        lambda: HttpxTransport(proxi="x"),  # type: ignore[arg-type]
-        ("proxi", "is not a setting", "HttpTransport(proxy=...)"),
-    ),
     "option misspelt": (
         lambda: client().with_options(delivry="at_least_once"),  # type: ignore[call-arg]
         ("delivry", "'at_least_once'", "did you mean delivery?"),
