@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -66,9 +66,6 @@ class MemoryJournal:
     @contextlib.asynccontextmanager
     async def opened(self, server: str) -> AsyncIterator[None]:
         yield
-
-    async def load(self, seconds: float) -> Mapping[str, float]:
-        return {}
 
     def register(self, job: JournalJob) -> Registered:
         id_, state = self.states.setdefault(job.identity, (len(self.states), "ready"))

@@ -351,13 +351,12 @@ def test_what_is_unknown_is_sent_again(how: dict[str, str]) -> None:
     assert (len(rooms.of("probe")), report.seconds < 10) == (1, True)
 
 
-def test_after_an_unknown_outcome_the_next_job_asks_first() -> None:
+def test_after_an_unknown_outcome_the_next_job_goes_on() -> None:
     """Nobody waits for a lock that is gone."""
     rooms = FakeRooms(lambda v: lost() if (v.room, v.number) == ("a", 1) else accepted())
     report = in_virtual_time([job("a", 0), job("a", 1), job("b", 0)], rooms)
     assert statuses(report) == ["unknown", "accepted", "accepted"]
-    assert len(rooms.of("probe", "a")) == 1
-    assert report.seconds < 5
+    assert report.seconds < 1
 
 
 def test_max_wait_is_per_job() -> None:

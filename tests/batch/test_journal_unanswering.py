@@ -6,15 +6,7 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import (
-    AsyncGenerator,
-    Awaitable,
-    Callable,
-    Coroutine,
-    Generator,
-    Iterator,
-    Mapping,
-)
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -72,11 +64,6 @@ class SlowJournal:
         await self._wait("opened")
         yield
         await self._wait("close")
-
-    async def load(self, _seconds: float) -> Mapping[str, float]:
-        """Know of no room in doubt."""
-        await self._wait("load")
-        return {}
 
     def register(self, _job: JournalJob) -> Awaitable[JournalEntry]:
         """Make an entry."""
@@ -231,7 +218,7 @@ def test_a_journal_that_does_not_answer_stops_the_batch(backend: str, verb: str)
 
 
 @BACKENDS
-@pytest.mark.parametrize("verb", ["opened", "load", "close"])
+@pytest.mark.parametrize("verb", ["opened", "close"])
 def test_a_batch_can_be_left_while_its_journal_is_opened_or_closed(backend: str, verb: str) -> None:
     """A cancelled task ends within 15 s."""
     journal = SlowJournal(frozenset({verb}))

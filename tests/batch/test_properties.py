@@ -394,6 +394,7 @@ def test_every_job_has_one_true_outcome(examples: int) -> None:
     @settings(max_examples=examples, **COMMON)  # type: ignore[arg-type]  # as keywords
     @given(plans)
     @example(Plan((("a", "bytes"),) * 3, (("lost",), (), ()), resend=True))
+    @example(Plan((("a", "bytes"),) * 2, (("failed",), (), ())))
     @example(Plan((("a", "bytes"),) * 3, (("silent",), (), ()), at=5.0))
     @example(Plan((("a", "bytes"),) * 9, ((), (), ()), window=1, end="break", after=1))
     @example(Plan((("a", "bytes"),) * 3, (("inactive",) * 4, (), ()), wait_active=60.0))

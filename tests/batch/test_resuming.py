@@ -167,15 +167,15 @@ async def test_what_was_skipped_is_sent(path: Path) -> None:
 
 
 @pytest.mark.both_loops
-async def test_what_is_unknown_is_reported_and_its_room_is_asked(path: Path) -> None:
-    """In every run. The room's next document asks first, and waits while the answer is 409."""
+async def test_what_is_unknown_is_reported_in_every_run(path: Path) -> None:
+    """The room's next document is sent as always: it waits if the lost one holds the room."""
     jobs = [job("a.pdf"), job("b.pdf")]
     assert statuses(await batch(path, jobs[:1], scripted({"room01": [lost()]}))) == ["unknown"]
-    answers = iter([busy(), accepted()])
-    rooms = FakeRooms(ask=lambda v: next(answers) if v.kind == "probe" else accepted())
+    rooms = scripted({"room01": [busy(), accepted()]})
     report = await batch(path, jobs, rooms)
     assert statuses(report) == ["unknown", "accepted"]
-    assert (sent(rooms), len(rooms.of("probe"))) == (["b.pdf"], 2)
+    assert sent(rooms) == ["b.pdf"] * 2
+    assert [visit.kind for visit in rooms.visits] == ["question", "upload"] * 2
     assert report.seconds < 10
     error = report.outcomes[0].error
     assert isinstance(error, errors.UploadOutcomeUnknown)
@@ -186,15 +186,6 @@ async def test_what_is_unknown_is_reported_and_its_room_is_asked(path: Path) -> 
     rooms = FakeRooms()
     assert statuses(await batch(path, jobs, rooms)) == ["unknown", "skipped"]
     assert rooms.visits == []
-
-
-async def test_a_room_in_doubt_is_asked_before_its_job_is_come_to(path: Path) -> None:
-    """Whatever the order of the jobs, and when the lost one is not among them."""
-    await batch(path, [job("lost.pdf")], scripted({"room01": [lost()]}))
-    for jobs in ([job("new.pdf")], [job("newer.pdf"), job("lost.pdf")]):
-        rooms = FakeRooms()
-        assert statuses(await batch(path, jobs, rooms))[0] == "accepted"
-        assert [visit.kind for visit in rooms.visits] == ["question", "probe", "upload"]
 
 
 async def test_what_is_unknown_is_sent_again_on_request(path: Path) -> None:
@@ -346,9 +337,6 @@ class BreakingJournal:
 
     def opened(self, server: str) -> Any:
         return self.journal.opened(server)
-
-    async def load(self, seconds: float) -> Any:
-        return await self.journal.load(seconds)
 
     def register(self, described: Any) -> Any:
         self.calls.append("register")

@@ -28,16 +28,6 @@ def outcome(index: int = 0, status: str = "accepted", **facts: object) -> Upload
     return UploadOutcome(index=index, **given)  # type: ignore[arg-type]  # as the test says
 
 
-def outage(seconds: float, *, sent_before: bool = False) -> errors.ConnectFailed:
-    """Make the error of an upload that got no connection for so long."""
-    error = errors.ConnectFailed("refused", "host:443")
-    last = Attempt(3, 20.0, seconds - 10, Verdict.NEVER_SENT, None, "refused")
-    first = Attempt(2, 10.0, 1.0, Verdict.NEVER_SENT, None, "refused")
-    earlier = Attempt(1, 0.0, 1.0, Verdict.PARTIAL if sent_before else Verdict.NEVER_SENT, None, "")
-    error.attempts = (earlier, first, last) if sent_before else (first, last)
-    return error
-
-
 def unknown_because(cause: Exception) -> errors.UploadOutcomeUnknown:
     """Make the error of an upload that was lost, and met another one afterwards."""
     error = errors.UploadOutcomeUnknown("reset", 1, 1, 300.0)
@@ -67,9 +57,7 @@ MEANINGS: list[tuple[Exception, str, bool, bool, bool]] = [
     (errors.DeadlineExceeded(5.0, "sending"), "failed", False, False, False),
     (errors.RoomLocksUnavailable("down"), "failed", False, False, False),
     (errors.ConnectionLost("reset"), "failed", False, True, False),
-    (outage(59.0), "failed", False, True, False),
-    (outage(60.0), "failed", True, True, False),
-    (outage(60.0, sent_before=True), "failed", True, True, False),
+    (errors.ConnectFailed("refused"), "failed", False, True, False),
     (errors.ResourceExhausted("no descriptor"), "failed", False, False, False),
     (errors.UploadInterrupted("reset", "host:443", 5), "failed", False, True, False),
     (errors.JournalError("j.db", "is full"), "failed", True, True, False),
@@ -88,8 +76,10 @@ def test_what_an_error_means(
 ) -> None:
     """For its job; for the batch, if every further job would meet it; for its room."""
     assert status_of(error) == status
-    assert ends_batch(error, is_verified=True, max_outage=60.0) is ends
-    assert ends_batch(error, is_verified=False, max_outage=60.0) is ends_before
+    is_outage = type(error) is errors.ConnectFailed
+    assert ends_batch(error, is_verified=True, is_gone=False) is ends
+    assert ends_batch(error, is_verified=True, is_gone=True) is (ends or is_outage)
+    assert ends_batch(error, is_verified=False, is_gone=False) is ends_before
     assert ends_room(error) is room
 
 

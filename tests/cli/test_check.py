@@ -116,14 +116,14 @@ def test_an_authority_of_yours(
 
 @every_command
 def test_a_proxy_of_yours(credentials: None, capsys: Capture, command: str) -> None:
-    """``--proxy`` counts for loopback, too: it was asked for."""
-    with Peer(answering(reply())) as proxy:
-        port = closed_port()
-        url = f"http://127.0.0.1:{port}"
+    """``--proxy`` counts for loopback and plain http, too: it was asked for. It makes a tunnel."""
+    with Peer(answering(reply())) as server, Peer(relaying(server.port)) as proxy:
+        url = f"http://127.0.0.1:{closed_port()}"
         done = call(capsys, *command.split(), "--url", url, "--proxy", proxy.url)
     assert done.code == 0, done
+    tunnel = f"CONNECT {url.removeprefix('http://')} ".encode()
     assert proxy.requests
-    assert all(f"http://127.0.0.1:{port}/auth/".encode() in one.head for one in proxy.requests)
+    assert all(one.head.startswith(tunnel) for one in proxy.requests)
 
 
 @every_command

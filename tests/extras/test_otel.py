@@ -158,7 +158,7 @@ async def test_an_accepted_upload(telemetry: Telemetry) -> None:
     async with server.run() as url:
         port = int(url.rpartition(":")[2])
         async with MeetingClient(url, api_key="devkey", api_secret="devsecret") as client:
-            await upload(telemetry.watch(client), LARGE)
+            await upload(telemetry.watch(client))
     (call,) = telemetry.calls
     assert (call.name, is_error(call), call.parent, call.events) == (UPLOAD, False, None, ())
     place = {"server.address": "127.0.0.1", "server.port": port}
@@ -200,7 +200,7 @@ async def test_an_accepted_upload(telemetry: Telemetry) -> None:
             "meeting.verdict": "accepted",
             "server.address": "127.0.0.1",
         }
-    assert metrics["meeting.upload.bytes_sent"][0].value == len(LARGE)
+    assert metrics["meeting.upload.bytes_sent"][0].value == len(PDF)
     assert metrics["meeting.upload.bytes_resent"][0].value == 0
     assert metrics["meeting.call.attempts"][0].sum == 1
     assert max(metrics["meeting.call.duration"][0].explicit_bounds) == 3600
@@ -221,7 +221,6 @@ def test_a_locked_room(run: Run, telemetry: Telemetry) -> None:
                 api_key="devkey",
                 api_secret="devsecret",
                 transport=HttpxTransport(through),
-                preflight=False,
             ) as client,
         ):
             return await upload(telemetry.watch(client), ASKED)
@@ -229,71 +228,57 @@ def test_a_locked_room(run: Run, telemetry: Telemetry) -> None:
     receipt = run(main)
     (call,) = telemetry.calls
     assert attributes(call)["server.address"] == "::1"
-    assert (attributes(call)["meeting.attempts"], is_error(call)) == (2, False)
+    assert (attributes(call)["meeting.attempts"], is_error(call)) == (1, False)
     assert {event.name for event in call.events} == {"WaitingForRoom"}
     first = attributes(call.events[0])
-    assert (first.pop("meeting.attempt"), first.pop("meeting.waited")) == (1, 0)
+    assert (first.pop("meeting.attempt"), first.pop("meeting.waited")) == (0, 0)
     assert 0 < first.pop("meeting.retry_in") < 1
     assert not first  # there is no max_wait
     requests = telemetry.requests
     assert set(parents(requests)) == {ids(call)[1]}
-    assert [is_error(span) for span in requests[:2]] == [True, True]
-    assert attributes(requests[0])["error.type"] == "409"
-    assert not is_error(requests[-1])
-    resends = [attributes(span).get("http.request.resend_count") for span in requests]
-    assert resends == [None] * (len(requests) - 1) + [1]
-    assert len(requests) == 2 + len(call.events)  # bodies, and one question for each wait
+    errors = [attributes(span).get("error.type") for span in requests]
+    assert [is_error(span) for span in requests] == [bool(error) for error in errors]
+    assert errors == [None, "409"] * len(call.events) + [None, "400", None]
     metrics = telemetry.metrics()
     (waited,) = metrics["meeting.upload.room_wait"]
     assert 60 <= waited.sum < 63
     assert waited.sum == pytest.approx(receipt.seconds)
-    assert metrics["meeting.upload.bytes_resent"][0].value == len(ASKED)
+    assert metrics["meeting.upload.bytes_resent"][0].value == 0
     counts = {point.attributes["http.response.status_code"]: point.count
               for point in metrics["http.client.request.duration"]}  # fmt: skip
-    assert counts == {200: 1, 400: 1, 409: len(requests) - 2}
+    waits = len(call.events)
+    assert counts == {200: waits + 2, 400: 1, 409: waits}
 
 
 @pytest.mark.both_loops
 def test_retries_and_resends(run: Run, telemetry: Telemetry) -> None:
-    """The ordinal number of each repeated attempt; a check of the room is none."""
+    """The ordinal number of each repeated attempt; a question is none."""
 
     async def main() -> None:
-        script = [unreachable(), *[accepted(), cut_off()] * 2, accepted(), accepted()]
+        free = [accepted(), refused()]
+        script = [unreachable(), *free, cut_off(), *free, busy(), accepted(), busy(), *free]
+        script += [cut_off(), *free, accepted()]
         async with client_of(Scripted(*script), preflight=True) as client:
             await upload(telemetry.watch(client), LARGE)
 
     run(main)
     (call,) = telemetry.calls
     events = [(event.name, attributes(event)) for event in call.events]
-    assert [name for name, _ in events] == ["RetryScheduled"] * 3
-    assert [facts["meeting.verdict"] for _, facts in events] == ["never sent"] + ["partial"] * 2
+    names = ["RetryScheduled"] * 2 + ["WaitingForRoom"] * 2 + ["RetryScheduled"]
+    assert [name for name, _ in events] == names
+    verdicts = [facts.get("meeting.verdict") for _, facts in events]
+    assert verdicts == ["never sent", "partial", None, None, "partial"]
     assert "refused" in events[0][1]["meeting.reason"]
-    assert [
-        (attributes(span)["url.full"].rpartition("/")[2], attributes(span).get("error.type"),
-         attributes(span).get("http.request.resend_count"))
-        for span in telemetry.requests
-    ] == [
-        ("getActiveRoomInfo", "ConnectFailed", None),
-        ("getActiveRoomInfo", None, None),
-        ("uploadWhiteboardFile", "ConnectionLost", 1),
-        ("getActiveRoomInfo", None, None),
-        ("uploadWhiteboardFile", "ConnectionLost", 2),
-        ("getActiveRoomInfo", None, None),
-        ("uploadWhiteboardFile", None, 3),
+    spans = [attributes(span) for span in telemetry.requests]
+    found = [(one.get("error.type"), one.get("http.request.resend_count")) for one in spans]
+    free = [(None, None), ("400", None)]
+    assert found == [
+        ("ConnectFailed", None),
+        *free, ("ConnectionLost", 1),
+        *free, ("409", 2), (None, None), ("409", None),
+        *free, ("ConnectionLost", 3),
+        *free, (None, 4),
     ]  # fmt: skip
-
-
-@pytest.mark.both_loops
-def test_a_question_is_no_attempt(run: Run, telemetry: Telemetry) -> None:
-    """Not the one after a repeated attempt, either."""
-
-    async def main() -> None:
-        async with client_of(Scripted(busy(), refused(), busy(), refused(), accepted())) as client:
-            await upload(telemetry.watch(client), ASKED)
-
-    run(main)
-    resends = [attributes(span).get("http.request.resend_count") for span in telemetry.requests]
-    assert resends == [None, None, 1, None, 2]
 
 
 @pytest.mark.both_loops

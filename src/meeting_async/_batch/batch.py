@@ -267,11 +267,13 @@ class Batch:
     def _doomed_by(self, error: Exception | None, room: str) -> list[QueuedJob]:
         """Remove the jobs from the queues that would have the same error."""
         state = self._state
-        max_outage = state.options.retry.max_outage
-        if error and ends_batch(error, is_verified=state.is_verified, max_outage=max_outage):
+        if ends_room(error):  # the server's own word
+            state.verify()
+            return self._scheduler.drop(room)
+        if error and ends_batch(error, is_verified=state.is_verified, is_gone=state.is_gone):
             self._report.stopped_by = self._report.stopped_by or error
             return self._stop(error)
-        return self._scheduler.drop(room) if ends_room(error) else []
+        return []
 
     def _stop(self, error: Exception) -> list[QueuedJob]:
         """Start no new upload and stop waits; return the jobs that have not begun."""

@@ -9,7 +9,6 @@ import anyio
 
 from meeting_async import errors
 from meeting_async._batch.jobs import Status
-from meeting_async._models import Verdict
 
 ABSENT = (errors.RoomNotFound, errors.RoomNotActive)
 """Errors for a room that may become active later."""
@@ -38,10 +37,11 @@ def ends_room(error: BaseException | None) -> bool:
     return isinstance(_reason(error), ABSENT)
 
 
-def ends_batch(error: BaseException | None, *, is_verified: bool, max_outage: float) -> bool:
+def ends_batch(error: BaseException | None, *, is_verified: bool, is_gone: bool) -> bool:
     """Return whether every other document would have the same error.
 
-    ``is_verified``: the server has proved that it is one and accepts the key.
+    ``is_verified``: the server has proved that it is one and accepts the key. ``is_gone``: it could
+    not be reached for ``max_outage`` seconds, by any upload.
     """
     error = _reason(error)
     if isinstance(error, errors.ResourceExhausted):
@@ -50,23 +50,12 @@ def ends_batch(error: BaseException | None, *, is_verified: bool, max_outage: fl
         return True
     if not is_verified:
         return isinstance(error, errors.ReplyError | errors.TransportError)
-    return isinstance(error, errors.ConnectFailed) and _outage(error) >= max_outage
+    return isinstance(error, errors.ConnectFailed) and is_gone
 
 
 def _reason(error: BaseException | None) -> BaseException | None:
     """Return the error after an attempt of unknown outcome, if there is one."""
     return error.__cause__ if isinstance(error, errors.UploadOutcomeUnknown) else error
-
-
-def _outage(error: errors.MeetingError) -> float:
-    """Return the seconds for which no connection could be made before a call gave up."""
-    seconds, ended = 0.0, None
-    for attempt in reversed(error.attempts):
-        if attempt.verdict is not Verdict.NEVER_SENT:
-            break
-        ended = attempt.started + attempt.seconds if ended is None else ended
-        seconds = ended - attempt.started
-    return seconds + 0.001  # sums of moments may differ by so much
 
 
 def drop_tracebacks(error: BaseException | None) -> None:

@@ -51,6 +51,13 @@ class BatchState:
     """Whether the server is a meeting server and accepts the key. Until that is known one job runs
     alone, so that a wrong key costs one small call."""
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether no call could reach the server for as long as an upload tries."""
+        since = self.session.server.away_since
+        max_outage = self.options.retry.max_outage
+        return since is not None and since + max_outage <= anyio.current_time()
+
     def verify(self) -> None:
         """Let the other jobs begin."""
         if not self.is_verified:
@@ -147,7 +154,7 @@ class JobRunner(UploadHooks):
 
         Until the server has answered no other job begins: it would meet the same trouble.
         """
-        if reason == "room":
+        if reason in {"room", "inactive"}:
             self.batch.verify()
         if reason != "retry" or self.batch.is_verified:
             self.release_permit()

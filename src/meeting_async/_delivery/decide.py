@@ -271,20 +271,20 @@ class _Decision:
     def _retry_connecting(self, last: Step) -> Stop | Wait:
         """Retry while the server cannot be reached, for ``max_outage`` seconds at most.
 
-        The last wait is shortened. If the budget is empty, the longest delay applies, and one that
-        does not fit ends the call: a server that comes back is not flooded.
+        The last wait is shortened. If the budget is empty, the longest delay applies, and uploads
+        do not end together: a server that comes back is not flooded.
         """
         retry = self.policies.retry
         left = outage_ends_at(self.history, self.policies, self.server) - self.now
+        if left <= 0:
+            return Stop(self.error())
         if self.server.can_retry:
             unreached = len(self.history.in_a_row(Verdict.NEVER_SENT))
-            seconds = min(self._backoff(unreached, last.hint), left)
+            seconds = self._backoff(unreached, last.hint)
         else:
-            seconds = retry.max_delay * (0.5 + 0.5 * self.random)
-        if left <= 0 or seconds > left:
-            return Stop(self.error())
+            seconds, left = retry.max_delay * (0.5 + 0.5 * self.random), left + self.random
         limit = f"for up to {retry.max_outage:g} s" if self._is_first_of_outage(last) else ""
-        return self._wait_or_stop(max(seconds, MIN_WAIT), limit)
+        return self._wait_or_stop(max(min(seconds, left), MIN_WAIT), limit)
 
     def _is_first_of_outage(self, last: Step) -> bool:
         return self.server.away_since is None and not isinstance(last.error, ResourceExhausted)
