@@ -116,9 +116,9 @@ def cut(status: int, content: bytes = b"", declared: int = 100) -> bytes:
 
 
 CHUNKED = reply(413, b"", [b"Transfer-Encoding: chunked"], length=False)
+THENS: list[Then] = [close, reset, end, linger, keep_alive, stop]
 WHOLE: dict[str, tuple[list[bytes], Then]] = {
-    then.__name__: ([reply(413)], then) for then in (close, reset, end, linger, keep_alive, stop)
-} | {
+    **{then.__name__: ([reply(413)], then) for then in THENS},
     "in pieces, linger": (
         [b"HTTP/1.1 100 Continue\r\n\r\nHTTP", b"/1.1 4", reply(413, b"no" * 50_000)[10:]],
         linger,
