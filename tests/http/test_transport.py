@@ -376,6 +376,7 @@ async def test_closing_ends_what_is_sent(
                 await transport.aclose()
             await until(lambda: not peer.open)
     assert failed[0].host == f"127.0.0.1:{peer.port}"
+    assert failed[0].sent in range(1, form.taken + 1)
 
 
 def slow_handshake(connection: Connection) -> None:
@@ -410,6 +411,7 @@ async def test_closing_ends_what_is_connecting(
             with pytest.raises(errors.ConnectFailed, match="was closed") as caught:
                 await transport.send(upload(urls[where], form))
             assert ":" in caught.value.host
+            assert caught.value.sent == 0
 
         with within(4):
             async with anyio.create_task_group() as group:
