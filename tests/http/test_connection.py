@@ -23,7 +23,7 @@ from meeting_async._http.origins import Origin
 from meeting_async._http.stream import RECORD_OVERHEAD, Stream
 from meeting_async._http.tls import Tls
 from meeting_async._models import Reply, Request
-from meeting_async.errors import ConnectionLost, TransferTimeout, TransportError
+from meeting_async.errors import TransferTimeout
 from support.peer import reply
 from support.sending import KIB, MIB, Form, call, upload, within
 
@@ -266,16 +266,6 @@ async def test_a_peer_that_answered_well_and_stopped_reading(tcp: Pair) -> None:
 # --- breaking and closing ------------------------------------------------------------------------
 
 
-async def test_a_peer_that_left_gets_nothing(tcp: Pair) -> None:
-    """It will never see a request."""
-    tcp.peer.shutdown(socket.SHUT_WR)
-    form = big()
-    with pytest.raises(ConnectionLost, match="without an answer") as caught:
-        await tcp.send(form)
-    assert tcp.received() == []
-    assert caught.value.sent == 0
-
-
 async def _after(seconds: float, pair: Pair, data: bytes) -> None:
     await anyio.sleep(seconds)
     pair.peer.setblocking(False)
@@ -300,31 +290,6 @@ async def test_closing_twice(tcp: Pair) -> None:
     with open(os.devnull) as file:  # noqa: ASYNC230 - takes the number
         tcp.stream.close()
         assert os.fstat(file.fileno())
-
-
-async def test_nothing_works_after_closing(tcp: Pair) -> None:
-    """Not one more byte is sent."""
-    tcp.stream.close()
-    assert not tcp.stream.is_quiet()
-    with pytest.raises(ConnectionLost, match="Bad file"):
-        await tcp.send(big())
-    assert tcp.peer.recv(100) == b""
-
-
-@both_loops
-@pytest.mark.parametrize("what", ["receives", "sends"])
-async def test_closing_wakes_who_waits(tcp: Pair, what: str) -> None:
-    """At once, with an error."""
-
-    async def wait() -> None:
-        with pytest.raises((OSError, TransportError)):
-            await tcp.send(Form() if what == "receives" else big())
-
-    with within(5):
-        async with anyio.create_task_group() as group:
-            group.start_soon(wait)
-            await anyio.sleep(0.05)
-            tcp.stream.close()
 
 
 # --- TLS -----------------------------------------------------------------------------------------
@@ -441,15 +406,3 @@ async def test_tls_that_must_read_before_it_writes(tcp: Pair) -> None:
         group.start_soon(_after, 0.6, tcp, ANSWER)
         assert (await tcp.send(Form(1000))).status == 200
     assert stand_in.asked < 20
-
-
-async def test_quiet_is_open_and_read_to_the_end(tcp: Pair) -> None:
-    """Anything unread, an end or a reset is not quiet."""
-    assert tcp.stream.is_quiet()
-    tcp.peer.send(b"x")
-    await anyio.sleep(0.01)
-    assert not tcp.stream.is_quiet()
-    assert tcp.stream.is_quiet()
-    tcp.reset()
-    await anyio.sleep(0.01)
-    assert not tcp.stream.is_quiet()

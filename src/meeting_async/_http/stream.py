@@ -201,12 +201,10 @@ class _AsyncioWaiter:
         loop = self._loop
         ready = self._ready = loop.create_future()
         timer = loop.call_later(seconds, _set, ready)
+        add, self._stop = loop.add_reader, loop.remove_reader
         if to_write:
-            loop.add_writer(self._number, _set, ready)
-            self._stop = loop.remove_writer
-        else:
-            loop.add_reader(self._number, _set, ready)
-            self._stop = loop.remove_reader
+            add, self._stop = loop.add_writer, loop.remove_writer
+        add(self._number, _set, ready)
         try:
             await ready
         finally:
