@@ -297,7 +297,7 @@ def test_a_wrapper_of_somebodys_own_is_read_through() -> None:
         file = io.BytesIO(b"secret")
 
     value = Decrypting(b"x")
-    assert detected_source(value).shared.file is value
+    assert detected_source(value).file is value
 
     class DecryptingUpload(StarletteUpload):
         async def read(self, size: int = -1) -> bytes:
