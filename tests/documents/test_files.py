@@ -1,32 +1,34 @@
-"""Files on disk: measured once, opened for each attempt, checked to the last byte."""
+"""Files: measured once, opened for each attempt, checked to the last byte, never waited for."""
 
 from __future__ import annotations
 
 import builtins
 import contextlib
 import errno
+import gc
+import io
 import itertools
 import os
+import re
 import resource
 import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
+from meeting_async import Document
 from meeting_async import _threads as threads
-from meeting_async._documents.document import Document
-from meeting_async._documents.files import WHOLE_BYTES
-from meeting_async._documents.prepared import MultipartBody, Prepared
 from meeting_async.errors import (
     DocumentChanged,
     DocumentEmpty,
-    DocumentError,
+    DocumentTooLarge,
     DocumentUnreadable,
     MeetingError,
     ResourceExhausted,
@@ -40,13 +42,17 @@ from support.sources import (
     attempt,
     content_in,
     form_of,
+    named,
     prepared_document,
+    sent,
     uploaded,
 )
 
 pytestmark = pytest.mark.anyio
 
 OLD = (1_600_000_000, 1_600_000_000)
+WHOLE = 256 * 1024
+"""Bytes of the largest file that is read in one call of a thread."""
 
 
 @pytest.fixture
@@ -59,13 +65,33 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
+def shortened(path: Path, size: int = len(SMALL)) -> Path:
+    """Make a file small."""
+    os.truncate(path, size)
+    os.utime(path, OLD)
+    return path
+
+
 @pytest.fixture(params=["large", "small"])
 def sized(request: pytest.FixtureRequest, path: Path) -> Path:
     """Choose the size of the document."""
-    if request.param == "small":
-        os.truncate(path, len(SMALL))
-        os.utime(path, OLD)
-    return path
+    return shortened(path) if request.param == "small" else path
+
+
+def names(functions: Iterable[Callable[..., object]]) -> list[str]:
+    """Name the rows of a table."""
+    return [function.__name__ for function in functions]
+
+
+class OwnFile(io.BytesIO):
+    """A file of somebody's own."""
+
+
+def own_file(data: bytes = LARGE) -> Any:
+    """Open one at an offset."""
+    file = OwnFile(data)
+    file.seek(START)
+    return file
 
 
 @contextlib.contextmanager
@@ -79,29 +105,6 @@ def unprivileged() -> Iterator[None]:
         yield
     finally:
         os.seteuid(0)
-
-
-async def sent_until(
-    prepared: Prepared, happening: Callable[[], object], *, at: int
-) -> tuple[MultipartBody, bytes, MeetingError | None]:
-    """Take a form's chunks; ``happening`` happens after chunk number ``at``. Return what came."""
-    form, error = bytearray(), None
-    async with form_of(prepared) as body:
-        try:
-            for number in itertools.count():
-                form += await anext(body)
-                if number == at:
-                    happening()
-        except StopAsyncIteration:
-            pass
-        except MeetingError as caught:
-            error = caught
-    return body, bytes(form), error
-
-
-def content_of(path: Path) -> bytes:
-    """Read a file."""
-    return path.read_bytes()
 
 
 # --- what is not a document ----------------------------------------------------------------------
@@ -137,42 +140,58 @@ def _forbidden(path: Path) -> None:
     path.chmod(0)
 
 
-NO_DOCUMENTS = [os.mkfifo, _directory, _dangling, _loop, _socket, _zeros, _nothing, _forbidden]
+def _made_up(path: Path) -> None:
+    """Content, but no size: it must not be called empty."""
+    path.symlink_to("/proc/self/status")
 
 
-@pytest.mark.parametrize("make", NO_DOCUMENTS, ids=lambda make: make.__name__)
+NO_DOCUMENTS = {
+    os.mkfifo: "not a regular file",
+    _directory: "a directory",
+    _dangling: "No such file",
+    _loop: "symbolic links",
+    _socket: "not a regular file",
+    _zeros: "not a regular file",
+    _nothing: "No such file",
+    _forbidden: "denied",
+    _made_up: "content, but no size",
+}
+
+
+@pytest.mark.parametrize(("make", "said"), NO_DOCUMENTS.items(), ids=names(NO_DOCUMENTS))
 async def test_what_is_not_a_document_is_refused_at_once(
-    tmp_path: Path, make: Callable[[Path], None]
+    tmp_path: Path, make: Callable[[Path], None], said: str
 ) -> None:
     """Anything but a readable regular file is named once and never waited for."""
     path = tmp_path / "it.pdf"
     make(path)
     before = descriptors()
-    with anyio.fail_after(30), unprivileged(), pytest.raises(DocumentUnreadable) as caught:
-        await uploaded(path)
-    assert caught.value.document == str(path)
-    assert str(caught.value).count("it.pdf") == 1
-    assert str(caught.value).count("cannot be read") == 1
+    someone = unprivileged if make is _forbidden else contextlib.nullcontext
+    with anyio.fail_after(30), someone():
+        for document in (path, str(path), Document.from_path(path)):
+            with pytest.raises(DocumentUnreadable, match=said) as caught:
+                await sent(document)
+            assert caught.value.document == str(path)
+            assert str(caught.value).count("it.pdf") == 1
+            assert str(caught.value).count("cannot be read") == 1
+            assert isinstance(caught.value.__cause__, OSError)
     assert descriptors() == before
 
 
-async def test_the_cause_is_kept(tmp_path: Path) -> None:
-    """The error of the operating system is the cause, for those who want its errno."""
-    with pytest.raises(DocumentUnreadable, match="No such file") as caught:
-        await uploaded(tmp_path / "deck.pdf")
-    assert isinstance(caught.value.__cause__, FileNotFoundError)
+@pytest.mark.parametrize(
+    ("path", "said"), [("/dev/zero", "not a regular file"), ("/proc/self/status", "but no size")]
+)
+async def test_an_open_file_without_a_size_is_refused(path: str, said: str) -> None:
+    """It has no end, or the system makes it up when it is read."""
+    with Path(path).open("rb") as file, pytest.raises(DocumentUnreadable, match=said):  # noqa: ASYNC230 - a test of open files
+        with anyio.fail_after(30):
+            await sent(file, filename="deck.pdf")
+
+
+async def test_an_impossible_path_is_unreadable() -> None:
+    """Where the system raises no OSError."""
     with pytest.raises(DocumentUnreadable, match="null"):
-        await uploaded("deck\0.pdf")
-
-
-async def test_an_open_file_that_is_not_regular_is_refused() -> None:
-    """It has no size, and no end."""
-    with (
-        Path("/dev/zero").open("rb") as file,  # noqa: ASYNC230 - a test of open files
-        anyio.fail_after(30),
-        pytest.raises(DocumentUnreadable, match="not a regular file"),
-    ):
-        await uploaded(file)
+        await sent("deck\0.pdf", filename="deck.pdf")
 
 
 async def test_a_file_at_its_end_is_empty(path: Path) -> None:
@@ -181,8 +200,17 @@ async def test_a_file_at_its_end_is_empty(path: Path) -> None:
         for offset in (len(LARGE), len(LARGE) + 10):
             file.seek(offset)
             with pytest.raises(DocumentEmpty) as caught:
-                await uploaded(file)
+                await sent(file)
             assert "seek(0)" in caught.value.__notes__[0]
+
+
+async def test_a_huge_file_is_refused_without_being_read(tmp_path: Path) -> None:
+    """Nothing of a terabyte is read but its first bytes."""
+    path = tmp_path / "deck.pdf"
+    path.touch()
+    os.truncate(path, 1 << 40)
+    with anyio.fail_after(30), pytest.raises(DocumentTooLarge, match="more than"):
+        await sent(path, settings={"max_size_whiteboard_file": "30MiB"})
 
 
 # --- files that change ---------------------------------------------------------------------------
@@ -251,96 +279,112 @@ def _parent_to_file(path: Path) -> None:
     path.parent.write_bytes(b"")
 
 
-def _take_permissions(path: Path) -> None:
-    path.chmod(0)
-
-
 def _rename_and_delete(path: Path) -> None:
     path.rename(path.with_name("renamed")).unlink()
 
 
-CHANGES = [
-    *(_grow, _shrink_by_one, _empty, _delete, _replace, _rewrite, _rewrite_and_restore_time),
-    *(_to_directory, _to_fifo, _to_zeros, _parent_swapped, _parent_to_file),
-]
-OPEN_CHANGES = [_grow, _shrink_by_one, _empty, _rewrite]
-change_them = pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+SIZE = r"[\d,]+ bytes instead of [\d,]+"
+NOT_THE_SAME = "another file|not a regular file|directory"
+CHANGES = {
+    _grow: SIZE,
+    _shrink_by_one: SIZE,
+    _empty: SIZE,
+    _delete: "gone",
+    _replace: "another file",
+    _rewrite: "written to",
+    _rewrite_and_restore_time: "written to",
+    _to_directory: NOT_THE_SAME,
+    _to_fifo: NOT_THE_SAME,
+    _to_zeros: NOT_THE_SAME,
+    _parent_swapped: "another file",
+    _parent_to_file: "gone",
+}
+OPEN_CHANGES = {change: CHANGES[change] for change in (_grow, _shrink_by_one, _empty, _rewrite)}
 
 
-@change_them
-async def test_a_change_before_an_attempt_is_noticed(
-    sized: Path, change: Callable[[Path], None]
+async def broken_off(
+    value: Any, happening: Callable[[], object], *, at: int
+) -> tuple[bytes, MeetingError]:
+    """Let something happen before an attempt (-1) or after a chunk; return what came of it."""
+    form, called = bytearray(), list[bool]()
+
+    async def before_end() -> None:
+        called.append(True)
+
+    async with prepared_document(value) as prepared:
+        if at < 0:
+            await attempt(prepared)
+            happening()
+        with contextlib.closing(prepared.form(None, before_end)) as body:
+            with pytest.raises(MeetingError) as caught:
+                await _read(body, form, happening, at)
+            assert body.taken == len(form)
+            assert not body.is_complete(body.taken)
+    assert called == []
+    return bytes(form), caught.value
+
+
+async def _read(body: Any, form: bytearray, happening: Callable[[], object], at: int) -> None:
+    for number in itertools.count():
+        form += await anext(body)
+        if number == at:
+            happening()
+
+
+MOMENTS = [("large", -1), ("large", 1), ("large", 3), ("small", -1)]
+
+
+@pytest.mark.parametrize(("size", "at"), MOMENTS)
+@pytest.mark.parametrize(("change", "said"), CHANGES.items(), ids=names(CHANGES))
+async def test_a_change_of_a_file_is_noticed(
+    path: Path, change: Callable[[Path], None], said: str, size: str, at: int
 ) -> None:
-    """Nothing of a file is sent that is not the one that was measured."""
-    async with prepared_document(sized) as prepared:
-        assert await attempt(prepared) == content_of(sized)
-        change(sized)
-        before = descriptors()
-        with anyio.fail_after(30):
-            body, form, error = await sent_until(prepared, lambda: None, at=-1)
-    assert isinstance(error, DocumentChanged | DocumentUnreadable)
-    assert str(sized) in str(error)
-    assert (body.taken, form) == (0, b"")
-    assert descriptors() == before
-
-
-@change_them
-@pytest.mark.parametrize("at", [1, 3], ids=["midway", "at the end"])
-async def test_a_change_during_an_attempt_is_noticed(
-    path: Path, change: Callable[[Path], None], at: int
-) -> None:
-    """Whatever happens to the file on the way, the closing boundary is never yielded."""
+    """Before an attempt nothing is sent; on the way, the closing boundary is never yielded."""
+    if size == "small":
+        shortened(path)
     before = descriptors()
-    async with prepared_document(path) as prepared:
-        with anyio.fail_after(30):
-            body, form, error = await sent_until(prepared, lambda: change(path), at=at)
-        assert isinstance(error, DocumentChanged | DocumentUnreadable)
-        assert body.taken == len(form) < body.length
-        assert not form.endswith(b"--\r\n")
+    with anyio.fail_after(30):
+        form, error = await broken_off(path, lambda: change(path), at=at)
+    assert isinstance(error, DocumentChanged | DocumentUnreadable)
+    assert str(path) in str(error) or "ended after" in str(error)
+    assert at >= 0 or (form == b"" and re.search(said, str(error)))
     assert descriptors() == before  # the kept error has a traceback
 
 
-@pytest.mark.parametrize("change", OPEN_CHANGES)
-@pytest.mark.parametrize("at", [-1, 1, 3], ids=["before", "midway", "at the end"])
+@pytest.mark.parametrize("at", [-1, 1, 3])
+@pytest.mark.parametrize(("change", "said"), OPEN_CHANGES.items(), ids=names(OPEN_CHANGES))
 async def test_a_change_of_an_open_file_is_noticed(
-    path: Path, change: Callable[[Path], None], at: int
+    path: Path, change: Callable[[Path], None], said: str, at: int
 ) -> None:
     """Before the attempt and during it."""
     with path.open("rb") as file:
-        async with prepared_document(file) as prepared:
-            if at < 0:
-                change(path)
-            body, _, error = await sent_until(prepared, lambda: change(path), at=at)
+        _, error = await broken_off(file, lambda: change(path), at=at)
     assert isinstance(error, DocumentChanged)
     assert error.document == "deck.pdf"
-    assert body.taken < body.length
+    assert at >= 0 or re.search(said, str(error))
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (_grow, f"{len(LARGE) + 4:,} bytes instead of {len(LARGE):,}"),
-        (_shrink_by_one, f"{len(LARGE) - 1:,} bytes instead of {len(LARGE):,}"),
-        (_delete, "gone"),
-        (_parent_to_file, "gone"),
-        (_replace, "another file"),
-        (_rewrite, "written to"),
-    ],
-)
-async def test_the_error_says_what_changed(
-    path: Path, change: Callable[[Path], None], said: str
-) -> None:
-    """The message names the difference."""
-    async with prepared_document(path) as prepared:
-        change(path)
-        with pytest.raises(DocumentChanged, match=said):
-            await attempt(prepared)
+@pytest.mark.parametrize("at", [-1, 1])
+@pytest.mark.parametrize("size", [START, START + 10, len(LARGE) + 4])
+async def test_another_size_of_a_file_object_is_a_change(size: int, at: int) -> None:
+    """Cut or longer, before an attempt or between the first read and the closing boundary."""
+    file = own_file()
+
+    def resize() -> None:
+        file.seek(0, io.SEEK_END)
+        file.write(b"more")
+        file.truncate(size)
+        file.seek(START)
+
+    _, error = await broken_off(file, resize, at=at)
+    assert isinstance(error, DocumentChanged)
+    assert re.search(f"{SIZE}|ended after", str(error))
 
 
 async def test_permissions_that_are_taken_away_are_noticed(path: Path) -> None:
     """A file that may no longer be read is unreadable, with the reason."""
     async with prepared_document(path) as prepared:
-        _take_permissions(path)
+        path.chmod(0)
         with unprivileged(), pytest.raises(DocumentUnreadable, match="denied"):
             await attempt(prepared)
 
@@ -415,7 +459,7 @@ async def test_a_fifo_in_the_files_place_blocks_no_thread(
 
 async def test_short_reads_are_put_together(sized: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file system that returns less than was asked for loses nothing."""
-    content, pread, preadv = content_of(sized), os.pread, os.preadv
+    content, pread, preadv = sized.read_bytes(), os.pread, os.preadv
 
     def short_preadv(fd: int, buffers: Any, offset: int, flags: int = 0) -> int:
         return preadv(fd, [memoryview(buffers[0])[:9999]], offset, flags)
@@ -431,7 +475,7 @@ async def test_without_a_promise_nothing_is_read_on_the_loop(
     sized: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the system has no ``RWF_NOWAIT``, or the file system refuses it, threads read."""
-    content, seen, pread = content_of(sized), set[int](), os.pread
+    content, seen, pread = sized.read_bytes(), set[int](), os.pread
 
     def noting(fd: int, limit: int, offset: int) -> bytes:
         seen.add(threading.get_ident())
@@ -454,7 +498,7 @@ async def test_a_disk_that_fails_makes_it_unreadable(
 ) -> None:
     """Half-way or at once, with the cause; an error that is kept keeps no descriptor open."""
     before, pread, kept = descriptors(), os.pread, list[BaseException]()
-    fails_from = 0 if len(content_of(sized)) == len(SMALL) else len(LARGE) // 2
+    fails_from = 0 if len(sized.read_bytes()) == len(SMALL) else len(LARGE) // 2
 
     def failing(fd: int, limit: int, offset: int) -> bytes:
         if offset >= fails_from and offset + limit > 32:
@@ -475,7 +519,7 @@ async def test_a_disk_that_fails_makes_it_unreadable(
 
 async def test_no_descriptor_left_is_this_machines_trouble(sized: Path) -> None:
     """Opening fails with ``ResourceExhausted``, at preparing and at an attempt; then it goes on."""
-    content, limits = content_of(sized), resource.getrlimit(resource.RLIMIT_NOFILE)
+    content, limits = sized.read_bytes(), resource.getrlimit(resource.RLIMIT_NOFILE)
     await uploaded(sized)  # imports, threads
     async with prepared_document(sized) as prepared:
         taken = []
@@ -500,7 +544,7 @@ async def test_a_small_file_costs_one_call_of_a_thread(
     path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Preparing, and each attempt: it is opened, read, checked and closed there."""
-    os.truncate(path, WHOLE_BYTES)
+    os.truncate(path, WHOLE)
     calls, run = [], threads._threads.run
 
     def counting(function: Callable[[], object]) -> None:
@@ -511,7 +555,7 @@ async def test_a_small_file_costs_one_call_of_a_thread(
     with path.open("rb") as file:
         async with prepared_document(path if kind == "path" else file) as prepared:
             for expected in (2, 3, 4):
-                assert await attempt(prepared) == LARGE[:WHOLE_BYTES]
+                assert await attempt(prepared) == LARGE[:WHOLE]
                 assert len(calls) == expected
 
 
@@ -547,6 +591,80 @@ async def test_a_large_file_is_closed_in_a_thread(
     assert await uploaded(path) == LARGE
     assert len(closed) == 2
     assert threading.get_ident() not in closed
+
+
+# --- file objects --------------------------------------------------------------------------------
+
+
+async def test_a_file_lives_as_long_as_its_document() -> None:
+    """And no longer: the library keeps no file of anybody's."""
+    file = own_file()
+    gone = weakref.ref(file)
+    document = named(file)
+    del file
+    assert (await sent(document)).content == LARGE[START:]
+    assert gone() is not None
+    del document
+    await threads_idle()
+    gc.collect()
+    assert gone() is None
+
+
+def _raising(error: Exception) -> Callable[[int], bytes]:
+    def read(_size: int) -> bytes:
+        raise error
+
+    return read
+
+
+BAD_READS: dict[str, tuple[Callable[[int], Any], type[MeetingError], str]] = {
+    "text": (lambda _size: "text", DocumentUnreadable, "'text' instead of bytes"),
+    "None": (lambda _size: None, DocumentUnreadable, "None instead of bytes"),
+    "a number": (lambda _size: 7, DocumentUnreadable, "7 instead of bytes"),
+    "too much": (lambda size: bytes(size + 1), DocumentUnreadable, "returned"),
+    "nothing": (lambda _size: b"", DocumentChanged, "ended after 0 of"),
+    "EIO": (_raising(OSError(5, "Input/output error")), DocumentUnreadable, "Input"),
+    "EOFError": (_raising(EOFError("torn archive")), DocumentUnreadable, "torn"),
+    "no words": (_raising(ZeroDivisionError()), DocumentUnreadable, "ZeroDivisionError"),
+}
+
+
+@pytest.mark.parametrize("data", [LARGE, SMALL], ids=["large", "small"])
+@pytest.mark.parametrize(("bad", "error", "said"), BAD_READS.values(), ids=BAD_READS)
+async def test_bad_reads_of_a_file_object_are_named(
+    bad: Any, error: type[MeetingError], said: str, data: bytes
+) -> None:
+    """Of an attempt, and of the first look; the position is where it was."""
+    file = own_file(data)
+    async with prepared_document(file) as prepared:
+        file.read = bad
+        with pytest.raises(error, match=said) as caught:
+            await attempt(prepared)
+        assert caught.value.document == "deck.pdf"
+    assert file.tell() == START
+    if error is DocumentUnreadable:
+        with pytest.raises(error, match=said) as caught:
+            await uploaded(file)
+        assert isinstance(caught.value.__cause__, Exception)
+
+
+@pytest.mark.parametrize("kind", [bytearray, memoryview])
+@pytest.mark.parametrize("data", [LARGE, SMALL], ids=["large", "small"])
+async def test_a_read_may_return_any_buffer(kind: Any, data: bytes) -> None:
+    """As those of some libraries do."""
+    file = own_file(data)
+    read = file.read
+    file.read = lambda size: kind(read(size))
+    assert await uploaded(file, 2) == data[START:]
+
+
+@pytest.mark.parametrize("make", [own_file, lambda: io.BytesIO(LARGE)])
+async def test_a_file_object_that_is_closed_meanwhile_is_unreadable(make: Any) -> None:
+    """Between two attempts, by its owner."""
+    async with prepared_document(file := make()) as prepared:
+        file.close()
+        with pytest.raises(DocumentUnreadable, match="closed"):
+            await attempt(prepared)
 
 
 # --- slow and dead storage -----------------------------------------------------------------------
@@ -608,14 +726,7 @@ async def test_dead_storage_holds_up_neither_its_caller_nor_others(
         monkeypatch.setattr(os, "open", noting)
     monkeypatch.setattr(os, blocking, hanging)
     try:
-        with anyio.fail_after(30):
-            async with anyio.create_task_group() as group:
-                for _ in range(40):
-                    group.start_soon(uploaded, path)
-                await anyio.sleep(0.05)
-                group.cancel_scope.cancel()
-            numbers.clear()
-            assert await uploaded(healthy) == SMALL
+        await _cancelled_at_once(path, healthy, SMALL)
         assert not end.is_set()
     finally:
         end.set()
@@ -647,19 +758,64 @@ async def test_the_bytes_of_an_abandoned_read_are_not_used(
         assert await attempt(prepared) == LARGE
 
 
-async def test_a_huge_file_is_refused_without_being_read(tmp_path: Path) -> None:
-    """Nothing of a terabyte is read but its first bytes."""
-    path = tmp_path / "deck.pdf"
-    path.touch()
-    os.truncate(path, 1 << 40)
-    with anyio.fail_after(30), pytest.raises(DocumentError, match="more than"):
-        await uploaded(path, max_size=30 * 1024**2)
+@pytest.fixture
+def end() -> Iterator[threading.Event]:
+    """Let what hangs go on when the test is over."""
+    end = threading.Event()
+    yield end
+    end.set()
+
+
+@pytest.mark.both_loops
+async def test_a_slow_file_object_does_not_hold_the_loop() -> None:
+    """With 50 ms per read the loop never stands still for 20 ms."""
+    file = own_file()
+    read = file.read
+
+    def slow(size: int) -> Any:
+        time.sleep(0.05)
+        return read(size)
+
+    file.read = slow
+
+    async def upload() -> None:
+        assert await uploaded(file) == LARGE[START:]
+
+    assert await loop_stays_free(upload)
+
+
+@pytest.mark.both_loops
+async def test_a_read_that_never_returns_is_abandoned(end: threading.Event) -> None:
+    """The caller goes on at once, and so does an upload of another object; position put back."""
+    file = own_file()
+    read = file.read
+
+    def hanging(size: int) -> Any:
+        end.wait()
+        return read(size)
+
+    file.read = hanging
+    await _cancelled_at_once(file, own_file(), LARGE[START:])
+    assert not end.is_set()
+    end.set()
+    await threads_idle()
+    assert file.tell() == START
+
+
+async def _cancelled_at_once(dead: Any, healthy: Any, content: bytes) -> None:
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as group:
+            for _ in range(40):
+                group.start_soon(uploaded, dead)
+            await anyio.sleep(0.05)
+            group.cancel_scope.cancel()
+        assert await uploaded(healthy) == content
 
 
 async def test_a_waiting_body_holds_nothing(path: Path) -> None:
     """The document is opened when the body is first read: not while a connection is awaited."""
     before = descriptors()
-    async with prepared_document(Document.from_path(path)) as prepared:
+    async with prepared_document(path) as prepared:
         async with form_of(prepared) as body:
             assert descriptors() == before
             form = b"".join([chunk async for chunk in body])
