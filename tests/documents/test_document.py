@@ -253,12 +253,13 @@ async def test_a_type_that_cannot_stand_in_a_header_is_refused(kind: str) -> Non
 async def test_a_document_can_be_sent_under_another_name() -> None:
     """The same document under another name or type, the original unchanged; no link can."""
     document = Document.from_bytes(PDF, "a.pdf")
-    for change, name, kind in [
+    changes: list[tuple[dict[str, Any], str, str]] = [
         ({}, "a.pdf", "application/pdf"),
         ({"filename": "x/b.pdf", "content_type": "text/plain"}, "b.pdf", "text/plain"),
         ({"filename": "c.doc"}, "c.doc", "application/pdf"),
         ({"content_type": "a/b"}, "a.pdf", "a/b"),
-    ]:
+    ]
+    for change, name, kind in changes:
         found = await sent(document, **change)
         assert (found.name, found.kind, found.content) == (name, kind, PDF)
         assert (document.filename, document.content_type) == ("a.pdf", "application/pdf")

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -15,15 +16,14 @@ import anyio.abc
 import anyio.lowlevel
 import pytest
 
-from meeting_async._documents.document import Document
-from meeting_async._documents.streams import MEMORY_BYTES
+from meeting_async import Document
 from meeting_async.errors import (
     DocumentChanged,
     DocumentEmpty,
     DocumentTooLarge,
+    DocumentTypeRefused,
     DocumentUnreadable,
     InvalidInput,
-    MeetingError,
 )
 from support.gaps import loop_stays_free
 from support.leaks import descriptors, temporary_files
@@ -34,6 +34,8 @@ pytestmark = pytest.mark.anyio
 DATA = bytes(range(250)) * 8_000
 """More than a spool keeps in memory."""
 SIZE = len(DATA)
+IN_MEMORY = 1024**2
+"""Most bytes that a spool keeps there."""
 
 
 async def spooled(stream: Any, size: int | None = None, **checks: Any) -> bytes:
@@ -51,10 +53,15 @@ both_ways = pytest.mark.parametrize("how", [spooled, passed])
 
 
 class Iterable:
-    """Makes an iterator each time."""
+    """Makes an iterator each time; it has no hash."""
+
+    __hash__ = None  # type: ignore[assignment]  # on purpose
 
     def __init__(self, data: bytes) -> None:
         self.producer = Producer(pieces(data))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Iterable)
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self.producer()
@@ -81,6 +88,19 @@ class AsyncReads(Reads):
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         raise AssertionError("lines are not wanted")
+
+
+class Slotted:
+    """A stream that takes no weak references and cannot seek."""
+
+    __slots__ = ("file",)
+
+    def __init__(self, data: bytes) -> None:
+        self.file = io.BytesIO(data)
+
+    def read(self, size: int) -> bytes:
+        """Return bytes."""
+        return self.file.read(size)
 
 
 # --- both ways -----------------------------------------------------------------------------------
@@ -170,45 +190,19 @@ async def test_a_declared_size_above_the_limit_is_refused_unread(how: Any) -> No
         await anext(stream)
 
 
-async def test_an_empty_stream_is_refused() -> None:
-    """There is nothing to show."""
-    with pytest.raises(DocumentEmpty):
-        await spooled(Producer([b"", b""])())
-
-
-async def test_images_are_recognised_in_streams() -> None:
-    """By their first bytes, once they are spooled."""
-    png = b"\x89PNG\r\n\x1a\n" + bytes(100)
-    with pytest.raises(MeetingError, match="PNG image"):
-        await spooled(Producer([png])(), allow_images=False)
+@pytest.mark.parametrize(
+    ("data", "error"), [(b"", DocumentEmpty), (b"\x89PNG\r\n\x1a\n", DocumentTypeRefused)]
+)
+async def test_a_spool_is_checked_as_any_document(data: bytes, error: type[Exception]) -> None:
+    """There is something in it, and it is no image."""
+    with pytest.raises(error):
+        await spooled(Producer([b"", data])(), allow_images=False)
 
 
 # --- used once -----------------------------------------------------------------------------------
 
 
-class WithoutHash(Iterable):
-    """A stream that cannot be a key."""
-
-    __hash__ = None  # type: ignore[assignment]  # on purpose
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, WithoutHash)
-
-
-class Slotted:
-    """A stream that takes no weak references and cannot seek."""
-
-    __slots__ = ("file",)
-
-    def __init__(self, data: bytes) -> None:
-        self.file = io.BytesIO(data)
-
-    def read(self, size: int) -> bytes:
-        """Return bytes."""
-        return self.file.read(size)
-
-
-@pytest.mark.parametrize("kind", [WithoutHash, Slotted, Reads, AsyncReads])
+@pytest.mark.parametrize("kind", [Iterable, Slotted, Reads, AsyncReads])
 @pytest.mark.parametrize("wrapped", [True, False])
 async def test_a_stream_is_good_for_one_upload(kind: Any, wrapped: bool) -> None:
     """A second upload is refused, by another document too, after the first one or during it."""
@@ -254,14 +248,14 @@ async def test_a_stream_is_read_no_further_than_the_limit() -> None:
     assert await spooled(Producer(pieces(DATA))(), max_size=SIZE) == DATA
 
 
-@pytest.mark.parametrize("size", [MEMORY_BYTES, MEMORY_BYTES + 1])
+@pytest.mark.parametrize("size", [IN_MEMORY, IN_MEMORY + 1])
 async def test_a_spool_is_there_during_the_upload_only(size: int) -> None:
     """In memory up to 1 MiB, then in one file that nobody else may read, and that is not open."""
     before, producer = descriptors(), Producer(pieces(DATA[:size]))
     async with prepared_document(producer()) as prepared:
         assert producer.closed  # what it holds is free while the upload waits
         modes = [(path.stat().st_mode & 0o777, path.stat().st_size) for path in temporary_files()]
-        assert modes == ([(0o600, size)] if size > MEMORY_BYTES else [])
+        assert modes == ([(0o600, size)] if size > IN_MEMORY else [])
         assert descriptors() == before
         assert await attempt(prepared) == DATA[:size]
         assert await attempt(prepared) == DATA[:size]
@@ -291,23 +285,31 @@ async def test_a_full_disk_makes_a_stream_unreadable(monkeypatch: pytest.MonkeyP
     assert "temporary file" in caught.value.__notes__[0]
 
 
-def test_a_spool_does_not_outlive_its_process(tmp_path: Any) -> None:
+_EXIT = """
+import os, sys, tempfile
+from meeting_async._documents.streams import TemporaryFile
+
+tempfile.tempdir = sys.argv[1]
+file = TemporaryFile()
+file.append(bytearray(3_000_000))
+if not os.fork():
+    sys.exit(0)
+os.wait()
+print(len(os.listdir(tempfile.tempdir)))
+"""
+
+
+def run(code: str, *arguments: object) -> str:
+    """Run a program that must not complain, and return what it prints."""
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=58, check=False)
+    assert (ended.stderr, ended.returncode) == ("", 0)
+    return ended.stdout
+
+
+def test_a_spool_does_not_outlive_its_process(tmp_path: Path) -> None:
     """An interpreter that exits amid an upload deletes it; a forked child leaves it alone."""
-    code = (
-        "import os, sys, tempfile\n"
-        "from meeting_async._documents.streams import TemporaryFile\n"
-        f"tempfile.tempdir = {str(tmp_path)!r}\n"
-        "file = TemporaryFile()\n"
-        "file.append(bytearray(3_000_000))\n"
-        "if not os.fork():\n"
-        "    sys.exit(0)\n"
-        "os.wait()\n"
-        "print(len(os.listdir(tempfile.tempdir)))\n"
-    )
-    ended = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=False
-    )
-    assert (ended.stdout, ended.stderr) == ("1\n", "")
+    assert run(_EXIT, tmp_path) == "1\n"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -493,12 +495,22 @@ def _slow_down(stream: Any) -> None:
 
 
 _MEMORY = """
-import anyio, os, resource, sys, tempfile, threading
-from meeting_async._documents.document import Document, as_document
-from meeting_async._documents.prepared import prepare
+import anyio, os, resource, sys, tempfile
+from meeting_async import Document, MeetingClient
+from meeting_async.transports import Reply
 
 MEGABYTES = 100
 piece = os.urandom(1_000_000)
+
+class Accepts:
+    async def send(self, request):
+        async for chunk in request.body:
+            pass
+        content = b'{"status": true, "msg": "ok", "status_code": "SUCCESS"}'
+        return Reply(200, ((b"Content-Type", b"application/json"),), content)
+
+    async def aclose(self):
+        pass
 
 async def produce():
     for _ in range(MEGABYTES):
@@ -510,22 +522,20 @@ def document(kind):
     if kind == "passed":
         size = MEGABYTES * len(piece)
         return Document.from_stream(produce(), "deck.pdf", size=size, replayable=False)
-    return as_document(kind, filename="deck.pdf")
+    return kind
 
 async def main(kind):
-    made = document(kind)
-    async with prepare(made, max_size=None, allow_images=True) as prepared:
-        body = prepared.form()
-        async for chunk in body:
-            pass
-        body.close()
+    options = {"api_key": "key", "api_secret": "secret", "transport": Accepts(), "preflight": False}
+    options["max_size_whiteboard_file"] = "1GiB"
+    async with MeetingClient("https://meet.test", **options) as client:
+        await client.upload_whiteboard_file("room01", document(kind), filename="deck.pdf")
 
-kind = sys.argv[1]
+kind = sys.argv[2]
+tempfile.tempdir = sys.argv[1]
 if kind == "path":
-    kind = sys.argv[2] + "/deck.pdf"
+    kind = sys.argv[1] + "/deck.pdf"
     with open(kind, "wb") as file:
         file.truncate(MEGABYTES * len(piece))
-tempfile.tempdir = sys.argv[2]
 anyio.run(main, b"warm up")
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 anyio.run(main, kind)
@@ -534,14 +544,6 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
 
 @pytest.mark.parametrize("kind", ["spooled", "passed", "path"])
-def test_100_megabytes_need_less_than_16_of_memory(kind: str, tmp_path: Any) -> None:
+def test_100_megabytes_need_less_than_16_of_memory(kind: str, tmp_path: Path) -> None:
     """Spooled, sent as it comes, and from a file (aioboto3#273, obstore#540)."""
-    ended = subprocess.run(
-        [sys.executable, "-c", _MEMORY, kind, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=58,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert int(ended.stdout) < 16 * 1024  # KiB
+    assert int(run(_MEMORY, tmp_path, kind)) < 16 * 1024  # KiB
