@@ -457,38 +457,27 @@ async def test_a_fifo_in_the_files_place_blocks_no_thread(
 # --- reading -------------------------------------------------------------------------------------
 
 
-async def test_short_reads_are_put_together(sized: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file system that returns less than was asked for loses nothing."""
-    content, pread, preadv = sized.read_bytes(), os.pread, os.preadv
+@pytest.mark.parametrize("nowait", ["short", "refused", "missing"])
+async def test_whatever_a_file_system_can_do_all_is_read(
+    sized: Path, nowait: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It returns less than was asked for; without ``RWF_NOWAIT`` only threads read."""
+    content, seen, pread, preadv = sized.read_bytes(), set[int](), os.pread, os.preadv
+
+    def short(fd: int, limit: int, offset: int) -> bytes:
+        seen.add(threading.get_ident())
+        return pread(fd, min(limit, 777), offset)
 
     def short_preadv(fd: int, buffers: Any, offset: int, flags: int = 0) -> int:
+        if nowait == "refused":
+            raise OSError(errno.EOPNOTSUPP, "Operation not supported")
         return preadv(fd, [memoryview(buffers[0])[:9999]], offset, flags)
 
-    monkeypatch.setattr(os, "pread", lambda fd, limit, at: pread(fd, min(limit, 777), at))
+    monkeypatch.setattr(os, "pread", short)
     monkeypatch.setattr(os, "preadv", short_preadv)
+    if nowait == "missing":
+        monkeypatch.delattr(os, "RWF_NOWAIT")
     assert await uploaded(sized, 2) == content
-    monkeypatch.delattr(os, "RWF_NOWAIT")
-    assert await uploaded(sized, 2) == content
-
-
-async def test_without_a_promise_nothing_is_read_on_the_loop(
-    sized: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where the system has no ``RWF_NOWAIT``, or the file system refuses it, threads read."""
-    content, seen, pread = sized.read_bytes(), set[int](), os.pread
-
-    def noting(fd: int, limit: int, offset: int) -> bytes:
-        seen.add(threading.get_ident())
-        return pread(fd, limit, offset)
-
-    def refusing(*_: Any) -> int:
-        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
-
-    monkeypatch.setattr(os, "pread", noting)
-    monkeypatch.setattr(os, "preadv", refusing)
-    assert await uploaded(sized) == content
-    monkeypatch.delattr(os, "RWF_NOWAIT")
-    assert await uploaded(sized) == content
     assert seen
     assert threading.get_ident() not in seen
 
@@ -670,9 +659,12 @@ async def test_a_file_object_that_is_closed_meanwhile_is_unreadable(make: Any) -
 # --- slow and dead storage -----------------------------------------------------------------------
 
 
-@pytest.fixture
-def slow_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make every call for the document take 50 ms of its thread, and promise nothing."""
+@pytest.mark.both_loops
+@pytest.mark.parametrize("kind", ["path", "file object"])
+async def test_slow_storage_does_not_hold_the_loop(
+    path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 50 ms per call the loop never stands still for 20 ms."""
 
     def slow(function: Callable[..., Any]) -> Callable[..., Any]:
         def call(file: Any, *args: Any, **kwargs: Any) -> Any:
@@ -682,37 +674,38 @@ def slow_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
         return call
 
+    file = own_file()
+    file.read = slow(file.read)
     monkeypatch.delattr(os, "RWF_NOWAIT")
     for name in ("open", "stat", "fstat", "pread"):
         monkeypatch.setattr(os, name, slow(getattr(os, name)))
-
-
-@pytest.mark.usefixtures("slow_disk")
-@pytest.mark.both_loops
-async def test_slow_storage_does_not_hold_the_loop(path: Path) -> None:
-    """With 50 ms per call the loop never stands still for 20 ms."""
+    document, content = (path, LARGE) if kind == "path" else (file, LARGE[START:])
 
     async def upload() -> None:
-        assert await uploaded(path) == LARGE
+        assert await uploaded(document) == content
 
     assert await loop_stays_free(upload)
 
 
 @pytest.mark.both_loops
-@pytest.mark.parametrize("blocking", ["stat", "open", "pread", "fstat"])
+@pytest.mark.parametrize("blocking", ["stat", "open", "pread", "fstat", "read of an object"])
 async def test_dead_storage_holds_up_neither_its_caller_nor_others(
     path: Path, blocking: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A call that never returns is left at once on cancellation, and so are forty."""
     end, healthy = threading.Event(), path.with_name("healthy.pdf")
     healthy.write_bytes(SMALL)
-    before, function = descriptors(), getattr(os, blocking)
-    numbers = set[int]()
+    before, numbers, file = descriptors(), set[int](), own_file()
+    function = getattr(os, blocking, file.read)
 
     def hanging(file: Any, *args: Any, **kwargs: Any) -> Any:
         if file in numbers or (not isinstance(file, int) and os.fspath(file) == str(path)):
             end.wait()
         return function(file, *args, **kwargs)
+
+    def hanging_read(size: int) -> Any:
+        end.wait()
+        return function(size)
 
     opening = os.open
 
@@ -724,14 +717,18 @@ async def test_dead_storage_holds_up_neither_its_caller_nor_others(
 
     if blocking in {"pread", "fstat"}:
         monkeypatch.setattr(os, "open", noting)
-    monkeypatch.setattr(os, blocking, hanging)
+    if hasattr(os, blocking):
+        monkeypatch.setattr(os, blocking, hanging)
+    else:
+        file.read = hanging_read
     try:
-        await _cancelled_at_once(path, healthy, SMALL)
+        await _cancelled_at_once(path if hasattr(os, blocking) else file, healthy, SMALL)
         assert not end.is_set()
     finally:
         end.set()
     await threads_idle()
     assert descriptors() == before
+    assert file.tell() == START
 
 
 async def test_the_bytes_of_an_abandoned_read_are_not_used(
@@ -756,50 +753,6 @@ async def test_the_bytes_of_an_abandoned_read_are_not_used(
         assert await attempt(prepared) == LARGE
         end.set()
         assert await attempt(prepared) == LARGE
-
-
-@pytest.fixture
-def end() -> Iterator[threading.Event]:
-    """Let what hangs go on when the test is over."""
-    end = threading.Event()
-    yield end
-    end.set()
-
-
-@pytest.mark.both_loops
-async def test_a_slow_file_object_does_not_hold_the_loop() -> None:
-    """With 50 ms per read the loop never stands still for 20 ms."""
-    file = own_file()
-    read = file.read
-
-    def slow(size: int) -> Any:
-        time.sleep(0.05)
-        return read(size)
-
-    file.read = slow
-
-    async def upload() -> None:
-        assert await uploaded(file) == LARGE[START:]
-
-    assert await loop_stays_free(upload)
-
-
-@pytest.mark.both_loops
-async def test_a_read_that_never_returns_is_abandoned(end: threading.Event) -> None:
-    """The caller goes on at once, and so does an upload of another object; position put back."""
-    file = own_file()
-    read = file.read
-
-    def hanging(size: int) -> Any:
-        end.wait()
-        return read(size)
-
-    file.read = hanging
-    await _cancelled_at_once(file, own_file(), LARGE[START:])
-    assert not end.is_set()
-    end.set()
-    await threads_idle()
-    assert file.tell() == START
 
 
 async def _cancelled_at_once(dead: Any, healthy: Any, content: bytes) -> None:
