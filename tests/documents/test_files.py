@@ -298,7 +298,8 @@ async def test_a_change_of_a_file_is_noticed(
     before = descriptors()
     with anyio.fail_after(30):
         form, error = await broken_off(path, lambda: change(path), at=at)
-    assert isinstance(error, DocumentChanged | DocumentUnreadable)
+    could_be_unreadable = at < 0 and said == NOT_THE_SAME
+    assert isinstance(error, DocumentChanged) or could_be_unreadable
     assert str(path) in str(error) or "ended after" in str(error)
     assert at >= 0 or (form == b"" and re.search(said, str(error)))
     assert descriptors() == before  # the kept error has a traceback

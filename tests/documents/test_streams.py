@@ -161,13 +161,16 @@ async def test_a_faulty_stream_is_never_a_whole_form(
     how: Any, items: list[Any], error: type[Exception], said: str
 ) -> None:
     """The error names the document and the fault, and the generator is closed."""
-    producer = Producer(items)
-    with pytest.raises(error, match=said) as caught:
-        await how(producer(), SIZE)
-    assert getattr(caught.value, "document", None) == "deck.pdf"
-    assert caught.value.__cause__ is TORN or TORN not in items
-    assert producer.closed
-    assert temporary_files() == []
+    several = Iterable(b"")
+    several.producer = Producer(items)
+    one = Producer(items)
+    for stream, producer in [(one(), one), (several, several.producer)]:
+        with pytest.raises(error, match=said) as caught:
+            await how(stream, SIZE)
+        assert getattr(caught.value, "document", None) == "deck.pdf"
+        assert caught.value.__cause__ is TORN or TORN not in items
+        assert producer.closed
+        assert temporary_files() == []
 
 
 @pytest.mark.parametrize("kind", [Reads, AsyncReads])
@@ -286,6 +289,25 @@ async def test_a_full_disk_makes_a_stream_unreadable(monkeypatch: pytest.MonkeyP
     with pytest.raises(DocumentUnreadable) as caught:
         await spooled(Iterable(DATA))
     assert "temporary file" in caught.value.__notes__[0]
+
+
+async def test_what_fails_in_a_cleanup_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """It affects no upload: a spool that somebody has deleted, a generator that raises."""
+
+    async def produce() -> AsyncGenerator[bytes, None]:
+        try:
+            yield DATA
+            yield b""
+        finally:
+            raise ZeroDivisionError
+
+    async with prepared_document(Iterable(DATA)) as prepared:
+        assert await attempt(prepared) == DATA
+        temporary_files()[0].unlink()
+    with pytest.raises(DocumentTooLarge):
+        await uploaded(produce(), max_size=1)
+    actions = [getattr(record, "action", None) for record in caplog.records]
+    assert actions == ["SpoolLeft", "StreamNotClosed"]
 
 
 _EXIT = """
