@@ -1,12 +1,14 @@
-"""Files on disk: measured once, opened for each attempt, checked to the last byte."""
+"""Files: measured once, opened for each attempt, checked to the last byte, never waited for."""
 
 from __future__ import annotations
 
 import builtins
 import contextlib
 import errno
+import io
 import itertools
 import os
+import re
 import resource
 import socket
 import tempfile
@@ -19,14 +21,12 @@ from typing import Any
 import anyio
 import pytest
 
+from meeting_async import Document
 from meeting_async import _threads as threads
-from meeting_async._documents.document import Document
-from meeting_async._documents.files import WHOLE_BYTES
-from meeting_async._documents.prepared import MultipartBody, Prepared
 from meeting_async.errors import (
     DocumentChanged,
     DocumentEmpty,
-    DocumentError,
+    DocumentTooLarge,
     DocumentUnreadable,
     MeetingError,
     ResourceExhausted,
@@ -41,12 +41,15 @@ from support.sources import (
     content_in,
     form_of,
     prepared_document,
+    sent,
     uploaded,
 )
 
 pytestmark = pytest.mark.anyio
 
 OLD = (1_600_000_000, 1_600_000_000)
+WHOLE = 256 * 1024
+"""Bytes of the largest file that is read in one call of a thread."""
 
 
 @pytest.fixture
@@ -59,13 +62,28 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
+def shortened(path: Path, size: int = len(SMALL)) -> Path:
+    """Make a file small."""
+    os.truncate(path, size)
+    os.utime(path, OLD)
+    return path
+
+
 @pytest.fixture(params=["large", "small"])
 def sized(request: pytest.FixtureRequest, path: Path) -> Path:
     """Choose the size of the document."""
-    if request.param == "small":
-        os.truncate(path, len(SMALL))
-        os.utime(path, OLD)
-    return path
+    return shortened(path) if request.param == "small" else path
+
+
+class OwnFile(io.BytesIO):
+    """A file of somebody's own."""
+
+
+def own_file(data: bytes = LARGE) -> Any:
+    """Open one at an offset."""
+    file = OwnFile(data)
+    file.seek(START)
+    return file
 
 
 @contextlib.contextmanager
@@ -81,42 +99,7 @@ def unprivileged() -> Iterator[None]:
         os.seteuid(0)
 
 
-async def sent_until(
-    prepared: Prepared, happening: Callable[[], object], *, at: int
-) -> tuple[MultipartBody, bytes, MeetingError | None]:
-    """Take a form's chunks; ``happening`` happens after chunk number ``at``. Return what came."""
-    form, error = bytearray(), None
-    async with form_of(prepared) as body:
-        try:
-            for number in itertools.count():
-                form += await anext(body)
-                if number == at:
-                    happening()
-        except StopAsyncIteration:
-            pass
-        except MeetingError as caught:
-            error = caught
-    return body, bytes(form), error
-
-
-def content_of(path: Path) -> bytes:
-    """Read a file."""
-    return path.read_bytes()
-
-
 # --- what is not a document ----------------------------------------------------------------------
-
-
-def _directory(path: Path) -> None:
-    path.mkdir()
-
-
-def _dangling(path: Path) -> None:
-    path.symlink_to(path.with_name("nowhere"))
-
-
-def _loop(path: Path) -> None:
-    path.symlink_to(path)
 
 
 def _socket(path: Path) -> None:
@@ -124,55 +107,59 @@ def _socket(path: Path) -> None:
         sock.bind(path.name)
 
 
-def _zeros(path: Path) -> None:
-    path.symlink_to("/dev/zero")
-
-
-def _nothing(_path: Path) -> None:
-    pass
-
-
 def _forbidden(path: Path) -> None:
     path.write_bytes(LARGE)
     path.chmod(0)
 
 
-NO_DOCUMENTS = [os.mkfifo, _directory, _dangling, _loop, _socket, _zeros, _nothing, _forbidden]
+NO_DOCUMENTS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "fifo": (os.mkfifo, "not a regular file"),
+    "directory": (Path.mkdir, "a directory"),
+    "dangling link": (lambda path: path.symlink_to("nowhere"), "No such file"),
+    "loop of links": (lambda path: path.symlink_to(path), "symbolic links"),
+    "socket": (_socket, "not a regular file"),
+    "device": (lambda path: path.symlink_to("/dev/zero"), "not a regular file"),
+    "nothing": (lambda _path: None, "No such file"),
+    "forbidden": (_forbidden, "denied"),
+    # It must not be called empty: the system makes it up when it is read.
+    "made up": (lambda path: path.symlink_to("/proc/self/status"), "content, but no size"),
+}
 
 
-@pytest.mark.parametrize("make", NO_DOCUMENTS, ids=lambda make: make.__name__)
+@pytest.mark.parametrize(("make", "said"), NO_DOCUMENTS.values(), ids=NO_DOCUMENTS)
 async def test_what_is_not_a_document_is_refused_at_once(
-    tmp_path: Path, make: Callable[[Path], None]
+    tmp_path: Path, make: Callable[[Path], None], said: str
 ) -> None:
     """Anything but a readable regular file is named once and never waited for."""
     path = tmp_path / "it.pdf"
     make(path)
     before = descriptors()
-    with anyio.fail_after(30), unprivileged(), pytest.raises(DocumentUnreadable) as caught:
-        await uploaded(path)
-    assert caught.value.document == str(path)
-    assert str(caught.value).count("it.pdf") == 1
-    assert str(caught.value).count("cannot be read") == 1
+    someone = unprivileged if said == "denied" else contextlib.nullcontext
+    with anyio.fail_after(30), someone():
+        for document in (path, str(path), Document.from_path(path)):
+            with pytest.raises(DocumentUnreadable, match=said) as caught:
+                await sent(document)
+            assert caught.value.document == str(path)
+            assert str(caught.value).count("it.pdf") == 1
+            assert str(caught.value).count("cannot be read") == 1
+            assert isinstance(caught.value.__cause__, OSError)
     assert descriptors() == before
 
 
-async def test_the_cause_is_kept(tmp_path: Path) -> None:
-    """The error of the operating system is the cause, for those who want its errno."""
-    with pytest.raises(DocumentUnreadable, match="No such file") as caught:
-        await uploaded(tmp_path / "deck.pdf")
-    assert isinstance(caught.value.__cause__, FileNotFoundError)
+@pytest.mark.parametrize(
+    ("path", "said"), [("/dev/zero", "not a regular file"), ("/proc/self/status", "but no size")]
+)
+async def test_an_open_file_without_a_size_is_refused(path: str, said: str) -> None:
+    """It has no end, or the system makes it up when it is read."""
+    with Path(path).open("rb") as file, pytest.raises(DocumentUnreadable, match=said):  # noqa: ASYNC230 - a test of open files
+        with anyio.fail_after(30):
+            await sent(file, filename="deck.pdf")
+
+
+async def test_an_impossible_path_is_unreadable() -> None:
+    """Where the system raises no OSError."""
     with pytest.raises(DocumentUnreadable, match="null"):
-        await uploaded("deck\0.pdf")
-
-
-async def test_an_open_file_that_is_not_regular_is_refused() -> None:
-    """It has no size, and no end."""
-    with (
-        Path("/dev/zero").open("rb") as file,  # noqa: ASYNC230 - a test of open files
-        anyio.fail_after(30),
-        pytest.raises(DocumentUnreadable, match="not a regular file"),
-    ):
-        await uploaded(file)
+        await sent("deck\0.pdf", filename="deck.pdf")
 
 
 async def test_a_file_at_its_end_is_empty(path: Path) -> None:
@@ -181,40 +168,30 @@ async def test_a_file_at_its_end_is_empty(path: Path) -> None:
         for offset in (len(LARGE), len(LARGE) + 10):
             file.seek(offset)
             with pytest.raises(DocumentEmpty) as caught:
-                await uploaded(file)
+                await sent(file)
             assert "seek(0)" in caught.value.__notes__[0]
+
+
+async def test_a_huge_file_is_refused_without_being_read(tmp_path: Path) -> None:
+    """Nothing of a terabyte is read but its first bytes."""
+    path = tmp_path / "deck.pdf"
+    path.touch()
+    os.truncate(path, 1 << 40)
+    with anyio.fail_after(30), pytest.raises(DocumentTooLarge, match="more than"):
+        await sent(path, settings={"max_size_whiteboard_file": "30MiB"})
 
 
 # --- files that change ---------------------------------------------------------------------------
 
 
-def _grow(path: Path) -> None:
-    with path.open("ab") as file:
-        file.write(b"more")
-
-
-def _shrink_by_one(path: Path) -> None:
-    os.truncate(path, path.stat().st_size - 1)
-
-
-def _empty(path: Path) -> None:
-    os.truncate(path, 0)
-
-
-def _delete(path: Path) -> None:
-    path.unlink()
-
-
-def _replace(path: Path) -> None:
-    other = path.with_name("other")
-    other.write_bytes(path.read_bytes())
-    os.utime(other, ns=(path.stat().st_mtime_ns,) * 2)
-    other.replace(path)
+def _write(path: Path, at: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(data)
 
 
 def _rewrite(path: Path) -> None:
-    with path.open("r+b") as file:
-        file.write(b"X" * path.stat().st_size)
+    _write(path, 0, b"X" * path.stat().st_size)
 
 
 def _rewrite_and_restore_time(path: Path) -> None:
@@ -223,22 +200,14 @@ def _rewrite_and_restore_time(path: Path) -> None:
     os.utime(path, OLD)
 
 
-def _to_directory(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
+def _replace(path: Path) -> None:
+    other = path.with_name("other")
+    other.write_bytes(path.read_bytes())
+    os.utime(other, OLD)
+    other.replace(path)
 
 
-def _to_fifo(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
-def _to_zeros(path: Path) -> None:
-    path.unlink()
-    path.symlink_to("/dev/zero")
-
-
-def _parent_swapped(path: Path) -> None:
+def _swap_parent(path: Path) -> None:
     """Nothing of the file itself changes; another one has its path."""
     content = path.read_bytes()
     path.parent.rename(path.parent.with_name("elsewhere"))
@@ -251,96 +220,125 @@ def _parent_to_file(path: Path) -> None:
     path.parent.write_bytes(b"")
 
 
-def _take_permissions(path: Path) -> None:
-    path.chmod(0)
+def _instead(make: Callable[[Path], object]) -> Callable[[Path], None]:
+    """Put something else in the file's place."""
+
+    def change(path: Path) -> None:
+        path.unlink()
+        make(path)
+
+    return change
 
 
-def _rename_and_delete(path: Path) -> None:
-    path.rename(path.with_name("renamed")).unlink()
+_to_fifo = _instead(os.mkfifo)
 
 
-CHANGES = [
-    *(_grow, _shrink_by_one, _empty, _delete, _replace, _rewrite, _rewrite_and_restore_time),
-    *(_to_directory, _to_fifo, _to_zeros, _parent_swapped, _parent_to_file),
-]
-OPEN_CHANGES = [_grow, _shrink_by_one, _empty, _rewrite]
-change_them = pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+SIZE = r"[\d,]+ bytes instead of [\d,]+"
+NOT_THE_SAME = "another file|not a regular file|directory"
+Change = tuple[Callable[[Path], object], str]
+OPEN_CHANGES: dict[str, Change] = {
+    "grow": (lambda path: _write(path, path.stat().st_size, b"more"), SIZE),
+    "shrink by one": (lambda path: os.truncate(path, path.stat().st_size - 1), SIZE),
+    "empty": (lambda path: os.truncate(path, 0), SIZE),
+    "rewrite": (_rewrite, "written to"),
+}
+CHANGES: dict[str, Change] = {
+    **OPEN_CHANGES,
+    "delete": (Path.unlink, "gone"),
+    "replace": (_replace, "another file"),
+    "rewrite, restore time": (_rewrite_and_restore_time, "written to"),
+    "to directory": (_instead(Path.mkdir), NOT_THE_SAME),
+    "to fifo": (_to_fifo, NOT_THE_SAME),
+    "to device": (_instead(lambda path: path.symlink_to("/dev/zero")), NOT_THE_SAME),
+    "swap parent": (_swap_parent, "another file"),
+    "parent to file": (_parent_to_file, "gone"),
+}
 
 
-@change_them
-async def test_a_change_before_an_attempt_is_noticed(
-    sized: Path, change: Callable[[Path], None]
+async def broken_off(
+    value: Any, happening: Callable[[], object], *, at: int
+) -> tuple[bytes, MeetingError]:
+    """Let something happen before an attempt (-1) or after a chunk; return what came of it."""
+    form, called = bytearray(), list[bool]()
+
+    async def before_end() -> None:
+        called.append(True)
+
+    async with prepared_document(value) as prepared:
+        if at < 0:
+            await attempt(prepared)
+            happening()
+        with contextlib.closing(prepared.form(None, before_end)) as body:
+            with pytest.raises(MeetingError) as caught:
+                await _read(body, form, happening, at)
+            assert body.taken == len(form)
+            assert not body.is_complete(body.taken)
+    assert called == []
+    return bytes(form), caught.value
+
+
+async def _read(body: Any, form: bytearray, happening: Callable[[], object], at: int) -> None:
+    for number in itertools.count():
+        form += await anext(body)
+        if number == at:
+            happening()
+
+
+MOMENTS = [("large", -1), ("large", 1), ("large", 3), ("small", -1)]
+
+
+@pytest.mark.parametrize(("size", "at"), MOMENTS)
+@pytest.mark.parametrize(("change", "said"), CHANGES.values(), ids=CHANGES)
+async def test_a_change_of_a_file_is_noticed(
+    path: Path, change: Callable[[Path], None], said: str, size: str, at: int
 ) -> None:
-    """Nothing of a file is sent that is not the one that was measured."""
-    async with prepared_document(sized) as prepared:
-        assert await attempt(prepared) == content_of(sized)
-        change(sized)
-        before = descriptors()
-        with anyio.fail_after(30):
-            body, form, error = await sent_until(prepared, lambda: None, at=-1)
-    assert isinstance(error, DocumentChanged | DocumentUnreadable)
-    assert str(sized) in str(error)
-    assert (body.taken, form) == (0, b"")
-    assert descriptors() == before
-
-
-@change_them
-@pytest.mark.parametrize("at", [1, 3], ids=["midway", "at the end"])
-async def test_a_change_during_an_attempt_is_noticed(
-    path: Path, change: Callable[[Path], None], at: int
-) -> None:
-    """Whatever happens to the file on the way, the closing boundary is never yielded."""
+    """Before an attempt nothing is sent; on the way, the closing boundary is never yielded."""
+    if size == "small":
+        shortened(path)
     before = descriptors()
-    async with prepared_document(path) as prepared:
-        with anyio.fail_after(30):
-            body, form, error = await sent_until(prepared, lambda: change(path), at=at)
-        assert isinstance(error, DocumentChanged | DocumentUnreadable)
-        assert body.taken == len(form) < body.length
-        assert not form.endswith(b"--\r\n")
+    with anyio.fail_after(30):
+        form, error = await broken_off(path, lambda: change(path), at=at)
+    could_be_unreadable = at < 0 and said == NOT_THE_SAME
+    assert isinstance(error, DocumentChanged) or could_be_unreadable
+    assert str(path) in str(error) or "ended after" in str(error)
+    assert at >= 0 or (form == b"" and re.search(said, str(error)))
     assert descriptors() == before  # the kept error has a traceback
 
 
-@pytest.mark.parametrize("change", OPEN_CHANGES)
-@pytest.mark.parametrize("at", [-1, 1, 3], ids=["before", "midway", "at the end"])
+@pytest.mark.parametrize("at", [-1, 1, 3])
+@pytest.mark.parametrize(("change", "said"), OPEN_CHANGES.values(), ids=OPEN_CHANGES)
 async def test_a_change_of_an_open_file_is_noticed(
-    path: Path, change: Callable[[Path], None], at: int
+    path: Path, change: Callable[[Path], None], said: str, at: int
 ) -> None:
     """Before the attempt and during it."""
     with path.open("rb") as file:
-        async with prepared_document(file) as prepared:
-            if at < 0:
-                change(path)
-            body, _, error = await sent_until(prepared, lambda: change(path), at=at)
+        _, error = await broken_off(file, lambda: change(path), at=at)
     assert isinstance(error, DocumentChanged)
     assert error.document == "deck.pdf"
-    assert body.taken < body.length
+    assert at >= 0 or re.search(said, str(error))
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (_grow, f"{len(LARGE) + 4:,} bytes instead of {len(LARGE):,}"),
-        (_shrink_by_one, f"{len(LARGE) - 1:,} bytes instead of {len(LARGE):,}"),
-        (_delete, "gone"),
-        (_parent_to_file, "gone"),
-        (_replace, "another file"),
-        (_rewrite, "written to"),
-    ],
-)
-async def test_the_error_says_what_changed(
-    path: Path, change: Callable[[Path], None], said: str
-) -> None:
-    """The message names the difference."""
-    async with prepared_document(path) as prepared:
-        change(path)
-        with pytest.raises(DocumentChanged, match=said):
-            await attempt(prepared)
+@pytest.mark.parametrize("at", [-1, 1])
+@pytest.mark.parametrize("size", [START, START + 10, len(LARGE) + 4])
+async def test_another_size_of_a_file_object_is_a_change(size: int, at: int) -> None:
+    """Cut or longer, before an attempt or between the first read and the closing boundary."""
+    file = own_file()
+
+    def resize() -> None:
+        file.seek(0, io.SEEK_END)
+        file.write(b"more")
+        file.truncate(size)
+        file.seek(START)
+
+    _, error = await broken_off(file, resize, at=at)
+    assert isinstance(error, DocumentChanged)
+    assert re.search(f"{SIZE}|ended after", str(error))
 
 
 async def test_permissions_that_are_taken_away_are_noticed(path: Path) -> None:
     """A file that may no longer be read is unreadable, with the reason."""
     async with prepared_document(path) as prepared:
-        _take_permissions(path)
+        path.chmod(0)
         with unprivileged(), pytest.raises(DocumentUnreadable, match="denied"):
             await attempt(prepared)
 
@@ -352,7 +350,7 @@ async def test_an_open_file_may_be_renamed_deleted_and_closed(path: Path) -> Non
     file = path.open("rb")
     number = file.fileno()
     async with prepared_document(file) as prepared:
-        _rename_and_delete(path)
+        path.rename(path.with_name("renamed")).unlink()
         assert await attempt(prepared) == LARGE
         async with form_of(prepared) as body:
             form = await anext(body)
@@ -413,38 +411,27 @@ async def test_a_fifo_in_the_files_place_blocks_no_thread(
 # --- reading -------------------------------------------------------------------------------------
 
 
-async def test_short_reads_are_put_together(sized: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file system that returns less than was asked for loses nothing."""
-    content, pread, preadv = content_of(sized), os.pread, os.preadv
+@pytest.mark.parametrize("nowait", ["short", "refused", "missing"])
+async def test_whatever_a_file_system_can_do_all_is_read(
+    sized: Path, nowait: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It returns less than was asked for; without ``RWF_NOWAIT`` only threads read."""
+    content, seen, pread, preadv = sized.read_bytes(), set[int](), os.pread, os.preadv
+
+    def short(fd: int, limit: int, offset: int) -> bytes:
+        seen.add(threading.get_ident())
+        return pread(fd, min(limit, 777), offset)
 
     def short_preadv(fd: int, buffers: Any, offset: int, flags: int = 0) -> int:
+        if nowait == "refused":
+            raise OSError(errno.EOPNOTSUPP, "Operation not supported")
         return preadv(fd, [memoryview(buffers[0])[:9999]], offset, flags)
 
-    monkeypatch.setattr(os, "pread", lambda fd, limit, at: pread(fd, min(limit, 777), at))
+    monkeypatch.setattr(os, "pread", short)
     monkeypatch.setattr(os, "preadv", short_preadv)
+    if nowait == "missing":
+        monkeypatch.delattr(os, "RWF_NOWAIT")
     assert await uploaded(sized, 2) == content
-    monkeypatch.delattr(os, "RWF_NOWAIT")
-    assert await uploaded(sized, 2) == content
-
-
-async def test_without_a_promise_nothing_is_read_on_the_loop(
-    sized: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where the system has no ``RWF_NOWAIT``, or the file system refuses it, threads read."""
-    content, seen, pread = content_of(sized), set[int](), os.pread
-
-    def noting(fd: int, limit: int, offset: int) -> bytes:
-        seen.add(threading.get_ident())
-        return pread(fd, limit, offset)
-
-    def refusing(*_: Any) -> int:
-        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
-
-    monkeypatch.setattr(os, "pread", noting)
-    monkeypatch.setattr(os, "preadv", refusing)
-    assert await uploaded(sized) == content
-    monkeypatch.delattr(os, "RWF_NOWAIT")
-    assert await uploaded(sized) == content
     assert seen
     assert threading.get_ident() not in seen
 
@@ -454,7 +441,7 @@ async def test_a_disk_that_fails_makes_it_unreadable(
 ) -> None:
     """Half-way or at once, with the cause; an error that is kept keeps no descriptor open."""
     before, pread, kept = descriptors(), os.pread, list[BaseException]()
-    fails_from = 0 if len(content_of(sized)) == len(SMALL) else len(LARGE) // 2
+    fails_from = 0 if len(sized.read_bytes()) == len(SMALL) else len(LARGE) // 2
 
     def failing(fd: int, limit: int, offset: int) -> bytes:
         if offset >= fails_from and offset + limit > 32:
@@ -475,7 +462,7 @@ async def test_a_disk_that_fails_makes_it_unreadable(
 
 async def test_no_descriptor_left_is_this_machines_trouble(sized: Path) -> None:
     """Opening fails with ``ResourceExhausted``, at preparing and at an attempt; then it goes on."""
-    content, limits = content_of(sized), resource.getrlimit(resource.RLIMIT_NOFILE)
+    content, limits = sized.read_bytes(), resource.getrlimit(resource.RLIMIT_NOFILE)
     await uploaded(sized)  # imports, threads
     async with prepared_document(sized) as prepared:
         taken = []
@@ -500,7 +487,7 @@ async def test_a_small_file_costs_one_call_of_a_thread(
     path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Preparing, and each attempt: it is opened, read, checked and closed there."""
-    os.truncate(path, WHOLE_BYTES)
+    os.truncate(path, WHOLE)
     calls, run = [], threads._threads.run
 
     def counting(function: Callable[[], object]) -> None:
@@ -511,7 +498,7 @@ async def test_a_small_file_costs_one_call_of_a_thread(
     with path.open("rb") as file:
         async with prepared_document(path if kind == "path" else file) as prepared:
             for expected in (2, 3, 4):
-                assert await attempt(prepared) == LARGE[:WHOLE_BYTES]
+                assert await attempt(prepared) == LARGE[:WHOLE]
                 assert len(calls) == expected
 
 
@@ -549,12 +536,75 @@ async def test_a_large_file_is_closed_in_a_thread(
     assert threading.get_ident() not in closed
 
 
+# --- file objects --------------------------------------------------------------------------------
+
+
+def _raising(error: Exception) -> Callable[[int], bytes]:
+    def read(_size: int) -> bytes:
+        raise error
+
+    return read
+
+
+BAD_READS: dict[str, tuple[Callable[[int], Any], type[MeetingError], str]] = {
+    "text": (lambda _size: "text", DocumentUnreadable, "'text' instead of bytes"),
+    "None": (lambda _size: None, DocumentUnreadable, "None instead of bytes"),
+    "a number": (lambda _size: 7, DocumentUnreadable, "7 instead of bytes"),
+    "too much": (lambda size: bytes(size + 1), DocumentUnreadable, "returned"),
+    "nothing": (lambda _size: b"", DocumentChanged, "ended after 0 of"),
+    "EIO": (_raising(OSError(5, "Input/output error")), DocumentUnreadable, "Input"),
+    "EOFError": (_raising(EOFError("torn archive")), DocumentUnreadable, "torn"),
+    "no words": (_raising(ZeroDivisionError()), DocumentUnreadable, "ZeroDivisionError"),
+}
+
+
+@pytest.mark.parametrize("data", [LARGE, SMALL], ids=["large", "small"])
+@pytest.mark.parametrize(("bad", "error", "said"), BAD_READS.values(), ids=BAD_READS)
+async def test_bad_reads_of_a_file_object_are_named(
+    bad: Any, error: type[MeetingError], said: str, data: bytes
+) -> None:
+    """Of an attempt, and of the first look; the position is where it was."""
+    file = own_file(data)
+    async with prepared_document(file) as prepared:
+        file.read = bad
+        with pytest.raises(error, match=said) as caught:
+            await attempt(prepared)
+        assert caught.value.document == "deck.pdf"
+    assert file.tell() == START
+    if error is DocumentUnreadable:
+        with pytest.raises(error, match=said) as caught:
+            await uploaded(file)
+        assert isinstance(caught.value.__cause__, Exception)
+
+
+@pytest.mark.parametrize("kind", [bytearray, memoryview])
+@pytest.mark.parametrize("data", [LARGE, SMALL], ids=["large", "small"])
+async def test_a_read_may_return_any_buffer(kind: Any, data: bytes) -> None:
+    """As those of some libraries do."""
+    file = own_file(data)
+    read = file.read
+    file.read = lambda size: kind(read(size))
+    assert await uploaded(file, 2) == data[START:]
+
+
+@pytest.mark.parametrize("make", [own_file, lambda: io.BytesIO(LARGE)])
+async def test_a_file_object_that_is_closed_meanwhile_is_unreadable(make: Any) -> None:
+    """Between two attempts, by its owner."""
+    async with prepared_document(file := make()) as prepared:
+        file.close()
+        with pytest.raises(DocumentUnreadable, match="closed"):
+            await attempt(prepared)
+
+
 # --- slow and dead storage -----------------------------------------------------------------------
 
 
-@pytest.fixture
-def slow_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make every call for the document take 50 ms of its thread, and promise nothing."""
+@pytest.mark.both_loops
+@pytest.mark.parametrize("kind", ["path", "file object"])
+async def test_slow_storage_does_not_hold_the_loop(
+    path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 50 ms per call the loop never stands still for 20 ms."""
 
     def slow(function: Callable[..., Any]) -> Callable[..., Any]:
         def call(file: Any, *args: Any, **kwargs: Any) -> Any:
@@ -564,37 +614,38 @@ def slow_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
         return call
 
+    file = own_file()
+    file.read = slow(file.read)
     monkeypatch.delattr(os, "RWF_NOWAIT")
     for name in ("open", "stat", "fstat", "pread"):
         monkeypatch.setattr(os, name, slow(getattr(os, name)))
-
-
-@pytest.mark.usefixtures("slow_disk")
-@pytest.mark.both_loops
-async def test_slow_storage_does_not_hold_the_loop(path: Path) -> None:
-    """With 50 ms per call the loop never stands still for 20 ms."""
+    document, content = (path, LARGE) if kind == "path" else (file, LARGE[START:])
 
     async def upload() -> None:
-        assert await uploaded(path) == LARGE
+        assert await uploaded(document) == content
 
     assert await loop_stays_free(upload)
 
 
 @pytest.mark.both_loops
-@pytest.mark.parametrize("blocking", ["stat", "open", "pread", "fstat"])
+@pytest.mark.parametrize("blocking", ["stat", "open", "pread", "fstat", "read of an object"])
 async def test_dead_storage_holds_up_neither_its_caller_nor_others(
     path: Path, blocking: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A call that never returns is left at once on cancellation, and so are forty."""
     end, healthy = threading.Event(), path.with_name("healthy.pdf")
     healthy.write_bytes(SMALL)
-    before, function = descriptors(), getattr(os, blocking)
-    numbers = set[int]()
+    before, numbers, file = descriptors(), set[int](), own_file()
+    function = getattr(os, blocking, file.read)
 
     def hanging(file: Any, *args: Any, **kwargs: Any) -> Any:
         if file in numbers or (not isinstance(file, int) and os.fspath(file) == str(path)):
             end.wait()
         return function(file, *args, **kwargs)
+
+    def hanging_read(size: int) -> Any:
+        end.wait()
+        return function(size)
 
     opening = os.open
 
@@ -606,21 +657,18 @@ async def test_dead_storage_holds_up_neither_its_caller_nor_others(
 
     if blocking in {"pread", "fstat"}:
         monkeypatch.setattr(os, "open", noting)
-    monkeypatch.setattr(os, blocking, hanging)
+    if hasattr(os, blocking):
+        monkeypatch.setattr(os, blocking, hanging)
+    else:
+        file.read = hanging_read
     try:
-        with anyio.fail_after(30):
-            async with anyio.create_task_group() as group:
-                for _ in range(40):
-                    group.start_soon(uploaded, path)
-                await anyio.sleep(0.05)
-                group.cancel_scope.cancel()
-            numbers.clear()
-            assert await uploaded(healthy) == SMALL
+        await _cancelled_at_once(path if hasattr(os, blocking) else file, healthy, SMALL)
         assert not end.is_set()
     finally:
         end.set()
     await threads_idle()
     assert descriptors() == before
+    assert file.tell() == START
 
 
 async def test_the_bytes_of_an_abandoned_read_are_not_used(
@@ -647,19 +695,20 @@ async def test_the_bytes_of_an_abandoned_read_are_not_used(
         assert await attempt(prepared) == LARGE
 
 
-async def test_a_huge_file_is_refused_without_being_read(tmp_path: Path) -> None:
-    """Nothing of a terabyte is read but its first bytes."""
-    path = tmp_path / "deck.pdf"
-    path.touch()
-    os.truncate(path, 1 << 40)
-    with anyio.fail_after(30), pytest.raises(DocumentError, match="more than"):
-        await uploaded(path, max_size=30 * 1024**2)
+async def _cancelled_at_once(dead: Any, healthy: Any, content: bytes) -> None:
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as group:
+            for _ in range(40):
+                group.start_soon(uploaded, dead)
+            await anyio.sleep(0.05)
+            group.cancel_scope.cancel()
+        assert await uploaded(healthy) == content
 
 
 async def test_a_waiting_body_holds_nothing(path: Path) -> None:
     """The document is opened when the body is first read: not while a connection is awaited."""
     before = descriptors()
-    async with prepared_document(Document.from_path(path)) as prepared:
+    async with prepared_document(path) as prepared:
         async with form_of(prepared) as body:
             assert descriptors() == before
             form = b"".join([chunk async for chunk in body])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import gc
 import gzip
 import io
@@ -14,7 +13,6 @@ import tracemalloc
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +26,10 @@ from litestar.datastructures import UploadFile as LitestarUpload
 from starlette.datastructures import UploadFile as StarletteUpload
 from werkzeug.datastructures import FileStorage
 
-from meeting_async import Document, MeetingClient, RetryPolicy, Timeouts, UploadJob
+from meeting_async import Document, MeetingClient, RetryPolicy, UploadJob
 from meeting_async.errors import ConnectFailed, ConnectionLost, MeetingError
-from meeting_async.transports import HttpxTransport, Reply, Request, Transport
+from meeting_async.signers import HmacSigner, SignedHeaders
+from meeting_async.transports import HttpxTransport, Reply, Request
 from support import sources  # also because it configures Django
 from support.leaks import descriptors, temporary_files, until
 from support.loops import in_turn
@@ -76,23 +75,8 @@ def _filled(file: Any, data: bytes) -> Any:
     return file
 
 
-def _spooled(data: bytes, limit: int) -> Any:
+def _spooled(data: bytes, limit: int = 1 << 30) -> Any:
     return _filled(tempfile.SpooledTemporaryFile(limit), data)
-
-
-def _gzip(data: bytes) -> list[Any]:
-    packed = io.BytesIO(gzip.compress(data, 1))
-    return [gzip.GzipFile(fileobj=packed), packed]
-
-
-def _upload(wrap: Callable[[Any], Any], limit: int) -> Callable[[bytes], list[Any]]:
-    """Make an upload object around a spooled temporary file, as the frameworks' parsers do."""
-
-    def make(data: bytes) -> list[Any]:
-        file = _spooled(data, limit)
-        return [wrap(file), file]
-
-    return make
 
 
 async def _pieces(data: bytes) -> AsyncGenerator[bytes]:
@@ -100,11 +84,14 @@ async def _pieces(data: bytes) -> AsyncGenerator[bytes]:
         yield piece
 
 
-def _stream(data: bytes) -> list[Any]:
-    stream = _pieces(data)
-    return [stream, Document.from_stream(stream, "deck.pdf", size=len(data), replayable=False)][
-        ::-1
-    ]
+def _around(wrap: Callable[[Any], Any], make: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    """Make something around something else, of which no reference may stay either."""
+
+    def both(data: bytes) -> list[Any]:
+        inside = make(data)
+        return [wrap(inside), inside]
+
+    return both
 
 
 def _litestar(data: bytes) -> list[Any]:
@@ -112,42 +99,46 @@ def _litestar(data: bytes) -> list[Any]:
     return [upload, upload.file]
 
 
-def _document(file: Any, make: Callable[[Any], Document]) -> list[Any]:
-    return [make(file), file]
+def _once(stream: Any, size: int) -> Document:
+    return Document.from_stream(stream, "deck.pdf", size=size, replayable=False)
 
 
-KINDS: dict[str, Callable[[bytes], list[Any]]] = {
-    "bytearray": lambda data: [Bytes(data)],
-    "memoryview": lambda data: [memoryview(data)],
-    "BytesIO": lambda data: [io.BytesIO(data)],
-    "open file": lambda data: [_path(data).open("rb")],
-    "unbuffered file": lambda data: [_path(data).open("rb", buffering=0)],
-    "NamedTemporaryFile": lambda data: [
-        _filled(tempfile.NamedTemporaryFile(), data)  # noqa: SIM115 - dropped on purpose
-    ],
-    "SpooledTemporaryFile in memory": lambda data: [_spooled(data, 1 << 30)],
-    "SpooledTemporaryFile on disk": lambda data: [_spooled(data, 1)],
-    "gzip": _gzip,
-    "no hash": lambda data: [Peculiar(data)],
-    "Starlette": _upload(lambda file: StarletteUpload(file, filename="deck.pdf"), 1 << 30),
-    "Starlette on disk": _upload(lambda file: StarletteUpload(file, filename="deck.pdf"), 1),
+KINDS: dict[str, Callable[[bytes], Any]] = {
+    "bytearray": Bytes,
+    "memoryview": memoryview,
+    "BytesIO": io.BytesIO,
+    "open file": lambda data: _path(data).open("rb"),
+    "unbuffered file": lambda data: _path(data).open("rb", buffering=0),
+    "NamedTemporaryFile": lambda data: _filled(tempfile.NamedTemporaryFile(), data),  # noqa: SIM115 - dropped on purpose
+    "SpooledTemporaryFile in memory": _spooled,
+    "SpooledTemporaryFile on disk": lambda data: _spooled(data, 1),
+    "gzip": _around(
+        lambda file: gzip.GzipFile(fileobj=file), lambda data: io.BytesIO(gzip.compress(data, 1))
+    ),
+    "no hash": Peculiar,
+    "Starlette": _around(lambda file: StarletteUpload(file, filename="deck.pdf"), _spooled),
+    "Starlette on disk": _around(
+        lambda file: StarletteUpload(file, filename="deck.pdf"), lambda data: _spooled(data, 1)
+    ),
     "Litestar": _litestar,
-    "werkzeug": _upload(lambda file: FileStorage(file, "deck.pdf"), 1 << 30),
-    "Django": lambda data: [SimpleUploadedFile("deck.pdf", data)],
-    "async generator": lambda data: [_pieces(data)],
-    "asynchronous file": lambda data: [sources.AsyncSeekable(data)],
-    "stream sent as it comes": _stream,
-    "document of bytes": lambda data: [Document.from_bytes(data, "deck.pdf")],
-    "document of a path": lambda data: [Document.from_path(_path(data))],
-    "document of a file": lambda data: _document(
-        io.BytesIO(data), lambda file: Document.from_file(file, filename="deck.pdf")
+    "werkzeug": _around(lambda file: FileStorage(file, "deck.pdf"), _spooled),
+    "Django": lambda data: SimpleUploadedFile("deck.pdf", data),
+    "async generator": _pieces,
+    "asynchronous file": sources.AsyncSeekable,
+    "stream sent as it comes": lambda data: _around(
+        lambda stream: _once(stream, len(data)), _pieces
+    )(data),
+    "document of bytes": lambda data: Document.from_bytes(data, "deck.pdf"),
+    "document of a path": lambda data: Document.from_path(_path(data)),
+    "document of a file": _around(
+        lambda file: Document.from_file(file, filename="deck.pdf"), io.BytesIO
     ),
-    "document of a generator": lambda data: _document(
-        _pieces(data), lambda stream: Document.from_stream(stream, "deck.pdf")
+    "document of a generator": _around(
+        lambda stream: Document.from_stream(stream, "deck.pdf"), _pieces
     ),
-    "link": lambda _data: [Document.from_link("https://files.example.com/deck.pdf?token=hush")],
+    "link": lambda _data: Document.from_link("https://files.example.com/deck.pdf?token=hush"),
 }
-"""What can be uploaded, and what it is made of: no reference to any of it may stay."""
+"""What can be uploaded, and what is inside: no reference to any of it may stay."""
 
 USUAL = [
     "BytesIO", "open file", "NamedTemporaryFile", "SpooledTemporaryFile in memory",
@@ -163,9 +154,18 @@ both_loops = pytest.mark.both_loops
 
 @attrs.define
 class Forgetful:
-    """A transport that takes what it is given, keeps nothing, and ends as it is told to."""
+    """A transport that takes what it is given, keeps nothing, and ends as it is told to.
+
+    It signs, too.
+    """
 
     ending: str = "accepted"
+
+    def sign(self, message: bytes, /) -> SignedHeaders:
+        """Sign, or raise what the caller's own code raises."""
+        if self.ending == "a signer's bug":
+            raise LookupError("the vault is closed")
+        return HmacSigner("key", "secret").sign(message)
 
     async def aclose(self) -> None:
         """Hold nothing."""
@@ -176,7 +176,7 @@ class Forgetful:
         if isinstance(request.body, bytes):
             return _record(200, room={})
         if self.ending == "no connection":
-            raise ConnectFailed("nobody listens", "meet.test:443") from _raised(OSError())
+            raise ConnectFailed("nobody listens", "meet.test:443")
         async for _chunk in request.body:
             await anyio.lowlevel.checkpoint()
             if self.ending == "cut off":
@@ -190,14 +190,6 @@ class Forgetful:
         return _record(STATUS.get(self.ending, 200))
 
 
-def _raised(error: OSError) -> OSError:
-    """Return an error with a traceback, which refers to all frames of its task."""
-    try:
-        raise error
-    except OSError:
-        return error
-
-
 STATUS = {"refused": 400, "busy": 409, "failed": 500, "throttled": 429}
 
 
@@ -207,7 +199,8 @@ def _record(status: int, **more: Any) -> Reply:
 
 
 FAILURES = [
-    "no connection", "cut off", "unknown", "a bug", *STATUS, "timeout", "cancelled", "too large"
+    "no connection", "cut off", "unknown", "a bug", "a signer's bug", *STATUS,
+    "timeout", "cancelled", "too large",
 ]  # fmt: skip
 
 HOW: dict[str, dict[str, Any]] = {"busy": {"max_wait": 0}, "timeout": {"timeout": 0.01}}
@@ -215,25 +208,21 @@ HOW: dict[str, dict[str, Any]] = {"busy": {"max_wait": 0}, "timeout": {"timeout"
 NEVER_AGAIN = RetryPolicy(max_attempts=1, max_interruptions=0, max_outage=0)
 
 
-def client_of(transport: Transport, **settings: Any) -> MeetingClient:
+def client_of(ending: str = "accepted", **settings: Any) -> MeetingClient:
     """Make a client that gives up at the first failure."""
+    way = Forgetful(ending)
     return MeetingClient(
-        "https://meet.test",
-        api_key="key-0f-the-app",
-        api_secret="secret-0f-the-app",
-        transport=transport,
-        retry=NEVER_AGAIN,
-        **settings,
+        "https://meet.test", signer=way, transport=way, retry=NEVER_AGAIN, **settings
     )
 
 
-async def upload(client: MeetingClient, made: list[Any], **how: Any) -> MeetingError | None:
+async def upload(client: MeetingClient, made: list[Any], **how: Any) -> Exception | None:
     """Upload the last that is in a list; nobody but the library has a reference to it then."""
     if not isinstance(made[-1], Document):
         how = {"filename": "deck.pdf", **how}
     try:
         await client.upload_whiteboard_file("room01", made.pop(), **how)
-    except MeetingError as error:
+    except (MeetingError, LookupError) as error:
         return error
     return None
 
@@ -241,6 +230,7 @@ async def upload(client: MeetingClient, made: list[Any], **how: Any) -> MeetingE
 def make(kind: str, size: int) -> tuple[list[Any], list[weakref.ref[Any]]]:
     """Make a document, and weak references to what it is made of (Litestar's takes none)."""
     found = KINDS[kind](b"%PDF" + bytes(size - 4))
+    found = found if isinstance(found, list) else [found]
     parts = [part for part in found if not isinstance(part, LitestarUpload)]
     return found[:1], [weakref.ref(part) for part in parts]
 
@@ -273,29 +263,19 @@ def _without_collector() -> Iterator[None]:
 # --- single uploads ------------------------------------------------------------------------------
 
 
-async def _accepted(client: MeetingClient, kind: str, size: int) -> None:
-    async with nothing_left():
-        made, gone = make(kind, size)
-        assert await upload(client, made) is None
-        assert await until(lambda: not any(ref() for ref in gone), PATIENCE), f"{size} bytes"
-
-
+@pytest.mark.parametrize(
+    "sizes", [SIZES, pytest.param([30 * MIB], marks=pytest.mark.nightly)], ids=["usual", "largest"]
+)
 @each_kind
 @pytest.mark.usefixtures("_without_collector")
-async def test_an_accepted_document_is_gone(kind: str) -> None:
+async def test_an_accepted_document_is_gone(kind: str, sizes: list[int]) -> None:
     """It dies with the caller's last reference, without waiting for the garbage collector."""
-    async with client_of(Forgetful()) as client:
-        for size in SIZES:
-            await _accepted(client, kind, size)
-
-
-@pytest.mark.nightly
-@in_turn("kind", KINDS)
-@pytest.mark.usefixtures("_without_collector")
-async def test_an_accepted_document_of_30_mib_is_gone(kind: str) -> None:
-    """The same for the largest that most servers take."""
-    async with client_of(Forgetful()) as client:
-        await _accepted(client, kind, 30 * MIB)
+    async with client_of() as client:
+        for size in sizes:
+            async with nothing_left():
+                made, gone = make(kind, size)
+                assert await upload(client, made) is None
+                assert await until(lambda gone=gone: not any(ref() for ref in gone), PATIENCE)  # type: ignore[misc]
 
 
 @in_turn("kind", ["BytesIO", "SpooledTemporaryFile on disk", "async generator"])
@@ -314,8 +294,12 @@ async def test_an_accepted_document_is_gone_from_connections(kind: str, is_borro
                     assert await _still_there({f"{size} bytes": gone}) == []
 
 
-async def _fail(client: MeetingClient, kind: str, ending: str) -> tuple[Any, list[Any]]:
-    made, gone = make(kind, 256 * KIB)
+async def _fail(
+    clients: AsyncExitStack, kind: str, ending: str, size: int
+) -> tuple[Any, list[weakref.ref[Any]]]:
+    settings: dict[str, Any] = {"max_size_whiteboard_file": 1000} if ending == "too large" else {}
+    client = await clients.enter_async_context(client_of(ending, **settings))
+    made, gone = make(kind, size)
     with anyio.move_on_after(0.01 if ending == "cancelled" else None):
         return await upload(client, made, **HOW.get(ending, {})), gone
     return None, gone
@@ -344,16 +328,13 @@ async def _still_there(gone: dict[str, list[weakref.ref[Any]]]) -> list[str]:
 
 @each_kind
 async def test_a_document_that_failed_is_gone(kind: str) -> None:
-    """Also when the caller keeps the client, and the error without traceback and cause."""
-    errors: dict[str, MeetingError | None] = {}
+    """Also when the caller keeps the client, and the error without its traceback."""
+    errors: dict[str, Exception | None] = {}
     gone: dict[str, list[weakref.ref[Any]]] = {}
     async with nothing_left(), AsyncExitStack() as clients:
         for ending in FAILURES:
-            how: Any = {"max_size_whiteboard_file": 1000} if ending == "too large" else {}
-            client = await clients.enter_async_context(client_of(Forgetful(ending), **how))
-            error, gone[ending] = await _fail(client, kind, ending)
-            errors[ending] = copy.copy(error)
-            del error
+            errors[ending], gone[ending] = await _fail(clients, kind, ending, 256 * KIB)
+            without_tracebacks(errors[ending])
         assert await _still_there(gone) == []
     succeeded = [ending for ending, error in errors.items() if error is None]
     assert succeeded == ["cancelled", *["too large"] * (kind == "link")]  # it has no size
@@ -369,7 +350,7 @@ async def test_nothing_refers_to_bytes(given: str, ending: str, size: int) -> No
     data = b"%PDF".ljust(size)
     gc.collect()
     before = sys.getrefcount(data)
-    async with client_of(Forgetful(ending)) as client:
+    async with client_of(ending) as client:
         made: list[Any] = [data if given == "bytes" else Document.from_bytes(data, "deck.pdf")]
         error = await upload(client, made, **HOW.get(ending, {}))
     assert (error is None) == (ending == "accepted")
@@ -378,29 +359,9 @@ async def test_nothing_refers_to_bytes(given: str, ending: str, size: int) -> No
     assert sys.getrefcount(data) == before
 
 
-@both_loops
-async def test_a_temporary_file_is_deleted() -> None:
-    """What belongs to the caller's object goes with it, after success and after failure."""
-    for ending in ("accepted", "refused"):
-        async with client_of(Forgetful(ending)) as client:
-            for size in SIZES:
-                made, _ = make("NamedTemporaryFile", size)
-                path = Path(made[0].name)
-                error = await upload(client, made)
-                without_tracebacks(error)
-                gc.collect()
-                assert await until(partial(_is_deleted, path), PATIENCE), size
-
-
-def _is_deleted(path: Path) -> bool:
-    return not path.exists()
-
-
 # --- many ----------------------------------------------------------------------------------------
 
 COUNT, EACH, MOST = 60, 8 * MIB, 16 * MIB
-LEFT = in_turn("left", [("its end", 100 * KIB)], nightly=[("all of it", EACH)])
-"""How much of each file is sent: it may have been read before."""
 
 
 @asynccontextmanager
@@ -418,18 +379,24 @@ async def growing_less_than(most: int) -> AsyncIterator[None]:
     assert grown < most, f"{grown / MIB:.0f} MiB are kept"
 
 
-def _read_before(left: int) -> list[Any]:
-    file = io.BytesIO(bytes(EACH))
-    file.seek(EACH - left)
-    return [file]
+def _jobs_of_8_mib() -> Iterator[UploadJob]:
+    """Files that have been read but for their end."""
+    for number in range(COUNT):
+        file = io.BytesIO(bytes(EACH))
+        file.seek(EACH - 100 * KIB)
+        yield UploadJob("room01", file, filename=f"{number}.pdf")
 
 
-@LEFT
-async def test_60_documents_of_8_mib_leave_less_than_16(left: int) -> None:
-    """One after another, as a service sends them all day."""
-    async with client_of(Forgetful()) as client, growing_less_than(MOST):
-        for _ in range(COUNT):
-            assert await upload(client, _read_before(left)) is None
+@in_turn("ending", ["accepted", "refused"])
+async def test_60_documents_of_8_mib_leave_less_than_16(ending: str) -> None:
+    """One after another, as a service sends them all day; and in a batch, whose report is kept."""
+    async with client_of(ending) as client, growing_less_than(MOST):
+        for job in _jobs_of_8_mib():
+            assert (await upload(client, [job.document]) is None) == (ending == "accepted")
+        del job
+        async with client.upload_many(_jobs_of_8_mib(), concurrency=2, window=4) as batch:
+            report = await batch.wait()
+    assert report.total == COUNT
 
 
 # --- batches -------------------------------------------------------------------------------------
@@ -455,44 +422,10 @@ async def test_the_documents_of_a_batch_are_gone(kind: str, ending: str) -> None
     """Also those that failed, while the report of the batch is kept with all its errors."""
     gone: list[weakref.ref[Any]] = []
     async with nothing_left():
-        async with client_of(Forgetful(ending)) as client:
+        async with client_of(ending) as client:
             for size in (256 * KIB, MIB + 1):
                 async with client.upload_many(_jobs(kind, size, 4, gone)) as batch:
                     report = await batch.wait()
                 assert {outcome.delivered for outcome in report.outcomes} == {ending == "accepted"}
                 gc.collect()
                 assert await until(lambda: not any(ref() for ref in gone), PATIENCE), size
-
-
-@in_turn("ending", ["accepted", "refused"])
-async def test_the_report_of_a_batch_keeps_less_than_16_mib(ending: str) -> None:
-    """60 documents of 8 MiB, each with an outcome."""
-
-    def jobs() -> Iterator[UploadJob]:
-        for number in range(COUNT):
-            yield UploadJob("room01", _read_before(100 * KIB).pop(), filename=f"{number}.pdf")
-
-    async with client_of(Forgetful(ending)) as client, growing_less_than(MOST):
-        async with client.upload_many(jobs(), concurrency=2, window=4) as batch:
-            report = await batch.wait()
-    assert report.total == COUNT
-
-
-@both_loops
-async def test_a_signer_that_raises_keeps_no_document() -> None:
-    """An error of the caller's own code ends the call, and what was read for it is gone."""
-
-    class Raising:
-        def sign(self, message: bytes, /) -> Any:
-            raise LookupError("the vault is closed")
-
-    made, gone = make("BytesIO", 256 * KIB)
-    async with MeetingClient(
-        "https://meet.test", signer=Raising(), transport=Forgetful(), timeouts=Timeouts()
-    ) as client:
-        try:
-            await client.upload_whiteboard_file("room01", made.pop(), filename="deck.pdf")
-        except LookupError as error:
-            without_tracebacks(error)
-    gc.collect()
-    assert await until(lambda: not any(ref() for ref in gone), PATIENCE)

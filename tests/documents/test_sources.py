@@ -19,8 +19,10 @@ from support.sources import (
     Opened,
     attempt,
     form_of,
+    named,
     opened,
     prepared_document,
+    sent,
     uploaded,
 )
 
@@ -87,7 +89,7 @@ async def test_one_object_goes_to_many_rooms_at_once(
 
         async def upload() -> None:
             try:
-                contents.append(await uploaded(document.value))
+                contents.append((await sent(named(document.value))).content)
             except DocumentUnreadable as error:
                 refusals.append(error.reason)
 

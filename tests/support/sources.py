@@ -33,6 +33,7 @@ from werkzeug.datastructures import FileStorage
 from meeting_async import Document
 from meeting_async._documents.document import as_document
 from meeting_async._documents.prepared import MultipartBody, Prepared, prepare
+from support.fake_rooms import FakeRooms, client_of
 
 if not django.conf.settings.configured:
     django.conf.settings.configure(DATA_UPLOAD_MAX_MEMORY_SIZE=None)
@@ -89,6 +90,28 @@ async def uploaded(value: Any, attempts: int = 1, **checks: Any) -> bytes:
         contents = {await attempt(prepared) for _ in range(attempts)}
     assert len(contents) == 1
     return contents.pop()
+
+
+@attrs.frozen
+class Sent:
+    """What a room got of an upload."""
+
+    name: str
+    """That of the receipt."""
+    kind: str
+    content: bytes
+
+
+async def sent(value: Any, *, settings: dict[str, Any] | None = None, **how: Any) -> Sent:
+    """Upload with a client of its own, to a room that accepts it."""
+    rooms = FakeRooms()
+    async with client_of(rooms, preflight=False, **settings or {}) as client:
+        receipt = await client.upload_whiteboard_file("room01", value, **how)
+    head, _, rest = bytes(rooms.uploads[0].sent).partition(b"\r\n\r\n")
+    kind = head.partition(b"\r\nContent-Type: ")[2].decode()
+    content = rest.rpartition(b"\r\n--")[0]
+    assert receipt.size == (len(content) if kind else None)
+    return Sent(receipt.document, kind, content)
 
 
 def named(value: Any) -> Document:

@@ -16,11 +16,7 @@ from typing import Any, Protocol
 import anyio
 import attrs
 
-from meeting_async._documents.files import (
-    FileObjectSource,
-    OpenFileSource,
-    PathSource,
-)
+from meeting_async._documents.files import FileObjectSource, OpenFileSource, PathSource
 from meeting_async._documents.source import Buffer, BytesSource, Source
 from meeting_async._documents.streams import StreamSource
 from meeting_async._text import link_label, short_repr
@@ -157,28 +153,25 @@ def _inner_attribute(value: Any) -> str:
     return "file" if framework in {"starlette", "fastapi", "litestar"} else ""
 
 
+_CLOSED = ("is a closed file", "keep it open until the upload has ended")
+_REQUEST_IS_OVER = (
+    "is an upload that was closed, as frameworks do when its request is over",
+    "await the upload within the request's handler, or keep the bytes and pass those",
+)
+_WRITE_ONLY = ("is open for writing only", "open it with mode 'rb'")
+
+
 def _check(value: Any, file: Any) -> None:
+    """Refuse a file that cannot be read, with what is wrong and how to fix it."""
     if isinstance(file, io.TextIOBase) or getattr(file, "encoding", None) is not None:
         fix = "open it in binary mode, as with open(path, 'rb')"
         raise TypeError(f"document is a text file (got {short_repr(value)}): {fix}")
     if getattr(file, "closed", False) is True:
-        raise _closed(value, file)
+        is_upload = file is not value and hasattr(value, "filename")
+        told = _REQUEST_IS_OVER if is_upload else _CLOSED
+        raise InvalidInput("document", short_repr(value), *told)
     if not _says(file, "readable"):
-        raise _refused(value, "is open for writing only", "open it with mode 'rb'")
-
-
-def _closed(value: Any, file: Any) -> InvalidInput:
-    if file is value or not hasattr(value, "filename"):
-        return _refused(value, "is a closed file", "keep it open until the upload has ended")
-    return _refused(
-        value,
-        "is an upload that was closed, as frameworks do when its request is over",
-        "await the upload within the request's handler, or keep the bytes and pass those",
-    )
-
-
-def _refused(value: object, problem: str, fix: str) -> InvalidInput:
-    return InvalidInput("document", short_repr(value), problem, fix)
+        raise InvalidInput("document", short_repr(value), *_WRITE_ONLY)
 
 
 def _says(file: Any, question: str) -> bool:

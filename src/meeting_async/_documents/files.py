@@ -102,12 +102,11 @@ def _snapshot(source: FileSource, label: str) -> Snapshot:
         return Snapshot(size, head, fingerprint, opened.start)
 
 
-@attrs.frozen(eq=False)
-class _FileContent:
+@attrs.define(eq=False)
+class _FileContent(Content):
     source: FileSource
     label: str
     snapshot: Snapshot
-    is_consumed = False
 
     async def open(self) -> Reader:
         """Open the file, if it still matches the snapshot."""
@@ -332,17 +331,38 @@ def _check_regular(status: os.stat_result) -> None:
 # --- other files that can seek -------------------------------------------------------------------
 
 
-@attrs.define(eq=False)
-class _SharedFile:
-    """A file object, and the lock that all uploads of it share."""
+_locks: weakref.WeakValueDictionary[int, threading.Lock] = weakref.WeakValueDictionary()
+"""The lock that all uploads of a file object share, by its ``id``: it need not be hashable. What
+holds a lock holds its file, too, so the ``id`` cannot become that of another object meanwhile."""
+
+_locks_guard = threading.Lock()
+
+
+def _lock_of(source: FileObjectSource) -> threading.Lock:
+    with _locks_guard:
+        return _locks.setdefault(id(source.file), threading.Lock())
+
+
+@attrs.frozen(eq=False)
+class FileObjectSource(FileSource):
+    """An open file with synchronous methods: the rest of it, from its current position."""
 
     file: BinaryIO
-    lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
+    owner: object
+    """The object that holds the file; some close it when they are collected."""
+    _lock: threading.Lock = attrs.field(
+        init=False, default=attrs.Factory(_lock_of, takes_self=True)
+    )
+
+    def open(self) -> OpenedFile:
+        """Find the position; there is nothing to open."""
+        with self.position_kept() as position:
+            return _FileObject(self, position)
 
     @contextmanager
     def position_kept(self) -> Iterator[int]:
         """Use the file exclusively, and restore its position."""
-        with self.lock:
+        with self._lock:
             position = self.file.tell()
             try:
                 yield position
@@ -350,48 +370,21 @@ class _SharedFile:
                 self.file.seek(position)
 
 
-_shared: weakref.WeakValueDictionary[int, _SharedFile] = weakref.WeakValueDictionary()
-_shared_lock = threading.Lock()
-
-
-def _share(file: BinaryIO) -> _SharedFile:
-    """Return the one :class:`_SharedFile` of a file object, which need not be hashable.
-
-    It keeps the file alive, so its ``id`` cannot become that of another object meanwhile.
-    """
-    with _shared_lock:
-        return _shared.setdefault(id(file), _SharedFile(file))
-
-
-@attrs.frozen(eq=False)
-class FileObjectSource(FileSource):
-    """An open file with synchronous methods: the rest of it, from its current position."""
-
-    shared: _SharedFile = attrs.field(converter=_share)
-    owner: object
-    """The object that holds the file; some close it when they are collected."""
-
-    def open(self) -> OpenedFile:
-        """Find the position; there is nothing to open."""
-        with self.shared.position_kept() as position:
-            return _FileObject(self.shared, position)
-
-
 @attrs.frozen(eq=False)
 class _FileObject(OpenedFile):
-    _shared: _SharedFile
+    _source: FileObjectSource
     start: int
 
     def fingerprints(self) -> Iterator[tuple[int, ...]]:
-        with self._shared.position_kept():
-            self._shared.file.seek(0, io.SEEK_END)
-            end = self._shared.file.tell()
+        with self._source.position_kept():
+            self._source.file.seek(0, io.SEEK_END)
+            end = self._source.file.tell()
         yield (end,)
 
     def read(self, limit: int, offset: int, /) -> bytes:
-        with self._shared.position_kept():
-            self._shared.file.seek(offset)
-            data = self._shared.file.read(limit)
+        with self._source.position_kept():
+            self._source.file.seek(offset)
+            data = self._source.file.read(limit)
         if as_view(data).nbytes > limit:
             raise ValueError(f"a read of {limit:,} bytes returned {len(data):,} bytes")
         return bytes(data)

@@ -52,22 +52,16 @@ class Reader(abc.ABC):
         """Release what is open."""
 
 
-class Content(Protocol):
+class Content(abc.ABC):
     """The bytes of a document during one upload."""
 
-    @property
-    def snapshot(self) -> Snapshot:
-        """State of the document when the upload began."""
-        ...
+    snapshot: Snapshot
+    is_consumed: bool = False
+    """Whether the bytes were read and cannot be read again."""
 
-    @property
-    def is_consumed(self) -> bool:
-        """Whether the bytes were read and cannot be read again."""
-        ...
-
+    @abc.abstractmethod
     async def open(self) -> Reader:
         """Open the content for one attempt."""
-        ...
 
 
 class Source(Protocol):
@@ -82,19 +76,18 @@ class Source(Protocol):
 
 
 @attrs.frozen
-class BytesSource:
-    """A document in memory. It is its own :class:`Content`."""
+class BytesSource(Content):
+    """A document in memory, which is always ready."""
 
     data: bytes = attrs.field(repr=lambda data: f"{len(data)} bytes")
-    is_consumed = False
+    snapshot: Snapshot = attrs.field(init=False, repr=False, eq=False)
 
-    @property
-    def snapshot(self) -> Snapshot:
-        """Bytes do not change."""
+    @snapshot.default
+    def _snapshot(self) -> Snapshot:
         return Snapshot(len(self.data), self.data[:HEAD_BYTES])
 
     def prepare(self, name: str, max_size: int | None) -> AbstractAsyncContextManager[Content]:
-        """Bytes are always ready."""
+        """Return it as it is."""
         return nullcontext(self)
 
     async def open(self) -> Reader:

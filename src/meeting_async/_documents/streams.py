@@ -124,7 +124,7 @@ def _claim(stream: object) -> bool:
 
 
 @attrs.define(eq=False)
-class _Passed(Reader):
+class _Passed(Content, Reader):
     """A stream of declared size that is not spooled. It is its own reader, for one attempt."""
 
     name: str
