@@ -25,6 +25,7 @@ from meeting_async.errors import (
 from meeting_async.testing import MeetingServer, run_in_virtual_time
 from support.fake_rooms import (
     Act,
+    FakeRooms,
     absent,
     accepted,
     busy,
