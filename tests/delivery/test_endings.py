@@ -23,7 +23,18 @@ from meeting_async.errors import (
     UploadOutcomeUnknown,
 )
 from meeting_async.testing import MeetingServer, run_in_virtual_time
-from support.fake_rooms import Act, absent, accepted, busy, cut_off, hanging, lost, unreachable
+from support.fake_rooms import (
+    Act,
+    FakeRooms,
+    absent,
+    accepted,
+    busy,
+    cut_off,
+    free,
+    hanging,
+    lost,
+    unreachable,
+)
 from support.fakes import (
     ASKED,
     IN_DOCUMENT,
@@ -68,15 +79,14 @@ LINK = Document.from_link("https://files.test/deck.pdf")
 PHASES: dict[str, tuple[list[Act], Any, dict[str, Any], type[MeetingError], str]] = {
     "reading": ([], "stream", {}, DeadlineExceeded, "reading the document"),
     "the link": ([hanging()], LINK, {"check_link": True}, DeadlineExceeded, "link"),
-    "looking": ([hanging()], PDF, {"preflight": True}, DeadlineExceeded, "checking the room"),
+    "checking": ([], PDF, {"checks": hanging()}, DeadlineExceeded, "checking the room"),
     "signing": ([], PDF, {"signer": HangingSigner()}, DeadlineExceeded, ""),
     "connecting": ([hanging(take=0)], PDF, {}, DeadlineExceeded, "sending"),
     "sending": ([hanging(take=1)], PDF, {}, DeadlineExceeded, "sending"),
     "before the boundary": ([hanging(take=IN_DOCUMENT)], PDF, {}, DeadlineExceeded, ""),
-    "slow line": (
-        [accepted(sending=1000)], LARGE, {"preflight": False}, DeadlineExceeded, "sending"
-    ),
-    "asking": ([busy(), hanging()], ASKED, {}, DeadlineExceeded, "asking whether the room is free"),
+    "slow line": ([free(), accepted(sending=1000)], LARGE, {}, DeadlineExceeded, "sending"),
+    "asking": ([hanging()], ASKED, {}, DeadlineExceeded, "asking whether the room is free"),
+    "waiting": ([busy(), busy(), hanging()], ASKED, {}, DeadlineExceeded, "asking"),
     "stream as it comes": ([accepted()], "declared", {}, DeadlineExceeded, ""),
     "the reply": ([hanging()], PDF, {}, UploadOutcomeUnknown, "waiting for the reply"),
     "the reply to a link": ([hanging()], LINK, {}, UploadOutcomeUnknown, "waiting for the reply"),
@@ -102,8 +112,10 @@ def test_a_timeout_ends_every_phase(
         if document == "declared":
             data = Document.from_stream(endless(), "deck.pdf", size=100, replayable=False)
         named: Any = {} if isinstance(data, Document) else {"filename": "deck.pdf"}
-        transport, recorder = Scripted(*script), EventRecorder()
-        async with client_of(transport, on_event=recorder, **how) as client:
+        settings = {"preflight": True, **how}
+        checks, recorder = settings.pop("checks", accepted()), EventRecorder()
+        transport = Scripted(*script, checks=checks)
+        async with client_of(transport, on_event=recorder, **settings) as client:
             with pytest.raises(kind) as caught:
                 await client.upload_whiteboard_file("room01", data, timeout=5, **named)
         assert anyio.current_time() == pytest.approx(5)
@@ -189,45 +201,34 @@ def test_unusable_timeouts(run: Run, timeout: Any) -> None:
         [unreachable(), accepted(sending=1, replying=10)],
     ],
 )
-def test_a_cancellation_after_the_boundary_leaves_a_doubt(run: Run, script: list[Act]) -> None:
-    """And only then: the next upload asks first if, and only if, the document may have arrived."""
+def test_a_cancellation_after_the_boundary_is_unknown(run: Run, script: list[Act]) -> None:
+    """And only then: when the transport has taken the form to its end."""
 
     async def main(moment: float) -> bool:
-        transport, recorder = Scripted(*script, then=lambda _: accepted()), EventRecorder()
+        transport, recorder = Scripted(*script), EventRecorder()
         async with client_of(transport, on_event=recorder) as client:
             with anyio.move_on_after(moment) as scope:
                 await upload(client)
-            last = transport.uploads[-1]
-            is_doubt = scope.cancelled_caught and is_out(last) and not last.status
-            assert transport.running == 0
-            if scope.cancelled_caught:
-                assert recorder.finished.error is None
-                assert (recorder.finished.verdict is Verdict.UNKNOWN) is is_doubt
-            seen = len(transport.visits)
-            await upload(client)
-            assert transport.kinds[seen:] == (["probe", "upload"] if is_doubt else ["upload"])
-        return is_doubt
+        last = transport.uploads[-1]
+        is_unknown = scope.cancelled_caught and is_out(last) and not last.status
+        assert transport.running == 0
+        if scope.cancelled_caught:
+            assert recorder.finished.error is None
+            assert (recorder.finished.verdict is Verdict.UNKNOWN) is is_unknown
+        return is_unknown
 
-    doubts = [run(main, moment) for moment in (0.01, 0.6, 1.2, 2.9, 3.2, 3.6, 4.2, 6, 7)]
-    assert True in doubts
-    assert False in doubts
+    seen = {run(main, moment) for moment in (0.01, 0.6, 1.2, 2.9, 3.2, 3.6, 4.2, 6, 7)}
+    assert seen == {True, False}
 
 
 @pytest.mark.parametrize(
-    "acts",
-    [
-        [accepted()],
-        [busy(), accepted()],
-        [cut_off(), accepted()],
-        [lost(), accepted(), accepted()],
-    ],
-    ids=["accepted", "busy", "cut off", "lost"],
+    "act", [accepted(), busy(), cut_off(), lost()], ids=["accepted", "busy", "cut off", "lost"]
 )
 @pytest.mark.parametrize(
     ("document", "backend"),
     [("bytes", "asyncio"), ("stream", "asyncio"), ("large", "asyncio"), ("bytes", "trio")],
 )
-def test_cancelled_at_every_wait(acts: list[Act], document: str, backend: str) -> None:
+def test_cancelled_at_every_wait(act: Act, document: str, backend: str) -> None:
     """By ``task.cancel()``, or a scope of trio: no task, lock, request or spool is left."""
     cancelled = cancelled_natively if backend == "asyncio" else cancelled_by_scope
 
@@ -242,10 +243,13 @@ def test_cancelled_at_every_wait(acts: list[Act], document: str, backend: str) -
         return Document.from_bytes(LARGE if document == "large" else PDF, "deck.pdf")
 
     async def one(step: int) -> bool:
-        tasks = living_tasks()
-        looks = [accepted()] if document == "large" else []
-        transport, recorder = Scripted(*looks, *acts, then=lambda _: accepted()), EventRecorder()
-        async with client_of(transport, on_event=recorder, delivery="at_least_once") as client:
+        tasks, recorder = living_tasks(), EventRecorder()
+        transport = FakeRooms(
+            lambda visit: act if visit.number == 1 else accepted(),
+            ask=lambda visit: free() if visit.kind == "probe" else accepted(),
+        )
+        settings: dict[str, Any] = {"preflight": True, "delivery": "at_least_once"}
+        async with client_of(transport, on_event=recorder, **settings) as client:
             ended: list[str] = []
 
             async def run() -> None:
@@ -259,14 +263,12 @@ def test_cancelled_at_every_wait(acts: list[Act], document: str, backend: str) -
             assert ended == ["cancelled"] * struck
             assert transport.running == 0
             assert living_tasks() == tasks
-            if recorder.events or transport.visits:
-                finished = recorder.finished
-                if finished.verdict is Verdict.UNKNOWN:
-                    assert any(is_out(visit) and not visit.status for visit in transport.uploads)
-                seen = len(transport.visits)
-                await client.upload_whiteboard_file("room01", PDF, filename="next.pdf")
-                asked = transport.kinds[seen] == "probe"
-                assert asked is (finished.verdict is Verdict.UNKNOWN)
+            if recorder.events:
+                is_lost = any(is_out(visit) and not visit.status for visit in transport.uploads)
+                is_accepted = any(visit.is_accepted for visit in transport.uploads)
+                is_unknown = recorder.finished.verdict is Verdict.UNKNOWN
+                assert is_unknown is (is_lost and not is_accepted)
+            await client.upload_whiteboard_file("room01", PDF, filename="next.pdf")
         return struck
 
     steps = 1
@@ -292,8 +294,8 @@ def test_a_client_that_is_closed_amid_a_wait(run: Run) -> None:
     """``aclose()`` with uploads that wait for their room: one clear error, nothing sent."""
 
     async def main() -> None:
-        transport = Scripted(then=locked_until(100))
-        client = client_of(transport)
+        transport = Scripted(then=locked_until(100), checks=accepted())
+        client = client_of(transport, preflight=True)
         async with anyio.create_task_group() as group:
 
             async def one() -> None:
@@ -316,8 +318,8 @@ def test_a_client_that_is_closed_amid_a_wait(run: Run) -> None:
 
 
 def test_one_client_in_one_loop_after_another() -> None:
-    """A module-level client: each ``asyncio.run`` may use it; what is known of rooms is dropped."""
-    transport = Scripted(accepted(), lost(), then=lambda _: accepted())
+    """A module-level client: each ``asyncio.run`` may use it."""
+    transport = Scripted(lost(), checks=accepted(), then=lambda _: accepted())
     client = client_of(transport, preflight=True)
 
     async def lose() -> None:
@@ -328,7 +330,7 @@ def test_one_client_in_one_loop_after_another() -> None:
     for _ in range(3):
         assert asyncio.run(upload(client, LARGE)).size == len(LARGE)
     assert trio.run(upload, client).size == len(PDF)
-    assert transport.kinds == ["question", "upload"] * 5
+    assert transport.kinds == ["upload", *["probe", "upload"] * 3, "upload"]
     asyncio.run(client.aclose())
 
 

@@ -20,7 +20,7 @@ import attrs
 from meeting_async import LockPolicy, MeetingClient
 from meeting_async._batch.jobs import UploadJob
 from meeting_async._models import Reply, Request
-from meeting_async.errors import ConnectFailed, ConnectionLost
+from meeting_async.errors import ConnectFailed, ConnectionLost, TransportError
 from meeting_async.rooms import LocalRoomLocks
 
 PDF = b"%PDF-1.7\nslides\n%%EOF\n"
@@ -38,6 +38,8 @@ class Act:
     """Seconds for the body."""
     replying: float = 0.0
     """Seconds from the last byte taken to the result."""
+    missing: int | None = None
+    """So many bytes of the body were not sent, says the transport; ``None``: it does not say."""
 
 
 def record(status_code: str, **fields: Any) -> Mapping[str, Any]:
@@ -206,12 +208,14 @@ class FakeRooms:
                 if self._at_end is not None:
                     await self._at_end(visit)
         await anyio.sleep(act.replying)
-        if isinstance(act.result, BaseException):
-            raise act.result
         if act.result is None:
             await anyio.sleep_forever()
-        assert isinstance(act.result, Reply)
-        return act.result
+        sent = None if act.missing is None else len(visit.sent) - act.missing
+        if isinstance(act.result, Reply):
+            return attrs.evolve(act.result, sent=sent)
+        if isinstance(act.result, TransportError):
+            act.result.sent = sent
+        raise act.result
 
     def _visit(self, request: Request) -> Visit:
         headers = {name.decode().lower(): value.decode() for name, value in request.headers}
