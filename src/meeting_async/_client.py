@@ -419,8 +419,8 @@ class MeetingClient:
     ) -> ServerCheck:
         """Check the way to the server, key and secret, and a room, for example for ``/healthz``.
 
-        Each step is tried once, for at most 5 s, up to the first that fails. Nothing changes on the
-        server. A network or a server that fails is a finding, not an exception.
+        Each step is tried once, for at most 5 s, up to the first that fails. A network or a server
+        that fails is a finding, not an exception.
 
         Args:
             room_id: A room to check, too: whether it is active and free.
