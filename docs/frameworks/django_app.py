@@ -2,7 +2,7 @@
 
 ``uvicorn --app-dir docs/frameworks --timeout-graceful-shutdown 5 django_app:app``
 
-In a project of yours ``settings`` are a module, and ``app`` stands in ``asgi.py``.
+In your own project ``settings`` are a module, and ``app`` stands in ``asgi.py``.
 """
 
 from __future__ import annotations

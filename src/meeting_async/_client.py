@@ -144,7 +144,7 @@ class MeetingClient:
         ``MEETING_API_SECRET_FILE``, ``MEETING_MAX_SIZE_WHITEBOARD_FILE`` (bytes or ``30MiB``),
         ``MEETING_ALLOW_PLAINTEXT`` (``1`` or ``0``). ``MEETING_CA_FILE`` (a PEM file with the
         certificate of your authority) and ``MEETING_PROXY`` (``http://host:port``) are ``verify``
-        and ``proxy`` of the default transport; a ``transport`` of yours replaces both.
+        and ``proxy`` of the default transport; your own ``transport`` replaces both.
 
         Raises:
             ConfigurationError: Variables are missing (the error names all of them) or unusable.
@@ -172,7 +172,7 @@ class MeetingClient:
         return cls(**merged)
 
     def with_options(self, **changes: Unpack[ClientOptions]) -> Self:
-        """Return a client with other options. Both share connections, retry budget and room state.
+        """Return a client with other options. Both share connections and retry budget.
 
         Close the original, not the result.
 
@@ -401,8 +401,8 @@ class MeetingClient:
     ) -> ServerCheck:
         """Check the way to the server, key and secret, and a room, for example for ``/healthz``.
 
-        Each step is tried once, for at most 5 s, up to the first that fails. Nothing changes on the
-        server. A network or a server that fails is a finding, not an exception.
+        Each step is tried once, for at most 5 s, up to the first that fails. A network or a server
+        that fails is a finding, not an exception.
 
         Args:
             room_id: A room to check, too: whether it is active and free.

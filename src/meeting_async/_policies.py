@@ -1,6 +1,6 @@
 """Settings for waiting, retries and timeouts: frozen values, validated when they are made.
 
-Sans-I/O. All times are in seconds. ``_delivery/retry.py`` makes the decisions.
+Sans-I/O. All times are in seconds. ``_delivery/decide.py`` makes the decisions.
 """
 
 from __future__ import annotations
@@ -70,15 +70,16 @@ _positive = number(float, 0, above=True)
 class LockPolicy:
     """How to wait for a locked room.
 
-    After the first 409 an upload asks with an empty form of some 300 bytes whether the room is
-    still locked: first after ``min_delay``, then every 2 s. When the server says that it is free,
-    the document is sent. A document of at most 64 KiB is sent again without asking.
+    Before a document above 64 KiB an empty form of some 300 bytes asks whether the room is free.
+    After a 409 the attempt is repeated: first after ``min_delay``, then every 2 s. A document of at
+    most 64 KiB is sent without this question.
     """
 
     max_wait: float | None = attrs.field(default=None, validator=_max_wait)
     """Longest time in all that an upload waits because its room is locked: by another client, by
-    another upload of this application, or by an upload of unknown outcome. 0: never wait. ``None``:
-    no limit behind uploads of this application, and ``window`` plus 30 s after the first 409."""
+    another upload of this application, or by its own document of unknown outcome. 0: never wait.
+    ``None``: no limit behind uploads of this application, and ``window`` plus 30 s after the first
+    409."""
     window: float = attrs.field(default=300.0, validator=_seconds)
     """Longest time that a server locks a room (``docs/interface.md``, Limits: 5 minutes)."""
     min_delay: float = attrs.field(default=0.5, validator=number(float, 0.25))
@@ -86,7 +87,8 @@ class LockPolicy:
     max_delay: float = attrs.field(default=7.5, validator=_positive)
     """Longest delay before a document above 64 KiB is sent again without asking."""
     probe: bool = attrs.field(default=True, validator=instance(bool))
-    """Ask with an empty form whether the room is free before a document is sent again."""
+    """Ask with an empty form whether the room is free. ``False`` for a server that takes an empty
+    form for an upload; then a check that denies the room is final."""
 
 
 @attrs.frozen(kw_only=True)
@@ -95,7 +97,7 @@ class RetryPolicy:
 
     max_attempts: int = attrs.field(default=5, validator=number(int, 1))
     """Attempts of one call. Waits for a room do not count. For an upload, attempts without a
-    connection do not count either: ``max_outage`` limits them."""
+    connection and questions without an answer do not count either: ``max_outage`` limits them."""
     max_interruptions: int = attrs.field(default=2, validator=number(int, 0))
     """Retries in a row of an upload that was cut off after some bytes were sent."""
     initial_delay: float = attrs.field(default=0.5, validator=number(float, 0.25))
@@ -103,9 +105,11 @@ class RetryPolicy:
     max_delay: float = attrs.field(default=20.0, validator=number(float, 0.25))
     """Longest delay in seconds between retries."""
     max_retry_after: float = attrs.field(default=60.0, validator=_seconds)
-    """Longest Retry-After that is obeyed; a longer one is shortened to this."""
+    """Longest Retry-After that is obeyed; a longer one is shortened to this. It makes a wait
+    longer, never shorter."""
     max_outage: float = attrs.field(default=60.0, validator=_seconds)
-    """Seconds for which an upload keeps trying to reach the server; 0: one attempt."""
+    """Seconds for which an upload keeps trying to reach the server; 0: one attempt. The last wait
+    is shortened."""
 
 
 @attrs.frozen(kw_only=True)

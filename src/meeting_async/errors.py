@@ -387,8 +387,8 @@ class RoomBusy(MeetingError, TimeoutError):
     waited: float
     """Seconds that the upload waited for the room."""
     held_by: str
-    """``"another client"``, ``"another upload of this application"`` (it shares the room locks), or
-    ``"an upload of unknown outcome"``."""
+    """``"another client"``, or ``"another upload of this application"``, which shares the room
+    locks."""
     free_in: float | None
     """Seconds from now until the room must be free; ``None`` if that is not known."""
     reason: str = ""

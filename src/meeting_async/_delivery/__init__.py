@@ -1,8 +1,9 @@
 """One call, from its arguments to its result: attempts, waits, limits, events, and room locks.
 
-``retry.py`` (sans-I/O) decides what to do after an attempt; ``upload.py`` and ``json_call.py`` send
-and sleep. ``_http`` sends requests, ``_protocol`` reads replies, and ``_batch`` has many uploads.
+``history.py`` lists what happened, and ``decide.py`` decides what follows (both sans-I/O);
+``upload.py`` and ``json_call.py`` send and sleep. ``_http`` sends requests, ``_protocol`` reads
+replies, and ``_batch`` has many uploads.
 
 A *check* asks whether a room is active; a *probe*, an empty form, asks whether it is free.
-A room is *in doubt* after an upload of unknown outcome. A *permit* lets a job of a batch send.
+A *permit* lets a job of a batch send.
 """

@@ -37,8 +37,8 @@ MAX_LOST_RACE_FACTOR = 8.0
 """The same after more lost races. Both values come from the simulation in ``benchmarks/``."""
 
 LOST_RACE_SECONDS = 0.35
-"""Shortest such time, for each lost race. So a document is sent some 140 times in an hour, however
-small it is, and whatever the server answers."""
+"""Shortest such time, for each lost race. So a document is sent at most 200 times in an hour,
+however small it is, and whatever the server answers."""
 
 LOST_RACE_JITTER = 0.8
 """Random share of that time, so that uploads that lost together do not ask together."""

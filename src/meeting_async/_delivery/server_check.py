@@ -1,7 +1,7 @@
 """The health check: what works between here and the server, one real attempt for each step.
 
-It changes nothing on the server. ``getActiveRoomInfo`` of a room that need not exist tells whether
-key and secret are right, and an empty form tells whether a room is free.
+``getActiveRoomInfo`` of a room that need not exist tells whether key and secret are right, and an
+empty form tells whether a room is free.
 """
 
 from __future__ import annotations

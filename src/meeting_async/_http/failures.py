@@ -102,7 +102,7 @@ def _made(
     return made
 
 
-# --- what cannot heal ----------------------------------------------------------------------------
+# --- permanent failures ---------------------------------------------------------------------------
 
 _NO_NAME = {socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)}
 

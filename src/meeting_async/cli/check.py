@@ -16,7 +16,7 @@ _DEFAULTS = Checking()
 def check(room_id: str | None = None, /, *, common: Checking = _DEFAULTS, output: Printed) -> int:
     """Check server, certificate, key and secret, step by step, and a room if you give one.
 
-    Nothing changes on the server. The exit code is 1 if a step failed.
+    The exit code is 1 if a step failed.
 
     Args:
         room_id: A room to check, too: is it active, and free for an upload?
