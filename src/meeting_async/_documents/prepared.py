@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -98,7 +98,7 @@ class Prepared:
         ``before_end`` is awaited after the document's last byte, before the closing boundary. The
         document is opened when the form is first read.
         """
-        document, boundary = self._document, secrets.token_hex(16)
+        document, boundary = self._document, os.urandom(16).hex()
         if document.link is not None:
             framing = link_form(document.link, boundary=boundary)
         else:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import collections
 import inspect
 import os
-import tempfile
 import threading
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -204,6 +203,8 @@ class TemporaryFile:
     """
 
     def __init__(self) -> None:
+        import tempfile  # noqa: PLC0415 - takes time, and few need it
+
         descriptor, self.path = tempfile.mkstemp(prefix="meeting-async-")
         self.delete = weakref.finalize(self, _remove, self.path, os.getpid())
         os.close(descriptor)

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import base64
 import os
-import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import anyio
 import attrs
 
-from meeting_async._http.failures import is_exhaustion
 from meeting_async._models import HeaderPairs, Secret
 from meeting_async._protocol.requests import is_loopback
 from meeting_async._text import link_label, short_repr
 from meeting_async._threads import in_thread
 from meeting_async.errors import ConfigurationError, ConnectFailed
 
-Verify = ssl.SSLContext | str | os.PathLike[str] | bool
+if TYPE_CHECKING:
+    import ssl  # which takes time to load: where it is needed, a thread does it
+
+Verify: TypeAlias = "ssl.SSLContext | str | os.PathLike[str] | bool"
 Certificate = str | tuple[str, str] | tuple[str, str, str]
 
 
@@ -141,6 +143,8 @@ class Origins:
         return self._context
 
     def _make_context(self) -> ssl.SSLContext:
+        import ssl  # noqa: PLC0415 - as above
+
         if isinstance(self._verify, ssl.SSLContext):
             return self._verify
         if isinstance(self._verify, bool):
@@ -177,6 +181,8 @@ def _loading(field: str, *paths: str | os.PathLike[str] | None) -> Iterator[None
     try:
         yield
     except OSError as error:
+        from meeting_async._http.failures import is_exhaustion  # noqa: PLC0415 - it loads ssl
+
         if is_exhaustion(error):
             raise
         value = " and ".join(short_repr(os.fspath(path)) for path in paths if path)
@@ -185,7 +191,8 @@ def _loading(field: str, *paths: str | os.PathLike[str] | None) -> Iterator[None
 
 
 def _check_certificates(verify: object, cert: object) -> None:
-    if not isinstance(verify, bool | str | os.PathLike | ssl.SSLContext):
+    is_context = not isinstance(verify, bool | str | os.PathLike)
+    if is_context and not hasattr(verify, "wrap_bio"):
         problem = "is neither a bool, nor the path of a file, nor an ssl.SSLContext"
         raise ConfigurationError("verify", short_repr(verify), problem, "give one of these")
     if cert is None:
@@ -198,7 +205,7 @@ def _check_certificates(verify: object, cert: object) -> None:
         problem = "is neither the path of a PEM file nor a tuple of two or three texts"
         fix = "give (certificate, key) or (certificate, key, password)"
         raise ConfigurationError("cert", f"a {type(cert).__name__}", problem, fix)
-    if isinstance(verify, ssl.SSLContext):
+    if is_context:
         problem = "cannot be added to an SSLContext of yours"
         fix = "call verify.load_cert_chain(...) yourself"
         raise ConfigurationError("cert", "a certificate beside an SSLContext", problem, fix)
