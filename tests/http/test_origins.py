@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
+import socket
 import ssl
 import subprocess
 import sys
@@ -374,6 +375,25 @@ async def test_a_tunnel_that_is_not_made(
     seen = shown(caught.value) + repr(transport) + caplog.text
     assert SECRET not in seen
     assert "aHVudGVyMi1zZWNyZXQ" not in seen
+
+
+@pytest.mark.parametrize(
+    ("code", "permanent"), [(socket.EAI_AGAIN, False), (socket.EAI_NONAME, True)]
+)
+async def test_a_proxy_whose_name_is_not_found(
+    code: int, permanent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be found later only if the resolver says so."""
+
+    def resolve(*_: object, **_options: object) -> Any:
+        raise socket.gaierror(code, "no answer")
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    transport = HttpTransport(proxy="http://proxy.invalid:3128")
+    async with closing(transport):
+        with pytest.raises(errors.ConnectFailed, match=r"proxy\.invalid:3128 cannot") as caught:
+            await transport.send(call("http://meet.invalid"))
+    assert caught.value.permanent is permanent
 
 
 # --- the environment -----------------------------------------------------------------------------

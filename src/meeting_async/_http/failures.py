@@ -47,13 +47,8 @@ def translated(
 ) -> Exception:
     """Return the error to raise instead of ``error``, which may be itself.
 
-    Args:
-        error: What was raised.
-        host: Host and port of the server.
-        connecting: Whether the request still waited for a connection; ``None``: decide by the class
-            of the error.
-        sent: Bytes of the request's body that may have been sent, if that is known.
-
+    ``connecting``: whether the request still waited for a connection; ``None``: decide by the class
+    of the error. ``sent``: bytes of the request's body that may have been sent, if that is known.
     """
     made = _translated(error, host, connecting)
     if isinstance(made, errors.TransportError):
@@ -165,9 +160,7 @@ def _lasting_reason(error: BaseException) -> str:
     return ""
 
 
-def proxy_failed(
-    label: str, problem: str, fix: str, *, permanent: bool = True
-) -> errors.ConnectFailed:
+def proxy_failed(label: str, problem: str, fix: str, *, permanent: bool) -> errors.ConnectFailed:
     """Return the error for a proxy, which has a name and no password."""
     made = errors.ConnectFailed(f"the proxy {label} {problem}: {fix}")
     made.permanent = permanent
