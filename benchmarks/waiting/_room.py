@@ -11,11 +11,13 @@ import heapq
 import itertools
 from collections.abc import Callable, Generator
 from random import Random
+from typing import Any
 
 import attrs
 
 from benchmarks.waiting._strategies import BUSY, Waiter
-from meeting_async._delivery.retry import AttemptResult, Done, Stop, Wait
+from meeting_async._delivery.decide import Done, Stop, Wait
+from meeting_async._delivery.history import Kind, step
 from meeting_async._models import Verdict
 
 QUESTION_BYTES = 300
@@ -138,40 +140,39 @@ def _play(room: _Room, make: Callable[[int], Waiter]) -> None:
 def _upload(room: _Room, waiter: Waiter, arrived: float) -> Process:
     """Do what the waiter says until the room has the document, as ``_delivery/upload.py`` does."""
     refused = vain = 0
+    is_waiting = False
     while True:
-        asked = waiter.must_probe
-        if asked:
+        is_asked = waiter.must_probe
+        wait = None
+        if is_asked:
             wait = yield from _ask(room, waiter)
-            if wait is not None:
-                yield wait
-                continue
-        wait = yield from _send(room, waiter)
         if wait is None:
-            break
-        room.waiting += refused == 0
-        refused, vain = refused + 1, vain + asked
+            wait = yield from _send(room, waiter, after_free=is_asked)
+            if wait is None:
+                break
+            refused, vain = refused + 1, vain + is_asked
+        room.waiting += not is_waiting
+        is_waiting = True
         yield wait
-    room.waiting -= refused > 0
+    room.waiting -= is_waiting
     tally = room.tally
     tally.refused.append(refused)
     tally.vain.append(vain)
     tally.waits.append(room.now - arrived)
-    questions = getattr(waiter, "questions", None)
-    tally.disbelieving += questions is not None and not questions.are_answered
+    tally.disbelieving += not getattr(waiter, "believes", True)
 
 
 def _ask(room: _Room, waiter: Waiter) -> Generator[float, None, float | None]:
     """Ask with an empty form; return the seconds to wait, or ``None``: send the document."""
-    scenario = room.scenario
+    scenario, began = room.scenario, room.now
     room.tally.questions += 1
     yield scenario.seconds(QUESTION_BYTES) + scenario.round_trip / 2
     is_locked = room.is_locked and not scenario.says_always_free
     yield scenario.round_trip / 2
-    decision = waiter.after_probe(BUSY if is_locked else None, room.now, room.dice.random())
-    return None if decision is None else _seconds(decision)
+    return _wait(room, waiter, "probe", began) if is_locked else None
 
 
-def _send(room: _Room, waiter: Waiter) -> Generator[float, None, float | None]:
+def _send(room: _Room, waiter: Waiter, *, after_free: bool) -> Generator[float, None, float | None]:
     """Send the document; return the seconds to wait, or ``None``: it is accepted."""
     began, body = room.now, room.scenario.seconds(room.scenario.size)
     yield body + room.scenario.round_trip / 2
@@ -179,15 +180,13 @@ def _send(room: _Room, waiter: Waiter) -> Generator[float, None, float | None]:
         room.take(began, room.now)
         return None
     yield room.scenario.round_trip / 2
-    result = AttemptResult(
-        verdict=Verdict.BUSY,
-        began=began,
-        ended=room.now,
-        answer=BUSY,
-        bytes_sent=room.scenario.size,
-        body_seconds=body,
-    )
-    return _seconds(waiter.decide(result, room.now, room.dice.random()))
+    return _wait(room, waiter, "document", began, body_seconds=body, after_free=after_free)
+
+
+def _wait(room: _Room, waiter: Waiter, kind: Kind, began: float, **facts: Any) -> float:
+    """Let the waiter decide after a 409."""
+    refused = step(kind, began, room.now, Verdict.BUSY, BUSY, **facts)
+    return _seconds(waiter.decide(refused, room.now, room.dice.random()))
 
 
 def _seconds(decision: Wait | Stop | Done) -> float:

@@ -8,8 +8,17 @@ from typing import Protocol
 
 import attrs
 
-from meeting_async._delivery.retry import AttemptResult, Done, RetrySafety, RetryState, Stop, Wait
-from meeting_async._delivery.room_wait import RoomWait
+from meeting_async._delivery.decide import (
+    Done,
+    Policies,
+    RetrySafety,
+    Server,
+    Stop,
+    Wait,
+    asks_first,
+    decide,
+)
+from meeting_async._delivery.history import History, Step
 from meeting_async._policies import LockPolicy
 from meeting_async._protocol.replies import ParsedReply
 
@@ -24,14 +33,8 @@ class Waiter(Protocol):
         """Whether the room is asked with an empty form before the next document."""
         ...
 
-    def after_probe(
-        self, locked: ParsedReply | None, now: float, random: float
-    ) -> Wait | Stop | None:
-        """Take in the answer to a question; ``None``: send the document."""
-        ...
-
-    def decide(self, result: AttemptResult, now: float, random: float) -> Done | Stop | Wait:
-        """Say what follows a document."""
+    def decide(self, step: Step, now: float, random: float) -> Done | Stop | Wait:
+        """Say what follows a document, or a question that was answered *locked*."""
         ...
 
 
@@ -40,17 +43,11 @@ class NeverAsks:
 
     must_probe = False
 
-    def after_probe(
-        self, locked: ParsedReply | None, now: float, random: float
-    ) -> Wait | Stop | None:
-        """Never called."""
-        raise AssertionError("nothing was asked")
-
-    def decide(self, result: AttemptResult, now: float, random: float) -> Wait:
+    def decide(self, step: Step, now: float, random: float) -> Wait:
         """Wait."""
-        return Wait(self.delay(result, now, random))
+        return Wait(self.delay(step, now, random))
 
-    def delay(self, result: AttemptResult, now: float, random: float) -> float:
+    def delay(self, step: Step, now: float, random: float) -> float:
         """Seconds until the document is sent again."""
         raise NotImplementedError
 
@@ -61,7 +58,7 @@ class Fixed(NeverAsks):
 
     seconds: float
 
-    def delay(self, result: AttemptResult, now: float, random: float) -> float:
+    def delay(self, step: Step, now: float, random: float) -> float:
         """Wait the same each time."""
         return self.seconds
 
@@ -76,10 +73,10 @@ class FirstEdition(NeverAsks):
     since: float | None = None
     """When the first 409 came."""
 
-    def delay(self, result: AttemptResult, now: float, random: float) -> float:
+    def delay(self, step: Step, now: float, random: float) -> float:
         """Wait four times as long as so far, at most 7.5 s; on a slow line 1.5 bodies."""
         self.since = now if self.since is None else self.since
-        waited, body = now - self.since, result.body_seconds or 0.0
+        waited, body = now - self.since, step.body_seconds or 0.0
         slow = 1.5 * body
         longest = max(7.5 * max(min(1.0, 120 / max(waited, 1.0)), 0.25), slow)
         grown = max(min(4 * waited, longest), slow / 2, 0.5)
@@ -91,31 +88,31 @@ class FirstEdition(NeverAsks):
 class Ours:
     """The client's own decisions, as in a process that does nothing else."""
 
-    state: RetryState
+    policies: Policies
+    history: History = attrs.field(factory=History)
+    server: Server = attrs.field(factory=Server)
 
     @property
     def must_probe(self) -> bool:
         """Whether the room is asked first."""
-        return self.state.room.must_probe
+        return asks_first(self.history, self.policies, self.server.probes)
 
-    def after_probe(
-        self, locked: ParsedReply | None, now: float, random: float
-    ) -> Wait | Stop | None:
-        """Wait, or send."""
-        if locked is not None:
-            return self.state.after_locked(locked, now, random)
-        self.state.after_free()
-        return None
+    @property
+    def believes(self) -> bool:
+        """Whether the server's answers to questions are believed."""
+        return self.server.probes.are_believed
 
-    def decide(self, result: AttemptResult, now: float, random: float) -> Done | Stop | Wait:
-        """Say what follows a document."""
-        return self.state.decide(result, now, random)
+    def decide(self, step: Step, now: float, random: float) -> Done | Stop | Wait:
+        """Say what follows a document, or a question that was answered *locked*."""
+        self.history.add(step, call_began=0.0)
+        self.server.saw(step, was_retried=False)
+        return decide(self.history, self.policies, self.server, now, random)
 
 
 def ours(size: int, *, probe: bool = True) -> Ours:
     """Return a waiter without a limit of its own."""
-    room = RoomWait(policy=LockPolicy(max_wait=math.inf, probe=probe), size=size)
-    return Ours(RetryState(retry_safety=RetrySafety.AT_MOST_ONCE, room=room))
+    lock = LockPolicy(max_wait=math.inf, probe=probe)
+    return Ours(Policies(safety=RetrySafety.AT_MOST_ONCE, lock=lock, size=size))
 
 
 OURS = "meeting_async"

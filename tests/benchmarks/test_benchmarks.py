@@ -25,17 +25,14 @@ def study() -> Study:
 
 @pytest.mark.parametrize("line", [1, 1000])
 def test_a_single_waiter_starts_within_two_seconds(study: Study, line: int) -> None:
-    """A waiter starts on average within 2 s after the release and re-sends one document at most."""
+    """A waiter starts on average within 2 s after the release and re-sends nothing."""
     assert study.worst(line, OURS, lambda tally: statistics.fmean(tally.starts)) <= 2
-    assert study.worst(line, OURS, lambda tally: max(tally.refused)) == 1
+    assert study.worst(line, OURS, lambda tally: max(tally.refused)) == 0
 
 
 def test_a_crowd_re_sends_less_than_half(study: Study) -> None:
-    """Fifty processes re-send less than half of what they did with version 0.1.0's default.
-
-    On slower lines all of them begin again when the room is first free, as a single one must.
-    """
-    for line in (30, 100, 1000):
+    """Fifty processes re-send less than half of what they did with version 0.1.0's default."""
+    for line in (1, 30, 100, 1000):
         for hold in _study.CROWD_HOLDS:
             assert study.resent_ratio(line, hold) < 0.5
             assert len(study.crowds[line, hold][OURS].refused) == _study.CROWD

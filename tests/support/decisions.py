@@ -1,76 +1,137 @@
-"""States and results for tables of decisions."""
+"""Histories for tables of decisions."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from meeting_async._delivery.retry import AttemptResult, RetrySafety, RetryState, Stop, Wait
+import attrs
 
+from meeting_async._delivery.decide import (
+    Done,
+    Policies,
+    RetrySafety,
+    Server,
+    Stop,
+    Wait,
+    asks_first,
+    decide,
+    error_of,
+    room_wait,
+)
+from meeting_async._delivery.history import History, Step, step
 from meeting_async._delivery.room_wait import RoomWait
 from meeting_async._models import Verdict
 from meeting_async._policies import LockPolicy, RetryPolicy
 from meeting_async._protocol.replies import ParsedReply
 from meeting_async.errors import ConnectFailed, ConnectionLost, MeetingError
 
-NEVER, PARTIAL, BUSY, REFUSED = Verdict.NEVER_SENT, Verdict.PARTIAL, Verdict.BUSY, Verdict.REFUSED
-THROTTLED, FAILED, UNKNOWN = Verdict.THROTTLED, Verdict.FAILED, Verdict.UNKNOWN
-ACCEPTED = Verdict.ACCEPTED
-AT_MOST, AT_LEAST = RetrySafety.AT_MOST_ONCE, RetrySafety.AT_LEAST_ONCE
-IDEMPOTENT, ONCE = RetrySafety.IDEMPOTENT, RetrySafety.NON_IDEMPOTENT
+NEVER, _, BUSY, REFUSED, THROTTLED, FAILED, _, ACCEPTED = Verdict
 
-LARGE = 30 * 1024**2
+LARGE, SMALL = 30 * 1024**2, 1000
 RANDOMS = (0.0, 0.5, 0.999)
 STATUS = {BUSY: 409, REFUSED: 400, THROTTLED: 429, FAILED: 500, ACCEPTED: 200}
-LOCKED = ParsedReply(409, {"status": False, "msg": "in use", "status_code": "CONFLICT"})
 
 
-def new_state(kind: RetrySafety = AT_MOST, **settings: Any) -> RetryState:
-    """Make the state of an upload of 30 MiB, unless told otherwise."""
-    lock = {
-        name: settings.pop(name)
-        for name in ("max_wait", "probe", "window", "min_delay")
-        if name in settings
-    }
-    facts: dict[str, Any] = {"size": LARGE if kind.is_upload else None}
-    facts |= {name: settings.pop(name) for name in ("size", "reliability") if name in settings}
-    retry = {
-        name: settings.pop(name)
-        for name in ("max_outage", "max_attempts", "max_retry_after")
-        if name in settings
-    }
-    room = RoomWait(policy=LockPolicy(**lock), **facts)
-    return RetryState(retry_safety=kind, room=room, retry=RetryPolicy(**retry), **settings)
+def record_of(code: str) -> dict[str, Any]:
+    """Make the server's own record of a failure."""
+    return {"status": False, "msg": "in use", "status_code": code}
 
 
-def result(verdict: Verdict, began: float = 0.0, took: float = 0.0, **facts: Any) -> AttemptResult:
-    """Make what an attempt came to, with the reply or the error that belongs to it."""
-    hint = facts.pop("hint", None)
-    usual: dict[str, Any] = {"answer": None, "error": None, "bytes_sent": 7}
-    if verdict in STATUS:
-        usual["answer"] = ParsedReply(STATUS[verdict], {"status": False, "msg": "in use"}, hint)
-    else:
-        kind = ConnectFailed if verdict is NEVER else ConnectionLost
-        usual["error"] = kind("no line", "meet.test:443")
-    return AttemptResult(verdict=verdict, began=began, ended=began + took, **usual | facts)
+def seen(kind: Any, verdict: Verdict, began: float = 0.0, took: float = 0.0, **facts: Any) -> Step:
+    """Make a step with the reply or the error that belongs to it."""
+    answer, error, hint = (
+        facts.pop("answer", None),
+        facts.pop("error", None),
+        facts.pop("hint", None),
+    )
+    if answer is None and error is None and verdict in STATUS:
+        answer = ParsedReply(STATUS[verdict], record_of("CONFLICT"))
+    elif answer is None and error is None:
+        error = (ConnectFailed if verdict is NEVER else ConnectionLost)("no line", "meet.test:443")
+    if answer is not None and hint is not None:
+        answer = attrs.evolve(answer, retry_after=hint)
+    return step(kind, began, began + took, verdict, answer, error, **facts)
 
 
-def follow(
-    state: RetryState, verdict: Verdict, now: float = 0.0, random: float = 0.5, **facts: Any
-) -> Any:
-    """Say what follows an attempt."""
-    return state.decide(result(verdict, now, **facts), now + facts.get("took", 0.0), random)
+@attrs.define(kw_only=True)
+class Story:
+    """An upload or a call, told step by step, with what ``_delivery/call.py`` does after each."""
+
+    policies: Policies
+    server: Server = attrs.field(factory=Server)
+    history: History = attrs.field(factory=History)
+    now: float = 0.0
+
+    @property
+    def asks(self) -> bool:
+        """Whether an empty form comes before the document."""
+        return asks_first(self.history, self.policies, self.server.probes)
+
+    @property
+    def room(self) -> RoomWait:
+        """How long the upload has waited for its room."""
+        return room_wait(self.history, self.policies, self.server.probes)
+
+    def after(
+        self,
+        verdict: Verdict,
+        kind: str | None = None,
+        at: float | None = None,
+        *,
+        took: float = 0.0,
+        random: float = 0.5,
+        **facts: Any,
+    ) -> Any:
+        """Take in a step that begins now, and say what follows."""
+        began = self.now if at is None else at
+        usual = "document" if self.policies.is_upload else "call"
+        self.history.add(seen(kind or usual, verdict, began, took, **facts), call_began=0.0)
+        self.now, last = began + took, self.history.last
+        self.server.saw(last, was_retried=False)
+        decision = decide(self.history, self.policies, self.server, self.now, random)
+        if verdict is NEVER:
+            error = error_of(self.history, self.policies, self.server, self.now)
+            self.server.is_away(began, error)
+        if isinstance(decision, Wait) and decision.reason == "retry":
+            self.server.retried()
+        return decision
+
+    def waits(self, decision: Done | Stop | Wait) -> bool:
+        """Let the time of a wait pass; tell whether it is one."""
+        if isinstance(decision, Wait):
+            self.now += decision.seconds
+        return isinstance(decision, Wait)
+
+    def paused(self, seconds: float, kind: Any = "pause") -> None:
+        """Wait for a place, or behind another upload."""
+        waited = Step(kind=kind, began=self.now, ended=self.now + seconds)
+        self.history.add(waited, call_began=0.0)
+        self.now += seconds
 
 
-def waited(
-    state: RetryState, verdict: Verdict, now: float = 0.0, random: float = 0.5, **facts: Any
-) -> float:
-    """Say how long is waited after an attempt."""
-    decision = follow(state, verdict, now, random, **facts)
-    assert isinstance(decision, Wait)
+def story(
+    safety: RetrySafety = RetrySafety.AT_MOST_ONCE,
+    *,
+    server: Server | None = None,
+    **settings: Any,
+) -> Story:
+    """Begin the story of an upload of 30 MiB, unless told otherwise."""
+    size = LARGE if Policies(safety=safety).is_upload else None
+    facts: dict[str, Any] = {"size": size, "began": 0.0}
+    kinds: dict[str, type] = {"lock": LockPolicy, "retry": RetryPolicy}
+    for name, kind in kinds.items():
+        fields = attrs.fields_dict(kind).keys() & settings.keys()
+        facts[name] = kind(**{field: settings.pop(field) for field in fields})
+    return Story(policies=Policies(safety=safety, **facts | settings), server=server or Server())
+
+
+def seconds_of(decision: object) -> float:
+    """Return for how long is waited."""
+    assert isinstance(decision, Wait), decision
     return decision.seconds
 
 
 def stopped(decision: object) -> MeetingError:
     """Take the error out of a decision to stop."""
-    assert isinstance(decision, Stop)
+    assert isinstance(decision, Stop), decision
     return decision.error

@@ -1,0 +1,554 @@
+"""What follows each history, as tables without a loop."""
+
+from __future__ import annotations
+
+import itertools
+import random as random_module
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from meeting_async._delivery.decide import (
+    Done,
+    RetrySafety,
+    Server,
+    Stop,
+    Wait,
+    decide,
+)
+from meeting_async._delivery.room_wait import Probes
+from meeting_async._models import Verdict
+from meeting_async._protocol.replies import ParsedReply
+from meeting_async.errors import (
+    ConnectFailed,
+    ConnectionLost,
+    ProcessingFailed,
+    ReplyTooLarge,
+    RequestRefused,
+    ResourceExhausted,
+    RoomBusy,
+    ServerFailed,
+    Throttled,
+    UnexpectedReply,
+    UploadInterrupted,
+    UploadOutcomeUnknown,
+)
+from support.decisions import (
+    LARGE,
+    RANDOMS,
+    SMALL,
+    Story,
+    record_of,
+    seconds_of,
+    seen,
+    stopped,
+    story,
+)
+
+NEVER, PARTIAL, BUSY, REFUSED, THROTTLED, FAILED, UNKNOWN, ACCEPTED = Verdict
+AT_MOST, AT_LEAST, IDEMPOTENT, ONCE = RetrySafety
+
+# --- verdicts ------------------------------------------------------------------------------------
+
+# Verdict; what follows for an upload at most once, at least once, an idempotent and any other call.
+TABLE: list[tuple[Verdict, Any, Any, Any, Any]] = [
+    (NEVER, Wait, Wait, Wait, Wait),
+    (PARTIAL, Wait, Wait, Wait, ConnectionLost),
+    (BUSY, Wait, Wait, UnexpectedReply, UnexpectedReply),
+    (REFUSED, RequestRefused, RequestRefused, RequestRefused, RequestRefused),
+    (THROTTLED, Wait, Wait, Wait, Wait),
+    (FAILED, ProcessingFailed, ProcessingFailed, ServerFailed, ServerFailed),
+    (UNKNOWN, UploadOutcomeUnknown, Wait, Wait, ConnectionLost),
+    (ACCEPTED, Done, Done, Done, Done),
+]
+CELLS = [(row[0], safety, row[1 + n]) for row in TABLE for n, safety in enumerate(RetrySafety)]
+WAITS = [cell[:2] for cell in CELLS if cell[2] is Wait]
+
+
+@pytest.mark.parametrize(("verdict", "safety", "expected"), CELLS)
+def test_what_follows(verdict: Verdict, safety: RetrySafety, expected: type) -> None:
+    """Each verdict for each kind of call: wait, be done, or stop with the error for it."""
+    decision = story(safety).after(verdict)
+    assert type(decision.error if isinstance(decision, Stop) else decision) is expected
+    if isinstance(decision, Wait):
+        assert decision.reason == ("room" if verdict is BUSY else "retry")
+
+
+# --- histories -----------------------------------------------------------------------------------
+
+# What can be set, the steps, and what follows the last one: the error and a part of its text, or
+# the least and the longest wait.
+SOON, FIRST = (0.25, 20.0), (0.25, 0.5)
+
+
+def at(seconds: float, verdict: Verdict, kind: str | None = None, **facts: Any) -> Any:
+    """Make a step of a row."""
+    return verdict, kind, seconds, facts
+
+
+def row(*verdicts: Verdict, every: float = 2.0) -> list[Any]:
+    """Make steps with equal distances."""
+    return [at(every * number, verdict) for number, verdict in enumerate(verdicts)]
+
+
+def error_page(status: int, content: Any) -> dict[str, Any]:
+    """Make the facts of a step that was answered."""
+    return {"answer": ParsedReply(status, content, size=9), "error": None}
+
+
+FATAL = ConnectFailed("not trusted", "meet.test:443")
+FATAL.permanent = True
+TOO_LARGE = ReplyTooLarge("longer than 1 MiB")
+HISTORIES: dict[str, tuple[dict[str, Any], list[Any], Any]] = {
+    # --- what counts ---
+    "interrupted twice": ({}, row(PARTIAL, PARTIAL), SOON),
+    "interrupted three times": ({}, row(*[PARTIAL] * 3), (UploadInterrupted, "meet.test:443")),
+    "a document into a lock between interruptions": (
+        {}, row(PARTIAL, PARTIAL, BUSY, PARTIAL, PARTIAL), SOON,
+    ),
+    "a form into a lock between interruptions": (
+        {}, [at(0, PARTIAL), at(2, PARTIAL), at(3, BUSY, "probe"), at(5, PARTIAL)],
+        (UploadInterrupted, ""),
+    ),
+    "at least once: interrupted four times": ({"safety": AT_LEAST}, row(*[PARTIAL] * 4), SOON),
+    "at least once: five attempts": (
+        {"safety": AT_LEAST}, row(*[PARTIAL] * 5), (UploadInterrupted, ""),
+    ),
+    "five attempts of any sort": (
+        {}, row(*[THROTTLED, PARTIAL] * 2, THROTTLED), (Throttled, "HTTP 429"),
+    ),
+    "locks do not count": ({}, row(*[BUSY] * 9, THROTTLED), SOON),
+    "outages do not count": ({}, row(*[NEVER] * 9, PARTIAL, PARTIAL), SOON),
+    "attempts of a call": (
+        {"safety": IDEMPOTENT, "max_attempts": 3}, row(*[NEVER] * 3),
+        (ConnectFailed, "no line; after 3 attempts in 4 s; nothing was sent"),
+    ),
+    "attempts of any other call": (
+        {"safety": ONCE, "max_attempts": 3}, row(NEVER, THROTTLED, NEVER), (ConnectFailed, ""),
+    ),
+    # --- what would fail again ---
+    "permanent": ({}, [at(0, NEVER, error=FATAL)], (ConnectFailed, "not trusted")),
+    "permanent, to a check": ({}, [at(0, NEVER, "check", error=FATAL)], (ConnectFailed, "")),
+    "permanent, of a call": (
+        {"safety": IDEMPOTENT}, [at(0, UNKNOWN, error=FATAL)], (ConnectFailed, ""),
+    ),
+    "amid a document": ({}, [at(0, PARTIAL, error=FATAL)], SOON),
+    "a reply that is too large": (
+        {"safety": IDEMPOTENT}, [at(0, UNKNOWN, error=TOO_LARGE)], (ReplyTooLarge, ""),
+    ),
+    "a foreign success": (
+        {"safety": IDEMPOTENT}, [at(0, UNKNOWN, **error_page(200, None))],
+        (UnexpectedReply, "not from a meeting server"),
+    ),
+    "a proxy's page": ({"safety": IDEMPOTENT}, [at(0, UNKNOWN, **error_page(502, None))], SOON),
+    # --- outages ---
+    "one minute": ({}, [*row(*[NEVER] * 5), at(59, NEVER)], (1, 1)),
+    "one minute is over": (
+        {}, [at(0, NEVER), at(60, NEVER)],
+        (ConnectFailed, "no line; after 2 attempts in 60 s; nothing was sent"),
+    ),
+    "no outage": ({"max_outage": 0}, [at(0, NEVER)], (ConnectFailed, "nothing was sent")),
+    "it ends with a connection": (
+        {}, [at(0, NEVER), at(59, NEVER), at(61, BUSY), at(62, NEVER), at(121, NEVER)], (0.5, 1),
+    ),
+    "the next one is over": (
+        {}, [at(0, NEVER), at(61, BUSY), at(62, NEVER), at(122, NEVER)],
+        (ConnectFailed, "no line; after 2 attempts in 60 s"),
+    ),
+    "a proxy's page to a check": (
+        {}, [at(t, NEVER, "check", **error_page(502, None)) for t in (0, 60)],
+        (UnexpectedReply, "a proxy answers"),
+    ),
+    "the server's own 500 to a check": (
+        {}, [at(t, NEVER, "check", **error_page(500, record_of("OOPS"))) for t in (0, 60)],
+        (ServerFailed, "OOPS"),
+    ),
+    "Retry-After of no answer": (
+        {}, [at(0, NEVER, "check", hint=9.0, **error_page(500, None))], (9, 11.25),
+    ),
+    # --- limits of waits ---
+    "sending into a free room is no wait": (
+        {"max_wait": 10}, [at(0, BUSY, "probe"), at(1, PARTIAL, took=400.0)], SOON,
+    ),
+    "small, too": ({"max_wait": 10, "size": SMALL}, [at(0, BUSY), at(1, PARTIAL, took=400)], SOON),
+    "a check is no wait": ({"max_wait": 10}, [at(0, BUSY), at(1, NEVER, "check", took=50)], SOON),
+    "max_wait": ({"max_wait": 10}, [at(0, BUSY), at(9, BUSY, "probe")], (1, 1)),
+    "no rest": ({"max_wait": 10}, [at(0, BUSY), at(9.8, BUSY, "probe")], (RoomBusy, "")),
+    "max_wait=0": (
+        {"max_wait": 0}, [at(0, BUSY, "probe")],
+        (RoomBusy, "another client has locked it (HTTP 409: in use); waited 0.0 s"),
+    ),
+    "a hint beyond max_wait": (
+        {"max_wait": 10}, [at(0, BUSY), at(2, THROTTLED, hint=50)], (Throttled, ""),
+    ),
+    "a hint before a lock": ({"max_wait": 10}, [at(2, THROTTLED, hint=50)], (50, 62.5)),
+    "max_retry_after": ({"max_retry_after": 5}, [at(2, THROTTLED, hint=50)], (5, 6.25)),
+    "any lock": ({}, [at(0, BUSY), at(329, BUSY, "probe")], (1, 1)),
+    "longer than any lock": (
+        {}, [at(0, BUSY), at(330, BUSY, "probe")],
+        (RoomBusy, "waited 330.0 s; it must be free in 0 s"),
+    ),
+    "free proves nothing": (
+        {}, [at(0, BUSY), at(290, BUSY, after_free=True), at(330, BUSY, "probe")], (RoomBusy, ""),
+    ),
+    "an upload that got in": (
+        {"safety": AT_LEAST},
+        [at(0, BUSY), at(290, UNKNOWN), at(300, BUSY, "probe"), at(600, BUSY, "probe")],
+        (1.5, 2.5),
+    ),
+    # --- after an unknown outcome ---
+    "sent again after a form": ({"safety": AT_LEAST, "size": SMALL}, [at(0, UNKNOWN)], FIRST),
+    "sent again blindly": ({"safety": AT_LEAST, "probe": False}, [at(0, UNKNOWN)], (300, 300)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("settings", "steps", "expected"), HISTORIES.values(), ids=HISTORIES)
+def test_histories(settings: dict[str, Any], steps: list[Any], expected: Any) -> None:
+    """All but the last step of a history are followed by a wait; the last one as the row says."""
+    for random in RANDOMS:
+        told = story(**settings)
+        *earlier, last = [told.after(*step, random=random, **facts) for *step, facts in steps]
+        assert {type(decision) for decision in earlier} <= {Wait}
+        first, second = expected
+        if isinstance(last, Wait):
+            assert first <= last.seconds <= second
+        else:
+            error = stopped(last)
+            assert type(error) is first
+            assert second in str(error)
+
+
+def test_errors_carry_what_is_known() -> None:
+    """Size, bytes sent, host, and seconds until the lock must be free; ``__cause__`` is kept."""
+    told = story()
+    told.after(UNKNOWN, at=0, took=5.0, sent=LARGE)
+    unknown = stopped(decide(told.history, told.policies, told.server, 15.0, 0.5))
+    assert isinstance(unknown, UploadOutcomeUnknown)
+    assert (unknown.size, unknown.bytes_sent, unknown.lock_free_in) == (LARGE, LARGE, 290)
+    assert unknown.__cause__ is told.history.last.error is not None
+    link = stopped(story(size=None).after(UNKNOWN, sent=0))
+    assert isinstance(link, UploadOutcomeUnknown)
+    assert (link.size, link.bytes_sent) == (None, None)
+    told = story()
+    *_, last = (told.after(PARTIAL, at=now, sent=7) for now in (0, 10, 20))
+    cut = stopped(last)
+    assert isinstance(cut, UploadInterrupted)
+    assert (cut.reason, cut.host, cut.bytes_sent) == ("no line", "meet.test:443", 7)
+
+
+def test_a_stream_that_cannot_be_read_again_is_not_repeated() -> None:
+    """The error says so; what would be waited for does not matter."""
+    for verdict in (BUSY, THROTTLED, PARTIAL, NEVER):
+        error = stopped(story().after(verdict, is_consumed=True))
+        assert "cannot be read a second time" in " ".join(error.__notes__)
+
+
+# --- how long ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("verdict", "safety"), WAITS, ids=str)
+@pytest.mark.parametrize("hint", [None, 0.0, 1.0, 2.0, 60.0, 3600.0])
+@pytest.mark.parametrize("lost", [0, 3])
+def test_a_hint_makes_a_wait_longer_never_shorter(
+    verdict: Verdict, safety: RetrySafety, hint: float | None, lost: int
+) -> None:
+    """Nothing is attempted again within 0.25 s; of a hint at most 60 s count, and jitter."""
+    for random in RANDOMS:
+        waits = []
+        for told_hint in (None, hint):
+            told = story(safety, max_outage=1e4)
+            for _ in range(lost if verdict is BUSY else 0):  # races
+                told.after(BUSY, took=10.0, body_seconds=10.0, after_free=True)
+            answer = {} if verdict in {BUSY, THROTTLED} else error_page(502, None)
+            waits.append(seconds_of(told.after(verdict, random=random, hint=told_hint, **answer)))
+        plain, hinted = waits
+        longest = min(hint or 0.0, 60.0)
+        assert max(0.25, plain, longest) <= hinted <= max(plain, longest * 1.25)
+
+
+@pytest.mark.parametrize("random", RANDOMS)
+def test_backoff_doubles(random: float) -> None:
+    """0.5 s at first, twice as much each time, 20 s at most, between half and all of it."""
+    for told, verdict in (
+        (story(IDEMPOTENT, max_attempts=10), UNKNOWN),
+        (story(max_outage=1e4), NEVER),
+    ):
+        for now, limit in enumerate([0.5, 1, 2, 4, 8, 16, 20, 20, 20]):
+            delay = seconds_of(told.after(verdict, at=now * 100.0, random=random))
+            assert max(0.25, limit / 2) <= delay <= limit
+
+
+@pytest.mark.parametrize("random", RANDOMS)
+def test_the_quickest_policy_waits_a_quarter_of_a_second(random: float) -> None:
+    """Jitter makes no wait shorter than that."""
+    quick: dict[str, Any] = {"initial_delay": 0.25, "max_delay": 0.25, "min_delay": 0.25}
+    for verdict, probe in itertools.product((NEVER, THROTTLED, PARTIAL, BUSY), (True, False)):
+        assert seconds_of(story(probe=probe, **quick).after(verdict, random=random)) >= 0.25
+
+
+@pytest.mark.parametrize(("verdict", "safety"), WAITS, ids=str)
+def test_a_wait_that_does_not_fit_ends_the_call_now(verdict: Verdict, safety: RetrySafety) -> None:
+    """Near the end of ``timeout`` no wait is clipped."""
+    stopped(story(safety, ends_at=100.2).after(verdict, at=100.0))
+    hinted = story(safety, ends_at=104.0).after(verdict, at=100.0, hint=5.0)
+    assert isinstance(hinted, Stop if verdict in {THROTTLED, BUSY} else Wait)
+    assert isinstance(story(safety, ends_at=110.0).after(verdict, at=100.0, hint=5.0), Wait)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "hint", "share"),
+    [(NEVER, None, 0.05), (THROTTLED, 5.0, 0.05), (THROTTLED, 0.0, 0.1), (BUSY, None, 0.1),
+     (BUSY, 5.0, 0.05)],
+)  # fmt: skip
+def test_a_thousand_uploads_do_not_wake_together(
+    verdict: Verdict, hint: float | None, share: float
+) -> None:
+    """Of 1,000 that failed in the same instant, few begin again within the same 10 ms."""
+    random, server, wakes = random_module.Random(7).random, Server(), []
+    for _ in range(1000):
+        decision = story(server=server).after(verdict, random=random(), hint=hint)
+        wakes += [decision.seconds] if isinstance(decision, Wait) else []
+    assert wakes
+    assert Counter(int(wake * 100) for wake in wakes).most_common(1)[0][1] <= share * len(wakes)
+
+
+# --- the server: budget and outage ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("verdict", "safety"),
+    [(THROTTLED, AT_MOST), (PARTIAL, AT_MOST), (UNKNOWN, IDEMPOTENT), (NEVER, ONCE)],
+)
+def test_an_empty_budget_ends_calls_with_their_own_error(
+    verdict: Verdict, safety: RetrySafety
+) -> None:
+    """100 repetitions in a row without a success, by all calls of a client together."""
+    server = Server()
+    *waits, last = [story(safety, server=server).after(verdict) for _ in range(101)]
+    assert {type(decision) for decision in waits} == {Wait}
+    error = stopped(last)
+    assert type(error) is type(story(safety, server=Server(tokens=0)).after(verdict).error)
+    assert "repeated recently" in " ".join(error.__notes__)
+    for _ in range(5):  # what succeeds gives back
+        story(safety, server=server).after(ACCEPTED)
+    assert isinstance(story(safety, server=server).after(verdict), Wait)
+
+
+def test_a_success_gives_back_what_it_cost() -> None:
+    """One token at once, five after a retry, and never more than a full budget has."""
+    accepted = seen("document", ACCEPTED)
+    for tokens, was_retried, later in ((0, False, 1), (0, True, 5), (498, True, 500)):
+        server = Server(tokens=tokens)
+        server.saw(accepted, was_retried=was_retried)
+        assert server.tokens == later
+
+
+def test_waiting_for_a_room_costs_no_budget() -> None:
+    """409 is no trouble of the server."""
+    told = story(server=Server(tokens=0.0))
+    assert all(isinstance(told.after(BUSY, at=now), Wait) for now in range(50))
+
+
+@pytest.mark.parametrize("took", [0.0, 0.2, 10.0])
+@pytest.mark.parametrize("max_outage", [0.0, 5.0, 60.0, 600.0])
+@pytest.mark.parametrize("tokens", [0.0, 20.0, 500.0])
+def test_a_dead_server_is_given_up(max_outage: float, took: float, tokens: float) -> None:
+    """At ``max_outage``: the last wait is shortened, unless the budget is empty."""
+    for random in RANDOMS:
+        told, moments = story(max_outage=max_outage, server=Server(tokens=tokens)), [0.0]
+        while told.waits(told.after(NEVER, took=took, random=random)):
+            moments.append(told.now)
+        assert all(b - a >= took + 0.25 for a, b in itertools.pairwise(moments))
+        assert len(moments) <= 8 + max_outage / (took + 10)
+        assert told.now <= max_outage + took + 0.25
+        assert told.now >= max_outage - (0 if tokens == 500 else 20)
+
+
+def test_who_waited_behind_another_upload_has_waited_for_the_server() -> None:
+    """The outage counts from the call, or from the first attempt of any call that failed."""
+    server = Server()
+    first = story(server=server)
+    assert isinstance(first.after(NEVER, at=10), Wait)
+    assert isinstance(story(server=server, began=5.0).after(NEVER, at=70), Stop)
+    assert isinstance(story(server=server, began=65.0).after(NEVER, at=70), Wait)
+    first.after(BUSY, at=71)
+    assert isinstance(story(server=server, began=5.0).after(NEVER, at=100), Wait)
+
+
+def test_the_error_for_who_waits_behind_an_outage() -> None:
+    """A copy, as each call adds facts of its own; none once the server is there."""
+    told = story()
+    told.after(NEVER, error=ResourceExhausted("no descriptor"))
+    assert told.server.away_since is told.server.error_for_another() is None  # this machine's
+    told.after(NEVER, at=3)
+    one, other = told.server.error_for_another(), told.server.error_for_another()
+    assert type(one) is ConnectFailed
+    assert one is not other
+    assert told.server.away_since == 3
+    told.after(BUSY, "probe")
+    assert told.server.away_since is told.server.error_for_another() is None
+
+
+def test_only_the_first_retry_of_an_outage_names_the_limit() -> None:
+    """It is logged as a warning; one for all uploads, and none for this machine's descriptors."""
+    told, call = story(), story(IDEMPOTENT)
+    assert [told.after(NEVER).limit for _ in range(2)] == ["for up to 60 s", ""]
+    assert story(server=told.server).after(NEVER).limit == ""
+    assert story().after(NEVER, error=ResourceExhausted("no descriptor")).limit == ""
+    assert [call.after(UNKNOWN).limit for _ in range(2)] == ["up to 5 attempts", ""]
+    assert story(ONCE).after(NEVER).limit == "up to 5 attempts"
+    assert {story(s).after(THROTTLED).limit for s in (AT_MOST, ONCE)} == {""}
+
+
+# --- asking --------------------------------------------------------------------------------------
+
+DOUBT = [at(0, UNKNOWN)]
+ASKS: dict[str, tuple[dict[str, Any], list[Any], bool]] = {
+    "large": ({}, [], True),
+    "64 KiB": ({"size": 64 * 1024}, [], False),
+    "a byte more": ({"size": 64 * 1024 + 1}, [], True),
+    "a link": ({"size": None}, [], False),
+    "no questions": ({"probe": False}, [], False),
+    "no preflight": ({"may_ask": False}, DOUBT, False),
+    "small, in doubt": ({"size": SMALL}, DOUBT, True),
+    "a link, in doubt, locked since": ({"size": None}, [*DOUBT, at(9, BUSY, "probe")], True),
+    "small, locked": ({"size": SMALL}, [at(0, BUSY)], False),
+    "small, conversion failed": ({"size": SMALL}, [at(0, FAILED)], True),
+    "small, failed, then asked": ({"size": SMALL}, [at(0, FAILED), at(9, BUSY, "probe")], False),
+    "free is false once": ({}, [at(0, BUSY, after_free=True)], True),
+    "free is false twice": ({}, [at(t, BUSY, after_free=True) for t in (0, 9)], False),
+    "free was true": (
+        {}, [at(t, v, after_free=True) for t, v in enumerate((BUSY, ACCEPTED, BUSY))], True,
+    ),
+    "a form got 409": (
+        {}, [at(0, BUSY, "probe"), *(at(t, BUSY, after_free=True) for t in range(5))], True,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("settings", "steps", "asks"), ASKS.values(), ids=ASKS)
+def test_whether_a_form_comes_first(settings: dict[str, Any], steps: list[Any], asks: bool) -> None:
+    """By size, by what was lost, and by what the server's answers are worth to all uploads."""
+    told = story(**settings)
+    for *step, facts in steps:
+        told.after(*step, **facts)
+    assert told.asks is asks
+    if told.history.unknown_since is None:
+        assert story(server=told.server, **settings).asks is asks
+
+
+def test_a_job_that_was_sent_before_a_crash_asks_first() -> None:
+    """Whatever its size."""
+    told = story(size=SMALL)
+    told.history.was_sent = True
+    assert told.asks
+
+
+# --- a room that is locked -----------------------------------------------------------------------
+
+
+def in_locked_room(told: Story, random: float = 0.5, end: float = 1e9) -> Iterator[float]:
+    """Wait in a room that stays locked; yield the delays."""
+    while told.now < end:
+        decision = told.after(BUSY, "probe" if told.asks else "document", random=random)
+        if not told.waits(decision):
+            assert type(stopped(decision)) is RoomBusy
+            return
+        yield decision.seconds
+
+
+@pytest.mark.parametrize("random", RANDOMS)
+@pytest.mark.parametrize("min_delay", [0.25, 0.5, 5.0])
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+def test_questions_every_two_seconds(min_delay: float, random: float, size: int) -> None:
+    """Again after 0.5 s at first, and every 2 s, give or take 25 %."""
+    first, *later = in_locked_room(story(min_delay=min_delay, size=size), random, 60)
+    assert max(0.25, min_delay * 0.75) <= first <= min_delay * 1.25
+    assert max(later[:2]) <= max(2.5, min_delay * 1.25)
+    usual = max(2, min_delay)
+    assert all(usual * 0.75 <= delay <= usual * 1.25 for delay in later[2:])
+    assert len(later) >= 60 // (usual * 1.25) - 1
+
+
+def test_documents_without_questions_come_ever_more_rarely() -> None:
+    """Delays grow with the time waited, and on a slow line with the time of a body."""
+    delays = list(in_locked_room(story(probe=False), end=250))
+    assert delays[0] == 0.5
+    assert max(delays) == 7.5
+    assert len(delays) < 60
+    slow = story(probe=False)
+    for took in (100, 50):
+        delay = seconds_of(slow.after(BUSY, took=took, body_seconds=took))
+        assert delay == pytest.approx(took * 1.5)
+
+
+@pytest.mark.parametrize("free", [0.3, 1.0])
+@pytest.mark.parametrize(
+    ("size", "body"), [(SMALL, 0.001), (2**20, 0.001), (2**20, 0.1), (2**25, 2.0)]
+)
+@pytest.mark.parametrize("is_proven", [True, False])
+@pytest.mark.parametrize("hint", [None, 0.0])
+def test_lost_races_cost_a_few_hundred_bodies(
+    free: float, size: int, body: float, is_proven: bool, hint: float | None
+) -> None:
+    """Whatever the server answers to questions, if it answers each document with 409."""
+    random, begun = random_module.Random(7).random, list[float]()
+    told = story(max_wait=1e9, size=size, server=Server(probes=Probes(is_proven=is_proven)))
+    while told.now < 6 * 3600:
+        if told.asks and random() >= free:
+            decision = told.after(BUSY, "probe", random=random(), hint=hint)
+        else:
+            begun.append(told.now)
+            facts: Any = {"took": body, "body_seconds": body, "after_free": told.asks, "hint": hint}
+            decision = told.after(BUSY, random=random(), **facts)
+        assert told.waits(decision)
+    assert sum(began < 3600 for began in begun) <= 200
+    assert len(begun) <= 400
+
+
+@pytest.mark.parametrize("random", RANDOMS)
+def test_a_lost_race_delays_by_the_time_of_the_document(random: float) -> None:
+    """3.5 times as long after the first, 7 times after the second, 8 times at most."""
+    told = story()
+    told.after(BUSY, "probe")
+    for factor in (3.5, 7, 8, 8):
+        facts: Any = {"took": 10.0, "body_seconds": 10.0, "after_free": True}
+        delay = seconds_of(told.after(BUSY, random=random, **facts))
+        assert delay == pytest.approx(10 * factor * (0.2 + 1.6 * random))
+
+
+@pytest.mark.parametrize("random", RANDOMS)
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+def test_any_one_lock_is_waited_for_until_it_must_have_ended(size: int, random: float) -> None:
+    """By default 300 s and 30 s more; waits for a place in a batch do not count."""
+    for pause in (0.0, 500.0):
+        told = story(size=size)
+        told.waits(told.after(BUSY))
+        told.paused(pause)
+        assert 329.7 <= sum(in_locked_room(told, random)) + 0.5 <= 330
+        assert told.now == pytest.approx(330 + pause, abs=0.3)
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"size": SMALL}, {"probe": False}], ids=["large", "small", "no questions"]
+)
+@pytest.mark.parametrize(
+    ("max_wait", "queued"), [(0, 0), (0.2, 0), (0.3, 0), (5, 4.9), (7, 3), (60, 0), (1000, 600)]
+)
+def test_a_number_limits_the_sum_of_waits(
+    max_wait: float, queued: float, settings: dict[str, Any]
+) -> None:
+    """Behind uploads from here and for the lock; the last try is at the edge, not far before."""
+    told = story(max_wait=max_wait, **settings)
+    told.paused(queued, "queue")
+    assert told.room.queue_limit() == max_wait - queued
+    told.waits(told.after(BUSY))
+    told.paused(500)  # for a place
+    total = sum(in_locked_room(told))
+    error = stopped(told.after(BUSY))
+    assert isinstance(error, RoomBusy)
+    assert max_wait - 0.3 <= error.waited <= max_wait + 1e-6
+    assert error.waited == pytest.approx(told.now - 500)
+    assert total <= max_wait - queued
