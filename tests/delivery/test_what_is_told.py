@@ -28,12 +28,10 @@ from meeting_async import (
     MeetingClient,
     RetryPolicy,
     Started,
-    UploadReceipt,
 )
 from meeting_async import errors as e
 from meeting_async.signers import SignedHeaders
 from meeting_async.transports import Reply
-from meeting_async.web import http_answer, public_detail
 from support.fake_rooms import (
     Act,
     FakeRooms,
@@ -48,7 +46,7 @@ from support.fake_rooms import (
 )
 from support.fakes import LARGE, PDF, SECRET, Scripted, client_of, signature
 from support.loops import in_turn
-from support.telling import LogFile, Told, containing, extra, texts
+from support.telling import LogFile, Told, containing, unfit
 
 Run = Callable[..., Any]
 Make = Callable[[MeetingClient], Any]
@@ -68,9 +66,6 @@ TEXTS = {
     "huge and hostile": f"{READABLE} {SIGNS * 4_000}",
 }
 """What a server may write into any of its texts; no reply may exceed 1 MiB."""
-
-MOST, MOST_OF_A_REPR = 4096, 16_384
-"""Characters of a text and of a line of a log, which some tools cut; and of a page at most."""
 
 LINK = "https://93.184.215.14/deck.pdf?token=hush-hush-hush"
 """Its host is an address, as names are not resolved here; its query is a credential."""
@@ -270,6 +265,9 @@ def endings(text: str = "") -> dict[str, Ending]:
     }  # fmt: skip
 
 
+RAISED_BY_TRANSPORT = {"no connection", "no descriptor", "late answer", "large answer"}
+"""The facts of these errors are the words of a transport of the caller's; their text is not."""
+
 FROM_ELSEWHERE: set[type] = {
     e.JournalError, e.JournalInUse, e.BatchStopped, e.BatchFailed,  # of batches, see below
     e.UploadPutBack, e.UploadFailed,  # of queues, which need a database
@@ -323,33 +321,6 @@ def check_log(told: Told, log: LogFile, verdict: str) -> None:
     assert log.failed == []
     assert len(written) == len(told.records) + 1
     assert [line[:200] for line in written if not line.isprintable()] == []
-
-
-def unfit(told: Told) -> list[str]:
-    """Tell which texts are not one printable line of bounded length.
-
-    The first bytes of a reply (``body``), its parsed content (``raw``) and a room are data, not
-    text. The cause of an error is somebody else's, and so are the facts of one that a transport of
-    the caller's has raised; its text is not.
-    """
-    found = [pair for thing in [*told.results, *told.events] for pair in texts(thing)]
-    found += [pair for record in told.records for pair in extra(record)]
-    found += [("log", record.getMessage()) for record in told.records]
-    for result in told.results:
-        if isinstance(result, UploadReceipt | e.MeetingError):
-            found += texts(http_answer(result))
-            json.dumps(http_answer(result).body).encode()
-        if isinstance(result, e.MeetingError):
-            found.append(("public detail", public_detail(result)))
-    data = ["(bytes)", ".raw", " from ", "dict", "ActiveRoom"]
-    if isinstance(told.results[0], e.TransportError) and not told.results[0].__cause__:
-        data += ["reason", "args"]
-    return sorted({
-        f"{where}: {'too long' if text.isprintable() else 'unprintable'}"
-        for where, text in found
-        if not any(word in where for word in data)
-        and not (text.isprintable() and len(text) <= (MOST_OF_A_REPR if "repr" in where else MOST))
-    })  # fmt: skip
 
 
 def check_pickles(thing: Any) -> None:
@@ -412,7 +383,7 @@ def test_every_ending_is_told(run: Run, name: str, text: str) -> None:
         assert type(result) is kind
     check_events(told.events, result, verdict)
     check_log(told, log, verdict)
-    assert unfit(told) == []
+    assert unfit(told, *(["reason", "args"] if name in RAISED_BY_TRANSPORT else [])) == []
     check_secrets(told)
     for thing in [*told.results, *told.events]:
         check_pickles(thing)
