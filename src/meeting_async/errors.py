@@ -77,8 +77,9 @@ else:
         return define
 
 
-MAX_TEXT_CHARACTERS = 4000
-"""Longest text of an error; those of this library have some hundred characters."""
+MAX_TEXT_CHARACTERS = 3000
+"""Longest text of an error, so that a line of a log has less than 4,096, where some tools cut it.
+Those of this library have some hundred characters."""
 
 MAX_FACT_CHARACTERS = 300
 """Longest text of a fact in a ``repr``."""

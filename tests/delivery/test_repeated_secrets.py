@@ -44,7 +44,7 @@ from support.repeating import (
     page,
     repeating,
 )
-from support.telling import Told, containing, files
+from support.telling import Told, containing, files, unfit
 
 pytestmark = pytest.mark.anyio
 
@@ -165,67 +165,37 @@ async def leaks(
     return leaked(told, repeater.seen)
 
 
-def at_some_statuses(place: str, turn: int = 0, **how: Any) -> list[Answer]:
-    """Repeat values in a place, with one status after the other: success, and others in turn."""
+USUAL = [call for call in CALLS if call != "large upload"]
+HOW: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("own", {}, {}),
+    ("borrowed", {"borrowed": True}, {}),
+    ("upper case", {}, {"change": str.upper}),
+    ("swapped case", {}, {"change": str.swapcase}),
+    ("a secret header", {"default_headers": OWN_SECRET}, {}),
+]
+"""Settings of the client, and what the page changes."""
+EACH = [
+    (f"{call}, {place}, {name}", (call, place, settings, change, turn))
+    for turn, ((place, call), (name, settings, change)) in enumerate(
+        itertools.product(itertools.product(PLACES, USUAL), HOW)
+    )
+]
+USUALLY = EACH[::7]
+"""As seven has no factor in common with the numbers of calls, places and settings, all of them."""
+
+
+@in_turn("what", USUALLY, nightly=[row for row in EACH if row not in USUALLY])
+async def test_what_a_reply_repeats_is_told_nowhere(what: tuple[Any, ...]) -> None:
+    """Not in the result, an error, an event, the log, nor in pickles of any of these.
+
+    Whatever the case of its letters, and whoever makes the connections; also a header of
+    ``default_headers`` that is as secret as the signature. With success and two other statuses.
+    """
+    call, place, settings, change, turn = what
     others = STATUSES[1:]
     statuses = [200, others[turn % len(others)], others[(turn + 4) % len(others)]]
-    return [repeating(place, status, **how) for status in statuses]
-
-
-USUAL = [call for call in CALLS if call != "large upload"]
-EACH_CALL = [
-    (f"{call}, {place}", (turn, call, place))
-    for turn, (place, call) in enumerate(itertools.product(PLACES, USUAL))
-]
-
-
-def without(rows: list[Any]) -> list[Any]:
-    """Return what is not among some rows of ``EACH_CALL``."""
-    return [row for row in EACH_CALL if row not in rows]
-
-
-USUALLY = [row for row in EACH_CALL if row[1][0] % 3 == 0]
-
-
-@in_turn("what", USUALLY, nightly=without(USUALLY))
-async def test_what_a_reply_repeats_is_told_nowhere(what: tuple[int, str, str]) -> None:
-    """Not in the result, an error, an event, the log, nor in pickles of any of these."""
-    turn, call, place = what
-    assert await leaks(call, at_some_statuses(place, turn)) == []
-
-
-@in_turn("what", EACH_CALL[::7], nightly=without(EACH_CALL[::7]))
-async def test_what_a_reply_repeats_to_a_client_of_yours(what: tuple[int, str, str]) -> None:
-    """The same through an ``httpx.AsyncClient``."""
-    turn, call, place = what
-    assert await leaks(call, at_some_statuses(place, turn), borrowed=True) == []
-
-
-@pytest.mark.nightly
-@pytest.mark.both_loops
-@pytest.mark.parametrize("borrowed", [False, True], ids=["own", "borrowed"])
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("call", USUAL)
-async def test_what_a_reply_repeats_at_any_status(call: str, place: str, borrowed: bool) -> None:
-    """The same for every status."""
-    answers = [repeating(place, status) for status in STATUSES]
-    assert await leaks(call, answers, borrowed=borrowed) == []
-
-
-@in_turn("place", ["msg", "header", "page"], nightly=["field", "status_code"])
-@pytest.mark.parametrize(
-    "change", [str.upper, pytest.param(str.swapcase, marks=pytest.mark.nightly)]
-)
-async def test_another_case_is_no_disguise(change: Callable[[str], str], place: str) -> None:
-    """Servers write hexadecimal digits in capitals, too."""
-    assert await leaks("upload", at_some_statuses(place, change=change)) == []
-
-
-@in_turn("call", ["upload", "call"])
-@pytest.mark.parametrize("place", ["page", "msg", "header"])
-async def test_a_secret_header_of_your_own_is_told_nowhere(call: str, place: str) -> None:
-    """What ``default_headers`` has as Authorization is as secret as the signature."""
-    assert await leaks(call, at_some_statuses(place), default_headers=OWN_SECRET) == []
+    answers = [repeating(place, status, **change) for status in statuses]
+    assert await leaks(call, answers, **settings) == []
 
 
 @in_turn("call", USUAL)
@@ -336,20 +306,28 @@ async def test_an_escape_of_json_is_no_disguise(escape: Callable[[str], str]) ->
     assert await leaks("upload", [escaped(status, escape) for status in (200, 400, 500)]) == []
 
 
-BROKEN: dict[str, Callable[[list[str]], bytes]] = {
-    "status line": lambda values: f"HTTP/1.1 abc {values[0]}\r\n\r\n".encode(),
-    "no status line": lambda values: f"{values[0]} {values[1]}\r\n\r\n".encode(),
-    "header line": lambda values: f"HTTP/1.1 200 OK\r\n{values[0]} {values[1]}\r\n\r\n".encode(),
-    "length": lambda values: f"HTTP/1.1 200 OK\r\nContent-Length: {values[0]}\r\n\r\n".encode(),
-    "coding": lambda values: f"HTTP/1.1 200 OK\r\nTransfer-Encoding: {values[0]}\r\n\r\n".encode(),
-    "chunk": lambda values: (
-        f"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{values[0]}\r\n".encode()
-    ),
-    "compression": lambda values: (
-        f"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 64\r\n\r\n{values[0]}"
-    ).encode(),
+JUNK = b"junk \x1b[31m \x85 \xe2\x80\xa8 \xe2\x80\xae \xff\xfe" + b"y" * 6000
+"""What nobody wants to see in a terminal or in a log."""
+OK, END, EMPTY = b"HTTP/1.1 200 OK\r\n", b"\r\n\r\n", b"\r\nContent-Length: 0\r\n\r\n"
+BROKEN: dict[str, Callable[[bytes], bytes]] = {
+    "status line": lambda text: b"HTTP/1.1 abc " + text + END,
+    "no status line": lambda text: text + b"\x00" + END,
+    "reason": lambda text: b"HTTP/1.1 502 " + text + EMPTY,
+    "header line": lambda text: OK + text + b"\x00" + END,
+    "header": lambda text: OK + b"Server: " + text + EMPTY,
+    "length": lambda text: OK + b"Content-Length: " + text + END,
+    "coding": lambda text: OK + b"Transfer-Encoding: " + text + END,
+    "chunk": lambda text: OK + b"Transfer-Encoding: chunked\r\n\r\n" + text + b"\r\n",
+    "compression": lambda text: OK + b"Content-Encoding: gzip\r\nContent-Length: 64" + END + text,
+    "redirect": lambda text: b"HTTP/1.1 302 OK\r\nLocation: " + text + EMPTY,
+    "media type": lambda text: b"HTTP/1.1 400 OK\r\nContent-Type: text/" + text + EMPTY,
 }
-"""What is no HTTP, and repeats secrets where an error may quote it."""
+"""What is no HTTP, or hardly, and repeats secrets where an error may quote it."""
+
+
+def broken(make: Callable[[bytes], bytes], more: bytes) -> Answer:
+    """Answer with something of that."""
+    return lambda values: make(" ".join(values).encode() + more)
 
 
 def then_closing(connection: Connection, repeater: Repeater) -> None:
@@ -360,17 +338,19 @@ def then_closing(connection: Connection, repeater: Repeater) -> None:
     connection.send(PLAIN if is_check else repeater.answer(connection.request))
 
 
+@pytest.mark.parametrize("more", [b"", JUNK], ids=["short", "junk"])
 @pytest.mark.parametrize("borrowed", [False, True], ids=["own", "borrowed"])
 @in_turn("call", ["upload", "call"])
-async def test_an_error_of_http_quotes_no_secret(call: str, borrowed: bool) -> None:
-    """A server that sends a request back, as it came, is quoted without what is secret in it."""
-    told, repeater = Told(), Repeater(list(BROKEN.values()))
+async def test_an_error_of_http_quotes_no_secret(call: str, borrowed: bool, more: bytes) -> None:
+    """What a server sends back is quoted in one short line, without what is secret in it."""
+    told, repeater = Told(), Repeater([broken(make, more) for make in BROKEN.values()])
     with Peer(partial(then_closing, repeater=repeater)) as peer, told.listening():
         async with client_of(peer, borrowed=borrowed) as client:
             for number, name in enumerate(BROKEN):
                 result = await told.of(CALLS[call][1](client, f"room{number}", told))
                 assert isinstance(result, MeetingError), name
     assert leaked(told, repeater.seen) == []
+    assert unfit(told, "RemoteProtocolError") == []  # the words of the library that raised it
 
 
 @in_turn("status", [413], nightly=[401, 409, 503])

@@ -9,6 +9,7 @@ found = told.texts()
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import pickle
 import traceback
@@ -18,8 +19,9 @@ from typing import Any
 
 import attrs
 
-from meeting_async import Event
+from meeting_async import Event, UploadReceipt
 from meeting_async.errors import MeetingError
+from meeting_async.web import http_answer, public_detail
 
 Found = Iterator[tuple[str, str]]
 """Where a text was found, and the text."""
@@ -169,6 +171,35 @@ def containing(found: Iterable[tuple[str, str]], words: Iterable[str]) -> list[s
     """Tell where one of some words is, in whatever case."""
     lowered = [word.lower() for word in words]
     return sorted({where for where, text in found if any(w in text.lower() for w in lowered)})
+
+
+MOST, MOST_OF_A_REPR = 4096, 16_384
+"""Characters of a text and of a line of a log, which some tools cut; and of a page at most."""
+
+
+def unfit(told: Told, *foreign: str) -> list[str]:
+    """Tell which texts are not one printable line of bounded length.
+
+    The first bytes of a reply (``body``), its parsed content (``raw``) and a room are data, not
+    text. The cause of an error is somebody else's, and so is what has a ``foreign`` word in its
+    place.
+    """
+    found = [pair for thing in [*told.results, *told.events] for pair in texts(thing)]
+    found += [pair for line in told.records for pair in extra(line)]
+    found += [("log", line.getMessage()) for line in told.records]
+    for result in told.results:
+        if isinstance(result, UploadReceipt | MeetingError):
+            found += texts(http_answer(result), "web")
+            json.dumps(http_answer(result).body).encode()
+        if isinstance(result, MeetingError):
+            found.append(("public detail", public_detail(result)))
+    data = ("(bytes)", ".raw", " from ", "dict", "ActiveRoom", *foreign)
+    return sorted({
+        f"{where}: {'too long' if text.isprintable() else 'unprintable'}"
+        for where, text in found
+        if not any(word in where for word in data)
+        and not (text.isprintable() and len(text) <= (MOST_OF_A_REPR if "repr" in where else MOST))
+    })  # fmt: skip
 
 
 @attrs.define(eq=False)

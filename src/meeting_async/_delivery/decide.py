@@ -356,8 +356,7 @@ class _Decision:
             free_in = max(0.0, last.ended + policies.lock.window - self.now)
             return UploadOutcomeUnknown(last.reason, policies.size, sent, free_in)
         if last.kind == "document" and last.verdict is Verdict.PARTIAL:
-            reason = getattr(last.error, "reason", last.reason)
-            return UploadInterrupted(reason, getattr(last.error, "host", ""), last.sent)
+            return UploadInterrupted(last.reason, getattr(last.error, "host", ""), last.sent)
         if isinstance(last.error, MeetingError):
             return last.error
         verdict = last.verdict or Verdict.UNKNOWN
