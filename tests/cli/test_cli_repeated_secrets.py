@@ -29,8 +29,8 @@ def repeating_at(
     """
     places = [place for place in PLACES if repeats == "document" or place != "page"]  # asked again
     each = [repeating(place, status) for place in places for status in statuses]
-    if repeats == "document":  # the last: it makes the next document ask, which waits at a 5xx
-        each.append(repeating("msg", 500))
+    if 502 not in statuses:  # once, at last: then documents ask first, and wait at another 5xx
+        each += [repeating("page", 502), repeating("msg", 502)]
     repeater = Repeater(each, repeats)
     with Peer(repeater) as peer:
         monkeypatch.setenv("MEETING_BASE_URL", peer.url)
@@ -60,7 +60,7 @@ def test_uploads_print_no_secret(capsys: Capture, monkeypatch: pytest.MonkeyPatc
 
 def test_rooms_print_no_secret(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even the JSON that a server sent is printed with what it repeats."""
-    with repeating_at([200, 400], "check", monkeypatch) as (repeater, count):
+    with repeating_at([200, 400, 502], "check", monkeypatch) as (repeater, count):
         done = [
             call(capsys, "room", f"room{number}", *HOWS[number % 3]) for number in range(count * 3)
         ]
@@ -76,7 +76,7 @@ def test_batches_write_no_secret(
 ) -> None:
     """Neither into what is printed, nor into the journal or the report."""
     arguments = ("--journal", "j.db", "--report", "r.html", "--max-wait", 0, "--concurrency", 1)
-    with repeating_at([200, 400, 502], "document", monkeypatch) as (repeater, count):
+    with repeating_at([200, 400], "document", monkeypatch) as (repeater, count):
         lines = ["room_id,document", *(f"class{number},a.pdf" for number in range(count))]
         Path("m.csv").write_text("\n".join(lines))
         done = [call(capsys, "batch", "m.csv", *arguments, *how)]

@@ -64,8 +64,6 @@ class Batch:
         self._is_read = False
         """Whether no further job will be read."""
         self._ended = anyio.Event()
-        self._stop_error: Exception | None = None
-        """Error for the jobs that are skipped."""
         self._input_error: BaseException | None = None
 
     # --- what a caller does with it --------------------------------------------------------------
@@ -211,7 +209,7 @@ class Batch:
         async for job in jobs:
             await self._take_in(index, job)
             index += 1
-            if self._stop_error is not None and not isinstance(self._jobs, Sized):
+            if self._state.stop_error is not None and not isinstance(self._jobs, Sized):
                 break
 
     async def _take_in(self, index: int, job: UploadJob) -> None:
@@ -220,16 +218,16 @@ class Batch:
         queued = QueuedJob(index, job, held_by(job))
         try:
             await self._flow.enter(queued.held)
-            if self._stop_error is None and self._state.journal is not None:
+            if self._state.stop_error is None and self._state.journal is not None:
                 # What is no proper job is refused at its turn; foreign objects may raise anything.
                 with contextlib.suppress(Exception):
                     registration = await register(self._state.journal, job)
                     queued = attrs.evolve(queued, registration=registration)
         except BaseException:  # it was read, and is accounted for
-            self._skip([queued], self._stop_error or errors.BatchStopped("before it was sent"))
+            self._skip([queued], self._state.stop_error or errors.BatchStopped("before it was sent"))
             raise
-        if self._stop_error is not None:
-            self._skip([queued], self._stop_error)
+        if self._state.stop_error is not None:
+            self._skip([queued], self._state.stop_error)
             return
         room_id: object = job.room_id
         # What is no room id has a queue, too, until it is refused.
@@ -248,7 +246,7 @@ class Batch:
     async def _run(self, runner: JobRunner, room: str) -> None:
         """Run a job, let the room's next one begin, wait for the journal, and count the job."""
         outcome, interruption = await runner.run()
-        if interruption is not None and self._stop_error is None:
+        if interruption is not None and self._state.stop_error is None:
             self.stop()
         doomed, failure = self._doomed_by(outcome.error, room), None
         self._scheduler.finish(room)
@@ -277,7 +275,7 @@ class Batch:
 
     def _stop(self, error: Exception) -> list[QueuedJob]:
         """Start no new upload and stop waits; return the jobs that have not begun."""
-        self._stop_error = self._stop_error or error
+        self._state.stop_error = self._state.stop_error or error
         if self._reading is not None and not isinstance(self._jobs, Sized):
             self._reading.cancel()  # it may wait for a job that never comes
         for runner in list(self._running):

@@ -47,6 +47,8 @@ class BatchState:
     journal: Journal | None = attrs.field(default=None, init=False)
     patience: Patience = attrs.field(factory=Patience, init=False)
     began: float = attrs.field(default=0.0, init=False)
+    stop_error: Exception | None = attrs.field(default=None, init=False)
+    """The error of jobs that are skipped, once no further one begins or waits."""
     is_verified: bool = attrs.field(default=False, init=False)
     """Whether the server is a meeting server and accepts the key. Until that is known one job runs
     alone, so that a wrong key costs one small call."""
@@ -87,7 +89,6 @@ class JobRunner(UploadHooks):
     _has_permit: bool = attrs.field(default=True, init=False)
     _is_interruptible: bool = attrs.field(default=True, init=False)
     """Whether the job only waits, so that a stop ends it at once."""
-    _is_stopped: bool = attrs.field(default=False, init=False)
     _scope: anyio.CancelScope = attrs.field(factory=anyio.CancelScope, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -112,8 +113,7 @@ class JobRunner(UploadHooks):
         return self._run.cut_off(), None  # it was stopped
 
     def stop(self) -> None:
-        """Let a running upload end, but do not start or wait for anything."""
-        self._is_stopped = True
+        """End it if it only waits; an upload that runs may end."""
         if self._is_interruptible:
             self._scope.cancel()
 
@@ -159,7 +159,7 @@ class JobRunner(UploadHooks):
         if reason != "retry" or self.batch.is_verified:
             self.release_permit()
         self._is_interruptible = True
-        if self._is_stopped:
+        if self.batch.stop_error is not None:
             self._scope.cancel()
         if not self._run.history.may_have_arrived:
             await self._journal.unmark()
