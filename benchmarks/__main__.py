@@ -11,14 +11,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-from benchmarks import _report, batch, calls, many, schedule, upload
+from benchmarks import _report, batch, calls, many, rooms, schedule, upload
 from benchmarks._compare import Options
 from benchmarks._report import Section
 
 NAME = "python -m benchmarks"
 FOLDER = "docs/benchmarks"
 SECTIONS: dict[str, ModuleType] = {
-    module.__name__.rpartition(".")[2]: module for module in (upload, calls, many, batch, schedule)
+    module.__name__.rpartition(".")[2]: module
+    for module in (upload, calls, rooms, many, batch, schedule)
 }
 _UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 

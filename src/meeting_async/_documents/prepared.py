@@ -129,7 +129,7 @@ def next_chunk_size(size: int, seconds: float) -> int:
     return max(size // 2, SMALLEST_CHUNK) if seconds > 4 * QUICK_SECONDS else size
 
 
-@attrs.define(eq=False, repr=False, slots=False)
+@attrs.define(eq=False, repr=False)
 class MultipartBody:
     """The bytes of a form; implements :class:`meeting_async._models.Body`.
 
