@@ -309,7 +309,8 @@ def check_steps(schedule: Schedule, adversary: Adversary) -> None:
     """Check, form, document: in each attempt, and on each instance of the server."""
     sizes = {upload.name: upload.size for upload in schedule.uploads}
     past: dict[str, list[Step]] = defaultdict(list)
-    is_truthful, has_failed, in_need = schedule.answers_questions, False, set()
+    is_truthful, has_failed = schedule.answers_questions, False
+    in_need: set[str] = set()
     for step in adversary.steps:
         assert step.was_asked, f"a {step.what} to an instance that was not asked about its room"
         is_truthful &= step.is_true

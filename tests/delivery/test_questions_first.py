@@ -45,7 +45,7 @@ from meeting_async.errors import (
     UploadOutcomeUnknown,
 )
 from meeting_async.testing import MeetingServer
-from meeting_async.transports import HttpTransport, HttpxTransport
+from meeting_async.transports import HttpTransport, HttpxTransport, Reply
 from support import peer
 from support.adversary import room_of
 from support.command_line import PDF, call, export, manifest
@@ -366,8 +366,8 @@ WHICH = {"check": "question", "form": "probe"}
 @crossed(said=FIVE_HUNDREDS, hint=HINTS, which=WHICH, anyio_backend=LOOPS)
 def test_5xx_is_no_answer(run: Run, said: tuple[int, object], hint: str | None, which: str) -> None:
     """Nothing is sent because of it; the question is asked again."""
-    script = {"checks" if which == "question" else "forms": [reply(*said, hint)] * 2}
-    rooms = FakeRooms(ask=answering(**script))
+    acts = [reply(*said, hint)] * 2
+    rooms = FakeRooms(ask=answering(acts) if which == "question" else answering(forms=acts))
     outcome, seconds = course(run, rooms, LARGE, retry=RetryPolicy(max_outage=600))
     assert isinstance(outcome, UploadReceipt)
     assert letters(rooms) == ("ccc" if which == "question" else "cfcfc") + "fd"
@@ -1018,12 +1018,11 @@ def test_a_check_needs_64_kib(run: Run, people: int, data: bytes) -> None:
     def ask(visit: Visit) -> Act:
         if visit.kind == "probe":
             return refused()
-        request, act = visit.request, accepted()
+        request = visit.request
         assert request.cut_reply
         assert request.max_reply_bytes <= 65536
-        is_cut = len(content) > request.max_reply_bytes
         part = content[: request.max_reply_bytes]
-        return attrs.evolve(act, result=attrs.evolve(act.result, content=part, is_cut=is_cut))
+        return Act(result=Reply(200, (), part, is_cut=len(part) < len(content)))
 
     rooms = FakeRooms(ask=ask)
     outcome, _ = course(run, rooms, data)

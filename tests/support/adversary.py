@@ -1,12 +1,11 @@
 """A server and everything in front of it, in process: it may lie as real proxies do.
 
 It accepts a document when its whole form arrives, a session runs in its room, and the room is not
-locked. What it says then is up to the schedule: the truth, or what a proxy, a cache or a broken
-line can make of it. Refusals of documents (409, 429 and other 4xx, 500 with the server's own
-record) are always true: nothing was stored. Answers to the two questions, the *check*
-(`getActiveRoomInfo`) and the empty *form*, may be wrong. Restarts show in nothing: a new instance
-that was not asked about a room puts its documents into the room of the form before. Two replies to
-one request are not here: they are a matter of connections.
+locked. What it says then is up to the schedule: the truth, or what a proxy or a broken line can
+make of it. Refusals of documents are always true: nothing was stored. Answers to the two questions,
+the *check* (`getActiveRoomInfo`) and the empty *form*, may be wrong. Restarts show in nothing: a
+new instance that was not asked about a room puts its documents into the room of the form before.
+Two replies to one request are not here: they are a matter of connections.
 """
 
 from __future__ import annotations
@@ -99,13 +98,11 @@ LIES = ["503 with Retry-After", "502", "504", "408", "500 HTML", "500 with true"
 """What is said after the document was stored."""
 EARLY = ["early, cut", "early, in the boundary", "early, stored", "early, dropped"]
 """Successes whose head comes before the last byte of the form. In the first two the transport
-stops, midway or two bytes before the end, which is enough for the server. In the others it sends
-the rest, too, and says that the head came early."""
+stops: midway, or two bytes before the end, which is enough for the server."""
 FAULTS = [*BEFORE, *LIES, *EARLY]
 
 NO_ANSWERS = ["no connection", "reset", "closed", "silence", "502", "503 with Retry-After", "504",
               "500 HTML", "429", FAILS, "500 with true"]  # fmt: skip
-"""What can be made of the answer to a question, other than an answer."""
 NO_SERVER = ["200 HTML", "302", "404 HTML", "401 HTML"]
 """The same, and it would look like a wrong address."""
 QUESTION_FAULTS = [*NO_ANSWERS, *NO_SERVER, OWN_THROTTLE, OPPOSITE]
@@ -163,7 +160,7 @@ class Adversary:
     locked_at: dict[str, list[tuple[float, float]]] = attrs.field(factory=dict)
     """Per room when other clients begin to hold it, and for how long."""
     answers_questions: bool = True
-    """Whether an empty form gets 409 while the room is locked, as the running server does."""
+    """Whether an empty form gets 409 while the room is locked."""
     seconds_per_byte: float = 0.0
     restarts: list[float] = attrs.field(factory=list)
     """When a new instance takes over, or as soon afterwards as nobody sees it."""
@@ -309,7 +306,7 @@ class Adversary:
         if fault not in BREAKS:
             return attrs.evolve(SAID.get(fault, ACCEPTED), sent=sent)
         error = BREAKS[fault](fault)
-        error.sent = sent  # type: ignore[assignment]  # None: all that was taken
+        error.sent = sent  # None: all that was taken
         raise error
 
 
