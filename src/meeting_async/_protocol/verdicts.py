@@ -77,9 +77,10 @@ def _is_rate_limit(answer: ParsedReply, sent: Sent) -> bool:
     """Return whether a 503 means: retry later.
 
     A cache or CDN sends 503 with Retry-After when the server behind it is slow, after it passed on
-    the whole request. So after the end of the request only the server's own record counts.
+    the whole request. So after the end of the request only the server's own refusal counts.
     """
-    return answer.retry_after is not None and (sent is not Sent.ALL or answer.is_record)
+    is_refusal = answer.is_record and not answer.accepted
+    return answer.retry_after is not None and (sent is not Sent.ALL or is_refusal)
 
 
 def _read_200(answer: ParsedReply, sent: Sent, asked: Asked) -> Verdict:
