@@ -16,8 +16,10 @@ import pytest
 
 from meeting_async import RetryPolicy, UploadReceipt
 from meeting_async.errors import (
+    ConnectFailed,
     ConnectionLost,
     MeetingError,
+    RoomBusy,
     ServerFailed,
     TransferTimeout,
     UnexpectedReply,
@@ -36,6 +38,7 @@ from support.fake_rooms import (
     lost,
     refused,
     reply,
+    unreachable,
 )
 from support.tables import LOOPS, crossed
 
@@ -235,6 +238,26 @@ def test_a_timeout_ends_an_outage(run: Run) -> None:
     assert isinstance(outcome, UnexpectedReply)
     assert seconds <= 10.25
     assert rooms.uploads == []
+
+
+def test_who_waits_behind_a_document_is_told_of_no_outage_that_is_over(run: Run) -> None:
+    """The server was away, and its answers to questions show that it is back: the room is busy."""
+    scene = Scene(no_answer=unreachable(), targets=CHECK, outages=[(0, 3)])
+
+    def answer(visit: Visit) -> Act:
+        return accepted(replying=100) if visit.kind == "upload" else scene(visit)
+
+    async def main() -> list[Any]:
+        client = client_of(FakeRooms(answer, ask=answer), preflight=True)
+        found: list[Any] = []
+        async with client, anyio.create_task_group() as group:
+            group.start_soon(upload, client, LARGE)
+            for start in (0.1, 20):
+                await anyio.sleep_until(start)
+                found.append(await upload(client, LARGE, max_wait=2))
+        return found
+
+    assert [type(outcome) for outcome in run(main)] == [ConnectFailed, RoomBusy]
 
 
 # --- many ----------------------------------------------------------------------------------------
