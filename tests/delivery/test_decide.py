@@ -10,14 +10,8 @@ from typing import Any
 
 import pytest
 
-from meeting_async._delivery.decide import (
-    Done,
-    RetrySafety,
-    Server,
-    Stop,
-    Wait,
-    decide,
-)
+from meeting_async._delivery.decide import Done, RetrySafety, Server, Stop, Wait, decide
+from meeting_async._delivery.history import History
 from meeting_async._delivery.room_wait import Probes
 from meeting_async._models import Verdict
 from meeting_async._protocol.replies import ParsedReply
@@ -78,71 +72,63 @@ def test_what_follows(verdict: Verdict, safety: RetrySafety, expected: type) -> 
 
 # --- histories -----------------------------------------------------------------------------------
 
-# What can be set, the steps, and what follows the last one: the error and a part of its text, or
-# the least and the longest wait.
-SOON, FIRST = (0.25, 20.0), (0.25, 0.5)
-
 
 def at(seconds: float, verdict: Verdict, kind: str | None = None, **facts: Any) -> Any:
     """Make a step of a row."""
     return verdict, kind, seconds, facts
 
 
-def row(*verdicts: Verdict, every: float = 2.0) -> list[Any]:
-    """Make steps with equal distances."""
-    return [at(every * number, verdict) for number, verdict in enumerate(verdicts)]
+def row(*verdicts: Verdict) -> list[Any]:
+    """Make steps every two seconds."""
+    return [at(2.0 * number, verdict) for number, verdict in enumerate(verdicts)]
 
 
-def error_page(status: int, content: Any) -> dict[str, Any]:
-    """Make the facts of a step that was answered."""
-    return {"answer": ParsedReply(status, content, size=9), "error": None}
+def locked(seconds: float) -> Any:
+    """Make a form that was answered *locked*."""
+    return at(seconds, BUSY, "probe")
 
 
-FATAL = ConnectFailed("not trusted", "meet.test:443")
-FATAL.permanent = True
-TOO_LARGE = ReplyTooLarge("longer than 1 MiB")
+def said(status: int, code: str = "") -> dict[str, Any]:
+    """Make the facts of a step that was answered by a page, or by the server itself."""
+    return {"answer": ParsedReply(status, record_of(code) if code else None, size=9)}
+
+
+FATAL: dict[str, Any] = {"error": ConnectFailed("not trusted", "meet.test:443")}
+FATAL["error"].permanent = True
+TOO_LARGE: dict[str, Any] = {"error": ReplyTooLarge("longer than 1 MiB")}
+SOON, FIRST = (0.25, 20.0), (0.25, 0.5)
+LEAST, CALL, TEN = {"safety": AT_LEAST}, {"safety": IDEMPOTENT}, {"max_wait": 10}
+
+# What is set, the steps, and what follows the last one: the error and a part of its text, or the
+# least and the longest wait.
 HISTORIES: dict[str, tuple[dict[str, Any], list[Any], Any]] = {
     # --- what counts ---
     "interrupted twice": ({}, row(PARTIAL, PARTIAL), SOON),
     "interrupted three times": ({}, row(*[PARTIAL] * 3), (UploadInterrupted, "meet.test:443")),
-    "a document into a lock between interruptions": (
-        {}, row(PARTIAL, PARTIAL, BUSY, PARTIAL, PARTIAL), SOON,
+    "a lock between interruptions": ({}, row(PARTIAL, PARTIAL, BUSY, PARTIAL, PARTIAL), SOON),
+    "a locked form between interruptions": (
+        {}, [*row(PARTIAL, PARTIAL), locked(3), at(5, PARTIAL)], (UploadInterrupted, "no line"),
     ),
-    "a form into a lock between interruptions": (
-        {}, [at(0, PARTIAL), at(2, PARTIAL), at(3, BUSY, "probe"), at(5, PARTIAL)],
-        (UploadInterrupted, ""),
-    ),
-    "at least once: interrupted four times": ({"safety": AT_LEAST}, row(*[PARTIAL] * 4), SOON),
-    "at least once: five attempts": (
-        {"safety": AT_LEAST}, row(*[PARTIAL] * 5), (UploadInterrupted, ""),
-    ),
-    "five attempts of any sort": (
-        {}, row(*[THROTTLED, PARTIAL] * 2, THROTTLED), (Throttled, "HTTP 429"),
-    ),
+    "at least once: interrupted often": (LEAST, row(*[PARTIAL] * 4), SOON),
+    "at least once: five attempts": (LEAST, row(*[PARTIAL] * 5), (UploadInterrupted, "")),
+    "five attempts": ({}, row(*[THROTTLED, PARTIAL] * 2, THROTTLED), (Throttled, "HTTP 429")),
     "locks do not count": ({}, row(*[BUSY] * 9, THROTTLED), SOON),
     "outages do not count": ({}, row(*[NEVER] * 9, PARTIAL, PARTIAL), SOON),
     "attempts of a call": (
-        {"safety": IDEMPOTENT, "max_attempts": 3}, row(*[NEVER] * 3),
-        (ConnectFailed, "no line; after 3 attempts in 4 s; nothing was sent"),
+        CALL | {"began": -2.0}, row(*[NEVER] * 5),
+        (ConnectFailed, "no line; after 5 attempts in 10 s; nothing was sent"),
     ),
-    "attempts of any other call": (
+    "max_attempts": (
         {"safety": ONCE, "max_attempts": 3}, row(NEVER, THROTTLED, NEVER), (ConnectFailed, ""),
     ),
     # --- what would fail again ---
-    "permanent": ({}, [at(0, NEVER, error=FATAL)], (ConnectFailed, "not trusted")),
-    "permanent, to a check": ({}, [at(0, NEVER, "check", error=FATAL)], (ConnectFailed, "")),
-    "permanent, of a call": (
-        {"safety": IDEMPOTENT}, [at(0, UNKNOWN, error=FATAL)], (ConnectFailed, ""),
-    ),
-    "amid a document": ({}, [at(0, PARTIAL, error=FATAL)], SOON),
-    "a reply that is too large": (
-        {"safety": IDEMPOTENT}, [at(0, UNKNOWN, error=TOO_LARGE)], (ReplyTooLarge, ""),
-    ),
-    "a foreign success": (
-        {"safety": IDEMPOTENT}, [at(0, UNKNOWN, **error_page(200, None))],
-        (UnexpectedReply, "not from a meeting server"),
-    ),
-    "a proxy's page": ({"safety": IDEMPOTENT}, [at(0, UNKNOWN, **error_page(502, None))], SOON),
+    "permanent": ({}, [at(0, NEVER, **FATAL)], (ConnectFailed, "not trusted")),
+    "permanent, to a check": ({}, [at(0, NEVER, "check", **FATAL)], (ConnectFailed, "")),
+    "permanent, of a call": (CALL, [at(0, UNKNOWN, **FATAL)], (ConnectFailed, "")),
+    "amid a document": ({}, [at(0, PARTIAL, **FATAL)], SOON),
+    "a reply that is too large": (CALL, [at(0, UNKNOWN, **TOO_LARGE)], (ReplyTooLarge, "")),
+    "a foreign success": (CALL, [at(0, UNKNOWN, **said(200))], (UnexpectedReply, "not from a")),
+    "a proxy's page": (CALL, [at(0, UNKNOWN, **said(502))], SOON),
     # --- outages ---
     "one minute": ({}, [*row(*[NEVER] * 5), at(59, NEVER)], (1, 1)),
     "one minute is over": (
@@ -150,7 +136,7 @@ HISTORIES: dict[str, tuple[dict[str, Any], list[Any], Any]] = {
         (ConnectFailed, "no line; after 2 attempts in 60 s; nothing was sent"),
     ),
     "no outage": ({"max_outage": 0}, [at(0, NEVER)], (ConnectFailed, "nothing was sent")),
-    "it ends with a connection": (
+    "it ends with an answer": (
         {}, [at(0, NEVER), at(59, NEVER), at(61, BUSY), at(62, NEVER), at(121, NEVER)], (0.5, 1),
     ),
     "the next one is over": (
@@ -158,49 +144,38 @@ HISTORIES: dict[str, tuple[dict[str, Any], list[Any], Any]] = {
         (ConnectFailed, "no line; after 2 attempts in 60 s"),
     ),
     "a proxy's page to a check": (
-        {}, [at(t, NEVER, "check", **error_page(502, None)) for t in (0, 60)],
-        (UnexpectedReply, "a proxy answers"),
+        {}, [at(t, NEVER, "check", **said(502)) for t in (0, 60)], (UnexpectedReply, "a proxy"),
     ),
     "the server's own 500 to a check": (
-        {}, [at(t, NEVER, "check", **error_page(500, record_of("OOPS"))) for t in (0, 60)],
-        (ServerFailed, "OOPS"),
+        {}, [at(t, NEVER, "check", **said(500, "OOPS")) for t in (0, 60)], (ServerFailed, "OOPS"),
     ),
-    "Retry-After of no answer": (
-        {}, [at(0, NEVER, "check", hint=9.0, **error_page(500, None))], (9, 11.25),
-    ),
+    "Retry-After of no answer": ({}, [at(0, NEVER, "check", hint=9.0, **said(500))], (9, 11.25)),
     # --- limits of waits ---
-    "sending into a free room is no wait": (
-        {"max_wait": 10}, [at(0, BUSY, "probe"), at(1, PARTIAL, took=400.0)], SOON,
-    ),
-    "small, too": ({"max_wait": 10, "size": SMALL}, [at(0, BUSY), at(1, PARTIAL, took=400)], SOON),
-    "a check is no wait": ({"max_wait": 10}, [at(0, BUSY), at(1, NEVER, "check", took=50)], SOON),
-    "max_wait": ({"max_wait": 10}, [at(0, BUSY), at(9, BUSY, "probe")], (1, 1)),
-    "no rest": ({"max_wait": 10}, [at(0, BUSY), at(9.8, BUSY, "probe")], (RoomBusy, "")),
+    "sending is no wait": (TEN, [locked(0), at(1, PARTIAL, took=400)], SOON),
+    "asking is no wait": (TEN, [at(0, BUSY), at(1, NEVER, "check", took=50)], SOON),
+    "max_wait": (TEN, [at(0, BUSY), locked(9)], (1, 1)),
+    "too little is left of it": (TEN, [at(0, BUSY), locked(9.8)], (RoomBusy, "waited 9.8 s")),
     "max_wait=0": (
-        {"max_wait": 0}, [at(0, BUSY, "probe")],
+        {"max_wait": 0}, [locked(0)],
         (RoomBusy, "another client has locked it (HTTP 409: in use); waited 0.0 s"),
     ),
-    "a hint beyond max_wait": (
-        {"max_wait": 10}, [at(0, BUSY), at(2, THROTTLED, hint=50)], (Throttled, ""),
+    "a hint beyond max_wait": (TEN, [locked(0), at(2, THROTTLED, hint=50)], (Throttled, "")),
+    "a document that may hold the room": (
+        TEN | LEAST, [at(0, UNKNOWN), at(2, THROTTLED, hint=50)], (Throttled, ""),
     ),
-    "a hint before a lock": ({"max_wait": 10}, [at(2, THROTTLED, hint=50)], (50, 62.5)),
+    "a hint, and no lock": (TEN, [at(2, THROTTLED, hint=50)], (50, 62.5)),
     "max_retry_after": ({"max_retry_after": 5}, [at(2, THROTTLED, hint=50)], (5, 6.25)),
-    "any lock": ({}, [at(0, BUSY), at(329, BUSY, "probe")], (1, 1)),
-    "longer than any lock": (
-        {}, [at(0, BUSY), at(330, BUSY, "probe")],
-        (RoomBusy, "waited 330.0 s; it must be free in 0 s"),
-    ),
+    "any lock": ({}, [at(0, BUSY), locked(329)], (1, 1)),
+    "longer than any lock": ({}, [at(0, BUSY), locked(330)], (RoomBusy, "330.0 s; it must be fr")),
     "free proves nothing": (
-        {}, [at(0, BUSY), at(290, BUSY, after_free=True), at(330, BUSY, "probe")], (RoomBusy, ""),
+        {}, [at(0, BUSY), at(290, BUSY, after_free=True), locked(330)], (RoomBusy, ""),
     ),
-    "an upload that got in": (
-        {"safety": AT_LEAST},
-        [at(0, BUSY), at(290, UNKNOWN), at(300, BUSY, "probe"), at(600, BUSY, "probe")],
-        (1.5, 2.5),
-    ),
+    "another lock": (LEAST, [at(0, BUSY), at(290, UNKNOWN), locked(300), locked(600)], (1.5, 2.5)),
+    "the quickest policy": ({"initial_delay": 0.25, "max_delay": 0.25}, row(PARTIAL), (0.25, 0.25)),
+    "the quickest document": ({"probe": False, "min_delay": 0.25}, row(BUSY), (0.25, 0.3125)),
     # --- after an unknown outcome ---
-    "sent again after a form": ({"safety": AT_LEAST, "size": SMALL}, [at(0, UNKNOWN)], FIRST),
-    "sent again blindly": ({"safety": AT_LEAST, "probe": False}, [at(0, UNKNOWN)], (300, 300)),
+    "sent again after a form": (LEAST | {"size": SMALL}, [at(0, UNKNOWN)], FIRST),
+    "sent again blindly": (LEAST | {"probe": False}, [at(0, UNKNOWN)], (300, 300)),
 }  # fmt: skip
 
 
@@ -261,7 +236,7 @@ def test_a_hint_makes_a_wait_longer_never_shorter(
             told = story(safety, max_outage=1e4)
             for _ in range(lost if verdict is BUSY else 0):  # races
                 told.after(BUSY, took=10.0, body_seconds=10.0, after_free=True)
-            answer = {} if verdict in {BUSY, THROTTLED} else error_page(502, None)
+            answer = {} if verdict in {BUSY, THROTTLED} else said(502)
             waits.append(seconds_of(told.after(verdict, random=random, hint=told_hint, **answer)))
         plain, hinted = waits
         longest = min(hint or 0.0, 60.0)
@@ -278,14 +253,6 @@ def test_backoff_doubles(random: float) -> None:
         for now, limit in enumerate([0.5, 1, 2, 4, 8, 16, 20, 20, 20]):
             delay = seconds_of(told.after(verdict, at=now * 100.0, random=random))
             assert max(0.25, limit / 2) <= delay <= limit
-
-
-@pytest.mark.parametrize("random", RANDOMS)
-def test_the_quickest_policy_waits_a_quarter_of_a_second(random: float) -> None:
-    """Jitter makes no wait shorter than that."""
-    quick: dict[str, Any] = {"initial_delay": 0.25, "max_delay": 0.25, "min_delay": 0.25}
-    for verdict, probe in itertools.product((NEVER, THROTTLED, PARTIAL, BUSY), (True, False)):
-        assert seconds_of(story(probe=probe, **quick).after(verdict, random=random)) >= 0.25
 
 
 @pytest.mark.parametrize(("verdict", "safety"), WAITS, ids=str)
@@ -336,17 +303,13 @@ def test_an_empty_budget_ends_calls_with_their_own_error(
     assert isinstance(story(safety, server=server).after(verdict), Wait)
 
 
-def test_a_success_gives_back_what_it_cost() -> None:
-    """One token at once, five after a retry, and never more than a full budget has."""
+def test_what_costs_and_fills_the_budget() -> None:
+    """A success gives back one token at once, five after a retry; waits for a room are free."""
     accepted = seen("document", ACCEPTED)
     for tokens, was_retried, later in ((0, False, 1), (0, True, 5), (498, True, 500)):
         server = Server(tokens=tokens)
         server.saw(accepted, was_retried=was_retried)
         assert server.tokens == later
-
-
-def test_waiting_for_a_room_costs_no_budget() -> None:
-    """409 is no trouble of the server."""
     told = story(server=Server(tokens=0.0))
     assert all(isinstance(told.after(BUSY, at=now), Wait) for now in range(50))
 
@@ -380,15 +343,15 @@ def test_who_waited_behind_another_upload_has_waited_for_the_server() -> None:
 def test_the_error_for_who_waits_behind_an_outage() -> None:
     """A copy, as each call adds facts of its own; none once the server is there."""
     told = story()
-    told.after(NEVER, error=ResourceExhausted("no descriptor"))
-    assert told.server.away_since is told.server.error_for_another() is None  # this machine's
-    told.after(NEVER, at=3)
-    one, other = told.server.error_for_another(), told.server.error_for_another()
-    assert type(one) is ConnectFailed
-    assert one is not other
-    assert told.server.away_since == 3
-    told.after(BUSY, "probe")
-    assert told.server.away_since is told.server.error_for_another() is None
+    for verdict, facts, expected in (
+        (NEVER, {"error": ResourceExhausted("no descriptor")}, (None, None)),  # this machine's
+        (NEVER, {}, (3.0, ConnectFailed)),
+        (BUSY, {"kind": "probe"}, (None, None)),
+    ):
+        told.after(verdict, at=3.0, **facts)
+        one, other = (told.server.error_for_another() for _ in range(2))
+        assert (told.server.away_since, one and type(one)) == expected
+        assert one is None or one is not other
 
 
 def test_only_the_first_retry_of_an_outage_names_the_limit() -> None:
@@ -413,17 +376,17 @@ ASKS: dict[str, tuple[dict[str, Any], list[Any], bool]] = {
     "no questions": ({"probe": False}, [], False),
     "no preflight": ({"may_ask": False}, DOUBT, False),
     "small, in doubt": ({"size": SMALL}, DOUBT, True),
-    "a link, in doubt, locked since": ({"size": None}, [*DOUBT, at(9, BUSY, "probe")], True),
+    "a link, in doubt, locked since": ({"size": None}, [*DOUBT, locked(9)], True),
     "small, locked": ({"size": SMALL}, [at(0, BUSY)], False),
     "small, conversion failed": ({"size": SMALL}, [at(0, FAILED)], True),
-    "small, failed, then asked": ({"size": SMALL}, [at(0, FAILED), at(9, BUSY, "probe")], False),
+    "small, failed, then asked": ({"size": SMALL}, [at(0, FAILED), locked(9)], False),
     "free is false once": ({}, [at(0, BUSY, after_free=True)], True),
     "free is false twice": ({}, [at(t, BUSY, after_free=True) for t in (0, 9)], False),
     "free was true": (
         {}, [at(t, v, after_free=True) for t, v in enumerate((BUSY, ACCEPTED, BUSY))], True,
     ),
     "a form got 409": (
-        {}, [at(0, BUSY, "probe"), *(at(t, BUSY, after_free=True) for t in range(5))], True,
+        {}, [locked(0), *(at(t, BUSY, after_free=True) for t in range(5))], True,
     ),
 }  # fmt: skip
 
@@ -435,15 +398,11 @@ def test_whether_a_form_comes_first(settings: dict[str, Any], steps: list[Any], 
     for *step, facts in steps:
         told.after(*step, **facts)
     assert told.asks is asks
-    if told.history.unknown_since is None:
+    if told.history.unknown_since is not None:  # or an earlier run of the job was cut off
+        told.history = History(was_sent=True)
+        assert told.asks is asks
+    else:
         assert story(server=told.server, **settings).asks is asks
-
-
-def test_a_job_that_was_sent_before_a_crash_asks_first() -> None:
-    """Whatever its size."""
-    told = story(size=SMALL)
-    told.history.was_sent = True
-    assert told.asks
 
 
 # --- a room that is locked -----------------------------------------------------------------------

@@ -16,8 +16,10 @@ import pytest
 
 from meeting_async import RetryPolicy, UploadReceipt
 from meeting_async.errors import (
+    ConnectFailed,
     ConnectionLost,
     MeetingError,
+    RoomBusy,
     ServerFailed,
     TransferTimeout,
     UnexpectedReply,
@@ -36,6 +38,7 @@ from support.fake_rooms import (
     lost,
     refused,
     reply,
+    unreachable,
 )
 from support.tables import LOOPS, crossed
 
@@ -133,15 +136,12 @@ def course(
 
 def is_in_order(rooms: FakeRooms, *, asks: bool) -> bool:
     """Tell whether each document came right after its questions, and nothing at once again."""
-    before = ["question", "probe"] if asks else ["question"]
-    kinds = [visit.kind for visit in rooms.visits]
-    is_asked = all(
-        kinds[max(0, index - len(before)) : index] == before
-        for index, kind in enumerate(kinds)
-        if kind == "upload"
-    )
+    attempts = " ".join(visit.kind for visit in rooms.visits)
+    questions = "question probe upload" if asks else "question upload"
     times = [visit.began for visit in rooms.questions]
-    return is_asked and all(later - earlier >= 0.25 for earlier, later in pairwise(times))
+    return attempts.count("upload") == attempts.count(questions) and all(
+        later - earlier >= 0.25 for earlier, later in pairwise(times)
+    )
 
 
 # --- until it is answered ------------------------------------------------------------------------
@@ -237,11 +237,33 @@ def test_a_timeout_ends_an_outage(run: Run) -> None:
     assert rooms.uploads == []
 
 
+def test_who_waits_behind_a_document_is_told_of_no_outage_that_is_over(run: Run) -> None:
+    """The server was away, and its answers to questions show that it is back: the room is busy."""
+    scene = Scene(no_answer=unreachable(), targets=CHECK, outages=[(0, 3)])
+
+    def answer(visit: Visit) -> Act:
+        return accepted(replying=100) if visit.kind == "upload" else scene(visit)
+
+    async def main() -> list[Any]:
+        client = client_of(FakeRooms(answer, ask=answer), preflight=True)
+        found: list[Any] = []
+        async with client, anyio.create_task_group() as group:
+            group.start_soon(upload, client, LARGE)
+            for start in (0.1, 20):
+                await anyio.sleep_until(start)
+                found.append(await upload(client, LARGE, max_wait=2))
+        return found
+
+    assert [type(outcome) for outcome in run(main)] == [ConnectFailed, RoomBusy]
+
+
 # --- many ----------------------------------------------------------------------------------------
 
 
 @crossed(no_answer=NO_ANSWERS, anyio_backend=LOOPS)
-def test_a_batch_outlasts_a_proxy_without_its_server(run: Run, no_answer: Any) -> None:
+def test_a_batch_outlasts_a_proxy_without_its_server(
+    run: Run, no_answer: tuple[Act, type[MeetingError]]
+) -> None:
     """Thirty documents for ten rooms: unknown is what was being answered, all else is accepted."""
     away = (4.5, 24.5)
 
@@ -257,10 +279,7 @@ def test_a_batch_outlasts_a_proxy_without_its_server(run: Run, no_answer: Any) -
     async def main() -> None:
         rooms = FakeRooms(answer, ask=answer)
         jobs = [job(f"room{n % 10}", n, LARGE if n % 3 else SMALL) for n in range(30)]
-        async with (
-            client_of(rooms, preflight=True) as client,
-            client.upload_many(jobs) as batch,
-        ):
+        async with client_of(rooms, preflight=True) as client, client.upload_many(jobs) as batch:
             report = await batch.wait()
         being_answered = [v for v in rooms.uploads if v.began < away[0] < v.began + 3]
         assert report.unknown == len(being_answered) == 10
@@ -277,10 +296,7 @@ def test_many_rooms_outlast_the_same_outage(run: Run) -> None:
     rooms, ended = FakeRooms(scene, ask=scene), list[Any]()
 
     async def main() -> None:
-        async with (
-            client_of(rooms, preflight=True) as client,
-            anyio.create_task_group() as group,
-        ):
+        async with client_of(rooms, preflight=True) as client, anyio.create_task_group() as group:
 
             async def one(room: str) -> None:
                 ended.append(await upload(client, SMALL, room))

@@ -110,10 +110,7 @@ class Story:
 
 
 def story(
-    safety: RetrySafety = RetrySafety.AT_MOST_ONCE,
-    *,
-    server: Server | None = None,
-    **settings: Any,
+    safety: RetrySafety = RetrySafety.AT_MOST_ONCE, *, server: Server | None = None, **settings: Any
 ) -> Story:
     """Begin the story of an upload of 30 MiB, unless told otherwise."""
     size = LARGE if Policies(safety=safety).is_upload else None

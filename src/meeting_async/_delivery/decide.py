@@ -117,7 +117,7 @@ class Server:
         """Learn from a step of any call."""
         self.probes.saw(last)
         if last.verdict not in {None, Verdict.NEVER_SENT}:
-            self.away_since = self._error = None
+            self.is_back()
         if last.verdict is Verdict.ACCEPTED:
             earned = REPETITION_COST if was_retried else SUCCESS_REFUND
             self.tokens = min(self.tokens + earned, CAPACITY)
@@ -126,6 +126,10 @@ class Server:
         """Take the tokens for a retry."""
         if self.can_retry:
             self.tokens -= REPETITION_COST
+
+    def is_back(self) -> None:
+        """Count an answer, also one of those to questions that no history keeps."""
+        self.away_since = self._error = None
 
     def is_away(self, since: float, error: MeetingError) -> None:
         """Count an attempt that did not reach the server. Uploads in line have waited for it, too.
@@ -287,7 +291,9 @@ class _Decision:
         return self._wait_or_stop(max(min(seconds, left), MIN_WAIT), limit)
 
     def _is_first_of_outage(self, last: Step) -> bool:
-        return self.server.away_since is None and not isinstance(last.error, ResourceExhausted)
+        if self.server.away_since is not None or isinstance(last.error, ResourceExhausted):
+            return False
+        return len(self.history.in_a_row(Verdict.NEVER_SENT)) <= 1
 
     def _limit_of_call(self, last: Step) -> str:
         """For how long a server that is away is tried, in words."""

@@ -210,5 +210,4 @@ class RoomWait:
 
 def _takes_room(step: Step) -> bool:
     """Return whether a step found the room locked, or may have locked it."""
-    is_unknown = step.kind == "document" and step.verdict is Verdict.UNKNOWN
-    return is_unknown or step.verdict is Verdict.BUSY
+    return step.verdict in {Verdict.BUSY, Verdict.UNKNOWN}

@@ -275,6 +275,8 @@ class _Upload:
         except TransportError as failure:
             error = failure
         verdict = read(answer, Sent.ALL, asked)
+        if verdict is not Verdict.NEVER_SENT:
+            call.session.server.is_back()
         return step(asked, began, call.now(), verdict, answer, error)
 
     async def _send(self) -> Step:
