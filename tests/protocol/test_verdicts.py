@@ -86,9 +86,9 @@ TABLE: dict[str, Row] = {
     "409 to a call": ("call", [409], [NO, HTML], ANY, REFUSED),
     "a proxy gave up waiting": ("document call", [408], [NO, HTML, ""], ANY, SAYS_NOTHING),
     "429": ("document call check probe", [429], [NO, YES, HTML, ""], ANY, THROTTLED),
-    "503 of the server, later": ("document call", [503], [NO, YES], HINTS, THROTTLED),
+    "503 of the server, later": ("document call", [503], [NO], HINTS, THROTTLED),
     "503 of a cache, later": (
-        "document call", [503], [HTML, "", {}, UNTYPED, BARE_NO], HINTS,
+        "document call", [503], [YES, HTML, "", {}, UNTYPED, BARE_NO], HINTS,
         (THROTTLED, THROTTLED, UNKNOWN),
     ),
     "5xx of the server": ("document call", [500, 501, 502, 504, 599], [NO], ANY, FAILED),
