@@ -130,6 +130,18 @@ def test_what_a_json_call_repeats(run: Run, kind: str, script: list[Act], error:
     run(main)
 
 
+def test_retries_that_help_use_up_no_budget(run: Run) -> None:
+    """A server that needs a second attempt each time gets it for as long as that helps."""
+
+    async def main() -> None:
+        script = [reply(429, b""), accepted()] * 150
+        async with client_of(Scripted(*script)) as client:
+            for _ in range(150):
+                await client.call("room/create")
+
+    run(main)
+
+
 def test_a_hint_that_does_not_fit_ends_a_json_call_now(run: Run) -> None:
     """With the error that caused it, not with a deadline two seconds later."""
 
