@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import anyio
@@ -125,6 +126,18 @@ def test_what_a_json_call_repeats(run: Run, kind: str, script: list[Act], error:
             b.began - a.began for a, b in zip(transport.visits, transport.visits[1:], strict=False)
         ]
         assert min(gaps, default=1) >= 0.25
+
+    run(main)
+
+
+def test_retries_that_help_use_up_no_budget(run: Run) -> None:
+    """A server that needs a second attempt each time gets it for as long as that helps."""
+
+    async def main() -> None:
+        script = [reply(429, b""), accepted()] * 150
+        async with client_of(Scripted(*script)) as client:
+            for _ in range(150):
+                await client.call("room/create")
 
     run(main)
 
@@ -260,10 +273,8 @@ def test_the_size_of_a_link_is_unknown(run: Run) -> None:
                 await client.upload_whiteboard_file("room01", Document.from_link(LINK))
         assert (receipt.size, receipt.document) == (None, "https://files.test/deck.pdf?…")
         assert (caught.value.size, caught.value.bytes_sent) == (None, None)
-        assert [attempt.bytes_sent for attempt in (*receipt.attempts, *caught.value.attempts)] == [
-            0,
-            0,
-        ]
+        attempts = (*receipt.attempts, *caught.value.attempts)
+        assert [attempt.bytes_sent for attempt in attempts] == [0, 0]
         assert "hush" not in f"{receipt} {caught.value} {caught.value!r}"
         body = bytes(transport.visits[0].sent)
         assert b'name="document_link"\r\n\r\n' + LINK.encode() + b"\r\n" in body
@@ -323,25 +334,36 @@ def test_check_link(run: Run, answer: Act, error: Any, words: str) -> None:
     run(main)
 
 
-def test_check_link_with_images_allowed(run: Run) -> None:
-    """A link to an image is what the caller wants then."""
+PUBLIC = ["93.184.215.14", "[2606:2800:21f:cb07:6820:80da:af6b:8b2c]"]
+PRIVATE = [
+    *("127.0.0.1", "127.1", "2130706433", "0x7f000001", "[::1]", "[::ffff:127.0.0.1]", "localhost"),
+    *("10.0.0.1", "192.168.1.1", "172.16.0.1", "169.254.169.254", "100.64.0.1", "0.0.0.0"),
+    *("[fe80::1]", "[fd00::1]", "[::ffff:10.0.0.1]", "[2002:7f00:1::]", "[::]", "224.0.0.1"),
+]
+
+
+@pytest.mark.parametrize(
+    ("host", "script", "settings"),
+    [
+        *((host, [], {"check_link": True}) for host in PRIVATE),
+        *((host, [head(), accepted()], {"check_link": True}) for host in PUBLIC),
+        (PUBLIC[0], [head(kind=b"image/png"), accepted()],
+         {"check_link": True, "allow_images": True}),
+        *((host, [accepted()], {}) for host in ("127.0.0.1", PUBLIC[0])),
+    ],
+)  # fmt: skip
+def test_which_links_are_asked(
+    run: Run, host: str, script: list[Act], settings: dict[str, Any]
+) -> None:
+    """Public ones, with ``check_link=True`` only; a private address is refused, unasked."""
 
     async def main() -> None:
-        transport = Scripted(head(kind=b"image/png"), accepted())
-        async with client_of(transport, check_link=True, allow_images=True) as client:
-            await client.upload_whiteboard_file("room01", Document.from_link(LINK))
-
-    run(main)
-
-
-def test_a_link_is_not_asked_by_default(run: Run) -> None:
-    """It would make the caller's machine fetch a URL."""
-
-    async def main() -> None:
-        transport = Scripted(accepted())
-        async with client_of(transport) as client:
-            await client.upload_whiteboard_file("room01", Document.from_link(LINK))
-        assert transport.kinds == ["upload"]
+        transport, link = Scripted(*script), Document.from_link(f"https://{host}/deck.pdf")
+        refused = pytest.raises(LinkRefused, match="its host is not public")
+        async with client_of(transport, **settings) as client:
+            with nullcontext() if script else refused:
+                await client.upload_whiteboard_file("room01", link)
+        assert len(transport.visits) == len(script)
 
     run(main)
 

@@ -360,12 +360,12 @@ def test_six_threads_with_a_loop_each_and_one_client() -> None:
         for thread in threads:
             thread.join(40)
         seconds = time.monotonic() - began
+        assert asyncio.run(one(rooms[0]))  # once the others have ended
         asyncio.run(client.aclose())
     errors = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
     assert len(outcomes) == 60
     assert {type(error) for error in errors} <= {RuntimeError}
     assert all("one client for each event loop" in str(error) for error in errors)
-    assert len(errors) < 60
     assert seconds < 40  # nobody waits for a time limit: those are 10 s and more per call
 
 

@@ -164,6 +164,7 @@ def test_waits_and_retries_say_why_and_how_long(run: Run) -> None:
         ([busy()], {"max_wait": 0.1}, 1000, 0, 0),
         ([accepted()], {"data": LINK}, 0, 0, 0),
         ([], {"data": b""}, 0, 0, 0),
+        ([busy(), busy(), free(), accepted(sending=3)], {"data": ASKED}, len(ASKED), 0, 0),
     ],
 )
 def test_the_sums_of_a_call(
