@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from meeting_async import Document, RetryPolicy, errors
+from meeting_async import RetryPolicy, errors
 from meeting_async._batch.jobs import BatchReport, UploadJob
 from meeting_async.signers import HmacSigner, SignedHeaders
 from support import virtual_time

@@ -215,19 +215,21 @@ class Batch:
     async def _take_in(self, index: int, job: UploadJob) -> None:
         if not isinstance(job, UploadJob):
             raise TypeError(f"job {index} must be an UploadJob, not {type(job).__name__}")
-        queued = QueuedJob(index, job, held_by(job))
+        queued, state = QueuedJob(index, job, held_by(job)), self._state
         try:
             await self._flow.enter(queued.held)
-            if self._state.stop_error is None and self._state.journal is not None:
+            if state.stop_error is None and state.journal is not None:
                 # What is no proper job is refused at its turn; foreign objects may raise anything.
                 with contextlib.suppress(Exception):
-                    registration = await register(self._state.journal, job)
+                    registration = await register(state.journal, job)
                     queued = attrs.evolve(queued, registration=registration)
         except BaseException:  # it was read, and is accounted for
-            self._skip([queued], self._state.stop_error or errors.BatchStopped("before it was sent"))
+            self._skip(
+                [queued], state.stop_error or errors.BatchStopped("before it was sent")
+            )
             raise
-        if self._state.stop_error is not None:
-            self._skip([queued], self._state.stop_error)
+        if state.stop_error is not None:
+            self._skip([queued], state.stop_error)
             return
         room_id: object = job.room_id
         # What is no room id has a queue, too, until it is refused.
