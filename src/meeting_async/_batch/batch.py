@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import os
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Generator, Iterable, Sized
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Generator, Iterable
 from types import TracebackType
 from typing import NoReturn, Self
 
@@ -22,7 +22,7 @@ from meeting_async._batch.failures import (
     is_stray,
     one_of,
 )
-from meeting_async._batch.flow import Flow, Jobs, OutcomeIterator, held_by, read
+from meeting_async._batch.flow import LISTS, Flow, Jobs, OutcomeIterator, held_by, read
 from meeting_async._batch.job_runner import BatchState, JobRunner, QueuedJob
 from meeting_async._batch.jobs import BatchReport, UploadJob, UploadOutcome
 from meeting_async._batch.journal import opened, register
@@ -209,7 +209,7 @@ class Batch:
         async for job in jobs:
             await self._take_in(index, job)
             index += 1
-            if self._state.stop_error is not None and not isinstance(self._jobs, Sized):
+            if self._state.stop_error is not None and not isinstance(self._jobs, LISTS):
                 break
 
     async def _take_in(self, index: int, job: UploadJob) -> None:
@@ -278,7 +278,7 @@ class Batch:
     def _stop(self, error: Exception) -> list[QueuedJob]:
         """Start no new upload and stop waits; return the jobs that have not begun."""
         self._state.stop_error = self._state.stop_error or error
-        if self._reading is not None and not isinstance(self._jobs, Sized):
+        if self._reading is not None and not isinstance(self._jobs, LISTS):
             self._reading.cancel()  # it may wait for a job that never comes
         for runner in list(self._running):
             runner.stop()
