@@ -43,11 +43,15 @@ def _halve(path: Path) -> None:
     os.truncate(path, path.stat().st_size // 2)
 
 
+def _move_folder(path: Path) -> None:
+    path.parent.rename(path.parent.with_name(f"{path.parent.name} moved"))
+
+
 REST_SECONDS = 0.5
 """By then the outcome of the third document is written. A file that shrinks amid a write, which
 makes it as long as it should be, cannot be told from an intact one."""
 
-CHANGES = [_delete, _move_away, _replace, _empty, _halve]
+CHANGES = [_delete, _move_away, _replace, _empty, _halve, _move_folder]
 Change = Callable[[Path], None]
 Strike = Callable[[], Awaitable[object]]
 

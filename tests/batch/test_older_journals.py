@@ -1,4 +1,4 @@
-"""Journals that earlier versions wrote: read, or refused with what to do."""
+"""A journal that an earlier edition wrote is read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from meeting_async import BatchReport, Document, MeetingClient, UploadJob
-from meeting_async.errors import JournalError
 from support.fake_rooms import FakeRooms
 
 JOURNAL = Path(__file__).parent / "fixtures/format-2.db"
@@ -44,15 +43,3 @@ async def test_the_journal_of_an_earlier_edition_is_read(tmp_path: Path) -> None
     assert statuses == ["skipped", "skipped", "unknown", "accepted"]
     assert report.already_delivered == 2
     assert [visit.name for visit in rooms.uploads] == ["four.pdf"]
-
-
-@pytest.mark.anyio
-async def test_a_journal_of_another_format_is_refused(tmp_path: Path) -> None:
-    """The error says what to do; the file stays as it was."""
-    path = Path(shutil.copy(JOURNAL, tmp_path / "term.db"))
-    content = bytearray(path.read_bytes())
-    content[60:64] = (1).to_bytes(4, "big")  # user_version, in SQLite's file format
-    path.write_bytes(content)
-    with pytest.raises(JournalError, match=r"format 1 instead of 2: .*or name another file"):
-        await run(path, FakeRooms())
-    assert path.read_bytes() == content

@@ -15,8 +15,7 @@ import anyio.to_thread
 import attrs
 import pytest
 
-from meeting_async import Document, LockPolicy, RetryPolicy, errors
-from meeting_async._batch.batch import Batch
+from meeting_async import Document, errors
 from meeting_async._batch.jobs import BatchReport, UploadJob
 from meeting_async._batch.journal import State
 from meeting_async._batch.sqlite_journal import SqliteJournal
@@ -37,6 +36,8 @@ from support.fake_rooms import (
     refused,
     reply,
 )
+from support.journal_files import running_batch
+from support.journals import HookedJournal
 
 pytestmark = pytest.mark.anyio
 
@@ -63,17 +64,6 @@ def scripted(script: dict[str, list[Act]], **how: Any) -> FakeRooms:
 def sent(rooms: FakeRooms) -> list[str]:
     """Return what was sent to its end, in order."""
     return [visit.name or "link" for visit in rooms.uploads if visit.is_complete]
-
-
-@asynccontextmanager
-async def running_batch(
-    journal: Any, jobs: Iterable[UploadJob], rooms: FakeRooms, settings: Any = None, **how: Any
-) -> AsyncGenerator[Batch, None]:
-    """Provide a batch with a journal, and a client of its own, as in a new process."""
-    usual = {"lock": LockPolicy(max_wait=5), "retry": RetryPolicy(max_attempts=1)}
-    async with client_of(rooms, **usual | (settings or {})) as client:
-        async with client.upload_many(jobs, journal=journal, **how) as running:
-            yield running
 
 
 async def batch(
@@ -327,44 +317,29 @@ async def test_a_journal_that_cannot_be_used_is_told_before_anything_is_sent(pat
 
 
 @attrs.define(eq=False)
-class BreakingJournal:
-    """A journal that fails from some moment on, as on a disk that is full."""
+class Breaking:
+    """Lets a journal fail from some moment on, as on a disk that is full."""
 
-    journal: SqliteJournal
-    fails: set[str] = attrs.field(factory=lambda: {"mark_sending", "record"})
     is_broken: bool = False
-    calls: list[str] = attrs.field(factory=list)
 
-    def opened(self, server: str) -> Any:
-        return self.journal.opened(server)
-
-    def register(self, described: Any) -> Any:
-        self.calls.append("register")
-        return self.journal.register(described)
-
-    async def mark_sending(self, *facts: Any) -> None:
-        self._call("mark_sending")
-        await self.journal.mark_sending(*facts)
-
-    async def record(self, *facts: Any) -> None:
-        self._call("record")
-        await self.journal.record(*facts)
-
-    def _call(self, verb: str) -> None:
-        self.calls.append(verb)
-        if self.is_broken and verb in self.fails:
+    async def __call__(self) -> None:
+        if self.is_broken:
             raise errors.JournalError("term.db", "cannot be written: disk is full")
+
+    def journal(self, path: Path, *verbs: str) -> HookedJournal:
+        """Make a journal where these methods fail then."""
+        return HookedJournal(SqliteJournal(path), before=dict.fromkeys(verbs, self))
 
 
 async def test_a_journal_that_fails_stops_the_batch_before_the_next_document(path: Path) -> None:
     """What was accepted stays so; no closing boundary leaves without its line in the journal."""
     jobs = [job(f"{n}.pdf", f"room0{n}") for n in range(6)]
-    rooms, journal = FakeRooms(), BreakingJournal(SqliteJournal(path))
-    outcomes = []
+    rooms, breaking = FakeRooms(), Breaking()
+    journal, outcomes = breaking.journal(path, "mark_sending", "record"), []
     async with running_batch(journal, jobs, rooms, concurrency=1) as running:
         async for outcome in running:
             outcomes.append(outcome)
-            journal.is_broken = len(outcomes) >= 2
+            breaking.is_broken = len(outcomes) >= 2
     report = running.report
     assert sent(rooms) == [outcome.document for outcome in outcomes[: report.accepted]]
     assert 2 <= report.accepted <= 3  # the third may have been on its way
@@ -378,10 +353,11 @@ async def test_a_journal_that_fails_stops_the_batch_before_the_next_document(pat
 
 async def test_a_document_that_was_accepted_when_the_journal_fails(path: Path) -> None:
     """It is reported as accepted, the batch stops, and the next run does not send it again."""
-    journal = BreakingJournal(SqliteJournal(path))
+    breaking = Breaking()
+    journal = breaking.journal(path, "mark_sending", "record")
 
     async def break_it(_visit: Visit) -> None:
-        journal.is_broken = True
+        breaking.is_broken = True
 
     jobs = [job("a.pdf"), job("b.pdf")]
     report = await batch(journal, jobs, FakeRooms(at_end=break_it))
@@ -396,32 +372,20 @@ async def test_a_document_that_was_accepted_when_the_journal_fails(path: Path) -
 @pytest.mark.both_loops
 async def test_an_outcome_that_cannot_be_recorded_stops_the_batch(path: Path) -> None:
     """Though its document is in its room, and could have been followed by others."""
-    journal = BreakingJournal(SqliteJournal(path), fails={"record"})
+    breaking = Breaking()
+    journal = breaking.journal(path, "record")
     jobs = [job(f"{n}.pdf", f"room{n % 3}") for n in range(30)]
     async with running_batch(journal, jobs, FakeRooms(seconds=0.01), concurrency=3) as running:
         async for _ in running:
-            journal.is_broken = True
+            breaking.is_broken = True
     assert isinstance(running.report.stopped_by, errors.JournalError)
     assert running.report.accepted < 10
     assert running.report.accepted + running.report.skipped == 30
 
 
-async def test_a_journal_that_is_deleted_stops_the_batch(path: Path) -> None:
-    """Run again, nothing that was sent before is in a room twice: the batch says what it knows."""
-    jobs = [job(f"{n}.pdf", f"room{n % 3}") for n in range(48)]
-    rooms = FakeRooms(seconds=0.002)
-    async with running_batch(path, jobs, rooms, concurrency=3) as running:
-        async for _ in running:
-            if running.report.accepted >= 6:
-                await anyio.Path(path).unlink(missing_ok=True)
-    assert isinstance(running.report.stopped_by, errors.JournalError)
-    assert "cannot be found any more" in str(running.report.stopped_by)
-    assert running.report.accepted + running.report.unknown == len(sent(rooms)) < 15
-
-
 async def test_after_a_stop_nothing_is_written_for_the_rest(path: Path) -> None:
     """A list of two thousand jobs is accounted for without two thousand entries."""
-    journal = BreakingJournal(SqliteJournal(path))
+    journal = HookedJournal(SqliteJournal(path))
     jobs = [job(f"{n}.pdf", f"room{n % 3}") for n in range(2_000)]
     async with running_batch(journal, jobs, FakeRooms(seconds=0.01), window=10) as running:
         async for _ in running:
@@ -466,14 +430,13 @@ async def test_what_was_on_its_way_when_the_block_was_left(
 async def test_an_outcome_is_recorded_whatever_is_cancelled(path: Path) -> None:
     """By a journal that takes its time, too."""
 
-    class Slow(BreakingJournal):
-        async def record(self, *facts: Any) -> None:
-            await anyio.sleep(0.2)
-            await super().record(*facts)
+    async def slow() -> None:
+        await anyio.sleep(0.2)
 
     rooms = FakeRooms()
+    journal = HookedJournal(SqliteJournal(path), before={"record": slow})
     with anyio.CancelScope() as scope:
-        async with running_batch(Slow(SqliteJournal(path)), [job()], rooms):
+        async with running_batch(journal, [job()], rooms):
             while not any(visit.is_accepted for visit in rooms.uploads):  # noqa: ASYNC110
                 await anyio.sleep(0.001)
             await anyio.sleep(0.05)

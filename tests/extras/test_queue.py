@@ -312,15 +312,15 @@ async def test_unknown_is_repeated_if_you_want(
 
 
 @nightly
-async def test_the_room_of_an_unknown_upload_is_asked_first(
+async def test_the_next_document_of_a_lost_one_waits(
     dsn: str, server: MeetingServer, tmp_path: Path
 ) -> None:
-    """The next document of a room in doubt is not sent into a lock that may still be held."""
+    """It is not sent into the lock that the lost one holds."""
     room = server.rooms["room0"]
     room.processing_seconds = 1.5
     server.lose_next_reply(path="/room/uploadWhiteboardFile")
     async with application(dsn, server.url) as other, queue_and_worker(dsn, server) as made:
-        await made.uploads.defer("room0", pdf(tmp_path, 0, LARGE))
+        await made.uploads.defer("room0", pdf(tmp_path, 0))
         await until(lambda: len(room.accepted) == 1)
         await made.uploads.defer("room0", pdf(tmp_path, 1, LARGE))
         report = await other.finished()

@@ -67,14 +67,14 @@ def methods(server: MeetingServer, room: str) -> list[str]:
     return [r.path.rpartition("/")[2] for r in server.requests if r.room_id == room]
 
 
-async def test_a_worker_asks_once_for_each_room(
+async def test_a_worker_asks_before_each_document(
     postgres: PostgresServer, server: MeetingServer, tmp_path: Path
 ) -> None:
-    """Before a room's first document, however small."""
+    """However small it is."""
     report = await worked(postgres, server, tmp_path)
     assert report.accepted == ROOMS * EACH
     for number in range(ROOMS):
-        assert methods(server, f"room{number}") == [CHECK, *[UPLOAD] * EACH]
+        assert methods(server, f"room{number}") == [CHECK, UPLOAD] * EACH
 
 
 async def test_the_empty_form_overrules_the_check(

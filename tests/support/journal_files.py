@@ -66,14 +66,11 @@ def acting_rooms(**how: Any) -> FakeRooms:
 
 @asynccontextmanager
 async def running_batch(
-    journal: Any, jobs: Iterable[UploadJob], rooms: FakeRooms, **how: Any
+    journal: Any, jobs: Iterable[UploadJob], rooms: FakeRooms, settings: Any = None, **how: Any
 ) -> AsyncGenerator[Batch, None]:
     """Provide a batch with a journal, and a client of its own, as in a new process."""
-    settings: dict[str, Any] = {
-        "lock": LockPolicy(max_wait=5),
-        "retry": RetryPolicy(max_attempts=1),
-    }
-    async with client_of(rooms, **settings) as client:
+    usual = {"lock": LockPolicy(max_wait=5), "retry": RetryPolicy(max_attempts=1)}
+    async with client_of(rooms, **usual | (settings or {})) as client:
         async with client.upload_many(jobs, journal=journal, **how) as batch:
             yield batch
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import os
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Generator, Iterable, Sized
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Generator, Iterable
 from types import TracebackType
 from typing import NoReturn, Self
 
@@ -22,7 +22,7 @@ from meeting_async._batch.failures import (
     is_stray,
     one_of,
 )
-from meeting_async._batch.flow import Flow, Jobs, OutcomeIterator, held_by, read
+from meeting_async._batch.flow import LISTS, Flow, Jobs, OutcomeIterator, held_by, read
 from meeting_async._batch.job_runner import BatchState, JobRunner, QueuedJob
 from meeting_async._batch.jobs import BatchReport, UploadJob, UploadOutcome
 from meeting_async._batch.journal import opened, register
@@ -209,25 +209,27 @@ class Batch:
         async for job in jobs:
             await self._take_in(index, job)
             index += 1
-            if self._state.stop_error is not None and not isinstance(self._jobs, Sized):
+            if self._state.stop_error is not None and not isinstance(self._jobs, LISTS):
                 break
 
     async def _take_in(self, index: int, job: UploadJob) -> None:
         if not isinstance(job, UploadJob):
             raise TypeError(f"job {index} must be an UploadJob, not {type(job).__name__}")
-        queued = QueuedJob(index, job, held_by(job))
+        queued, state = QueuedJob(index, job, held_by(job)), self._state
         try:
             await self._flow.enter(queued.held)
-            if self._state.stop_error is None and self._state.journal is not None:
+            if state.stop_error is None and state.journal is not None:
                 # What is no proper job is refused at its turn; foreign objects may raise anything.
                 with contextlib.suppress(Exception):
-                    registration = await register(self._state.journal, job)
+                    registration = await register(state.journal, job)
                     queued = attrs.evolve(queued, registration=registration)
         except BaseException:  # it was read, and is accounted for
-            self._skip([queued], self._state.stop_error or errors.BatchStopped("before it was sent"))
+            self._skip(
+                [queued], state.stop_error or errors.BatchStopped("before it was sent")
+            )
             raise
-        if self._state.stop_error is not None:
-            self._skip([queued], self._state.stop_error)
+        if state.stop_error is not None:
+            self._skip([queued], state.stop_error)
             return
         room_id: object = job.room_id
         # What is no room id has a queue, too, until it is refused.
@@ -276,7 +278,7 @@ class Batch:
     def _stop(self, error: Exception) -> list[QueuedJob]:
         """Start no new upload and stop waits; return the jobs that have not begun."""
         self._state.stop_error = self._state.stop_error or error
-        if self._reading is not None and not isinstance(self._jobs, Sized):
+        if self._reading is not None and not isinstance(self._jobs, LISTS):
             self._reading.cancel()  # it may wait for a job that never comes
         for runner in list(self._running):
             runner.stop()

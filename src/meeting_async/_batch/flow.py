@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterable
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    Callable,
+    Generator,
+    Iterable,
+    MappingView,
+    Sequence,
+    Set,
+)
 from typing import Self
 from weakref import WeakSet
 
@@ -16,6 +25,10 @@ from meeting_async._documents.document import Document, source_of
 from meeting_async._documents.source import BytesSource
 
 Jobs = Iterable[UploadJob] | AsyncIterable[UploadJob]
+
+LISTS = (Sequence, Set, MappingView)
+"""Jobs of these kinds are read to their end, also after a stop: each gets its outcome. A length
+alone does not tell: a progress bar around a generator has one."""
 
 MAX_BYTES_AHEAD = 64 * 1024**2
 """Largest number of bytes of documents, given as ``bytes``, that are read ahead. Without a limit a
