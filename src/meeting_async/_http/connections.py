@@ -84,7 +84,7 @@ class Connections:
     def close(self) -> None:
         """Close all connections; requests that are being sent end with an error."""
         is_loop_gone = is_gone(self.loop)
-        for sending in self._sending:
+        for sending in [*self._sending]:
             sending.close(is_loop_gone=is_loop_gone)
         self._drop_idle(len(self._idle))
 
