@@ -7,10 +7,10 @@ from typing import Any
 
 import anyio
 import pytest
-from meeting_async._delivery.retry import AttemptResult
 
 from meeting_async import Finished, Verdict
 from meeting_async._delivery.call import new_call, running
+from meeting_async._delivery.retry import AttemptResult
 from meeting_async._protocol.replies import ParsedReply
 from meeting_async.errors import DeadlineExceeded
 from support.fakes import EventRecorder, Scripted, client_of

@@ -8,6 +8,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+
 from meeting_async._delivery.retry import (
     Done,
     Outage,
@@ -17,7 +18,6 @@ from meeting_async._delivery.retry import (
     Stop,
     Wait,
 )
-
 from meeting_async._delivery.room_wait import RoomWait
 from meeting_async._models import Verdict
 from meeting_async._policies import LockPolicy, RetryPolicy

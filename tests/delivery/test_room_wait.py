@@ -6,8 +6,8 @@ import random as random_module
 from typing import Any
 
 import pytest
-from meeting_async._delivery.retry import RetryState, Stop, Wait
 
+from meeting_async._delivery.retry import RetryState, Stop, Wait
 from meeting_async._delivery.room_wait import ProbeReliability
 from meeting_async.errors import RoomBusy
 from support.decisions import (

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from meeting_async._delivery.retry import AttemptResult, RetrySafety, RetryState, Stop, Wait
-
 from meeting_async._delivery.room_wait import RoomWait
 from meeting_async._models import Verdict
 from meeting_async._policies import LockPolicy, RetryPolicy
