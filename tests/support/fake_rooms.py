@@ -215,6 +215,7 @@ class FakeRooms:
             return attrs.evolve(act.result, sent=sent)
         if isinstance(act.result, TransportError):
             act.result.sent = sent
+        assert act.result is not None
         raise act.result
 
     def _visit(self, request: Request) -> Visit:
