@@ -173,63 +173,45 @@ def test_power_fails_amid_a_checkpoint(
 
 # --- files that cannot grow ----------------------------------------------------------------------
 
-AT_A_CHECKPOINT = [0, 3 * PAGE, -PAGE, PAGE, 2 * PAGE, 4 * PAGE, 5 * PAGE]
-"""By how much the main file of an old journal may grow: less than the next checkpoint needs."""
+ROOM = {
+    "old": [0, 3 * PAGE, -PAGE, PAGE, 2 * PAGE, 4 * PAGE, 5 * PAGE],
+    "new": [2 * PAGE, 14 * PAGE, 0, 1, 512, *range(PAGE, 20 * PAGE, PAGE)],
+}
+"""By how much the main file of a journal may grow: less than its next checkpoint needs, or than a
+new one needs. By day the first two."""
 
 
-@pytest.mark.parametrize("room", some_at_night(AT_A_CHECKPOINT, by_day=2))
-def test_a_process_is_killed_amid_a_checkpoint(
-    worker: LimitedWorker, old: Path, tmp_path: Path, room: int
-) -> None:
-    """A real one, by the operating system, when the main file has grown so far."""
-    journal = copied(old, tmp_path / "copy")
-    limit = old.stat().st_size + room
-    told = worker.run_batch(journal, range(OLD, ALL), limit=limit, is_deadly=True)
-    assert told.status < 0
-    assert len(told.outcomes) == ALL - OLD
-    anyio.run(check_resumed, journal, ALL, told.complete)
-
-
-@pytest.mark.parametrize("room", some_at_night(AT_A_CHECKPOINT, by_day=2))
-def test_a_disk_is_full_at_a_checkpoint(
-    worker: LimitedWorker, old: Path, tmp_path: Path, room: int
-) -> None:
-    """While it is full, no run calls the journal damaged; once it is free, every entry is there."""
-    journal = copied(old, tmp_path / "copy")
-    limit = old.stat().st_size + room
-    told = worker.run_batch(journal, range(OLD, ALL), limit=limit, rounds=2)
-    assert told.status == 0
-    assert not [error for error in told.errors if "malformed" in error]
-    assert all(error.startswith("JournalError: ") for error in told.errors)
-    anyio.run(check_resumed, journal, ALL, told.complete)
-
-
+@pytest.mark.parametrize("is_deadly", [True, False], ids=["killed", "full"])
 @pytest.mark.parametrize(
-    "limit",
-    some_at_night([512, 3 * PAGE, 14 * PAGE, 0, 1, *range(PAGE, 20 * PAGE, PAGE)], by_day=3),
+    ("kind", "room"),
+    [
+        pytest.param(kind, room, marks=() if number < 2 else nightly)
+        for kind, rooms in ROOM.items()
+        for number, room in enumerate(dict.fromkeys(rooms))
+    ],
 )
-def test_a_process_is_killed_while_it_makes_a_journal(
-    worker: LimitedWorker, tmp_path: Path, limit: int
+def test_files_that_cannot_grow(
+    worker: LimitedWorker, old: Path, tmp_path: Path, kind: str, room: int, is_deadly: bool
 ) -> None:
-    """When a file has grown so far; nothing was recorded or little, and the next run goes on."""
-    journal = tmp_path / "term.db"
-    told = worker.run_batch(journal, range(4), limit=limit, is_deadly=True)
-    assert told.status < 0
-    anyio.run(check_resumed, journal, 4, told.complete)
+    """The process is killed, or each run says so, and never *damaged*. Then all entries are there.
 
-
-@pytest.mark.parametrize("limit", some_at_night([2 * PAGE, 14 * PAGE, 0, 4 * PAGE], by_day=2))
-def test_a_disk_is_full_while_a_journal_is_made(
-    worker: LimitedWorker, tmp_path: Path, limit: int
-) -> None:
-    """Each run says so, and nothing is sent unrecorded; once it is free, the batch is run."""
-    journal = tmp_path / "term.db"
-    told = worker.run_batch(journal, range(4), limit=limit, rounds=2)
-    assert told.status == 0
-    assert len(told.errors) == 2
+    The next run goes on; nothing was sent unrecorded.
+    """
+    if kind == "old":
+        journal, jobs, limit = copied(old, tmp_path / "copy"), range(OLD, ALL), old.stat().st_size
+    else:
+        journal, jobs, limit = tmp_path / "term.db", range(4), 0
+    rounds = 1 if is_deadly else 2
+    told = worker.run_batch(journal, jobs, limit=limit + room, is_deadly=is_deadly, rounds=rounds)
     assert not [error for error in told.errors if "malformed" in error]
     assert all(error.startswith("JournalError: ") for error in told.errors)
-    anyio.run(check_resumed, journal, 4, told.complete)
+    if is_deadly:
+        assert told.status < 0
+        assert len(told.outcomes) == len(jobs) or kind == "new"
+    else:
+        assert told.status == 0
+        assert len(told.errors) == 2 or kind == "old" or room > 14 * PAGE
+    anyio.run(check_resumed, journal, jobs.stop, told.complete)
 
 
 @pytest.mark.parametrize("limit", [0, 14 * PAGE, None, pytest.param(PAGE, marks=nightly)])
