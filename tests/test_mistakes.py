@@ -25,7 +25,7 @@ from meeting_async import (
 )
 from meeting_async.signers import HmacSigner
 from meeting_async.testing import run_in_virtual_time
-from meeting_async.transports import HttpTransport
+from meeting_async.transports import HttpTransport, HttpxTransport
 from support.fake_rooms import FakeRooms
 
 URL = "https://meet.example.com"

@@ -96,7 +96,9 @@ class Exchange:
         record, faults = self.record, self.state.faults
         room_id = headers.get(b"room-id", b"").decode(errors="backslashreplace")
         record.room_id = room_id or None
-        fault = faults.take(record.path, is_body_read=False)
+        length = headers.get(b"content-length", b"")
+        size = int(length) if length.isdigit() else 0
+        fault = faults.take(record.path, is_body_read=False, length=size)
         if fault and not fault.in_body:
             await self._send(fault, Reply(200).closing())
             return

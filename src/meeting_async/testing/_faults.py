@@ -78,7 +78,7 @@ class Fault:
     ``make_reply(path)`` replaces the server's own reply. ``send`` sends the reply, ``delay``
     seconds late.
 
-    With ``in_body`` the fault applies once ``after`` bytes of the body have arrived, or all of a
+    With ``in_body`` the fault applies once ``after`` bytes of the body have arrived, and not to a
     shorter one: the connection is cut, or nothing more is read for ``delay`` seconds.
     """
 
@@ -113,11 +113,16 @@ class Faults:
         with self._guard:
             self._queue.append(fault)
 
-    def take(self, path: str, *, is_body_read: bool) -> Fault | None:
-        """Return the next fault for a request to ``path``, if it applies now."""
+    def take(self, path: str, *, is_body_read: bool, length: int = 0) -> Fault | None:
+        """Return the next fault for a request to ``path``, if it applies now.
+
+        ``length``: bytes of its body, as announced.
+        """
         with self._guard:
             for index, fault in enumerate(self._queue):
                 called = method_path(path)
+                if fault.in_body and not is_body_read and length < fault.after:
+                    continue
                 if fault.path == called or (fault.path is None and called != ROOM_CHECK):
                     if (fault.when != "before_body") is not is_body_read:
                         return None
@@ -224,8 +229,9 @@ class Script:
     def cut_next_upload(self, *, after: int = 0, times: int = 1) -> None:
         """Reset the connection once ``after`` bytes of an upload's body have arrived.
 
-        On a socket the kernel buffers some megabytes, so a smaller document may have been sent
-        completely by then.
+        A shorter form, such as one that asks whether the room is free, is not affected. On a socket
+        the kernel buffers some megabytes, so a smaller document may have been sent completely by
+        then.
         """
         self._add(UPLOAD, times, "before_body", in_body="cut", after=after)
 
@@ -234,7 +240,7 @@ class Script:
     ) -> None:
         """Stop reading for ``seconds`` once ``after`` bytes of an upload's body have arrived.
 
-        The kernel still buffers some megabytes.
+        A shorter form is not affected. The kernel still buffers some megabytes.
         """
         self._add(UPLOAD, times, "before_body", in_body="stall", after=after, delay=seconds)
 
