@@ -224,9 +224,7 @@ class Batch:
                     registration = await register(state.journal, job)
                     queued = attrs.evolve(queued, registration=registration)
         except BaseException:  # it was read, and is accounted for
-            self._skip(
-                [queued], state.stop_error or errors.BatchStopped("before it was sent")
-            )
+            self._skip([queued], state.stop_error or errors.BatchStopped("before it was sent"))
             raise
         if state.stop_error is not None:
             self._skip([queued], state.stop_error)

@@ -11,7 +11,9 @@ from collections.abc import (
     Iterable,
     MappingView,
     Sequence,
-    Set,
+)
+from collections.abc import (
+    Set as AbstractSet,
 )
 from typing import Self
 from weakref import WeakSet
@@ -26,7 +28,7 @@ from meeting_async._documents.source import BytesSource
 
 Jobs = Iterable[UploadJob] | AsyncIterable[UploadJob]
 
-LISTS = (Sequence, Set, MappingView)
+LISTS = (Sequence, AbstractSet, MappingView)
 """Jobs of these kinds are read to their end, also after a stop: each gets its outcome. A length
 alone does not tell: a progress bar around a generator has one."""
 
