@@ -25,7 +25,7 @@ from meeting_async import (
 )
 from meeting_async.signers import HmacSigner
 from meeting_async.testing import run_in_virtual_time
-from meeting_async.transports import HttpTransport
+from meeting_async.transports import HttpTransport, HttpxTransport
 from support.fake_rooms import FakeRooms
 
 URL = "https://meet.example.com"
@@ -198,6 +198,10 @@ CONFIGURATION: dict[str, tuple[Mistake, tuple[str, ...]]] = {
     "no connections": (
         lambda: HttpTransport(max_connections=0),
         ("max_connections", "0", "give a number such as 100"),
+    ),
+    "no client": (
+        lambda: HttpxTransport(None),  # type: ignore[arg-type]
+        ("client", "NoneType", "HttpTransport(), the default"),
     ),
     "option misspelt": (
         lambda: client().with_options(delivry="at_least_once"),  # type: ignore[call-arg]
