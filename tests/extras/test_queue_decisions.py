@@ -7,6 +7,7 @@ import json
 import pytest
 
 from meeting_async import errors
+from meeting_async._delivery.history import Step
 from meeting_async._models import Attempt, Verdict
 from meeting_async.procrastinate._brake import DocumentNotFound, Later, Seen, decide, seen_in
 from meeting_async.procrastinate._run import last_error
@@ -101,9 +102,12 @@ def test_what_went_wrong_last() -> None:
     """After an unknown outcome what came later counts, and not what made it unknown."""
     unknown = errors.UploadOutcomeUnknown("silence", 5, 5, 1.0)
     unknown.__cause__ = LOST
-    earlier = attempt(Verdict.UNKNOWN)
-    assert last_error(unknown, [earlier]) is unknown
-    assert last_error(unknown, [earlier, attempt(Verdict.NEVER_SENT)]) is LOST
+    earlier = Step(kind="document", began=0.0, ended=1.0, verdict=Verdict.UNKNOWN)
+    pause = Step(kind="pause", began=1.0, ended=2.0)
+    assert last_error(unknown, [earlier, pause]) is unknown
+    for later in (Verdict.NEVER_SENT, Verdict.REFUSED):
+        asked = Step(kind="check", began=2.0, ended=3.0, verdict=later)
+        assert last_error(unknown, [earlier, pause, asked]) is LOST
     assert last_error(LOST, [earlier]) is LOST
 
 

@@ -462,6 +462,7 @@ def test_what_was_not_complete_runs_again(
             (tmp_path / name_of(number)).write_bytes(content)
         cut, complete = (site.server.rooms[room_of(number)] for number in range(2))
         complete.processing_seconds = 1.0
+        site.server.stall_next_upload(seconds=0)  # the empty form
         site.server.stall_next_upload(after=100_000)
         site.defer(range(1))
         worker = site.start_worker()

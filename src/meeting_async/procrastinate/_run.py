@@ -21,7 +21,7 @@ from meeting_async._batch.failures import is_stray
 from meeting_async._batch.jobs import UploadOutcome
 from meeting_async._batch.journal import State
 from meeting_async._delivery.decide import Reason
-from meeting_async._delivery.history import loaded, stored
+from meeting_async._delivery.history import Step, loaded, stored
 from meeting_async._delivery.upload import UploadHooks
 from meeting_async._documents.document import Document
 from meeting_async._documents.prepared import Prepared
@@ -138,7 +138,7 @@ class QueuedRun(UploadHooks):
 
     def _failed(self, error: Exception) -> UploadOutcome:
         history = self.upload.history
-        self.error = last_error(error, history.attempts)
+        self.error = last_error(error, history.steps)
         resends = self.upload.options.delivery == "at_least_once"
         if isinstance(error, UploadPutBack):
             self._put_back = error
@@ -233,9 +233,10 @@ class QueuedRun(UploadHooks):
         return await _until_recorded(release, CLAIM_SECONDS)
 
 
-def last_error(error: Exception, attempts: Sequence[Attempt]) -> Exception:
-    """Return what went wrong last, after an attempt of unknown outcome, too."""
-    is_known = bool(attempts) and attempts[-1].verdict is not Verdict.UNKNOWN
+def last_error(error: Exception, steps: Sequence[Step]) -> Exception:
+    """Return what went wrong last, also a question after a document of unknown outcome."""
+    verdicts = [step.verdict for step in steps if step.verdict is not None]
+    is_known = bool(verdicts) and verdicts[-1] is not Verdict.UNKNOWN
     if isinstance(error, UploadOutcomeUnknown) and isinstance(error.__cause__, Exception):
         return error.__cause__ if is_known else error
     return error
