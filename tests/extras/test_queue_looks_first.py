@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import anyio
@@ -37,29 +38,62 @@ def server() -> Iterator[MeetingServer]:
         yield server
 
 
-async def worked(postgres: PostgresServer, server: MeetingServer, folder: Path) -> QueueReport:
-    """Defer three documents of eight bytes for each room, and work until all have an outcome."""
-    document = folder / "deck.pdf"
-    document.write_bytes(b"%PDF-1.7")
+@asynccontextmanager
+async def queue(
+    postgres: PostgresServer, url: str
+) -> AsyncIterator[tuple[procrastinate.App, WhiteboardUploads]]:
+    """Open a new queue for a server."""
     app = procrastinate.App(
         connector=procrastinate.PsycopgConnector(conninfo=postgres.new_database())
     )
     async with (
         app.open_async(),
-        MeetingClient(server.url, api_key="devkey", api_secret="devsecret") as client,
+        MeetingClient(url, api_key="devkey", api_secret="devsecret") as client,
     ):
         uploads = WhiteboardUploads(app, client=client)
         await app.schema_manager.apply_schema_async()
         await uploads.apply_schema()
-        jobs = [UploadJob(f"room{n % ROOMS}", document, key=str(n)) for n in range(ROOMS * EACH)]
-        await uploads.defer_many(jobs, batch="term")
-        with anyio.fail_after(40):
-            while (report := await uploads.report("term")).queued:
-                await app.run_worker_async(
-                    queues=[uploads.queue], wait=False, concurrency=4, install_signal_handlers=False
-                )
-                await anyio.sleep(0.05)
+        yield app, uploads
+
+
+async def work(
+    app: procrastinate.App, uploads: WhiteboardUploads, folder: Path, batch: str = "term"
+) -> QueueReport:
+    """Defer three documents of eight bytes for each room, and work until all have an outcome."""
+    document = folder / f"{batch}.pdf"
+    document.write_bytes(b"%PDF-1.7")
+    jobs = [UploadJob(f"room{n % ROOMS}", document, key=str(n)) for n in range(ROOMS * EACH)]
+    await uploads.defer_many(jobs, batch=batch)
+    with anyio.fail_after(40):
+        while (report := await uploads.report(batch)).queued:
+            await app.run_worker_async(
+                queues=[uploads.queue], wait=False, concurrency=4, install_signal_handlers=False
+            )
+            await anyio.sleep(0.05)
     return report
+
+
+async def worked(postgres: PostgresServer, server: MeetingServer, folder: Path) -> QueueReport:
+    """Do so in a queue of its own."""
+    async with queue(postgres, server.url) as (app, uploads):
+        return await work(app, uploads, folder)
+
+
+async def test_restarts_that_nobody_sees(postgres: PostgresServer, tmp_path: Path) -> None:
+    """While a worker idles, again and again: no document lands in another class's room."""
+    server = MeetingServer(mixes_up_rooms=True)
+    for number in range(ROOMS):
+        server.add_room(f"room{number}")
+    async with AsyncExitStack() as stack:
+        port, made = 0, None
+        for batch in ("first", "second", "third"):
+            async with server.run(port=port) as url:
+                port = int(url.rpartition(":")[2])
+                app, uploads = made = made or await stack.enter_async_context(queue(postgres, url))
+                assert (await work(app, uploads, tmp_path, batch)).accepted == ROOMS * EACH
+            for number in range(ROOMS):
+                received = [file.name for file in server.rooms[f"room{number}"].received]
+                assert received.count(f"{batch}.pdf") == EACH
 
 
 def methods(server: MeetingServer, room: str) -> list[str]:
