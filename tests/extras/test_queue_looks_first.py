@@ -85,12 +85,13 @@ async def test_restarts_that_nobody_sees(postgres: PostgresServer, tmp_path: Pat
     for number in range(ROOMS):
         server.add_room(f"room{number}")
     async with AsyncExitStack() as stack:
-        port, made = 0, None
+        port = 0
+        made: tuple[procrastinate.App, WhiteboardUploads] | None = None
         for batch in ("first", "second", "third"):
             async with server.run(port=port) as url:
                 port = int(url.rpartition(":")[2])
-                app, uploads = made = made or await stack.enter_async_context(queue(postgres, url))
-                assert (await work(app, uploads, tmp_path, batch)).accepted == ROOMS * EACH
+                made = made or await stack.enter_async_context(queue(postgres, url))
+                assert (await work(*made, tmp_path, batch)).accepted == ROOMS * EACH
             for number in range(ROOMS):
                 received = [file.name for file in server.rooms[f"room{number}"].received]
                 assert received.count(f"{batch}.pdf") == EACH
