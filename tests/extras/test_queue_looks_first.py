@@ -90,7 +90,8 @@ async def test_restarts_that_nobody_sees(postgres: PostgresServer, tmp_path: Pat
         for batch in ("first", "second", "third"):
             async with server.run(port=port) as url:
                 port = int(url.rpartition(":")[2])
-                made = made or await stack.enter_async_context(queue(postgres, url))
+                if made is None:
+                    made = await stack.enter_async_context(queue(postgres, url))
                 assert (await work(*made, tmp_path, batch)).accepted == ROOMS * EACH
             for number in range(ROOMS):
                 received = [file.name for file in server.rooms[f"room{number}"].received]
