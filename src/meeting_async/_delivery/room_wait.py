@@ -28,12 +28,12 @@ is sent. A smaller document costs hardly more than the question."""
 PROBE_INTERVAL = 2.0
 """Longest time in seconds between two questions, before jitter; users hardly notice it."""
 
-LOST_RACE_FACTOR = 3.5
+LOST_RACE_FACTOR = 3.0
 """Time between two questions after a lost race, as a multiple of the time that the document takes
 to send. A race is lost if a document gets 409 right after the answer *free*: then other uploads
 wait, too. While one of them sends, the room still answers *free*, and all that ask would send."""
 
-MAX_LOST_RACE_FACTOR = 8.0
+MAX_LOST_RACE_FACTOR = 6.5
 """The same after more lost races. Both values come from the simulation in ``benchmarks/``."""
 
 LOST_RACE_SECONDS = 0.35
