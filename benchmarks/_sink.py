@@ -115,7 +115,7 @@ def _serve(listener: socket.socket, context: ssl.SSLContext | None) -> None:
 
 
 def _receive(connection: Connection) -> int | None:
-    """Receive and answer one request; return the bytes of its document, ``None`` for a call.
+    """Receive and answer one request; return the bytes of its document, ``None`` for a question.
 
     Raises:
         ValueError: A header is missing, the form is not framed as declared, or something follows.
@@ -137,7 +137,7 @@ def _receive(connection: Connection) -> int | None:
         raise ValueError(f"the form ends in {end[-80:]!r}")
     if not connection.is_over():
         raise ValueError("something follows the form")
-    return length - (len(part) + 4) - len(closing)
+    return None if b'name="document' not in part else length - (len(part) + 4) - len(closing)
 
 
 def _searched(pattern: bytes, headers: bytes) -> bytes:

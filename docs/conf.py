@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import ssl
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import meeting_async
 from meeting_async import _client
 from meeting_async._batch.flow import Jobs
 from meeting_async._batch.options import OnUnknown
+from meeting_async._http import origins
 from meeting_async.journals import Journal
 
 project = "meeting-async"
@@ -35,8 +37,9 @@ autodoc_typehints_format = "short"
 maximum_signature_line_length = 88
 # Of extras, which need not be installed.
 autodoc_mock_imports = ["opentelemetry", "procrastinate", "redis"]
-# The client imports these for type checkers only, and autodoc needs them to read its signatures.
+# Imported for type checkers only, and autodoc needs them to read signatures.
 vars(_client).update(Batch=meeting_async.Batch, Jobs=Jobs, Journal=Journal, OnUnknown=OnUnknown)
+vars(origins).update(ssl=ssl)
 
 PRIVATE = r"meeting_async\.(\w+\.)*_.*"
 # A reference to a name of ours that is not there fails the build.
