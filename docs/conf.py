@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import ssl
 import tomllib
@@ -14,7 +15,7 @@ import meeting_async
 from meeting_async import _client
 from meeting_async._batch.flow import Jobs
 from meeting_async._batch.options import OnUnknown
-from meeting_async._http import origins
+from meeting_async._http import transport
 from meeting_async.journals import Journal
 
 project = "meeting-async"
@@ -39,7 +40,7 @@ maximum_signature_line_length = 88
 autodoc_mock_imports = ["opentelemetry", "procrastinate", "redis"]
 # Imported for type checkers only, and autodoc needs them to read signatures.
 vars(_client).update(Batch=meeting_async.Batch, Jobs=Jobs, Journal=Journal, OnUnknown=OnUnknown)
-vars(origins).update(ssl=ssl)
+vars(transport).update(Verify=ssl.SSLContext | str | os.PathLike[str] | bool)
 
 PRIVATE = r"meeting_async\.(\w+\.)*_.*"
 # A reference to a name of ours that is not there fails the build.
