@@ -26,10 +26,6 @@ Verify: TypeAlias = "ssl.SSLContext | str | os.PathLike[str] | bool"
 Certificate = str | tuple[str, str] | tuple[str, str, str]
 
 
-MAX_ADDRESSES = 100
-"""URLs whose origin is remembered: a client has a few methods, but may check many links."""
-
-
 _PORTS = {"http": 80, "https": 443}
 
 _AUTHORITIES = "SSL_CERT_FILE"
@@ -78,11 +74,6 @@ class Origins:
         self._proxy = None if proxy is None else _parsed_proxy(proxy)
         self._context: ssl.SSLContext | None = None
         self._known: dict[tuple[str, str, int | None], Origin] = {}
-        self._located: dict[str, tuple[Origin, bytes]] = {}
-
-    def located(self, address: str) -> tuple[Origin, bytes] | None:
-        """Return what :meth:`locate` has returned for a URL, if it is remembered."""
-        return self._located.get(address)
 
     async def locate(self, address: str, lock: anyio.Lock) -> tuple[Origin, bytes]:
         """Return the origin of a URL, always the same object, and the target of a request to it.
@@ -93,13 +84,6 @@ class Origins:
             ConnectFailed, ValueError: It is not a URL of http or https.
 
         """
-        if address not in self._located:
-            if len(self._located) >= MAX_ADDRESSES:
-                self._located.clear()
-            self._located[address] = await self._locate(address, lock)
-        return self._located[address]
-
-    async def _locate(self, address: str, lock: anyio.Lock) -> tuple[Origin, bytes]:
         if not address.isascii():
             address = await in_thread(partial(_in_ascii, address))
         url = urlsplit(address)
@@ -121,7 +105,9 @@ class Origins:
             (b"Host", (shown if port is None else name).encode("ascii")),
             (b"User-Agent", _user_agent()),
         )
-        context = self._ssl_context() if scheme == "https" else None
+        if scheme == "https" and self._context is None:
+            self._context = self._make_context()
+        context = self._context if scheme == "https" else None
         return Origin(address, name, headers, context, self._proxy_to(scheme, host, name))
 
     def _proxy_to(self, scheme: str, host: str, name: str) -> Proxy | None:
@@ -136,11 +122,6 @@ class Origins:
             return None
         field = f"{kind.upper()}_PROXY"
         return _parsed_proxy(address if "://" in address else f"http://{address}", field)
-
-    def _ssl_context(self) -> ssl.SSLContext:
-        if self._context is None:
-            self._context = self._make_context()
-        return self._context
 
     def _make_context(self) -> ssl.SSLContext:
         import ssl  # noqa: PLC0415 - as above

@@ -49,7 +49,9 @@ class Stream:
         """Whether a request was begun that is not sent to its end. The sender sets it back."""
         self._socket, self._tls = sock, tls
         self.now = clock_of(loop)
-        self._waiter = _waiter_for(sock, loop.native_token)
+        self._waiter: _AsyncioWaiter | _AnyioWaiter = _AnyioWaiter(sock)
+        if isinstance(loop.native_token, asyncio.AbstractEventLoop):
+            self._waiter = _AsyncioWaiter(sock, loop.native_token)
         self._encrypted = 0
         """Bytes since :meth:`begin` of which OpenSSL made records."""
         self._records = memoryview(b"")
@@ -218,12 +220,6 @@ class _AsyncioWaiter:
             _set(self._ready)
             self._ready = None
             self._stop(self._number)
-
-
-def _waiter_for(sock: socket.socket, loop: object) -> _AsyncioWaiter | _AnyioWaiter:
-    if isinstance(loop, asyncio.AbstractEventLoop):
-        return _AsyncioWaiter(sock, loop)
-    return _AnyioWaiter(sock)
 
 
 def _set(ready: asyncio.Future[None]) -> None:
