@@ -80,9 +80,7 @@ class Connection:
             self._http.start_next_cycle()
         self._is_whole = False
         exchange = _Exchange(self._http, self.stream, request, sharing)
-        await exchange.send_request(target, self.origin)
-        await exchange.receive_reply()
-        reply = exchange.reply(self.origin.name)
+        reply = await exchange.run(target, self.origin)
         self._is_whole = not reply.is_cut
         return reply
 
@@ -119,25 +117,22 @@ class _Exchange:
     def _is_too_long(self) -> bool:
         return len(self._content) > self._request.max_reply_bytes
 
-    async def send_request(self, target: bytes, origin: Origin) -> None:
-        """Send the request, as far as it is worth sending; what the body raises is raised."""
+    async def run(self, target: bytes, origin: Origin) -> Reply:
+        """Send the request, as far as it is worth sending, and return the reply, if it counts.
+
+        What the body raises is raised.
+        """
         if await self._done(self._send_head(target, origin)) and await self._send_body():
             await self._done(self._send_end())
-
-    async def receive_reply(self) -> None:
-        """Receive the reply, if there may be one."""
         try:
             if self._failure is None:
                 await self._receive_reply()
         except (OSError, h11.ProtocolError) as error:
             self._failure = error
-
-    def reply(self, host: str) -> Reply:
-        """Return the reply, if it counts; else raise why there is none."""
         response, sent = self._response, max(0, self._stream.sent - self._head_bytes)
         if response is None or (self._failure and not self._counts_without_content(response)):
             raise translated(  # in no local variable, as its frames may show headers
-                self._failure or ConnectionLost(NO_ANSWER), host, connecting=False, sent=sent
+                self._failure or ConnectionLost(NO_ANSWER), origin.name, connecting=False, sent=sent
             )
         return Reply(
             response.status_code,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+from typing import TypeVar
+
 import anyio
 import anyio.lowlevel
 
@@ -13,6 +16,8 @@ from meeting_async._http.origins import Origin, Origins
 from meeting_async._http.stream import Stream
 from meeting_async._http.tcp import open_socket
 from meeting_async._models import Reply, Request
+
+T = TypeVar("T")
 
 IDLE_CONNECTIONS = 20
 """Idle connections that are kept, to all origins together; httpx's own default."""
@@ -69,31 +74,36 @@ class Connections:
 
     async def _connected(self, request: Request) -> tuple[Connection, bytes]:
         """Return a connection to the server of a request, and the request's target."""
-        self._check_open()
-        name, through, seconds = "", "", request.connect_timeout
+        name, seconds = "", request.connect_timeout
+        try:
+            located = self._origins.located(request.url)
+            if located is None:
+                step = self._origins.locate(request.url, self._locating)
+                located = await self._in_time(step, seconds)
+            origin, target = located
+            name = origin.name
+            self._check_open()
+            self._drop_idle(IDLE_CONNECTIONS)
+            if _may_reuse(request) and (idle := self._take_idle(origin)):
+                return idle, target
+            self._drop_idle(self._places.value)  # those are connections, too
+            through = f" through the proxy {origin.proxy.label}" if origin.proxy else ""
+            sock, tls = await self._in_time(open_socket(origin), seconds, through)
+            return Connection(origin, Stream(sock, tls, self.loop)), target
+        except Exception as error:  # noqa: BLE001 - what is not in the table is raised as it is
+            failure = translated(error, name, connecting=True, sent=0)
+        raise failure  # outside, as some errors quote headers and must not be its context
+
+    async def _in_time(self, step: Awaitable[T], seconds: float, through: str = "") -> T:
+        """Await a step of connecting; it ends when the time is up, or when this is closed."""
         connecting = anyio.move_on_after(seconds)
         self._connecting.add(connecting)
         try:
             with connecting:
-                origin, target = await self._origins.locate(request.url, self._locating)
-                name = origin.name
-                through = f" through the proxy {origin.proxy.label}" if origin.proxy else ""
-                return await self._connection(origin, request), target
-        except Exception as error:  # noqa: BLE001 - what is not in the table is raised as it is
-            failure = translated(error, name, connecting=True, sent=0)
-        else:
-            reason = f"no connection in time{through} ({seconds:g} s)"
-            failure = translated(errors.ConnectFailed(reason), name, connecting=True, sent=0)
+                return await step
         finally:
             self._connecting.discard(connecting)
-        raise failure  # outside, as some errors quote headers and must not be its context
-
-    async def _connection(self, origin: Origin, request: Request) -> Connection:
-        self._drop_idle(IDLE_CONNECTIONS)
-        if _may_reuse(request) and (connection := self._take_idle(origin)):
-            return connection
-        self._drop_idle(self._places.value)  # those are connections, too
-        return Connection(origin, Stream(*await open_socket(origin), self.loop))
+        raise errors.ConnectFailed(f"no connection in time{through} ({seconds:g} s)")
 
     async def _use(self, connection: Connection, target: bytes, request: Request) -> Reply:
         self._busy.add(connection)

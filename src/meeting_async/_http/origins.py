@@ -26,6 +26,9 @@ Verify: TypeAlias = "ssl.SSLContext | str | os.PathLike[str] | bool"
 Certificate = str | tuple[str, str] | tuple[str, str, str]
 
 
+MAX_ADDRESSES = 100
+"""URLs whose origin is remembered: a client has a few methods, but may check many links."""
+
 _PORTS = {"http": 80, "https": 443}
 
 _AUTHORITIES = "SSL_CERT_FILE"
@@ -74,6 +77,11 @@ class Origins:
         self._proxy = None if proxy is None else _parsed_proxy(proxy)
         self._context: ssl.SSLContext | None = None
         self._known: dict[tuple[str, str, int | None], Origin] = {}
+        self._located: dict[str, tuple[Origin, bytes]] = {}
+
+    def located(self, address: str) -> tuple[Origin, bytes] | None:
+        """Return what :meth:`locate` has returned for a URL, if it is remembered."""
+        return self._located.get(address)
 
     async def locate(self, address: str, lock: anyio.Lock) -> tuple[Origin, bytes]:
         """Return the origin of a URL, always the same object, and the target of a request to it.
@@ -84,16 +92,18 @@ class Origins:
             ConnectFailed, ValueError: It is not a URL of http or https.
 
         """
-        if not address.isascii():
-            address = await in_thread(partial(_in_ascii, address))
-        url = urlsplit(address)
+        ascii_ = address if address.isascii() else await in_thread(partial(_in_ascii, address))
+        url = urlsplit(ascii_)
         key = url.scheme, url.hostname or "", url.port
         if key not in self._known:
             async with lock:
                 if key not in self._known:
                     self._known[key] = await in_thread(partial(self._make, *key))
         target = (url.path or "/") + (f"?{url.query}" if url.query else "")
-        return self._known[key], target.encode("ascii")
+        if len(self._located) >= MAX_ADDRESSES:
+            self._located.clear()
+        self._located[address] = found = self._known[key], target.encode("ascii")
+        return found
 
     def _make(self, scheme: str, host: str, port: int | None) -> Origin:
         if scheme not in _PORTS or not host:

@@ -7,6 +7,7 @@ import socket
 import struct
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import anyio
 from anyio.lowlevel import EventLoopToken
@@ -49,9 +50,9 @@ class Stream:
         """Whether a request was begun that is not sent to its end. The sender sets it back."""
         self._socket, self._tls = sock, tls
         self.now = clock_of(loop)
-        self._waiter: _AsyncioWaiter | _AnyioWaiter = _AnyioWaiter(sock)
-        if isinstance(loop.native_token, asyncio.AbstractEventLoop):
-            self._waiter = _AsyncioWaiter(sock, loop.native_token)
+        native: Any = loop.native_token
+        is_asyncio = isinstance(native, asyncio.AbstractEventLoop)
+        self._waiter = _AsyncioWaiter(sock, native) if is_asyncio else _AnyioWaiter(sock)
         self._encrypted = 0
         """Bytes since :meth:`begin` of which OpenSSL made records."""
         self._records = memoryview(b"")
