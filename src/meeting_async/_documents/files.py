@@ -38,6 +38,7 @@ from meeting_async._text import short_repr
 from meeting_async._threads import in_thread
 from meeting_async.errors import (
     DocumentChanged,
+    DocumentEmpty,
     DocumentUnreadable,
     MeetingError,
     ResourceExhausted,
@@ -215,6 +216,11 @@ class FileSource(abc.ABC):
             head = opened.read_all(start, min(size, HEAD_BYTES))
             if not fingerprint[0] and opened.read(1, 0):  # in /proc, for example
                 raise OSError("it has content, but no size: copy it to a file on disk")
+            if not size and start:
+                error = DocumentEmpty(label)
+                at = f"The file stands at byte {start:,}, its end"
+                error.add_note(f"{at}: seek(0) to upload all of it.")
+                raise error
             return Snapshot(size, head, fingerprint, start)
 
 

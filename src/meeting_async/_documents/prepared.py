@@ -16,7 +16,6 @@ from meeting_async._documents.files import (
     Content,
     PathSource,
     Reader,
-    Snapshot,
     file_version,
 )
 from meeting_async._protocol.multipart import MultipartFraming, document_form, link_form
@@ -44,7 +43,9 @@ async def prepare(
     source = source_of(document) or BytesSource((document.link or "").encode("ascii"))
     async with source.prepare(document.filename, max_size) as content:
         if document.link is None:
-            _check(document.filename, content.snapshot, max_size, allow_images=allow_images)
+            check_size(document.filename, content.snapshot.size, max_size)
+            if not allow_images:
+                check_type(document.filename, content.snapshot.head)
         yield Prepared(document, content)
 
 
@@ -224,17 +225,6 @@ _IMAGE_SUFFIXES = frozenset(
 )
 
 _DOCUMENT_MAGIC = (b"%PDF-", b"PK\x03\x04", b"\xd0\xcf\x11\xe0", b"{\\rtf")
-
-
-def _check(name: str, snapshot: Snapshot, limit: int | None, *, allow_images: bool) -> None:
-    if snapshot.size == 0 and snapshot.start:
-        error = DocumentEmpty(name)
-        at = f"The file stands at byte {snapshot.start:,}, its end"
-        error.add_note(f"{at}: seek(0) to upload all of it.")
-        raise error
-    check_size(name, snapshot.size, limit)
-    if not allow_images:
-        check_type(name, snapshot.head)
 
 
 def check_size(document: str, size: int, limit: int | None) -> None:

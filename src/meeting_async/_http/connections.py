@@ -58,7 +58,7 @@ class Connections:
             is_unsent = isinstance(error, errors.ConnectFailed)
             kind = errors.ConnectFailed if is_unsent else errors.ConnectionLost
             closed = kind(CLOSED, error.host)
-            closed.sent = error.sent or 0
+            closed.sent = 0 if is_unsent else error.sent
         finally:
             self.in_use -= 1
         raise closed
