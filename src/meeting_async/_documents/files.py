@@ -454,11 +454,6 @@ holds a lock holds its file, too, so the ``id`` cannot become that of another ob
 _locks_guard = threading.Lock()
 
 
-def _lock_of(source: FileObjectSource) -> threading.Lock:
-    with _locks_guard:
-        return _locks.setdefault(id(source.file), threading.Lock())
-
-
 @attrs.frozen(eq=False)
 class FileObjectSource(FileSource, OpenedFile):
     """An open file with synchronous methods: the rest of it, from its current position."""
@@ -466,9 +461,12 @@ class FileObjectSource(FileSource, OpenedFile):
     file: BinaryIO
     owner: object
     """The object that holds the file; some close it when they are collected."""
-    _lock: threading.Lock = attrs.field(
-        init=False, default=attrs.Factory(_lock_of, takes_self=True)
-    )
+    _lock: threading.Lock = attrs.field(init=False)
+
+    @_lock.default
+    def _shared_lock(self) -> threading.Lock:
+        with _locks_guard:
+            return _locks.setdefault(id(self.file), threading.Lock())
 
     def open(self) -> OpenedFile:
         """Return itself, as there is nothing to open."""

@@ -171,21 +171,15 @@ class _AnyioWaiter:
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
-        self._is_waiting = False
 
     async def wait(self, seconds: float, *, to_write: bool) -> None:
         """Return when the socket is ready, when the time is up, or after :meth:`wake`."""
-        self._is_waiting = True
-        try:
-            with anyio.move_on_after(seconds), suppress(anyio.ClosedResourceError):
-                await (anyio.wait_writable if to_write else anyio.wait_readable)(self._socket)
-        finally:
-            self._is_waiting = False
+        with anyio.move_on_after(seconds), suppress(anyio.ClosedResourceError):
+            await (anyio.wait_writable if to_write else anyio.wait_readable)(self._socket)
 
     def wake(self) -> None:
         """End the wait; call it before the socket is closed."""
-        if self._is_waiting:
-            anyio.notify_closing(self._socket)
+        anyio.notify_closing(self._socket)
 
 
 class _AsyncioWaiter:
