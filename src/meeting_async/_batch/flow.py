@@ -24,7 +24,7 @@ import attrs
 
 from meeting_async._batch.jobs import UploadJob, UploadOutcome
 from meeting_async._documents.document import Document, source_of
-from meeting_async._documents.source import BytesSource
+from meeting_async._documents.files import BytesSource
 
 Jobs = Iterable[UploadJob] | AsyncIterable[UploadJob]
 

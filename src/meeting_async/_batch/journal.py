@@ -25,9 +25,8 @@ import attrs
 
 from meeting_async._batch.jobs import UploadJob
 from meeting_async._documents.document import Document, as_document, source_of
-from meeting_async._documents.files import PathSource, file_version
+from meeting_async._documents.files import BytesSource, PathSource, file_version
 from meeting_async._documents.prepared import Prepared
-from meeting_async._documents.source import BytesSource
 from meeting_async._log import logger
 from meeting_async._protocol.requests import room_id_bytes
 from meeting_async._text import short_repr

@@ -2,6 +2,6 @@
 
 A :class:`~meeting_async._documents.document.Document` is prepared once per upload (``prepared``),
 and each attempt makes a form of it. ``detect`` finds out what a caller passed. A new kind of
-document is a ``Source`` (``source``), as in ``files`` and ``streams``, with a constructor on
+document is a ``Source``, as in ``files`` and ``streams``, with a constructor on
 ``Document``.
 """

@@ -12,12 +12,19 @@ import os
 import re
 from collections.abc import AsyncIterable, Awaitable
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 import anyio
 import attrs
 
-from meeting_async._documents.files import FileObjectSource, OpenFileSource, PathSource
-from meeting_async._documents.source import Buffer, BytesSource, Source
+from meeting_async._documents.files import (
+    Buffer,
+    BytesSource,
+    FileObjectSource,
+    OpenFileSource,
+    PathSource,
+    Source,
+)
 from meeting_async._documents.streams import StreamSource
 from meeting_async._text import link_label, short_repr
 from meeting_async.errors import InvalidInput
@@ -218,3 +225,38 @@ def _content_type(value: Any) -> str | None:
     kind = getattr(value, "content_type", None)
     is_usable = isinstance(kind, str) and re.fullmatch(r"[\w.+-]+/[\w.+-]+", kind, re.ASCII)
     return kind if is_usable and kind != "application/octet-stream" else None
+
+
+# --- links ---------------------------------------------------------------------------------------
+
+MAX_LINK_BYTES = 8192
+"""Longest link: common HTTP servers refuse request lines above 8 KiB (RFC 9110 section 4.1)."""
+
+
+def check_link(link: str) -> None:
+    """Refuse a link that no server can download, without a request.
+
+    It must be a direct, public download link (``docs/interface.md``, Upload).
+    """
+    problem = _link_problem(link)
+    if problem:
+        label = short_repr(link_label(link))
+        raise InvalidInput("document_link", label, problem, "give a public http(s) URL")
+
+
+def _link_problem(link: str) -> str | None:
+    if not link.isascii() or re.search(r"[\x00-\x20\x7f]", link):
+        return "contains blanks, control or non-ASCII characters, which a URL must percent-encode"
+    if len(link) > MAX_LINK_BYTES:
+        return f"is longer than {MAX_LINK_BYTES:,} bytes"
+    try:
+        parts = urlsplit(link)
+        host = parts.hostname
+        _ = parts.port  # raises ValueError for a port that is not a number
+    except ValueError:
+        return "is not a URL"
+    if parts.scheme not in {"http", "https"} or not host:
+        return "is not an http(s) URL with a host"
+    if "@" in parts.netloc:
+        return "contains a user name or password, which the server would not use"
+    return None

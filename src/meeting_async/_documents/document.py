@@ -8,19 +8,18 @@ from typing import Self
 
 import attrs
 
-from meeting_async._documents.checks import check_link
 from meeting_async._documents.detect import (
     Detected,
     HasStream,
     Readable,
+    check_link,
     detect,
     detect_file,
     detect_stream,
     is_file,
     path_text,
 )
-from meeting_async._documents.files import PathSource
-from meeting_async._documents.source import Buffer, BytesSource, Source
+from meeting_async._documents.files import Buffer, BytesSource, PathSource, Source
 from meeting_async._documents.streams import StreamSource
 from meeting_async._protocol.multipart import file_name, media_type
 from meeting_async._text import link_label, short_repr

@@ -1,8 +1,9 @@
-"""Files that can be read at any offset: by path, opened by the caller, and other file objects.
+"""Where the bytes of a document come from: memory, and files that can be read at any offset.
 
-A snapshot is taken once. The file is opened for each attempt, and compared with the snapshot before
-and after it is read. A file of up to 256 KiB is opened, read, checked and closed in one call of a
-thread, because such a call costs more than all of that.
+A source is prepared once per upload: a snapshot is taken, and a stream is spooled until the upload
+ends. Each attempt opens the content again, so that no file is open while the upload waits, and
+compares it with the snapshot before and after it is read. A file of up to 256 KiB is opened, read,
+checked and closed in one call of a thread, because such a call costs more than all of that.
 
 A regular file is read through its own descriptor, which does not move the caller's position. It is
 closed with its last reference: when the attempt ends, or when an abandoned thread returns. Any
@@ -13,39 +14,153 @@ each read. So every attempt begins at the same position, and the caller's file i
 from __future__ import annotations
 
 import abc
+import errno
 import io
 import os
 import stat
 import threading
 import weakref
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    ExitStack,
+    asynccontextmanager,
+    closing,
+    contextmanager,
+    nullcontext,
+)
 from functools import partial
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 import attrs
 
-from meeting_async._documents.checks import HEAD_BYTES
-from meeting_async._documents.source import (
-    BytesReader,
-    Content,
-    Reader,
-    Snapshot,
-    as_view,
-    unreadable,
-)
+from meeting_async._text import short_repr
 from meeting_async._threads import in_thread
-from meeting_async.errors import DocumentChanged, MeetingError
+from meeting_async.errors import (
+    DocumentChanged,
+    DocumentEmpty,
+    DocumentUnreadable,
+    MeetingError,
+    ResourceExhausted,
+)
+
+HEAD_BYTES = 32
+"""First bytes of a document that are enough to detect an image."""
 
 WHOLE_BYTES = 256 * 1024
 """Largest file that is read in one call of a thread."""
 
+Buffer = bytes | bytearray | memoryview
+
+
+@attrs.frozen
+class Snapshot:
+    """State of a document when its upload begins."""
+
+    size: int
+    """Bytes."""
+    head: bytes = attrs.field(default=b"", repr=False)
+    """The first bytes (at most 32), to tell images from documents."""
+    fingerprint: tuple[int, ...] = ()
+    """What must not change until the document is sent; empty if it cannot change.
+
+    For a path: size, device, inode, modification time and change time (nanoseconds).
+    """
+    start: int = 0
+    """Offset in bytes at which the document begins in its file."""
+
+
+class Reader(abc.ABC):
+    """A document that is open for one attempt, read once from its beginning to its end."""
+
+    @abc.abstractmethod
+    async def read(self, limit: int, /) -> bytes:
+        """Return the next bytes (a stream: also more than ``limit``); ``b""`` only at the end."""
+
+    async def finish(self) -> None:  # noqa: B027 - bytes do not change
+        """Raise :class:`DocumentChanged` if the document does not match its snapshot."""
+
+    def close(self) -> None:  # noqa: B027 - only a file is open
+        """Release what is open."""
+
+
+class Content(abc.ABC):
+    """The bytes of a document during one upload."""
+
+    snapshot: Snapshot
+    is_consumed: bool = False
+    """Whether the bytes were read and cannot be read again."""
+
+    @abc.abstractmethod
+    async def open(self) -> Reader:
+        """Open the content for one attempt."""
+
+
+class Source(Protocol):
+    """Where the bytes of a document come from."""
+
+    def prepare(self, name: str, max_size: int | None) -> AbstractAsyncContextManager[Content]:
+        """Prepare the content for one upload.
+
+        ``name`` is for errors. At most ``max_size`` bytes of a stream are read.
+        """
+        ...
+
+
+@attrs.frozen
+class BytesSource(Content):
+    """A document in memory, which is always ready."""
+
+    data: bytes = attrs.field(repr=lambda data: f"{len(data)} bytes")
+    snapshot: Snapshot = attrs.field(init=False, repr=False, eq=False)
+
+    @snapshot.default
+    def _snapshot(self) -> Snapshot:
+        return Snapshot(len(self.data), self.data[:HEAD_BYTES])
+
+    def prepare(self, name: str, max_size: int | None) -> AbstractAsyncContextManager[Content]:
+        """Return it as it is."""
+        return nullcontext(self)
+
+    async def open(self) -> Reader:
+        """Read from the start."""
+        return BytesReader(self.data)
+
+
+class BytesReader(Reader):
+    """Reads bytes in memory."""
+
+    def __init__(self, data: bytes) -> None:
+        self._file = io.BytesIO(data)
+
+    async def read(self, limit: int, /) -> bytes:
+        """Return the next bytes."""
+        return self._file.read(limit)
+
+
+def unreadable(name: str, error: BaseException) -> MeetingError:
+    """Return the error of a document that cannot be read."""
+    if isinstance(error, OSError) and error.errno in {errno.EMFILE, errno.ENFILE}:
+        return ResourceExhausted(f"{name!r} cannot be opened: {error.strerror}")
+    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return DocumentUnreadable(name, reason[:500])
+
+
+def as_view(data: object) -> memoryview:
+    """Return a view of the single bytes of a buffer, as a ``read`` should return."""
+    if data is None:
+        raise TypeError("it returned None instead of bytes: it must wait for its bytes")
+    if not isinstance(data, Buffer):
+        raise TypeError(f"it returned {short_repr(data, 40)} instead of bytes")
+    view = memoryview(data)
+    return view.cast("B") if view.c_contiguous else memoryview(bytes(view))
+
+
+# --- files ---------------------------------------------------------------------------------------
+
 
 class OpenedFile(abc.ABC):
     """A file that is open for one attempt. All but ``read_nowait`` and ``close`` run in threads."""
-
-    start = 0
-    """Offset at which the document begins."""
 
     @abc.abstractmethod
     def fingerprints(self) -> Iterator[tuple[int, ...]]:
@@ -75,31 +190,38 @@ class OpenedFile(abc.ABC):
 
 
 class FileSource(abc.ABC):
-    """A file that can be opened again for each attempt."""
+    """A file that can be opened again for each attempt. All methods but one run in threads."""
+
+    label: str = ""
+    """What errors call the file, if that tells more than its name."""
 
     @abc.abstractmethod
     def open(self) -> OpenedFile:
-        """Open the file, in a thread."""
+        """Open the file."""
 
-    def label(self, name: str) -> str:
-        """Return what errors call the file."""
-        return name
+    def start(self) -> int:
+        """Return the offset at which the document begins."""
+        return 0
 
     @asynccontextmanager
     async def prepare(self, name: str, max_size: int | None) -> AsyncGenerator[Content, None]:
         """Take the snapshot; the file is closed after that."""
-        label = self.label(name)
-        yield _FileContent(self, label, await in_thread(partial(_snapshot, self, label)))
+        label = self.label or name
+        yield _FileContent(self, label, await in_thread(partial(self._snapshot, label)))
 
-
-def _snapshot(source: FileSource, label: str) -> Snapshot:
-    with _errors_of(label), closing(source.open()) as opened:
-        fingerprint = next(opened.fingerprints())
-        size = max(0, fingerprint[0] - opened.start)
-        head = opened.read_all(opened.start, min(size, HEAD_BYTES))
-        if not fingerprint[0] and opened.read(1, 0):  # in /proc, for example
-            raise OSError("it has content, but no size: copy it to a file on disk")
-        return Snapshot(size, head, fingerprint, opened.start)
+    def _snapshot(self, label: str) -> Snapshot:
+        with _errors_of(label), closing(self.open()) as opened:
+            fingerprint, start = next(opened.fingerprints()), self.start()
+            size = max(0, fingerprint[0] - start)
+            head = opened.read_all(start, min(size, HEAD_BYTES))
+            if not fingerprint[0] and opened.read(1, 0):  # in /proc, for example
+                raise OSError("it has content, but no size: copy it to a file on disk")
+            if not size and start:
+                error = DocumentEmpty(label)
+                at = f"The file stands at byte {start:,}, its end"
+                error.add_note(f"{at}: seek(0) to upload all of it.")
+                raise error
+            return Snapshot(size, head, fingerprint, start)
 
 
 @attrs.define(eq=False)
@@ -139,19 +261,15 @@ def _difference(snapshot: Snapshot, found: tuple[int, ...]) -> str:
     return f"it has {size:,} bytes instead of {snapshot.size:,}"
 
 
-@attrs.define(eq=False)
 class _FileReader(Reader):
     """Reads a large file: directly if that cannot block, otherwise in threads.
 
     It does not read ahead, because the operating system does.
     """
 
-    _content: _FileContent
-    _opened: OpenedFile
-    _offset: int = attrs.field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self._offset = self._content.snapshot.start
+    def __init__(self, content: _FileContent, opened: OpenedFile) -> None:
+        self._content, self._opened = content, opened
+        self._offset = content.snapshot.start
 
     async def read(self, limit: int, /) -> bytes:
         data = self._opened.read_nowait(limit, self._offset)
@@ -198,16 +316,11 @@ class PathSource(FileSource):
     """A file on disk."""
 
     path: str
-    name: str | None = None
-    """Name in errors, instead of the path."""
-
-    def label(self, name: str) -> str:
-        """Return the path, which tells more than a name."""
-        return self.name or self.path
+    label: str = attrs.Factory(lambda self: self.path, takes_self=True)
 
     def open(self) -> OpenedFile:
         """Open the file."""
-        return _RegularFile(_open_regular(self.path), path=self.path)
+        return _RegularFile(_open_regular(self.path), self.path)
 
 
 @attrs.frozen(eq=False)
@@ -226,7 +339,11 @@ class OpenFileSource(FileSource):
         """Duplicate the descriptor."""
         if self.file.writable():
             self.file.flush()
-        return _RegularFile(_checked(os.dup(self.file.fileno())), start=self.file.tell())
+        return _RegularFile(_checked(os.dup(self.file.fileno())))
+
+    def start(self) -> int:
+        """Return the position of the caller's file."""
+        return self.file.tell()
 
 
 def file_version(size: int, modified: int) -> str:
@@ -247,8 +364,7 @@ class _Descriptor:
 class _RegularFile(OpenedFile):
     """An open regular file; if it has a path, the path must still lead to it."""
 
-    def __init__(self, number: int, *, start: int = 0, path: str | None = None) -> None:
-        self.start = start
+    def __init__(self, number: int, path: str | None = None) -> None:
         self._path = path
         self._descriptor: _Descriptor | None = _Descriptor(number)
         self._buffer = bytearray()
@@ -338,29 +454,45 @@ holds a lock holds its file, too, so the ``id`` cannot become that of another ob
 _locks_guard = threading.Lock()
 
 
-def _lock_of(source: FileObjectSource) -> threading.Lock:
-    with _locks_guard:
-        return _locks.setdefault(id(source.file), threading.Lock())
-
-
 @attrs.frozen(eq=False)
-class FileObjectSource(FileSource):
+class FileObjectSource(FileSource, OpenedFile):
     """An open file with synchronous methods: the rest of it, from its current position."""
 
     file: BinaryIO
     owner: object
     """The object that holds the file; some close it when they are collected."""
-    _lock: threading.Lock = attrs.field(
-        init=False, default=attrs.Factory(_lock_of, takes_self=True)
-    )
+    _lock: threading.Lock = attrs.field(init=False)
+
+    @_lock.default
+    def _shared_lock(self) -> threading.Lock:
+        with _locks_guard:
+            return _locks.setdefault(id(self.file), threading.Lock())
 
     def open(self) -> OpenedFile:
-        """Find the position; there is nothing to open."""
-        with self.position_kept() as position:
-            return _FileObject(self, position)
+        """Return itself, as there is nothing to open."""
+        return self
+
+    def start(self) -> int:
+        """Return the position of the caller's file."""
+        with self._position_kept() as position:
+            return position
+
+    def fingerprints(self) -> Iterator[tuple[int, ...]]:
+        with self._position_kept():
+            self.file.seek(0, io.SEEK_END)
+            end = self.file.tell()
+        yield (end,)
+
+    def read(self, limit: int, offset: int, /) -> bytes:
+        with self._position_kept():
+            self.file.seek(offset)
+            data = self.file.read(limit)
+        if as_view(data).nbytes > limit:
+            raise ValueError(f"a read of {limit:,} bytes returned {len(data):,} bytes")
+        return bytes(data)
 
     @contextmanager
-    def position_kept(self) -> Iterator[int]:
+    def _position_kept(self) -> Iterator[int]:
         """Use the file exclusively, and restore its position."""
         with self._lock:
             position = self.file.tell()
@@ -368,23 +500,3 @@ class FileObjectSource(FileSource):
                 yield position
             finally:
                 self.file.seek(position)
-
-
-@attrs.frozen(eq=False)
-class _FileObject(OpenedFile):
-    _source: FileObjectSource
-    start: int
-
-    def fingerprints(self) -> Iterator[tuple[int, ...]]:
-        with self._source.position_kept():
-            self._source.file.seek(0, io.SEEK_END)
-            end = self._source.file.tell()
-        yield (end,)
-
-    def read(self, limit: int, offset: int, /) -> bytes:
-        with self._source.position_kept():
-            self._source.file.seek(offset)
-            data = self._source.file.read(limit)
-        if as_view(data).nbytes > limit:
-            raise ValueError(f"a read of {limit:,} bytes returned {len(data):,} bytes")
-        return bytes(data)

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import anyio
-import attrs
 
 from meeting_async._clock import Clock
-from meeting_async._documents.checks import check_size, check_type
 from meeting_async._documents.document import Document, source_of
-from meeting_async._documents.files import PathSource, file_version
-from meeting_async._documents.source import BytesSource, Content, Reader
+from meeting_async._documents.files import (
+    BytesSource,
+    Content,
+    PathSource,
+    Reader,
+    file_version,
+)
 from meeting_async._protocol.multipart import MultipartFraming, document_form, link_form
-from meeting_async.errors import DocumentChanged, DocumentEmpty
+from meeting_async.errors import (
+    DocumentChanged,
+    DocumentEmpty,
+    DocumentTooLarge,
+    DocumentTypeRefused,
+)
 
 
 @asynccontextmanager
@@ -33,33 +42,22 @@ async def prepare(
     """
     source = source_of(document) or BytesSource((document.link or "").encode("ascii"))
     async with source.prepare(document.filename, max_size) as content:
-        prepared = Prepared(document, content)
         if document.link is None:
-            prepared.check(max_size, allow_images=allow_images)
-        yield prepared
+            check_size(document.filename, content.snapshot.size, max_size)
+            if not allow_images:
+                check_type(document.filename, content.snapshot.head)
+        yield Prepared(document, content)
 
 
-@attrs.frozen(eq=False)
 class Prepared:
     """A document with its snapshot, during one upload, that makes its form."""
 
-    _document: Document
-    _content: Content = attrs.field(repr=False)
-
-    @property
-    def name(self) -> str:
-        """What the room shows; for a link the link without its query."""
-        return self._document.filename
-
-    @property
-    def link(self) -> str | None:
-        """The link as it was given; ``None`` for a file."""
-        return self._document.link
-
-    @property
-    def size(self) -> int | None:
+    def __init__(self, document: Document, content: Content) -> None:
+        self.name, self.link = document.filename, document.link
+        """What the room shows (a link without its query), and the link as it was given, if any."""
+        self.size = content.snapshot.size if document.link is None else None
         """Bytes of the document; ``None`` for a link."""
-        return self._content.snapshot.size if self.link is None else None
+        self._document, self._content = document, content
 
     @property
     def is_consumed(self) -> bool:
@@ -73,18 +71,6 @@ class Prepared:
             return self.size, None
         size, _, _, modified, *_ = self._content.snapshot.fingerprint
         return size, file_version(size, modified)
-
-    def check(self, max_size: int | None, *, allow_images: bool) -> None:
-        """Check the limits of size and type."""
-        snapshot = self._content.snapshot
-        if snapshot.size == 0 and snapshot.start:
-            error = DocumentEmpty(self.name)
-            at = f"The file stands at byte {snapshot.start:,}, its end"
-            error.add_note(f"{at}: seek(0) to upload all of it.")
-            raise error
-        check_size(self.name, snapshot.size, max_size)
-        if not allow_images:
-            check_type(self.name, snapshot.head)
 
     def form(
         self,
@@ -118,18 +104,6 @@ QUICK_SECONDS = 0.025
 """A line of 21 Mbit/s takes the smallest chunk in this time, one of 168 Mbit/s the largest."""
 
 
-def next_chunk_size(size: int, seconds: float) -> int:
-    """Return the size of the next chunk, from the time that the last one took.
-
-    Large chunks are faster, but each upload holds one or two of them in memory. On a slow line they
-    are not faster than small ones.
-    """
-    if seconds < QUICK_SECONDS:
-        return min(size * 2, LARGEST_CHUNK)
-    return max(size // 2, SMALLEST_CHUNK) if seconds > 4 * QUICK_SECONDS else size
-
-
-@attrs.define(eq=False, repr=False)
 class MultipartBody:
     """The bytes of a form; implements :class:`meeting_async._models.Body`.
 
@@ -139,32 +113,31 @@ class MultipartBody:
     delivered.
     """
 
-    _framing: MultipartFraming
-    _name: str
-    _open_document: Callable[[], Awaitable[Reader]]
-    _progress: Callable[[int], None] | None = None
-    _before_end: Callable[[], Awaitable[None]] | None = None
-    _now: Clock = anyio.current_time
-    taken: int = attrs.field(default=0, init=False)
-    """Bytes yielded so far."""
-    _reader: Reader | None = attrs.field(default=None, init=False)
-    _has_ended: bool = attrs.field(default=False, init=False)
-    _chunk_size: int = attrs.field(default=SMALLEST_CHUNK, init=False)
-    _yielded_at: float | None = attrs.field(default=None, init=False)
-    """When a chunk of the document was yielded, if the transport is still sending it."""
+    def __init__(
+        self,
+        framing: MultipartFraming,
+        name: str,
+        open_document: Callable[[], Awaitable[Reader]],
+        progress: Callable[[int], None] | None,
+        before_end: Callable[[], Awaitable[None]] | None,
+        now: Clock,
+    ) -> None:
+        self.length = framing.length
+        """Exact number of bytes."""
+        self.content_type = framing.content_type
+        """Value of the request's ``Content-Type``."""
+        self.taken = 0
+        """Bytes yielded so far."""
+        self._framing, self._name, self._open_document = framing, name, open_document
+        self._progress, self._before_end, self._now = progress, before_end, now
+        self._reader: Reader | None = None
+        self._has_ended = False
+        self._chunk_size = SMALLEST_CHUNK
+        self._yielded_at: float | None = None
+        """When a chunk of the document was yielded, if the transport is still sending it."""
 
     def __repr__(self) -> str:
         return f"<MultipartBody, {self.taken} of {self.length} bytes taken>"
-
-    @property
-    def length(self) -> int:
-        """Exact number of bytes."""
-        return self._framing.length
-
-    @property
-    def content_type(self) -> bytes:
-        """Value of the request's ``Content-Type``."""
-        return self._framing.content_type
 
     def document_bytes(self, sent: int) -> int:
         """Bytes of the document among the first ``sent`` of the form; for a link, of the URL."""
@@ -182,7 +155,21 @@ class MultipartBody:
 
     async def __anext__(self) -> bytes:
         """Yield the head, the document in chunks, and the closing boundary as a separate chunk."""
-        chunk = await self._next()
+        read = self.document_bytes(self.taken)
+        self._chunk_taken(read)
+        if self._reader is None:
+            self._reader = await self._open_document()
+            chunk = self._framing.part_headers
+        elif read < self._framing.size:
+            chunk = await self._next_chunk(self._reader, read)
+        elif self._has_ended:
+            raise StopAsyncIteration
+        else:
+            self._has_ended = True
+            await self._reader.finish()
+            if self._before_end is not None:
+                await self._before_end()
+            chunk = self._framing.closing_boundary
         self.taken += len(chunk)
         return chunk
 
@@ -193,28 +180,19 @@ class MultipartBody:
         # What they call may refer to this body: without that circle the document is freed at once.
         self._progress = self._before_end = None
 
-    async def _next(self) -> bytes:
-        if self._reader is None:
-            self._reader = await self._open_document()
-            return self._framing.part_headers
-        read = self.document_bytes(self.taken)
-        self._chunk_taken(read)
-        if read < self._framing.size:
-            return await self._next_chunk(self._reader, read)
-        if self._has_ended:
-            raise StopAsyncIteration
-        self._has_ended = True
-        await self._reader.finish()
-        if self._before_end is not None:
-            await self._before_end()
-        return self._framing.closing_boundary
-
     def _chunk_taken(self, read: int) -> None:
-        """Called when the transport asks for the next chunk."""
+        """Called when the transport asks for the next chunk.
+
+        Large chunks are faster, but each upload holds one or two of them in memory. On a slow line
+        they are not faster than small ones.
+        """
         if self._yielded_at is None:
             return
-        self._chunk_size = next_chunk_size(self._chunk_size, self._now() - self._yielded_at)
-        self._yielded_at = None
+        seconds, self._yielded_at = self._now() - self._yielded_at, None
+        if seconds < QUICK_SECONDS:
+            self._chunk_size = min(self._chunk_size * 2, LARGEST_CHUNK)
+        elif seconds > 4 * QUICK_SECONDS:
+            self._chunk_size = max(self._chunk_size // 2, SMALLEST_CHUNK)
         if self._progress is not None:
             self._progress(read)
 
@@ -226,3 +204,46 @@ class MultipartBody:
             raise DocumentChanged(self._name, f"it {found} {self._framing.size:,} bytes")
         self._yielded_at = self._now()
         return chunk
+
+
+# --- limits --------------------------------------------------------------------------------------
+
+_IMAGE_MAGIC: tuple[tuple[bytes, str], ...] = (
+    (rb"\x89PNG\r\n\x1a\n", "PNG image"),
+    (rb"\xff\xd8\xff", "JPEG image"),
+    (rb"GIF8[79]a", "GIF image"),
+    (rb"RIFF.{4}WEBP", "WebP image"),
+    (rb"BM.{4}\0{4}", "BMP image"),
+    (rb"II\*\0|MM\0\*", "TIFF image"),
+    (rb".{4}ftyp(?:avif|avis|heic|heix|mif1|msf1)", "HEIF image"),
+    (rb"\x00\x00\x01\x00", "icon"),
+)
+_IMAGE = re.compile(b"|".join(b"(%b)" % magic for magic, _ in _IMAGE_MAGIC), re.DOTALL)
+
+_IMAGE_SUFFIXES = frozenset(
+    ["avif", "bmp", "gif", "heic", "ico", "jpeg", "jpg", "png", "svg", "tif", "tiff", "webp"]
+)
+
+_DOCUMENT_MAGIC = (b"%PDF-", b"PK\x03\x04", b"\xd0\xcf\x11\xe0", b"{\\rtf")
+
+
+def check_size(document: str, size: int, limit: int | None) -> None:
+    """Refuse an empty document and one above ``limit`` bytes; a document of ``limit`` fits."""
+    if size == 0:
+        raise DocumentEmpty(document)
+    if limit is not None and size > limit:
+        raise DocumentTooLarge(document, size, limit)
+
+
+def check_type(document: str, head: bytes) -> None:
+    """Refuse images (``docs/interface.md``, Upload), by their first bytes or by their name.
+
+    The name counts only if the bytes are not of a known kind: the server checks the content, so a
+    PDF with the name ``scan.png`` is accepted.
+    """
+    match = _IMAGE.match(head)
+    if match:
+        raise DocumentTypeRefused(document, _IMAGE_MAGIC[(match.lastindex or 1) - 1][1])
+    _, dot, suffix = document.rpartition(".")
+    if dot and suffix.lower() in _IMAGE_SUFFIXES and not head.startswith(_DOCUMENT_MAGIC):
+        raise DocumentTypeRefused(document, f"{suffix.upper()} image by its name")

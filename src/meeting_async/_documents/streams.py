@@ -21,11 +21,11 @@ from typing import Any, TypeVar
 import anyio.lowlevel
 import attrs
 
-from meeting_async._documents.checks import check_size
-from meeting_async._documents.files import PathSource
-from meeting_async._documents.source import (
+from meeting_async._documents.files import (
+    Buffer,
     BytesSource,
     Content,
+    PathSource,
     Reader,
     Snapshot,
     Source,
@@ -81,8 +81,8 @@ class StreamSource:
             raise DocumentUnreadable(name, reason + "or pass a path or bytes")
         pieces = _pieces(name, self.stream, self.size)
         try:
-            if self.size is not None:
-                check_size(name, self.size, max_size)
+            if self.size is not None and max_size is not None and self.size > max_size:
+                raise DocumentTooLarge(name, self.size, max_size)
             if self.size is not None and not self.replayable:
                 yield _Passed(name, pieces, Snapshot(self.size))
                 return
@@ -161,12 +161,14 @@ async def _spooled(
         async for piece in pieces:
             size += len(piece)
             if max_size is not None and size > max_size:
-                raise _too_large(name, size, max_size)
+                error = DocumentTooLarge(name, size, max_size)
+                error.add_note("The stream was not read any further; it may be larger still.")
+                raise error
             memory += piece
             del piece  # the frame lives as long as the upload
-            if file is None and len(memory) > MEMORY_BYTES:
-                file = await _on_disk(name, TemporaryFile)
-            if file is not None and len(memory) > PIECE_BYTES:
+            if len(memory) > (PIECE_BYTES if file else MEMORY_BYTES):
+                if file is None:
+                    file = await _on_disk(name, TemporaryFile)
                 await _on_disk(name, partial(file.append, memory))
                 memory = bytearray()
         if file is None:
@@ -179,12 +181,6 @@ async def _spooled(
         if file is not None:
             with cleanup_scope():
                 await in_thread(file.delete)
-
-
-def _too_large(name: str, size: int, max_size: int) -> DocumentTooLarge:
-    error = DocumentTooLarge(name, size, max_size)
-    error.add_note("The stream was not read any further; it may be larger still.")
-    return error
 
 
 async def _on_disk(name: str, function: Callable[[], T]) -> T:
@@ -240,7 +236,8 @@ async def _pieces(name: str, stream: Any, declared: int | None) -> AsyncGenerato
     items: AsyncIterator[object] | None = None
     count = size = 0
     try:
-        items = _read_items(stream.read) if _has_read(stream) else aiter(stream)
+        read = getattr(stream, "read", None)
+        items = _read_items(read) if callable(read) else aiter(stream)
         async for item in items:
             count += 1
             if count % _CHECKPOINT_ITEMS == 0:
@@ -260,17 +257,11 @@ async def _pieces(name: str, stream: Any, declared: int | None) -> AsyncGenerato
 
 
 def _check_declared(name: str, size: int, declared: int | None, *, has_ended: bool = False) -> None:
-    if declared is None:
-        return
-    if size > declared:
+    if declared is not None and size > declared:
         raise DocumentChanged(name, f"it has more than the declared {declared:,} bytes")
-    if has_ended and size < declared:
-        change = f"it ended after {size:,} of the declared {declared:,} bytes"
-        raise DocumentChanged(name, change)
-
-
-def _has_read(stream: object) -> bool:
-    return callable(getattr(stream, "read", None))
+    if declared is not None and has_ended and size < declared:
+        reason = f"it ended after {size:,} of the declared {declared:,} bytes"
+        raise DocumentChanged(name, reason)
 
 
 async def _read_items(read: Any) -> AsyncGenerator[object, None]:
@@ -280,19 +271,18 @@ async def _read_items(read: Any) -> AsyncGenerator[object, None]:
         data = read(PIECE_BYTES) if is_async else await in_thread(partial(read, PIECE_BYTES))
         if inspect.isawaitable(data):
             data = await data
-        if isinstance(data, bytes | bytearray | memoryview) and not data:
+        if isinstance(data, Buffer) and not data:
             return
         yield data
 
 
-async def _close(name: str, iterator: object) -> None:
+async def _close(name: str, iterator: Any) -> None:
     """Close an async generator or a similar object, but not a file of the caller."""
-    close = getattr(iterator, "aclose", None) if hasattr(iterator, "athrow") else None
-    if close is None:
+    if not hasattr(iterator, "athrow"):
         return
     with cleanup_scope():
         try:
-            await close()
+            await iterator.aclose()
         except Exception as error:  # noqa: BLE001 - somebody's cleanup affects no upload
             extra = {"action": "StreamNotClosed", "document": name}
             logger.warning("closing the stream %r raised %r", name, error, extra=extra)

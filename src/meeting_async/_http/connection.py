@@ -50,23 +50,18 @@ Its status says enough, and servers that have not read everything often reset th
 
 NO_ANSWER = "the peer closed the connection without an answer"
 
+LONG_HEAD = f"the head of the reply is longer than {MAX_HEAD_BYTES:,} bytes"
+
 
 class Connection:
     """One connection to an origin, for one request at a time."""
 
     def __init__(self, origin: Origin, stream: Stream) -> None:
-        self.origin = origin
-        self.stream = stream
+        self.origin, self.stream = origin, stream
         self.idle_since = 0.0
         """On the clock of the event loop."""
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=2 * MAX_HEAD_BYTES)
-        self._exchange: _Exchange | None = None
         self._is_whole = False
-
-    @property
-    def sent(self) -> int:
-        """Bytes of the request's body that may have been sent."""
-        return self._exchange.sent if self._exchange else 0
 
     async def send(self, request: Request, target: bytes, sharing: int) -> Reply:
         """Send a request and return its reply.
@@ -84,14 +79,9 @@ class Connection:
         if self._http.our_state is h11.DONE:
             self._http.start_next_cycle()
         self._is_whole = False
-        self._exchange = exchange = _Exchange(self._http, self.stream, request, sharing)
-        await exchange.send_request(target, self.origin)
-        await exchange.receive_reply()
-        reply = exchange.reply()
-        if reply is None:
-            raise exchange.failure(self.origin.name)
+        exchange = _Exchange(self._http, self.stream, request, sharing)
+        reply = await exchange.run(target, self.origin)
         self._is_whole = not reply.is_cut
-        self._exchange = None  # which would keep what went through it
         return reply
 
     def may_go_on(self) -> bool:
@@ -124,45 +114,34 @@ class _Exchange:
         stream.begin()
 
     @property
-    def sent(self) -> int:
-        """Bytes of the body that may have been sent."""
-        return max(0, self._stream.sent - self._head_bytes)
-
-    @property
     def _is_too_long(self) -> bool:
         return len(self._content) > self._request.max_reply_bytes
 
-    async def send_request(self, target: bytes, origin: Origin) -> None:
-        """Send the request, as far as it is worth sending; what the body raises is raised."""
+    async def run(self, target: bytes, origin: Origin) -> Reply:
+        """Send the request, as far as it is worth sending, and return the reply, if it counts.
+
+        What the body raises is raised.
+        """
         if await self._done(self._send_head(target, origin)) and await self._send_body():
             await self._done(self._send_end())
-
-    async def receive_reply(self) -> None:
-        """Receive the reply, if there may be one."""
         try:
             if self._failure is None:
                 await self._receive_reply()
         except (OSError, h11.ProtocolError) as error:
             self._failure = error
-
-    def reply(self) -> Reply | None:
-        """Return the reply, if it counts."""
-        response = self._response
+        response, sent = self._response, max(0, self._stream.sent - self._head_bytes)
         if response is None or (self._failure and not self._counts_without_content(response)):
-            return None
+            raise translated(  # in no local variable, as its frames may show headers
+                self._failure or ConnectionLost(NO_ANSWER), origin.name, connecting=False, sent=sent
+            )
         return Reply(
             response.status_code,
             tuple(response.headers.raw_items()),
             bytes(self._content[: self._request.max_reply_bytes]),
             early=self._is_early or self._stream.is_midway,
             is_cut=self._is_too_long or not self._is_complete,
-            sent=self.sent,
+            sent=sent,
         )
-
-    def failure(self, host: str) -> Exception:
-        """Return why there is no reply."""
-        failure = self._failure or ConnectionLost(NO_ANSWER)
-        return translated(failure, host, connecting=False, sent=self.sent)
 
     def _counts_without_content(self, response: h11.Response) -> bool:
         is_refusal = response.status_code >= 300 and self._stream.is_midway
@@ -308,7 +287,8 @@ class _Exchange:
                 return True
             event = self._http.next_event()
             if event is h11.NEED_DATA:
-                self._check_head()
+                if self._response is None and self._arrived > MAX_HEAD_BYTES:
+                    raise ConnectionLost(LONG_HEAD)
                 return False
             self._handle(event)
         self._has_events = True
@@ -329,10 +309,6 @@ class _Exchange:
                     raise ConnectionLost(f"more than {MAX_INTERIM_REPLIES} interim replies")
             case _:
                 raise ConnectionLost("the peer does not go on with the exchange")
-
-    def _check_head(self) -> None:
-        if self._response is None and self._arrived > MAX_HEAD_BYTES:
-            raise ConnectionLost(f"the head of the reply is longer than {MAX_HEAD_BYTES:,} bytes")
 
 
 def _no_http(start: bytes) -> ConnectionLost:

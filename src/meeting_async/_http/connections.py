@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+from typing import TypeVar
+
 import anyio
 import anyio.lowlevel
-import attrs
 
 from meeting_async import errors
 from meeting_async._clock import clock_of, is_gone
@@ -15,6 +17,8 @@ from meeting_async._http.stream import Stream
 from meeting_async._http.tcp import open_socket
 from meeting_async._models import Reply, Request
 
+T = TypeVar("T")
+
 IDLE_CONNECTIONS = 20
 """Idle connections that are kept, to all origins together; httpx's own default."""
 
@@ -22,32 +26,7 @@ IDLE_SECONDS = 4.0
 """Seconds after which they are not used again: common servers close theirs after 5 s or later
 (uvicorn). Their age is looked at when one is taken or kept."""
 
-
-@attrs.define(eq=False)
-class _Sending:
-    """A request that is being sent, or waits for a connection."""
-
-    request: Request
-    host: str = ""
-    connecting: anyio.CancelScope | None = None
-    connection: Connection | None = None
-    is_closed: bool = False
-    """Whether the transport was closed meanwhile."""
-
-    def close(self, *, is_loop_gone: bool) -> None:
-        """End it: what it waits for is cancelled, or breaks."""
-        self.is_closed = True
-        if self.connecting is not None and not is_loop_gone:
-            self.connecting.cancel()
-        if self.connection is not None:
-            self.connection.stream.close()
-
-    def closed(self) -> errors.TransportError:
-        """Return how it ends if the transport is closed."""
-        kind = errors.ConnectionLost if self.connection else errors.ConnectFailed
-        error = kind("the transport was closed", self.host)
-        error.sent = self.connection.sent if self.connection else 0
-        return error
+CLOSED = "the transport was closed"
 
 
 class Connections:
@@ -55,84 +34,94 @@ class Connections:
 
     def __init__(self, origins: Origins, max_connections: int) -> None:
         self.loop = anyio.lowlevel.current_token()
+        self.in_use = 0
+        """Requests that are being sent or wait for a connection."""
         self._now = clock_of(self.loop)
         self._origins = origins
         self._places = anyio.Semaphore(max_connections, fast_acquire=True)
         self._locating = anyio.Lock()
-        self._sending: set[_Sending] = set()
+        self._connecting: set[anyio.CancelScope] = set()
+        self._busy: set[Connection] = set()
         self._idle: list[Connection] = []
         """In the order in which they became idle."""
-
-    @property
-    def in_use(self) -> int:
-        """Requests that are being sent or wait for a connection."""
-        return len(self._sending)
+        self._is_closed = False
 
     async def send(self, request: Request) -> Reply:
         """Send a request on a new connection, or on an idle one if it is idempotent."""
-        sending = _Sending(request)
-        self._sending.add(sending)
+        self.in_use += 1
         try:
-            return await self._send(sending)
-        except errors.TransportError:
-            if not sending.is_closed:  # else it broke because it was closed
+            async with self._places:
+                return await self._use(*await self._connected(request), request)
+        except errors.TransportError as error:
+            if not self._is_closed:
                 raise
+            is_unsent = isinstance(error, errors.ConnectFailed)
+            kind = errors.ConnectFailed if is_unsent else errors.ConnectionLost
+            closed = kind(CLOSED, error.host)
+            closed.sent = 0 if is_unsent else error.sent
         finally:
-            self._sending.discard(sending)
-        raise sending.closed()
+            self.in_use -= 1
+        raise closed
 
     def close(self) -> None:
         """Close all connections; requests that are being sent end with an error."""
-        is_loop_gone = is_gone(self.loop)
-        for sending in [*self._sending]:
-            sending.close(is_loop_gone=is_loop_gone)
-        self._drop_idle(len(self._idle))
+        self._is_closed = True
+        for connecting in () if is_gone(self.loop) else self._connecting:
+            connecting.cancel()
+        for connection in [*self._busy, *self._idle]:
+            connection.stream.close()
+        self._idle.clear()
 
-    async def _send(self, sending: _Sending) -> Reply:
-        request = sending.request
+    async def _connected(self, request: Request) -> tuple[Connection, bytes]:
+        """Return a connection to the server of a request, and the request's target."""
+        name, seconds = "", request.connect_timeout
         try:
             located = self._origins.located(request.url)
-            origin, target = located or await self._locate(request.url, request.connect_timeout)
-            sending.host = origin.name
-            async with self._places:
-                sending.connection = await self._connection(origin, sending)
-                return await self._use(sending.connection, sending, target)
-        except Exception as error:
-            if sending.connection is not None:
-                raise
-            failure = translated(error, sending.host, connecting=True, sent=0)
+            if located is None:
+                step = self._origins.locate(request.url, self._locating)
+                located = await self._in_time(step, seconds)
+            origin, target = located
+            name = origin.name
+            self._check_open()
+            self._drop_idle(IDLE_CONNECTIONS)
+            if _may_reuse(request) and (idle := self._take_idle(origin)):
+                return idle, target
+            self._drop_idle(self._places.value)  # those are connections, too
+            through = f" through the proxy {origin.proxy.label}" if origin.proxy else ""
+            sock, tls = await self._in_time(open_socket(origin), seconds, through)
+            return Connection(origin, Stream(sock, tls, self.loop)), target
+        except Exception as error:  # noqa: BLE001 - what is not in the table is raised as it is
+            failure = translated(error, name, connecting=True, sent=0)
         raise failure  # outside, as some errors quote headers and must not be its context
 
-    async def _locate(self, url: str, seconds: float) -> tuple[Origin, bytes]:
-        with anyio.move_on_after(seconds):
-            return await self._origins.locate(url, self._locating)
-        raise errors.ConnectFailed(f"no connection in time ({seconds:g} s)")
-
-    async def _connection(self, origin: Origin, sending: _Sending) -> Connection:
-        if sending.is_closed:
-            raise sending.closed()
-        self._drop_old()
-        if _may_reuse(sending.request) and (connection := self._take_idle(origin)):
-            return connection
-        self._drop_idle(len(self._idle) - self._places.value)  # those are connections, too
-        seconds = sending.request.connect_timeout
-        with anyio.move_on_after(seconds) as sending.connecting:
-            return Connection(origin, Stream(*await open_socket(origin), self.loop))
-        through = f" through the proxy {origin.proxy.label}" if origin.proxy else ""
+    async def _in_time(self, step: Awaitable[T], seconds: float, through: str = "") -> T:
+        """Await a step of connecting; it ends when the time is up, or when this is closed."""
+        connecting = anyio.move_on_after(seconds)
+        self._connecting.add(connecting)
+        try:
+            with connecting:
+                return await step
+        finally:
+            self._connecting.discard(connecting)
         raise errors.ConnectFailed(f"no connection in time{through} ({seconds:g} s)")
 
-    async def _use(self, connection: Connection, sending: _Sending, target: bytes) -> Reply:
+    async def _use(self, connection: Connection, target: bytes, request: Request) -> Reply:
+        self._busy.add(connection)
         try:
-            if sending.is_closed:  # when it was connected
-                raise sending.closed()
-            return await connection.send(sending.request, target, len(self._sending))
+            self._check_open()  # it may have been closed when this one was connected
+            return await connection.send(request, target, self.in_use)
         finally:
-            if _may_reuse(sending.request) and connection.may_go_on():
+            self._busy.discard(connection)
+            if _may_reuse(request) and connection.may_go_on():
                 connection.idle_since = self._now()
                 self._idle.append(connection)
-                self._drop_old()
+                self._drop_idle(IDLE_CONNECTIONS)
             else:
                 connection.stream.close()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise errors.ConnectFailed(CLOSED)
 
     # --- idle connections ------------------------------------------------------------------------
 
@@ -144,15 +133,10 @@ class Connections:
             connection.stream.close()
         return None
 
-    def _drop_old(self) -> None:
+    def _drop_idle(self, most: int) -> None:
+        """Close those that are too old, and the oldest of more than so many."""
         oldest = self._now() - IDLE_SECONDS
-        while self._idle and self._idle[0].idle_since <= oldest:
-            self._drop_idle(1)
-        self._drop_idle(len(self._idle) - IDLE_CONNECTIONS)
-
-    def _drop_idle(self, count: int) -> None:
-        """Close so many, the oldest first."""
-        for _ in range(count):
+        while self._idle and (len(self._idle) > most or self._idle[0].idle_since <= oldest):
             self._idle.pop(0).stream.close()
 
 

@@ -50,48 +50,41 @@ def translated(
     ``connecting``: whether the request still waited for a connection; ``None``: decide by the class
     of the error. ``sent``: bytes of the request's body that may have been sent, if that is known.
     """
-    made = _translated(error, host, connecting)
+    made = error if isinstance(error, errors.MeetingError) else _made(error, connecting)
     if isinstance(made, errors.TransportError):
         made.host = made.host or host
         made.sent = sent
     return made
 
 
-def _translated(error: Exception, host: str, connecting: bool | None) -> Exception:
-    if isinstance(error, errors.MeetingError):
-        return error
+def _meaning(
+    error: Exception, connecting: bool | None
+) -> tuple[type[errors.TransportError], str] | None:
     names = {kind.__name__ for kind in type(error).__mro__}
-    for row, kind, words in _MEANINGS:
-        if names.intersection(row.split()):
-            return _made(error, host, *_in_phase(error, kind, words, connecting))
-    if connecting and isinstance(error, ValueError):  # of a host name, from ssl and socket
-        return _made(error, host, errors.ConnectFailed, "no connection")
-    return error
-
-
-def _in_phase(
-    error: Exception, kind: type[errors.TransportError], words: str, connecting: bool | None
-) -> tuple[type[errors.TransportError], str]:
-    if connecting:
-        return (errors.ResourceExhausted if is_exhaustion(error) else errors.ConnectFailed), (
-            "no connection"
-        )
+    found = next((row for row in _MEANINGS if names.intersection(row[0].split())), None)
+    if connecting and (found or isinstance(error, ValueError)):  # of a host name, from ssl, socket
+        is_exhausted = is_exhaustion(error)
+        return errors.ResourceExhausted if is_exhausted else errors.ConnectFailed, "no connection"
+    if found is None:
+        return None
+    _, kind, words = found
     if connecting is False and kind is errors.ConnectFailed:
-        return errors.ConnectionLost, words
+        kind = errors.ConnectionLost
     return kind, words
 
 
-def _made(
-    error: Exception, host: str, kind: type[errors.TransportError], words: str
-) -> errors.TransportError:
-    name = type(error).__name__
+def _made(error: Exception, connecting: bool | None) -> Exception:
+    meaning, name = _meaning(error, connecting), type(error).__name__
+    if meaning is None:
+        return error
+    kind, words = meaning
     if name == "LocalProtocolError":  # its text and its frames show the header that is wrong
-        return kind(f"{words} ({name})", host)
+        return kind(f"{words} ({name})")
     text = one_line(str(error).strip(), MAX_REASON_CHARACTERS)
     if "ProtocolError" in name:  # it quotes the peer, who may repeat the request
-        return kind(f"{words} ({text.partition(': ')[0]})", host)
+        return kind(f"{words} ({text.partition(': ')[0]})")
     lasting = _lasting(error) if issubclass(kind, errors.ConnectFailed) else ""
-    made = kind(lasting or f"{words} ({text or name})", host)
+    made = kind(lasting or f"{words} ({text or name})")
     made.permanent = bool(lasting)
     made.__cause__ = error
     return made
@@ -158,10 +151,3 @@ def _lasting_reason(error: BaseException) -> str:
     if name == "ProxyError" and text.startswith("4"):  # a status
         return f"the proxy refuses (HTTP {text}): check its URL and what it allows"
     return ""
-
-
-def proxy_failed(label: str, problem: str, fix: str, *, permanent: bool) -> errors.ConnectFailed:
-    """Return the error for a proxy, which has a name and no password."""
-    made = errors.ConnectFailed(f"the proxy {label} {problem}: {fix}")
-    made.permanent = permanent
-    return made

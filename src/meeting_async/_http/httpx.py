@@ -130,13 +130,15 @@ class _Exchange:
 
     async def _receive_reply(self) -> None:
         request = self._request
+        timeouts = dict.fromkeys(("connect", "pool"), request.connect_timeout)
+        timeouts |= {"write": request.stall_timeout, "read": request.reply_timeout}
         self._response = await self._client.send(
             self._client.build_request(
                 request.method,
                 request.url,
                 headers=list(request.headers),
                 content=self.body,
-                extensions={"timeout": _timeouts(request)},
+                extensions={"timeout": timeouts},
             ),
             stream=True,
             follow_redirects=False,
@@ -188,15 +190,6 @@ async def _close(response: Any, *, is_read: bool) -> None:
         task.cancel()  # again, at the next await, when the reply has been taken
 
 
-def _timeouts(request: Request) -> dict[str, float]:
-    return {
-        "connect": request.connect_timeout,
-        "pool": request.connect_timeout,
-        "write": request.stall_timeout,
-        "read": request.reply_timeout,
-    }
-
-
 def _host(url: str) -> str:
     try:
         return host_and_port(url)
@@ -226,37 +219,27 @@ class _RequestBody:
         """Whether the library asked for the first chunk: then it has a connection."""
         self._body, self._on_end = body, on_end
         self._chunks: AsyncIterator[bytes] | None = None
+        self._whole: bytes | None = None
+        """What is still to be yielded of a body that is not produced."""
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        if isinstance(self._body, bytes):
-            self._chunks = _Once(self._body)
-        elif self._chunks is not None:
+        if self._chunks is not None:
             raise _BodyFailed(errors.ConnectionLost(SENT_AGAIN))
+        if isinstance(self._body, bytes):
+            self._whole = self._body or None
         return self
 
     async def __anext__(self) -> bytes:
         self.begun = True
         try:
-            if self._chunks is None:
-                self._chunks = aiter(self._body)  # type: ignore[arg-type]  # it is a Body
-            return await anext(self._chunks)
-        except StopAsyncIteration:
-            self._on_end()
-            raise
+            if isinstance(self._body, bytes):
+                chunk, self._whole = self._whole, None
+            else:
+                self._chunks = self._chunks or aiter(self._body)
+                chunk = await anext(self._chunks, None)
         except Exception as error:
             raise _BodyFailed(error) from error
-
-
-class _Once:
-    """Iterates over one chunk."""
-
-    def __init__(self, chunk: bytes) -> None:
-        self._left = [chunk] if chunk else []
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self
-
-    async def __anext__(self) -> bytes:
-        if not self._left:
+        if chunk is None:
+            self._on_end()
             raise StopAsyncIteration
-        return self._left.pop()
+        return chunk

@@ -29,7 +29,6 @@ Certificate = str | tuple[str, str] | tuple[str, str, str]
 MAX_ADDRESSES = 100
 """URLs whose origin is remembered: a client has a few methods, but may check many links."""
 
-
 _PORTS = {"http": 80, "https": 443}
 
 _AUTHORITIES = "SSL_CERT_FILE"
@@ -93,23 +92,18 @@ class Origins:
             ConnectFailed, ValueError: It is not a URL of http or https.
 
         """
-        if address not in self._located:
-            if len(self._located) >= MAX_ADDRESSES:
-                self._located.clear()
-            self._located[address] = await self._locate(address, lock)
-        return self._located[address]
-
-    async def _locate(self, address: str, lock: anyio.Lock) -> tuple[Origin, bytes]:
-        if not address.isascii():
-            address = await in_thread(partial(_in_ascii, address))
-        url = urlsplit(address)
+        ascii_ = address if address.isascii() else await in_thread(partial(_in_ascii, address))
+        url = urlsplit(ascii_)
         key = url.scheme, url.hostname or "", url.port
         if key not in self._known:
             async with lock:
                 if key not in self._known:
                     self._known[key] = await in_thread(partial(self._make, *key))
         target = (url.path or "/") + (f"?{url.query}" if url.query else "")
-        return self._known[key], target.encode("ascii")
+        if len(self._located) >= MAX_ADDRESSES:
+            self._located.clear()
+        self._located[address] = found = self._known[key], target.encode("ascii")
+        return found
 
     def _make(self, scheme: str, host: str, port: int | None) -> Origin:
         if scheme not in _PORTS or not host:
@@ -121,7 +115,9 @@ class Origins:
             (b"Host", (shown if port is None else name).encode("ascii")),
             (b"User-Agent", _user_agent()),
         )
-        context = self._ssl_context() if scheme == "https" else None
+        if scheme == "https" and self._context is None:
+            self._context = self._make_context()
+        context = self._context if scheme == "https" else None
         return Origin(address, name, headers, context, self._proxy_to(scheme, host, name))
 
     def _proxy_to(self, scheme: str, host: str, name: str) -> Proxy | None:
@@ -136,11 +132,6 @@ class Origins:
             return None
         field = f"{kind.upper()}_PROXY"
         return _parsed_proxy(address if "://" in address else f"http://{address}", field)
-
-    def _ssl_context(self) -> ssl.SSLContext:
-        if self._context is None:
-            self._context = self._make_context()
-        return self._context
 
     def _make_context(self) -> ssl.SSLContext:
         import ssl  # noqa: PLC0415 - as above

@@ -7,6 +7,7 @@ import socket
 import struct
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import anyio
 from anyio.lowlevel import EventLoopToken
@@ -49,7 +50,9 @@ class Stream:
         """Whether a request was begun that is not sent to its end. The sender sets it back."""
         self._socket, self._tls = sock, tls
         self.now = clock_of(loop)
-        self._waiter = _waiter_for(sock, loop.native_token)
+        native: Any = loop.native_token
+        is_asyncio = isinstance(native, asyncio.AbstractEventLoop)
+        self._waiter = _AsyncioWaiter(sock, native) if is_asyncio else _AnyioWaiter(sock)
         self._encrypted = 0
         """Bytes since :meth:`begin` of which OpenSSL made records."""
         self._records = memoryview(b"")
@@ -168,21 +171,15 @@ class _AnyioWaiter:
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
-        self._is_waiting = False
 
     async def wait(self, seconds: float, *, to_write: bool) -> None:
         """Return when the socket is ready, when the time is up, or after :meth:`wake`."""
-        self._is_waiting = True
-        try:
-            with anyio.move_on_after(seconds), suppress(anyio.ClosedResourceError):
-                await (anyio.wait_writable if to_write else anyio.wait_readable)(self._socket)
-        finally:
-            self._is_waiting = False
+        with anyio.move_on_after(seconds), suppress(anyio.ClosedResourceError):
+            await (anyio.wait_writable if to_write else anyio.wait_readable)(self._socket)
 
     def wake(self) -> None:
         """End the wait; call it before the socket is closed."""
-        if self._is_waiting:
-            anyio.notify_closing(self._socket)
+        anyio.notify_closing(self._socket)
 
 
 class _AsyncioWaiter:
@@ -218,12 +215,6 @@ class _AsyncioWaiter:
             _set(self._ready)
             self._ready = None
             self._stop(self._number)
-
-
-def _waiter_for(sock: socket.socket, loop: object) -> _AsyncioWaiter | _AnyioWaiter:
-    if isinstance(loop, asyncio.AbstractEventLoop):
-        return _AsyncioWaiter(sock, loop)
-    return _AnyioWaiter(sock)
 
 
 def _set(ready: asyncio.Future[None]) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import anyio
 import h11
 
-from meeting_async._http.failures import is_exhaustion, proxy_failed
+from meeting_async._http.failures import is_exhaustion
 from meeting_async._http.origins import Origin, Proxy
 from meeting_async._http.tls import Tls
 from meeting_async._threads import in_thread
@@ -76,13 +76,12 @@ async def connect_tcp(host: str, port: int) -> socket.socket:
     failures: list[Exception] = []
     try:
         await _race(addresses, connected, failures)
-    except BaseException:
-        _close_all(connected)
-        raise
-    if not connected:
-        raise next(filter(is_exhaustion, failures), failures[0])
-    _close_all(connected[1:])  # two may succeed at the same time
-    return connected[0]
+        if connected:
+            return connected.pop()
+    finally:
+        for sock in connected:  # two may succeed at the same time
+            sock.close()
+    raise next(filter(is_exhaustion, failures), failures[0])
 
 
 async def look_up(host: str, port: int) -> Sequence[Address]:
@@ -142,11 +141,6 @@ async def _race(
                 await failed.wait()
 
 
-def _close_all(sockets: Sequence[socket.socket]) -> None:
-    for sock in sockets:
-        sock.close()
-
-
 async def _connect(address: Address) -> socket.socket:
     family, kind, protocol, _, where = address
     sock = socket.socket(family, kind, protocol)
@@ -175,8 +169,7 @@ async def _connect_proxy(proxy: Proxy) -> socket.socket:
             raise
         may_heal = isinstance(error, socket.gaierror) and error.errno == socket.EAI_AGAIN
         problem = f"cannot be reached ({error})"
-        made = proxy_failed(proxy.label, problem, "check its address", permanent=not may_heal)
-        raise made from error
+        raise _failed(proxy, problem, "check its address", permanent=not may_heal) from error
 
 
 async def _open_tunnel(sock: socket.socket, origin: Origin, proxy: Proxy) -> None:
@@ -189,24 +182,29 @@ async def _open_tunnel(sock: socket.socket, origin: Origin, proxy: Proxy) -> Non
             await anyio.wait_readable(sock)
             data = sock.recv(4096)
             if not received and not b"HTTP/".startswith(data[:5]):
-                raise _no_proxy(proxy, "did not answer in HTTP")
+                raise _failed(proxy, "did not answer in HTTP")
             http.receive_data(data)
             received += len(data)
         try:
             event = http.next_event()
         except h11.RemoteProtocolError:
             permanent = received > 0  # else it has just closed the connection
-            raise _no_proxy(proxy, "did not answer in HTTP", permanent=permanent) from None
+            raise _failed(proxy, "did not answer in HTTP", permanent=permanent) from None
         if received > MAX_TUNNEL_REPLY_BYTES:
-            raise _no_proxy(proxy, "answered at great length")
+            raise _failed(proxy, "answered at great length")
     if not 200 <= event.status_code < 300:
         raise _proxy_refused(origin, proxy, event.status_code)
     if http.trailing_data[0]:  # must not be taken for what the server says
-        raise _no_proxy(proxy, "spoke before the handshake")
+        raise _failed(proxy, "spoke before the handshake")
 
 
-def _no_proxy(proxy: Proxy, problem: str, *, permanent: bool = True) -> ConnectFailed:
-    return proxy_failed(proxy.label, problem, "is it an HTTP proxy?", permanent=permanent)
+def _failed(
+    proxy: Proxy, problem: str, fix: str = "is it an HTTP proxy?", *, permanent: bool = True
+) -> ConnectFailed:
+    """Return the error for a proxy, which has a name and no password."""
+    made = ConnectFailed(f"the proxy {proxy.label} {problem}: {fix}")
+    made.permanent = permanent
+    return made
 
 
 def _proxy_refused(origin: Origin, proxy: Proxy, status: int) -> ConnectFailed:
@@ -221,7 +219,7 @@ def _proxy_refused(origin: Origin, proxy: Proxy, status: int) -> ConnectFailed:
         fix = "give them in its URL, http://user:password@host:port"
     else:
         problem, fix = f"refuses (HTTP {status})", f"let it connect to {origin.name}"
-    return proxy_failed(proxy.label, problem, fix, permanent=status < 500)
+    return _failed(proxy, problem, fix, permanent=status < 500)
 
 
 def _tunnel_request(origin: Origin) -> h11.Request:

@@ -100,11 +100,9 @@ class HttpTransport:
 
     async def send(self, request: Request, /) -> Reply:
         """Send ``request``; see :class:`Transport`."""
-        self._check_open()
         if self._connections is None:  # h11 and trio, if that is there, take time to load
             # Not only if it is missing in sys.modules: it is there while it is still loading.
             await in_thread(partial(importlib.import_module, _ENGINE))
-            self._check_open()
         return await self._own_connections().send(request)
 
     async def aclose(self) -> None:
@@ -113,17 +111,17 @@ class HttpTransport:
         if self._connections is not None:
             self._connections.close()
 
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise RuntimeError("this transport is closed: make a new one")
-
     def _own_connections(self) -> Connections:
         """Return the connections of the running event loop; drop those of an earlier one."""
+        if self._is_closed:
+            raise RuntimeError("this transport is closed: make a new one")
         known = self._connections
         if known is not None and known.loop == anyio.lowlevel.current_token():
             return known
         if known is not None:
-            _leave_loop(known)
+            if known.in_use and not is_gone(known.loop):
+                raise RuntimeError(_IN_USE)
+            known.close()
         from meeting_async._http.connections import Connections  # noqa: PLC0415 - loaded by now
 
         self._connections = Connections(self._origins, self._max_connections)
@@ -143,14 +141,10 @@ async def origin_of(transport: HttpTransport, url: str) -> Origin:
 
 _ENGINE = "meeting_async._http.connections"
 
-
-def _leave_loop(connections: Connections) -> None:
-    if connections.in_use and not is_gone(connections.loop):
-        raise RuntimeError(
-            "this transport is in use on another event loop: make one for each loop, "
-            "or use them one after the other"
-        )
-    connections.close()
+_IN_USE = (
+    "this transport is in use on another event loop: make one for each loop, or use them one after "
+    "the other"
+)
 
 
 def _check_max_connections(value: object) -> None:

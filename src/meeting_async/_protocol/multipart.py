@@ -26,22 +26,15 @@ _MAX_SUFFIX_BYTES = 20
 class MultipartFraming:
     """A form with one part, without the content of the part."""
 
-    boundary: str
+    content_type: bytes
+    """Value of the request's ``Content-Type``."""
     part_headers: bytes = attrs.field(repr=False)
     size: int
     """Bytes of the part's content."""
     closing_boundary: bytes = attrs.field(repr=False)
     """The closing boundary."""
-
-    @property
-    def content_type(self) -> bytes:
-        """Value of the request's ``Content-Type``."""
-        return b"multipart/form-data; boundary=" + self.boundary.encode("ascii")
-
-    @property
-    def length(self) -> int:
-        """Value of the request's ``Content-Length``."""
-        return len(self.part_headers) + self.size + len(self.closing_boundary)
+    length: int
+    """Value of the request's ``Content-Length``."""
 
 
 def document_form(name: str, content_type: str, size: int, *, boundary: str) -> MultipartFraming:
@@ -68,7 +61,9 @@ def _framing(
     if content_type is not None:
         lines.append(f"Content-Type: {content_type}")
     head = "\r\n".join([*lines, "", ""]).encode("utf-8")
-    return MultipartFraming(boundary, head, size, f"\r\n--{boundary}--\r\n".encode("ascii"))
+    end = f"\r\n--{boundary}--\r\n".encode("ascii")
+    kind = f"multipart/form-data; boundary={boundary}".encode("ascii")
+    return MultipartFraming(kind, head, size, end, len(head) + size + len(end))
 
 
 def file_name(name: object) -> str:

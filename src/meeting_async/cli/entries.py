@@ -17,8 +17,8 @@ from functools import lru_cache, partial
 import attrs
 
 from meeting_async import Document, UploadJob
-from meeting_async._documents.checks import HEAD_BYTES, check_size, check_type
-from meeting_async._documents.source import unreadable
+from meeting_async._documents.files import HEAD_BYTES, unreadable
+from meeting_async._documents.prepared import check_size, check_type
 from meeting_async._protocol.requests import room_id_bytes
 from meeting_async.cli.console import Output
 from meeting_async.cli.words import labelled, message_of
