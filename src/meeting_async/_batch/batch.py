@@ -12,7 +12,6 @@ from typing import NoReturn, Self
 import anyio
 import anyio.abc
 import anyio.lowlevel
-import attrs
 
 from meeting_async import errors
 from meeting_async._batch.flow import LISTS, Flow, Jobs, OutcomeIterator, held_by, read
@@ -29,6 +28,7 @@ from meeting_async._batch.results import (
 )
 from meeting_async._batch.scheduler import Scheduler
 from meeting_async._batch.sqlite_journal import SqliteJournal
+from meeting_async._clock import clock_of
 from meeting_async._delivery.session import Options, Session
 
 
@@ -130,14 +130,16 @@ class Batch:
         """Run while the block runs. The caller's exception is raised unchanged, not in a group."""
         failure: BaseException | None = None
         async with contextlib.AsyncExitStack() as stack:
-            stack.enter_context(self._state.session.in_use(anyio.lowlevel.current_token()))
-            self._state.began = anyio.current_time()
+            loop, state = anyio.lowlevel.current_token(), self._state
+            stack.enter_context(state.session.in_use(loop))
+            state.now = clock_of(loop)
+            state.began = state.now()
             self._context = contextvars.copy_context()
             await self._open_journal(stack)
             try:
                 async with anyio.create_task_group() as self._tasks:
-                    if not self._state.options.preflight:
-                        self._state.verify()
+                    if not state.options.preflight:
+                        state.verify()
                     self._tasks.start_soon(self._read)
                     try:
                         yield
@@ -205,8 +207,7 @@ class Batch:
             if state.stop_error is None and state.journal is not None:
                 # What is no proper job is refused at its turn; foreign objects may raise anything.
                 with contextlib.suppress(Exception):
-                    registered = await register(state.journal, job)
-                    queued = attrs.evolve(queued, registered=registered)
+                    queued.registered = await register(state.journal, job)
         except BaseException:  # it was read, and is accounted for
             self._skip([queued], state.stop_error or errors.BatchStopped("before it was sent"))
             raise
@@ -225,7 +226,8 @@ class Batch:
         job = self._state.job(queued)
         self._running.add(job)
         # Not with the context of the job that released its permit.
-        self._context.run(self._tasks.start_soon, self._run, job, room)
+        context = self._context.copy()
+        job.task = self._tasks.create_task(self._run(job, room), context=context)
 
     async def _run(self, job: BatchJob, room: str) -> None:
         """Run a job, let the room's next one begin, wait for the journal, and count the job."""
@@ -248,10 +250,12 @@ class Batch:
     def _doomed_by(self, error: Exception | None, room: str) -> list[QueuedJob]:
         """Remove the jobs from the queues that would have the same error."""
         state = self._state
+        if error is None:
+            return []
         if ends_room(error):  # the server's own word
             state.verify()
             return self._scheduler.drop(room)
-        if error and ends_batch(error, is_verified=state.is_verified, is_gone=state.is_gone):
+        if ends_batch(error, is_verified=state.is_verified, is_gone=state.is_gone):
             self._report.stopped_by = self._report.stopped_by or error
             return self._stop(error)
         return []
@@ -273,7 +277,7 @@ class Batch:
     def _count(self, outcome: UploadOutcome, queued: QueuedJob) -> None:
         drop_tracebacks(outcome.error)
         self._report._add(outcome)  # noqa: SLF001 - ours
-        self._report.seconds = anyio.current_time() - self._state.began
+        self._report.seconds = self._state.now() - self._state.began
         self._flow.leave(queued.held, outcome)
 
 

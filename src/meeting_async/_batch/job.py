@@ -31,6 +31,7 @@ from meeting_async._batch.results import (
     status_of,
 )
 from meeting_async._batch.scheduler import Scheduler
+from meeting_async._clock import Clock
 from meeting_async._delivery.call import Call, new_call
 from meeting_async._delivery.decide import Reason
 from meeting_async._delivery.history import History, Step
@@ -55,8 +56,9 @@ class RunningJob:
     given: UploadJob
     limits: BatchOptions = attrs.field(factory=BatchOptions)
     index: int = 0
+    now: Clock = anyio.current_time
+    began: float
     batch_began: float = 0.0
-    began: float = attrs.field(factory=anyio.current_time)
     entry: JournalEntry | None = None
     """What an earlier run has left of it."""
     document: str | None = attrs.field(default=None, init=False)
@@ -83,7 +85,7 @@ class RunningJob:
             try:
                 return await self._upload(document, hooks)
             except ABSENT as error:
-                absent_since = anyio.current_time() if absent_since is None else absent_since
+                absent_since = self.now() if absent_since is None else absent_since
                 await self._wait_until_active(hooks, error, absent_since)
 
     async def _is_in_room(self, entry: JournalEntry, document: Document) -> bool:
@@ -152,7 +154,7 @@ class RunningJob:
         timeout, room_id = self.limits.wait_active, self.given.room_id
         if timeout is None:
             raise error
-        call, waited = self._new_call(ACTIVE_ROOM_INFO, began=since), anyio.current_time()
+        call, waited = self._new_call(ACTIVE_ROOM_INFO, began=since), self.now()
         with self.limited(f"waiting for room {room_id!r} to become active"):
             async with hooks.waiting("inactive", None):
                 try:
@@ -162,7 +164,7 @@ class RunningJob:
                 except (errors.TransportError, errors.ReplyError) as failure:
                     if isinstance(failure, errors.RequestRefused):
                         raise
-        pause = Step(kind="pause", began=waited, ended=anyio.current_time())
+        pause = Step(kind="pause", began=waited, ended=self.now())
         self.history.add(pause, call_began=self.began)
 
     # --- how it ended ----------------------------------------------------------------------------
@@ -191,13 +193,7 @@ class RunningJob:
             how_far = "before it was sent"
         return self.failed(self._named(errors.BatchStopped(how_far)))
 
-    def ended(
-        self,
-        status: Status,
-        *,
-        receipt: UploadReceipt | None = None,
-        error: Exception | None = None,
-    ) -> UploadOutcome:
+    def ended(self, status: Status, **result: Any) -> UploadOutcome:
         """Return an outcome with the facts of the job."""
         return UploadOutcome(
             index=self.index,
@@ -205,12 +201,11 @@ class RunningJob:
             document=self.document or label_of(self.given),
             status=status,
             size=self.call.size if self.call else None,
-            receipt=receipt,
-            error=error,
             key=self.given.key,
             started=self.began - self.batch_began,
-            seconds=anyio.current_time() - self.began,
+            seconds=self.now() - self.began,
             attempts=tuple(self.history.attempts),
+            **result,
         )
 
     @property
@@ -227,7 +222,7 @@ class RunningJob:
         """Return what remains true of a document that may have arrived: no failure is certain."""
         if self.history.unknown_since is not None:
             size = self.call.size if self.call else None
-            now, window = anyio.current_time(), self.options.lock.window
+            now, window = self.now(), self.options.lock.window
             doubt = self._named(self.history.unknown(str(error), now, size=size, window=window))
         elif (found := self.doubt) is not None:
             doubt = found
@@ -261,7 +256,7 @@ def is_stray(error: BaseException) -> bool:
 # --- in a batch ----------------------------------------------------------------------------------
 
 
-@attrs.frozen
+@attrs.define(eq=False)
 class QueuedJob:
     """A job that was read."""
 
@@ -281,6 +276,7 @@ class BatchState:
     limits: BatchOptions
     scheduler: Scheduler[QueuedJob]
     journal: BatchJournal | None = attrs.field(default=None, init=False)
+    now: Clock = attrs.field(default=anyio.current_time, init=False)
     began: float = attrs.field(default=0.0, init=False)
     stop_error: Exception | None = attrs.field(default=None, init=False)
     """The error of jobs that are skipped, once no further one begins or waits."""
@@ -293,7 +289,7 @@ class BatchState:
         """Whether no call could reach the server for as long as an upload tries."""
         since = self.session.server.away_since
         max_outage = self.options.retry.max_outage
-        return since is not None and since + max_outage <= anyio.current_time()
+        return since is not None and since + max_outage <= self.now()
 
     def verify(self) -> None:
         """Let the other jobs begin."""
@@ -309,6 +305,8 @@ class BatchState:
             given=queued.given,
             limits=self.limits,
             index=queued.index,
+            now=self.now,
+            began=self.now(),
             batch_began=self.began,
             queued=queued,
             batch=self,
@@ -326,7 +324,7 @@ class BatchJob(RunningJob, UploadHooks):
     """Whether a stop ends it at once."""
     _is_marked: bool = attrs.field(default=False, init=False)
     """Whether the journal says that the document may have arrived."""
-    _scope: anyio.CancelScope = attrs.field(factory=anyio.CancelScope, init=False)
+    task: anyio.TaskHandle[None] | None = attrs.field(default=None, init=False)
 
     async def run(self) -> tuple[UploadOutcome, BaseException | None]:
         """Run the job; return its outcome, and the cancellation or exit that ended it, if any.
@@ -334,8 +332,7 @@ class BatchJob(RunningJob, UploadHooks):
         The caller raises that again.
         """
         try:
-            with self._scope:
-                return self.delivered(await self.deliver(await self._registered(), self)), None
+            return self.delivered(await self.deliver(await self._registered(), self)), None
         except Exception as error:  # noqa: BLE001 - whatever a job does, the others go on
             return self.failed(error), None
         except BaseException as error:  # noqa: BLE001 - returned
@@ -343,7 +340,6 @@ class BatchJob(RunningJob, UploadHooks):
                 stray = RuntimeError("it was cancelled, though nobody cancelled the job")
                 return self.failed(stray), None
             return self.cut_off(), error
-        return self.cut_off(), None  # it was stopped
 
     async def _registered(self) -> Document:
         """Check the job, and wait for its entry in the journal."""
@@ -357,8 +353,8 @@ class BatchJob(RunningJob, UploadHooks):
 
     def stop(self) -> None:
         """End it if it only waits; an upload that runs may end."""
-        if self._only_waits:
-            self._scope.cancel()
+        if self._only_waits and self.task is not None:
+            self.task.cancel()
 
     async def record(self, outcome: UploadOutcome) -> errors.JournalError | None:
         """Record the outcome in the journal, also if cancelled; return the error if that fails."""
@@ -402,7 +398,7 @@ class BatchJob(RunningJob, UploadHooks):
             self.release_permit()
         self._only_waits = True
         if self.batch.stop_error is not None:
-            self._scope.cancel()
+            self.stop()
         if self._is_marked and not self.history.may_have_arrived:
             await self._record("ready")
             self._is_marked = False
