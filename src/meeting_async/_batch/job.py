@@ -48,17 +48,25 @@ E = TypeVar("E", bound=errors.MeetingError)
 
 
 @attrs.define(kw_only=True, eq=False)
-class RunningJob:
-    """A job that is being delivered, and what is known of it."""
+class Common:
+    """What jobs have in common."""
 
     session: Session
     options: Options
-    given: UploadJob
     limits: BatchOptions = attrs.field(factory=BatchOptions)
-    index: int = 0
     now: Clock = anyio.current_time
+    began: float = 0.0
+    """Start of the batch."""
+
+
+@attrs.define(kw_only=True, eq=False)
+class RunningJob:
+    """A job that is being delivered, and what is known of it."""
+
+    common: Common
+    given: UploadJob
+    index: int = 0
     began: float
-    batch_began: float = 0.0
     entry: JournalEntry | None = None
     """What an earlier run has left of it."""
     document: str | None = attrs.field(default=None, init=False)
@@ -85,14 +93,14 @@ class RunningJob:
             try:
                 return await self._upload(document, hooks)
             except ABSENT as error:
-                absent_since = self.now() if absent_since is None else absent_since
+                absent_since = self.common.now() if absent_since is None else absent_since
                 await self._wait_until_active(hooks, error, absent_since)
 
     async def _is_in_room(self, entry: JournalEntry, document: Document) -> bool:
         """Decide by the journal; raise if the document must not be sent."""
         doubt = self.doubt
         if doubt is not None:
-            if self.options.delivery != "at_least_once":
+            if self.common.options.delivery != "at_least_once":
                 raise doubt
             self.history.was_sent = True
         if doubt is not None or entry.state == "accepted":
@@ -106,20 +114,22 @@ class RunningJob:
             self.call,
             self.given.room_id,
             document,
-            max_wait=self.limits.max_wait,
-            timeout=self.limits.timeout,
+            max_wait=self.common.limits.max_wait,
+            timeout=self.common.limits.timeout,
             hooks=hooks,
         )
 
     def _new_call(self, operation: str, options: Options | None = None, **facts: Any) -> Call:
         given = self.given
         facts = {"key": given.key, "index": self.index, **facts}
-        return new_call(self.session, options or self.options, operation, given.room_id, **facts)
+        return new_call(
+            self.common.session, options or self.common.options, operation, given.room_id, **facts
+        )
 
     @contextmanager
     def limited(self, phase: str) -> Generator[None, None, None]:
         """Apply the time limit of the job; ``phase`` is what it does meanwhile."""
-        seconds = self.limits.timeout
+        seconds = self.common.limits.timeout
         if seconds is None:
             yield
             return
@@ -135,11 +145,11 @@ class RunningJob:
 
         Whatever else is wrong, the upload tells.
         """
-        if self.limits.wait_active is None:
+        if self.common.limits.wait_active is None:
             return
         # The job has a permit, so it does not wait to ask again.
-        retry = attrs.evolve(self.options.retry, max_attempts=1)
-        call = self._new_call(ACTIVE_ROOM_INFO, attrs.evolve(self.options, retry=retry))
+        retry = attrs.evolve(self.common.options.retry, max_attempts=1)
+        call = self._new_call(ACTIVE_ROOM_INFO, attrs.evolve(self.common.options, retry=retry))
         with suppress(errors.TransportError, errors.ReplyError):
             try:
                 with self.limited("checking the room"):
@@ -151,10 +161,10 @@ class RunningJob:
         self, hooks: UploadHooks, error: errors.RoomNotFound | errors.RoomNotActive, since: float
     ) -> None:
         """Wait, without a permit, until the room is active; otherwise raise ``error``."""
-        timeout, room_id = self.limits.wait_active, self.given.room_id
+        timeout, room_id = self.common.limits.wait_active, self.given.room_id
         if timeout is None:
             raise error
-        call, waited = self._new_call(ACTIVE_ROOM_INFO, began=since), self.now()
+        call, waited = self._new_call(ACTIVE_ROOM_INFO, began=since), self.common.now()
         with self.limited(f"waiting for room {room_id!r} to become active"):
             async with hooks.waiting("inactive", None):
                 try:
@@ -164,7 +174,7 @@ class RunningJob:
                 except (errors.TransportError, errors.ReplyError) as failure:
                     if isinstance(failure, errors.RequestRefused):
                         raise
-        pause = Step(kind="pause", began=waited, ended=self.now())
+        pause = Step(kind="pause", began=waited, ended=self.common.now())
         self.history.add(pause, call_began=self.began)
 
     # --- how it ended ----------------------------------------------------------------------------
@@ -202,8 +212,8 @@ class RunningJob:
             status=status,
             size=self.call.size if self.call else None,
             key=self.given.key,
-            started=self.began - self.batch_began,
-            seconds=self.now() - self.began,
+            started=self.began - self.common.began,
+            seconds=self.common.now() - self.began,
             attempts=tuple(self.history.attempts),
             **result,
         )
@@ -215,14 +225,14 @@ class RunningJob:
         if entry is None or entry.state in CERTAIN:
             return None
         reason = f"{entry.sent_ago:,.0f} s ago an earlier run sent it and saw no answer"
-        free_in = max(0.0, self.options.lock.window - entry.sent_ago)
+        free_in = max(0.0, self.common.options.lock.window - entry.sent_ago)
         return self._named(errors.UploadOutcomeUnknown(reason, entry.size, entry.size, free_in))
 
     def _doubt_after(self, error: Exception) -> errors.UploadOutcomeUnknown | None:
         """Return what remains true of a document that may have arrived: no failure is certain."""
         if self.history.unknown_since is not None:
             size = self.call.size if self.call else None
-            now, window = self.now(), self.options.lock.window
+            now, window = self.common.now(), self.common.options.lock.window
             doubt = self._named(self.history.unknown(str(error), now, size=size, window=window))
         elif (found := self.doubt) is not None:
             doubt = found
@@ -268,16 +278,11 @@ class QueuedJob:
 
 
 @attrs.define(kw_only=True, eq=False)
-class BatchState:
+class BatchState(Common):
     """State that the jobs of a batch share."""
 
-    session: Session
-    options: Options
-    limits: BatchOptions
     scheduler: Scheduler[QueuedJob]
     journal: BatchJournal | None = attrs.field(default=None, init=False)
-    now: Clock = attrs.field(default=anyio.current_time, init=False)
-    began: float = attrs.field(default=0.0, init=False)
     stop_error: Exception | None = attrs.field(default=None, init=False)
     """The error of jobs that are skipped, once no further one begins or waits."""
     is_verified: bool = attrs.field(default=False, init=False)
@@ -300,16 +305,7 @@ class BatchState:
     def job(self, queued: QueuedJob) -> BatchJob:
         """Return a job that begins, or is skipped."""
         return BatchJob(
-            session=self.session,
-            options=self.options,
-            given=queued.given,
-            limits=self.limits,
-            index=queued.index,
-            now=self.now,
-            began=self.now(),
-            batch_began=self.began,
-            queued=queued,
-            batch=self,
+            common=self, given=queued.given, index=queued.index, began=self.now(), queued=queued
         )
 
 
@@ -317,8 +313,8 @@ class BatchState:
 class BatchJob(RunningJob, UploadHooks):
     """A job of a batch. It begins with a permit. Await :meth:`run`, then :meth:`record`."""
 
+    common: BatchState
     queued: QueuedJob
-    batch: BatchState
     _has_permit: bool = attrs.field(default=True, init=False)
     _only_waits: bool = attrs.field(default=True, init=False)
     """Whether a stop ends it at once."""
@@ -343,7 +339,7 @@ class BatchJob(RunningJob, UploadHooks):
 
     async def _registered(self) -> Document:
         """Check the job, and wait for its entry in the journal."""
-        journal, registered = self.batch.journal, self.queued.registered
+        journal, registered = self.common.journal, self.queued.registered
         document, entry = registered or await register(journal, self.given)
         self.document = document.filename
         if journal is not None and entry is not None:
@@ -369,7 +365,7 @@ class BatchJob(RunningJob, UploadHooks):
 
     async def _record(self, state: State, reason: str | None = None) -> None:
         """Record a state; a document that an earlier run delivered remains so."""
-        journal, entry = self.batch.journal, self.entry
+        journal, entry = self.common.journal, self.entry
         if journal is not None and entry is not None and entry.state != "accepted":
             await journal.record(entry, state, reason)
 
@@ -377,13 +373,13 @@ class BatchJob(RunningJob, UploadHooks):
         """Release the permit, if there is one."""
         if self._has_permit:
             self._has_permit = False
-            self.batch.scheduler.release()
+            self.common.scheduler.release()
 
     # --- around an attempt -----------------------------------------------------------------------
 
     def sending(self) -> None:
         """Let the other jobs of the batch begin. From now on a stop does not end this one."""
-        self.batch.verify()
+        self.common.verify()
         self._only_waits = False
 
     @asynccontextmanager
@@ -393,22 +389,22 @@ class BatchJob(RunningJob, UploadHooks):
         Until the server has answered no other job begins: it would meet the same trouble.
         """
         if reason in {"room", "inactive"}:
-            self.batch.verify()
-        if reason != "retry" or self.batch.is_verified:
+            self.common.verify()
+        if reason != "retry" or self.common.is_verified:
             self.release_permit()
         self._only_waits = True
-        if self.batch.stop_error is not None:
+        if self.common.stop_error is not None:
             self.stop()
         if self._is_marked and not self.history.may_have_arrived:
             await self._record("ready")
             self._is_marked = False
         yield
         if not self._has_permit:
-            await self.batch.scheduler.acquire(self.given.room_id)
+            await self.common.scheduler.acquire(self.given.room_id)
             self._has_permit = True
 
     async def may_arrive(self, document: Prepared) -> None:
         """Record that the document may arrive from now on."""
-        if self.batch.journal is not None and self.entry is not None:
+        if self.common.journal is not None and self.entry is not None:
             self._is_marked = True
-            await self.batch.journal.mark_sending(self.entry, document)
+            await self.common.journal.mark_sending(self.entry, document)

@@ -138,7 +138,7 @@ class QueuedRun(UploadHooks):
     def _failed(self, error: Exception) -> UploadOutcome:
         history = self.upload.history
         self.error = last_error(error, history.steps)
-        resends = self.upload.options.delivery == "at_least_once"
+        resends = self.upload.common.options.delivery == "at_least_once"
         if isinstance(error, UploadPutBack):
             self._put_back = error
         elif self._put_back is None and history.answer is None:  # else the wait counts

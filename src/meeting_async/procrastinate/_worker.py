@@ -22,7 +22,7 @@ from procrastinate.job_context import AbortReason
 from procrastinate.jobs import Job
 from procrastinate.worker import Worker
 
-from meeting_async._batch.job import RunningJob
+from meeting_async._batch.job import Common, RunningJob
 from meeting_async._batch.results import UploadJob
 from meeting_async._delivery.call import new_call
 from meeting_async._delivery.json_call import active_room
@@ -119,8 +119,7 @@ class UploadWorker:
         """Run a claimed upload; what is not over is raised as `UploadPutBack`."""
         table, now = self.table_of(context.app), anyio.current_time()
         upload = RunningJob(
-            session=self.session,
-            options=self.options,
+            common=Common(session=self.session, options=self.options),
             given=UploadJob(row.room_id, row.source, key=row.key),
             began=now - row.started_ago,
             entry=row.entry,
