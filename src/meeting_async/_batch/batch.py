@@ -227,7 +227,7 @@ class Batch:
         self._running.add(job)
         # Not with the context of the job that released its permit.
         context = self._context.copy()
-        job.task = self._tasks.create_task(self._run(job, room), context=context)
+        self._tasks.create_task(self._run(job, room), context=context)
 
     async def _run(self, job: BatchJob, room: str) -> None:
         """Run a job, let the room's next one begin, wait for the journal, and count the job."""

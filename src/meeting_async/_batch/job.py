@@ -320,7 +320,7 @@ class BatchJob(RunningJob, UploadHooks):
     """Whether a stop ends it at once."""
     _is_marked: bool = attrs.field(default=False, init=False)
     """Whether the journal says that the document may have arrived."""
-    task: anyio.TaskHandle[None] | None = attrs.field(default=None, init=False)
+    _scope: anyio.CancelScope = attrs.field(factory=anyio.CancelScope, init=False)
 
     async def run(self) -> tuple[UploadOutcome, BaseException | None]:
         """Run the job; return its outcome, and the cancellation or exit that ended it, if any.
@@ -328,7 +328,8 @@ class BatchJob(RunningJob, UploadHooks):
         The caller raises that again.
         """
         try:
-            return self.delivered(await self.deliver(await self._registered(), self)), None
+            with self._scope:
+                return self.delivered(await self.deliver(await self._registered(), self)), None
         except Exception as error:  # noqa: BLE001 - whatever a job does, the others go on
             return self.failed(error), None
         except BaseException as error:  # noqa: BLE001 - returned
@@ -336,6 +337,7 @@ class BatchJob(RunningJob, UploadHooks):
                 stray = RuntimeError("it was cancelled, though nobody cancelled the job")
                 return self.failed(stray), None
             return self.cut_off(), error
+        return self.cut_off(), None  # it was stopped
 
     async def _registered(self) -> Document:
         """Check the job, and wait for its entry in the journal."""
@@ -349,8 +351,8 @@ class BatchJob(RunningJob, UploadHooks):
 
     def stop(self) -> None:
         """End it if it only waits; an upload that runs may end."""
-        if self._only_waits and self.task is not None:
-            self.task.cancel()
+        if self._only_waits:
+            self._scope.cancel()
 
     async def record(self, outcome: UploadOutcome) -> errors.JournalError | None:
         """Record the outcome in the journal, also if cancelled; return the error if that fails."""
