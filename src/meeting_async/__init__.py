@@ -142,7 +142,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from meeting_async._batch.batch import Batch
-    from meeting_async._batch.jobs import BatchReport, UploadJob, UploadOutcome
+    from meeting_async._batch.results import BatchReport, UploadJob, UploadOutcome
     from meeting_async._delivery.server_check import Finding, ServerCheck
 
     __version__: str

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from meeting_async import Document, Event, MeetingClient, errors
-from meeting_async._batch.jobs import BatchReport, UploadJob, UploadOutcome
+from meeting_async._batch.results import BatchReport, UploadJob, UploadOutcome
 from support import virtual_time
 from support.fake_rooms import (
     PDF,

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from meeting_async import RetryPolicy, errors
-from meeting_async._batch.jobs import BatchReport, UploadJob
+from meeting_async._batch.results import BatchReport, UploadJob
 from meeting_async.signers import HmacSigner, SignedHeaders
 from support import virtual_time
 from support.fake_rooms import (

@@ -15,7 +15,7 @@ import pytest
 
 from meeting_async import Event, MeetingClient, errors
 from meeting_async._batch.batch import Batch
-from meeting_async._batch.jobs import UploadJob
+from meeting_async._batch.results import UploadJob
 from support import virtual_time
 from support.fake_rooms import (
     PDF,

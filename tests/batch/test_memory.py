@@ -14,7 +14,7 @@ import pytest
 
 from meeting_async import Document
 from meeting_async._batch.flow import MAX_BYTES_AHEAD
-from meeting_async._batch.jobs import BatchReport, UploadJob
+from meeting_async._batch.results import BatchReport, UploadJob
 from meeting_async._models import Reply, Request
 from meeting_async.errors import BatchStopped
 from support.fake_rooms import client_of

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from meeting_async import LockPolicy, RetryPolicy
 from meeting_async._batch.batch import Batch
-from meeting_async._batch.jobs import UploadJob, UploadOutcome
+from meeting_async._batch.results import UploadJob, UploadOutcome
 from meeting_async.errors import BatchFailed, BatchStopped, RoomBusy, UploadOutcomeUnknown
 from support import virtual_time
 from support.fake_rooms import (

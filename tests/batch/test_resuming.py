@@ -16,8 +16,8 @@ import attrs
 import pytest
 
 from meeting_async import Document, errors
-from meeting_async._batch.jobs import BatchReport, UploadJob
 from meeting_async._batch.journal import State
+from meeting_async._batch.results import BatchReport, UploadJob
 from meeting_async._batch.sqlite_journal import SqliteJournal
 from meeting_async.rooms import LocalRoomLocks
 from support.fake_rooms import (

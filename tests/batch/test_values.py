@@ -10,8 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meeting_async import Attempt, Document, Verdict, errors
-from meeting_async._batch.failures import ends_batch, ends_room, status_of
-from meeting_async._batch.jobs import BatchReport, UploadJob, UploadOutcome
+from meeting_async._batch.results import (
+    BatchReport,
+    UploadJob,
+    UploadOutcome,
+    ends_batch,
+    ends_room,
+    status_of,
+)
 
 REPLY = (400, "NAME", "no")
 STATUSES = ["accepted", "refused", "failed", "unknown", "skipped"]

@@ -22,7 +22,7 @@ import attrs
 
 from meeting_async import AttemptStarted, Event, LockPolicy, MeetingClient
 from meeting_async._batch import sqlite_journal
-from meeting_async._batch.jobs import UploadJob
+from meeting_async._batch.results import UploadJob
 from meeting_async._batch.sqlite_journal import SqliteJournal
 
 WINDOW = 2.0

@@ -18,7 +18,7 @@ import anyio.lowlevel
 import attrs
 
 from meeting_async import LockPolicy, MeetingClient
-from meeting_async._batch.jobs import UploadJob
+from meeting_async._batch.results import UploadJob
 from meeting_async._models import Reply, Request
 from meeting_async.errors import ConnectFailed, ConnectionLost, TransportError
 from meeting_async.rooms import LocalRoomLocks

@@ -1,7 +1,7 @@
 """Many uploads: a batch, its jobs and their order, and the journal that makes it resumable.
 
-``batch.py`` starts jobs and counts outcomes in its report (``jobs.py``), ``flow.py`` reads jobs and
-passes outcomes on, ``job_runner.py`` runs one job, ``scheduler.py`` decides which job is next,
-``sqlite_journal.py`` stores their states. ``deliver.py`` is what a batch and a queue have in
-common: it delivers one job and makes its outcome. ``_delivery`` uploads one document.
+``batch.py`` starts jobs and counts their outcomes in its report (``results.py``), ``flow.py`` reads
+jobs and passes outcomes on, ``scheduler.py`` decides which job is next, ``journal.py`` and
+``sqlite_journal.py`` store their states. ``job.py`` delivers one job, of a batch or of a queue, and
+makes its outcome. ``_delivery`` uploads one document.
 """

@@ -12,23 +12,23 @@ from typing import NoReturn, Self
 import anyio
 import anyio.abc
 import anyio.lowlevel
-import attrs
 
 from meeting_async import errors
-from meeting_async._batch.failures import (
+from meeting_async._batch.flow import LISTS, Flow, Jobs, OutcomeIterator, held_by, read
+from meeting_async._batch.job import BatchJob, BatchState, QueuedJob, is_stray
+from meeting_async._batch.journal import BatchJournal, register
+from meeting_async._batch.options import BatchOptions, with_delivery
+from meeting_async._batch.results import (
+    BatchReport,
+    UploadJob,
+    UploadOutcome,
     drop_tracebacks,
     ends_batch,
     ends_room,
-    is_stray,
-    one_of,
 )
-from meeting_async._batch.flow import LISTS, Flow, Jobs, OutcomeIterator, held_by, read
-from meeting_async._batch.job_runner import BatchState, JobRunner, QueuedJob
-from meeting_async._batch.jobs import BatchReport, UploadJob, UploadOutcome
-from meeting_async._batch.journal import opened, register
-from meeting_async._batch.options import BatchOptions, with_delivery
 from meeting_async._batch.scheduler import Scheduler
 from meeting_async._batch.sqlite_journal import SqliteJournal
+from meeting_async._clock import clock_of
 from meeting_async._delivery.session import Options, Session
 
 
@@ -41,29 +41,26 @@ class Batch:
     """
 
     def __init__(
-        self, session: Session, options: Options, jobs: Jobs, batch_options: BatchOptions
+        self, session: Session, options: Options, jobs: Jobs, limits: BatchOptions
     ) -> None:
         given: object = jobs
         if not isinstance(given, Iterable | AsyncIterable):
             kind = type(given).__name__
             raise TypeError(f"jobs must be an iterable or async iterable of UploadJob, not {kind}")
         self._jobs = jobs
-        self._report = BatchReport(keep=batch_options.keep_outcomes)
+        self._report = BatchReport(keep=limits.keep_outcomes)
         self._scheduler = Scheduler[QueuedJob](self._begin)
         self._state = BatchState(
             session=session,
-            options=with_delivery(options, batch_options.on_unknown),
-            batch_options=batch_options,
+            options=with_delivery(options, limits.on_unknown),
+            limits=limits,
             scheduler=self._scheduler,
         )
-        self._flow = Flow(batch_options.window)
+        self._flow = Flow(limits.window)
         self._lifetime: contextlib.AbstractAsyncContextManager[None] | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
         self._reading: anyio.CancelScope | None = None
-        self._running: set[JobRunner] = set()
-        self._is_read = False
-        """Whether no further job will be read."""
-        self._ended = anyio.Event()
+        self._running: set[BatchJob] = set()
         self._input_error: BaseException | None = None
 
     # --- what a caller does with it --------------------------------------------------------------
@@ -81,7 +78,6 @@ class Batch:
         """
         error = errors.BatchStopped("before it was sent")
         self._skip(self._stop(error), error)
-        self._end_if_complete()
 
     async def wait(self) -> BatchReport:
         """Wait for all jobs and return the report; outcomes are dropped unless a task iterates.
@@ -92,7 +88,7 @@ class Batch:
         """
         self._check_entered()
         self._flow.stop_keeping()
-        await self._ended.wait()
+        await self._flow.ended.wait()
         self._raise_input_error()
         return self._report
 
@@ -134,14 +130,16 @@ class Batch:
         """Run while the block runs. The caller's exception is raised unchanged, not in a group."""
         failure: BaseException | None = None
         async with contextlib.AsyncExitStack() as stack:
-            stack.enter_context(self._state.session.in_use(anyio.lowlevel.current_token()))
-            self._state.began = anyio.current_time()
+            loop, state = anyio.lowlevel.current_token(), self._state
+            stack.enter_context(state.session.in_use(loop))
+            state.now = clock_of(loop)
+            state.began = state.now()
             self._context = contextvars.copy_context()
             await self._open_journal(stack)
             try:
                 async with anyio.create_task_group() as self._tasks:
-                    if not self._state.options.preflight:
-                        self._state.verify()
+                    if not state.options.preflight:
+                        state.verify()
                     self._tasks.start_soon(self._read)
                     try:
                         yield
@@ -153,34 +151,23 @@ class Batch:
                         if not isinstance(error, Exception):
                             raise
             except BaseExceptionGroup as group:  # what ends the program: KeyboardInterrupt, ...
-                failure = one_of(group)
+                failure = _one_of(group)
             except anyio.get_cancelled_exc_class():
                 if not isinstance(failure, Exception):
                     raise
             finally:
-                self._end()
+                self._flow.end()
         if failure is not None:
             raise failure
         self._raise_input_error()
 
     async def _open_journal(self, stack: contextlib.AsyncExitStack) -> None:
-        """Open the journal."""
-        journal, session = self._state.batch_options.journal, self._state.session
-        if journal is None:
-            return
+        journal, server = self._state.limits.journal, self._state.session.base
         if isinstance(journal, str | os.PathLike):
             journal = SqliteJournal(journal)
-        await stack.enter_async_context(opened(journal, session.base, self._state.patience))
-        self._state.journal = journal
-
-    def _end_if_complete(self) -> None:
-        if self._is_read and not self._flow.jobs:
-            self._end()
-
-    def _end(self) -> None:
-        if not self._ended.is_set():
-            self._ended.set()
-            self._flow.end()
+        if journal is not None:
+            self._state.journal = BatchJournal(journal)
+            await stack.enter_async_context(self._state.journal.opened(server))
 
     def _raise_input_error(self) -> None:
         """Raise the exception of the iterable of jobs, once."""
@@ -201,8 +188,7 @@ class Batch:
             self._input_error = error
             if isinstance(error, Exception):
                 self._report.stopped_by = self._report.stopped_by or error
-        self._is_read = True
-        self._end_if_complete()
+        self._flow.stop_reading()
 
     async def _read_all(self, jobs: AsyncIterator[UploadJob]) -> None:
         index = 0
@@ -221,8 +207,7 @@ class Batch:
             if state.stop_error is None and state.journal is not None:
                 # What is no proper job is refused at its turn; foreign objects may raise anything.
                 with contextlib.suppress(Exception):
-                    registration = await register(state.journal, job)
-                    queued = attrs.evolve(queued, registration=registration)
+                    queued.registered = await register(state.journal, job)
         except BaseException:  # it was read, and is accounted for
             self._skip([queued], state.stop_error or errors.BatchStopped("before it was sent"))
             raise
@@ -238,37 +223,39 @@ class Batch:
     def _begin(self, room: str, queued: QueuedJob) -> None:
         """Start a job that has a permit."""
         assert self._tasks is not None  # noqa: S101 - jobs are read in a task of it
-        runner = JobRunner(queued, self._state)
-        self._running.add(runner)
+        job = self._state.job(queued)
+        self._running.add(job)
         # Not with the context of the job that released its permit.
-        self._context.run(self._tasks.start_soon, self._run, runner, room)
+        context = self._context.copy()
+        self._tasks.create_task(self._run(job, room), context=context)
 
-    async def _run(self, runner: JobRunner, room: str) -> None:
+    async def _run(self, job: BatchJob, room: str) -> None:
         """Run a job, let the room's next one begin, wait for the journal, and count the job."""
-        outcome, interruption = await runner.run()
+        outcome, interruption = await job.run()
         if interruption is not None and self._state.stop_error is None:
             self.stop()
         doomed, failure = self._doomed_by(outcome.error, room), None
         self._scheduler.finish(room)
-        runner.release_permit()
+        job.release_permit()
         try:
-            failure = await runner.record(outcome)
+            failure = await job.record(outcome)
         finally:  # Not before: after a crash the next run must know what this one has told.
-            self._running.remove(runner)
-            self._count(outcome, runner.queued)
+            self._running.remove(job)
+            self._count(outcome, job.queued)
             self._skip(doomed, outcome.error)
             self._skip(self._doomed_by(failure, room), failure)
-            self._end_if_complete()
         if interruption is not None:
             raise interruption
 
     def _doomed_by(self, error: Exception | None, room: str) -> list[QueuedJob]:
         """Remove the jobs from the queues that would have the same error."""
         state = self._state
+        if error is None:
+            return []
         if ends_room(error):  # the server's own word
             state.verify()
             return self._scheduler.drop(room)
-        if error and ends_batch(error, is_verified=state.is_verified, is_gone=state.is_gone):
+        if ends_batch(error, is_verified=state.is_verified, is_gone=state.is_gone):
             self._report.stopped_by = self._report.stopped_by or error
             return self._stop(error)
         return []
@@ -278,17 +265,23 @@ class Batch:
         self._state.stop_error = self._state.stop_error or error
         if self._reading is not None and not isinstance(self._jobs, LISTS):
             self._reading.cancel()  # it may wait for a job that never comes
-        for runner in list(self._running):
-            runner.stop()
+        for job in list(self._running):
+            job.stop()
         return self._scheduler.drop_all()
 
     def _skip(self, jobs: Iterable[QueuedJob], error: Exception | None) -> None:
         """Count jobs that are skipped."""
         for queued in jobs:
-            self._count(self._state.new_run(queued).skipped(error), queued)
+            self._count(self._state.job(queued).ended("skipped", error=error), queued)
 
     def _count(self, outcome: UploadOutcome, queued: QueuedJob) -> None:
         drop_tracebacks(outcome.error)
         self._report._add(outcome)  # noqa: SLF001 - ours
-        self._report.seconds = anyio.current_time() - self._state.began
+        self._report.seconds = self._state.now() - self._state.began
         self._flow.leave(queued.held, outcome)
+
+
+def _one_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the error to raise instead of a group: one that ends the program, if there is one."""
+    first = (group.split(anyio.get_cancelled_exc_class())[1] or group).exceptions[0]
+    return _one_of(first) if isinstance(first, BaseExceptionGroup) else first

@@ -2,19 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterable,
-    Callable,
-    Generator,
-    Iterable,
-    MappingView,
-    Sequence,
-)
-from collections.abc import (
-    Set as AbstractSet,
-)
+from collections import Counter, abc, deque
 from typing import Self
 from weakref import WeakSet
 
@@ -22,13 +10,13 @@ import anyio
 import anyio.lowlevel
 import attrs
 
-from meeting_async._batch.jobs import UploadJob, UploadOutcome
+from meeting_async._batch.results import UploadJob, UploadOutcome
 from meeting_async._documents.document import Document, source_of
 from meeting_async._documents.files import BytesSource
 
-Jobs = Iterable[UploadJob] | AsyncIterable[UploadJob]
+Jobs = abc.Iterable[UploadJob] | abc.AsyncIterable[UploadJob]
 
-LISTS = (Sequence, AbstractSet, MappingView)
+LISTS = (abc.Sequence, abc.Set, abc.MappingView)
 """Jobs of these kinds are read to their end, also after a stop: each gets its outcome. A length
 alone does not tell: a progress bar around a generator has one."""
 
@@ -40,15 +28,15 @@ JOBS_PER_STEP = 64
 """Jobs that are read from a list or generator before other tasks can run."""
 
 
-async def read(jobs: Jobs) -> AsyncGenerator[UploadJob, None]:
+async def read(jobs: Jobs) -> abc.AsyncGenerator[UploadJob, None]:
     """Read jobs from any kind of iterable; generators are closed at the end."""
-    if isinstance(jobs, AsyncIterable):
+    if isinstance(jobs, abc.AsyncIterable):
         found = aiter(jobs)
         try:
             async for job in found:
                 yield job
         finally:
-            if isinstance(found, AsyncGenerator):
+            if isinstance(found, abc.AsyncGenerator):
                 await found.aclose()
         return
     each = iter(jobs)
@@ -58,7 +46,7 @@ async def read(jobs: Jobs) -> AsyncGenerator[UploadJob, None]:
             if number % JOBS_PER_STEP == 0:
                 await anyio.lowlevel.checkpoint()
     finally:
-        if isinstance(each, Generator):
+        if isinstance(each, abc.Generator):
             each.close()
 
 
@@ -95,7 +83,10 @@ class Flow:
     outcomes of a long batch must not wait for it in memory."""
     _is_keeping: bool = attrs.field(default=True, init=False)
     """Whether outcomes are kept for iterators that are made later."""
-    _has_ended: bool = attrs.field(default=False, init=False)
+    _is_read: bool = attrs.field(default=False, init=False)
+    """Whether no further job will be read."""
+    ended: anyio.Event = attrs.field(factory=anyio.Event, init=False)
+    """Set when no further outcome comes."""
     _change: anyio.Event = attrs.field(factory=anyio.Event, init=False)
 
     async def enter(self, held: Held | None) -> None:
@@ -122,13 +113,14 @@ class Flow:
                 self._bytes -= held[1]
         if self._is_keeping or self.iterators:
             self._untaken.append(outcome)
+        self._end_if_complete()
         self._change.set()
 
     async def take(self) -> UploadOutcome | None:
         """Wait for an outcome; ``None`` if no further one comes."""
         await anyio.lowlevel.checkpoint()
         while not self._untaken:
-            if self._has_ended:
+            if self.ended.is_set():
                 return None
             await self._changed()
         self._change.set()
@@ -141,10 +133,19 @@ class Flow:
             self._untaken.clear()
         self._change.set()
 
+    def stop_reading(self) -> None:
+        """No further job comes."""
+        self._is_read = True
+        self._end_if_complete()
+
     def end(self) -> None:
         """No further outcome comes."""
-        self._has_ended = True
+        self.ended.set()
         self._change.set()
+
+    def _end_if_complete(self) -> None:
+        if self._is_read and not self.jobs:
+            self.end()
 
     async def _changed(self) -> None:
         if self._change.is_set():
@@ -162,7 +163,7 @@ class Flow:
 class OutcomeIterator:
     """Iterates over the outcomes of a batch that go to one consumer."""
 
-    def __init__(self, flow: Flow, at_end: Callable[[], None]) -> None:
+    def __init__(self, flow: Flow, at_end: abc.Callable[[], None]) -> None:
         self._flow, self._at_end = flow, at_end
         flow.iterators.add(self)
 

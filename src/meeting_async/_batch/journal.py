@@ -9,21 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import AsyncGenerator, Awaitable, Generator
-from contextlib import (
-    AbstractAsyncContextManager,
-    AsyncExitStack,
-    asynccontextmanager,
-    contextmanager,
-)
+from collections.abc import AsyncGenerator, Awaitable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, TypeVar, runtime_checkable
 
 import anyio
 import attrs
 
-from meeting_async._batch.jobs import UploadJob
+from meeting_async._batch.results import UploadJob
 from meeting_async._documents.document import Document, as_document, source_of
 from meeting_async._documents.files import BytesSource, PathSource, file_version
 from meeting_async._documents.prepared import Prepared
@@ -31,7 +26,9 @@ from meeting_async._log import logger
 from meeting_async._protocol.requests import room_id_bytes
 from meeting_async._text import short_repr
 from meeting_async._threads import in_thread
-from meeting_async.errors import DocumentChanged, InvalidInput, JournalError, UploadOutcomeUnknown
+from meeting_async.errors import DocumentChanged, InvalidInput, JournalError
+
+T = TypeVar("T")
 
 State = Literal["ready", "sent", "accepted", "refused", "failed", "unknown"]
 """``ready``: nothing arrived. ``sent``: may have arrived, and has no outcome."""
@@ -183,35 +180,73 @@ async def check_unchanged(entry: JournalEntry, document: Document) -> None:
         raise DocumentChanged(document.filename, f"{change}; {fix}")
 
 
-_CERTAIN = {"ready", "accepted", "refused", "failed"}
+CERTAIN = {"ready", "accepted", "refused", "failed"}
+"""States that leave no doubt whether the document has arrived."""
 
 
-def doubt_of(entry: JournalEntry | None, window: float) -> UploadOutcomeUnknown | None:
-    """Return the unknown outcome of an earlier run, if there is one."""
-    if entry is None or entry.state in _CERTAIN:
-        return None
-    reason = f"{entry.sent_ago:,.0f} s ago an earlier run sent it and saw no answer"
-    free_in = max(0.0, window - entry.sent_ago)
-    return UploadOutcomeUnknown(reason, entry.size, entry.size, free_in)
-
-
-# --- the entry of one job ------------------------------------------------------------------------
+# --- the journal of a running batch --------------------------------------------------------------
 
 MAX_HASHED = 256 * 1024
 """Bytes that are hashed on the event loop's thread; more would block it too long."""
 
+ANSWER_SECONDS = 12.0
+"""Seconds after which a journal that does not answer counts as failed: a busy disk answers within
+some seconds, one that is gone never."""
 
-@attrs.frozen
-class Registration:
-    """A job that is being registered."""
+HURRIED_SECONDS = 2.0
+"""The same once it did not answer."""
 
-    document: Document
-    entry: Awaitable[JournalEntry] | None
-    """``None`` without a journal."""
+CLOSING_SECONDS = 6.0
+"""Seconds that a batch waits for its journal to be closed; a file has 5 s for that."""
 
 
-async def register(journal: Journal | None, job: UploadJob) -> Registration:
-    """Check a job and register it.
+@attrs.define(eq=False)
+class BatchJournal:
+    """The journal of a running batch. No wait for it is endless."""
+
+    _journal: Journal
+    _patience: float = attrs.field(default=ANSWER_SECONDS, init=False)
+    """Seconds that a job waits for it."""
+
+    @asynccontextmanager
+    async def opened(self, server: str) -> AsyncGenerator[None, None]:
+        """Open it; to close it takes some seconds at most, also if the batch was cancelled."""
+        journal = self._journal.opened(server)
+        await journal.__aenter__()
+        try:
+            yield
+        finally:
+            seconds = min(CLOSING_SECONDS, self._patience)
+            with anyio.move_on_after(seconds, shield=True) as scope:
+                await journal.__aexit__(None, None, None)
+            if scope.cancelled_caught:
+                logger.warning("the journal could not be closed", extra={"action": "Journal"})
+
+    def register(self, job: JournalJob) -> Awaitable[JournalEntry]:
+        """Find the entry of a job, or make one; see :meth:`Journal.register`."""
+        return self._journal.register(job)
+
+    async def answered(self, answer: Awaitable[T], *, shield: bool = False) -> T:
+        """Wait for the journal; `JournalError` when it takes too long."""
+        with anyio.move_on_after(self._patience, shield=shield):
+            return await answer
+        self._patience = HURRIED_SECONDS
+        name = str(getattr(self._journal, "path", type(self._journal).__name__))
+        raise JournalError(name, "does not answer: is its disk there?")
+
+    async def mark_sending(self, entry: JournalEntry, document: Prepared) -> None:
+        """Record that a document may arrive from now on."""
+        await self.answered(self._journal.mark_sending(entry, *document.version))
+
+    async def record(self, entry: JournalEntry, state: State, reason: str | None) -> None:
+        """Record the outcome of a job, also if cancelled."""
+        await self.answered(self._journal.record(entry, state, reason), shield=True)
+
+
+async def register(
+    journal: BatchJournal | None, job: UploadJob
+) -> tuple[Document, Awaitable[JournalEntry] | None]:
+    """Check a job and register it; return its document and, with a journal, its entry.
 
     Raises:
         InvalidInput: The job cannot be used.
@@ -221,95 +256,9 @@ async def register(journal: Journal | None, job: UploadJob) -> Registration:
     document = as_document(job.document, filename=job.filename, content_type=job.content_type)
     check_key(job.key)
     if journal is None:
-        return Registration(document, None)
+        return document, None
     describe = partial(journal_job, job.room_id, document, job.key)
     source = source_of(document)
     is_large = isinstance(source, BytesSource) and len(source.data) > MAX_HASHED
     described = await in_thread(describe) if is_large else describe()
-    return Registration(document, journal.register(described))
-
-
-ANSWER_SECONDS = 12.0
-"""Seconds after which a journal that does not answer counts as failed: a busy disk answers within
-some seconds, one that is gone never."""
-
-HURRIED_SECONDS = 2.0
-"""The same once it did not answer."""
-
-
-@asynccontextmanager
-async def opened(journal: Journal, server: str, patience: Patience) -> AsyncGenerator[None, None]:
-    """Open a journal; to close it takes some seconds at most, also if the batch was cancelled."""
-    async with AsyncExitStack() as stack:
-        await stack.enter_async_context(journal.opened(server))
-        closing = stack.pop_all()
-    try:
-        yield
-    finally:
-        seconds = HURRIED_SECONDS if patience.has_failed else CLOSING_SECONDS
-        with anyio.move_on_after(seconds, shield=True) as scope:
-            await closing.aclose()
-        if scope.cancelled_caught:
-            logger.warning("the journal could not be closed", extra={"action": "Journal"})
-
-
-CLOSING_SECONDS = 6.0
-"""Seconds that a batch waits for its journal to be closed; a file has 5 s for that."""
-
-
-@attrs.define(eq=False)
-class Patience:
-    """How long the jobs of a batch wait for its journal."""
-
-    seconds: float = ANSWER_SECONDS
-    has_failed: bool = attrs.field(default=False, init=False)
-    """Whether it did not answer once."""
-
-    @contextmanager
-    def wait(self, journal: object, *, shield: bool = False) -> Generator[None, None, None]:
-        """Limit a wait for the journal; `JournalError` when it takes too long."""
-        seconds = self.seconds
-        with anyio.CancelScope(shield=shield, deadline=anyio.current_time() + seconds) as scope:
-            yield
-        if scope.cancelled_caught:
-            self.has_failed = True
-            self.seconds = min(self.seconds, HURRIED_SECONDS)
-            name = str(getattr(journal, "path", type(journal).__name__))
-            raise JournalError(name, "does not answer: is its disk there?")
-
-
-@attrs.define(eq=False)
-class JobJournal:
-    """What a job of a batch tells the journal. Without a journal nothing happens."""
-
-    journal: Journal | None
-    patience: Patience
-    entry: JournalEntry | None = attrs.field(default=None, init=False)
-    _is_marked: bool = attrs.field(default=False, init=False)
-    """Whether the journal says that the document may have arrived."""
-
-    async def find(self, entry: Awaitable[JournalEntry]) -> JournalEntry:
-        """Wait for the job's entry."""
-        with self.patience.wait(self.journal):
-            self.entry = await entry
-        return self.entry
-
-    async def mark_sending(self, prepared: Prepared) -> None:
-        """Record that the document may arrive from now on."""
-        if self.journal is not None and self.entry is not None:
-            self._is_marked = True
-            with self.patience.wait(self.journal):
-                await self.journal.mark_sending(self.entry, *prepared.version)
-
-    async def unmark(self) -> None:
-        """Record that nothing arrived; an unknown outcome of an earlier run remains."""
-        if self._is_marked and self.entry is not None and self.entry.state in _CERTAIN:
-            await self.record("ready", None)
-
-    async def record(self, state: State, reason: str | None) -> None:
-        """Record the outcome of the job; a document that an earlier run delivered remains so."""
-        if self.journal is None or self.entry is None or self.entry.state == "accepted":
-            return
-        with self.patience.wait(self.journal, shield=True):
-            await self.journal.record(self.entry, state, reason)
-        self._is_marked = False
+    return document, journal.register(described)

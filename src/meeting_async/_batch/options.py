@@ -57,12 +57,9 @@ def with_delivery(options: Options, on_unknown: OnUnknown | None) -> Options:
 
     """
     if on_unknown == "report" and options.delivery == "at_least_once":
-        raise ConfigurationError(
-            "on_unknown",
-            "'report'",
-            "contradicts the client's delivery='at_least_once'",
-            "leave it out, or use a client with delivery='at_most_once'",
-        )
+        problem = "contradicts the client's delivery='at_least_once'"
+        fix = "leave it out, or use a client with delivery='at_most_once'"
+        raise ConfigurationError("on_unknown", "'report'", problem, fix)
     if on_unknown == "resend":
         return attrs.evolve(options, delivery="at_least_once")
     return options

@@ -53,15 +53,15 @@ class SqliteJournal:
         """
         if self._writer is not None:
             raise JournalError(self.path, "is open already: one batch at a time")
-        self._writer = Writer(self.path, partial(_opened, self.path, server))
+        writer = self._writer = Writer(self.path, partial(_opened, self.path, server))
         try:
-            await self._writer.open()
-            try:
-                yield self
-            finally:
-                await self._writer.close()
+            await writer.open()
+            yield self
         finally:
-            self._writer = None
+            try:
+                await writer.close()
+            finally:
+                self._writer = None
 
     def register(self, job: JournalJob) -> Awaitable[JournalEntry]:
         """Find or make the entry of a job; see :meth:`Journal.register`."""
@@ -117,14 +117,14 @@ def _opened(path: str, server: str) -> Generator[Commit, None, None]:
         elif known[0] != server:
             raise JournalError(path, f"belongs to the server at {known[0]}: take one for {server}")
         (run,) = execute("SELECT coalesce(max(run), 0) + 1 FROM jobs").fetchone()
-        yield _Run(connection, path, full, int(run)).commit
+        yield _OpenFile(connection, path, full, int(run), _files(full)).commit
     finally:
         with suppress(sqlite3.Error):  # on a disk that is full; nothing that was committed is lost
             connection.close()
 
 
 @attrs.define
-class _Run:
+class _OpenFile:
     """The file during a run of the batch."""
 
     _connection: sqlite3.Connection
@@ -132,11 +132,8 @@ class _Run:
     """The path as it was given, for errors."""
     _path: Path
     _number: int
-    _seen: list[os.stat_result] = attrs.field(init=False)
+    _seen: list[os.stat_result]
     """The journal's files, as they were after the last commit."""
-
-    def __attrs_post_init__(self) -> None:
-        self._seen = self._files()
 
     def commit(self, writes: Sequence[Write]) -> None:
         """Write all waiting entries durably."""
@@ -199,7 +196,7 @@ class _Run:
         ``are_unchanged``: nothing was written since the last check.
         """
         try:
-            found = self._files()
+            found = _files(self._path)
         except OSError as error:
             raise JournalError(self._name, f"cannot be found any more: {error}") from error
         for before, now in zip(self._seen, found, strict=True):
@@ -209,9 +206,10 @@ class _Run:
                 raise JournalError(self._name, "was changed by another program while the batch ran")
         self._seen = found
 
-    def _files(self) -> list[os.stat_result]:
-        """Look at the file and at its WAL; in exclusive mode there is no other one."""
-        return [Path(f"{self._path}{suffix}").stat() for suffix in ("", "-wal")]
+
+def _files(path: Path) -> list[os.stat_result]:
+    """Look at the file and at its WAL; in exclusive mode there is no other one."""
+    return [Path(f"{path}{suffix}").stat() for suffix in ("", "-wal")]
 
 
 def _used_before(job: JournalJob) -> InvalidInput:

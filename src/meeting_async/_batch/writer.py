@@ -71,13 +71,9 @@ class Writer:
         self._call_soon = call_soon()
 
     async def open(self) -> None:
-        """Start the thread and wait until the file is open."""
+        """Start the thread and wait until the file is open; :meth:`close` it even if that fails."""
         run_in_thread(self._work)
-        try:
-            await self._opening
-        except BaseException:
-            await self.close()
-            raise
+        await self._opening
 
     def submit(self, request: object) -> Write:
         """Add a write; writes are made in the order of the calls."""

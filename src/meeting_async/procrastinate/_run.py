@@ -16,10 +16,9 @@ from typing import NoReturn, TypeVar
 import anyio
 import attrs
 
-from meeting_async._batch.deliver import JobRun, deliver
-from meeting_async._batch.failures import is_stray
-from meeting_async._batch.jobs import UploadOutcome
+from meeting_async._batch.job import RunningJob, is_stray
 from meeting_async._batch.journal import State
+from meeting_async._batch.results import UploadOutcome
 from meeting_async._delivery.decide import Reason
 from meeting_async._delivery.history import Step, loaded, stored
 from meeting_async._delivery.upload import UploadHooks
@@ -67,7 +66,7 @@ async def persistently(ask: Callable[[], Awaitable[T]], seconds: float) -> T:
 class QueuedRun(UploadHooks):
     """A claimed upload. Await :meth:`run` once."""
 
-    upload: JobRun
+    upload: RunningJob
     row: Row
     table: Table
     find_document: Callable[[Row], Awaitable[Document]]
@@ -110,7 +109,7 @@ class QueuedRun(UploadHooks):
         interruption: BaseException | None = None
         try:
             document = await self._document()
-            outcome = self.upload.delivered(await deliver(self.upload, document, self))
+            outcome = self.upload.delivered(await self.upload.deliver(document, self))
         except TakenOver:
             return None
         except Exception as error:  # noqa: BLE001 - it is recorded
@@ -139,7 +138,7 @@ class QueuedRun(UploadHooks):
     def _failed(self, error: Exception) -> UploadOutcome:
         history = self.upload.history
         self.error = last_error(error, history.steps)
-        resends = self.upload.options.delivery == "at_least_once"
+        resends = self.upload.common.options.delivery == "at_least_once"
         if isinstance(error, UploadPutBack):
             self._put_back = error
         elif self._put_back is None and history.answer is None:  # else the wait counts

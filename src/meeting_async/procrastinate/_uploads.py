@@ -17,8 +17,8 @@ import procrastinate
 import psycopg
 
 from meeting_async._batch.flow import read
-from meeting_async._batch.jobs import BatchReport, UploadJob, UploadOutcome
 from meeting_async._batch.journal import check_key
+from meeting_async._batch.results import BatchReport, UploadJob, UploadOutcome
 from meeting_async._documents.detect import detect
 from meeting_async._documents.document import Document, as_document, source_of
 from meeting_async._documents.files import PathSource

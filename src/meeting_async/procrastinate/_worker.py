@@ -22,8 +22,8 @@ from procrastinate.job_context import AbortReason
 from procrastinate.jobs import Job
 from procrastinate.worker import Worker
 
-from meeting_async._batch.deliver import JobRun
-from meeting_async._batch.jobs import UploadJob
+from meeting_async._batch.job import Common, RunningJob
+from meeting_async._batch.results import UploadJob
 from meeting_async._delivery.call import new_call
 from meeting_async._delivery.json_call import active_room
 from meeting_async._delivery.session import Options, Session
@@ -118,10 +118,9 @@ class UploadWorker:
     async def upload(self, context: JobContext, row: Row) -> str:
         """Run a claimed upload; what is not over is raised as `UploadPutBack`."""
         table, now = self.table_of(context.app), anyio.current_time()
-        upload = JobRun(
-            session=self.session,
-            options=self.options,
-            job=UploadJob(row.room_id, row.source, key=row.key),
+        upload = RunningJob(
+            common=Common(session=self.session, options=self.options),
+            given=UploadJob(row.room_id, row.source, key=row.key),
             began=now - row.started_ago,
             entry=row.entry,
         )

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import attrs
 
 from meeting_async import Event, Finished, MeetingClient, Verdict
-from meeting_async._batch.failures import status_of
+from meeting_async._batch.results import status_of
 from meeting_async.cli.console import Output
 from meeting_async.cli.entries import Entry
 from meeting_async.cli.queue.database import uploads_in

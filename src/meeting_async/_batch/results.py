@@ -1,4 +1,4 @@
-"""The jobs of a batch, their outcomes, and the report."""
+"""The jobs of a batch, their outcomes, what an error means for them, and the report."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import Literal
 
 import attrs
 
-from meeting_async import _models
+from meeting_async import _models, errors
 from meeting_async._documents.detect import Uploadable
 from meeting_async._documents.document import Document, as_document
 from meeting_async._models import Attempt, UploadReceipt, Verdict
 from meeting_async._protocol.multipart import file_name
-from meeting_async.errors import BatchFailed
 
 Status = Literal["accepted", "refused", "failed", "unknown", "skipped"]
 """Status of a job that has ended; see :attr:`UploadOutcome.status`."""
@@ -201,7 +200,7 @@ class BatchReport:
         if self._first_bad is None and self.stopped_by is None:
             return
         first = self._first_bad
-        error = BatchFailed(
+        error = errors.BatchFailed(
             total=self.total,
             refused=self.refused,
             failed=self.failed,
@@ -212,3 +211,63 @@ class BatchReport:
             else repr(self.stopped_by),
         )
         raise error from (first.error if first else self.stopped_by)
+
+
+# --- what an error means for its job, its room and the whole batch -------------------------------
+
+ABSENT = (errors.RoomNotFound, errors.RoomNotActive)
+"""Errors for a room that may become active later."""
+
+_STATUSES: tuple[tuple[type[Exception], Status], ...] = (
+    (errors.UploadOutcomeUnknown, "unknown"),
+    (errors.RequestRefused, "refused"),
+    (errors.InvalidInput, "refused"),
+    (errors.DocumentUnreadable, "failed"),
+    (errors.DocumentChanged, "failed"),
+    (errors.DocumentError, "refused"),
+    (TypeError, "refused"),
+)
+
+
+def status_of(error: Exception) -> Status:
+    """Return the status of a job that ended with an error."""
+    return next((status for kind, status in _STATUSES if isinstance(error, kind)), "failed")
+
+
+def ends_room(error: BaseException | None) -> bool:
+    """Return whether other documents for the same room would have the same error."""
+    return isinstance(_reason(error), ABSENT)
+
+
+def ends_batch(error: BaseException | None, *, is_verified: bool, is_gone: bool) -> bool:
+    """Return whether every other document would have the same error.
+
+    ``is_verified``: the server has proved that it is one and accepts the key. ``is_gone``: it could
+    not be reached for ``max_outage`` seconds, by any upload.
+    """
+    error = _reason(error)
+    if isinstance(error, errors.ResourceExhausted):
+        return False
+    if isinstance(error, errors.AuthenticationFailed | errors.JournalError):
+        return True
+    if not is_verified:
+        return isinstance(error, errors.ReplyError | errors.TransportError)
+    return isinstance(error, errors.ConnectFailed) and is_gone
+
+
+def _reason(error: BaseException | None) -> BaseException | None:
+    """Return the error after an attempt of unknown outcome, if there is one."""
+    return error.__cause__ if isinstance(error, errors.UploadOutcomeUnknown) else error
+
+
+def drop_tracebacks(error: BaseException | None) -> None:
+    """Drop the frames of our error and of its causes, because they keep the document in memory.
+
+    Errors of the caller's own code keep their tracebacks.
+    """
+    seen = set[int]()
+    if isinstance(error, errors.MeetingError):
+        while error is not None and id(error) not in seen:  # a cause may lead back to the error
+            seen.add(id(error))
+            error.__traceback__ = None
+            error = error.__cause__ or error.__context__
