@@ -135,6 +135,15 @@ class Plan:
     backend: str = "asyncio"
 
 
+GIVES_UP_A_ROOM = Plan(
+    (("a", "stream"), ("c", "bytes")),
+    ((), (), ("accepted",)),
+    ("inactive",),
+    concurrency=1,
+    wait_active=1.0,
+)
+"""A stream whose room is not waited for any longer is uploaded, and needs a permit again."""
+
 plans = st.builds(
     Plan,
     jobs=st.lists(
@@ -397,6 +406,7 @@ def test_every_job_has_one_true_outcome(examples: int) -> None:
     @example(Plan((("a", "bytes"),) * 2, (("failed",), (), ())))
     @example(Plan((("a", "bytes"),) * 3, (("silent",), (), ()), at=5.0))
     @example(Plan((("a", "bytes"),) * 9, ((), (), ()), window=1, end="break", after=1))
+    @example(GIVES_UP_A_ROOM)
     @example(Plan((("a", "bytes"),) * 3, (("inactive",) * 4, (), ()), wait_active=60.0))
     @example(Plan((("a", "bytes"),) * 2, (("busy",) * 30, (), ())))
     @example(Plan((("a", "bytes"),) * 2, ((), (), ()), questions=("HTML",) * 30))

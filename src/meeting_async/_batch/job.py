@@ -160,20 +160,24 @@ class RunningJob:
     async def _wait_until_active(
         self, hooks: UploadHooks, error: errors.RoomNotFound | errors.RoomNotActive, since: float
     ) -> None:
-        """Wait, without a permit, until the room is active; otherwise raise ``error``."""
+        """Wait until the room is active; otherwise raise ``error``, with a permit again."""
         timeout, room_id = self.common.limits.wait_active, self.given.room_id
         if timeout is None:
             raise error
         call, waited = self._new_call(ACTIVE_ROOM_INFO, began=since), self.common.now()
+        failure: BaseException | None = None
         with self.limited(f"waiting for room {room_id!r} to become active"):
             async with hooks.waiting("inactive", None):
                 try:
                     await wait_until_active(call, room_id, timeout=timeout, absent=error)
                 except errors.DeadlineExceeded as exceeded:
-                    raise (exceeded.__cause__ or error) from None
-                except (errors.TransportError, errors.ReplyError) as failure:
-                    if isinstance(failure, errors.RequestRefused):
-                        raise
+                    failure = exceeded.__cause__ or error
+                except errors.RequestRefused as refused:
+                    failure = refused
+                except (errors.TransportError, errors.ReplyError):
+                    pass  # the upload tells
+        if failure is not None:
+            raise failure from None
         pause = Step(kind="pause", began=waited, ended=self.common.now())
         self.history.add(pause, call_began=self.began)
 
