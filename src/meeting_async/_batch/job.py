@@ -317,7 +317,7 @@ class BatchState(Common):
 class BatchJob(RunningJob, UploadHooks):
     """A job of a batch. It begins with a permit. Await :meth:`run`, then :meth:`record`."""
 
-    common: BatchState
+    common: BatchState  # pyright: ignore[reportIncompatibleVariableOverride]  # narrower, never set
     queued: QueuedJob
     _has_permit: bool = attrs.field(default=True, init=False)
     _only_waits: bool = attrs.field(default=True, init=False)

@@ -231,7 +231,10 @@ _STATUSES: tuple[tuple[type[Exception], Status], ...] = (
 
 def status_of(error: Exception) -> Status:
     """Return the status of a job that ended with an error."""
-    return next((status for kind, status in _STATUSES if isinstance(error, kind)), "failed")
+    for kind, status in _STATUSES:
+        if isinstance(error, kind):
+            return status
+    return "failed"
 
 
 def ends_room(error: BaseException | None) -> bool:

@@ -114,9 +114,9 @@ class BytesSource(Content):
     data: bytes = attrs.field(repr=lambda data: f"{len(data)} bytes")
     snapshot: Snapshot = attrs.field(init=False, repr=False, eq=False)
 
-    @snapshot.default
-    def _snapshot(self) -> Snapshot:
-        return Snapshot(len(self.data), self.data[:HEAD_BYTES])
+    def __attrs_post_init__(self) -> None:
+        head = self.data[:HEAD_BYTES]
+        object.__setattr__(self, "snapshot", Snapshot(len(self.data), head))
 
     def prepare(self, name: str, max_size: int | None) -> AbstractAsyncContextManager[Content]:
         """Return it as it is."""
@@ -463,10 +463,10 @@ class FileObjectSource(FileSource, OpenedFile):
     """The object that holds the file; some close it when they are collected."""
     _lock: threading.Lock = attrs.field(init=False)
 
-    @_lock.default
-    def _shared_lock(self) -> threading.Lock:
+    def __attrs_post_init__(self) -> None:
         with _locks_guard:
-            return _locks.setdefault(id(self.file), threading.Lock())
+            lock = _locks.setdefault(id(self.file), threading.Lock())
+        object.__setattr__(self, "_lock", lock)
 
     def open(self) -> OpenedFile:
         """Return itself, as there is nothing to open."""

@@ -112,9 +112,10 @@ class _Exchange:
                 await _close(self._response, is_read=self._is_complete or self._is_cut)
         if not self._is_complete and not self._is_cut:
             raise self._limit_error()
+        response: Any = self._response
         return Reply(
-            self._response.status_code,
-            tuple(self._response.headers.raw),
+            response.status_code,
+            tuple(response.headers.raw),
             bytes(self._content[: self._request.max_reply_bytes]),
             early=self._is_early,
             is_cut=self._is_cut,
