@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import traceback
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -573,9 +574,4 @@ async def test_errors_keep_their_tracebacks() -> None:
     first, second = (outcome.error for outcome in batch.report.outcomes)
     assert (type(first), type(second)) == (KeyError, errors.InvalidInput)
     assert first is not None
-    traceback = first.__traceback__
-    names = []
-    while traceback is not None:
-        names.append(traceback.tb_frame.f_code.co_name)
-        traceback = traceback.tb_next
-    assert names[-1] == "sign"
+    assert traceback.extract_tb(first.__traceback__)[-1].name == "sign"
