@@ -15,7 +15,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from meeting_async._batch.scheduler import PATIENCE, Scheduler
-from support.batch_simulation import SHAPES, SLOW, load, simulate
 
 pytestmark = pytest.mark.anyio
 
@@ -176,21 +175,6 @@ def test_any_order_of_calls(steps: list[tuple[str, str]]) -> None:
         ready = [queue for r, queue in queues.items() if queue and r not in running]
         is_waiting = bool(ready) or not all(running.values())
         assert scheduler.in_use == scheduler.limit or not is_waiting
-
-
-# --- how long it takes ---------------------------------------------------------------------------
-
-LOADS = [(shape, locked, None) for locked in (0.0, 0.3) for shape in SHAPES]
-
-
-@pytest.mark.parametrize(("shape", "locked", "pace"), [*LOADS, ("uniform", 0.3, SLOW)])
-def test_the_total_time_is_near_the_least_possible(shape: str, locked: float, pace: object) -> None:
-    """200 rooms, 32 permits: at most 1.05 times what no order can beat, locked rooms or not."""
-    ratios = []
-    for seed in range(1, 6):
-        made = load(shape, 200, locked=locked, seed=seed, **({"pace": pace} if pace else {}))  # type: ignore[arg-type]  # as above
-        ratios.append(simulate(made, permits=32, seed=seed).seconds / made.bound(32))
-    assert max(ratios) <= 1.05
 
 
 # --- permits -------------------------------------------------------------------------------------

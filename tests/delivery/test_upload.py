@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import time
 import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +49,6 @@ from support.fake_rooms import (
     cut_off,
     failing,
     free,
-    hanging,
     lost,
     record,
     refused,
@@ -62,7 +59,6 @@ from support.fakes import (
     ASKED,
     IN_DOCUMENT,
     KEY,
-    LARGE,
     PDF,
     SECRET,
     EventRecorder,
@@ -245,81 +241,6 @@ def test_a_request_as_the_interface_says(run: Run) -> None:
 # --- ask, then send ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seconds", [10, 299, 301])
-def test_ask_then_send(run: Run, seconds: float) -> None:
-    """Questions of 300 bytes while the room is locked, one body when it is free."""
-
-    async def main() -> None:
-        transport = Scripted(then=locked_until(seconds), checks=accepted())
-        recorder = EventRecorder()
-        async with client_of(transport, preflight=True, on_event=recorder) as client:
-            receipt = await upload(client, ASKED)
-        probes = transport.of("probe")
-        assert transport.kinds == ["probe"] * len(probes) + ["upload"]
-        assert all(len(visit.sent) < 400 for visit in transport.visits[:-1])
-        assert seconds <= receipt.seconds <= seconds + 2.5
-        gaps = [later.began - earlier.began for earlier, later in pairwise(probes)]
-        assert 0.375 <= gaps[0] <= 0.625
-        assert 1 <= gaps[1] <= 2.5
-        assert all(1.5 <= gap <= 2.5 for gap in gaps[2:])
-        assert [event.retry_in for event in recorder.of(WaitingForRoom)] == pytest.approx(gaps)
-        assert transport.uploads[0].began == probes[-1].began
-
-    run(main)
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [free(), reply(400, record("INTERNAL_SERVER_ERROR")), reply(403, record("NO")), accepted()],
-)
-def test_any_other_answer_of_the_server_means_free(run: Run, answer: Act) -> None:
-    """The interface leaves the answer to an empty form open."""
-    outcome, transport, _ = run(lambda: course(busy(), answer, accepted(), data=ASKED))
-    assert isinstance(outcome, UploadReceipt)
-    assert transport.kinds == ["probe", "probe", "upload"]
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        reply(200, b"<html>"),
-        reply(400, b"<html>"),
-        reply(502, b"<html>"),
-        reply(500, record("INTERNAL_SERVER_ERROR")),
-        reply(503, b"", "9"),
-        lost(),
-        unreachable(),
-    ],
-)
-def test_no_answer_of_the_server_is_asked_again(run: Run, answer: Act) -> None:
-    """A proxy does not know whether the room is free, nor does a server without its database."""
-    outcome, transport, _ = run(
-        lambda: course(busy(), answer, busy(), free(), accepted(), data=ASKED)
-    )
-    assert isinstance(outcome, UploadReceipt)
-    assert transport.kinds == ["probe", "probe", "probe", "probe", "upload"]
-
-
-def test_a_server_that_lies_about_its_rooms(run: Run) -> None:
-    """Two vain bodies in a row, and no client asks this server any more; it ends after 330 s."""
-
-    async def main() -> None:
-        transport = Scripted(
-            then=lambda visit: accepted() if visit.kind == "probe" else busy(), checks=accepted()
-        )
-        async with client_of(transport, preflight=True) as client:
-            with pytest.raises(RoomBusy):
-                await upload(client, LARGE)
-            assert transport.kinds[:5] == ["probe", "upload", "probe", "upload", "upload"]
-            assert len(transport.uploads) < 80
-            assert anyio.current_time() <= 330 + 5  # the last lock was seen within 5 s
-            with pytest.raises(RoomBusy):
-                await upload(client, LARGE, "room02")
-            assert len(transport.of("probe")) == 2
-
-    run(main)
-
-
 def test_the_wall_clock_does_not_matter(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """It jumps an hour between any two looks at it."""
     now = [time.time()]
@@ -332,31 +253,6 @@ def test_the_wall_clock_does_not_matter(run: Run, monkeypatch: pytest.MonkeyPatc
     outcome, _, seconds = run(lambda: course(busy(), accepted(), accepted(), data=ASKED, timeout=5))
     assert isinstance(outcome, UploadReceipt)
     assert seconds < 1
-
-
-@pytest.mark.parametrize(
-    ("data", "kinds"), [(PDF, ["upload"]), (ASKED, ["probe", "upload"])], ids=["small", "large"]
-)
-@pytest.mark.parametrize(
-    "before", [accepted(), busy(), lost(), reply(502, b"<html>"), refused(), hanging()]
-)
-def test_nothing_is_remembered_of_a_room(
-    run: Run, before: Act, data: bytes, kinds: list[str]
-) -> None:
-    """Whatever became of one upload, the next one takes the same steps, in its own time."""
-
-    async def main() -> None:
-        script = [before] if data is PDF else [free(), before]
-        transport = Scripted(*script, checks=accepted(), then=locked_until(0))
-        async with client_of(transport, preflight=True) as client:
-            with contextlib.suppress(MeetingError):
-                await upload(client, data, max_wait=0, timeout=5)
-            seen, began = len(transport.visits), anyio.current_time()
-            await upload(client.with_options(allow_images=True), data)
-            assert [visit.kind for visit in transport.visits[seen:]] == ["question", *kinds]
-            assert anyio.current_time() == began
-
-    run(main)
 
 
 @pytest.mark.both_loops
@@ -377,29 +273,6 @@ async def test_a_load_balancer_that_hangs_up_leaves_no_doubt() -> None:
 
 
 # --- rooms that are taken ------------------------------------------------------------------------
-
-
-def test_uploads_from_here_take_turns(run: Run) -> None:
-    """First come, first served; nobody sends a body that would get 409; other rooms go on."""
-
-    async def main() -> None:
-        transport, order = Scripted(then=lambda _: accepted(replying=10)), []
-        async with client_of(transport) as client, anyio.create_task_group() as group:
-
-            async def one(name: str, room: str) -> None:
-                await client.upload_whiteboard_file(room, PDF, filename=name)
-                order.append((name, anyio.current_time()))
-
-            for number in range(4):
-                group.start_soon(one, f"{number}.pdf", "room01")
-                await anyio.sleep(0.1)
-            group.start_soon(one, "other.pdf", "room02")
-        names = [name for name, _ in order]
-        assert names == ["0.pdf", "other.pdf", "1.pdf", "2.pdf", "3.pdf"]
-        assert order[-1][1] == 40
-        assert not transport.collisions
-
-    run(main)
 
 
 @pytest.mark.parametrize("max_wait", [0, 0.1, 5])
