@@ -539,6 +539,29 @@ async def test_a_batch_stopped_before_it_begins() -> None:
         assert len(read) <= 1
 
 
+@pytest.mark.parametrize("kind", ["list", "generator"])
+async def test_what_was_read_is_accounted_for(kind: str) -> None:
+    """A job that waits for a place in the window when the block is left, too."""
+    read = []
+
+    def numbered() -> Iterator[UploadJob]:
+        for number in range(9):
+            read.append(number)
+            yield job("a", number)
+
+    rooms = FakeRooms(lambda _: hanging())
+    async with client_of(rooms) as client:
+        jobs: Any = numbered() if kind == "generator" else list(numbered())
+        read.clear()
+        with pytest.raises(Oops):  # noqa: PT012 - the block is what is tested
+            async with client.upload_many(jobs, window=3) as batch:
+                await until(lambda: out(rooms))
+                await anyio.wait_all_tasks_blocked()
+                raise Oops
+    assert statuses(batch) == ["unknown", "skipped", "skipped", "skipped"]
+    assert len(read) in (0, 4)
+
+
 # --- misuse --------------------------------------------------------------------------------------
 
 
