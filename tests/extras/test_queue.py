@@ -24,7 +24,6 @@ from meeting_async import Document, LockPolicy, MeetingClient, RetryPolicy, Uplo
 from meeting_async.errors import (
     BatchFailed,
     ConfigurationError,
-    DocumentUnreadable,
     InvalidInput,
     JournalError,
     UploadFailed,
@@ -218,23 +217,6 @@ async def test_a_server_that_is_down_for_too_long(dsn: str, tmp_path: Path) -> N
     assert 1.5 <= outcome.seconds <= 8
 
 
-@nightly
-async def test_a_server_that_comes_back(dsn: str, tmp_path: Path) -> None:
-    """What could not be sent is delivered when the server is there again."""
-    server, port = MeetingServer(), free_port()
-    server.add_room("room0")
-    retry = RetryPolicy(initial_delay=0.25, max_outage=20)
-    async with application(dsn, f"http://127.0.0.1:{port}", retry=retry) as made:
-        async with working(made):
-            await made.uploads.defer("room0", pdf(tmp_path))
-            await anyio.sleep(0.7)
-            async with server.run(port=port):
-                outcome = await made.only_outcome()
-    assert outcome.status == "accepted"
-    assert names_in(server.rooms["room0"]) == ["000.pdf"]
-    assert {attempt.status for attempt in outcome.attempts[:-1]} == {None}
-
-
 @pytest.mark.parametrize("why", ["unknown room", "too large", "wrong type", "empty", "refused"])
 async def test_a_refused_upload_fails_once(
     dsn: str, server: MeetingServer, tmp_path: Path, why: str
@@ -259,17 +241,6 @@ async def test_a_refused_upload_fails_once(
     assert outcome.status == "refused"
     assert isinstance(outcome.error, UploadFailed)
     assert uploads_to(server, room_id, at_least=1000) == len(outcome.attempts) <= 1
-
-
-@nightly
-async def test_a_missing_file_fails(dsn: str, server: MeetingServer, tmp_path: Path) -> None:
-    """A file that no worker can read fails its own job only, after some runs."""
-    async with queue_and_worker(dsn, server) as made:
-        await made.uploads.defer("room0", tmp_path / "gone.pdf")
-        await made.uploads.defer("room0", pdf(tmp_path))
-        report = await made.finished()
-    assert [outcome.status for outcome in report.outcomes] == ["failed", "accepted"]
-    assert kind_of(report.outcomes[0]) == DocumentUnreadable.__name__
 
 
 @pytest.mark.parametrize("is_there", [True, False])
@@ -584,19 +555,6 @@ async def test_a_key_is_deferred_once(dsn: str, server: MeetingServer, tmp_path:
     assert [outcome.key for outcome in report.outcomes] == ["a", "b"]
     assert len(server.rooms["room0"].accepted) == 3
     assert server.rooms["room1"].accepted == ()
-
-
-@nightly
-async def test_without_a_key_each_call_is_an_upload(
-    dsn: str, server: MeetingServer, tmp_path: Path
-) -> None:
-    """The same document without a key is a second upload."""
-    async with queue_and_worker(dsn, server) as made:
-        ids = {await made.uploads.defer("room0", pdf(tmp_path)) for _ in range(2)}
-        assert len(ids) == 2
-        assert None not in ids
-        await made.finished()
-    assert names_in(server.rooms["room0"]) == ["000.pdf"] * 2
 
 
 @nightly
