@@ -31,9 +31,7 @@ from meeting_async.errors import (
     DocumentRefused,
     MeetingError,
     ProcessingFailed,
-    RequestRefused,
     RoomBusy,
-    RoomNotActive,
     Throttled,
     TransportError,
     UploadInterrupted,
@@ -42,7 +40,6 @@ from meeting_async.errors import (
 from meeting_async.rooms import LocalRoomLocks
 from support.fake_rooms import (
     Act,
-    absent,
     accepted,
     busy,
     conversion_failed,
@@ -99,11 +96,7 @@ async def course(*script: Act, data: bytes = PDF, **settings: Any) -> tuple[Any,
 
 COURSES: list[tuple[str, list[Act], dict[str, Any], Any, float, float]] = [
     ("accepted", [accepted(replying=3)], {}, UploadReceipt, 3, 3),
-    ("refused", [refused()], {}, RequestRefused, 0, 0),
     ("too large", [reply(413, b"<html>", take=1)], {}, DocumentRefused, 0, 0),
-    ("not active", [absent()], {}, RoomNotActive, 0, 0),
-    ("redirected", [reply(302, b"")], {}, RequestRefused, 0, 0),
-    ("conversion failed", [conversion_failed()], {}, ProcessingFailed, 0, 0),
     ("busy, then failed", [busy(), conversion_failed()], {}, ProcessingFailed, 0.3, 0.7),
     ("never sent, then sent", [unreachable(), accepted()], {}, UploadReceipt, 0.25, 0.5),
     (
@@ -119,11 +112,7 @@ COURSES: list[tuple[str, list[Act], dict[str, Any], Any, float, float]] = [
     ("throttled itself", [reply(503, record("X"), "5"), accepted()], {}, UploadReceipt, 5, 6.25),
     ("throttled for ever", [reply(429, b"", "0")] * 5, {}, Throttled, 3.75, 7.5),
     ("a cache is impatient", [reply(503, *HTML_503)], {}, UploadOutcomeUnknown, 0, 0),
-    ("a proxy is impatient", [reply(504, b"<html>")], {}, UploadOutcomeUnknown, 0, 0),
-    ("request timeout", [reply(408, b"")], {}, UploadOutcomeUnknown, 0, 0),
-    ("a foreign page", [reply(200, b"<html>")], {}, UploadOutcomeUnknown, 0, 0),
     ("an early success", [accepted(take=1)], {}, UploadOutcomeUnknown, 0, 0),
-    ("500, and a success", [reply(500, SUCCESS)], {}, UploadOutcomeUnknown, 0, 0),
     ("lost", [lost(replying=7)], {}, UploadOutcomeUnknown, 7, 7),
     (
         "409 and 503 in turn",
@@ -133,7 +122,6 @@ COURSES: list[tuple[str, list[Act], dict[str, Any], Any, float, float]] = [
     ("at the edge of the timeout", [busy()], {"timeout": 0.3}, RoomBusy, 0, 0),
     ("no time for the hint", [reply(429, b"", "5")], {"timeout": 4}, Throttled, 0, 0),
     ("never wait", [busy()], {"max_wait": 0}, RoomBusy, 0, 0),
-    ("wait too short", [busy()], {"max_wait": 0.1}, RoomBusy, 0, 0),
     (
         "nothing is sent again",
         [lost()],
