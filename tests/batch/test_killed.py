@@ -220,6 +220,3 @@ def test_a_journal_that_forgets_is_found_out(tmp_path: Path, helper: subprocess.
         batch.run()
         with pytest.raises(AssertionError, match="twice"):
             check_at_the_end(batch, resend=False)
-
-
-# --- as when the power fails ---------------------------------------------------------------------

@@ -368,9 +368,6 @@ def test_which_links_are_asked(
 
 # --- settings ------------------------------------------------------------------------------------
 
-MEET = "https://meet.test"
-GOOD: dict[str, Any] = {"api_key": KEY, "api_secret": SECRET}
-
 
 def test_from_env(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process's environment or a mapping; arguments win; a signer replaces key and secret."""
