@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,12 @@ CONFIGURATION: dict[str, tuple[Mistake, tuple[str, ...]]] = {
         ("max_size_whiteboard_file", "'30MB'", "30MiB"),
     ),
     "no size": (lambda: client(max_size_whiteboard_file=0), ("max_size_w", "0", "bytes above 0")),
+    "no transport": (
+        lambda: client(transport=object()),
+        ("transport", "object", "HttpxTransport(client)"),
+    ),
+    "flag": (lambda: client(preflight="yes"), ("preflight", "'yes'", "give True or False")),
+    "check": (lambda: client(check_link="yes"), ("check_link", "'yes'", "give True or False")),
     "yes": (lambda: client(allow_images="yes"), ("allow_images", "'yes'", "give True or False")),
     "delivery": (lambda: client(delivery="once"), ("delivery", "'once'", "choose 'at_most_once'")),
     "lock": (lambda: client(lock=5), ("lock", "5", "give LockPolicy(")),
@@ -216,6 +223,15 @@ CONFIGURATION: dict[str, tuple[Mistake, tuple[str, ...]]] = {
         ("MEETING_BASE_URL, MEETING_API_KEY, MEETING_API_SECRET", "are not set", "export"),
     ),
     "one is missing": (lambda: env(MEETING_API_KEY=""), ("MEETING_API_KEY", "not set", "export")),
+    "half of the keys": (
+        lambda: from_env({"MEETING_BASE_URL": URL}, api_key="k"),
+        ("MEETING_API_SECRET", "not set", "export"),
+    ),
+    "signer alone": (
+        lambda: from_env({"MEETING_API_KEY": "k"}, signer=HmacSigner("k", "s")),
+        ("MEETING_BASE_URL", "not set", "export"),
+    ),
+    "setting misspelt": (lambda: from_env({}, timeot=3), ("timeot", "3", "did you mean")),
     "variable misspelt": (
         lambda: from_env({"MEETING_BASEURL": URL}),
         ("MEETING_BASEURL", "is not a variable", "rename it to MEETING_BASE_URL"),
@@ -270,6 +286,8 @@ INPUT: dict[str, tuple[Mistake, tuple[str, ...]]] = {
     "room with a blank": (pdf("room01 "), ("room_id", "'room01 '", "pass the id")),
     "room of two lines": (pdf("a\nb"), ("room_id", r"'a\nb'", "pass the id")),
     "no time": (pdf(timeout=0), ("timeout", "0", "None for no limit")),
+    "time as flag": (pdf(timeout=True), ("timeout", "True", "give seconds")),
+    "time that is none": (call("x", {}, timeout=math.nan), ("timeout", "nan", "give seconds")),
     "time as text": (pdf(timeout="5"), ("timeout", "'5'", "give seconds")),
     "negative max_wait": (pdf(max_wait=-1), ("max_wait", "-1", "of at least 0")),
     "FTP": (lambda: Document.from_link("ftp://x/y"), ("document_link", "'ftp://x/y'", "http(s)")),

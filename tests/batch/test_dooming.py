@@ -133,12 +133,6 @@ def test_a_generator_is_not_read_on(kind: str) -> None:
     assert len(rooms.visits) == 1
 
 
-def test_a_list_is_accounted_for_to_its_end() -> None:
-    """Beyond the window, too."""
-    report = ran(jobs_for(10, 30), FakeRooms(ask=lambda _: WRONG_KEY), window=7)
-    assert (report.total, report.refused, report.skipped) == (300, 1, 299)
-
-
 def test_without_preflight_no_question_is_asked() -> None:
     """For servers that do not answer it; a wrong key still stops the batch."""
     rooms = FakeRooms(ask=lambda _: reply(404, HTML))
@@ -164,24 +158,6 @@ def test_a_key_that_is_withdrawn() -> None:
     assert report.accepted > 20
     assert report.refused <= 3
     assert report.skipped == 80 - report.accepted - report.refused
-
-
-@both
-def test_a_server_that_goes_away(backend: str) -> None:
-    """For good: when an upload has got no connection for a minute, the rest is skipped."""
-    began: list[float] = []
-
-    def answer(visit: Visit) -> Act:
-        began.append(anyio.current_time())
-        is_away = anyio.current_time() >= began[0] + 3
-        return unreachable() if is_away else accepted(replying=1 if visit.kind == "upload" else 0)
-
-    report = ran(jobs_for(20, 10), FakeRooms(answer, ask=answer), backend=backend)
-    assert isinstance(report.stopped_by, errors.ConnectFailed)
-    assert report.accepted == 60
-    assert report.skipped > 100
-    assert report.accepted + report.failed + report.skipped == 200
-    assert 60 < report.seconds < 150
 
 
 def test_what_dooms_one_job_only() -> None:
@@ -224,17 +200,6 @@ def test_a_room_that_is_not_there(backend: str, code: str, room: str) -> None:
     assert len({id(outcome.error) for outcome in found}) == 1
     asked = [visit.kind for visit in rooms.visits if visit.room == room]
     assert asked == ["question", "probe"]
-
-
-def test_a_large_document_is_not_sent_in_vain() -> None:
-    """Its room is asked for first; a room that is not there is asked for once."""
-    large = PDF + bytes(300 * 1024)
-    rooms = FakeRooms(ask=lambda visit: absent() if visit.room == "absent" else accepted())
-    jobs = [job("first"), *(job(room, n, large) for n in range(3) for room in ("absent", "there"))]
-    report = ran(jobs, rooms)
-    assert (report.accepted, report.refused, report.skipped) == (4, 1, 2)
-    assert sorted(visit.room for visit in rooms.questions) == ["absent", "first"] + ["there"] * 3
-    assert {visit.room for visit in rooms.uploads} == {"first", "there"}
 
 
 @both

@@ -155,22 +155,6 @@ def test_killed_amid_a_page_of_a_checkpoint(
         anyio.run(check_resumed, copy, ALL, complete)
 
 
-@pytest.mark.parametrize("seed", some_at_night(range(1, 20), by_day=2))
-def test_power_fails_amid_a_checkpoint(
-    before: tuple[Path, list[str]], tmp_path: Path, seed: int
-) -> None:
-    """The disk has any of the pages, and the log ends with half of a write: no entry is lost."""
-    journal, complete = before
-    dice = random.Random(seed)
-    pages = pages_of_checkpoint(journal, tmp_path / "after")
-    copy = copied(journal, tmp_path / "copy")
-    first, *others = pages
-    written(copy, [first, *dice.sample(others, len(others) // 2)])
-    with Path(f"{copy}-wal").open("ab") as log:
-        log.write(dice.randbytes(1000 * seed))
-    anyio.run(check_resumed, copy, ALL, complete)
-
-
 # --- files that cannot grow ----------------------------------------------------------------------
 
 ROOM = {

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
+import sqlite3
 import threading
-import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import anyio
-import anyio.to_thread
 import attrs
 import pytest
 
@@ -190,73 +187,39 @@ def test_a_journal_that_answers_late_is_waited_for(backend: str, verb: str) -> N
     virtual_time.run(backend, main)
 
 
-# --- at night: a real disk -----------------------------------------------------------------------
-
-
-@attrs.define
-class Disk:
-    """A file system in a file, which can be frozen: then nobody can write to it."""
-
-    folder: Path
-    thaws: threading.Timer | None = None
-
-    def freeze(self) -> None:
-        """Let every write wait; for less than a minute, so that a test fails instead of hanging."""
-        subprocess.run(["fsfreeze", "-f", str(self.folder)], check=True)
-        self.thaws = threading.Timer(45, self._thaw)
-        self.thaws.start()
-
-    def thaw(self) -> None:
-        """Let what waits go on."""
-        if self.thaws is not None:
-            self.thaws.cancel()
-            self.thaws.join()
-            self._thaw()
-
-    def _thaw(self) -> None:
-        subprocess.run(["fsfreeze", "-u", str(self.folder)], check=False, capture_output=True)
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Disk]:
-    """Mount one."""
-    image, folder = tmp_path / "image", tmp_path / "disk"
-    folder.mkdir()
-    with image.open("wb") as file:
-        file.truncate(1 << 24)
-    commands = [["mkfs.ext4", "-q", str(image)], ["mount", "-o", "loop", str(image), str(folder)]]
-    for command in commands:
-        if shutil.which(command[0]) is None or subprocess.run(command, check=False).returncode:
-            pytest.skip("no disk may be mounted here")
-    disk = Disk(folder)
-    try:
-        yield disk
-    finally:
-        disk.thaw()
-        until = time.monotonic() + 10  # the journal's thread closes the file now
-        while subprocess.run(["umount", str(folder)], check=False, capture_output=True).returncode:
-            assert time.monotonic() < until, "the journal's file is still open"
-            time.sleep(0.1)
+# --- at night: a file ----------------------------------------------------------------------------
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(200)
 @BACKENDS
 @pytest.mark.parametrize("way", [*WAYS, "nobody"])
-def test_a_disk_that_does_not_answer(disk: Disk, backend: str, way: str) -> None:
-    """A journal in a file: the same, though its thread waits for the disk."""
+def test_a_disk_that_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, way: str
+) -> None:
+    """A journal in a file: the same, though its thread waits for the disk.
 
-    async def main() -> Ended:
-        found = await ended(is_frozen, disk.folder / "term.db", way, FakeRooms(at_end=at_end))
-        await anyio.to_thread.run_sync(disk.thaw)
-        return found
+    It waits for less than a minute, so that a test fails instead of hanging.
+    """
+    disk, connect = threading.Event(), sqlite3.connect
+    disk.set()
+
+    def connected(*args: Any, **kwargs: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(*args, **kwargs)
+        connection.set_trace_callback(lambda _: disk.wait(45) and None)
+        return connection
 
     async def at_end(_visit: Visit) -> None:
-        if not is_frozen.is_set():
-            is_frozen.set()
-            await anyio.to_thread.run_sync(disk.freeze)
+        disk.clear()
+        is_stuck.set()
 
-    is_frozen = anyio.Event()
+    async def main() -> Ended:
+        found = await ended(is_stuck, tmp_path / "term.db", way, FakeRooms(at_end=at_end))
+        disk.set()
+        return found
+
+    monkeypatch.setattr(sqlite3, "connect", connected)
+    is_stuck = anyio.Event()
     found = anyio.run(main, backend=backend)
     assert found.seconds < (40 if way == "nobody" else LIMIT + 5)
     assert set(found.statuses) <= {"accepted", "failed", "skipped"}

@@ -9,14 +9,11 @@ processes, the nightly one hundreds.
 from __future__ import annotations
 
 import json
-import os
 import random
-import re
 import shutil
 import sqlite3
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -223,98 +220,3 @@ def test_a_journal_that_forgets_is_found_out(tmp_path: Path, helper: subprocess.
         batch.run()
         with pytest.raises(AssertionError, match="twice"):
             check_at_the_end(batch, resend=False)
-
-
-# --- as when the power fails ---------------------------------------------------------------------
-
-
-def snapshot(journal: Path, copy: Path) -> bool:
-    """Copy file and log as they are while they are written; ``False`` if they do not fit together.
-
-    They do unless the log was begun anew meanwhile: its header then holds another salt.
-    """
-    log = Path(f"{journal}-wal")
-    try:
-        header = log.read_bytes()[:32]
-        shutil.copy(journal, copy)
-        Path(f"{copy}-wal").write_bytes(content := log.read_bytes())
-    except FileNotFoundError:
-        return False
-    return bool(header) and content[:32] == header
-
-
-@nightly
-def test_the_file_as_it_is_at_any_moment(tmp_path: Path, helper: subprocess.Popen[str]) -> None:
-    """A copy never calls unsent what the server had accepted before the copy was begun."""
-    copies = 0
-    with batch_in(tmp_path / "batch", helper, processing=0.05, jobs=60) as batch:
-        thread = threading.Thread(target=batch.run)
-        thread.start()
-        while thread.is_alive():
-            there = set(batch.in_rooms)
-            copy = tmp_path / f"{copies}.db"
-            if snapshot(batch.journal, copy):
-                states = states_in(copy)
-                assert {name for name in there if states.get(name) not in KNOWN_TO_BE_OUT} == set()
-                copies += bool(there)
-            time.sleep(0.005)
-        thread.join()
-        assert len(check_at_the_end(batch, resend=False)) > 0
-    assert copies > 10
-
-
-def can_trace() -> bool:
-    """Tell whether system calls can be looked at here."""
-    command = ["strace", "-f", "-o", os.devnull, "true"]
-    return bool(shutil.which("strace")) and subprocess.run(command, check=False).returncode == 0
-
-
-CALL = re.compile(
-    r"(?P<thread>\d+) +(?:"
-    r"(?P<write>pwrite64)\(\d+<[^>]*-wal>|"
-    r"(?P<sync>fdatasync|fsync)\(\d+<[^>]*-wal>\) += 0|"
-    r"(?P<begun>fdatasync|fsync)\(\d+<[^>]*-wal> <unfinished|"
-    r"<\.\.\. (?P<ended>fdatasync|fsync) resumed>\) += 0|"
-    r"(?P<upload>sendto|sendmsg|write)\(.*uploadWhiteboardFile"
-    r")"
-)
-
-
-def course_of(trace: Path) -> str:
-    """Return what happened in which order: W a write to the log, S it is on disk, U an upload."""
-    course, syncing = "", set()
-    for line in trace.read_text().splitlines():
-        call = CALL.match(line)
-        if call is None:
-            continue
-        kind, thread = call.lastgroup, call["thread"]
-        if kind == "begun":
-            syncing.add(thread)
-        elif kind in {"write", "upload"}:
-            course += "W" if kind == "write" else "U"
-        elif kind == "sync" or thread in syncing:
-            syncing.discard(thread)
-            course += "S"
-    return course
-
-
-@nightly
-def test_the_disk_has_it_before_the_closing_boundary_leaves(tmp_path: Path) -> None:
-    """By the system calls: written and synced before each upload, which is one call when small."""
-    if not can_trace():
-        pytest.skip("no strace that may trace")
-    make_documents(tmp_path, 3)
-    server, trace = MeetingServer(), tmp_path / "trace"
-    server.add_room("room00")
-    with server.run() as url:
-        order: dict[str, Any] = {"url": url, "folder": str(tmp_path)}
-        order |= {"journal": f"{tmp_path}/term.db", "jobs": 3, "rooms": 1, "concurrency": 1}
-        command = ["strace", "-f", "-qq", "-y", "-s", "100", "-o", str(trace)]
-        command += ["-e", "trace=fdatasync,fsync,pwrite64,sendto,sendmsg,write"]
-        command += [sys.executable, "-m", "support.batch_worker", json.dumps(order)]
-        subprocess.run(command, cwd=TESTS, check=True, capture_output=True)
-    course = course_of(trace)
-    before_each = course.split("U")[:-1]
-    assert len(before_each) == len(server.rooms["room00"].accepted) == 3
-    assert all("S" in calls for calls in before_each)
-    assert all(calls.rstrip("W").endswith("S") or calls.endswith("S") for calls in before_each)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
-import sqlite3
-from collections.abc import AsyncGenerator, Iterable
-from contextlib import asynccontextmanager, closing
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +16,6 @@ from meeting_async import Document, errors
 from meeting_async._batch.journal import State
 from meeting_async._batch.results import BatchReport, UploadJob
 from meeting_async._batch.sqlite_journal import SqliteJournal
-from meeting_async.rooms import LocalRoomLocks
 from support.fake_rooms import (
     Act,
     FakeRooms,
@@ -36,7 +32,7 @@ from support.fake_rooms import (
     refused,
     reply,
 )
-from support.journal_files import running_batch
+from support.journal_files import running_batch, states_in
 from support.journals import HookedJournal
 
 pytestmark = pytest.mark.anyio
@@ -79,24 +75,12 @@ def statuses(report: BatchReport) -> list[str]:
     return [outcome.status for outcome in report.outcomes]
 
 
-def states_in(path: Path) -> dict[str, str]:
-    """Return what a journal says of each document."""
-    with closing(sqlite3.connect(path)) as connection:
-        return dict(connection.execute("SELECT document, state FROM jobs"))
-
-
 async def snapshot(path: Path) -> dict[str, str]:
-    """Copy a journal as it is on disk at the moment, and return what the copy says.
+    """Return what a copy of the journal says, as it is on disk at the moment.
 
     To close the file frees the locks of this process on it, but nobody else wants it here.
     """
-
-    def copied() -> dict[str, str]:
-        for end in ("", "-wal"):
-            shutil.copy(f"{path}{end}", path.with_name(f"copy.db{end}"))
-        return states_in(path.with_name("copy.db"))
-
-    return await anyio.to_thread.run_sync(copied)
+    return await anyio.to_thread.run_sync(states_in, path)
 
 
 @pytest.fixture
@@ -121,15 +105,6 @@ async def test_what_was_accepted_is_skipped(path: Path, kind: str) -> None:
     assert (report.already_delivered, rooms.visits) == (3, [])
     assert all(outcome.delivered and outcome.error is None for outcome in report.outcomes)
     report.raise_for_failures()
-
-
-async def test_only_what_is_new_is_sent(path: Path) -> None:
-    """A longer list of jobs goes on where the shorter one ended, whatever their order."""
-    await batch(path, [job("b.pdf")])
-    rooms = FakeRooms()
-    report = await batch(path, [job("a.pdf"), job("b.pdf"), job("c.pdf")], rooms)
-    assert statuses(report) == ["accepted", "skipped", "accepted"]
-    assert sent(rooms) == ["a.pdf", "c.pdf"]
 
 
 @pytest.mark.parametrize(
@@ -213,16 +188,6 @@ async def test_a_file_that_changed_is_not_sent_again(tmp_path: Path, path: Path)
     assert statuses(await batch(path, jobs)) == ["skipped", "unknown", "skipped"]
 
 
-async def test_jobs_that_are_alike_are_as_many_as_there_are(path: Path) -> None:
-    """Three times the same document: a run that delivered one leaves two."""
-    jobs = [job()] * 3
-    rooms = scripted({"room01": [accepted(), refused(), refused()]})
-    assert statuses(await batch(path, jobs, rooms)) == ["accepted", "refused", "refused"]
-    rooms = FakeRooms()
-    assert statuses(await batch(path, jobs, rooms)) == ["skipped", "accepted", "accepted"]
-    assert len(sent(rooms)) == 2
-
-
 async def test_a_key_that_is_used_twice_is_refused_and_harms_nobody(path: Path) -> None:
     """Whichever comes second, and in every run; a key is all that counts."""
     jobs = [job("a.pdf", key="1"), job("b.pdf", key="1"), job("c.pdf", key="2")]
@@ -261,38 +226,15 @@ async def test_it_is_on_disk_before_the_closing_boundary_leaves(path: Path, docu
 
 async def test_after_a_409_it_is_no_longer_called_sent(path: Path) -> None:
     """While the upload waits for its room, a crash leaves nothing in doubt."""
+    seen: list[str] = []
+
+    async def look() -> None:
+        seen.extend((await snapshot(path)).values())
+
+    journal = HookedJournal(SqliteJournal(path), before={"mark_sending": look})
     rooms = scripted({"room01": [busy(), accepted()]})
-    async with running_batch(path, [job()], rooms) as running:
-        seen: list[str] = []
-        while not running.report.total:
-            await anyio.sleep(0.01)
-            with contextlib.suppress(FileNotFoundError):
-                seen += (await snapshot(path)).values()
-    assert statuses(running.report) == ["accepted"]
-    assert "ready" in seen
-    assert states_in(path) == {"a.pdf": "accepted"}
-
-
-async def test_no_secret_is_in_the_file(path: Path) -> None:
-    """Key, secret, signatures, a link's query: neither during the batch nor after it."""
-    signatures: set[str] = set()
-    content = b""
-
-    async def look(visit: Visit) -> None:
-        nonlocal content
-        headers = {name.lower(): value for name, value in visit.request.headers}
-        signatures.add(bytes(headers[b"hash-signature"]).decode())
-        for name in (path, f"{path}-wal"):
-            content += await anyio.Path(name).read_bytes()
-
-    rooms = scripted({"room01": [refused(), lost()]}, at_end=look)
-    link = UploadJob("room01", Document.from_link(LINK))
-    await batch(path, [link, job("b.pdf", key="7"), job("c.pdf", "room02")], rooms)
-    content += await anyio.Path(path).read_bytes()
-    assert b"files.example.com" in content
-    assert len(signatures) >= 2
-    for secret in ("key-0f-the-app", "secret-0f-the-app", "c0ffee", *signatures):
-        assert secret.encode() not in content
+    assert statuses(await batch(journal, [job()], rooms)) == ["accepted"]
+    assert seen == ["ready", "ready"]
 
 
 # --- a journal that fails ------------------------------------------------------------------------
@@ -351,38 +293,6 @@ async def test_a_journal_that_fails_stops_the_batch_before_the_next_document(pat
     assert (report.already_delivered + report.unknown, report.total) == (sent(rooms).__len__(), 6)
 
 
-async def test_a_document_that_was_accepted_when_the_journal_fails(path: Path) -> None:
-    """It is reported as accepted, the batch stops, and the next run does not send it again."""
-    breaking = Breaking()
-    journal = breaking.journal(path, "mark_sending", "record")
-
-    async def break_it(_visit: Visit) -> None:
-        breaking.is_broken = True
-
-    jobs = [job("a.pdf"), job("b.pdf")]
-    report = await batch(journal, jobs, FakeRooms(at_end=break_it))
-    assert statuses(report)[0] == "accepted"
-    assert statuses(report)[1] in {"failed", "skipped"}
-    assert isinstance(report.stopped_by, errors.JournalError)
-    rooms = FakeRooms()
-    assert statuses(await batch(path, jobs, rooms)) == ["unknown", "accepted"]
-    assert sent(rooms) == ["b.pdf"]
-
-
-@pytest.mark.both_loops
-async def test_an_outcome_that_cannot_be_recorded_stops_the_batch(path: Path) -> None:
-    """Though its document is in its room, and could have been followed by others."""
-    breaking = Breaking()
-    journal = breaking.journal(path, "record")
-    jobs = [job(f"{n}.pdf", f"room{n % 3}") for n in range(30)]
-    async with running_batch(journal, jobs, FakeRooms(seconds=0.01), concurrency=3) as running:
-        async for _ in running:
-            breaking.is_broken = True
-    assert isinstance(running.report.stopped_by, errors.JournalError)
-    assert running.report.accepted < 10
-    assert running.report.accepted + running.report.skipped == 30
-
-
 async def test_after_a_stop_nothing_is_written_for_the_rest(path: Path) -> None:
     """A list of two thousand jobs is accounted for without two thousand entries."""
     journal = HookedJournal(SqliteJournal(path))
@@ -424,72 +334,6 @@ async def test_what_was_on_its_way_when_the_block_was_left(
     assert states_in(path) == {"a.pdf": state, "b.pdf": "ready"}
     report = await batch(path, jobs)
     assert statuses(report)[0] == ("unknown" if state == "unknown" else "accepted")
-
-
-@pytest.mark.both_loops
-async def test_an_outcome_is_recorded_whatever_is_cancelled(path: Path) -> None:
-    """By a journal that takes its time, too."""
-
-    async def slow() -> None:
-        await anyio.sleep(0.2)
-
-    rooms = FakeRooms()
-    journal = HookedJournal(SqliteJournal(path), before={"record": slow})
-    with anyio.CancelScope() as scope:
-        async with running_batch(journal, [job()], rooms):
-            while not any(visit.is_accepted for visit in rooms.uploads):  # noqa: ASYNC110
-                await anyio.sleep(0.001)
-            await anyio.sleep(0.05)
-            scope.cancel()
-    assert states_in(path) == {"a.pdf": "accepted"}
-
-
-class SlowLocks(LocalRoomLocks):
-    """Locks that take long to release, as they may over a network."""
-
-    @asynccontextmanager
-    async def acquire(self, room: str, *, timeout: float | None) -> AsyncGenerator[None, None]:
-        """Let in at once, out late."""
-        async with super().acquire(room, timeout=timeout):
-            yield
-            await anyio.sleep(30)
-
-
-async def test_a_document_that_was_accepted_when_the_block_was_left(path: Path) -> None:
-    """What comes after the answer may be cut off; the document is in its room all the same."""
-    rooms = FakeRooms()
-    with anyio.fail_after(20), anyio.CancelScope() as scope:
-        async with running_batch(path, [job()], rooms, {"room_locks": SlowLocks()}) as running:
-            while not any(visit.is_accepted for visit in rooms.uploads):  # noqa: ASYNC110
-                await anyio.sleep(0.01)
-            await anyio.sleep(0.05)
-            scope.cancel()
-            await running.wait()
-    assert sent(rooms) == ["a.pdf"]
-    assert statuses(running.report) == ["accepted"]
-    assert states_in(path) == {"a.pdf": "accepted"}
-
-
-@pytest.mark.both_loops
-async def test_a_batch_that_is_cut_off_at_any_moment(tmp_path: Path) -> None:
-    """Whenever it is left: no journal calls a document unsent that a room has."""
-    ends: set[tuple[str, bool]] = set()
-    for moment in range(0, 120, 8):
-        path = tmp_path / f"{moment}.db"
-        rooms = scripted({"room01": [accepted(replying=0.005)]})
-        with contextlib.suppress(KeyError):
-            async with running_batch(path, [job()], rooms) as running:
-                for _ in range(moment):
-                    await anyio.sleep(0.0005 if moment % 3 else 0)
-                raise KeyError
-        state = states_in(path).get("a.pdf", "none")
-        ends.add((state, bool(sent(rooms))))
-        assert [outcome.status for outcome in running.report.outcomes] == [
-            {"none": "skipped", "ready": "skipped"}.get(state, state)
-        ] or not running.report.total
-    in_room = {state for state, is_there in ends if is_there}
-    assert in_room <= {"accepted", "unknown"}
-    assert "accepted" in in_room
 
 
 # --- sent again, and still in doubt --------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from functools import partial
 from typing import Any
 
@@ -15,7 +14,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from meeting_async._batch.scheduler import PATIENCE, Scheduler
-from support.batch_simulation import SHAPES, SLOW, load, simulate
 
 pytestmark = pytest.mark.anyio
 
@@ -49,43 +47,6 @@ class Course:
         """End the job of a room."""
         self.scheduler.finish(room)
         self.scheduler.release()
-
-
-def test_the_room_with_most_left_goes_first() -> None:
-    """Within a room in order; among equals the one that was ready first."""
-    course = Course(a=1, b=3, c=2)
-    for _ in range(5):
-        course.end(course.begun[-1][0])
-    assert course.begun == ["b0", "c0", "b1", "a0", "c1", "b2"]
-
-
-def test_a_room_whose_job_runs_waits() -> None:
-    """However long its queue is; what comes meanwhile goes behind. The limit can grow."""
-    course = Course(a=2, b=1, c=1)
-    assert course.begun == ["a0"]
-    course.scheduler.set_limit(4)
-    assert course.begun == ["a0", "b0", "c0"]
-    course.scheduler.add("b", "b1")
-    assert course.begun == ["a0", "b0", "c0"]
-    course.end("b")
-    course.end("a")
-    assert course.begun == ["a0", "b0", "c0", "b1", "a1"]
-    assert jobs_left(course.scheduler) == 0
-
-
-def test_dropping_jobs() -> None:
-    """Those that have begun go on; a room can be used again."""
-    course = Course(a=3, b=2, c=1)
-    assert course.scheduler.drop("a") == ["a1", "a2"]
-    assert sorted(course.scheduler.drop_all()) == ["b0", "b1", "c0"]
-    course.end("a")
-    assert (course.begun, jobs_left(course.scheduler), course.scheduler.drop("x")) == (
-        ["a0"],
-        0,
-        [],
-    )
-    course.scheduler.add("b", "again")
-    assert course.begun[-1] == "again"
 
 
 @pytest.mark.parametrize(("left", "first"), [(2, "fresh"), (41, "returning")])
@@ -178,52 +139,7 @@ def test_any_order_of_calls(steps: list[tuple[str, str]]) -> None:
         assert scheduler.in_use == scheduler.limit or not is_waiting
 
 
-# --- how long it takes ---------------------------------------------------------------------------
-
-LOADS = [(shape, locked, None) for locked in (0.0, 0.3) for shape in SHAPES]
-
-
-@pytest.mark.parametrize(("shape", "locked", "pace"), [*LOADS, ("uniform", 0.3, SLOW)])
-def test_the_total_time_is_near_the_least_possible(shape: str, locked: float, pace: object) -> None:
-    """200 rooms, 32 permits: at most 1.05 times what no order can beat, locked rooms or not."""
-    ratios = []
-    for seed in range(1, 6):
-        made = load(shape, 200, locked=locked, seed=seed, **({"pace": pace} if pace else {}))  # type: ignore[arg-type]  # as above
-        ratios.append(simulate(made, permits=32, seed=seed).seconds / made.bound(32))
-    assert max(ratios) <= 1.05
-
-
 # --- permits -------------------------------------------------------------------------------------
-
-
-async def test_no_more_permits_than_there_are() -> None:
-    """Whatever order jobs begin, wait and end in; a cancelled wait loses none and leaves none."""
-    running: Counter[str] = Counter()
-    peak = 0
-
-    def begin(room: str, _job: int) -> None:
-        tasks.start_soon(work, room)
-
-    async def work(room: str) -> None:
-        nonlocal peak
-        running[room] += 1
-        peak = max(peak, scheduler.in_use)
-        assert running[room] == 1
-        await anyio.lowlevel.checkpoint()
-        scheduler.release()
-        with anyio.move_on_after(0 if room == "room3" else 1) as scope:
-            await scheduler.acquire(room)
-        running[room] -= 1
-        scheduler.finish(room)
-        if not scope.cancelled_caught:
-            scheduler.release()
-
-    scheduler = Scheduler(begin, limit=3)
-    async with anyio.create_task_group() as tasks:
-        for number in range(1000):
-            scheduler.add(f"room{number % 10}", number)
-    assert (peak, scheduler.in_use, jobs_left(scheduler)) == (3, 0, 0)
-    assert len(scheduler._heap) < 100
 
 
 @pytest.mark.both_loops

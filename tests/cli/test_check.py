@@ -106,15 +106,6 @@ def test_a_certificate_nobody_knows(secure: Peer, capsys: Capture) -> None:
 
 
 @every_command
-def test_an_authority_of_yours(
-    secure: Peer, certificate: tuple[Path, Path], capsys: Capture, command: str
-) -> None:
-    """``--ca-file`` is enough."""
-    done = call(capsys, *command.split(), "--url", secure.url, "--ca-file", certificate[1])
-    assert done.code == 0, done
-
-
-@every_command
 def test_a_proxy_of_yours(credentials: None, capsys: Capture, command: str) -> None:
     """``--proxy`` counts for loopback and plain http, too: it was asked for. It makes a tunnel."""
     with Peer(answering(reply())) as server, Peer(relaying(server.port)) as proxy:

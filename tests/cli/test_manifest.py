@@ -125,14 +125,18 @@ def test_many_mistakes_are_counted(capsys: Capture) -> None:
     assert len(done.err.splitlines()) == 52
 
 
-@pytest.mark.parametrize("source", ["empty.csv", "header.csv", "folder", "nowhere.csv"])
+@pytest.mark.parametrize(
+    "source",
+    ["empty.csv", "header.csv", "folder", "nowhere.csv", "loop", "loop/m.csv", "x" * 300],
+)
 def test_a_source_without_documents_is_a_mistake(capsys: Capture, source: str) -> None:
-    """A slip of the hand must not look like success."""
+    """A slip of the hand must not look like success; one that cannot be read is named."""
+    Path("loop").symlink_to("loop")
     Path("empty.csv").touch()
     Path("header.csv").write_text("room_id,document\n")
     Path("folder", "room01").mkdir(parents=True)
     done = call(capsys, "batch", source, "--check")
-    assert (done.code, source in done.err) == (2, True)
+    assert (done.code, source in done.err, "Traceback" in done.err) == (2, True, False)
 
 
 def test_check(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

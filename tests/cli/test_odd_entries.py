@@ -70,22 +70,21 @@ def _term() -> None:
         _file(f"term/room01/{name}")()
 
 
-@pytest.mark.parametrize("kind", FOLDERS)
-def test_odd_entries_of_a_folder(capsys: Capture, kind: str) -> None:
-    """``--check`` tells the mistake and its place."""
-    make, place = FOLDERS[kind]
-    make()
-    check_mistake(call(capsys, "batch", "term", "--check"), place)
-
-
-def test_every_odd_entry_is_told(capsys: Capture) -> None:
-    """Not only the first of them; and as an object each, which can be printed."""
+@pytest.mark.parametrize(
+    "command", ["batch term --check", "batch term --check --json", "queue defer term --check"]
+)
+def test_every_odd_entry_is_told(capsys: Capture, command: str) -> None:
+    """Each mistake with its place, as a line or an object; a queue reads the same folders."""
     for make, _ in FOLDERS.values():
         make()
-    done = call(capsys, "batch", "term", "--check", "--json")
-    assert (done.code, "Traceback" in done.err) == (2, False)
-    places = [found["place"] for found in done.objects if found["type"] == "mistake"]
-    assert all(any(place in told for told in places) for _, place in FOLDERS.values()), places
+    done = call(capsys, *command.split())
+    if "--json" in command:
+        told = "\n".join(found["place"] for found in done.objects if found["type"] == "mistake")
+        assert all(place in told for _, place in FOLDERS.values()), told
+        assert (done.code, "Traceback" in done.err) == (2, False)
+        return
+    for _, place in FOLDERS.values():
+        check_mistake(done, place)
 
 
 @pytest.mark.parametrize(
@@ -146,15 +145,6 @@ def test_nothing_of_a_manifest_is_sent(server: MeetingServer, capsys: Capture) -
     assert server.requests == []
 
 
-@pytest.mark.parametrize("source", ["loop", "nowhere", "loop/m.csv", "x" * 300])
-def test_a_source_that_cannot_be_read(capsys: Capture, source: str) -> None:
-    """It is named."""
-    Path("loop").symlink_to("loop")
-    done = call(capsys, "batch", source, "--check")
-    assert (done.code, source in done.err) == (2, True)
-    assert "Traceback" not in done.err
-
-
 @contextmanager
 def nobody() -> Iterator[None]:
     """Be somebody whom permissions bind, for a moment."""
@@ -210,17 +200,6 @@ def test_a_place_that_is_not_utf8_harms_nobody(
     assert [call(capsys, *order).code for _ in range(2)] == [0, 0]
     expected = ["week 1.pdf", "week 2.pdf"] if source == "term" else ["week 1.pdf"]
     assert names_in(server, "room01") == expected
-
-
-def test_a_queue_finds_them_too(capsys: Capture) -> None:
-    """Before anything is queued: ``queue defer`` reads the same folders."""
-    pytest.importorskip("procrastinate")
-    for make, _ in FOLDERS.values():
-        make()
-    done = call(capsys, "queue", "defer", "term", "--check")
-    assert done.code == 2
-    assert all(place in done.err for _, place in FOLDERS.values())
-    assert "Traceback" not in done.err
 
 
 @pytest.mark.usefixtures("_odd_files")

@@ -9,7 +9,6 @@ from contextlib import nullcontext
 from typing import Any
 
 import anyio
-import httpx
 import pytest
 
 from meeting_async import (
@@ -19,7 +18,6 @@ from meeting_async import (
     MeetingClient,
     RetryPolicy,
     Started,
-    Timeouts,
     UploadReceipt,
 )
 from meeting_async.errors import (
@@ -38,7 +36,7 @@ from meeting_async.errors import (
     UploadOutcomeUnknown,
 )
 from meeting_async.signers import HmacSigner, SignedHeaders
-from meeting_async.transports import HttpxTransport, Reply
+from meeting_async.transports import Reply
 from support.fake_rooms import Act, accepted, busy, free, lost, record, refused, reply, unreachable
 from support.fakes import ASKED, KEY, LARGE, PDF, SECRET, Scripted, client_of, headers_of, signature
 
@@ -369,68 +367,6 @@ def test_which_links_are_asked(
 
 
 # --- settings ------------------------------------------------------------------------------------
-
-MEET = "https://meet.test"
-GOOD: dict[str, Any] = {"api_key": KEY, "api_secret": SECRET}
-
-
-@pytest.mark.parametrize(
-    ("settings", "field"),
-    [
-        ({"api_key": KEY}, "api_secret"),
-        ({"api_secret": SECRET}, "api_key"),
-        ({**GOOD, "signer": HmacSigner(KEY, SECRET)}, "signer"),
-        ({**GOOD, "transport": httpx.AsyncClient}, "transport"),
-        ({**GOOD, "transport": object()}, "transport"),
-        ({**GOOD, "max_size_whiteboard_file": "30MB"}, "max_size_whiteboard_file"),
-        ({**GOOD, "max_size_whiteboard_file": 0}, "max_size_whiteboard_file"),
-        ({**GOOD, "delivery": "twice"}, "delivery"),
-        ({**GOOD, "lock": 5}, "lock"),
-        ({**GOOD, "retry": Timeouts()}, "retry"),
-        ({**GOOD, "timeouts": 5}, "timeouts"),
-        *(({**GOOD, name: "yes"}, name) for name in ("allow_images", "check_link", "preflight")),
-        ({**GOOD, "default_headers": {"Room-Id": "x"}}, "default_headers"),
-        ({**GOOD, "base_url": "http://meet.test"}, "base_url"),
-    ],
-)
-def test_unusable_settings(settings: dict[str, Any], field: str) -> None:
-    """Named when the client is made; none is silently ignored; no secret is shown."""
-    base_url = settings.pop("base_url", MEET) if "base_url" in settings else MEET
-    with pytest.raises(ConfigurationError) as caught:
-        MeetingClient(base_url, **settings)
-    assert caught.value.field == field
-    assert SECRET not in f"{caught.value} {caught.value!r}"
-
-
-@pytest.mark.anyio
-async def test_a_client_of_httpx_is_no_transport() -> None:
-    """The error says how to wrap it."""
-    async with httpx.AsyncClient() as client:
-        with pytest.raises(ConfigurationError, match=r"HttpxTransport\(client\)"):
-            MeetingClient(MEET, **GOOD, transport=client)  # type: ignore[arg-type]
-        MeetingClient(MEET, **GOOD, transport=HttpxTransport(client))
-
-
-@pytest.mark.parametrize(
-    ("environ", "settings", "field"),
-    [
-        ({}, {}, "MEETING_BASE_URL, MEETING_API_KEY, MEETING_API_SECRET"),
-        ({"BASE_URL": MEET, "API_KEY": KEY}, {}, "MEETING_API_SECRET"),
-        ({"BASE_URL": MEET}, {"api_key": KEY}, "MEETING_API_SECRET"),
-        ({"API_KEY": KEY}, {"signer": HmacSigner(KEY, SECRET)}, "MEETING_BASE_URL"),
-        ({}, {"timeot": 3}, "timeot"),
-        ({}, {"timeout": 3}, "timeout"),
-        ({"ALLOW_PLAINTEXT": "perhaps"}, {}, "MEETING_ALLOW_PLAINTEXT"),
-    ],
-)
-def test_from_env_names_what_is_wrong(
-    environ: dict[str, str], settings: dict[str, Any], field: str
-) -> None:
-    """All missing variables at once; a setting that does not exist by its own name."""
-    with pytest.raises(ConfigurationError) as caught:
-        MeetingClient.from_env({f"MEETING_{name}": environ[name] for name in environ}, **settings)
-    assert caught.value.field == field
-    assert caught.value.fix
 
 
 def test_from_env(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -213,66 +213,41 @@ def of(*items: bytes | Exception) -> Make:
     return lambda _folder, _name: pieces(5, *items)
 
 
-FAILURES: dict[str, tuple[Make, dict[str, Any], type[Exception], float]] = {
+Failure = tuple[Make, dict[str, Any], type[Exception] | None, float]
+FAILURES: dict[str, Failure] = {
     "it raises": (of(SMALL, OSError("disk")), {}, DocumentUnreadable, 10),
     "it is too large": (of(SMALL, bytes(2000)), {}, DocumentTooLarge, 10),
     "it is an image": (of(b"\x89PNG\r\n\x1a\n" + bytes(32)), {}, DocumentTypeRefused, 5),
     "its time is up": (of(*[SMALL] * 9), {"timeout": 7}, DeadlineExceeded, 7),
+    "it is not there": (lambda folder, name: folder / name, {}, DocumentUnreadable, 0),
+    "it is cancelled": (of(*[SMALL] * 9), {"cancelled": 7}, None, 7),
 }
 
 
 @crossed(failure=FAILURES, anyio_backend=LOOPS)
-def test_who_fails_lets_the_next_one_go_ahead(
-    run: Run, tmp_path: Path, failure: tuple[Make, dict[str, Any], type[Exception], float]
-) -> None:
+def test_who_fails_lets_the_next_one_go_ahead(run: Run, tmp_path: Path, failure: Failure) -> None:
     """At once, and not before: a document that is being prepared has its place in the line."""
     make, how, error, end = failure
+    cancelled = how.get("cancelled")
 
     async def main() -> None:
         line = Line(tmp_path)
         async with (
             client_of(line.rooms, max_size_whiteboard_file=1000) as client,
             anyio.create_task_group() as group,
+            anyio.create_task_group() as first,
         ):
-            await line.call(group, client, "first.pdf", make, **how)
+            await line.call(first, client, "first.pdf", make, **({} if cancelled else how))
             await line.call(group, client, "second.pdf", KINDS["bytes"])
-        assert isinstance(line.outcomes["first.pdf"], error)
+            if cancelled:
+                await anyio.sleep(cancelled)
+                first.cancel_scope.cancel()
+        assert error is None or isinstance(line.outcomes["first.pdf"], error)
         assert isinstance(line.outcomes["second.pdf"], UploadReceipt)
         (sent,) = line.rooms.uploads
         assert end <= sent.began <= end + 0.25
 
     run(main)
-
-
-@pytest.mark.both_loops
-def test_who_is_cancelled_lets_the_next_one_go_ahead(run: Run, tmp_path: Path) -> None:
-    """While its document is being prepared."""
-
-    async def main() -> None:
-        line = Line(tmp_path)
-        async with client_of(line.rooms) as client, anyio.create_task_group() as group:
-            async with anyio.create_task_group() as cancelled:
-                await line.call(cancelled, client, "first.pdf", of(*[SMALL] * 9))
-                await line.call(group, client, "second.pdf", KINDS["bytes"])
-                await anyio.sleep(7)
-                cancelled.cancel_scope.cancel()
-        (sent,) = line.rooms.uploads
-        assert 7 <= sent.began <= 7.25
-
-    run(main)
-
-
-@pytest.mark.anyio
-@pytest.mark.both_loops
-async def test_a_file_that_is_not_there_lets_the_next_one_go_ahead(tmp_path: Path) -> None:
-    """It has its place, and gives it back."""
-    line = Line(tmp_path)
-    async with client_of(line.rooms) as client, anyio.create_task_group() as group:
-        await line.call(group, client, "0.pdf", lambda folder, name: folder / name)
-        await line.call(group, client, "1.pdf", KINDS["bytes"])
-        await line.call(group, client, "2.pdf", KINDS["path"])
-    assert isinstance(line.outcomes["0.pdf"], DocumentUnreadable)
-    assert line.sent == ["1.pdf", "2.pdf"]
 
 
 @pytest.mark.both_loops

@@ -19,7 +19,7 @@ import attrs
 import httpx
 import pytest
 
-from meeting_async import MeetingClient, RetryPolicy, Timeouts, UploadReceipt
+from meeting_async import Document, MeetingClient, RetryPolicy, Timeouts, UploadJob, UploadReceipt
 from meeting_async.errors import (
     MeetingError,
     ReplyError,
@@ -422,11 +422,14 @@ def test_retries_and_waits_repeat_no_secret(place: str) -> None:
 @pytest.mark.parametrize("place", ["page", "msg", "field", "header"])
 async def test_outcomes_and_journals_repeat_no_secret(place: str, tmp_path: Path) -> None:
     """Neither the report of a batch nor the files of its journal, while it runs and afterwards."""
-    statuses = [200, 400, 500, 502, 409, 200]
+    statuses = [200, 400, 500, 502, 409, 200, 200]
     told, rooms, found = Told(), Mirror(place, *statuses), []
+    rooms.seen |= {SECRET, TOKEN}
+    link = Document.from_link(f"https://files.example.com/deck.pdf?token={TOKEN}")
     with told.listening():
         async with mirror_client(rooms, on_event=told) as client:
-            jobs = [job("room01", number, SMALL) for number in range(len(statuses))]
+            jobs = [job("room01", number, SMALL) for number in range(len(statuses) - 1)]
+            jobs.append(UploadJob("room01", link))
             journal = tmp_path / "term.db"
             async with client.upload_many(jobs, journal=journal, max_wait=0) as batch:
                 async for outcome in batch:
@@ -439,4 +442,5 @@ async def test_outcomes_and_journals_repeat_no_secret(place: str, tmp_path: Path
     assert len(told.results) == len(statuses) + 2
     found += leaked(told, rooms.seen)
     found += containing(files(tmp_path), rooms.seen)
+    assert containing(files(tmp_path), ["files.example.com"])
     assert found == []

@@ -217,27 +217,6 @@ def test_the_calls_of_a_job_count_once(run: Run) -> None:
 # --- observers -----------------------------------------------------------------------------------
 
 
-def test_observers_of_a_session(run: Run, caplog: pytest.LogCaptureFixture) -> None:
-    """They get every event but progress, whatever ``on_event`` a call has, and whoever raises."""
-
-    def raises(event: Event) -> None:
-        raise LookupError
-
-    async def main() -> None:
-        observer, own = EventRecorder(), EventRecorder()
-        async with client_of(Scripted(then=lambda _: accepted()), on_event=raises) as client:
-            client._session.observers += [raises, observer]
-            await put(client.with_options(on_event=None))
-            await put(client, on_event=own)
-            await put(client)
-        assert observer.kinds == ["Started", "AttemptStarted", "Finished"] * 3
-        assert own.kinds == ["Started", *ONE, "Finished"]
-
-    run(main)
-    warnings = [entry for entry in caplog.records if "observer raised" in entry.getMessage()]
-    assert len(warnings) == 3 + 3 + 3 + 4
-
-
 def test_an_observer_of_a_single_call(run: Run) -> None:
     """``on_event=`` of a call replaces the client's for this call."""
 

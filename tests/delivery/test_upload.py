@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import time
 import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +31,7 @@ from meeting_async.errors import (
     DocumentRefused,
     MeetingError,
     ProcessingFailed,
-    RequestRefused,
     RoomBusy,
-    RoomNotActive,
     Throttled,
     TransportError,
     UploadInterrupted,
@@ -44,14 +40,12 @@ from meeting_async.errors import (
 from meeting_async.rooms import LocalRoomLocks
 from support.fake_rooms import (
     Act,
-    absent,
     accepted,
     busy,
     conversion_failed,
     cut_off,
     failing,
     free,
-    hanging,
     lost,
     record,
     refused,
@@ -62,7 +56,6 @@ from support.fakes import (
     ASKED,
     IN_DOCUMENT,
     KEY,
-    LARGE,
     PDF,
     SECRET,
     EventRecorder,
@@ -103,11 +96,7 @@ async def course(*script: Act, data: bytes = PDF, **settings: Any) -> tuple[Any,
 
 COURSES: list[tuple[str, list[Act], dict[str, Any], Any, float, float]] = [
     ("accepted", [accepted(replying=3)], {}, UploadReceipt, 3, 3),
-    ("refused", [refused()], {}, RequestRefused, 0, 0),
     ("too large", [reply(413, b"<html>", take=1)], {}, DocumentRefused, 0, 0),
-    ("not active", [absent()], {}, RoomNotActive, 0, 0),
-    ("redirected", [reply(302, b"")], {}, RequestRefused, 0, 0),
-    ("conversion failed", [conversion_failed()], {}, ProcessingFailed, 0, 0),
     ("busy, then failed", [busy(), conversion_failed()], {}, ProcessingFailed, 0.3, 0.7),
     ("never sent, then sent", [unreachable(), accepted()], {}, UploadReceipt, 0.25, 0.5),
     (
@@ -123,11 +112,7 @@ COURSES: list[tuple[str, list[Act], dict[str, Any], Any, float, float]] = [
     ("throttled itself", [reply(503, record("X"), "5"), accepted()], {}, UploadReceipt, 5, 6.25),
     ("throttled for ever", [reply(429, b"", "0")] * 5, {}, Throttled, 3.75, 7.5),
     ("a cache is impatient", [reply(503, *HTML_503)], {}, UploadOutcomeUnknown, 0, 0),
-    ("a proxy is impatient", [reply(504, b"<html>")], {}, UploadOutcomeUnknown, 0, 0),
-    ("request timeout", [reply(408, b"")], {}, UploadOutcomeUnknown, 0, 0),
-    ("a foreign page", [reply(200, b"<html>")], {}, UploadOutcomeUnknown, 0, 0),
     ("an early success", [accepted(take=1)], {}, UploadOutcomeUnknown, 0, 0),
-    ("500, and a success", [reply(500, SUCCESS)], {}, UploadOutcomeUnknown, 0, 0),
     ("lost", [lost(replying=7)], {}, UploadOutcomeUnknown, 7, 7),
     (
         "409 and 503 in turn",
@@ -137,7 +122,6 @@ COURSES: list[tuple[str, list[Act], dict[str, Any], Any, float, float]] = [
     ("at the edge of the timeout", [busy()], {"timeout": 0.3}, RoomBusy, 0, 0),
     ("no time for the hint", [reply(429, b"", "5")], {"timeout": 4}, Throttled, 0, 0),
     ("never wait", [busy()], {"max_wait": 0}, RoomBusy, 0, 0),
-    ("wait too short", [busy()], {"max_wait": 0.1}, RoomBusy, 0, 0),
     (
         "nothing is sent again",
         [lost()],
@@ -245,81 +229,6 @@ def test_a_request_as_the_interface_says(run: Run) -> None:
 # --- ask, then send ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seconds", [10, 299, 301])
-def test_ask_then_send(run: Run, seconds: float) -> None:
-    """Questions of 300 bytes while the room is locked, one body when it is free."""
-
-    async def main() -> None:
-        transport = Scripted(then=locked_until(seconds), checks=accepted())
-        recorder = EventRecorder()
-        async with client_of(transport, preflight=True, on_event=recorder) as client:
-            receipt = await upload(client, ASKED)
-        probes = transport.of("probe")
-        assert transport.kinds == ["probe"] * len(probes) + ["upload"]
-        assert all(len(visit.sent) < 400 for visit in transport.visits[:-1])
-        assert seconds <= receipt.seconds <= seconds + 2.5
-        gaps = [later.began - earlier.began for earlier, later in pairwise(probes)]
-        assert 0.375 <= gaps[0] <= 0.625
-        assert 1 <= gaps[1] <= 2.5
-        assert all(1.5 <= gap <= 2.5 for gap in gaps[2:])
-        assert [event.retry_in for event in recorder.of(WaitingForRoom)] == pytest.approx(gaps)
-        assert transport.uploads[0].began == probes[-1].began
-
-    run(main)
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [free(), reply(400, record("INTERNAL_SERVER_ERROR")), reply(403, record("NO")), accepted()],
-)
-def test_any_other_answer_of_the_server_means_free(run: Run, answer: Act) -> None:
-    """The interface leaves the answer to an empty form open."""
-    outcome, transport, _ = run(lambda: course(busy(), answer, accepted(), data=ASKED))
-    assert isinstance(outcome, UploadReceipt)
-    assert transport.kinds == ["probe", "probe", "upload"]
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        reply(200, b"<html>"),
-        reply(400, b"<html>"),
-        reply(502, b"<html>"),
-        reply(500, record("INTERNAL_SERVER_ERROR")),
-        reply(503, b"", "9"),
-        lost(),
-        unreachable(),
-    ],
-)
-def test_no_answer_of_the_server_is_asked_again(run: Run, answer: Act) -> None:
-    """A proxy does not know whether the room is free, nor does a server without its database."""
-    outcome, transport, _ = run(
-        lambda: course(busy(), answer, busy(), free(), accepted(), data=ASKED)
-    )
-    assert isinstance(outcome, UploadReceipt)
-    assert transport.kinds == ["probe", "probe", "probe", "probe", "upload"]
-
-
-def test_a_server_that_lies_about_its_rooms(run: Run) -> None:
-    """Two vain bodies in a row, and no client asks this server any more; it ends after 330 s."""
-
-    async def main() -> None:
-        transport = Scripted(
-            then=lambda visit: accepted() if visit.kind == "probe" else busy(), checks=accepted()
-        )
-        async with client_of(transport, preflight=True) as client:
-            with pytest.raises(RoomBusy):
-                await upload(client, LARGE)
-            assert transport.kinds[:5] == ["probe", "upload", "probe", "upload", "upload"]
-            assert len(transport.uploads) < 80
-            assert anyio.current_time() <= 330 + 5  # the last lock was seen within 5 s
-            with pytest.raises(RoomBusy):
-                await upload(client, LARGE, "room02")
-            assert len(transport.of("probe")) == 2
-
-    run(main)
-
-
 def test_the_wall_clock_does_not_matter(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """It jumps an hour between any two looks at it."""
     now = [time.time()]
@@ -332,31 +241,6 @@ def test_the_wall_clock_does_not_matter(run: Run, monkeypatch: pytest.MonkeyPatc
     outcome, _, seconds = run(lambda: course(busy(), accepted(), accepted(), data=ASKED, timeout=5))
     assert isinstance(outcome, UploadReceipt)
     assert seconds < 1
-
-
-@pytest.mark.parametrize(
-    ("data", "kinds"), [(PDF, ["upload"]), (ASKED, ["probe", "upload"])], ids=["small", "large"]
-)
-@pytest.mark.parametrize(
-    "before", [accepted(), busy(), lost(), reply(502, b"<html>"), refused(), hanging()]
-)
-def test_nothing_is_remembered_of_a_room(
-    run: Run, before: Act, data: bytes, kinds: list[str]
-) -> None:
-    """Whatever became of one upload, the next one takes the same steps, in its own time."""
-
-    async def main() -> None:
-        script = [before] if data is PDF else [free(), before]
-        transport = Scripted(*script, checks=accepted(), then=locked_until(0))
-        async with client_of(transport, preflight=True) as client:
-            with contextlib.suppress(MeetingError):
-                await upload(client, data, max_wait=0, timeout=5)
-            seen, began = len(transport.visits), anyio.current_time()
-            await upload(client.with_options(allow_images=True), data)
-            assert [visit.kind for visit in transport.visits[seen:]] == ["question", *kinds]
-            assert anyio.current_time() == began
-
-    run(main)
 
 
 @pytest.mark.both_loops
@@ -377,29 +261,6 @@ async def test_a_load_balancer_that_hangs_up_leaves_no_doubt() -> None:
 
 
 # --- rooms that are taken ------------------------------------------------------------------------
-
-
-def test_uploads_from_here_take_turns(run: Run) -> None:
-    """First come, first served; nobody sends a body that would get 409; other rooms go on."""
-
-    async def main() -> None:
-        transport, order = Scripted(then=lambda _: accepted(replying=10)), []
-        async with client_of(transport) as client, anyio.create_task_group() as group:
-
-            async def one(name: str, room: str) -> None:
-                await client.upload_whiteboard_file(room, PDF, filename=name)
-                order.append((name, anyio.current_time()))
-
-            for number in range(4):
-                group.start_soon(one, f"{number}.pdf", "room01")
-                await anyio.sleep(0.1)
-            group.start_soon(one, "other.pdf", "room02")
-        names = [name for name, _ in order]
-        assert names == ["0.pdf", "other.pdf", "1.pdf", "2.pdf", "3.pdf"]
-        assert order[-1][1] == 40
-        assert not transport.collisions
-
-    run(main)
 
 
 @pytest.mark.parametrize("max_wait", [0, 0.1, 5])

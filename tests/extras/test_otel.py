@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import subprocess
 import sys
 from collections import Counter
@@ -32,7 +31,6 @@ from meeting_async.errors import (
     UploadOutcomeUnknown,
 )
 from meeting_async.otel import instrument
-from meeting_async.signers import HmacSigner, SignedHeaders
 from meeting_async.testing import MeetingServer, run_in_virtual_time
 from meeting_async.transports import HttpxTransport, Transport
 from support.fake_rooms import (
@@ -46,7 +44,8 @@ from support.fake_rooms import (
     refused,
     unreachable,
 )
-from support.fakes import ASKED, LARGE, PDF, EventRecorder, Scripted, client_of
+from support.fakes import KEY, LARGE, PDF, SECRET, EventRecorder, Scripted, client_of, headers_of
+from support.telling import logging_to
 
 UPLOAD, INFO = "room/uploadWhiteboardFile", "room/getActiveRoomInfo"
 CALL_METRICS = {"meeting.call.duration", "meeting.call.attempts"}
@@ -207,60 +206,17 @@ async def test_an_accepted_upload(telemetry: Telemetry) -> None:
 
 
 @pytest.mark.both_loops
-def test_a_locked_room(run: Run, telemetry: Telemetry) -> None:
-    """Waits are events of the call's span; questions are its children; metrics count the wait."""
-
-    async def main() -> Any:
-        server = MeetingServer()
-        server.add_room("room01").lock(60)
-        through = httpx.AsyncClient(transport=httpx.ASGITransport(app=server))
-        async with (
-            through,
-            MeetingClient(
-                "https://[::1]:7",
-                api_key="devkey",
-                api_secret="devsecret",
-                transport=HttpxTransport(through),
-            ) as client,
-        ):
-            return await upload(telemetry.watch(client), ASKED)
-
-    receipt = run(main)
-    (call,) = telemetry.calls
-    assert attributes(call)["server.address"] == "::1"
-    assert (attributes(call)["meeting.attempts"], is_error(call)) == (1, False)
-    assert {event.name for event in call.events} == {"WaitingForRoom"}
-    first = attributes(call.events[0])
-    assert (first.pop("meeting.attempt"), first.pop("meeting.waited")) == (0, 0)
-    assert 0 < first.pop("meeting.retry_in") < 1
-    assert not first  # there is no max_wait
-    requests = telemetry.requests
-    assert set(parents(requests)) == {ids(call)[1]}
-    errors = [attributes(span).get("error.type") for span in requests]
-    assert [is_error(span) for span in requests] == [bool(error) for error in errors]
-    assert errors == [None, "409"] * len(call.events) + [None, "400", None]
-    metrics = telemetry.metrics()
-    (waited,) = metrics["meeting.upload.room_wait"]
-    assert 60 <= waited.sum < 63
-    assert waited.sum == pytest.approx(receipt.seconds)
-    assert metrics["meeting.upload.bytes_resent"][0].value == 0
-    counts = {point.attributes["http.response.status_code"]: point.count
-              for point in metrics["http.client.request.duration"]}  # fmt: skip
-    waits = len(call.events)
-    assert counts == {200: waits + 2, 400: 1, 409: waits}
-
-
-@pytest.mark.both_loops
-def test_retries_and_resends(run: Run, telemetry: Telemetry) -> None:
-    """The ordinal number of each repeated attempt; a question is none."""
+def test_waits_and_retries(run: Run, telemetry: Telemetry) -> None:
+    """They are events of the call's span, and metrics; requests, its children, count resends."""
 
     async def main() -> None:
         free = [accepted(), refused()]
         script = [unreachable(), *free, cut_off(), *free, busy(), accepted(), busy(), *free]
         script += [cut_off(), *free, accepted()]
-        async with client_of(Scripted(*script), preflight=True) as client:
+        async with client_of(Scripted(*script), preflight=True, on_event=recorder) as client:
             await upload(telemetry.watch(client), LARGE)
 
+    recorder = EventRecorder()
     run(main)
     (call,) = telemetry.calls
     events = [(event.name, attributes(event)) for event in call.events]
@@ -269,16 +225,32 @@ def test_retries_and_resends(run: Run, telemetry: Telemetry) -> None:
     verdicts = [facts.get("meeting.verdict") for _, facts in events]
     assert verdicts == ["never sent", "partial", None, None, "partial"]
     assert "refused" in events[0][1]["meeting.reason"]
-    spans = [attributes(span) for span in telemetry.requests]
-    found = [(one.get("error.type"), one.get("http.request.resend_count")) for one in spans]
+    waits = [facts for name, facts in events if name == "WaitingForRoom"]
+    names = ["meeting.attempt", "meeting.retry_in", "meeting.waited"]
+    assert sorted(waits[0]) == names  # there is no max_wait
+    assert (waits[0]["meeting.attempt"], waits[0]["meeting.waited"]) == (3, 0)
+    assert 0 < waits[0]["meeting.retry_in"] < 1
+    requests = telemetry.requests
+    assert parents(requests) == [ids(call)[1]] * len(requests)
+    spans = [attributes(span) for span in requests]
+    errors = [one.get("error.type") for one in spans]
+    assert [is_error(span) for span in requests] == [bool(error) for error in errors]
     free = [(None, None), ("400", None)]
-    assert found == [
+    assert [(one.get("error.type"), one.get("http.request.resend_count")) for one in spans] == [
         ("ConnectFailed", None),
         *free, ("ConnectionLost", 1),
         *free, ("409", 2), (None, None), ("409", None),
         *free, ("ConnectionLost", 3),
         *free, (None, 4),
     ]  # fmt: skip
+    metrics = telemetry.metrics()
+    (waited,) = metrics["meeting.upload.room_wait"]
+    assert 0 < waited.sum == recorder.finished.waited < recorder.finished.seconds
+    assert metrics["meeting.upload.bytes_resent"][0].value == len(LARGE)
+    counts: Counter[int | None] = Counter()
+    for point in metrics["http.client.request.duration"]:
+        counts[point.attributes.get("http.response.status_code")] += point.count
+    assert counts == {None: 3, 200: 6, 400: 4, 409: 2}
 
 
 @pytest.mark.both_loops
@@ -389,36 +361,6 @@ def test_spans_of_the_application(run: Run, telemetry: Telemetry) -> None:
 
 
 @pytest.mark.both_loops
-def test_concurrent_calls(run: Run, telemetry: Telemetry) -> None:
-    """Calls of one task group keep their own parents, also while they queue for a room."""
-    tracer = telemetry.tracers.get_tracer("app")
-
-    async def one(client: MeetingClient, number: int) -> None:
-        with tracer.start_as_current_span(f"task {number}"):
-            await anyio.sleep(number % 3)
-            await client.upload_whiteboard_file(f"room{number % 4}", PDF, filename=f"{number}.pdf")
-
-    async def main() -> None:
-        async with client_of(FakeRooms(seconds=2)) as client, anyio.create_task_group() as group:
-            telemetry.watch(client)
-            for number in range(12):
-                group.start_soon(one, client, number)
-
-    run(main)
-    tasks = {span.name: span for span in telemetry.ended if span.name.startswith("task")}
-    assert len(telemetry.calls) == 12 + len(tasks) == 24
-    calls = {attributes(span).get("meeting.document"): span for span in telemetry.calls}
-    for number in range(12):
-        task, call = tasks[f"task {number}"], calls[f"{number}.pdf"]
-        assert parents([call]) == [ids(task)[1]]
-        (request,) = [span for span in telemetry.requests if parents([span]) == [ids(call)[1]]]
-        assert ids(request)[0] == ids(call)[0] == ids(task)[0]
-    assert {name for call in calls.values() for event in call.events for name in [event.name]} == {
-        "Queued"
-    }
-
-
-@pytest.mark.both_loops
 @pytest.mark.parametrize("around", [True, False])
 def test_a_batch(run: Run, telemetry: Telemetry, around: bool) -> None:
     """Each job has spans of its own, below the span around the batch, whoever started its task.
@@ -502,31 +444,6 @@ async def test_the_server_sees_the_trace(telemetry: Telemetry) -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.both_loops
-async def test_the_trace_on_a_socket(telemetry: Telemetry) -> None:
-    """The library's own connections send the header."""
-    heads: list[bytes] = []
-
-    async def serve(stream: anyio.abc.SocketStream) -> None:
-        async with stream:
-            heads.append(await stream.receive())
-            body = b'{"status": true, "msg": "", "status_code": "SUCCESS"}'
-            await stream.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-
-    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
-    port = listener.extra(anyio.abc.SocketAttribute.local_port)
-    async with listener, anyio.create_task_group() as group:
-        group.start_soon(listener.serve, serve)
-        url = f"http://127.0.0.1:{port}"
-        async with MeetingClient(url, api_key="devkey", api_secret="devsecret") as client:
-            await telemetry.watch(client).call("room/create", {"room_id": "room01"})
-        group.cancel_scope.cancel()
-    (span,) = telemetry.requests
-    (found,) = re.findall(r"(?i)traceparent: (.*?)\r\n", heads[0].decode())
-    assert found in traceparents(span)
-
-
-@pytest.mark.anyio
 async def test_a_link_and_its_query_stay_private(telemetry: Telemetry) -> None:
     """The host of a link gets no trace context, and no query goes into a span."""
     server = MeetingServer()
@@ -570,8 +487,8 @@ def test_it_is_independent_of_on_event(run: Run, telemetry: Telemetry) -> None:
     async def main() -> None:
         own, transport = EventRecorder(), Scripted(then=lambda _: accepted())
         async with client_of(transport, on_event=own) as client:
+            assert isinstance(telemetry.watch(client)._session.transport, Transport)
             early = client.with_options(allow_images=True)
-            telemetry.watch(client)
             telemetry.watch(client)
             late = telemetry.watch(client.with_options(on_event=None))
             for one in (client, early, late):
@@ -584,22 +501,6 @@ def test_it_is_independent_of_on_event(run: Run, telemetry: Telemetry) -> None:
     assert len(telemetry.calls) == len(telemetry.requests) == 6
     (attempts,) = telemetry.metrics()["meeting.call.attempts"]
     assert attempts.count == 6
-
-
-@pytest.mark.both_loops
-def test_a_transport_of_ones_own(run: Run, telemetry: Telemetry) -> None:
-    """It is wrapped by what is a transport, too, and closed with the client."""
-
-    async def main() -> None:
-        transport = Scripted(accepted())
-        client = client_of(transport)
-        telemetry.watch(client)
-        assert isinstance(client._session.transport, Transport)
-        await upload(client)
-        await client.aclose()
-        assert transport.closed == 1
-
-    run(main)
 
 
 @pytest.mark.both_loops
@@ -657,7 +558,6 @@ def test_an_observer_that_raises(
     assert telemetry.metrics()["meeting.call.attempts"][0].sum == 2
 
 
-@pytest.mark.both_loops
 def test_without_an_sdk(run: Run) -> None:
     """With the bare API nothing happens, and requests get no header."""
 
@@ -666,8 +566,7 @@ def test_without_an_sdk(run: Run) -> None:
         async with client_of(transport) as client:
             instrument(client)
             await upload(client)
-        (visit,) = transport.visits
-        assert not any(name == b"traceparent" for name, _ in visit.request.headers)
+        assert "traceparent" not in headers_of(transport.visits[0])
 
     run(main)
 
@@ -684,53 +583,49 @@ def test_the_log_names_the_trace(run: Run, telemetry: Telemetry) -> None:
         async with client_of(Scripted(busy(), accepted())) as client:
             await upload(telemetry.watch(client))
 
-    logger, handler = logging.getLogger("meeting_async"), Handler()
-    logger.addHandler(handler)
-    logger.setLevel(logging.DEBUG)
-    try:
+    with logging_to(Handler()):
         run(main)
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(logging.NOTSET)
     assert spans == [ids(telemetry.calls[0])[1]] * 4
-
-
-class RecordingSigner:
-    """Signs, and keeps what it has made."""
-
-    def __init__(self) -> None:
-        self._signer = HmacSigner("key-0f-the-app", "secret-0f-the-app")
-        self.made = {"key-0f-the-app", "secret-0f-the-app"}
-
-    def sign(self, message: bytes, /) -> SignedHeaders:
-        signed = self._signer.sign(message)
-        self.made.add(signed.signature)
-        return signed
 
 
 @pytest.mark.both_loops
 def test_no_secret_is_exported(run: Run, telemetry: Telemetry) -> None:
     """Not in a span, an event, a status or a metric, whatever happens."""
-    signer = RecordingSigner()
 
     async def main() -> None:
         for act in (accepted, absent, busy, lost, cut_off, unreachable, hanging):
             rooms = Scripted(then=lambda _, act=act: act())  # type: ignore[misc]
             headers = {"X-Proxy": "proxy-passw0rd"}
-            async with client_of(
-                rooms, preflight=True, signer=signer, default_headers=headers
-            ) as client:
+            async with client_of(rooms, preflight=True, default_headers=headers) as client:
                 telemetry.watch(client)
                 for data in (PDF, LARGE):
-                    with anyio.move_on_after(100):
-                        with suppress(MeetingError):
-                            await upload(client, data)
+                    with anyio.move_on_after(100), suppress(MeetingError):
+                        await upload(client, data)
+            for visit in rooms.visits:
+                sent.update(headers_of(visit)[name] for name in ("api-key", "hash-signature"))
 
+    sent = {SECRET, "proxy-passw0rd"}
     run(main)
     exported = telemetry.everything()
-    assert len(signer.made) > 3
+    assert len(sent) == 5  # two signatures
     assert "deck.pdf" in exported
-    assert not [secret for secret in {*signer.made, "proxy-passw0rd"} if secret in exported]
+    assert not [secret for secret in sent if secret in exported]
+
+
+def test_the_global_providers(monkeypatch: pytest.MonkeyPatch, telemetry: Telemetry) -> None:
+    """Are used unless others are given; the address of a server needs no brackets."""
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: telemetry.tracers)
+    monkeypatch.setattr(metrics, "get_meter_provider", lambda: telemetry.meters)
+
+    async def main() -> None:
+        keys: Any = {"api_key": KEY, "api_secret": SECRET, "preflight": False}
+        transport = Scripted(accepted())
+        async with MeetingClient("https://[::1]:7", transport=transport, **keys) as client:
+            instrument(client)
+            await upload(client)
+
+    anyio.run(main)
+    assert attributes(telemetry.calls[0])["server.address"] == "::1"
 
 
 def test_what_to_install() -> None:
@@ -740,17 +635,3 @@ def test_what_to_install() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert 'pip install ".[otel]" in a clone' in failed.stderr
-
-
-def test_the_global_providers(monkeypatch: pytest.MonkeyPatch, telemetry: Telemetry) -> None:
-    """Are used unless others are given."""
-    monkeypatch.setattr(trace, "get_tracer_provider", lambda: telemetry.tracers)
-    monkeypatch.setattr(metrics, "get_meter_provider", lambda: telemetry.meters)
-
-    async def main() -> None:
-        async with client_of(Scripted(accepted())) as client:
-            instrument(client)
-            await upload(client)
-
-    anyio.run(main)
-    assert len(telemetry.calls) == 1

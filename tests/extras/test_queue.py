@@ -24,7 +24,6 @@ from meeting_async import Document, LockPolicy, MeetingClient, RetryPolicy, Uplo
 from meeting_async.errors import (
     BatchFailed,
     ConfigurationError,
-    DocumentUnreadable,
     InvalidInput,
     JournalError,
     UploadFailed,
@@ -175,36 +174,6 @@ async def test_the_longest_wait_for_a_room(dsn: str, server: MeetingServer, tmp_
 
 
 @nightly
-async def test_a_throttled_upload_is_repeated(
-    dsn: str, server: MeetingServer, tmp_path: Path
-) -> None:
-    """After 429 the job waits and runs again; the attempts of all runs are reported."""
-    server.reply_next(429, path="/room/uploadWhiteboardFile", times=2)
-    async with queue_and_worker(dsn, server) as made:
-        await made.uploads.defer("room0", pdf(tmp_path))
-        outcome = await made.only_outcome()
-    assert outcome.status == "accepted"
-    assert [attempt.status for attempt in outcome.attempts] == [429, 429, 200]
-    assert outcome.attempts[1].started - outcome.attempts[0].started >= 0.25
-
-
-@nightly
-async def test_an_upload_that_stays_throttled_fails(
-    dsn: str, server: MeetingServer, tmp_path: Path
-) -> None:
-    """When ``max_outage`` of the queue has passed, too, it is failed, not refused."""
-    server.reply_next(429, path="/room/uploadWhiteboardFile", times=100)
-    retry = RetryPolicy(max_attempts=3, initial_delay=0.25)
-    settings = {"max_outage": 0.0}
-    async with queue_and_worker(dsn, server, retry=retry, settings=settings) as made:
-        await made.uploads.defer("room0", pdf(tmp_path))
-        outcome = await made.only_outcome()
-        assert await made.job_states() == {"failed": 1}
-    assert outcome.status == "failed"
-    assert [attempt.status for attempt in outcome.attempts] == [429] * 3
-
-
-@nightly
 async def test_a_server_that_is_down_for_too_long(dsn: str, tmp_path: Path) -> None:
     """The job tries to connect until ``max_outage`` has passed, with pauses; then it is failed."""
     retry, settings = RetryPolicy(initial_delay=0.25, max_outage=0.5), {"max_outage": 1.5}
@@ -216,23 +185,6 @@ async def test_a_server_that_is_down_for_too_long(dsn: str, tmp_path: Path) -> N
     assert (outcome.status, kind_of(outcome)) == ("failed", "ConnectFailed")
     assert 2 <= len(outcome.attempts) <= 10
     assert 1.5 <= outcome.seconds <= 8
-
-
-@nightly
-async def test_a_server_that_comes_back(dsn: str, tmp_path: Path) -> None:
-    """What could not be sent is delivered when the server is there again."""
-    server, port = MeetingServer(), free_port()
-    server.add_room("room0")
-    retry = RetryPolicy(initial_delay=0.25, max_outage=20)
-    async with application(dsn, f"http://127.0.0.1:{port}", retry=retry) as made:
-        async with working(made):
-            await made.uploads.defer("room0", pdf(tmp_path))
-            await anyio.sleep(0.7)
-            async with server.run(port=port):
-                outcome = await made.only_outcome()
-    assert outcome.status == "accepted"
-    assert names_in(server.rooms["room0"]) == ["000.pdf"]
-    assert {attempt.status for attempt in outcome.attempts[:-1]} == {None}
 
 
 @pytest.mark.parametrize("why", ["unknown room", "too large", "wrong type", "empty", "refused"])
@@ -261,17 +213,6 @@ async def test_a_refused_upload_fails_once(
     assert uploads_to(server, room_id, at_least=1000) == len(outcome.attempts) <= 1
 
 
-@nightly
-async def test_a_missing_file_fails(dsn: str, server: MeetingServer, tmp_path: Path) -> None:
-    """A file that no worker can read fails its own job only, after some runs."""
-    async with queue_and_worker(dsn, server) as made:
-        await made.uploads.defer("room0", tmp_path / "gone.pdf")
-        await made.uploads.defer("room0", pdf(tmp_path))
-        report = await made.finished()
-    assert [outcome.status for outcome in report.outcomes] == ["failed", "accepted"]
-    assert kind_of(report.outcomes[0]) == DocumentUnreadable.__name__
-
-
 @pytest.mark.parametrize("is_there", [True, False])
 async def test_unknown_is_not_repeated(
     dsn: str, server: MeetingServer, tmp_path: Path, *, is_there: bool
@@ -292,20 +233,6 @@ async def test_unknown_is_not_repeated(
     assert len(server.rooms["room0"].accepted) == is_there
     with pytest.raises(BatchFailed, match="1 of unknown outcome"):
         report.raise_for_failures()
-
-
-@nightly
-async def test_unknown_is_repeated_if_you_want(
-    dsn: str, server: MeetingServer, tmp_path: Path
-) -> None:
-    """With ``delivery="at_least_once"`` it is sent until it is certain."""
-    server.lose_next_reply(path="/room/uploadWhiteboardFile")
-    async with queue_and_worker(dsn, server, delivery="at_least_once") as made:
-        await made.uploads.defer("room0", pdf(tmp_path))
-        outcome = await made.only_outcome()
-        assert await made.job_states() == {"succeeded": 1}
-    assert outcome.status == "accepted"
-    assert names_in(server.rooms["room0"]) == ["000.pdf"] * 2
 
 
 @nightly
@@ -584,19 +511,6 @@ async def test_a_key_is_deferred_once(dsn: str, server: MeetingServer, tmp_path:
     assert [outcome.key for outcome in report.outcomes] == ["a", "b"]
     assert len(server.rooms["room0"].accepted) == 3
     assert server.rooms["room1"].accepted == ()
-
-
-@nightly
-async def test_without_a_key_each_call_is_an_upload(
-    dsn: str, server: MeetingServer, tmp_path: Path
-) -> None:
-    """The same document without a key is a second upload."""
-    async with queue_and_worker(dsn, server) as made:
-        ids = {await made.uploads.defer("room0", pdf(tmp_path)) for _ in range(2)}
-        assert len(ids) == 2
-        assert None not in ids
-        await made.finished()
-    assert names_in(server.rooms["room0"]) == ["000.pdf"] * 2
 
 
 @nightly
@@ -1011,23 +925,6 @@ async def retry_by_hand(made: Application) -> None:
     await made.app.job_manager.retry_job_by_id_async(job.id or 0, datetime.now(UTC))
 
 
-async def test_a_failed_job_is_retried_by_hand(
-    dsn: str, server: MeetingServer, tmp_path: Path
-) -> None:
-    """It runs again, and its outcome is the new one."""
-    server.rooms["room0"].presenter = False
-    async with queue_and_worker(dsn, server) as made:
-        await made.uploads.defer("room0", pdf(tmp_path))
-        assert (await made.only_outcome()).status == "refused"
-        server.rooms["room0"].presenter = True
-        await retry_by_hand(made)
-        await until(lambda: bool(server.rooms["room0"].accepted))
-        outcome = await made.only_outcome()
-        assert await made.job_states() == {"succeeded": 1}
-    assert (outcome.status, outcome.error) == ("accepted", None)
-    assert len(server.rooms["room0"].accepted) == 1
-
-
 @pytest.mark.parametrize("delivery", ["at_most_once", "at_least_once"])
 async def test_an_unknown_job_is_retried_by_hand(
     dsn: str, server: MeetingServer, tmp_path: Path, delivery: Any
@@ -1080,21 +977,3 @@ async def test_a_changed_file_is_not_sent_after_an_unknown_outcome(
         outcome = await made.only_outcome()
     assert outcome.status == "unknown"
     assert len(server.rooms["room0"].accepted) == 1
-
-
-@nightly
-async def test_a_job_is_given_up_by_hand(dsn: str, server: MeetingServer, tmp_path: Path) -> None:
-    """An abort ends a running upload: it is unknown if it may have arrived, otherwise failed."""
-    server.rooms["room1"].processing_seconds = 1.9
-    async with application(dsn, server.url) as made:
-        async with working(made, abort_job_polling_interval=0.1):
-            await made.uploads.defer("room1", pdf(tmp_path, 1))
-            await until(lambda: bool(server.rooms["room1"].accepted))
-            (job,) = await made.jobs()
-            await made.app.job_manager.cancel_job_by_id_async(job.id or 0, abort=True)
-            report = await made.reported("default", queued=0)
-            await anyio.sleep(0.3)
-            states = await made.job_states()
-    assert report.outcomes[0].status == "unknown"
-    assert states["todo"] == states["doing"] == 0
-    assert len(server.rooms["room1"].accepted) == 1

@@ -29,8 +29,6 @@ from support.redis_server import free_port
 
 pytestmark = [pytest.mark.anyio, needs_postgres]
 
-TESTS = Path(__file__).parent.parent
-
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:

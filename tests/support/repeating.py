@@ -55,7 +55,8 @@ def page(
         headers.append(("Location", f"https://login.example.com/?back={'&'.join(values)}"))
     content = json.dumps(record).encode()
     if place == "page":
-        kind, content = "text/html", f"<html><pre>{GREETING} {'<br>'.join(values)}".encode()
+        kind = "text/html"
+        content = f"<html><pre>{GREETING} {'<br>'.join(values)}".encode("utf-8", "replace")
     return [("Content-Type", kind), *headers], content, line if place == "reason phrase" else "OK"
 
 

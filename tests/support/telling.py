@@ -47,7 +47,7 @@ class Told:
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
         """Keep what is logged, at every level."""
-        with _logging_to(_Keeping(self.records)):
+        with logging_to(_Keeping(self.records)):
             yield
 
     async def of(self, call: Awaitable[Any]) -> Any:
@@ -72,7 +72,7 @@ class Told:
 
 
 @contextlib.contextmanager
-def _logging_to(handler: logging.Handler) -> Iterator[None]:
+def logging_to(handler: logging.Handler) -> Iterator[None]:
     """Log everything there, and nowhere else: pytest cannot report what is no text."""
     before = _LOGGER.level, _LOGGER.propagate
     _LOGGER.addHandler(handler)
@@ -222,7 +222,7 @@ class LogFile:
         """Write what is logged meanwhile."""
         handler = _Strict(self)
         handler.setFormatter(_WithFields())
-        with _logging_to(handler):
+        with logging_to(handler):
             yield
 
 

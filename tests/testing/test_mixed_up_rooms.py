@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from meeting_async import MeetingClient
 from meeting_async.testing import MeetingServer, run_in_virtual_time
 from support.raw_http import INFO, call, document, link, part, talk, talk_in_process, upload
 
@@ -98,27 +97,3 @@ def test_each_room_keeps_its_own_lock() -> None:
 
     run_in_virtual_time(main)
     assert (len(first.received), len(second.received)) == (2, 1)
-
-
-def test_by_default_nothing_is_mixed_up() -> None:
-    """It is a fault to be chosen."""
-    server = MeetingServer()
-    for room_id in IDS:
-        server.add_room(room_id)
-    with server.run() as url:
-        for room_id in "abc":
-            put(url, room_id)
-    assert names(server) == [["a"], ["b"], ["c"]]
-
-
-@pytest.mark.anyio
-@pytest.mark.both_loops
-async def test_a_client_that_asks_before_each_room_is_right(server: MeetingServer) -> None:
-    """The way to use it: every document is in its own room, because the client asked first."""
-    async with server.run() as url:
-        async with MeetingClient(url, api_key="devkey", api_secret="devsecret") as client:
-            for room_id in "abc":
-                await client.get_active_room_info(room_id)
-            for room_id in "abca":
-                await client.upload_whiteboard_file(room_id, b"%PDF-1.7", filename=room_id)
-    assert names(server) == [["a", "a"], ["b"], ["c"]]
