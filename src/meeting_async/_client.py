@@ -202,7 +202,7 @@ class MeetingClient:
         Args:
             room_id: The room.
             max_reply_bytes: Largest reply in bytes, 16 MiB by default: a known server sends some
-                780 bytes for each participant. Parsing blocks the event loop for about 10 ms for
+                780 bytes for each participant. Parsing blocks the event loop for about 15 ms for
                 each MiB.
             timeout: Seconds for everything, retries included.
             on_event: Called with the events of this call, instead of the client's.
