@@ -410,6 +410,7 @@ def test_every_job_has_one_true_outcome(examples: int) -> None:
     @example(Plan((("a", "bytes"),) * 3, (("inactive",) * 4, (), ()), wait_active=60.0))
     @example(Plan((("a", "bytes"),) * 2, (("busy",) * 30, (), ())))
     @example(Plan((("a", "bytes"),) * 2, ((), (), ()), questions=("HTML",) * 30))
+    @example(Plan((("a", "bytes"),) * 2, ((), (), ()), questions=("wrong key",)))
     @example(Plan((("a", "bytes"),) * 2, ((), (), ()), questions=("no connection",) * 30))
     @example(Plan((("a", "bytes"),) * 2, (("deaf",), (), ()), timeout=3.0))
     @example(Plan((("a", "bytes"),) * 3, (("busy",) * 60, (), ()), timeout=7.3))

@@ -169,7 +169,7 @@ async def test_a_refusal_amid_30_mib(wire: Wire, status: int, name: str, before:
     assert answer.sent is not None
     assert seen.before <= answer.sent <= form.taken < 30 * MIB
     assert peer.connected == 1
-    if then in READING:
+    if then in READING and len(pieces) == 1:  # else more is sent until its head is complete
         assert seen.after - seen.in_flight <= MOST_BEHIND * 1.01, seen  # TLS adds some
 
 
