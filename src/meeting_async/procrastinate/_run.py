@@ -217,9 +217,11 @@ class QueuedRun(UploadHooks):
         else:
             state = row.state if row.state in {"sent", "unknown"} else "ready"
         pause = self._put_back.seconds if self._put_back else 0.0
-        # One that starts over has all attempts of the retry policy again.
-        steps = [] if self._starts_over else stored(history.steps, anyio.current_time() + pause)
-        retry = {"unreadable": self._unreadable, "steps": steps}
+        steps = history.steps
+        if self._starts_over:  # with all attempts of the retry policy; its room's lock still counts
+            steps = [step for step in steps if step.verdict in {None, Verdict.BUSY}]
+        kept = stored(steps, anyio.current_time() + pause)
+        retry = {"unreadable": self._unreadable, "steps": kept}
         release = partial(
             self.table.release,
             row,
