@@ -51,6 +51,7 @@ nitpick_ignore_regex = [
         "py:.*",
         r"(asyncio|collections|contextlib|datetime|metrics|os|procrastinate|psycopg|redis|ssl|trace)\..*",
     ),
+    ("py:class", r"(types\.)?EllipsisType"),
     # A name of a type, in a signature, and a private type are shown as text.
     ("py:class", "Documents"),
     ("py:class", PRIVATE),

@@ -49,7 +49,6 @@ def pytest_collection_finish() -> None:
 CROSSED = {
     "wire": ["tcp", "tls"],
     "library": ["httpx", "httpx2"],
-    "any_transport": ["own, tcp", "own, tls", "httpx", "httpx2"],
     "document_bytes": ["large", "small"],
 }
 """Fixtures that a fault does not need together with a certain event loop."""
@@ -113,3 +112,23 @@ def python() -> Iterator[Interpreter]:
 def tls(tmp_path_factory: pytest.TempPathFactory) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     """Make the server's and the client's side of one certificate."""
     return make_contexts(tmp_path_factory.mktemp("tls"))
+
+
+# --- PostgreSQL ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def postgres_of_session() -> Iterator[Any]:
+    """Run one PostgreSQL for all tests that need one."""
+    from support.postgres import postgres_running
+
+    with postgres_running() as server:
+        yield server
+
+
+@pytest.fixture
+def postgres(postgres_of_session: Any) -> Iterator[Any]:
+    """Provide it; afterwards it runs, whatever a test did to it."""
+    yield postgres_of_session
+    if postgres_of_session.process is None:
+        postgres_of_session.start()

@@ -27,9 +27,10 @@ async def calls(client: MeetingClient, chunks: AsyncIterator[bytes]) -> None:
     """Every method returns what its page says, and takes every kind of document."""
     assert_type(await client.get_active_room_info("room01"), ActiveRoom)
     assert_type(await client.wait_until_active("room01", 60), ActiveRoom)
+    assert_type(await client.wait_until_active("room01"), ActiveRoom)
     assert_type(await client.call("room/list"), dict[str, Any])
     assert_type((await client.check("room01", timeout=3)).secret, Finding)
-    receipt = await client.upload_whiteboard_file("room01", "deck.pdf", timeout=30)
+    receipt = await client.upload_whiteboard_file("room01", "deck.pdf", timeout=None)
     assert_type(receipt, UploadReceipt)
     assert_type(receipt.attempts[-1].verdict, Verdict)
     with open("deck.pdf", "rb") as file:  # noqa: ASYNC230 - never run
@@ -53,7 +54,8 @@ def settings(client: MeetingClient) -> None:
     """Options are spelled: a checker finds one that does not exist."""
     assert_type(client.with_options(delivery="at_least_once"), MeetingClient)
     assert_type(MeetingClient.from_env(allow_images=True), MeetingClient)
-    client.with_options(timeout=3)  # type: ignore[call-arg]
+    assert_type(client.with_options(timeout=3), MeetingClient)
+    client.with_options(deadline=3)  # type: ignore[call-arg]
     client.with_options(delivery="twice")  # type: ignore[arg-type]
     MeetingClient.from_env(timeot=3)  # type: ignore[call-arg]
 

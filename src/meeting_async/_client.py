@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from types import TracebackType
+from types import EllipsisType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 import attrs
@@ -44,6 +44,7 @@ class ClientOptions(TypedDict, total=False):
     check_link: bool
     preflight: bool
     delivery: Delivery
+    timeout: float | None
     lock: LockPolicy | None
     retry: RetryPolicy | None
     timeouts: Timeouts | None
@@ -81,19 +82,22 @@ class MeetingClient:
         room_locks: Locks that allow one upload per room at a time. By default the clients of this
             event loop share locks. For several processes use
             :class:`~meeting_async.redis.RedisRoomLocks`, or your own.
-        default_headers: Headers that are sent with every request, such as a request id.
+        default_headers: Headers that are sent with every request to the server, such as a request
+            id or the key of a gateway.
         allow_plaintext: Allow plain ``http`` to other hosts than loopback.
         max_size_whiteboard_file: The server's setting of that name: bytes, or text such as
             ``"30MiB"``. Larger documents are refused before anything is sent. ``None``: unchecked.
         allow_images: Do not refuse images. Servers refuse them (``docs/interface.md``, Upload).
         check_link: Check a link with HEAD before it is passed to the server: it must be direct,
             public, a document and not too large. Then this machine fetches a URL that somebody
-            else may have chosen.
+            else may have chosen, with a transport of its own (``docs/documents.md``, Links).
         preflight: Ask for the room with a small call before each attempt, and with an empty form
             before a document above 64 KiB (``docs/delivery.md``, Before a document is sent).
         delivery: ``"at_most_once"``: an upload of unknown outcome raises
             :class:`~meeting_async.errors.UploadOutcomeUnknown`. ``"at_least_once"``: it is sent
             again when the room is free; the room may show the document twice.
+        timeout: Seconds for each call and each job of a batch, everything included, unless it has
+            a ``timeout`` of its own. ``None``: no limit.
         lock: How to wait for a locked room.
         retry: How often to retry.
         timeouts: Limits on a single attempt.
@@ -142,7 +146,8 @@ class MeetingClient:
 
         ``MEETING_BASE_URL``, ``MEETING_API_KEY``, ``MEETING_API_SECRET`` or
         ``MEETING_API_SECRET_FILE``, ``MEETING_MAX_SIZE_WHITEBOARD_FILE`` (bytes or ``30MiB``),
-        ``MEETING_ALLOW_PLAINTEXT`` (``1`` or ``0``). ``MEETING_CA_FILE`` (a PEM file with the
+        ``MEETING_TIMEOUT`` (seconds), ``MEETING_ALLOW_PLAINTEXT`` (``1`` or ``0``).
+        ``MEETING_CA_FILE`` (a PEM file with the
         certificate of your authority) and ``MEETING_PROXY`` (``http://host:port``) are ``verify``
         and ``proxy`` of the default transport; your own ``transport`` replaces both.
 
@@ -194,7 +199,7 @@ class MeetingClient:
         room_id: str,
         *,
         max_reply_bytes: int = json_call.MAX_ROOM_BYTES,
-        timeout: float | None = None,
+        timeout: float | EllipsisType | None = ...,
         on_event: OnEvent | None = None,
     ) -> ActiveRoom:
         """Return the information about an active room (``docs/interface.md``, Active room).
@@ -204,7 +209,8 @@ class MeetingClient:
             max_reply_bytes: Largest reply in bytes, 16 MiB by default: a known server sends some
                 780 bytes for each participant. Parsing blocks the event loop for about 15 ms for
                 each MiB.
-            timeout: Seconds for everything, retries included.
+            timeout: Seconds for everything, retries included, instead of the client's ``timeout``;
+                ``None``: no limit.
             on_event: Called with the events of this call, instead of the client's.
 
         Raises:
@@ -217,17 +223,21 @@ class MeetingClient:
         """
         call = self._call(requests.ACTIVE_ROOM_INFO, room_id, on_event)
         return await json_call.active_room(
-            call, room_id, timeout=timeout, max_reply_bytes=max_reply_bytes
+            call, room_id, timeout=self._limit(timeout), max_reply_bytes=max_reply_bytes
         )
 
     async def wait_until_active(
-        self, room_id: str, timeout: float, *, on_event: OnEvent | None = None
+        self,
+        room_id: str,
+        timeout: float | EllipsisType = ...,
+        *,
+        on_event: OnEvent | None = None,
     ) -> ActiveRoom:
         """Ask until the room is active: every 2 s at first, later less often, up to every 30 s.
 
         Args:
             room_id: The room.
-            timeout: Seconds for everything.
+            timeout: Seconds for everything; needed, if the client has no ``timeout``.
             on_event: Called with the events of this call, instead of the client's.
 
         Raises:
@@ -236,7 +246,7 @@ class MeetingClient:
 
         """
         call = self._call(requests.ACTIVE_ROOM_INFO, room_id, on_event)
-        return await json_call.wait_until_active(call, room_id, timeout=timeout)
+        return await json_call.wait_until_active(call, room_id, timeout=self._limit(timeout))
 
     async def upload_whiteboard_file(
         self,
@@ -246,7 +256,7 @@ class MeetingClient:
         filename: str | None = None,
         content_type: str | None = None,
         max_wait: float | None = None,
-        timeout: float | None = None,
+        timeout: float | EllipsisType | None = ...,
         on_event: OnEvent | None = None,
     ) -> UploadReceipt:
         """Put a document into the whiteboard files of an active room.
@@ -265,7 +275,8 @@ class MeetingClient:
                 name.
             max_wait: Longest time in seconds that the upload waits because its room is locked,
                 instead of ``LockPolicy.max_wait``; 0 never waits.
-            timeout: Seconds for everything: queue, waits, reading the document, attempts.
+            timeout: Seconds for everything: queue, waits, reading the document, attempts; instead
+                of the client's ``timeout``. ``None``: no limit.
             on_event: Called with the events of this call, instead of the client's.
 
         Raises:
@@ -287,7 +298,7 @@ class MeetingClient:
             filename=filename,
             content_type=content_type,
             max_wait=max_wait,
-            timeout=timeout,
+            timeout=self._limit(timeout),
         )
 
     def upload_many(
@@ -299,7 +310,7 @@ class MeetingClient:
         on_unknown: OnUnknown | None = None,
         wait_active: float | None = None,
         max_wait: float | None = None,
-        timeout: float | None = None,
+        timeout: float | EllipsisType | None = ...,
         window: int = 10_000,
         keep_outcomes: bool = True,
         on_event: OnEvent | None = None,
@@ -330,7 +341,8 @@ class MeetingClient:
                 instead of skipping its documents.
             max_wait: Longest time in seconds that a job waits because its room is locked; see
                 :meth:`upload_whiteboard_file`.
-            timeout: Seconds for each job, from its start.
+            timeout: Seconds for each job, from its start, instead of the client's ``timeout``;
+                ``None``: no limit.
             window: Largest number of jobs that are read ahead, including those whose outcome you
                 have not read yet.
             keep_outcomes: Keep all outcomes in ``batch.report.outcomes``.
@@ -353,7 +365,7 @@ class MeetingClient:
             on_unknown=on_unknown,
             wait_active=wait_active,
             max_wait=max_wait,
-            timeout=timeout,
+            timeout=self._limit(timeout),
             window=window,
             keep_outcomes=keep_outcomes,
         )
@@ -366,7 +378,7 @@ class MeetingClient:
         *,
         idempotent: bool = False,
         max_reply_bytes: int = MAX_REPLY_BYTES,
-        timeout: float | None = None,
+        timeout: float | EllipsisType | None = ...,
         on_event: OnEvent | None = None,
     ) -> dict[str, Any]:
         """Make any other signed JSON call, for example ``call("room/endRoom", {"room_id": …})``.
@@ -378,7 +390,8 @@ class MeetingClient:
                 retried only if it was never sent, or was rate-limited.
             max_reply_bytes: Largest reply in bytes, 1 MiB by default. Parsing blocks the event loop
                 for about 10 ms for each MiB.
-            timeout: Seconds for everything, retries included.
+            timeout: Seconds for everything, retries included, instead of the client's ``timeout``;
+                ``None``: no limit.
             on_event: Called with the events of this call, instead of the client's.
 
         Returns:
@@ -392,12 +405,12 @@ class MeetingClient:
         call = self._call(str(path), json_call.room_in(payload), on_event)
         given = {} if payload is None else payload
         answer = await json_call.call_json(
-            call, path, given, kind, timeout=timeout, max_reply_bytes=max_reply_bytes
+            call, path, given, kind, timeout=self._limit(timeout), max_reply_bytes=max_reply_bytes
         )
         return dict(answer.payload or {})
 
     async def check(
-        self, room_id: str | None = None, *, timeout: float | None = None
+        self, room_id: str | None = None, *, timeout: float | EllipsisType | None = ...
     ) -> ServerCheck:
         """Check the way to the server, key and secret, and a room, for example for ``/healthz``.
 
@@ -405,8 +418,11 @@ class MeetingClient:
         that fails is a finding, not an exception.
 
         Args:
-            room_id: A room to check, too: whether it is active and free.
-            timeout: Seconds for all steps. The step that it ends has failed.
+            room_id: A room to check, too: whether it is active and free. Write it exactly as it was
+                created: a known server ends a room that is asked for in another case
+                (``docs/interface.md``, Seen on a running server).
+            timeout: Seconds for all steps, instead of the client's ``timeout``; ``None``: no limit
+                but those of the steps. The step that it ends has failed.
 
         Raises:
             InvalidInput: The room id cannot be sent.
@@ -415,10 +431,14 @@ class MeetingClient:
         """
         from meeting_async._delivery.server_check import check_server  # noqa: PLC0415 - used seldom
 
-        return await check_server(self._session, room_id, timeout=timeout)
+        return await check_server(self._session, room_id, timeout=self._limit(timeout))
 
     def _call(self, operation: str, room_id: object, on_event: OnEvent | None) -> Call:
         return new_call(self._session, self._options, operation, room_id, on_event=on_event)
+
+    def _limit(self, timeout: float | EllipsisType | None) -> float | None:
+        """Return the limit of a call: its own, or that of the client."""
+        return self._options.timeout if timeout is ... else timeout
 
     # --- lifetime --------------------------------------------------------------------------------
 

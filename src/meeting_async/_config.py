@@ -45,13 +45,16 @@ def settings_from(variables: Environment) -> dict[str, Any]:
     field = "MEETING_MAX_SIZE_WHITEBOARD_FILE"
     if size := variables.get(field):
         settings["max_size_whiteboard_file"] = parse_size(size, field=field)
+    field = "MEETING_TIMEOUT"
+    if seconds := variables.get(field):
+        settings["timeout"] = _positive_number(field, seconds)
     settings["allow_plaintext"] = _boolean(variables, "MEETING_ALLOW_PLAINTEXT")
     return settings
 
 
 KNOWN = (
     *("MEETING_BASE_URL", "MEETING_API_KEY", "MEETING_API_SECRET", "MEETING_API_SECRET_FILE"),
-    *("MEETING_MAX_SIZE_WHITEBOARD_FILE", "MEETING_ALLOW_PLAINTEXT"),
+    *("MEETING_MAX_SIZE_WHITEBOARD_FILE", "MEETING_TIMEOUT", "MEETING_ALLOW_PLAINTEXT"),
     *("MEETING_CA_FILE", "MEETING_PROXY", "MEETING_QUEUE_DSN"),
 )
 """Variables of this library and of its command line."""
@@ -64,11 +67,10 @@ def check_names(variables: Environment) -> None:
         ConfigurationError: It names the variable, and the one that is meant.
 
     """
-    unset = [name for name in KNOWN if name not in variables.variables]
     for name in variables.variables:
         if not name.startswith("MEETING_") or name in KNOWN:
             continue
-        if meant := nearest(name, unset, 0.85):
+        if meant := nearest(name, [known for known in KNOWN if not variables.get(known)], 0.85):
             fix = f"rename it to {meant}"
             raise ConfigurationError(name, "", "is not a variable of this library", fix)
 
@@ -113,6 +115,17 @@ def _content(field: str, path: str) -> bytes:
         problem = f"names a file that cannot be read: {getattr(error, 'strerror', None) or error}"
         fix = "fix the path or the permissions"
         raise ConfigurationError(field, short_repr(path), problem, fix) from error
+
+
+def _positive_number(name: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not value > 0:  # also NaN
+        problem = "is not a positive number of seconds"
+        raise ConfigurationError(name, short_repr(text), problem, "set it to seconds, such as 60")
+    return value
 
 
 def _boolean(environ: Environment, name: str) -> bool:

@@ -40,7 +40,11 @@ class Started(Event):
 
 @attrs.frozen(kw_only=True)
 class Queued(Event):
-    """The upload waits behind another upload of this application to the same room."""
+    """The upload waits behind others of this application."""
+
+    for_place: bool = False
+    """Whether it waits for a place among the concurrent uploads of a batch, because it gave its own
+    back while it waited. Otherwise it waits behind another upload to the same room."""
 
 
 @attrs.frozen(kw_only=True)

@@ -70,7 +70,7 @@ _positive = number(float, 0, above=True)
 class LockPolicy:
     """How to wait for a locked room.
 
-    Before a document above 64 KiB an empty form of some 300 bytes asks whether the room is free.
+    Before a document above 64 KiB an empty form of some 500 bytes asks whether the room is free.
     After a 409 the attempt is repeated: first after ``min_delay``, then every 2 s. A document of at
     most 64 KiB is sent without this question.
     """
@@ -79,7 +79,7 @@ class LockPolicy:
     """Longest time in all that an upload waits because its room is locked: by another client, by
     another upload of this application, or by its own document of unknown outcome. 0: never wait.
     ``None``: no limit behind uploads of this application, and ``window`` plus 30 s after the first
-    409."""
+    409. Waits for a place in a batch do not count."""
     window: float = attrs.field(default=300.0, validator=_seconds)
     """Longest time that a server locks a room (``docs/interface.md``, Limits: 5 minutes)."""
     min_delay: float = attrs.field(default=0.5, validator=number(float, 0.25))

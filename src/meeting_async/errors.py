@@ -36,7 +36,7 @@ The branches say where the cause is: in the caller's input, the server's answer,
     ├── JournalError (OSError)                  a batch's journal or a queue's table fails
     │   └── JournalInUse                        another batch uses it
     ├── UploadPutBack                           a queue goes on with the upload later
-    ├── UploadFailed                            what a worker of a queue has reported
+    ├── UploadFailed                            a queue: your own code failed, or cancelled
     ├── BatchStopped                            the batch was stopped before this job ended
     └── BatchFailed                             some documents of a batch are not in their rooms
 
@@ -383,7 +383,7 @@ class UnexpectedReply(ReplyError):
 
 @_error(slots=False)
 class RoomBusy(MeetingError, TimeoutError):
-    """The room was locked for longer than ``max_wait``; nothing was stored."""
+    """The room was locked for longer than ``max_wait`` or ``timeout``; nothing was stored."""
 
     waited: float
     """Seconds that the upload waited for the room."""
@@ -394,13 +394,20 @@ class RoomBusy(MeetingError, TimeoutError):
     """Seconds from now until the room must be free; ``None`` if that is not known."""
     reason: str = ""
     """What the server answered, if there was an answer."""
+    limit: str = ""
+    """``"max_wait"`` or ``"timeout"``, if the next wait does not fit into it."""
+    place_waited: float = 0.0
+    """Seconds that it waited for a place in a batch, which ``max_wait`` does not count."""
 
     def _text(self) -> str:
         said = f" (HTTP 409: {self.reason})" if self.reason else ""
+        place = f" for it, and {self.place_waited:.1f} s for a place in the batch"
+        place = place if self.place_waited >= 0.05 else ""
+        limit = ", and timeout allows no more" if self.limit == "timeout" else ""
         free = "" if self.free_in is None else f"; it must be free in {self.free_in:.0f} s"
         return (
             f"room {self.room_id!r} is busy: {self.held_by} has locked it{said}; "
-            f"waited {self.waited:.1f} s{free}"
+            f"waited {self.waited:.1f} s{place}{limit}{free}"
         )
 
 
@@ -534,7 +541,7 @@ class JournalInUse(JournalError):
 class UploadPutBack(MeetingError):
     """An upload of a queue would have to wait, so it was put back into the queue.
 
-    Workers raise it where procrastinate expects the error of a job, and events have it.
+    Events of a worker have it.
     """
 
     seconds: float
@@ -548,18 +555,19 @@ class UploadPutBack(MeetingError):
 
 @_error(slots=False)
 class UploadFailed(MeetingError):
-    """An upload of a queue was refused or has failed: the error of its worker, as it was stored.
+    """An upload of a queue was cancelled, or an error of your own code ended it in the worker.
 
-    It is in outcomes of :meth:`meeting_async.procrastinate.WhiteboardUploads.report`.
+    It is in outcomes of :meth:`meeting_async.procrastinate.WhiteboardUploads.report`, where errors
+    of this library are as they were.
     """
 
     kind: str
-    """Class of the worker's error, for example ``"RoomNotFound"``."""
+    """Class of the worker's error, for example ``"FileNotFoundError"``; ``"UploadCancelled"``."""
     reason: str
     """Its text."""
 
     def _text(self) -> str:
-        return self.reason
+        return f"{self.kind}: {self.reason}"
 
 
 @_error(slots=False)

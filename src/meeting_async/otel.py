@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextvars import Token
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import anyio
 import attrs
@@ -63,7 +62,7 @@ def instrument(
         return
     tracer = trace.get_tracer("meeting_async", __version__, tracer_provider)
     meter = metrics.get_meter("meeting_async", __version__, meter_provider)
-    session.transport = _TracedTransport(session.transport, session.base, tracer, meter)
+    session.transport = _TracedTransport(session.transport, tracer, meter)
     session.observers.append(_CallObserver(tracer, meter))
 
 
@@ -171,10 +170,8 @@ def _own_fields(event: _events.Event) -> dict[str, Any]:
 class _TracedTransport:
     """Passes requests on to a transport, each in a span of its own."""
 
-    def __init__(
-        self, transport: Transport, base: str, tracer: trace.Tracer, meter: metrics.Meter
-    ) -> None:
-        self._transport, self._base, self._tracer = transport, base, tracer
+    def __init__(self, transport: Transport, tracer: trace.Tracer, meter: metrics.Meter) -> None:
+        self._transport, self._tracer = transport, tracer
         name, description = "http.client.request.duration", "Duration of HTTP client requests"
         self._seconds = _histogram(meter, name, "s", description, REQUEST_SECONDS)
 
@@ -185,7 +182,7 @@ class _TracedTransport:
         with self._tracer.start_as_current_span(
             request.method,
             kind=trace.SpanKind.CLIENT,
-            attributes={**server, "url.full": _without_query(request.url), **_resends()},
+            attributes={**server, "url.full": request.url, **_resends()},
             record_exception=False,  # the text of an exception may quote headers
             set_status_on_exception=False,
         ) as span:
@@ -209,9 +206,7 @@ class _TracedTransport:
         await self._transport.aclose()
 
     def _with_trace_context(self, request: Request) -> Request:
-        """Add the headers of the trace context, unless the request goes to the host of a link."""
-        if not request.url.startswith(f"{self._base}/"):
-            return request
+        """Add the headers of the trace context."""
         carrier: dict[str, str] = {}
         propagate.inject(carrier)
         added = tuple((name.encode(), value.encode()) for name, value in carrier.items())
@@ -225,10 +220,6 @@ def _resends() -> dict[str, int]:
         return {}
     resends, call.resends = call.resends, 0
     return {"http.request.resend_count": resends}
-
-
-def _without_query(url: str) -> str:
-    return urlsplit(url)._replace(query="", fragment="").geturl()
 
 
 def _server(host: str) -> dict[str, str | int]:

@@ -109,7 +109,7 @@ def test_what_comes_after_the_answer_cannot_undo_it(
 
 @attrs.define(eq=False)
 class Strikes:
-    """Cancels a batch at one place behind the server's answer."""
+    """Cancels a batch, or ends the program, at one place behind the server's answer."""
 
     place: str
     cancel: Callable[[], object] = lambda: None
@@ -160,6 +160,16 @@ WAYS = [
         pytest.mark.nightly if number >= BY_DAY or (backend, by) == ("asyncio", "scope") else ()
     ]
 ]
+WAYS += [pytest.param(backend, "exit", "finished") for backend in ("asyncio", "trio")]
+
+
+class TheEnd(BaseException):
+    """What no program goes on after."""
+
+
+def leave() -> None:
+    """End the program."""
+    raise TheEnd
 
 
 @pytest.mark.anyio
@@ -193,6 +203,10 @@ async def test_cancelled_after_the_answer(place: str, by: str, tmp_path: Path) -
             with contextlib.suppress(asyncio.CancelledError):
                 await task
             assert task.cancelled()
+        elif by == "exit":
+            strikes.cancel = leave
+            with pytest.raises(TheEnd):
+                await main()
         else:
             strikes.cancel = scope.cancel
             with scope:

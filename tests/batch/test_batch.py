@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import io
 import math
+import os
+import pickle
 import random
 import traceback
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import anyio
+import attrs
 import pytest
 
-from meeting_async import Document, Event, MeetingClient, errors
-from meeting_async._batch.results import BatchReport, UploadJob, UploadOutcome
+from meeting_async import (
+    Attempt,
+    BatchReport,
+    Document,
+    Event,
+    MeetingClient,
+    Queued,
+    UploadJob,
+    UploadOutcome,
+    Verdict,
+    errors,
+)
 from support import virtual_time
 from support.fake_rooms import (
     PDF,
@@ -168,23 +183,6 @@ def test_a_locked_room_delays_no_other(backend: str) -> None:
     assert 240 < report.seconds < 260
 
 
-@both
-def test_a_wait_holds_no_permit(backend: str) -> None:
-    """While all rooms are locked, or none is active, every permit is free."""
-
-    async def main(rooms: FakeRooms, **how: Any) -> None:
-        async with client_of(rooms) as client:
-            async with client.upload_many(jobs_for(5, 2), concurrency=2, **how) as batch:
-                await anyio.sleep(101.3)
-                assert (batch._scheduler.in_use, rooms.running) == (0, 0)
-                assert len(rooms.visits) > 5
-                batch.stop()
-        assert set(statuses(batch.report)) == {"skipped" if how else "failed", "skipped"}
-
-    virtual_time.run(backend, lambda: main(FakeRooms(lambda _: busy())))
-    virtual_time.run(backend, lambda: main(FakeRooms(ask=lambda _: absent()), wait_active=600))
-
-
 def test_behind_a_single_upload() -> None:
     """Room locks are common; a job that waits there holds no permit."""
 
@@ -252,48 +250,88 @@ def released() -> memoryview:
     return view
 
 
-BAD: dict[str, tuple[Callable[[], UploadJob], str]] = {
-    "no room": (lambda: job(""), "refused"),
-    "blanks": (lambda: job(" room "), "refused"),
-    "control": (lambda: job("a\nb"), "refused"),
-    "None": (lambda: UploadJob(None, PDF, filename="x.pdf"), "refused"),  # type: ignore[arg-type]  # wrong on purpose
-    "number": (lambda: UploadJob(7, PDF, filename="x.pdf"), "refused"),  # type: ignore[arg-type]  # wrong on purpose
-    "list": (lambda: UploadJob([], PDF, filename="x.pdf"), "refused"),  # type: ignore[arg-type]  # wrong on purpose
-    "key": (lambda: job("bad", key=7), "refused"),
-    "no document": (lambda: job("bad", 0, None), "refused"),
-    "text": (lambda: UploadJob("bad", PDF, filename=5), "refused"),  # type: ignore[arg-type]  # wrong on purpose
-    "URL": (lambda: UploadJob("bad", "https://u:p@host/deck.pdf?token=geheim"), "refused"),
-    "no name": (lambda: UploadJob("bad", PDF), "refused"),
-    "empty": (lambda: job("bad", 0, b""), "refused"),
-    "image": (lambda: job("bad", 0, b"\x89PNG\r\n\x1a\n" + bytes(100)), "refused"),
-    "gone": (lambda: UploadJob("bad", "/nowhere/deck.pdf"), "failed"),
-    "KeyError": (lambda: job("bad", 0, raising(KeyError("x"))), "failed"),
-    "strange path": (lambda: UploadJob("bad", Strange()), "failed"),
-    "released": (lambda: job("bad", 0, released()), "failed"),
-    "media type": (lambda: job("bad", 0, PDF, content_type="\n"), "refused"),
+class Raising(io.BytesIO):
+    """A file of a program of yours that raises at an attribute or a method."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__(PDF)
+        self.where = where
+
+    def __getattribute__(self, name: str) -> Any:
+        """Raise for one name."""
+        if name == object.__getattribute__(self, "__dict__").get("where"):
+            raise ZeroDivisionError(name)
+        return super().__getattribute__(name)
+
+
+LATIN = os.fsdecode(b"w\xf6che.pdf")
+"""A name as an old archive brings it: not UTF-8."""
+
+BAD: dict[str, tuple[Callable[[Path], UploadJob], str]] = {
+    "no room": (lambda _: job(""), "refused"),
+    "blanks": (lambda _: job(" room "), "refused"),
+    "control": (lambda _: job("a\nb"), "refused"),
+    "None": (lambda _: UploadJob(None, PDF, filename="x.pdf"), "refused"),  # type: ignore[arg-type]  # wrong on purpose
+    "number": (lambda _: UploadJob(7, PDF, filename="x.pdf"), "refused"),  # type: ignore[arg-type]  # wrong on purpose
+    "list": (lambda _: UploadJob([], PDF, filename="x.pdf"), "refused"),  # type: ignore[arg-type]  # wrong on purpose
+    "key": (lambda _: job("bad", key=7), "refused"),
+    "no document": (lambda _: job("bad", 0, None), "refused"),
+    "text": (lambda _: UploadJob("bad", PDF, filename=5), "refused"),  # type: ignore[arg-type]  # wrong on purpose
+    "URL": (lambda _: UploadJob("bad", "https://u:p@host/deck.pdf?token=geheim"), "refused"),
+    "no name": (lambda _: UploadJob("bad", PDF), "refused"),
+    "empty": (lambda _: job("bad", 0, b""), "refused"),
+    "image": (lambda _: job("bad", 0, b"\x89PNG\r\n\x1a\n" + bytes(100)), "refused"),
+    "gone": (lambda _: UploadJob("bad", "/nowhere/deck.pdf"), "failed"),
+    "KeyError": (lambda _: job("bad", 0, raising(KeyError("x"))), "failed"),
+    "strange path": (lambda _: UploadJob("bad", Strange()), "failed"),
+    "released": (lambda _: job("bad", 0, released()), "failed"),
+    "media type": (lambda _: job("bad", 0, PDF, content_type="\n"), "refused"),
+    "path no UTF-8": (lambda folder: UploadJob("bad", folder / LATIN), "refused"),
+    "name no UTF-8": (lambda _: UploadJob("bad", PDF, filename="w\udcf6che.pdf"), "refused"),
+    "half a character": (lambda _: UploadJob("bad", PDF, filename="\ud83d.pdf"), "refused"),
+    "room no UTF-8": (lambda _: job("o\udcf6d"), "refused"),
+    "loop": (lambda folder: UploadJob("bad", folder / "loop.pdf"), "failed"),
+    "raising name": (lambda _: UploadJob("bad", Raising("name")), "failed"),
+    "raising read": (lambda _: job("bad", 0, Raising("read")), "failed"),
+    "raising seek": (lambda _: job("bad", 0, Raising("seek")), "failed"),
+    "raising tell": (lambda _: job("bad", 0, Raising("tell")), "failed"),
+    "good path": (lambda folder: UploadJob("bad", folder / LATIN, filename="w.pdf"), "accepted"),
+    "good key": (lambda _: job("bad", key="\udcf6"), "accepted"),
 }
 
 
+@pytest.mark.both_loops
 @pytest.mark.parametrize("kind", BAD)
-async def test_a_job_that_cannot_be_done_disturbs_no_other(kind: str) -> None:
-    """Its outcome says so, and its neighbours before and behind it are accepted."""
+async def test_a_job_that_cannot_be_done_disturbs_no_other(tmp_path: Path, kind: str) -> None:
+    """Its outcome says so, its neighbours are accepted; in the next run of a journal, too."""
+    tmp_path.joinpath(LATIN).write_bytes(PDF)
+    tmp_path.joinpath("loop.pdf").symlink_to("loop.pdf")
     make, status = BAD[kind]
-    rooms = FakeRooms()
-    report = await ran([job("good", 0), make(), job("good", 1), job("bad", 1)], rooms)
-    assert statuses(report) == ["accepted", status, "accepted", "accepted"]
-    bad = report.outcomes[1]
-    assert isinstance(bad.error, Exception)
-    assert "geheim" not in repr(bad)
-    assert len(rooms.uploads) == 3
-    with pytest.raises(errors.BatchFailed) as caught:
-        report.raise_for_failures()
-    assert caught.value.__cause__ is bad.error
+    for journal in (None, tmp_path / "term.db", tmp_path / "term.db"):
+        is_again = journal is not None and journal.exists()
+        rooms = FakeRooms()
+        jobs = [job("good", 0), make(tmp_path), job("good", 1), job("bad", 1)]
+        report = await ran(jobs, rooms, journal=journal)
+        good = "skipped" if is_again else "accepted"
+        expected = good if status == "accepted" else status
+        assert statuses(report) == [good, expected, good, good]
+        assert report.stopped_by is None
+        assert len(rooms.uploads) == (not is_again) * (3 + (status == "accepted"))
+        bad = report.outcomes[1]
+        assert "geheim" not in repr(bad)
+        if status == "accepted":
+            continue
+        assert isinstance(bad.error, Exception)
+        assert str(bad.error).isprintable()
+        with pytest.raises(errors.BatchFailed) as caught:
+            report.raise_for_failures()
+        assert caught.value.__cause__ is bad.error
 
 
-async def test_bad_jobs_are_skipped_like_any_other() -> None:
+async def test_bad_jobs_are_skipped_like_any_other(tmp_path: Path) -> None:
     """Stopping comes to them before anybody has looked at them."""
     rooms = FakeRooms(lambda _: accepted(replying=0.05))
-    jobs = [job("good", 0), *(make() for make, _ in BAD.values())]
+    jobs = [job("good", 0), *(make(tmp_path) for make, _ in BAD.values())]
     async with client_of(rooms) as client:
         async with client.upload_many(jobs, concurrency=1) as batch:
             while not (rooms.uploads and rooms.uploads[0].is_complete):  # noqa: ASYNC110 - no event
@@ -357,16 +395,18 @@ def test_times_and_totals_add_up() -> None:
         lambda visit: acts[visit.room].pop(0),
         ask=lambda visit: accepted(replying=seconds.get(visit.room, 0.0)),
     )
-    report = in_virtual_time([job(room) for room in acts], rooms)
+    acts["linked"] = [accepted()]
+    link = UploadJob("linked", Document.from_link("https://files.example.com/deck.pdf"))
+    report = in_virtual_time([*(job(room) for room in list(acts)[:-1]), link], rooms)
     counts = (report.accepted, report.refused, report.failed, report.unknown, report.skipped)
-    assert counts == (3, 1, 0, 1, 0)
+    assert counts == (4, 1, 0, 1, 0)
     first, held = report.outcomes[0], report.outcomes[2]
     assert first.attempts[0].started == pytest.approx(5)  # the room was asked for
     assert (held.started, held.attempts[0].started) == (5, 0)
     assert held.waited == pytest.approx(held.attempts[1].started - 2)
     assert held.seconds == pytest.approx(held.attempts[1].started + 3)
     size = len(PDF)
-    assert report.bytes_delivered == 3 * size
+    assert report.bytes_delivered == 3 * size  # and a link, whose size nobody knows
     assert report.bytes_sent == 6 * size  # the torn one was cut off before its document
     assert report.bytes_resent == size
     assert report.conflicts == 1
@@ -384,21 +424,32 @@ def test_what_is_unknown_is_sent_again(how: dict[str, str]) -> None:
     assert (len(rooms.of("probe")), report.seconds < 10) == (1, True)
 
 
-def test_after_an_unknown_outcome_the_next_job_goes_on() -> None:
-    """Nobody waits for a lock that is gone."""
-    rooms = FakeRooms(lambda v: lost() if (v.room, v.number) == ("a", 1) else accepted())
-    report = in_virtual_time([job("a", 0), job("a", 1), job("b", 0)], rooms)
-    assert statuses(report) == ["unknown", "accepted", "accepted"]
-    assert report.seconds < 1
-
-
-def test_max_wait_is_per_job() -> None:
-    """A job whose room is locked ends; the others go on."""
-    rooms = FakeRooms(lambda v: busy() if v.room == "locked" else accepted(replying=8.0))
-    jobs = [job("free", n) for n in range(3)] + [job("locked")]
-    report = in_virtual_time(jobs, rooms, max_wait=0)
-    assert statuses(report) == ["accepted"] * 3 + ["failed"]
-    assert isinstance(report.outcomes[3].error, errors.RoomBusy)
+def test_a_wait_for_a_place_is_none_for_the_room() -> None:
+    """``max_wait`` does not count it; error, event and phase say what was waited for."""
+    told: list[Event] = []
+    rooms = FakeRooms(lambda v: busy() if v.room == "locked" else accepted(replying=70.0))
+    jobs = [job("locked"), *(job("free", number) for number in range(9))]
+    ways: list[tuple[dict[str, Any], type[Exception]]] = [
+        ({"max_wait": 3}, errors.RoomBusy),
+        ({"timeout": 50}, errors.DeadlineExceeded),
+    ]
+    for how, kind in ways:
+        report = in_virtual_time(jobs, rooms, {"on_event": told.append}, concurrency=1, **how)
+        error = report.outcomes[0].error
+        assert type(error) is kind
+        if isinstance(error, errors.RoomBusy):
+            assert error.waited <= 3
+            assert error.place_waited > 60
+            assert error.limit == "max_wait"
+            assert f"waited {error.waited:.1f} s for it, and" in str(error)
+        else:
+            assert str(error).endswith("while waiting for a place in the batch")
+    kinds = [type(event).__name__ for event in told if event.room_id == "locked"]
+    assert kinds.index("Queued") > kinds.index("WaitingForRoom")
+    assert {event.for_place for event in told if isinstance(event, Queued)} == {True}
+    told.clear()
+    in_virtual_time(jobs, rooms, {"on_event": told.append}, max_wait=3)  # with places for all
+    assert not [event for event in told if isinstance(event, Queued)]
 
 
 # --- the timeout of a job ------------------------------------------------------------------------
@@ -486,19 +537,6 @@ def test_a_timeout_covers_the_wait_for_a_permit() -> None:
         assert report.outcomes[0].seconds == pytest.approx(50)
 
 
-@both
-def test_a_job_that_ends_in_a_wait_lets_the_next_one_begin(backend: str) -> None:
-    """Though it had no permit to give back, and nothing else happens in the batch."""
-    rooms = FakeRooms(lambda v: busy() if v.number < 20 else accepted())
-    report = in_virtual_time([job("a", n) for n in range(3)], rooms, backend=backend, timeout=7.3)
-    assert report.total == 3
-    assert isinstance(report.outcomes[0].error, errors.RoomBusy | errors.DeadlineExceeded)
-    rooms = FakeRooms(ask=lambda v: absent() if v.number < 9 else accepted())
-    jobs = [job("a", n) for n in range(9)]
-    report = in_virtual_time(jobs, rooms, backend=backend, timeout=7.3, wait_active=600)
-    assert [outcome.status for outcome in report.outcomes][-1] == "accepted"
-
-
 # --- arguments -----------------------------------------------------------------------------------
 
 WRONG: dict[str, list[Any]] = {
@@ -551,7 +589,7 @@ async def test_totals_only() -> None:
     """Without outcomes in the report they still come by."""
     async with client_of(FakeRooms()) as client:
         async with client.upload_many(jobs_for(3, 2), keep_outcomes=False) as batch:
-            came: list[UploadOutcome] = [outcome async for outcome in batch]
+            came = [outcome async for outcome in batch]
     assert len(came) == batch.report.accepted == 6
     assert batch.report.outcomes == []
 
@@ -607,3 +645,48 @@ async def test_errors_keep_their_tracebacks() -> None:
     assert (type(first), type(second)) == (KeyError, errors.InvalidInput)
     assert first is not None
     assert traceback.extract_tb(first.__traceback__)[-1].name == "sign"
+
+
+# --- values -------------------------------------------------------------------------------------
+
+
+def attempt(number: int, seconds: float, verdict: Verdict, sent: int = 0) -> Attempt:
+    """Make an attempt; each begins two seconds after the end of the one before."""
+    return Attempt(number, number * (seconds + 2), seconds, verdict, None, "scripted", sent)
+
+
+def outcome(status: str = "accepted", **facts: object) -> UploadOutcome:
+    """Make an outcome."""
+    given = {"index": 0, "room_id": "r", "document": "0.pdf", "status": status, **facts}
+    return UploadOutcome(**given)  # type: ignore[arg-type]  # as the test says
+
+
+def test_values() -> None:
+    """Sums over attempts; frozen; an outcome travels between processes; no document in a repr."""
+    attempts = (
+        attempt(1, 1.0, Verdict.BUSY, 100),
+        attempt(2, 2.0, Verdict.PARTIAL, 40),
+        attempt(3, 1.5, Verdict.BUSY, 100),
+        attempt(4, 3.0, Verdict.ACCEPTED, 100),
+    )
+    made = outcome(attempts=attempts, size=100, seconds=20.0)
+    assert (made.bytes_sent, made.bytes_resent, made.waited, made.conflicts) == (340, 240, 12.5, 2)
+    assert outcome(attempts=attempts[:1], seconds=0.9).waited == 0
+    given = UploadJob("room01", Document.from_bytes(b"geheim", "d.pdf"), key="k")
+    assert "geheim" not in repr(given)
+    assert pickle.loads(pickle.dumps(made)) == made
+    for value, field in ((given, "room_id"), (made, "status")):
+        with pytest.raises(attrs.exceptions.FrozenInstanceError):
+            setattr(value, field, "x")
+
+
+def test_an_empty_report() -> None:
+    """A batch that ended early has failed, though all that was read is in its room."""
+    report = BatchReport(seconds=12.34)
+    report.raise_for_failures()
+    assert repr(report) == "<BatchReport of 0 jobs in 12.3 s>"
+    report.stopped_by = errors.JournalError("j.db", "is full")
+    assert repr(report) == "<BatchReport of 0 jobs in 12.3 s, stopped by JournalError>"
+    with pytest.raises(errors.BatchFailed, match="ended early, after 0 documents") as caught:
+        report.raise_for_failures()
+    assert caught.value.__cause__ is report.stopped_by

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import anyio
 import pytest
 
-from meeting_async import RetryPolicy, errors
-from meeting_async._batch.results import BatchReport, UploadJob
-from meeting_async.signers import HmacSigner, SignedHeaders
+from meeting_async import BatchReport, RetryPolicy, UploadJob, errors
 from support import virtual_time
 from support.fake_rooms import (
     PDF,
@@ -22,11 +20,14 @@ from support.fake_rooms import (
     accepted,
     client_of,
     conversion_failed,
+    cut_off,
     failing,
     hanging,
     job,
     jobs_for,
+    lost,
     record,
+    refused,
     reply,
     unreachable,
 )
@@ -143,40 +144,77 @@ def test_without_preflight_no_question_is_asked() -> None:
     assert (rooms.questions, len(rooms.uploads)) == ([], 4)
 
 
-def test_a_key_that_is_withdrawn() -> None:
-    """In the middle: what is on its way ends, nothing new begins."""
+# --- what an error of one job means for the others ------------------------------------------------
+
+GONE = RetryPolicy(max_attempts=2, max_outage=5)
+NO_DESCRIPTOR = errors.ResourceExhausted("no descriptor")
+
+# What documents for one room meet; status of the first one; what its room's next document and
+# those for other rooms become.
+MEANINGS: dict[str, tuple[list[Callable[[], Act]], str, str, str]] = {
+    "refused": ([refused], "refused", "accepted", "accepted"),
+    "no room": ([absent], "refused", "skipped", "accepted"),
+    "no such room": (
+        [lambda: reply(404, record("ROOM_NOT_FOUND"))],
+        "refused",
+        "skipped",
+        "accepted",
+    ),
+    "key": ([lambda: WRONG_KEY], "refused", "skipped", "skipped"),
+    "lost": ([lost], "unknown", "accepted", "accepted"),
+    "web page": ([lambda: reply(200, b"<html>")], "unknown", "accepted", "accepted"),
+    "throttled": ([lambda: reply(429, b"")] * 2, "failed", "accepted", "accepted"),
+    "cut off": ([cut_off] * 2, "failed", "accepted", "accepted"),
+    "no descriptor": (
+        [lambda: failing(NO_DESCRIPTOR, take=0)] * 999,
+        "failed",
+        "failed",
+        "accepted",
+    ),
+    "foreign": ([lambda: failing(KeyError("x"), take=0)], "failed", "accepted", "accepted"),
+    "journal": (
+        [lambda: failing(errors.JournalError("j.db", "is full"), take=0)],
+        "failed",
+        "skipped",
+        "skipped",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", MEANINGS)
+def test_what_an_error_means(kind: str) -> None:
+    """For its job; for its room; and for the batch, once the server is known."""
+    acts, *expected = MEANINGS[kind]
+    left = list(acts)
 
     def answer(visit: Visit) -> Act:
-        if anyio.current_time() < 10:
-            return accepted(replying=1.0 if visit.room != "room00" else 15.0)
-        return WRONG_KEY
+        return left.pop(0)() if visit.room == "bad" and left else accepted(replying=1.0)
 
-    report = ran(jobs_for(4, 20), FakeRooms(answer))
-    assert isinstance(report.stopped_by, errors.AuthenticationFailed)
-    assert report.total == 80
-    assert report.outcomes[0].status == "accepted"
-    assert report.accepted > 20
-    assert report.refused <= 3
-    assert report.skipped == 80 - report.accepted - report.refused
+    jobs = [job("good", 0), job("bad", 0), job("bad", 1), job("good", 1), job("good", 2)]
+    report = ran(jobs, FakeRooms(answer), {"retry": GONE}, concurrency=2)
+    statuses = [outcome.status for outcome in report.outcomes]
+    assert [statuses[1], statuses[2], statuses[4]] == expected
+    ended = expected[2] == "skipped"
+    assert report.stopped_by is (report.outcomes[1].error if ended else None)
+    assert report.seconds < 30  # nobody waits for a lock that is gone
 
 
-def test_what_dooms_one_job_only() -> None:
-    """Descriptors of this machine, or a signer that raises for a room: the others are tried."""
+@pytest.mark.parametrize("seconds", [3, 60])
+def test_a_server_that_is_gone(seconds: float) -> None:
+    """For as long as an upload tries: every further document is skipped; not before."""
 
-    class Flaky(HmacSigner):
-        def sign(self, message: bytes, /) -> SignedHeaders:
-            if b"room01" in message:
-                raise KeyError("signer")
-            return super().sign(message)
+    def answer(_visit: Visit) -> Act:
+        is_gone = 10 <= anyio.current_time() < 10 + seconds
+        return unreachable() if is_gone else accepted(replying=1.0)
 
-    report = ran(jobs_for(3, 2), FakeRooms(), {"signer": Flaky("key", "secret")})
-    assert (report.accepted, report.failed, report.stopped_by) == (4, 2, None)
-    assert {type(o.error) for o in report.outcomes} == {type(None), KeyError}
-
-    exhausted = failing(errors.ResourceExhausted("no descriptor left"), take=0)
-    rooms = FakeRooms(lambda v: exhausted if v.room == "room01" else accepted())
-    report = ran(jobs_for(3, 2), rooms, {"retry": RetryPolicy(max_outage=2)})
-    assert (report.accepted, report.failed, report.stopped_by) == (4, 2, None)
+    jobs = [job("a", number) for number in range(40)]
+    report = ran(jobs, FakeRooms(answer, ask=answer), {"retry": GONE})
+    if seconds < 5:
+        assert report.stopped_by is None
+        assert report.accepted >= 38
+    else:
+        assert isinstance(report.stopped_by, errors.ConnectFailed)
+        assert (report.accepted, report.skipped > 25) == (5, True)
 
 
 # --- rooms ---------------------------------------------------------------------------------------

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
-from meeting_async._batch.journal import Journal, JournalEntry, JournalJob, State
 from meeting_async.errors import InvalidInput, JournalError, JournalInUse
+from meeting_async.journals import Journal, JournalEntry, JournalJob
 from support.journals import KINDS, SERVER, Clock, MakeJournal
 
 pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
@@ -75,11 +76,8 @@ async def test_what_is_sent_is_found_by_the_next_run(make: MakeJournal, clock: C
         assert (entry.state, entry.size, entry.fingerprint) == ("sent", None, None)
 
 
-STATES: list[State] = ["ready", "accepted", "refused", "failed", "unknown"]
-
-
-@pytest.mark.parametrize("state", STATES)
-async def test_each_outcome_is_kept(make: MakeJournal, state: State) -> None:
+@pytest.mark.parametrize("state", ["ready", "accepted", "refused", "failed", "unknown"])
+async def test_each_outcome_is_kept(make: MakeJournal, state: Any) -> None:
     """The last one counts."""
     for earlier in ("failed", state):
         async with (journal := make()).opened(SERVER):
@@ -191,24 +189,6 @@ async def test_any_text(make: MakeJournal, text: str) -> None:
             "accepted",
             "ready",
         ]
-
-
-async def test_many_jobs_at_once(make: MakeJournal) -> None:
-    """Each has an entry of its own that ends as it should."""
-
-    async def work(number: int) -> None:
-        (entry,) = await registered(journal, described(str(number)))
-        await journal.mark_sending(entry, number, None)
-        await journal.record(entry, "accepted" if number % 2 else "refused", None)
-
-    async with (journal := make()).opened(SERVER), anyio.create_task_group() as tasks:
-        for number in range(1_200):
-            tasks.start_soon(work, number)
-    async with (journal := make()).opened(SERVER):
-        found = await registered(journal, *[described(str(number)) for number in range(1_200)])
-    assert [(e.size, e.state) for e in found] == [
-        (n, "accepted" if n % 2 else "refused") for n in range(1_200)
-    ]
 
 
 async def test_a_mark_that_is_cancelled_does_not_outlive_the_outcome(make: MakeJournal) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from functools import partial
-from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -26,11 +25,6 @@ quick = settings(
 )
 
 
-def jobs_left(scheduler: Scheduler[Any]) -> int:
-    """Return how many jobs have not begun."""
-    return sum(map(len, scheduler._queues.values()))
-
-
 class Course:
     """A scheduler, and what it let begin."""
 
@@ -47,16 +41,6 @@ class Course:
         """End the job of a room."""
         self.scheduler.finish(room)
         self.scheduler.release()
-
-
-@pytest.mark.parametrize(("left", "first"), [(2, "fresh"), (41, "returning")])
-def test_a_job_that_returns_goes_behind_what_has_not_begun(left: int, first: str) -> None:
-    """Unless what is left in its room decides when the batch ends."""
-    course = Course(2, returning=left, **{f"fresh{number}": 2 for number in range(20)})
-    course.scheduler.release()  # it waits
-    course.scheduler.rejoin("returning", lambda: course.begun.append("returning"))
-    course.end(course.begun[-1][:-1])
-    assert course.begun[-1].startswith(first)
 
 
 def test_nobody_waits_for_ever() -> None:
@@ -133,45 +117,25 @@ def test_any_order_of_calls(steps: list[tuple[str, str]]) -> None:
             left, queues[room] = queues[room], []
             assert scheduler.drop(room) == left
         assert scheduler.in_use == sum(running.values()) <= scheduler.limit
-        assert jobs_left(scheduler) == sum(map(len, queues.values()))
         ready = [queue for r, queue in queues.items() if queue and r not in running]
         is_waiting = bool(ready) or not all(running.values())
         assert scheduler.in_use == scheduler.limit or not is_waiting
+    assert sorted(scheduler.drop_all()) == sorted(job for queue in queues.values() for job in queue)
 
 
 # --- permits -------------------------------------------------------------------------------------
 
 
-@pytest.mark.both_loops
-async def test_a_permit_that_comes_with_a_cancellation_goes_on() -> None:
-    """To the next one that waits."""
-    scheduler, got = Scheduler[int](lambda _room, _job: None), []
-    scheduler.in_use = 1
-
-    async def acquire(room: str, scope: anyio.CancelScope) -> None:
-        with scope:
-            await scheduler.acquire(room)
-            got.append(room)
-            scheduler.release()
-
-    first = anyio.CancelScope()
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(acquire, "first", first)
-        await anyio.wait_all_tasks_blocked()
-        tasks.start_soon(acquire, "second", anyio.CancelScope())
-        await anyio.wait_all_tasks_blocked()
-        scheduler.release()
-        first.cancel()
-    assert got[-1] == "second"
-    assert scheduler.in_use == 0
-
-
-async def test_a_permit_that_comes_with_asyncios_own_cancellation_goes_on() -> None:
-    """It strikes a task that has its permit and has not run yet."""
+@pytest.mark.parametrize("is_early", [True, False])
+async def test_a_permit_goes_past_a_task_that_is_cancelled(is_early: bool) -> None:
+    """Before it comes, or when the task has it and has not run yet (asyncio's own does that)."""
     scheduler = Scheduler[int](lambda _room, _job: None)
     scheduler.in_use = 1
     first, second = (asyncio.create_task(scheduler.acquire(room)) for room in "ab")
     await anyio.wait_all_tasks_blocked()
+    if is_early:
+        first.cancel()
+        await asyncio.wait([first])
     scheduler.release()
     first.cancel()
     await asyncio.wait_for(second, 20)

@@ -1,4 +1,7 @@
-"""The file under a journal: it confirms nothing that it loses, and touches no other file."""
+"""The file under a journal: it confirms nothing that it loses, and touches no other file.
+
+When somebody else changes it, its batch stops before the next document.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,14 @@ import gc
 import hashlib
 import os
 import random
+import shutil
 import sqlite3
 import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -25,33 +28,46 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
-from meeting_async._batch.journal import JournalEntry, JournalJob
-from meeting_async._batch.sqlite_journal import SqliteJournal
+from meeting_async import BatchReport, UploadJob
 from meeting_async.errors import JournalError, JournalInUse
+from meeting_async.journals import JournalEntry, JournalJob, SqliteJournal
+from support.fake_rooms import FakeRooms, Visit
+from support.journal_files import running_batch
 from support.journals import SERVER
 from support.leaks import descriptors
 
 pytestmark = pytest.mark.anyio
 
-TESTS = Path(__file__).parent.parent
+OPEN = f"""
+import os, sys, anyio, anyio._backends._asyncio
+from meeting_async.errors import JournalError
+from meeting_async.journals import SqliteJournal
+
+async def main():
+    async with SqliteJournal(sys.argv[1]).opened({SERVER!r}):
+        print("opened")
+
+if len(sys.argv) > 2 and os.geteuid() == 0:  # after what nobody may not read is loaded
+    os.setuid(int(sys.argv[2]))
+try:
+    anyio.run(main)
+except JournalError as failure:
+    print(repr(failure))
+"""
+"""A program that opens a journal and says how that went, with the rights of a user."""
 
 
-def described(identity: str = "one") -> JournalJob:
-    """Describe a job."""
-    return JournalJob(identity=identity, room_id="room01", document="deck.pdf", is_unique=False)
+async def elsewhere(path: os.PathLike[str], *user: str) -> str:
+    """Open a file in another process; return what it says."""
+    result = await anyio.run_process([sys.executable, "-c", OPEN, os.fspath(path), *user])
+    assert not result.stderr
+    return result.stdout.decode()
 
 
 async def registered(journal: SqliteJournal, identity: str = "one") -> JournalEntry:
     """Register a job."""
-    return await journal.register(described(identity))
-
-
-async def elsewhere(what: str, path: os.PathLike[str]) -> str:
-    """Do something with a file in another process; return what it says."""
-    command = [sys.executable, "-m", "support.sqlite_worker", what, os.fspath(path)]
-    result = await anyio.run_process(command, cwd=TESTS, check=False)
-    assert not result.stderr
-    return result.stdout.decode()
+    job = JournalJob(identity=identity, room_id="room01", document="deck.pdf", is_unique=False)
+    return await journal.register(job)
 
 
 def states_in(path: Path) -> dict[str, str]:
@@ -68,11 +84,6 @@ def prints_of(path: Path) -> dict[str, str]:
         for one in path.parent.iterdir()
         if one.is_file()
     }
-
-
-def names_in(folder: Path) -> list[str]:
-    """List what is in a folder."""
-    return sorted(one.name for one in folder.iterdir())
 
 
 class Disk:
@@ -126,26 +137,6 @@ async def test_every_commit_waits_for_the_disk(path: Path, disk: Disk) -> None:
     assert [one for one in pragmas if "synchronous" in one] == ["PRAGMA synchronous = FULL"]
 
 
-@pytest.mark.both_loops
-async def test_what_gathers_is_committed_together(path: Path, disk: Disk) -> None:
-    """What is written while the thread waits for company, or the disk is busy."""
-    async with SqliteJournal(path).opened(SERVER) as journal, anyio.create_task_group() as tasks:
-        entries = [await registered(journal, str(number)) for number in range(100)]
-        disk.statements.clear()
-        disk.free.clear()
-        tasks.start_soon(registered, journal, "held up")
-        await anyio.wait_all_tasks_blocked()
-        for number in range(100):
-            tasks.start_soon(registered, journal, f"new {number}")
-            tasks.start_soon(journal.mark_sending, entries[number], number, None)
-            await anyio.lowlevel.checkpoint()
-        await anyio.wait_all_tasks_blocked()
-        disk.free.set()
-    kinds = Counter(statement.split()[0] for statement in disk.statements)
-    assert kinds.pop("UPDATE") == 100
-    assert kinds.total() < 15
-
-
 async def test_the_loop_goes_on_while_the_disk_is_busy(path: Path, disk: Disk) -> None:
     """A commit that takes long delays nobody who does not write."""
     steps = 0
@@ -166,46 +157,25 @@ async def test_the_loop_goes_on_while_the_disk_is_busy(path: Path, disk: Disk) -
         tasks.cancel_scope.cancel()
 
 
-async def test_a_full_disk_is_told_and_leaves_what_is_there(path: Path) -> None:
-    """The operating system refuses, as with a quota: an error for each write, and never a hang."""
-    with anyio.fail_after(50):
-        lines = (await elsewhere("overflow", path)).splitlines()
-    assert len(lines) == 3
-    assert all(line.startswith("cannot be written: ") for line in lines)
-    assert states_in(path) == {"one": "ready"}
-
-
-async def test_each_task_gets_an_error_of_its_own(path: Path, disk: Disk) -> None:
-    """Tracebacks must not mix; what comes afterwards can be written again."""
-    found: list[JournalError] = []
-
-    async def mark(number: int) -> None:
-        try:
-            await journal.mark_sending(entries[number], 7, None)
-        except JournalError as error:
-            found.append(error)
-
-    async with SqliteJournal(path).opened(SERVER) as journal:
-        entries = [await registered(journal, str(number)) for number in range(5)]
-        _move(path)
-        async with anyio.create_task_group() as tasks:
-            for number in range(5):
-                tasks.start_soon(mark, number)
-        _move_back(path)
-        await journal.mark_sending(entries[0], 7, None)
-    assert len({id(error) for error in found}) == 5
-    assert len({id(error.__traceback__) for error in found}) == 5
-
-
-# --- a file that is not where it was -------------------------------------------------------------
-
-
-def _move(path: Path) -> None:
-    path.rename(path.with_name("moved.db"))
-
-
-def _move_back(path: Path) -> None:
-    path.with_name("moved.db").rename(path)
+async def test_what_gathers_is_committed_together(path: Path, disk: Disk) -> None:
+    """What is written while the thread waits for company, or the disk is busy."""
+    async with SqliteJournal(path).opened(SERVER) as journal, anyio.create_task_group() as tasks:
+        entries = [await registered(journal, str(number)) for number in range(100)]
+        disk.statements.clear()
+        disk.free.clear()
+        tasks.start_soon(registered, journal, "held up")
+        await anyio.wait_all_tasks_blocked()
+        for number in range(100):
+            tasks.start_soon(registered, journal, f"new {number}")
+            tasks.start_soon(journal.mark_sending, entries[number], number, None)
+            await anyio.lowlevel.checkpoint()
+        await anyio.wait_all_tasks_blocked()
+        disk.free.set()
+    kinds = Counter(statement.split()[0] for statement in disk.statements)
+    assert kinds.pop("UPDATE") == 100
+    assert kinds.total() < 15
+    expected = {str(number): "sent" for number in range(100)} | {"held up": "ready"}
+    assert states_in(path) == expected | {f"new {number}": "ready" for number in range(100)}
 
 
 async def test_another_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +195,7 @@ async def _open_and_close(path: Path) -> None:
         await journal.mark_sending(await registered(journal), 7, None)
 
 
-@pytest.mark.parametrize("times", [200, pytest.param(2000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("times", [120, pytest.param(2000, marks=pytest.mark.nightly)])
 async def test_cancelled_at_any_moment_of_opening_it_is_not_left_locked(
     path: Path, times: int
 ) -> None:
@@ -299,31 +269,124 @@ async def test_another_path_to_the_same_file_is_refused(tmp_path: Path, path: Pa
             with anyio.fail_after(10), pytest.raises(JournalInUse, match="wait for its end"):
                 async with SqliteJournal(other).opened(SERVER):
                     pass
-        assert "JournalInUse" in await elsewhere("use", path)
+        assert "JournalInUse" in await elsewhere(path)
         await journal.mark_sending(entry, 7, None)
-    assert await elsewhere("use", path) == "opened\n"
+    assert await elsewhere(path) == "opened\n"
 
 
-async def test_a_second_loop_is_refused(path: Path) -> None:
-    """In another thread of the same process."""
+# --- files that somebody else changes -------------------------------------------------------------
 
-    async def open_it() -> None:
-        async with SqliteJournal(path).opened(SERVER):
-            pass
-
-    async with SqliteJournal(path).opened(SERVER):
-        for backend in ("asyncio", "trio"):
-            run = partial(anyio.run, open_it, backend=backend)
-            with pytest.raises(JournalInUse):
-                await anyio.to_thread.run_sync(run)
+JOBS = [UploadJob("room01", b"%PDF-1.7", filename=f"{number}.pdf") for number in range(6)]
 
 
-async def test_a_process_that_is_killed_leaves_a_file_that_can_be_opened(path: Path) -> None:
-    """Its lock ends with it, and what it had confirmed is there."""
-    assert await elsewhere("die", path) == ""
-    async with SqliteJournal(path).opened(SERVER) as journal:
-        await registered(journal, "two")
-    assert states_in(path) == {"one": "ready", "two": "ready"}
+def _delete(path: Path) -> None:
+    path.unlink()
+
+
+def _move_away(path: Path) -> None:
+    path.rename(path.with_name("moved"))
+
+
+def _replace(path: Path) -> None:
+    """Put a copy in its place, as programs that synchronise folders do."""
+    shutil.copy2(path, path.with_name("copy"))
+    path.with_name("copy").replace(path)
+
+
+def _empty(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def _halve(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def _move_folder(path: Path) -> None:
+    path.parent.rename(path.parent.with_name(f"{path.parent.name} moved"))
+
+
+REST_SECONDS = 0.5
+"""By then the outcome of the third document is written. A file that shrinks amid a write, which
+makes it as long as it should be, cannot be told from an intact one."""
+
+CHANGES = [_delete, _move_away, _replace, _empty, _halve, _move_folder]
+Change = Callable[[Path], None]
+Strike = Callable[[], Awaitable[object]]
+
+
+class StruckRooms(FakeRooms):
+    """Rooms with which something else happens when the fourth document is about to be sent."""
+
+    def __init__(self, strike: Strike) -> None:
+        super().__init__()
+        self._strike = strike
+
+    async def send(self, request: Any, /) -> Any:
+        """Strike before any byte of the fourth document is taken, once the journal is at rest."""
+        if not isinstance(request.body, bytes) and len(self.uploads) == 3:
+            await anyio.sleep(REST_SECONDS)
+            await self._strike()
+        return await super().send(request)
+
+
+def struck_at_end(strike: Strike) -> FakeRooms:
+    """Make rooms with which something happens when the third document was sent to its end."""
+
+    async def at_end(_visit: Visit) -> None:
+        if len(rooms.uploads) == 3:
+            await strike()
+
+    rooms = FakeRooms(at_end=at_end)
+    return rooms
+
+
+WHEN: dict[str, Callable[[Strike], FakeRooms]] = {
+    "after the third document": struck_at_end,
+    "at the fourth document": StruckRooms,
+}
+
+
+async def run_touched(path: Path, change: Change, when: str) -> BatchReport:
+    """Run a batch of six documents; a file changes around the third. See what was sent."""
+
+    async def strike() -> None:
+        await anyio.to_thread.run_sync(change, path)
+
+    rooms = WHEN[when](strike)
+    journal = path.with_name("term.db")
+    async with running_batch(journal, JOBS, rooms, concurrency=1) as batch:
+        report = await batch.wait()
+    complete = [visit.name for visit in rooms.uploads if visit.is_complete]
+    assert complete == ["0.pdf", "1.pdf", "2.pdf"]
+    return report
+
+
+def check_stopped(report: BatchReport) -> None:
+    """See that the journal stopped the batch, and that nothing was tried after that."""
+    assert isinstance(report.stopped_by, JournalError)
+    statuses = [outcome.status for outcome in report.outcomes]
+    assert statuses[:3] == ["accepted"] * 3
+    assert statuses[3] in {"failed", "skipped"}
+    assert statuses[4:] == ["skipped"] * 2
+
+
+CASES = [
+    pytest.param(
+        end, change, when, marks=() if (number + turn) % 2 == bool(end) else pytest.mark.nightly
+    )
+    for end in ("", "-wal")
+    for number, change in enumerate(CHANGES)
+    for turn, when in enumerate(WHEN)
+]
+"""All there are; by day each change of each file at one of the two moments."""
+
+
+@pytest.mark.parametrize(("end", "change", "when"), CASES)
+async def test_a_file_that_changes_stops_the_batch(
+    tmp_path: Path, end: str, change: Change, when: str
+) -> None:
+    """Deleted, replaced or truncated, file or log: no other document is sent to its end."""
+    check_stopped(await run_touched(tmp_path / f"term.db{end}", change, when))
 
 
 # --- what is no journal --------------------------------------------------------------------------
@@ -380,9 +443,10 @@ def _pipe(path: Path) -> Path:
 
 
 OTHER = "is a database of something else: name another file"
-NO_FILE, NO_PLACE = "is not a file: name one", "cannot be used: "
+NO_FILE, NO_PLACE = "is not a file: name one", "cannot be used: (?!there is no folder)"
 REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     **{f"a database, {kind}": (_database(script), OTHER) for kind, script in FOREIGN.items()},
+    "a journal that was cut": (_file(b""), "is empty: was it cut?"),
     "a document": (_file(b"%PDF-1.7 "), "cannot be used: file is not a database: name another"),
     "a long text": (_file(b"x" * 10_000), "cannot be used: file is not a database: name another"),
     "zeros": (_file(bytes(100)), r"term.db' (cannot be used: file is not|is) a database"),
@@ -394,7 +458,7 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "a device": (lambda _: "/dev/null", NO_FILE),
     "a pipe": (_pipe, NO_FILE),
     "a place that takes nothing": (lambda _: "/proc/notes.db", NO_PLACE),
-    "a folder that is not there": (lambda path: path / "term.db", NO_PLACE),
+    "a folder that is not there": (lambda path: path / "x", "there is no folder .*, make it first"),
     "in a pipe": (lambda path: _pipe(path) / "x", NO_PLACE),
     "a NUL": (lambda path: f"{path}/a\0b", NO_PLACE),
     "no UTF-8": (lambda path: f"{path}/\ud800", NO_PLACE),
@@ -415,8 +479,7 @@ def test_what_is_no_journal_is_refused_and_not_touched(path: Path, kind: str) ->
 
 
 async def test_it_is_marked_as_a_journal(path: Path) -> None:
-    """In its header, where ``file`` looks; an empty file, as of ``mktemp``, becomes one."""
-    await anyio.Path(path).touch()
+    """In its header, where ``file`` looks."""
     async with SqliteJournal(path).opened(SERVER):
         assert (await anyio.run_process(["cat", str(path)])).stdout[68:72] == b"masj"
 
@@ -429,14 +492,13 @@ async def test_a_file_that_may_only_be_read_is_refused() -> None:
             pass
         await path.chmod(0o444)
         await path.parent.chmod(0o755)
-        result = await elsewhere("use_as_nobody", path)
+        result = await elsewhere(path, "65534")
     assert "may not be read and written by this process" in result
 
 
-NAMES = [":memory:", "file:notes.db?mode=memory", "a?b#c%41.db", "días.db", os.fsdecode(b"\xff.db")]
-
-
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [":memory:", "file:a.db?mode=memory", "a?b#c%41.db", "días\udcff.db"]
+)
 async def test_names_that_mean_something_else_to_sqlite(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -444,7 +506,7 @@ async def test_names_that_mean_something_else_to_sqlite(
     monkeypatch.chdir(tmp_path)
     for _ in range(2):
         await _open_and_close(Path(name))
-    assert names_in(tmp_path) == [name]
+    assert [one.name for one in tmp_path.iterdir()] == [name]
     assert states_in(tmp_path / name) == {"one": "sent"}
 
 

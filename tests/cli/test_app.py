@@ -9,14 +9,14 @@ import signal
 import socket
 import subprocess
 import tomllib
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from meeting_async import UploadOutcome
+from meeting_async import Batch, MeetingClient, UploadOutcome, __version__
 from meeting_async.testing import MeetingServer
 from support import raw_http
 from support.command_line import PDF, PROGRAM, Result, call, finish, names_in, run, start
@@ -40,7 +40,9 @@ def test_help_loads_no_work(python: Interpreter) -> None:
 
 
 def test_help_says_what_is_needed(capsys: Capture) -> None:
-    """Environment, exit codes, several files; and no option takes a secret."""
+    """Environment, exit codes, several files; and no option takes a secret. Version too."""
+    version = call(capsys, "--version")
+    assert (version.code, version.out.strip()) == (0, __version__)
     top = call(capsys, "--help").out
     for word in ("MEETING_BASE_URL", "MEETING_API_SECRET_FILE", "demo", "serve", " 75 ", " 130 "):
         assert word in top
@@ -50,13 +52,6 @@ def test_help_says_what_is_needed(capsys: Capture) -> None:
         assert "secret" not in shown.replace("Key and secret come from", "").replace(
             "MEETING_API_SECRET", ""
         )
-
-
-def test_version(capsys: Capture) -> None:
-    """On stdout, exit code 0."""
-    done = call(capsys, "--version")
-    assert done.code == 0
-    assert done.out.strip()
 
 
 @pytest.mark.parametrize(
@@ -131,13 +126,24 @@ def test_hints_name_the_server(
     assert f"MEETING_API_SECRET belong to {server.url}\n" in done.err
 
 
+@pytest.mark.parametrize("command", ["room room01", "upload room01 a.pdf", "check"])
+def test_a_fix_names_what_a_shell_knows(
+    server: MeetingServer, capsys: Capture, command: str
+) -> None:
+    """Options and variables, not arguments of Python."""
+    for url, fix in (
+        ("http://me:pw@127.0.0.1", "give MEETING_API_KEY and MEETING_API_SECRET instead"),
+        ("http://meet.test", "or MEETING_ALLOW_PLAINTEXT=1"),
+    ):
+        done = call(capsys, *command.split(), "--url", url)
+        assert (done.code, "error: --url " in done.err, fix in done.err) == (2, True, True)
+
+
 def test_errors_of_ours_are_one_line(
     server: MeetingServer, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A bug is no reason for a page of text; ``--debug`` shows where it is."""
-    from meeting_async.cli import room
-
-    monkeypatch.setattr(room, "_facts", lambda _found: 1 / 0)
+    monkeypatch.setattr(MeetingClient, "get_active_room_info", lambda *_, **__: 1 / 0)
     done = call(capsys, "room", "room01")
     assert done.code == 1
     assert "error: ZeroDivisionError: division by zero (--debug shows where)" in done.err
@@ -149,18 +155,15 @@ def test_an_unforeseen_error_hides_nothing(
     server: MeetingServer, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was delivered before is told, and is not called failed."""
-    from meeting_async.cli import delivery
+    outcomes = Batch.__aiter__
 
-    tell = delivery._Run.tell
-    failed: list[object] = []
+    async def fail(batch: Batch) -> AsyncIterator[UploadOutcome]:
+        async for outcome in outcomes(batch):
+            if outcome.delivered:
+                raise RuntimeError("no such thing")
+            yield outcome
 
-    def fail_once(run: delivery._Run, outcome: UploadOutcome) -> None:
-        if not failed:
-            failed.append(outcome)
-            raise RuntimeError("no such thing")
-        tell(run, outcome)
-
-    monkeypatch.setattr(delivery._Run, "tell", fail_once)
+    monkeypatch.setattr(Batch, "__aiter__", fail)
     done = call(capsys, "upload", "room01", "a.pdf", "--json")
     assert "error: no such thing" in done.err
     (document, summary) = done.objects

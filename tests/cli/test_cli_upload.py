@@ -42,13 +42,25 @@ def _end(server: MeetingServer, monkeypatch: pytest.MonkeyPatch) -> None:
     server.rooms["room01"].active = False
 
 
+def _leave(server: MeetingServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.rooms["room01"].presenter = False
+
+
+def _refuse_size(server: MeetingServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.reply_next(413, body=b"<html><center>nginx</center></html>")
+
+
 @pytest.mark.parametrize(
     ("arguments", "happens", "code", "told", "hint"),
     [
         (["a.pdf"], _refuse_secret, 1, "authentication failed", "check that MEETING_API_KEY and"),
+        (["a.pdf"], _refuse_secret, 1, "are there quotes or blanks around it?", ""),
         (["a.pdf"], _end, 1, "HTTP", "open it first"),
         (["a.pdf"], _lose_reply, 3, "is unknown", "look into the room before"),
         (["a.pdf", "--max-wait", "0"], _lock, 75, "room 'room01' is busy", "--max-wait SECONDS"),
+        (["a.pdf", "--timeout", "0.6"], _lock, 75, "timeout allows no more", "--timeout SECONDS"),
+        (["a.pdf"], _leave, 1, "HTTP 400 USER_NOT_ACTIVE", "presenter role must be in the room"),
+        (["a.pdf"], _refuse_size, 1, "larger than the server", "client_max_body_size of nginx"),
         (["image.png"], None, 2, "PNG image", ""),
         (["nope.pdf"], None, 2, "nope.pdf' cannot be read: No such file", ""),
         (["a.pdf", "nope.pdf"], None, 2, "nothing was sent", ""),
@@ -105,12 +117,15 @@ def test_waiting_is_told(server: MeetingServer, capsys: Capture) -> None:
     assert " attempts)" in done.out
 
 
-def test_timeout_ends_an_upload(server: MeetingServer, capsys: Capture) -> None:
-    """``--timeout`` covers the wait for a room."""
-    server.rooms["room01"].lock(60)
-    done = call(capsys, "upload", "room01", "a.pdf", "--timeout", "0.6")
-    assert done.code in {1, 75}
+def test_a_limit_of_the_environment(
+    server: MeetingServer, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``MEETING_TIMEOUT`` covers the wait for a room; ``--timeout`` replaces it."""
+    server.rooms["room01"].lock(2)
+    monkeypatch.setenv("MEETING_TIMEOUT", "0.6")
+    assert "timeout allows no more" in call(capsys, "upload", "room01", "a.pdf").err
     assert not server.rooms["room01"].accepted
+    assert call(capsys, "upload", "room01", "a.pdf", "--timeout", "60").code == 0
 
 
 @pytest.mark.parametrize("kind", ["pipe", "file"])

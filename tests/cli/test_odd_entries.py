@@ -131,16 +131,10 @@ def write_manifest(third: dict[str, str]) -> None:
 
 @pytest.mark.usefixtures("_odd_files")
 @pytest.mark.parametrize("kind", LINES)
-def test_odd_lines_of_a_manifest(capsys: Capture, kind: str) -> None:
-    """The mistake has its line."""
-    write_manifest(LINES[kind])
-    check_mistake(call(capsys, "batch", "m.jsonl", "--check"), "m.jsonl:3: ")
-
-
-@pytest.mark.usefixtures("_odd_files")
-def test_nothing_of_a_manifest_is_sent(server: MeetingServer, capsys: Capture) -> None:
-    """Not even what stands before the line."""
-    write_manifest({"document": LATIN})
+def test_odd_lines_of_a_manifest(server: MeetingServer, capsys: Capture, kind: str) -> None:
+    """The mistake has its line, and nothing is sent, not even what stands before it."""
+    lines = [{"document": "a.pdf"}, {"document": "b.pdf"}, {"document": "c.pdf"} | LINES[kind]]
+    Path("m.jsonl").write_text("\n".join(json.dumps({"room_id": "room01"} | one) for one in lines))
     check_mistake(call(capsys, "batch", "m.jsonl", "--journal", "j.db"), "m.jsonl:3: ")
     assert server.requests == []
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 from contextlib import nullcontext
 from pathlib import Path
+from select import PIPE_BUF
 from typing import Any
 
 import pytest
 
 from meeting_async.testing import MeetingServer
 from support.command_line import (
+    PDF,
     accepted,
     call,
     closed_pipe,
@@ -127,12 +129,20 @@ def test_demo_and_head() -> None:
 
 def test_a_slow_reader_does_not_hold_up_uploads(server: MeetingServer) -> None:
     """A pipe that nobody reads for a while is full; documents are delivered all the same."""
-    manifest(server, rooms=8, documents=60)  # some 190 KiB of objects; a pipe takes 64
-    process = start("batch", "m.csv", "--json", "--quiet")
-    until(lambda: accepted(server) == 480)
+    manifest(server, rooms=8, documents=8)  # some 25 KiB of objects
+    process = start("batch", "m.csv", "--json", "--quiet", pipesize=PIPE_BUF)
+    until(lambda: accepted(server) == 64)
     assert process.poll() is None
     done = finish(process)
-    assert (done.code, len(done.objects)) == (0, 481)
+    assert (done.code, len(done.objects)) == (0, 65)
+
+
+def test_a_report_for_a_pipe(server: MeetingServer) -> None:
+    """``/dev/stdout`` has no folder of its own."""
+    manifest(server, rooms=1, documents=1)
+    done = finish(start("batch", "m.csv", "--quiet", "--report", "/dev/stdout"))
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("<!DOCTYPE html>")
 
 
 def test_a_report_that_cannot_be_written(server: MeetingServer, capsys: Capture) -> None:
@@ -141,3 +151,21 @@ def test_a_report_that_cannot_be_written(server: MeetingServer, capsys: Capture)
     done = call(capsys, "batch", "m.csv", "--report", "/dev/full")
     assert done.code == 0
     assert "/dev/full cannot be written: No space left" in done.err
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["upload room01 NAME.pdf", "batch NAME.csv --json", "batch NAME", "batch NAME.csv --check"],
+)
+def test_names_of_files(
+    server: MeetingServer, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    """They may turn the direction of writing, or break lines, like those of an archive."""
+    name = "we\u202eek\u2028\x1b[31m1"
+    Path(f"{name}.pdf").write_bytes(PDF)
+    Path(f"{name}.csv").write_text(f"room_id,document\nroom01,{name}.pdf\n")
+    Path(name, "room01").mkdir(parents=True)
+    Path(name, "room01", f"{name}.pdf").write_bytes(PDF)
+    done = call(capsys, *(word.replace("NAME", name) for word in command.split()))
+    assert (done.code, len(server.rooms["room01"].accepted)) == (0, "--check" not in command)
+    assert all(line.isprintable() for line in f"{done.out}\n{done.err}".split("\n"))

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from meeting_async.testing import MeetingServer
-from support.command_line import call, names_in
+from support.command_line import call, names_in, shell
 from support.limited_worker import LimitedWorker, limited_worker
 
 Capture = pytest.CaptureFixture[str]
 
-OLD = "<p>the report of last week</p>"
+OLD = '<!DOCTYPE html><meta name="generator" content="meeting-async"><p>last week'
+"""An earlier report."""
 
 
 def contents() -> dict[str, bytes | str]:
@@ -41,6 +42,8 @@ def _files(tmp_path: Path) -> None:
     Path("journal.html").symlink_to("j.db")
     Path("linked.db").symlink_to("j.db")
     Path("hard.html").hardlink_to("b.pdf")
+    Path("index.html").write_text("<!DOCTYPE html>\n<title>Algebra</title>")
+    Path("logo.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
     Path("r.html").write_text(OLD)
     Path("r.html").chmod(0o644)
 
@@ -48,42 +51,33 @@ def _files(tmp_path: Path) -> None:
 # --- what it would replace -----------------------------------------------------------------------
 
 NEEDED = [
-    *(("m.csv", place) for place in ("m.csv", "./m.csv", "here/m.csv", "manifest.html")),
-    *(("m.csv", place) for place in ("a.pdf", "term/../a.pdf", "document.html", "hard.html")),
-    *(("m.csv", place) for place in ("c.pdf", "other.pdf")),
-    ("here/m.jsonl", "m.jsonl"),
-    ("m.jsonl", "here/a.pdf"),
-    ("term", "here/term/room01/week.pdf"),
+    *(f"m.csv --report {place}" for place in ("m.csv", "./m.csv", "here/m.csv", "manifest.html")),
+    *(f"m.csv --report {place}" for place in ("a.pdf", "term/../a.pdf", "document.html")),
+    *(f"m.csv --report {place}" for place in ("hard.html", "c.pdf", "other.pdf")),
+    *(f"m.csv --report {place}" for place in ("index.html", "logo.svg")),
+    "here/m.jsonl --report m.jsonl",
+    "m.jsonl --report here/a.pdf",
+    "term --report here/term/room01/week.pdf",
+    "m.csv --check --report a.pdf",
+    # A journal to be, and what will be beside it, though none of that is there yet.
+    *(f"m.csv --journal j.db --report {place}" for place in ("j.db", "./j.db-wal")),
+    *(f"m.csv --journal j.db --report {place}" for place in ("here/j.db-shm", "journal.html")),
+    *(f"m.csv --journal linked.db --report {place}" for place in ("linked.db", "j.db")),
+    *(f"m.csv --journal linked.db --report {place}" for place in ("j.db-wal", "here/j.db-shm")),
 ]
 
 
-@pytest.mark.parametrize(("source", "report"), NEEDED)
-def test_source_and_documents_are_not_replaced(
-    server: MeetingServer, capsys: Capture, source: str, report: str
-) -> None:
-    """However the path is written: exit code 2 before anything is sent, and no file has changed."""
+@pytest.mark.parametrize("order", NEEDED)
+def test_only_a_report_is_replaced(server: MeetingServer, capsys: Capture, order: str) -> None:
+    """No source, document, journal or page of one's own, however it is written (findings 5.5).
+
+    Exit code 2 before anything is sent, and no file has changed.
+    """
     before = contents()
-    done = call(capsys, "batch", source, "--report", report)
+    done = call(capsys, "batch", *order.split())
     assert (done.code, server.requests) == (2, [])
     assert "--report" in done.err
     assert "Traceback" not in done.err
-    assert contents() == before
-
-
-TO_BE = [
-    *(("j.db", place) for place in ("j.db", "./j.db-wal", "here/j.db-shm", "journal.html")),
-    *(("linked.db", place) for place in ("linked.db", "j.db", "j.db-wal", "here/j.db-shm")),
-]
-
-
-@pytest.mark.parametrize(("journal", "report"), TO_BE)
-def test_a_journal_to_be_is_not_replaced(
-    server: MeetingServer, capsys: Capture, journal: str, report: str
-) -> None:
-    """Nor what will be beside it, though none of that is there yet."""
-    before = contents()
-    done = call(capsys, "batch", "m.csv", "--journal", journal, "--report", report)
-    assert (done.code, "--report" in done.err, server.requests) == (2, True, [])
     assert contents() == before
 
 
@@ -97,14 +91,6 @@ def test_a_journal_is_not_replaced(server: MeetingServer, capsys: Capture, repor
     assert (done.code, "--report" in done.err) == (2, True)
     assert contents() == before
     assert len(server.requests) == count
-
-
-def test_a_check_finds_it(capsys: Capture) -> None:
-    """As it finds everything that the run would find."""
-    before = contents()
-    done = call(capsys, "batch", "m.csv", "--check", "--report", "a.pdf")
-    assert (done.code, "--report" in done.err) == (2, True)
-    assert contents() == before
 
 
 # --- how it is written ---------------------------------------------------------------------------
@@ -128,6 +114,21 @@ def test_only_its_owner_may_read_it(server: MeetingServer, capsys: Capture, repo
     assert Path(report).read_text().endswith("</html>\n")
     assert set(contents()) == before | {report}
     assert names_in(server, "room01") == ["a.pdf"]
+
+
+PAGE = "<!DOCTYPE html>"
+
+
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize("rest", ["/dev/stdout >out", "/dev/stdout | cat >out", ">(cat >out)"])
+def test_what_cannot_be_replaced_is_written(rest: str) -> None:
+    """A pipe, and the command's own output, where the result follows (findings 5.7)."""
+    done = shell(f"set -o pipefail; $M batch m.csv --report {rest}; sleep 0.2")
+    assert (done.code, "--report" in done.err) == (0, False)
+    page = Path("out").read_text()
+    assert page.count("3 of 3 documents delivered") >= 1
+    assert page.strip().startswith(PAGE)
+    assert page.endswith("</html>\n") is (">(" in rest)
 
 
 nightly = pytest.mark.nightly

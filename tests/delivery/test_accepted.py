@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -29,7 +29,7 @@ from meeting_async.errors import RequestRefused, RoomLocksUnavailable
 from meeting_async.testing import run_in_virtual_time
 from meeting_async.transports import HttpxTransport, Reply, Request
 from support.fake_rooms import FakeRooms, refused
-from support.fakes import PDF, EventRecorder, client_of
+from support.fakes import PDF, EventRecorder, client_of, upload
 from support.interruptions import Interrupted
 from support.leaving_locks import LeavingLocks
 from support.peer import RECORD
@@ -44,16 +44,12 @@ AGES = 10_000.0
 """Seconds after which something has hung, and goes on, so that a test that fails ends."""
 
 
-async def put(client: MeetingClient, document: Any = None, **how: Any) -> UploadReceipt:
-    """Upload a document to room01."""
-    given = document or Document.from_bytes(PDF, "deck.pdf")
-    return await client.upload_whiteboard_file("room01", given, **how)
+DECK = Document.from_bytes(PDF, "deck.pdf")
 
 
-async def put_in_a_batch(client: MeetingClient, document: Any = None, **how: Any) -> Any:
+async def upload_in_a_batch(client: MeetingClient, document: Document, **how: Any) -> Any:
     """Upload it as the only job of a batch."""
-    given = document or Document.from_bytes(PDF, "deck.pdf")
-    async with client.upload_many([UploadJob("room01", given)], **how) as batch:
+    async with client.upload_many([UploadJob("room01", document)], **how) as batch:
         (outcome,) = (await batch.wait()).outcomes
     assert (outcome.status, outcome.error) == ("accepted", None)
     return outcome
@@ -158,20 +154,20 @@ AFTER: dict[str, list[Any]] = {
 """What is slow, hangs or raises once the document is accepted."""
 
 
-def settings_of(what: str, trouble: Any) -> tuple[Any, dict[str, Any], Document | None]:
+def settings_of(what: str, trouble: Any) -> tuple[Any, dict[str, Any], Document]:
     """Return transport, settings and document with a trouble."""
     if what == "response":
-        return httpx_client(trouble), {}, None
+        return httpx_client(trouble), {}, DECK
     if what == "stream":
         return FakeRooms(), {}, sent_as_it_comes(ClosableStream(trouble))
     name = {"lock": "room_locks", "observer": "on_event"}[what]
     made = LeavingLocks(trouble) if what == "lock" else raising(trouble)
-    return FakeRooms(), {name: made}, None
+    return FakeRooms(), {name: made}, DECK
 
 
 @pytest.mark.both_loops
 @pytest.mark.parametrize("timeout", [None, 1.0])
-@pytest.mark.parametrize("upload", [put, put_in_a_batch], ids=["client", "batch"])
+@pytest.mark.parametrize("upload", [upload, upload_in_a_batch], ids=["client", "batch"])
 @pytest.mark.parametrize(
     ("what", "trouble"), [(what, trouble) for what in AFTER for trouble in AFTER[what]]
 )
@@ -213,7 +209,7 @@ def test_a_refusal_does_not_wait_for_the_lock(run: Run, timeout: float | None) -
         rooms = FakeRooms(lambda _: refused())
         async with client_of(rooms, room_locks=locks, on_event=recorder) as client:
             with anyio.move_on_after(AGES / 2), pytest.raises(RequestRefused) as caught:
-                await put(client, timeout=timeout)
+                await upload(client, timeout=timeout)
             assert anyio.current_time() <= LATEST
         assert recorder.finished.error is caught.value
 
@@ -241,12 +237,12 @@ async def many(pieces: int = 40) -> AsyncIterator[bytes]:
 
 
 DOCUMENTS: dict[str, Callable[[], Document]] = {
-    "bytes": lambda: Document.from_bytes(PDF, "deck.pdf"),
+    "bytes": lambda: DECK,
     "spooled": lambda: Document.from_stream(pieces(), "deck.pdf"),
     "spooled on disk": lambda: Document.from_stream(many(), "deck.pdf"),
     "not spooled": lambda: sent_as_it_comes(pieces()),
     "not spooled, closable": lambda: sent_as_it_comes(ClosableStream(sleeping(0.01))),
-    "bytes, through httpx": lambda: Document.from_bytes(PDF, "deck.pdf"),
+    "bytes, through httpx": lambda: DECK,
 }
 
 
@@ -312,13 +308,13 @@ class Struck:
                 finished = self.recorder.finished
                 assert (finished.verdict, finished.error) == (Verdict.ACCEPTED, None)
                 with anyio.CancelScope(shield=True):
-                    await put(client)
+                    await upload(client)
                 if not through_httpx:
                     assert [visit.kind for visit in rooms.visits] == ["upload"] * 2
 
     async def _upload(self, client: MeetingClient, kind: str, **how: Any) -> None:
         try:
-            receipt = await put(client, DOCUMENTS[kind](), **how)
+            receipt = await upload(client, DOCUMENTS[kind](), **how)
             await anyio.lowlevel.checkpoint_if_cancelled()  # as whatever comes next would
             self.receipt = receipt
         except BaseException as error:
@@ -340,52 +336,49 @@ def at_every_wait(kind: str, backend: str, one: Callable[[int], Awaitable[bool]]
     assert number > 3  # at least the waits of the locks
 
 
+BY = [("asyncio", "task"), ("asyncio", "scope"), ("trio", "scope"),
+      ("asyncio", "clock"), ("trio", "clock")]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("backend", "by"), [("asyncio", "task"), ("asyncio", "scope"), ("trio", "scope")]
+    ("kind", "backend", "by"),
+    [
+        (kind, *how)
+        for kind, how in itertools.product(DOCUMENTS, BY)
+        if kind != "spooled on disk" or "clock" not in how  # that needs threads, in real time
+    ],
 )
-@pytest.mark.parametrize("kind", DOCUMENTS)
-def test_cancelled_after_the_answer(
+def test_struck_after_the_answer(
     kind: str, backend: str, by: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The task is cancelled; event and log say accepted, and the room is released."""
+    """Whether the task is cancelled or its ``timeout`` ends: event and log say accepted.
+
+    The room is released. A time limit that ends while the call only tidies up does not end it.
+    """
     caplog.set_level(logging.DEBUG, "meeting_async")
     expected = asyncio.CancelledError if backend == "asyncio" else trio.Cancelled
+    how = {"timeout": 5} if by == "clock" else {}
 
     async def one(number: int) -> bool:
         caplog.clear()
         scope, tasks = anyio.CancelScope(), list[asyncio.Task[None]]()
-        struck = Struck(number, lambda: tasks[0].cancel() if tasks else scope.cancel())
+        strikes: dict[str, Callable[[], object]] = {
+            "task": lambda: tasks[0].cancel(),  # noqa: PLW0108 - made below
+            "scope": scope.cancel,
+            "clock": lambda: advance(10),
+        }
+        struck = Struck(number, strikes[by])
         if by == "task":
             tasks.append(asyncio.create_task(struck.upload(kind)))
             with contextlib.suppress(asyncio.CancelledError):
                 await tasks[0]
         else:
             with scope:
-                await struck.upload(kind)
+                await struck.upload(kind, **how)
         ends = [line for line in caplog.records if vars(line).get("action") == "Finished"]
         assert [vars(line)["verdict"] for line in ends] == ["accepted"] * 2
-        assert struck.was_struck is isinstance(struck.error, expected) is (not struck.receipt)
-        return struck.was_struck
-
-    at_every_wait(kind, backend, one)
-
-
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param(kind, marks=pytest.mark.nightly if kind == "spooled on disk" else ())
-        for kind in DOCUMENTS
-    ],
-)
-def test_a_time_limit_after_the_answer(kind: str, backend: str) -> None:
-    """A ``timeout`` that ends while the call only tidies up does not end it: it is a receipt."""
-    in_real_time = kind == "spooled on disk"  # which a thread deletes
-
-    async def one(number: int) -> bool:
-        struck = Struck(number, lambda: time.sleep(1.1) if in_real_time else advance(10))
-        await struck.upload(kind, timeout=1 if in_real_time else 5)
-        assert struck.receipt is not None
+        is_cancelled = struck.was_struck and by != "clock"
+        assert is_cancelled is isinstance(struck.error, expected) is (not struck.receipt)
         return struck.was_struck
 
     at_every_wait(kind, backend, one)
@@ -405,7 +398,7 @@ def test_a_cancellation_by_the_last_event(run: Run) -> None:
 
         async with client_of(FakeRooms(), on_event=on_event) as client:
             with anyio.CancelScope() as scope:
-                await put(client)
+                await upload(client)
                 await anyio.lowlevel.checkpoint()
                 pytest.fail("not cancelled")
         assert [event.verdict for event in finished] == [Verdict.ACCEPTED]

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import random as random_module
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from meeting_async import Verdict
 from meeting_async._delivery.decide import Done, RetrySafety, Server, Stop, Wait, decide
 from meeting_async._delivery.history import History
-from meeting_async._delivery.room_wait import Probes
-from meeting_async._models import Verdict
 from meeting_async._protocol.replies import ParsedReply
 from meeting_async.errors import (
     ConnectFailed,
@@ -265,20 +262,19 @@ def test_a_wait_that_does_not_fit_ends_the_call_now(verdict: Verdict, safety: Re
 
 
 @pytest.mark.parametrize(
-    ("verdict", "hint", "share"),
-    [(NEVER, None, 0.05), (THROTTLED, 5.0, 0.05), (THROTTLED, 0.0, 0.1), (BUSY, None, 0.1),
-     (BUSY, 5.0, 0.05)],
+    ("verdict", "hint", "spread"),
+    [(NEVER, None, 0.2), (THROTTLED, 5.0, 0.2), (THROTTLED, 0.0, 0.1), (BUSY, None, 0.1),
+     (BUSY, 5.0, 0.2)],
 )  # fmt: skip
-def test_a_thousand_uploads_do_not_wake_together(
-    verdict: Verdict, hint: float | None, share: float
+def test_uploads_that_failed_together_do_not_wake_together(
+    verdict: Verdict, hint: float | None, spread: float
 ) -> None:
-    """Of 1,000 that failed in the same instant, few begin again within the same 10 ms."""
-    random, server, wakes = random_module.Random(7).random, Server(), []
-    for _ in range(1000):
-        decision = story(server=server).after(verdict, random=random(), hint=hint)
-        wakes += [decision.seconds] if isinstance(decision, Wait) else []
-    assert wakes
-    assert Counter(int(wake * 100) for wake in wakes).most_common(1)[0][1] <= share * len(wakes)
+    """Chance spreads their waits over this many seconds at least."""
+    shortest, middle, longest = (
+        seconds_of(story().after(verdict, random=random, hint=hint)) for random in RANDOMS
+    )
+    assert shortest + spread / 4 <= middle <= longest - spread / 4
+    assert longest - shortest >= spread
 
 
 # --- the server: budget and outage ---------------------------------------------------------------
@@ -440,30 +436,6 @@ def test_documents_without_questions_come_ever_more_rarely() -> None:
     for took in (100, 50):
         delay = seconds_of(slow.after(BUSY, took=took, body_seconds=took))
         assert delay == pytest.approx(took * 1.5)
-
-
-@pytest.mark.parametrize("free", [0.3, 1.0])
-@pytest.mark.parametrize(
-    ("size", "body"), [(SMALL, 0.001), (2**20, 0.001), (2**20, 0.1), (2**25, 2.0)]
-)
-@pytest.mark.parametrize("is_proven", [True, False])
-@pytest.mark.parametrize("hint", [None, 0.0])
-def test_lost_races_cost_a_few_hundred_bodies(
-    free: float, size: int, body: float, is_proven: bool, hint: float | None
-) -> None:
-    """Whatever the server answers to questions, if it answers each document with 409."""
-    random, begun = random_module.Random(7).random, list[float]()
-    told = story(max_wait=1e9, size=size, server=Server(probes=Probes(is_proven=is_proven)))
-    while told.now < 6 * 3600:
-        if told.asks and random() >= free:
-            decision = told.after(BUSY, "probe", random=random(), hint=hint)
-        else:
-            begun.append(told.now)
-            facts: Any = {"took": body, "body_seconds": body, "after_free": told.asks, "hint": hint}
-            decision = told.after(BUSY, random=random(), **facts)
-        assert told.waits(decision)
-    assert sum(began < 3600 for began in begun) <= 200
-    assert len(begun) <= 400
 
 
 @pytest.mark.parametrize("random", RANDOMS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import itertools
 import logging
@@ -19,17 +18,12 @@ from meeting_async import (
     Document,
     Event,
     Finished,
-    MeetingClient,
     RetryScheduled,
     Started,
-    UploadReceipt,
     Verdict,
     WaitingForRoom,
 )
-from meeting_async.errors import (
-    ConfigurationError,
-    MeetingError,
-)
+from meeting_async.errors import ConfigurationError, UploadOutcomeUnknown
 from meeting_async.testing import run_in_virtual_time
 from support.fake_rooms import (
     Act,
@@ -44,44 +38,19 @@ from support.fake_rooms import (
     job,
     lost,
     record,
-    refused,
     reply,
     unreachable,
 )
-from support.fakes import (
-    ASKED,
-    PDF,
-    EventRecorder,
-    Scripted,
-    client_of,
-)
+from support.fakes import ASKED, PDF, EventRecorder, Scripted, client_of, course, upload
 
 Run = Callable[..., Any]
 ONE, TWO, LAST = ["AttemptStarted", "BytesSent"], ["AttemptStarted", *["BytesSent"] * 2], "Finished"
 LINK = Document.from_link("https://f.test/a?b")
 
 
-async def put(
-    client: MeetingClient, data: bytes = PDF, room: str = "room01", **how: Any
-) -> UploadReceipt:
-    """Upload."""
-    return await client.upload_whiteboard_file(room, data, filename="deck.pdf", **how)
-
-
-async def told(
-    *script: Act, data: Any = PDF, checks: Act | None = None, **settings: Any
-) -> EventRecorder:
+async def told(*script: Act, **how: Any) -> EventRecorder:
     """Upload along a script, whatever comes of it, and return the events."""
-    recorder, transport = EventRecorder(), Scripted(*script, checks=checks or accepted())
-    how = {name: settings.pop(name) for name in ("max_wait", "timeout") if name in settings}
-    settings = {"preflight": True, **settings}
-    async with client_of(transport, on_event=recorder, **settings) as client:
-        try:
-            named: Any = {} if isinstance(data, Document) else {"filename": "deck.pdf"}
-            await client.upload_whiteboard_file("room01", data, **named, **how)
-        except MeetingError as error:
-            assert recorder.finished.error is error  # noqa: PT017 - the very object that is raised
-    return recorder
+    return (await course(*script, **how)).recorder
 
 
 @pytest.mark.parametrize(
@@ -91,13 +60,9 @@ async def told(
         ([busy(), accepted()], {}, [*ONE, "WaitingForRoom", *ONE, "Finished"], "accepted", 2),
         ([unreachable(), accepted()], {}, [ONE[0], "RetryScheduled", *ONE, LAST], "accepted", 2),
         ([cut_off()] * 3, {}, [ONE[0], "RetryScheduled"] * 2 + [ONE[0], "Finished"], "partial", 3),
-        ([lost()], {}, [*ONE, "Finished"], "unknown", 1),
-        ([absent()], {}, [*ONE, "Finished"], "refused", 1),
-        ([conversion_failed()], {}, [*ONE, "Finished"], "failed", 1),
         ([busy()], {"max_wait": 0}, [*ONE, "Finished"], "busy", 1),
         ([reply(429, b"", "0")] * 5, {}, [*ONE, "RetryScheduled"] * 4 + [*ONE, LAST],
          "throttled", 5),
-        ([], {"checks": reply(401, b"")}, ["Finished"], "refused", 0),
         ([], {"checks": reply(401, record("INVALID_API_KEY"))}, ["Finished"], "refused", 0),
         ([reply(400, record("ROOM_NOT_FOUND"))], {"data": ASKED}, ["Finished"], "refused", 0),
         ([free(), accepted()], {"data": ASKED}, [*TWO, LAST], "accepted", 1),
@@ -108,7 +73,6 @@ async def told(
         ([busy()], {"data": ASKED, "max_wait": 0}, ["Finished"], "busy", 0),
         ([hanging(take=1)], {"timeout": 5}, [ONE[0], "Finished"], "partial", 1),
         ([accepted()], {"data": LINK}, [ONE[0], "Finished"], "accepted", 1),
-        ([], {"data": b""}, ["Finished"], "never sent", 0),
     ],
 )  # fmt: skip
 def test_the_events_of_typical_courses(
@@ -185,10 +149,10 @@ def test_the_queue_counts_as_waiting(run: Run, seconds: float) -> None:
     async def main() -> float:
         transport, recorder = Scripted(accepted(replying=10), accepted(replying=3)), EventRecorder()
         async with client_of(transport) as client, anyio.create_task_group() as group:
-            group.start_soon(put, client)
+            group.start_soon(upload, client)
             await anyio.sleep(1)
             with anyio.move_on_after(seconds):
-                await put(client, on_event=recorder)
+                await upload(client, on_event=recorder)
         assert recorder.kinds[:2] == ["Started", "Queued"]
         return recorder.finished.waited
 
@@ -224,7 +188,7 @@ def test_an_observer_of_a_single_call(run: Run) -> None:
         client_wide, own = EventRecorder(), EventRecorder()
         transport = Scripted(then=lambda _: accepted())
         async with client_of(transport, on_event=client_wide) as client:
-            await put(client, on_event=own)
+            await upload(client, on_event=own)
             await client.call("room/create", on_event=own)
             await client.get_active_room_info("room01", on_event=own)
             await client.wait_until_active("room01", 5, on_event=own)
@@ -250,27 +214,22 @@ class CoroutineObject:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize(
-    "on_event",
-    [coroutine_function, CoroutineObject(), functools.partial(coroutine_function), 7, "print"],
-)
-async def test_an_observer_is_a_plain_function(on_event: Any) -> None:
-    """A coroutine function is refused where it is given, for a client and for a single call."""
+async def test_an_observer_is_a_plain_function() -> None:
+    """A coroutine function is refused where it is given; a client's is in ``test_mistakes.py``."""
+    document = Document.from_bytes(PDF, "a.pdf")
     async with client_of(Scripted()) as client:
-        calls: list[Callable[[], Any]] = [
-            lambda: client_of(Scripted(), on_event=on_event),
-            lambda: client.with_options(on_event=on_event),
-            lambda: client.upload_whiteboard_file(
-                "room01", PDF, filename="a.pdf", on_event=on_event
-            ),
-            lambda: client.call("room/create", on_event=on_event),
-            lambda: client.get_active_room_info("room01", on_event=on_event),
-            lambda: client.wait_until_active("room01", 5, on_event=on_event),
-            lambda: client.upload_many([], on_event=on_event),
-        ]
-        for call in calls:
-            with pytest.raises(ConfigurationError, match="on_event"):
-                await call()
+        for on_event in (CoroutineObject(), functools.partial(coroutine_function), 7):
+            calls: list[Callable[[Any], Any]] = [
+                lambda own: client.with_options(**own),
+                lambda own: client.upload_whiteboard_file("room01", document, **own),
+                lambda own: client.call("room/create", **own),
+                lambda own: client.get_active_room_info("room01", **own),
+                lambda own: client.wait_until_active("room01", 5, **own),
+                lambda own: client.upload_many([], **own),
+            ]
+            for call in calls:
+                with pytest.raises(ConfigurationError, match="on_event"):
+                    await call({"on_event": on_event})
 
 
 @pytest.mark.parametrize("error", [RuntimeError("boom"), asyncio.CancelledError()])
@@ -284,7 +243,7 @@ def test_an_observer_that_raises_changes_nothing(
 
     async def main() -> Any:
         async with client_of(Scripted(busy(), accepted()), on_event=on_event) as client:
-            return await put(client)
+            return await upload(client)
 
     assert run_in_virtual_time(main).size == len(PDF)
     warnings = [entry for entry in caplog.records if "observer raised" in entry.getMessage()]
@@ -344,7 +303,7 @@ def test_a_slow_observer_gets_less_progress() -> None:
         loop.time = clock
         transport = Scripted(accepted(sending=60))
         async with client_of(transport, on_event=on_event, preflight=False) as client:
-            await put(client, TEN_MIB)
+            await upload(client, TEN_MIB)
         return clock()
 
     seconds = run_in_virtual_time(main, backend="asyncio")
@@ -362,49 +321,18 @@ def log(caplog: pytest.LogCaptureFixture) -> Any:
         yield caplog
 
 
-@pytest.mark.parametrize(
-    ("script", "how", "levels"),
-    [
-        ([accepted()], {}, ["DEBUG AttemptStarted", "DEBUG Finished"]),
-        ([busy(), unreachable(), accepted()], {},
-         ["DEBUG AttemptStarted", "INFO WaitingForRoom", "DEBUG AttemptStarted",
-          "WARNING RetryScheduled", "DEBUG AttemptStarted", "DEBUG Finished"]),
-        ([refused()], {}, ["DEBUG AttemptStarted", "WARNING Finished"]),
-        ([conversion_failed()], {}, ["DEBUG AttemptStarted", "WARNING Finished"]),
-        ([busy()], {"max_wait": 0}, ["DEBUG AttemptStarted", "WARNING Finished"]),
-        ([lost()], {}, ["DEBUG AttemptStarted", "ERROR Finished"]),
-        ([], {"data": b""}, ["WARNING Finished"]),
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("observed", [True, False])
-def test_the_log_is_for_operators(
-    log: Any, script: list[Act], how: dict[str, Any], levels: list[str], observed: bool
-) -> None:
-    """Retries at INFO, an unknown outcome at ERROR, what else goes wrong at WARNING.
+def test_the_log_needs_no_observer(log: Any) -> None:
+    """What is logged of each event is in ``test_what_is_told.py``."""
 
-    A first retry for want of a connection is a warning, too.
-    """
-    run_in_virtual_time(lambda: (told if observed else _unobserved)(*script, **how))
+    async def main() -> None:
+        async with client_of(Scripted(lost())) as client:
+            with pytest.raises(UploadOutcomeUnknown):
+                await upload(client)
+
+    asyncio.run(main())
     lines = [entry for entry in log.records if entry.name == "meeting_async"]
-    assert [f"{entry.levelname} {entry.action}" for entry in lines] == levels
-    for entry in lines:
-        assert (entry.room_id, entry.document, entry.host) == (
-            "room01",
-            "deck.pdf",
-            "meet.test:443",
-        )
-        assert entry.operation == "room/uploadWhiteboardFile"
-        message = entry.getMessage()
-        assert all(word in message for word in ("room01", "deck.pdf", "meet.test:443"))
-        assert "\n" not in message
-    constant = {entry.action: entry.msg for entry in lines}
-    assert all(constant[entry.action] == entry.msg for entry in lines)
-
-
-async def _unobserved(*script: Act, data: bytes = PDF, **how: Any) -> None:
-    async with client_of(Scripted(*script)) as client:
-        with contextlib.suppress(MeetingError):
-            await put(client, data, **how)
+    levels = [f"{entry.levelname} {entry.action}" for entry in lines]
+    assert levels == ["DEBUG AttemptStarted", "ERROR Finished"]
 
 
 def test_unusual_rooms_are_warned_about_once(log: Any) -> None:
@@ -413,7 +341,7 @@ def test_unusual_rooms_are_warned_about_once(log: Any) -> None:
     async def main() -> None:
         async with client_of(Scripted(then=lambda _: accepted())) as client:
             for room in ("an odd room", "an odd room", "room-01_x"):
-                await put(client, room=room)
+                await upload(client, room=room)
 
     asyncio.run(main())
     warnings = [entry for entry in log.records if entry.levelname == "WARNING"]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import configparser
 import contextlib
-import inspect
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import attrs
@@ -19,38 +20,32 @@ import pytest
 
 from meeting_async.cli.app import app as cli_app
 from meeting_async.procrastinate import SCHEMA, WhiteboardUploads
-from meeting_async.procrastinate._runner import ENDING_SECONDS
-from meeting_async.procrastinate._statements import VERSION
+from meeting_async.procrastinate._worker import ENDING_SECONDS
 from meeting_async.testing import MeetingServer
-from support.postgres import PostgresServer, needs_postgres, postgres_running
+from support.postgres import PostgresServer, needs_postgres
 from support.programs import PATIENCE, run_to_its_end
 from support.sites import eventually
 
-DOCS = Path(__file__).parents[2] / "docs"
-PAGE = (DOCS / "queue.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "queue.md").read_text("utf-8")
+APPLY = "meeting-async queue apply-schema"
 
 
-def blocks(language: str, heading: str = "") -> list[str]:
-    """Return the blocks of a language, of the whole page or of a section."""
-    text = PAGE
-    if heading:
-        text = re.split(r"^#{2,3} ", text.split(f" {heading}\n")[1], flags=re.MULTILINE)[0]
+def blocks(language: str, heading: str) -> list[str]:
+    """Return the blocks of a language in a section."""
+    text = PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
-def files(heading: str = "") -> dict[str, str]:
-    """Return the Python files of the page, or of a section, by the names in their first lines."""
-    found = {}
-    for block in blocks("python", heading):
-        name = re.match(r"# (\S+\.py)\n", block)
-        assert name, block
-        found[name[1]] = block
-    return found
+def command_for(end: str, batch: str = "web") -> str:
+    """Return the command of the page's table that ends like this."""
+    found = re.search(rf"`(meeting-async queue {end})`", PAGE)
+    assert found
+    return found[1].replace("BATCH", batch)
 
 
 @attrs.frozen
 class Machine:
-    """An empty folder, an empty database and a meeting server."""
+    """What a new user has: an empty folder and database, and rooms as in `meeting-async serve`."""
 
     folder: Path
     dsn: str
@@ -59,10 +54,9 @@ class Machine:
     @property
     def environment(self) -> dict[str, str]:
         """Return what the page says to export."""
-        programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         return {
             **os.environ,
-            "PATH": programs,
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
             "MEETING_BASE_URL": self.meeting.url,
             "MEETING_API_KEY": self.meeting.api_key,
             "MEETING_API_SECRET": self.meeting.api_secret,
@@ -70,63 +64,47 @@ class Machine:
             "PYTHONWARNINGS": "error",
         }
 
-    def write(self, heading: str) -> None:
-        """Save the files of a section."""
-        for name, code in files(heading).items():
-            (self.folder / name).write_text(code, encoding="utf-8")
+    def write(self, files: Mapping[str, str]) -> None:
+        """Save files; what is there already gets longer."""
+        for name, text in files.items():
+            path = self.folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("a", encoding="utf-8") as file:
+                file.write(textwrap.dedent(text))
 
-    def run(self, *command: str) -> str:
+    def run(self, *command: str, **environment: str) -> str:
         """Run a program to its end and return what it prints; it must succeed and not warn."""
-        return run_to_its_end(command, self.folder, self.environment)
+        return run_to_its_end(command, self.folder, {**self.environment, **environment})
 
     def shell(self, block: str) -> str:
         """Paste a block into a shell."""
         return self.run("bash", "-euc", block)
 
+    def states(self) -> set[object]:
+        """Return the states of the uploads."""
+        with psycopg.connect(self.dsn) as connection:
+            return {row[0] for row in connection.execute("SELECT state FROM meeting_async_uploads")}
+
     @contextlib.contextmanager
-    def working(self, *command: str, count: int = 1) -> Iterator[list[subprocess.Popen[str]]]:
-        """Run workers while the block runs; then stop them as a service manager does."""
+    def working(self, command: str, count: int = 1) -> Iterator[None]:
+        """Run workers until all is uploaded; then stop them as a service manager does."""
         with contextlib.ExitStack() as stack:
-            workers = []
-            for number in range(count):
-                log = stack.enter_context((self.folder / f"worker-{number}.log").open("w"))
-                workers.append(
-                    subprocess.Popen(
-                        command,
-                        cwd=self.folder,
-                        env=self.environment,
-                        stdout=log,
-                        stderr=log,
-                        text=True,
-                    )
-                )
-            try:
-                yield workers
-                for worker in workers:
-                    worker.send_signal(signal.SIGTERM)
-                assert [worker.wait(PATIENCE) for worker in workers] == [0] * count
-            finally:
-                for worker in workers:
-                    worker.kill()
-                    worker.wait()
-
-    def query(self, statement: str) -> list[tuple[object, ...]]:
-        """Run a statement of the page, or one of a test."""
-        with psycopg.connect(self.dsn, autocommit=True) as connection:
-            cursor = connection.execute(statement.encode())
-            return cursor.fetchall() if cursor.description else []
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[PostgresServer]:
-    """Run one PostgreSQL server for all tests."""
-    with postgres_running() as server:
-        yield server
+            log = stack.enter_context((self.folder / "worker.log").open("w"))
+            where = {"cwd": self.folder, "env": self.environment, "stdout": log, "stderr": log}
+            workers = [subprocess.Popen(command.split(), **where) for _ in range(count)]  # type: ignore[call-overload] # of a mapping
+            for worker in workers:
+                stack.callback(worker.wait)
+                stack.callback(worker.kill)
+            yield
+            assert eventually(lambda: not self.states() & {"ready", "sent"})
+            for worker in workers:
+                worker.send_signal(signal.SIGTERM)
+            assert [worker.wait(PATIENCE) for worker in workers] == [0] * count
 
 
 @pytest.fixture
 def machine(tmp_path: Path, postgres: PostgresServer) -> Iterator[Machine]:
-    """Make what a new user has, and the rooms of ``meeting-async serve``."""
+    """Make what a new user has."""
     meeting = MeetingServer()
     for number in (1, 2, 3):
         meeting.add_room(f"room0{number}")
@@ -134,30 +112,28 @@ def machine(tmp_path: Path, postgres: PostgresServer) -> Iterator[Machine]:
         yield Machine(tmp_path, postgres.new_database(), meeting)
 
 
+def files(*headings: str) -> dict[str, str]:
+    """Return the Python files of sections by the names in their first lines."""
+    found = {}
+    for block in [block for heading in headings for block in blocks("python", heading)]:
+        name = re.match(r"# (\S+\.py)\n", block)
+        assert name, block
+        found[name[1]] = block
+    return found
+
+
+PROGRAMS = files("Set up", "Defer", "Run workers", "Watch")
+
+
 @pytest.fixture
 def programs(machine: Machine) -> Machine:
-    """Save the programs of the page, and make the tables."""
-    for heading in ("Set up", "Defer", "Run workers", "Watch"):
-        machine.write(heading)
-    machine.run(sys.executable, "-c", TABLES)
-    (machine.folder / "slides").mkdir()
+    """Save the programs of the page with their slides, and make the tables."""
+    machine.write({**PROGRAMS, "slides/1.pdf": "%PDF-1.7", "slides/2.pdf": "%PDF-1.7"})
+    machine.shell(APPLY)
     return machine
 
 
-TABLES = """
-import asyncio
-from queue_app import app, uploads
-
-async def main():
-    async with app.open_async():
-        await app.schema_manager.apply_schema_async()
-        await uploads.apply_schema()
-
-asyncio.run(main())
-"""
-
 REQUESTS = """
-import sys
 from fastapi.testclient import TestClient
 from web import web
 
@@ -168,88 +144,21 @@ with TestClient(web) as browser:
 """
 
 
-def states(machine: Machine) -> set[object]:
-    """Return the states of the uploads."""
-    return {row[0] for row in machine.query("SELECT state FROM meeting_async_uploads")}
-
-
-def ended(machine: Machine) -> bool:
-    """Tell whether every upload has an outcome."""
-    return not states(machine) & {"ready", "sent"}
-
-
 # --- the page ------------------------------------------------------------------------------------
 
 
 def test_every_block_is_of_a_known_kind() -> None:
-    """No block of code is left out by the tests below and those of Django."""
-    assert set(files()) == {
-        "queue_app.py",
-        "web.py",
-        "worker.py",
-        "report.py",
-        "settings.py",
-        "slides/models.py",
-        "slides/tasks.py",
-        "slides/migrations/0001_uploads.py",
-        "slides/views.py",
-    }
+    """No block of code is left out by the tests below, and the names in the text exist."""
+    assert list(PROGRAMS) == ["queue_app.py", "web.py", "worker.py", "report.py"]
     kinds = re.findall(r"^```(\w+)$", PAGE, re.MULTILINE)
-    assert sorted(set(kinds)) == ["ini", "python", "sh", "sql", "text", "yaml"]
-    assert [kinds.count(kind) for kind in ("sh", "sql", "text", "ini", "yaml")] == [8, 1, 1, 1, 1]
-
-
-def test_the_version_of_the_table() -> None:
-    """The page names the version that the schema has."""
-    version = re.search(r"IS 'meeting-async, version (\d+)'", SCHEMA)
-    assert version
-    assert f"has its version, now {version[1]};" in PAGE
-    assert int(version[1]) == VERSION
-
-
-def test_methods_of_the_page_exist() -> None:
-    """What the text calls is there."""
+    assert kinds.count("python") == len(PROGRAMS) + len(files("Django"))
+    assert sorted(kind for kind in kinds if kind != "python") == [
+        *["ini"], *["sh"] * 8, *["sql", "text", "yaml"]
+    ]  # fmt: skip
+    assert f"IS 'meeting-async, version {PAGE.split('has its version, now ')[1][0]}'" in SCHEMA
     names = set(re.findall(r"`(?:await )?uploads\.(\w+)\(", PAGE))
     assert names >= {"defer_many", "outcomes", "drop", "status", "retry", "cancel"}
     assert [name for name in names if not hasattr(WhiteboardUploads, name)] == []
-
-
-def test_settings_equal_the_code() -> None:
-    """The table of settings has each argument with its default, in the order of the code."""
-    page = (DOCS / "settings.md").read_text("utf-8").split("\n## WhiteboardUploads\n")[1]
-    parameters = list(inspect.signature(WhiteboardUploads).parameters.values())
-    assert re.findall(r"^\| `(\w+)` \| `?([^|`]*)`? \|", page, re.MULTILINE) == [
-        (one.name, "required" if one.default is one.empty else str(one.default))
-        for one in parameters
-    ]
-
-
-# --- the commands --------------------------------------------------------------------------------
-
-
-@pytest.mark.nightly
-@needs_postgres
-def test_the_commands(machine: Machine) -> None:
-    """From an empty database to 100 documents in their rooms, with two workers."""
-    install, export, apply = blocks("sh", "Set up")
-    (defer,), (worker,) = blocks("sh", "Defer"), blocks("sh", "Run workers")
-    report, status = blocks("sh", "Watch")
-    assert install.startswith("pip install ")
-    assert export.startswith("export MEETING_QUEUE_DSN=postgresql://")
-    for _ in range(2):  # "what is there already stays"
-        machine.shell(apply)
-    for _ in range(2):  # "so you can repeat the command"
-        machine.shell(defer)
-    assert "100 waiting" in machine.shell(status)
-    with machine.working(*worker.split(), count=2):
-        said = machine.shell(report)
-    assert "100" in said
-    received = [file.name for room in machine.meeting.rooms.values() for file in room.received]
-    assert sorted(received) == sorted(f"document-{number}.txt" for number in range(1, 101))
-    for room in machine.meeting.rooms.values():
-        numbers = [int(re.sub(r"\D", "", file.name)) for file in room.received]
-        assert numbers == sorted(numbers)
-    assert "<html" in (machine.folder / "term.html").read_text("utf-8")
 
 
 def test_the_units() -> None:
@@ -272,77 +181,176 @@ def test_the_units() -> None:
     assert int(service["TimeoutStopSec"]) == int(grace[1]) > given.kwargs["grace"] + ENDING_SECONDS
 
 
-# --- in Python -----------------------------------------------------------------------------------
+# --- the commands and programs -------------------------------------------------------------------
+
+
+@pytest.mark.nightly
+@needs_postgres
+def test_the_commands(machine: Machine) -> None:
+    """From an empty database to 100 documents in their rooms, with two workers."""
+    install, export, apply = blocks("sh", "Set up")
+    (defer,), (worker,) = blocks("sh", "Defer"), blocks("sh", "Run workers")
+    report, status = blocks("sh", "Watch")
+    assert install.startswith("pip install ")
+    assert export.startswith("export MEETING_QUEUE_DSN=postgresql://")
+    for _ in range(2):  # "what is there already stays", and is not added again
+        assert apply.strip() == APPLY
+        machine.shell(apply)
+        machine.shell(defer)
+    assert "100 waiting" in machine.shell(status)
+    with machine.working(worker, count=2):
+        assert "100 of 100" in machine.shell(report)
+    received = [file.name for room in machine.meeting.rooms.values() for file in room.received]
+    assert sorted(received) == sorted(f"document-{number}.txt" for number in range(1, 101))
+    for room in machine.meeting.rooms.values():
+        numbers = [int(re.sub(r"\D", "", file.name)) for file in room.received]
+        assert numbers == sorted(numbers)
+    assert "<html" in (machine.folder / "term.html").read_text("utf-8")
 
 
 @pytest.mark.nightly
 @needs_postgres
 def test_the_same_in_python(programs: Machine) -> None:
-    """A web application defers references, a worker uploads them, the report is as shown."""
-    for number in (1, 2):
-        (programs.folder / "slides" / f"{number}.pdf").write_bytes(b"%PDF-1.7")
-    answers = programs.run(sys.executable, "-c", REQUESTS).splitlines()
+    """A web application defers references, a worker uploads them, and the report is as shown.
+
+    They were deferred for another address of the server, as after a move.
+    """
+    old, new = "https://old.example.com", "https://new.example.com"
+    answers = programs.run(sys.executable, "-c", REQUESTS, MEETING_BASE_URL=old).splitlines()
     assert answers == ["202 True", "202 True", "202 False", "202 True"]
-    with programs.working(sys.executable, "worker.py"):
-        assert eventually(lambda: ended(programs))
+    (statement,) = blocks("sql", "Deploy")
+    with psycopg.connect(programs.dsn) as connection:
+        assert connection.execute(statement.replace(new, programs.meeting.url)).rowcount == 3
+    with programs.working("python worker.py"):
+        pass
     assert [programs.run(sys.executable, "report.py")] == blocks("text", "Watch")
     assert [file.name for file in programs.meeting.rooms["room01"].received] == ["slides.pdf"] * 2
-
-
-# --- operations ----------------------------------------------------------------------------------
 
 
 @pytest.mark.nightly
 @needs_postgres
 def test_what_to_do_when(programs: Machine) -> None:
     """The commands of the table do what it says; what may have arrived is sent only if told."""
-    slides = programs.folder / "slides"
-    (slides / "2.pdf").write_bytes(b"%PDF-1.7")
-    (slides / "1.pdf").write_bytes(b"%PDF-1.7")
+    request = f"python -c '{REQUESTS}'"
     programs.meeting.lose_next_reply(path="/room/uploadWhiteboardFile")
-    programs.run(sys.executable, "-c", REQUESTS.replace('("room99", 1)', '("room01", 1)'))
-    with programs.working(sys.executable, "worker.py"):
-        assert eventually(lambda: ended(programs))
-        programs.run(sys.executable, "-c", REQUESTS)
-        assert eventually(lambda: ended(programs))
-        assert states(programs) == {"accepted", "refused", "unknown"}
-        programs.meeting.add_room("room99")
-        programs.shell(command_for("queue retry BATCH`").replace("BATCH", "web"))
-        assert eventually(lambda: states(programs) == {"accepted", "unknown"})
-        programs.shell(command_for("queue retry BATCH --resend`").replace("BATCH", "web"))
-        assert eventually(lambda: states(programs) == {"accepted"})
+    for command, states in {
+        request.replace("room99", "room01"): {"accepted", "unknown"},
+        request: {"accepted", "unknown", "refused"},
+        command_for("retry BATCH"): {"accepted", "unknown"},
+        command_for("retry BATCH --resend"): {"accepted"},
+    }.items():
+        if command.endswith("retry web"):
+            programs.meeting.add_room("room99")
+        with programs.working("python worker.py"):
+            programs.shell(command)
+        assert programs.states() == states
     programs.run(sys.executable, "-c", REQUESTS.replace('("room99", 1)', '("room02", 7)'))
-    programs.shell(command_for("queue cancel BATCH`").replace("BATCH", "web"))
-    assert states(programs) == {"accepted", "failed"}
+    programs.shell(command_for("cancel BATCH"))
+    assert programs.states() == {"accepted", "failed"}
+    assert "UploadCancelled" in programs.run(sys.executable, "report.py")
 
 
-def command_for(end: str) -> str:
-    """Return the command of the table that ends like this."""
-    found = re.search(rf"`(meeting-async {re.escape(end[:-1])})`", PAGE)
-    assert found
-    return found[1]
+# --- Django --------------------------------------------------------------------------------------
+
+PROJECT = {
+    "manage.py": """
+        import os, sys
+        from django.core.management import execute_from_command_line
+        os.environ["DJANGO_SETTINGS_MODULE"] = "settings"
+        execute_from_command_line(sys.argv)
+        """,
+    "settings.py": """
+        import os
+        from pathlib import Path
+        from psycopg.conninfo import conninfo_to_dict
+        ALLOWED_HOSTS = ["testserver"]
+        MEDIA_ROOT = Path(__file__).parent / "media"
+        ROOT_URLCONF = "urls"
+        SECRET_KEY = "for tests"
+        USE_TZ = True
+        found = conninfo_to_dict(os.environ["MEETING_QUEUE_DSN"])
+        database = {name.upper(): found[name] for name in ("user", "host", "port")}
+        database |= {"ENGINE": "django.db.backends.postgresql", "NAME": found["dbname"]}
+        DATABASES = {"default": database}
+        """,
+    "urls.py": """
+        from django.urls import path
+        from slides import views
+        urlpatterns = [
+            path("rooms/<room_id>/slides", views.show_slides),
+            path("fails/<room_id>", views.show_slides_and_fail),
+            path("report", views.report),
+        ]
+        """,
+    "slides/__init__.py": "",
+    "slides/migrations/__init__.py": "",
+    "slides/views.py": """
+        @transaction.atomic
+        def show_slides_and_fail(request, room_id):
+            show_slides(request, room_id)
+            raise RuntimeError("after the upload was deferred")
+        """,
+}
+"""What a project has besides the files of the page, or in them."""
+
+BROWSER = """
+import django, json, os
+from django.core.files.uploadedfile import SimpleUploadedFile
+os.environ["DJANGO_SETTINGS_MODULE"] = "settings"
+django.setup()
+from django.test import Client
+from slides.models import Slides
+browser = Client(raise_request_exception=False)
+
+def post(path, name):
+    return browser.post(path, {"document": SimpleUploadedFile(name, b"%PDF-1.7")}).status_code
+
+"""
+
+DEFER = """
+codes = [post(f"/rooms/room0{n % 2 + 1}/slides", f"deck{n}.pdf") for n in range(6)]
+codes += [post("/fails/room01", "rolled-back.pdf"), post("/rooms/room99/slides", "lost.pdf")]
+print(json.dumps(codes))
+"""
+
+REPORT = """
+print(json.dumps([browser.get("/report").json(), Slides.objects.count()]))
+"""
 
 
 @pytest.mark.nightly
 @needs_postgres
-def test_another_address(programs: Machine) -> None:
-    """What was deferred for one address is uploaded to another one."""
-    (programs.folder / "slides" / "1.pdf").write_bytes(b"%PDF-1.7")
-    (programs.folder / "slides" / "2.pdf").write_bytes(b"%PDF-1.7")
-    old = {"MEETING_BASE_URL": "https://old.example.com"}
-    code = f"import os; os.environ.update({old})\n{REQUESTS}"
-    programs.run(sys.executable, "-c", code)
-    (statement,) = blocks("sql", "Deploy")
-    port = programs.meeting.url.rpartition(":")[2]
-    # Other than the page's addresses, that of the test has a port and no TLS.
-    statement = statement.replace("https://new.example.com", programs.meeting.url)
-    for old_text, text in {
-        "'old.example.com'": "'old.example.com:443'",
-        "'new.example.com'": f"'127.0.0.1:{port}'",
-    }.items():
-        assert old_text in statement
-        statement = statement.replace(old_text, text)
-    programs.query(statement)
-    with programs.working(sys.executable, "worker.py"):
-        assert eventually(lambda: ended(programs))
-    assert [programs.run(sys.executable, "report.py")] == blocks("text", "Watch")
+def test_a_django_project(machine: Machine) -> None:
+    """Views defer in their transaction, a worker uploads; undone, nothing is left."""
+    machine.write(files("Django"))
+    machine.write(PROJECT)
+
+    def requests(code: str) -> list[object]:
+        answers: list[object] = json.loads(machine.run("python", "-c", BROWSER + code))
+        return answers
+
+    (shell,) = blocks("sh", "Django")
+    *prepare, work = [
+        line.replace("python", "python -W ignore -W error:::meeting_async")
+        for line in shell.splitlines()
+    ]
+    machine.shell("\n".join(prepare))
+    assert requests(DEFER) == [202] * 6 + [500, 202]
+    assert requests(REPORT) == [{"accepted": 0, "queued": 7}, 7]
+    with machine.working(work):
+        pass
+    text = (machine.folder / "worker.log").read_text("utf-8")
+    assert "unclosed" not in text
+    assert "rolled-back" not in text
+    assert requests(REPORT) == [{"accepted": 6, "queued": 0}, 7]
+    received = {name: room.received for name, room in machine.meeting.rooms.items()}
+    names = {name: [re.sub(r"\D", "", file.name) for file in received[name]] for name in received}
+    assert {name: len(found) for name, found in names.items() if found} == {
+        "room01": 3,
+        "room02": 3,
+    }
+    assert all(numbers == sorted(numbers) for numbers in names.values())
+    machine.shell(prepare[-1] + " slides zero")
+    with psycopg.connect(machine.dsn) as connection:
+        named = "SELECT relname FROM pg_class WHERE relname LIKE 'meeting_async%'"
+        assert connection.execute(named).fetchall() == []

@@ -23,7 +23,7 @@ from meeting_async import Event, LockPolicy, MeetingClient, RetryPolicy, Timeout
 from meeting_async._batch.sqlite_journal import VERSION as JOURNAL
 from meeting_async._client import ClientOptions
 from meeting_async._delivery.session import Options
-from meeting_async.procrastinate._statements import VERSION as TABLE
+from meeting_async.procrastinate import SCHEMA, WhiteboardUploads
 from meeting_async.redis import RedisRoomLocks
 from meeting_async.transports import HttpTransport
 
@@ -67,6 +67,7 @@ def defaults(function: Callable[..., object]) -> dict[str, object]:
         MeetingClient.upload_many,
         HttpTransport,
         RedisRoomLocks,
+        WhiteboardUploads,
     ],
     ids=lambda code: code.__name__,
 )
@@ -141,7 +142,9 @@ def test_the_error_tree_is_that_of_the_module() -> None:
 def test_formats_of_this_version() -> None:
     """The page of versions has the formats that this version reads."""
     page = (DOCS / "versions.md").read_text("utf-8")
-    assert f"| {meeting_async.__version__} | format {JOURNAL} | version {TABLE} |" in page
+    table = re.search(r"meeting-async, (version \d+)", SCHEMA)
+    assert table
+    assert f"| {meeting_async.__version__} | format {JOURNAL} | {table[1]} |" in page
 
 
 def test_the_house_is_drawn_from_its_imports(monkeypatch: pytest.MonkeyPatch) -> None:

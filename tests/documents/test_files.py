@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 import contextlib
 import errno
 import io
-import itertools
 import os
-import re
 import resource
 import socket
 import tempfile
@@ -22,7 +21,6 @@ import anyio
 import pytest
 
 from meeting_async import Document
-from meeting_async import _threads as threads
 from meeting_async.errors import (
     DocumentChanged,
     DocumentEmpty,
@@ -184,157 +182,6 @@ async def test_a_huge_file_is_refused_without_being_read(tmp_path: Path) -> None
 # --- files that change ---------------------------------------------------------------------------
 
 
-def _write(path: Path, at: int, data: bytes) -> None:
-    with path.open("r+b") as file:
-        file.seek(at)
-        file.write(data)
-
-
-def _rewrite(path: Path) -> None:
-    _write(path, 0, b"X" * path.stat().st_size)
-
-
-def _rewrite_and_restore_time(path: Path) -> None:
-    """As ``cp --preserve`` and ``rsync --inplace --times`` do."""
-    _rewrite(path)
-    os.utime(path, OLD)
-
-
-def _replace(path: Path) -> None:
-    other = path.with_name("other")
-    other.write_bytes(path.read_bytes())
-    os.utime(other, OLD)
-    other.replace(path)
-
-
-def _swap_parent(path: Path) -> None:
-    """Nothing of the file itself changes; another one has its path."""
-    content = path.read_bytes()
-    path.parent.rename(path.parent.with_name("elsewhere"))
-    path.parent.mkdir()
-    path.write_bytes(content)
-
-
-def _parent_to_file(path: Path) -> None:
-    path.parent.rename(path.parent.with_name("elsewhere"))
-    path.parent.write_bytes(b"")
-
-
-def _instead(make: Callable[[Path], object]) -> Callable[[Path], None]:
-    """Put something else in the file's place."""
-
-    def change(path: Path) -> None:
-        path.unlink()
-        make(path)
-
-    return change
-
-
-_to_fifo = _instead(os.mkfifo)
-
-
-SIZE = r"[\d,]+ bytes instead of [\d,]+"
-NOT_THE_SAME = "another file|not a regular file|directory"
-Change = tuple[Callable[[Path], object], str]
-OPEN_CHANGES: dict[str, Change] = {
-    "grow": (lambda path: _write(path, path.stat().st_size, b"more"), SIZE),
-    "shrink by one": (lambda path: os.truncate(path, path.stat().st_size - 1), SIZE),
-    "empty": (lambda path: os.truncate(path, 0), SIZE),
-    "rewrite": (_rewrite, "written to"),
-}
-CHANGES: dict[str, Change] = {
-    **OPEN_CHANGES,
-    "delete": (Path.unlink, "gone"),
-    "replace": (_replace, "another file"),
-    "rewrite, restore time": (_rewrite_and_restore_time, "written to"),
-    "to directory": (_instead(Path.mkdir), NOT_THE_SAME),
-    "to fifo": (_to_fifo, NOT_THE_SAME),
-    "to device": (_instead(lambda path: path.symlink_to("/dev/zero")), NOT_THE_SAME),
-    "swap parent": (_swap_parent, "another file"),
-    "parent to file": (_parent_to_file, "gone"),
-}
-
-
-async def broken_off(
-    value: Any, happening: Callable[[], object], *, at: int
-) -> tuple[bytes, MeetingError]:
-    """Let something happen before an attempt (-1) or after a chunk; return what came of it."""
-    form, called = bytearray(), list[bool]()
-
-    async def before_end() -> None:
-        called.append(True)
-
-    async with prepared_document(value) as prepared:
-        if at < 0:
-            await attempt(prepared)
-            happening()
-        with contextlib.closing(prepared.form(None, before_end)) as body:
-            with pytest.raises(MeetingError) as caught:
-                await _read(body, form, happening, at)
-            assert body.taken == len(form)
-            assert not body.is_complete(body.taken)
-    assert called == []
-    return bytes(form), caught.value
-
-
-async def _read(body: Any, form: bytearray, happening: Callable[[], object], at: int) -> None:
-    for number in itertools.count():
-        form += await anext(body)
-        if number == at:
-            happening()
-
-
-MOMENTS = [("large", -1), ("large", 1), ("large", 3), ("small", -1)]
-
-
-@pytest.mark.parametrize(("size", "at"), MOMENTS)
-@pytest.mark.parametrize(("change", "said"), CHANGES.values(), ids=CHANGES)
-async def test_a_change_of_a_file_is_noticed(
-    path: Path, change: Callable[[Path], None], said: str, size: str, at: int
-) -> None:
-    """Before an attempt nothing is sent; on the way, the closing boundary is never yielded."""
-    if size == "small":
-        shortened(path)
-    before = descriptors()
-    with anyio.fail_after(30):
-        form, error = await broken_off(path, lambda: change(path), at=at)
-    could_be_unreadable = at < 0 and said == NOT_THE_SAME
-    assert isinstance(error, DocumentChanged) or could_be_unreadable
-    assert str(path) in str(error) or "ended after" in str(error)
-    assert at >= 0 or (form == b"" and re.search(said, str(error)))
-    assert descriptors() == before  # the kept error has a traceback
-
-
-@pytest.mark.parametrize("at", [-1, 1, 3])
-@pytest.mark.parametrize(("change", "said"), OPEN_CHANGES.values(), ids=OPEN_CHANGES)
-async def test_a_change_of_an_open_file_is_noticed(
-    path: Path, change: Callable[[Path], None], said: str, at: int
-) -> None:
-    """Before the attempt and during it."""
-    with path.open("rb") as file:
-        _, error = await broken_off(file, lambda: change(path), at=at)
-    assert isinstance(error, DocumentChanged)
-    assert error.document == "deck.pdf"
-    assert at >= 0 or re.search(said, str(error))
-
-
-@pytest.mark.parametrize("at", [-1, 1])
-@pytest.mark.parametrize("size", [START, START + 10, len(LARGE) + 4])
-async def test_another_size_of_a_file_object_is_a_change(size: int, at: int) -> None:
-    """Cut or longer, before an attempt or between the first read and the closing boundary."""
-    file = own_file()
-
-    def resize() -> None:
-        file.seek(0, io.SEEK_END)
-        file.write(b"more")
-        file.truncate(size)
-        file.seek(START)
-
-    _, error = await broken_off(file, resize, at=at)
-    assert isinstance(error, DocumentChanged)
-    assert re.search(f"{SIZE}|ended after", str(error))
-
-
 async def test_permissions_that_are_taken_away_are_noticed(path: Path) -> None:
     """A file that may no longer be read is unreadable, with the reason."""
     async with prepared_document(path) as prepared:
@@ -376,6 +223,11 @@ async def test_what_was_written_before_is_not_a_change() -> None:
             assert await attempt(prepared) == LARGE[START + 3 :]
 
 
+def _to_fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
 def _swap_at_opening(monkeypatch: pytest.MonkeyPatch, happening: Callable[[], object]) -> None:
     """Let something happen between a look at a file and its opening."""
 
@@ -395,7 +247,8 @@ def _swap_at_opening(monkeypatch: pytest.MonkeyPatch, happening: Callable[[], ob
 async def test_a_fifo_in_the_files_place_blocks_no_thread(
     path: Path, stage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Opening it would wait for its other end for ever."""
+    """Opening it would wait for its other end for ever; none of its descriptors stays open."""
+    before = descriptors()
 
     async def upload() -> None:
         if stage == "measuring":
@@ -406,6 +259,7 @@ async def test_a_fifo_in_the_files_place_blocks_no_thread(
 
     with anyio.fail_after(30), pytest.raises((DocumentChanged, DocumentUnreadable)):
         await upload()
+    assert descriptors() == before
 
 
 # --- reading -------------------------------------------------------------------------------------
@@ -488,13 +342,13 @@ async def test_a_small_file_costs_one_call_of_a_thread(
 ) -> None:
     """Preparing, and each attempt: it is opened, read, checked and closed there."""
     os.truncate(path, WHOLE)
-    calls, run = [], threads._threads.run
+    calls, wake = [], asyncio.BaseEventLoop.call_soon_threadsafe
 
-    def counting(function: Callable[[], object]) -> None:
-        calls.append(function)
-        run(function)
+    def counting(loop: Any, *args: Any, **how: Any) -> Any:
+        calls.append(args)
+        return wake(loop, *args, **how)
 
-    monkeypatch.setattr(threads._threads, "run", counting)
+    monkeypatch.setattr(asyncio.BaseEventLoop, "call_soon_threadsafe", counting)
     with path.open("rb") as file:
         async with prepared_document(path if kind == "path" else file) as prepared:
             for expected in (2, 3, 4):

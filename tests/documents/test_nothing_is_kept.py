@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import gzip
 import io
 import json
 import logging
@@ -21,8 +20,6 @@ import anyio.lowlevel
 import attrs
 import httpx
 import pytest
-from django.core.files.uploadedfile import SimpleUploadedFile  # type: ignore[import-untyped]
-from litestar.datastructures import UploadFile as LitestarUpload
 from starlette.datastructures import UploadFile as StarletteUpload
 from werkzeug.datastructures import FileStorage
 
@@ -57,12 +54,6 @@ class Bytes(bytearray):
     """A buffer to which there can be weak references."""
 
 
-class Peculiar(sources.Peculiar):
-    """The same for a file object without hash."""
-
-    __slots__ = ("__weakref__",)
-
-
 def _path(data: bytes) -> Path:
     with tempfile.NamedTemporaryFile(delete=False) as file:
         file.write(data)
@@ -94,47 +85,27 @@ def _around(wrap: Callable[[Any], Any], make: Callable[[bytes], Any]) -> Callabl
     return both
 
 
-def _litestar(data: bytes) -> list[Any]:
-    upload = LitestarUpload("application/pdf", "deck.pdf", data)
-    return [upload, upload.file]
-
-
 def _once(stream: Any, size: int) -> Document:
     return Document.from_stream(stream, "deck.pdf", size=size, replayable=False)
 
 
 KINDS: dict[str, Callable[[bytes], Any]] = {
     "bytearray": Bytes,
-    "memoryview": memoryview,
     "BytesIO": io.BytesIO,
     "open file": lambda data: _path(data).open("rb"),
-    "unbuffered file": lambda data: _path(data).open("rb", buffering=0),
     "NamedTemporaryFile": lambda data: _filled(tempfile.NamedTemporaryFile(), data),  # noqa: SIM115 - dropped on purpose
     "SpooledTemporaryFile in memory": _spooled,
     "SpooledTemporaryFile on disk": lambda data: _spooled(data, 1),
-    "gzip": _around(
-        lambda file: gzip.GzipFile(fileobj=file), lambda data: io.BytesIO(gzip.compress(data, 1))
-    ),
-    "no hash": Peculiar,
     "Starlette": _around(lambda file: StarletteUpload(file, filename="deck.pdf"), _spooled),
-    "Starlette on disk": _around(
-        lambda file: StarletteUpload(file, filename="deck.pdf"), lambda data: _spooled(data, 1)
-    ),
-    "Litestar": _litestar,
     "werkzeug": _around(lambda file: FileStorage(file, "deck.pdf"), _spooled),
-    "Django": lambda data: SimpleUploadedFile("deck.pdf", data),
     "async generator": _pieces,
     "asynchronous file": sources.AsyncSeekable,
     "stream sent as it comes": lambda data: _around(
         lambda stream: _once(stream, len(data)), _pieces
     )(data),
     "document of bytes": lambda data: Document.from_bytes(data, "deck.pdf"),
-    "document of a path": lambda data: Document.from_path(_path(data)),
     "document of a file": _around(
         lambda file: Document.from_file(file, filename="deck.pdf"), io.BytesIO
-    ),
-    "document of a generator": _around(
-        lambda stream: Document.from_stream(stream, "deck.pdf"), _pieces
     ),
     "link": lambda _data: Document.from_link("https://files.example.com/deck.pdf?token=hush"),
 }
@@ -228,11 +199,10 @@ async def upload(client: MeetingClient, made: list[Any], **how: Any) -> Exceptio
 
 
 def make(kind: str, size: int) -> tuple[list[Any], list[weakref.ref[Any]]]:
-    """Make a document, and weak references to what it is made of (Litestar's takes none)."""
+    """Make a document, and weak references to what it is made of."""
     found = KINDS[kind](b"%PDF" + bytes(size - 4))
     found = found if isinstance(found, list) else [found]
-    parts = [part for part in found if not isinstance(part, LitestarUpload)]
-    return found[:1], [weakref.ref(part) for part in parts]
+    return found[:1], [weakref.ref(part) for part in found]
 
 
 @asynccontextmanager
@@ -341,13 +311,10 @@ async def test_a_document_that_failed_is_gone(kind: str) -> None:
 
 
 @pytest.mark.parametrize("given", ["bytes", "document"])
-@pytest.mark.parametrize(
-    "size", [64 * KIB, 256 * KIB, pytest.param(30 * MIB, marks=pytest.mark.nightly)]
-)
 @in_turn("ending", ["accepted", "refused", "unknown", "busy"])
-async def test_nothing_refers_to_bytes(given: str, ending: str, size: int) -> None:
+async def test_nothing_refers_to_bytes(given: str, ending: str) -> None:
     """Bytes are sent as they are, and have as many references afterwards as before."""
-    data = b"%PDF".ljust(size)
+    data = b"%PDF".ljust(256 * KIB)
     gc.collect()
     before = sys.getrefcount(data)
     async with client_of(ending) as client:
@@ -361,7 +328,7 @@ async def test_nothing_refers_to_bytes(given: str, ending: str, size: int) -> No
 
 # --- many ----------------------------------------------------------------------------------------
 
-COUNT, EACH, MOST = 60, 8 * MIB, 16 * MIB
+COUNT, EACH, MOST = 20, 8 * MIB, 16 * MIB
 
 
 @asynccontextmanager
@@ -388,7 +355,7 @@ def _jobs_of_8_mib() -> Iterator[UploadJob]:
 
 
 @in_turn("ending", ["accepted", "refused"])
-async def test_60_documents_of_8_mib_leave_less_than_16(ending: str) -> None:
+async def test_20_documents_of_8_mib_leave_less_than_16(ending: str) -> None:
     """One after another, as a service sends them all day; and in a batch, whose report is kept."""
     async with client_of(ending) as client, growing_less_than(MOST):
         for job in _jobs_of_8_mib():

@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
-from meeting_async.procrastinate import _brake
 from meeting_async.testing import MeetingServer
-from support.postgres import Network, PostgresServer, network_to, postgres_running
-from support.queues import WINDOW, application
+from support.postgres import Network, PostgresServer, network_to
+from support.queue_worker import Order
+from support.queues import WINDOW, Queue, queue_at
+
+ROOMS = 20
 
 
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[PostgresServer]:
-    """Run one PostgreSQL for all tests."""
-    with postgres_running() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def template(postgres: PostgresServer) -> str:
+@pytest.fixture(scope="session")
+def template(postgres_of_session: PostgresServer) -> str:
     """Make a database with both schemas, to be copied."""
-    dsn = postgres.new_database()
+    dsn = postgres_of_session.new_database()
 
     async def apply() -> None:
-        async with application(dsn, "http://127.0.0.1:1") as made:
-            await made.app.schema_manager.apply_schema_async()
-            await made.uploads.apply_schema()
+        app, client, uploads = Order(dsn=dsn, url="http://127.0.0.1:1").open()
+        async with app.open_async(), client:
+            await app.schema_manager.apply_schema_async()
+            await uploads.apply_schema()
 
     asyncio.run(apply())
     return dsn
@@ -49,15 +46,16 @@ def network(postgres: PostgresServer) -> Iterator[Network]:
 
 @pytest.fixture
 def server() -> Iterator[MeetingServer]:
-    """Run a meeting server with ten rooms."""
-    server = MeetingServer(lock_seconds=WINDOW)
-    for number in range(10):
+    """Run a meeting server with 20 rooms."""
+    server = MeetingServer(lock_seconds=WINDOW, mixes_up_rooms=True)
+    for number in range(ROOMS):
         server.add_room(f"room{number}")
     with server.run():
         yield server
 
 
 @pytest.fixture
-def soon_unreadable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give up soon on documents that cannot be read."""
-    monkeypatch.setattr(_brake, "UNREADABLE_SECONDS", (0.1, 0.1, 0.1))
+async def queue(dsn: str, server: MeetingServer, tmp_path: Path) -> AsyncIterator[Queue]:
+    """Open an application of a queue; no worker runs yet."""
+    async with queue_at(dsn, server, tmp_path) as queue:
+        yield queue

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
 import anyio
 import attrs
-import httpx
 import pytest
-from opentelemetry import baggage, context, metrics, trace
+from opentelemetry import baggage, context, trace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -23,17 +22,12 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from meeting_async import Document, Finished, MeetingClient, UploadJob
-from meeting_async.errors import (
-    InvalidInput,
-    LinkRefused,
-    MeetingError,
-    RoomNotActive,
-    UploadOutcomeUnknown,
-)
+from meeting_async.errors import LinkRefused, MeetingError
 from meeting_async.otel import instrument
 from meeting_async.testing import MeetingServer, run_in_virtual_time
-from meeting_async.transports import HttpxTransport, Transport
+from meeting_async.transports import HttpTransport, Reply, Request
 from support.fake_rooms import (
+    Act,
     FakeRooms,
     absent,
     accepted,
@@ -47,9 +41,7 @@ from support.fake_rooms import (
 from support.fakes import KEY, LARGE, PDF, SECRET, EventRecorder, Scripted, client_of, headers_of
 from support.telling import logging_to
 
-UPLOAD, INFO = "room/uploadWhiteboardFile", "room/getActiveRoomInfo"
-CALL_METRICS = {"meeting.call.duration", "meeting.call.attempts"}
-UPLOAD_METRICS = {f"meeting.upload.{name}" for name in ("bytes_sent", "bytes_resent", "room_wait")}
+UPLOAD = "room/uploadWhiteboardFile"
 
 Run = Callable[..., Any]
 
@@ -120,8 +112,11 @@ def telemetry() -> Iterator[Telemetry]:
 
 
 def attributes(of: Any) -> dict[str, Any]:
-    """Return the attributes of a span or of one of its events."""
-    return dict(of.attributes or {})
+    """Return the attributes of a span, an event or a metric; one name for both loops' class."""
+    found = dict(of.attributes or {})
+    if found.get("error.type") == "CancelledError":
+        found["error.type"] = "Cancelled"
+    return found
 
 
 def parents(spans: list[ReadableSpan]) -> list[int | None]:
@@ -148,179 +143,172 @@ async def upload(client: MeetingClient, data: bytes = PDF, **how: Any) -> Any:
 # --- one call ------------------------------------------------------------------------------------
 
 
-@pytest.mark.anyio
-@pytest.mark.both_loops
-async def test_an_accepted_upload(telemetry: Telemetry) -> None:
-    """A span for the call and one for each request, of one trace; metrics for both."""
-    server = MeetingServer()
-    server.add_room("room01")
-    async with server.run() as url:
-        port = int(url.rpartition(":")[2])
-        async with MeetingClient(url, api_key="devkey", api_secret="devsecret") as client:
-            await upload(telemetry.watch(client))
-    (call,) = telemetry.calls
-    assert (call.name, is_error(call), call.parent, call.events) == (UPLOAD, False, None, ())
-    place = {"server.address": "127.0.0.1", "server.port": port}
-    assert attributes(call) == {
-        "meeting.room_id": "room01",
-        "meeting.document": "deck.pdf",
-        "meeting.verdict": "accepted",
-        "meeting.attempts": 1,
-        **place,
-    }
-    check, sent = telemetry.requests
-    assert parents([check, sent]) == [ids(call)[1]] * 2
-    assert {ids(span)[0] for span in telemetry.ended} == {ids(call)[0]}
-    for span, path in ((check, INFO), (sent, UPLOAD)):
-        assert (span.name, is_error(span)) == ("POST", False)
-        assert attributes(span) == {
-            "http.request.method": "POST",
-            "url.full": f"{url}/auth/{path}",
-            "http.response.status_code": 200,
-            **place,
-        }
-    metrics = telemetry.metrics()
-    assert set(metrics) == CALL_METRICS | UPLOAD_METRICS | {"http.client.request.duration"}
-    (point,) = metrics.pop("http.client.request.duration")
-    assert point.count == 2
-    assert point.sum == pytest.approx(
-        sum(((span.end_time or 0) - (span.start_time or 0)) / 1e9 for span in telemetry.requests),
-        rel=0.5,
-    )
-    assert dict(point.attributes) == {
-        "http.request.method": "POST",
-        "http.response.status_code": 200,
-        **place,
-    }
-    assert max(point.explicit_bounds) == 300
-    for (point,) in metrics.values():
-        assert dict(point.attributes) == {
-            "meeting.operation": UPLOAD,
-            "meeting.verdict": "accepted",
-            "server.address": "127.0.0.1",
-        }
-    assert metrics["meeting.upload.bytes_sent"][0].value == len(PDF)
-    assert metrics["meeting.upload.bytes_resent"][0].value == 0
-    assert metrics["meeting.call.attempts"][0].sum == 1
-    assert max(metrics["meeting.call.duration"][0].explicit_bounds) == 3600
+@attrs.frozen
+class Call:
+    """A call, and its requests: the status or error of each, and its number of earlier attempts."""
+
+    script: list[Act]
+    requests: list[tuple[int | str, int | None]]
+    verdict: str = "accepted"
+    error: str = ""
+    """Class of its error."""
+    events: list[str] = attrs.field(factory=list)
+    """Classes of the events of its span."""
+    make: Callable[[MeetingClient], Any] = lambda client: upload(client, LARGE)
+
+
+FREE: list[Act] = [accepted(), refused()]
+FREE_ROWS: list[tuple[int | str, int | None]] = [(200, None), (400, None)]
+CALLS = {
+    "accepted": Call(
+        [accepted(replying=2), accepted(replying=5)], [(200, None), (200, None)], make=upload
+    ),
+    "waits and retries": Call(
+        [
+            *(unreachable(), *FREE, cut_off(), *FREE, busy(), accepted(), busy()),
+            *(*FREE, cut_off(), *FREE, accepted(replying=7)),
+        ],
+        [
+            *(("ConnectFailed", None), *FREE_ROWS, ("ConnectionLost", 1), *FREE_ROWS, (409, 2)),
+            *((200, None), (409, None), *FREE_ROWS, ("ConnectionLost", 3), *FREE_ROWS, (200, 4)),
+        ],
+        events=["RetryScheduled"] * 2 + ["WaitingForRoom"] * 2 + ["RetryScheduled"],
+    ),
+    "unknown": Call(
+        [accepted(), lost()],
+        [(200, None), ("ConnectionLost", None)],
+        *("unknown", "UploadOutcomeUnknown"),
+        make=lambda client: upload(client, timeout=5),
+    ),
+    "refused": Call(
+        [accepted(), absent()], [(200, None)] * 2, "refused", "RoomNotActive", make=upload
+    ),
+    "never sent": Call(
+        *([], [], "never sent", "InvalidInput"), make=lambda client: upload(client, timeout=-1)
+    ),
+    "cancelled": Call(
+        [accepted(), hanging(replying=3000)],
+        [(200, None), ("Cancelled", None)],
+        *("unknown", "_OTHER"),
+        make=upload,
+    ),
+    "JSON": Call([accepted()], [(200, None)], make=lambda client: client.call("/room/end")),
+}
+FIELDS = {
+    "RetryScheduled": ["attempt", "retry_in", "verdict", "reason", "limit"],
+    "WaitingForRoom": ["attempt", "retry_in", "waited"],  # there is no max_wait
+}
+MEASURES = {
+    "meeting.call.duration": "seconds",
+    "meeting.call.attempts": "attempts",
+    "meeting.upload.room_wait": "waited",
+    "meeting.upload.bytes_sent": "bytes_sent",
+    "meeting.upload.bytes_resent": "bytes_resent",
+}
+PLACE = {"server.address": "meet.test", "server.port": 443}
+
+
+class WithSpan(logging.Formatter):
+    """Writes the id of the current span."""
+
+    def format(self, _record: logging.LogRecord) -> str:
+        """Write it."""
+        return str(trace.get_current_span().get_span_context().span_id)
 
 
 @pytest.mark.both_loops
-def test_waits_and_retries(run: Run, telemetry: Telemetry) -> None:
-    """They are events of the call's span, and metrics; requests, its children, count resends."""
+@pytest.mark.parametrize("what", CALLS)
+def test_one_call(run: Run, telemetry: Telemetry, what: str) -> None:
+    """A span with its events, a child for each request, of one trace; metrics for both.
 
-    async def main() -> None:
-        free = [accepted(), refused()]
-        script = [unreachable(), *free, cut_off(), *free, busy(), accepted(), busy(), *free]
-        script += [cut_off(), *free, accepted()]
-        async with client_of(Scripted(*script), preflight=True, on_event=recorder) as client:
-            await upload(telemetry.watch(client), LARGE)
+    Records of the log, the last one too, are made while the span is current. No secret is exported.
+    """
+    expected, recorder = CALLS[what], EventRecorder()
+    transport, log = Scripted(*expected.script), logging.StreamHandler(io.StringIO())
+    log.setFormatter(WithSpan())
+    how: Any = {"preflight": True, "default_headers": {"X-Proxy": "proxy-passw0rd"}}
 
-    recorder = EventRecorder()
-    run(main)
-    (call,) = telemetry.calls
-    events = [(event.name, attributes(event)) for event in call.events]
-    names = ["RetryScheduled"] * 2 + ["WaitingForRoom"] * 2 + ["RetryScheduled"]
-    assert [name for name, _ in events] == names
-    verdicts = [facts.get("meeting.verdict") for _, facts in events]
-    assert verdicts == ["never sent", "partial", None, None, "partial"]
-    assert "refused" in events[0][1]["meeting.reason"]
-    waits = [facts for name, facts in events if name == "WaitingForRoom"]
-    names = ["meeting.attempt", "meeting.retry_in", "meeting.waited"]
-    assert sorted(waits[0]) == names  # there is no max_wait
-    assert (waits[0]["meeting.attempt"], waits[0]["meeting.waited"]) == (3, 0)
-    assert 0 < waits[0]["meeting.retry_in"] < 1
-    requests = telemetry.requests
-    assert parents(requests) == [ids(call)[1]] * len(requests)
-    spans = [attributes(span) for span in requests]
-    errors = [one.get("error.type") for one in spans]
-    assert [is_error(span) for span in requests] == [bool(error) for error in errors]
-    free = [(None, None), ("400", None)]
-    assert [(one.get("error.type"), one.get("http.request.resend_count")) for one in spans] == [
-        ("ConnectFailed", None),
-        *free, ("ConnectionLost", 1),
-        *free, ("409", 2), (None, None), ("409", None),
-        *free, ("ConnectionLost", 3),
-        *free, (None, 4),
-    ]  # fmt: skip
-    metrics = telemetry.metrics()
-    (waited,) = metrics["meeting.upload.room_wait"]
-    assert 0 < waited.sum == recorder.finished.waited < recorder.finished.seconds
-    assert metrics["meeting.upload.bytes_resent"][0].value == len(LARGE)
-    counts: Counter[int | None] = Counter()
-    for point in metrics["http.client.request.duration"]:
-        counts[point.attributes.get("http.response.status_code")] += point.count
-    assert counts == {None: 3, 200: 6, 400: 4, 409: 2}
-
-
-@pytest.mark.both_loops
-@pytest.mark.parametrize(
-    ("script", "error", "verdict", "request_error"),
-    [
-        ([lost()], UploadOutcomeUnknown, "unknown", "ConnectionLost"),
-        ([absent()], RoomNotActive, "refused", None),
-        ([], InvalidInput, "never sent", None),
-    ],
-)
-def test_a_call_that_fails(
-    run: Run, telemetry: Telemetry, script: Any, error: Any, verdict: str, request_error: Any
-) -> None:
-    """The span has the status ERROR, the class of the error and its text, and the verdict."""
-
-    async def main() -> str:
-        async with client_of(Scripted(*script)) as client:
-            with pytest.raises(error) as caught:
-                await upload(telemetry.watch(client), timeout=5 if script else -1)
-            return str(caught.value)
-
-    text = run(main)
-    (call,) = telemetry.calls
-    assert is_error(call)
-    assert call.status.description == text
-    assert attributes(call)["error.type"] == error.__name__
-    assert attributes(call)["meeting.verdict"] == verdict
-    assert [attributes(span).get("error.type") for span in telemetry.requests] == [
-        request_error
-    ] * len(script)
-    assert [is_error(span) for span in telemetry.requests] == [bool(request_error)] * len(script)
-    assert all(not span.events for span in telemetry.requests)  # no exception is recorded
-    for name in CALL_METRICS | UPLOAD_METRICS:
-        (point,) = telemetry.metrics()[name]
-        assert point.attributes["meeting.verdict"] == verdict
-
-
-@pytest.mark.both_loops
-def test_a_cancelled_call(run: Run, telemetry: Telemetry) -> None:
-    """Both spans end; the context is as before."""
-
-    async def main() -> None:
-        async with client_of(Scripted(hanging(), accepted())) as client:
+    async def main() -> str | None:
+        async with client_of(transport, on_event=recorder, **how) as client:
             telemetry.watch(client)
-            with anyio.move_on_after(5):
-                await upload(client)
+            with anyio.move_on_after(3000):
+                try:
+                    await expected.make(client)
+                except MeetingError as error:
+                    return str(error)
             assert trace.get_current_span() is trace.INVALID_SPAN
-            await client.call("/room/end")
+        return expected.verdict if expected.error else None
 
-    run(main)
-    cancelled, last = telemetry.calls
-    assert (is_error(cancelled), attributes(cancelled)["error.type"]) == (True, "_OTHER")
-    assert attributes(cancelled)["meeting.verdict"] == "unknown"
-    request = telemetry.requests[0]
-    assert parents([request]) == [ids(cancelled)[1]]
-    assert attributes(request)["error.type"] in {"Cancelled", "CancelledError"}
-    assert (last.parent, last.name, attributes(last)["meeting.verdict"]) == (
-        None,
-        "room/end",
-        "accepted",
-    )
-    assert "meeting.document" not in attributes(last)
-    durations = telemetry.metrics()["meeting.call.duration"]
-    assert {point.attributes["meeting.operation"]: point.sum for point in durations} == {
-        UPLOAD: pytest.approx(5),
-        "room/end": 0,
+    with logging_to(log):
+        text = run(main)
+    finished, (call,) = recorder.finished, telemetry.calls
+    assert (call.name, call.parent) == (finished.operation, None)
+    assert (is_error(call), call.status.description) == (bool(expected.error), text)
+    facts = {
+        "meeting.room_id": finished.room_id,
+        "meeting.document": finished.document,
+        "error.type": expected.error or None,
+        "meeting.verdict": expected.verdict,
+        "meeting.attempts": finished.attempts,
     }
-    (waits,) = telemetry.metrics()["meeting.upload.room_wait"]
-    assert waits.count == 1  # none for a JSON call
+    assert attributes(call) == PLACE | {k: v for k, v in facts.items() if v is not None}
+    assert [event.name for event in call.events] == expected.events
+    assert [attributes(event) for event in call.events] == [
+        {f"meeting.{name}": getattr(event, name) for name in FIELDS[type(event).__name__]}
+        for event in recorder.events
+        if type(event).__name__ in FIELDS
+    ]
+    assert parents(telemetry.requests) == [ids(call)[1]] * len(expected.requests)
+    assert {ids(span)[0] for span in telemetry.ended} == {ids(call)[0]}
+    for span, visit, (status, resends) in zip(
+        telemetry.requests, transport.visits, expected.requests, strict=True
+    ):
+        assert (span.name, span.events) == ("POST", ())  # no exception is recorded
+        assert is_error(span) == (status != 200)
+        again = {"http.request.resend_count": resends} if resends else {}
+        assert attributes(span) == {"url.full": visit.request.url} | outcome(status) | again
+    check_metrics(telemetry.metrics(), expected, finished)
+    assert set(log.stream.getvalue().split()) == {str(ids(call)[1])}
+    sent = {SECRET, "proxy-passw0rd"}
+    for visit in transport.visits:
+        sent |= {headers_of(visit)[name] for name in ("api-key", "hash-signature")}
+    exported = telemetry.everything()
+    assert finished.operation in exported
+    assert not [secret for secret in sent if secret in exported]
+
+
+def outcome(status: int | str) -> dict[str, Any]:
+    """Return the attributes of a request with this end, in a span or a metric."""
+    found = {"http.request.method": "POST", **PLACE}
+    if isinstance(status, int):
+        found["http.response.status_code"] = status
+    return found if status == 200 else found | {"error.type": str(status)}
+
+
+def check_metrics(metrics: dict[str, list[Any]], expected: Call, finished: Finished) -> None:
+    """Compare with the requests and the last event of a call."""
+    counts = Counter(status for status, _ in expected.requests)
+    requests = metrics.pop("http.client.request.duration", [])
+    assert [outcome(status) for status in counts] == [attributes(point) for point in requests]
+    assert [point.count for point in requests] == list(counts.values())
+    assert all(max(point.explicit_bounds) == 300 for point in requests)
+    replies = sum(act.replying for act in expected.script)
+    assert sum(point.sum for point in requests) == pytest.approx(replies or 0)
+    is_upload = finished.operation == UPLOAD
+    measured = {name: field for name, field in MEASURES.items() if is_upload or "call" in name}
+    assert set(metrics) == set(measured)
+    for name, (point,) in metrics.items():
+        assert attributes(point) == {
+            "meeting.operation": finished.operation,
+            "meeting.verdict": expected.verdict,
+            "server.address": "meet.test",
+        }
+        total = point.value if "bytes" in name else point.sum
+        assert total == getattr(finished, measured[name])
+    assert max(metrics["meeting.call.duration"][0].explicit_bounds) == 3600
+    if expected.events:
+        assert finished.waited > 0
+        assert finished.bytes_resent == len(LARGE)
 
 
 # --- what is the parent of what ------------------------------------------------------------------
@@ -345,17 +333,11 @@ def test_spans_of_the_application(run: Run, telemetry: Telemetry) -> None:
                 assert trace.get_current_span().name == "lesson"  # type: ignore[attr-defined]
 
     run(main)
-    spans = {span.name: span for span in telemetry.calls}
-    listed, sent = telemetry.requests
-    assert parents([spans[UPLOAD], spans["render"], spans["room/list"], listed, sent]) == [
-        ids(parent)[1]
-        for parent in (
-            spans["lesson"],
-            spans[UPLOAD],
-            spans["render"],
-            spans["room/list"],
-            spans[UPLOAD],
-        )
+    names = {ids(span)[1]: span.name for span in telemetry.ended}
+    pairs = [(span.name, span.parent and names[span.parent.span_id]) for span in telemetry.ended]
+    assert pairs == [
+        *(("lesson", None), (UPLOAD, "lesson"), ("render", UPLOAD), ("room/list", "render")),
+        *(("POST", "room/list"), ("POST", UPLOAD)),
     ]
     assert len({ids(span)[0] for span in telemetry.ended}) == 1
 
@@ -368,20 +350,14 @@ def test_a_batch(run: Run, telemetry: Telemetry, around: bool) -> None:
     A room that is locked makes its job release its permit, which starts another job.
     """
     tracer = telemetry.tracers.get_tracer("app")
-    jobs = [
-        UploadJob(f"room{number % 5}", PDF, filename=f"{number}.pdf", key=f"k{number}")
-        for number in range(15)
-    ]
+    jobs = [UploadJob(f"room{n % 5}", PDF, filename=f"{n}.pdf", key=f"k{n}") for n in range(15)]
 
     async def main() -> None:
         rooms = FakeRooms(lambda visit: busy() if visit.number == 1 else accepted(replying=2))
         async with client_of(rooms) as client:
             telemetry.watch(client)
-            with (
-                tracer.start_as_current_span("term")
-                if around
-                else trace.use_span(trace.INVALID_SPAN)
-            ):
+            outside = trace.use_span(trace.INVALID_SPAN)
+            with tracer.start_as_current_span("term") if around else outside:
                 async with client.upload_many(jobs, concurrency=2) as batch:
                     await batch.wait()
             assert batch.report.accepted == 15
@@ -407,73 +383,51 @@ def traceparents(span: ReadableSpan) -> list[str]:
     return [f"00-{trace_id:032x}-{span_id:016x}-{flags}" for flags in ("01", "03")]
 
 
-@asynccontextmanager
-async def recorded(server: MeetingServer) -> AsyncIterator[tuple[Transport, list[dict[str, str]]]]:
-    """Serve in process, and keep the headers of each request."""
-    seen: list[dict[str, str]] = []
+class Watched:
+    """The usual transport; it keeps all requests."""
 
-    async def application(scope: Any, receive: Any, send: Any) -> None:
-        pairs = scope["headers"]
-        names = [name for name, _ in pairs]
-        assert len(names) == len(set(names))
-        seen.append({name.decode(): value.decode() for name, value in pairs})
-        await server(scope, receive, send)
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+        self._transport = HttpTransport()
+        self.aclose = self._transport.aclose
 
-    transport = httpx.ASGITransport(app=application)
-    async with httpx.AsyncClient(transport=transport) as through:
-        yield HttpxTransport(through), seen
+    async def send(self, request: Request, /) -> Reply:
+        """Send it."""
+        self.requests.append(request)
+        return await self._transport.send(request)
 
 
 @pytest.mark.anyio
 @pytest.mark.both_loops
-async def test_the_server_sees_the_trace(telemetry: Telemetry) -> None:
-    """A valid ``traceparent`` with the id of the request's own span; the signature still fits."""
-    server = MeetingServer()
+async def test_the_server_sees_the_trace_and_nobody_else(telemetry: Telemetry) -> None:
+    """A valid ``traceparent`` with the id of the request's own span; the signature still fits.
+
+    The check of a link is no request to the server, and no query goes into a span.
+    """
+    server, watched = MeetingServer(), Watched()
     server.add_room("room01")
-    async with recorded(server) as (transport, seen):
-        async with MeetingClient(
-            "http://localhost", api_key="devkey", api_secret="devsecret", transport=transport
-        ) as client:
-            token = context.attach(baggage.set_baggage("lesson", "höhere Mathematik"))
+    keys: Any = {"api_key": "devkey", "api_secret": "devsecret"}
+    async with server.run() as url:
+        link, gone = server.host_file("plan.pdf", PDF), f"{url}/gone.pdf"
+        token = context.attach(baggage.set_baggage("lesson", "höhere Mathematik"))
+        async with MeetingClient(url, **keys, transport=watched, check_link=True) as client:
             await upload(telemetry.watch(client), LARGE)
-            context.detach(token)
-    for headers, span in zip(seen, telemetry.requests, strict=True):
-        assert headers["traceparent"] in traceparents(span)
-        assert headers["baggage"].startswith("lesson=h%C3%B6here")
-    assert len(server.rooms["room01"].received) == 1
-
-
-@pytest.mark.anyio
-async def test_a_link_and_its_query_stay_private(telemetry: Telemetry) -> None:
-    """The host of a link gets no trace context, and no query goes into a span."""
-    server = MeetingServer()
-    server.add_room("room01")
-    with server.run() as url:
-        link = server.host_file("plan.pdf", PDF)
-        async with MeetingClient(
-            url, api_key="devkey", api_secret="devsecret", check_link=True
-        ) as client:
-            seen = []
-            send = client._session.transport.send
-
-            async def watched(request: Any, /) -> Any:
-                seen.append(request)
-                return await send(request)
-
-            client._session.transport.send = watched  # type: ignore[method-assign]
-            telemetry.watch(client)
             await client.upload_whiteboard_file("room01", Document.from_link(link))
             with pytest.raises(LinkRefused, match="HEAD"):
                 await client.upload_whiteboard_file(
-                    "room01", Document.from_link(f"{url}/gone.pdf?token=geheim#geheim")
+                    "room01", Document.from_link(f"{gone}?token=geheim#geheim")
                 )
-    methods = [request.method for request in seen]
-    assert methods == ["HEAD", "POST", "POST", "HEAD"]
-    for request in seen:
-        names = [name.lower() for name, _ in request.headers]
-        assert names.count(b"traceparent") == (request.method == "POST")
-    assert [span.name for span in telemetry.requests] == methods
-    assert attributes(telemetry.requests[3])["url.full"] == f"{url}/gone.pdf"
+        context.detach(token)
+    spans = telemetry.requests
+    assert [span.name for span in spans] == ["POST"] * 5
+    for request, span in zip(watched.requests, spans, strict=True):
+        headers = {name.decode().lower(): value.decode() for name, value in request.headers}
+        assert len(headers) == len(request.headers)
+        assert headers["traceparent"] in traceparents(span)
+        assert headers["baggage"].startswith("lesson=h%C3%B6here")
+    assert len(server.rooms["room01"].received) == 2
+    assert attributes(spans[0])["server.port"] == int(url.rpartition(":")[2])
+    assert telemetry.calls[0].events == ()
     assert "geheim" not in telemetry.everything()
 
 
@@ -487,7 +441,7 @@ def test_it_is_independent_of_on_event(run: Run, telemetry: Telemetry) -> None:
     async def main() -> None:
         own, transport = EventRecorder(), Scripted(then=lambda _: accepted())
         async with client_of(transport, on_event=own) as client:
-            assert isinstance(telemetry.watch(client)._session.transport, Transport)
+            telemetry.watch(client)
             early = client.with_options(allow_images=True)
             telemetry.watch(client)
             late = telemetry.watch(client.with_options(on_event=None))
@@ -523,109 +477,22 @@ def test_a_client_that_is_in_use(
     assert telemetry.metrics()["meeting.call.attempts"][0].sum == 3
 
 
-class BrokenTracers(trace.NoOpTracerProvider):
-    """Makes tracers that cannot make the span of a call."""
+def test_the_global_provider(monkeypatch: pytest.MonkeyPatch, telemetry: Telemetry) -> None:
+    """Is used unless another one is given; with the bare API nothing happens or is sent."""
 
-    def get_tracer(self, *_args: Any, **_how: Any) -> trace.Tracer:
-        class Broken(trace.NoOpTracer):
-            def start_span(self, *args: Any, **how: Any) -> Any:
-                if how.get("kind") is trace.SpanKind.CLIENT:
-                    return super().start_span(*args, **how)
-                raise LookupError("no span today")
-
-        return Broken()
-
-
-@pytest.mark.both_loops
-def test_an_observer_that_raises(
-    run: Run, telemetry: Telemetry, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Calls go on, and the log has it; another observer gets all events."""
-
-    async def main() -> Any:
-        last = EventRecorder()
-        async with client_of(Scripted(busy(), accepted())) as client:
-            instrument(client, tracer_provider=BrokenTracers(), meter_provider=telemetry.meters)
-            client._session.observers.append(last)
-            receipt = await upload(client)
-        assert last.kinds[0] == "Started"
-        assert last.kinds[-1] == "Finished"
-        return receipt
-
-    assert run(main).size == len(PDF)
-    (warning,) = [entry for entry in caplog.records if "observer raised" in entry.getMessage()]
-    assert warning.exc_info
-    assert telemetry.metrics()["meeting.call.attempts"][0].sum == 2
-
-
-def test_without_an_sdk(run: Run) -> None:
-    """With the bare API nothing happens, and requests get no header."""
-
-    async def main() -> None:
-        transport = Scripted(accepted())
-        async with client_of(transport) as client:
-            instrument(client)
-            await upload(client)
-        assert "traceparent" not in headers_of(transport.visits[0])
-
-    run(main)
-
-
-def test_the_log_names_the_trace(run: Run, telemetry: Telemetry) -> None:
-    """Records of a call, the last one too, are made while its span is current."""
-    spans: list[int] = []
-
-    class Handler(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            spans.append(trace.get_current_span().get_span_context().span_id)
-
-    async def main() -> None:
-        async with client_of(Scripted(busy(), accepted())) as client:
-            await upload(telemetry.watch(client))
-
-    with logging_to(Handler()):
-        run(main)
-    assert spans == [ids(telemetry.calls[0])[1]] * 4
-
-
-@pytest.mark.both_loops
-def test_no_secret_is_exported(run: Run, telemetry: Telemetry) -> None:
-    """Not in a span, an event, a status or a metric, whatever happens."""
-
-    async def main() -> None:
-        for act in (accepted, absent, busy, lost, cut_off, unreachable, hanging):
-            rooms = Scripted(then=lambda _, act=act: act())  # type: ignore[misc]
-            headers = {"X-Proxy": "proxy-passw0rd"}
-            async with client_of(rooms, preflight=True, default_headers=headers) as client:
-                telemetry.watch(client)
-                for data in (PDF, LARGE):
-                    with anyio.move_on_after(100), suppress(MeetingError):
-                        await upload(client, data)
-            for visit in rooms.visits:
-                sent.update(headers_of(visit)[name] for name in ("api-key", "hash-signature"))
-
-    sent = {SECRET, "proxy-passw0rd"}
-    run(main)
-    exported = telemetry.everything()
-    assert len(sent) == 5  # two signatures
-    assert "deck.pdf" in exported
-    assert not [secret for secret in sent if secret in exported]
-
-
-def test_the_global_providers(monkeypatch: pytest.MonkeyPatch, telemetry: Telemetry) -> None:
-    """Are used unless others are given; the address of a server needs no brackets."""
-    monkeypatch.setattr(trace, "get_tracer_provider", lambda: telemetry.tracers)
-    monkeypatch.setattr(metrics, "get_meter_provider", lambda: telemetry.meters)
-
-    async def main() -> None:
+    async def main() -> dict[str, str]:
         keys: Any = {"api_key": KEY, "api_secret": SECRET, "preflight": False}
         transport = Scripted(accepted())
         async with MeetingClient("https://[::1]:7", transport=transport, **keys) as client:
             instrument(client)
             await upload(client)
+        return headers_of(transport.visits[0])
 
-    anyio.run(main)
-    assert attributes(telemetry.calls[0])["server.address"] == "::1"
+    assert "traceparent" not in anyio.run(main)
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: telemetry.tracers)
+    assert "traceparent" in anyio.run(main)
+    (call,) = telemetry.calls
+    assert attributes(call)["server.address"] == "::1"  # it needs no brackets
 
 
 def test_what_to_install() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import anyio
+import attrs
 import psycopg
 import pytest
 
@@ -17,156 +17,112 @@ from meeting_async.testing import MeetingServer
 from support.command_line import PROGRAM
 from support.namespaces import DATABASE, SERVER, Namespace, namespace
 from support.postgres import needs_postgres, postgres_running
-from support.queues import (
-    WINDOW,
-    Application,
-    application,
-    names_in,
-    pdf,
-    until,
-    uploads_to,
-    working,
-)
+from support.queues import WINDOW, Queue, queue_at
 
-pytestmark = [needs_postgres, pytest.mark.nightly, pytest.mark.timeout(300)]
+pytestmark = [needs_postgres, pytest.mark.nightly, pytest.mark.timeout(300), pytest.mark.anyio]
 
 ENDED = 60.0
-"""Longest time in seconds for a worker that sends nothing; measured: 37, or 18 after SIGTERM."""
+"""Longest time in seconds for a worker that sends nothing."""
 ENDED_SENDING = 120.0
-"""The same for one whose upload goes no further (``Timeouts.send_stall``: 30); measured: 71."""
+"""The same for one whose upload goes no further (``Timeouts.send_stall``: 30)."""
+
+
+@attrs.frozen
+class Worker:
+    """A worker in a network namespace that has delivered a document, as an operator runs it."""
+
+    queue: Queue
+    link: Namespace
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    async def ended(self, seconds: float = ENDED) -> int:
+        """Wait for its end, and return its exit code."""
+        await self.queue.until(lambda: self.process.poll() is not None, seconds)
+        return self.process.returncode
 
 
 @pytest.fixture
-def link() -> Iterator[Namespace]:
-    """Provide a network namespace for a worker."""
-    with namespace() as made:
-        yield made
-
-
-@pytest.fixture
-def server(link: Namespace) -> Iterator[MeetingServer]:
-    """Run a meeting server that a worker always reaches."""
+async def worker(tmp_path: Path) -> AsyncIterator[Worker]:
+    """Run a worker that always reaches the meeting server, and may lose the database."""
     server = MeetingServer(lock_seconds=WINDOW)
     for number in range(2):
         server.add_room(f"room{number}")
-    with server.run(link.address(SERVER)):
-        yield server
+    with namespace() as link, postgres_running(link.address(DATABASE)) as postgres:
+        dsn = postgres.new_database()
+        async with (
+            server.run(link.address(SERVER)),
+            queue_at(dsn, server, tmp_path, allow_plaintext=True) as queue,
+        ):
+            await queue.app.schema_manager.apply_schema_async()
+            await queue.uploads.apply_schema()
+            await queue.defer("room0")
+            environment = {
+                **os.environ,
+                "MEETING_BASE_URL": server.url,
+                "MEETING_API_KEY": "devkey",
+                "MEETING_API_SECRET": "devsecret",
+                "MEETING_ALLOW_PLAINTEXT": "1",
+                "MEETING_QUEUE_DSN": dsn.replace("127.0.0.1", link.address(DATABASE)),
+            }
+            log = tmp_path / "log"
+            with log.open("wb") as output:
+                process = subprocess.Popen(  # noqa: ASYNC220 - takes a moment
+                    link.command(*PROGRAM, "queue", "worker"),
+                    env=environment,
+                    stdout=output,
+                    stderr=output,
+                )
+            try:
+                await queue.reported()
+                yield Worker(queue, link, process, log)
+            finally:
+                process.kill()
+                process.wait()
 
 
-@pytest.fixture
-def dsn(link: Namespace) -> Iterator[str]:
-    """Make a database; the address is that for this side."""
-    with postgres_running(link.address(DATABASE)) as postgres:
-        yield postgres.new_database()
-
-
-@contextmanager
-def worker(
-    link: Namespace, dsn: str, server: MeetingServer, errors: Path
-) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a worker in the namespace, as an operator does; its errors go to a file."""
-    environment = {
-        **os.environ,
-        "MEETING_BASE_URL": server.url,
-        "MEETING_API_KEY": "devkey",
-        "MEETING_API_SECRET": "devsecret",
-        "MEETING_ALLOW_PLAINTEXT": "1",
-        "MEETING_QUEUE_DSN": dsn.replace("127.0.0.1", link.address(DATABASE)),
-    }
-    command = link.command(*PROGRAM, "queue", "worker")
-    with errors.open("wb") as stderr:
-        process = subprocess.Popen(
-            command, env=environment, stdout=subprocess.DEVNULL, stderr=stderr
-        )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-
-
-def has_sessions(dsn: str) -> bool:
-    """Return whether the database keeps a session of the worker."""
-    query = "SELECT FROM pg_stat_activity WHERE client_addr <> '127.0.0.1'"
-    with psycopg.connect(dsn) as connection:
-        return connection.execute(query).fetchone() is not None
-
-
-@asynccontextmanager
-async def after_a_document(
-    link: Namespace, dsn: str, server: MeetingServer, folder: Path
-) -> AsyncIterator[tuple[Application, subprocess.Popen[bytes]]]:
-    """Open an application, and run a worker that has delivered a document."""
-    async with application(dsn, server.url, allow_plaintext=True) as made:
-        await made.app.schema_manager.apply_schema_async()
-        await made.uploads.apply_schema()
-        await made.uploads.defer("room0", pdf(folder))
-        with worker(link, dsn, server, folder / "errors") as process:
-            await until(lambda: bool(server.rooms["room0"].accepted))
-            await made.finished()
-            yield made, process
-
-
-async def ended(process: subprocess.Popen[bytes], seconds: float) -> int | None:
-    """Wait for the end of a worker, and return its exit code."""
-    await until(lambda: process.poll() is not None, seconds)
-    return process.returncode
-
-
-@pytest.mark.anyio
-async def test_an_idle_worker_ends_with_its_sessions(
-    link: Namespace, dsn: str, server: MeetingServer, tmp_path: Path
-) -> None:
+async def test_an_idle_worker_ends_with_its_sessions(worker: Worker) -> None:
     """It says why. The database frees its connections, or restarts would use up all of them."""
-    async with after_a_document(link, dsn, server, tmp_path) as (_, process):
-        assert has_sessions(dsn)
-        link.drop()
-        assert await ended(process, ENDED) == 1
-        assert "the queue's database" in (tmp_path / "errors").read_text()
-        with anyio.fail_after(ENDED):
-            while has_sessions(dsn):  # noqa: ASYNC110 - the database changes it
-                await anyio.sleep(1)
+
+    def has_sessions() -> bool:
+        query = "SELECT FROM pg_stat_activity WHERE client_addr <> '127.0.0.1'"
+        with psycopg.connect(worker.queue.order.dsn) as connection:
+            return connection.execute(query).fetchone() is not None
+
+    assert has_sessions()
+    worker.link.drop()
+    assert await worker.ended() == 1
+    assert "the queue's database" in worker.log.read_text()
+    await worker.queue.until(lambda: not has_sessions())
 
 
-@pytest.mark.anyio
-async def test_another_worker_sends_what_was_on_its_way(
-    link: Namespace, dsn: str, server: MeetingServer, tmp_path: Path
-) -> None:
+async def test_another_worker_sends_what_was_on_its_way(worker: Worker) -> None:
     """The first one ends when its upload has; the document arrives once."""
-    async with after_a_document(link, dsn, server, tmp_path) as (made, process):
-        server.stall_next_upload(after=1_000_000)
-        await made.uploads.defer("room1", pdf(tmp_path, 1, 16 * 1024**2))
-        await until(lambda: uploads_to(server, "room1", 1_000_000) == 1)
-        link.drop()
-        async with working(made):
-            assert (await made.finished()).accepted == 2
-            assert await ended(process, ENDED_SENDING) == 1
-        assert names_in(server.rooms["room1"]) == ["001.pdf"]
+    queue = worker.queue
+    queue.server.stall_next_upload(after=1_000_000)
+    await queue.defer("room1", size=16 * 1024**2)
+    await queue.until(lambda: queue.sent("room1", 1_000_000))
+    worker.link.drop()
+    async with queue.working():
+        await queue.check(await queue.reported())
+        assert await worker.ended(ENDED_SENDING) == 1
 
 
-@pytest.mark.anyio
-async def test_a_worker_that_is_told_to_stop(
-    link: Namespace, dsn: str, server: MeetingServer, tmp_path: Path
-) -> None:
+async def test_a_worker_that_is_told_to_stop(worker: Worker) -> None:
     """It ends although it cannot say so to its database, and with exit code 0."""
-    async with after_a_document(link, dsn, server, tmp_path) as (_, process):
-        link.drop()
-        process.send_signal(signal.SIGTERM)
-        assert await ended(process, ENDED) == 0
+    worker.link.drop()
+    worker.process.send_signal(signal.SIGTERM)
+    assert await worker.ended() == 0
 
 
-@pytest.mark.anyio
-async def test_a_short_interruption(
-    link: Namespace, dsn: str, server: MeetingServer, tmp_path: Path
-) -> None:
+async def test_a_short_interruption(worker: Worker) -> None:
     """After ten seconds without packets the same worker goes on."""
-    async with after_a_document(link, dsn, server, tmp_path) as (made, process):
-        link.drop()
-        await anyio.sleep(10)
-        link.restore()
-        await made.uploads.defer("room1", pdf(tmp_path, 1))
-        assert (await made.finished()).accepted == 2
-        await anyio.sleep(15)
-        assert process.poll() is None
-        process.send_signal(signal.SIGTERM)
-        assert await ended(process, ENDED) == 0
+    worker.link.drop()
+    await anyio.sleep(10)
+    worker.link.restore()
+    await worker.queue.defer("room1")
+    await worker.queue.check(await worker.queue.reported())
+    await anyio.sleep(15)
+    assert worker.process.poll() is None
+    worker.process.send_signal(signal.SIGTERM)
+    assert await worker.ended() == 0

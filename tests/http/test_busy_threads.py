@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import itertools
 import os
@@ -22,9 +23,10 @@ import trio.to_thread
 
 from meeting_async import Document, MeetingClient, RetryPolicy, Timeouts
 from meeting_async.errors import ConnectFailed
+from meeting_async.transports import HttpTransport
 from support.certificates import make_certificate
 from support.peer import answering, reply
-from support.sending import over
+from support.sending import closing, over
 
 pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
@@ -172,41 +174,40 @@ ONCE: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("setting", "what"),
     [
-        ("verify", "call"),
-        ("cert", "upload"),
-        pytest.param("verify", "upload", marks=pytest.mark.nightly),
-        pytest.param("cert", "call", marks=pytest.mark.nightly),
+        *[("verify", "call"), ("cert", "upload"), ("resolver", "call")],
+        *[
+            pytest.param(*row, marks=pytest.mark.nightly)
+            for row in (("verify", "upload"), ("cert", "call"), ("resolver", "upload"))
+        ],
     ],
 )
-async def test_certificates_that_cannot_be_read(setting: str, what: str, tmp_path: Path) -> None:
-    """A file on a drive that does not answer: ``Timeouts.connect`` ends the attempt."""
-    path = str(tmp_path / "file.pem")
-    wire: Any = (None, path if setting == "verify" else False)
-    how: dict[str, Any] = {} if setting == "verify" else {"cert": path}
-    with hanging_file(Path(path)):
-        async with over(wire, answering(reply()), **how) as (transport, peer):
-            url = peer.url.replace("http:", "https:")
-            async with MeetingClient(url, transport=transport, **ONCE) as client:
-                taken = [await seconds_to_fail(client, what)]
-                if taken[0] >= CONNECT + LATE:  # a busy machine may be late once
-                    taken.append(await seconds_to_fail(client, what))
-    assert min(taken) < CONNECT + LATE
-
-
-@pytest.mark.parametrize("what", ["call", pytest.param("upload", marks=pytest.mark.nightly)])
-async def test_a_resolver_that_hangs(
-    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, anyio_backend_name: str
+async def test_files_that_cannot_be_read(
+    setting: str,
+    what: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    anyio_backend_name: str,
 ) -> None:
-    """The same for the lookup of a name, also while all shared threads are busy."""
-    path = tmp_path / "aliases"
-    monkeypatch.setenv("HOSTALIASES", str(path))  # glibc reads it for names without dots
-    monkeypatch.setenv("RES_OPTIONS", "timeout:1 attempts:1")
+    """Of certificates and names, on a drive that does not answer: ``Timeouts.connect`` ends it.
+
+    Also while all shared threads are busy.
+    """
+    path = tmp_path / "file"
+    url, given = "https://127.0.0.1:9", {setting: str(path)}
+    if setting == "resolver":
+        monkeypatch.setenv("HOSTALIASES", str(path))  # glibc reads it for names without dots
+        monkeypatch.setenv("RES_OPTIONS", "timeout:1 attempts:1")
+        url, given = "http://meet-host", {}
+    how: dict[str, Any] = {"allow_plaintext": True, **ONCE}
     with hanging_file(path):
-        async with MeetingClient("http://meet-host", allow_plaintext=True, **ONCE) as client:
+        async with contextlib.AsyncExitStack() as stack:
+            transport = HttpTransport(**({"verify": False} | given))  # type: ignore[arg-type]
+            await stack.enter_async_context(closing(transport))
+            client = await stack.enter_async_context(MeetingClient(url, transport=transport, **how))
             async with busy_threads(anyio_backend_name):
                 with anyio.fail_after(AT_ONCE):
                     taken = [await seconds_to_fail(client, what)]
-                    if taken[0] >= CONNECT + LATE:
+                    if taken[0] >= CONNECT + LATE:  # a busy machine may be late once
                         taken.append(await seconds_to_fail(client, what))
     assert min(taken) < CONNECT + LATE
 

@@ -136,24 +136,6 @@ async def test_an_error_of_the_body(client: Any, kind: type[Exception]) -> None:
     assert caught.value is error
 
 
-async def test_a_closed_client(client: Any) -> None:
-    """The caller's mistake, not a lost connection, which would be tried again."""
-    await client.aclose()
-    with pytest.raises(RuntimeError, match="closed"):
-        await HttpxTransport(client).send(call("http://127.0.0.1:9"))
-
-
-async def test_an_error_of_a_hook(library: Any) -> None:
-    """The caller's own error passes as it is."""
-
-    async def hook(_request: object) -> None:
-        raise LookupError("mine")
-
-    async with library.AsyncClient(event_hooks={"request": [hook]}) as client:
-        with pytest.raises(LookupError, match="mine"):
-            await HttpxTransport(client).send(call("http://127.0.0.1:9"))
-
-
 @both_kinds
 async def test_an_application_in_process(library: Any, kind: str) -> None:
     """Without any network."""
@@ -178,8 +160,21 @@ async def test_an_application_in_process(library: Any, kind: str) -> None:
     assert got == (request.body if isinstance(request.body, bytes) else Form().content)
 
 
-async def test_no_connection_after_the_body(library: Any) -> None:
-    """A client that sends again by itself: the body was taken, whatever its last error says."""
+@pytest.mark.parametrize(
+    ("what", "error", "words"),
+    [
+        ("closed", RuntimeError, "closed"),  # not a lost connection, which would be tried again
+        ("its hook", LookupError, "mine"),
+        ("sends again", errors.ConnectionLost, "the second time"),  # the body was taken
+    ],
+)
+async def test_what_a_client_raises(
+    library: Any, what: str, error: type[Exception], words: str
+) -> None:
+    """The caller's own mistakes pass as they are; whether a body was taken is known better."""
+
+    async def hook(_request: object) -> None:
+        raise LookupError("mine")
 
     class Retrying(library.AsyncBaseTransport):  # type: ignore[misc]
         async def handle_async_request(self, request: Any) -> Any:
@@ -187,8 +182,11 @@ async def test_no_connection_after_the_body(library: Any) -> None:
                 pass
             raise library.ConnectError("the second time")
 
-    async with library.AsyncClient(transport=Retrying()) as client:
-        with pytest.raises(errors.ConnectionLost, match="the second time"):
+    hooks = {"request": [hook]} if what == "its hook" else {}
+    async with library.AsyncClient(transport=Retrying(), event_hooks=hooks) as client:
+        if what == "closed":
+            await client.aclose()
+        with pytest.raises(error, match=words):
             await HttpxTransport(client).send(upload("http://meet.invalid"))
 
 

@@ -9,7 +9,7 @@ import logging
 import pickle
 import socket
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -127,29 +127,25 @@ def both(verify: Any = True) -> list[Any]:
 
 # --- certificates --------------------------------------------------------------------------------
 
+CERTIFICATES: dict[str, tuple[bool, tuple[str, ...]]] = {
+    "good": (False, ("not trusted", "MEETING_CA_FILE", "SSL_CERT_FILE", "verify")),
+    "expired": (True, ("has expired", "renew it")),
+    "other": (True, ("is for another name", "127.0.0.1", "base URL")),
+}
+"""Which one the server has, whether its authority is trusted, and what is said."""
 
-async def test_a_certificate_of_an_unknown_authority(servers: Servers) -> None:
-    """The error names the three ways to give the authority's file."""
-    with Peer(answering(reply()), tls=servers.good) as peer:
-        for transport in both():
-            words = ("not trusted", "MEETING_CA_FILE", "SSL_CERT_FILE", "verify")
+
+@pytest.mark.parametrize(
+    ("which", "is_trusted", "words"), [(k, *v) for k, v in CERTIFICATES.items()]
+)
+async def test_a_certificate_that_is_not_accepted(
+    servers: Servers, which: str, is_trusted: bool, words: tuple[str, ...]
+) -> None:
+    """The error says what is wrong with it, and who can do what; nothing is sent."""
+    with Peer(answering(reply()), tls=getattr(servers, which)) as peer:
+        for transport in both(str(servers.authority) if is_trusted else True):
             await assert_lasting(client_of(peer.url, transport), *words)
     assert peer.requests == []
-
-
-async def test_a_certificate_that_has_expired(servers: Servers) -> None:
-    """The server's operator has to act."""
-    with Peer(answering(reply()), tls=servers.expired) as peer:
-        for transport in both(str(servers.authority)):
-            await assert_lasting(client_of(peer.url, transport), "has expired", "renew it")
-
-
-async def test_a_certificate_for_another_name(servers: Servers) -> None:
-    """The name that was asked for is in the error."""
-    with Peer(answering(reply()), tls=servers.other) as peer:
-        for transport in both(str(servers.authority)):
-            words = ("is for another name", "127.0.0.1", "base URL")
-            await assert_lasting(client_of(peer.url, transport), *words)
 
 
 async def test_the_file_of_the_authority_is_the_fix(
@@ -182,34 +178,36 @@ def bad_request(connection: Connection) -> None:
     connection.send(reply(400))
 
 
-@pytest.mark.parametrize("script", [bad_request, greeting], ids=["http", "ssh"])
-async def test_https_on_a_port_without_tls(script: Script) -> None:
-    """A web server that answers 400 in clear, and something else."""
+PORTS: dict[str, tuple[str, Script, tuple[str, ...]]] = {
+    "https to http": ("https", bad_request, ("does not speak TLS", "base URL")),
+    "https to ssh": ("https", greeting, ("does not speak TLS", "base URL")),
+    "http to ssh": ("http", greeting, ("speaks no HTTP/1.1", "port of the base URL")),
+    **{
+        f"http to TLS, {name}": ("http", answering_once(record), ("speaks TLS", "use https://"))
+        for name, record in {
+            "an alert of Java": b"\x15\3\1\0\2\2\x46",
+            "an alert of Rust": b"\x15\3\3\0\2\2\x16",
+            "a handshake": b"\x16\3\3\0\4\0\0\0\0",
+        }.items()
+    },
+}
+
+
+@pytest.mark.parametrize(("scheme", "script", "words"), PORTS.values(), ids=PORTS)
+async def test_a_port_of_another_protocol(
+    scheme: str, script: Script, words: tuple[str, ...]
+) -> None:
+    """The error says what is wrong: the scheme or the port."""
     with Peer(script) as peer:
-        for transport in both():
-            client = client_of(peer.url.replace("http:", "https:"), transport)
-            await assert_lasting(client, "does not speak TLS", "base URL")
+        for transport in both() if scheme == "https" else [None]:
+            client = client_of(peer.url.replace("http", scheme), transport)
+            await assert_lasting(client, *words)
 
 
 async def test_https_on_the_port_of_a_meeting_server() -> None:
     """The commonest mistake on one's own machine."""
     with MeetingServer().run() as url:
         await assert_lasting(client_of(url.replace("http:", "https:")), "does not speak TLS")
-
-
-@pytest.mark.parametrize(
-    "alert", [b"\x15\x03\x01\x00\x02\x02\x46", b"\x15\x03\x03\x00\x02\x02\x16"]
-)
-async def test_http_on_a_port_with_tls_that_sends_an_alert(alert: bytes) -> None:
-    """As servers of Java and Rust do."""
-    with Peer(answering_once(alert)) as peer:
-        await assert_lasting(client_of(peer.url), "speaks TLS", "use https://")
-
-
-async def test_http_on_a_port_with_another_protocol() -> None:
-    """SSH, a mail server, a database."""
-    with Peer(greeting) as peer:
-        await assert_lasting(client_of(peer.url), "speaks no HTTP/1.1", "port of the base URL")
 
 
 PAGES = {
@@ -231,7 +229,7 @@ async def test_http_on_a_port_with_tls_that_answers_a_page(page: bytes) -> None:
 # --- names ---------------------------------------------------------------------------------------
 
 
-NAMES = ["no-such-host.invalid", "a..invalid", f"{'a' * 64}.invalid"]
+NAMES = ["no-such-host.invalid", "a..invalid", *(f"{'a' * n}.invalid" for n in (64, 300))]
 
 
 @pytest.mark.parametrize("host", NAMES)
@@ -255,42 +253,27 @@ def _resolving(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
 # --- what may heal -------------------------------------------------------------------------------
 
 
-@contextmanager
-def refusing() -> Iterator[str]:
-    """Provide a port on which nobody listens."""
-    yield f"http://127.0.0.1:{closed_port()}"
+OUTAGES: dict[str, Script | None] = {
+    "refusing": None,  # nobody listens
+    "a proxy whose server is restarting": answering(reply(502, b"<html>Bad Gateway</html>")),
+    "a load balancer without a server": answering(reply(503, b"<html>No server</html>")),
+    "a server that is starting": Connection.reset,
+    "unresolved": None,
+}
+each_outage = pytest.mark.parametrize("outage", OUTAGES)
 
 
 @contextmanager
-def answering_502() -> Iterator[str]:
-    """Provide a proxy whose server is restarting."""
-    with Peer(answering(reply(502, b"<html>Bad Gateway</html>"))) as peer:
-        yield peer.url
-
-
-@contextmanager
-def answering_503() -> Iterator[str]:
-    """Provide a load balancer without a server."""
-    with Peer(answering(reply(503, b"<html>No server is available</html>"))) as peer:
-        yield peer.url
-
-
-@contextmanager
-def closing() -> Iterator[str]:
-    """Provide a server that accepts and closes, as one that is starting."""
-    with Peer(Connection.reset) as peer:
-        yield peer.url
-
-
-@contextmanager
-def unresolved() -> Iterator[str]:
-    """Provide a name that cannot be resolved now."""
-    with pytest.MonkeyPatch.context() as monkeypatch:
+def out(outage: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Provide the URL of a server that may be back soon."""
+    if script := OUTAGES[outage]:
+        with Peer(script) as peer:
+            yield peer.url
+    elif outage == "refusing":
+        yield f"http://127.0.0.1:{closed_port()}"
+    else:
         _resolving(monkeypatch, socket.EAI_AGAIN)
         yield "https://meet.test"
-
-
-OUTAGES = [refusing, answering_502, answering_503, closing, unresolved]
 
 
 async def retried(url: str, transport: Any = None, before: Any = None) -> RetryScheduled:
@@ -310,12 +293,12 @@ async def retried(url: str, transport: Any = None, before: Any = None) -> RetryS
     return found[0]
 
 
-@pytest.mark.parametrize("outage", OUTAGES)
+@each_outage
 async def test_what_may_heal_is_retried(
-    outage: Callable[[], Any], caplog: pytest.LogCaptureFixture
+    outage: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At the first retry a warning says for how long."""
-    with outage() as url, caplog.at_level(logging.WARNING, "meeting_async"):
+    with out(outage, monkeypatch) as url, caplog.at_level(logging.WARNING, "meeting_async"):
         event = await retried(url)
     assert (event.limit, event.verdict) == ("for up to 60 s", "never sent")
     (told,) = [record for record in caplog.records if "again in" in record.getMessage()]
@@ -324,11 +307,13 @@ async def test_what_may_heal_is_retried(
     assert "for up to 60 s" in told.getMessage()
 
 
-@pytest.mark.parametrize("outage", OUTAGES)
-async def test_a_call_says_how_often_it_was_tried(outage: Callable[[], Any]) -> None:
+@each_outage
+async def test_a_call_says_how_often_it_was_tried(
+    outage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A question is repeated, too; the number of attempts limits it."""
     policy = RetryPolicy(initial_delay=0.25, max_delay=0.25, max_attempts=2)
-    with outage() as url:
+    with out(outage, monkeypatch) as url:
         async with client_of(url, retry=policy) as client:
             with pytest.raises(errors.MeetingError) as caught:
                 await ask(client)

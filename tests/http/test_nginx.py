@@ -21,7 +21,6 @@ import pytest
 from meeting_async import Event, LockPolicy, MeetingClient, RetryPolicy, RetryScheduled
 from meeting_async.errors import (
     DocumentRefused,
-    TransportError,
     UploadOutcomeUnknown,
 )
 from meeting_async.testing import MeetingServer, Room
@@ -178,66 +177,56 @@ async def test_504_while_the_server_goes_on_is_unknown(site: ProxiedServer) -> N
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize("content", [SMALL, LARGE], ids=["small", "large"])
 @pytest.mark.parametrize("closing", ["always", "off"])
 @pytest.mark.parametrize("tls", [False, True], ids=["tcp", "tls"])
-async def test_413_comes_before_the_document_is_out(
-    site: ProxiedServer, closing: str, tls: bool, certificate: tuple[Path, ssl.SSLContext]
+async def test_413(
+    site: ProxiedServer,
+    content: bytes,
+    closing: str,
+    tls: bool,
+    certificate: tuple[Path, ssl.SSLContext],
 ) -> None:
     """Nginx knows it from Content-Length, and the caller before half of the document is sent."""
-    limits = f"client_max_body_size 1m; lingering_close {closing};"
+    limits = f"client_max_body_size 1k; lingering_close {closing};"
     nginx = site.front(limits, certificate=certificate[0] if tls else None)
     async with client_of(nginx, transport=HttpTransport(verify=certificate[1])) as client:
         with pytest.raises(DocumentRefused) as caught:
-            await upload(client, LARGE)
+            await upload(client, content)
     assert (caught.value.status, caught.value.status_code) == (413, None)
     (attempt,) = caught.value.attempts
     assert attempt.bytes_sent < len(LARGE) / 2
     assert site.requests() == []
 
 
-@pytest.mark.nightly
-async def test_413_of_a_small_document(site: ProxiedServer) -> None:
-    """It is understood, too, when all was sent before nginx answered."""
-    async with client_of(site.front("client_max_body_size 1k;")) as client:
-        with pytest.raises(DocumentRefused):
-            await upload(client)
-    assert site.requests() == []
-
-
 # --- 502: the server restarts --------------------------------------------------------------------
 
-
-@pytest.mark.nightly
-async def test_502_after_the_document_is_unknown(site: ProxiedServer) -> None:
-    """It is not the server's record, so nobody knows, though here nothing arrived."""
-    nginx = site.front()
-    await in_thread(site.stop)
-    async with client_of(nginx) as client:
-        assert "502" in (await lost(client)).reason
-        await in_thread(site.start)
-        assert await upload(client) == ["accepted"]
-    assert len(site.room.accepted) == 1
+AGAIN: dict[str, Any] = {"delivery": "at_least_once", "lock": LockPolicy(window=0.5)}
 
 
 @pytest.mark.nightly
-async def test_502_before_the_document_is_out_is_repeated(site: ProxiedServer) -> None:
-    """Without buffering nginx sees early that there is no server; the upload is repeated."""
-    nginx = site.front("proxy_request_buffering off;")
+@pytest.mark.parametrize(
+    ("settings", "how", "verdicts"),
+    [
+        ("", {}, None),  # it is not the server's record, so nobody knows
+        ("proxy_request_buffering off;", {}, ("partial", "accepted")),  # seen early
+        ("", AGAIN, ("unknown", "accepted")),  # when the lock of the first must have ended
+    ],
+)
+async def test_502(
+    site: ProxiedServer, settings: str, how: dict[str, Any], verdicts: tuple[str, str] | None
+) -> None:
+    """Unknown if the document was out, and repeated if it was not, or if that is wanted."""
+    nginx = site.front(settings)
     await in_thread(site.stop)
-    async with client_of(nginx, on_event=at_retry(site.start)) as client:
-        assert await upload(client, LARGE) == ["partial", "accepted"]
-    assert [file.size for file in site.room.received] == [len(LARGE)]
-
-
-@pytest.mark.nightly
-async def test_502_and_at_least_once_delivers_after_the_restart(site: ProxiedServer) -> None:
-    """The second attempt comes when the lock that the first one may hold must have ended."""
-    nginx = site.front()
-    await in_thread(site.stop)
-    settings: dict[str, Any] = {"delivery": "at_least_once", "lock": LockPolicy(window=0.5)}
-    async with client_of(nginx, on_event=at_retry(site.start), **settings) as client:
-        verdicts = await upload(client)
-    assert (verdicts[0], verdicts[-1]) == ("unknown", "accepted")
+    async with client_of(nginx, on_event=at_retry(site.start), **how) as client:
+        if verdicts is None:
+            assert "502" in (await lost(client)).reason
+            await in_thread(site.start)
+            assert await upload(client) == ["accepted"]
+        else:
+            found = await upload(client, LARGE)
+            assert (found[0], found[-1]) == verdicts
     assert len(site.room.received) == 1
 
 
@@ -299,17 +288,3 @@ async def test_documents_arrive_whole(site: ProxiedServer, settings: str) -> Non
         assert await upload(client, content) == ["busy", "accepted"]
     (received,) = site.room.received
     assert received.sha256 == hashlib.sha256(content).hexdigest()
-
-
-@pytest.mark.nightly
-async def test_tls_ends_at_nginx(
-    site: ProxiedServer, certificate: tuple[Path, ssl.SSLContext]
-) -> None:
-    """The server behind speaks plain HTTP; a client that does not trust the certificate stops."""
-    file, context = certificate
-    nginx = site.front(certificate=file)
-    async with client_of(nginx, transport=HttpTransport(verify=context)) as client:
-        assert await upload(client, LARGE) == ["accepted"]
-    async with client_of(nginx, retry=RetryPolicy(max_attempts=1)) as stranger:
-        with pytest.raises(TransportError, match="certificate"):
-            await stranger.get_active_room_info("room01")

@@ -5,149 +5,141 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import anyio
-import anyio.lowlevel
+import attrs
 import pytest
 
 from meeting_async import errors
-from meeting_async._http import tcp
-from meeting_async._http.tcp import connect_tcp
-from meeting_async.transports import HttpTransport
-from support.peer import Connection, Peer, deaf, descriptors, reply
+from meeting_async.transports import HttpTransport, Reply
+from support.peer import Peer, answering, deaf, descriptors, reply
 from support.sending import call, closed_port, closing, upload, within
 
 pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
-Resolve = Callable[..., None]
+Happening = Callable[[socket.socket, int], None]
+
+
+@attrs.define(eq=False)
+class Network:
+    """Resolves every name to the same addresses, and notes which of them are tried."""
+
+    addresses: list[Any] = attrs.field(factory=list)
+    ports: list[int] = attrs.field(factory=list)
+    sockets: list[socket.socket] = attrs.field(factory=list)
+    happening: Happening = lambda _sock, _port: None
+    """Called when a connection is begun, with its socket and port."""
+
+    def resolve(self, *addresses: str) -> None:
+        """Let names stand for ``host:port``, several times."""
+        for address in addresses:
+            host, _, port = address.rpartition(":")
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            where = (host.strip("[]"), int(port))
+            self.addresses.append((family, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", where))
+
+    @property
+    def left(self) -> int:
+        """Sockets that are still open."""
+        return sum(sock.fileno() >= 0 for sock in self.sockets)
 
 
 @pytest.fixture
-def resolves(monkeypatch: pytest.MonkeyPatch) -> Resolve:
-    """Let every name stand for the given addresses."""
+def network(monkeypatch: pytest.MonkeyPatch) -> Network:
+    """Put a network in the place of the resolver; its sockets are real ones."""
+    network = Network()
 
-    def resolve(*addresses: str) -> None:
-        def lookup(host: str, port: int, **_options: Any) -> list[tcp.Address]:
-            return [row(address) for address in addresses]
+    class Noting(socket.socket):
+        def connect(self, where: Any) -> None:
+            network.sockets.append(self)
+            network.ports.append(where[1])
+            network.happening(self, where[1])
+            super().connect(where)
 
-        monkeypatch.setattr(socket, "getaddrinfo", lookup)
-
-    return resolve
-
-
-def row(address: str) -> tcp.Address:
-    """Make one row of ``getaddrinfo``."""
-    host, _, port = address.rpartition(":")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return family, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (host.strip("[]"), int(port))
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **_options: network.addresses)
+    monkeypatch.setattr(socket, "socket", Noting)
+    return network
 
 
-def refused() -> str:
-    """Return an address that refuses."""
-    return f"127.0.0.1:{closed_port()}"
-
-
-@contextlib.contextmanager
-def listening() -> Iterator[str]:
-    """Provide an address that answers."""
-    with socket.create_server(("127.0.0.1", 0), backlog=50) as listener:
-        yield f"127.0.0.1:{listener.getsockname()[1]}"
-
-
-def port_of(address: str) -> int:
-    """Return the port of an address."""
-    return int(address.rpartition(":")[2])
-
-
-@pytest.mark.parametrize(
-    "host", ["no-such-host.invalid", "a" * 64 + ".invalid", "a..invalid", "a" * 300 + ".invalid"]
-)
-async def test_a_name_that_does_not_resolve(host: str) -> None:
-    """Unknown names, and names that are none."""
-    transport = HttpTransport(verify=False)
+async def send(url: str = "http://meet.invalid", **settings: Any) -> Reply:
+    """Send a call by a transport of its own."""
+    transport = HttpTransport()
     async with closing(transport):
-        for request in (call(f"http://{host}"), upload(f"https://{host}")):
-            with pytest.raises(errors.ConnectFailed, match="no connection") as caught:
-                await transport.send(request)
-    assert caught.value.host == f"{host}:443"
+        return await transport.send(call(url, **settings))
 
 
-async def test_a_name_with_an_underscore_and_an_international_one(resolves: Resolve) -> None:
-    """Container networks have the former; the latter goes out in ASCII."""
-
-    def script(connection: Connection) -> None:
-        while connection.read_head():
-            connection.read_body()
-            connection.send(reply())
-
-    with Peer(script) as peer:
-        resolves(f"127.0.0.1:{peer.port}")
-        transport = HttpTransport()
-        async with closing(transport):
-            for host in ("meet_server", "bücher.example"):
-                assert (await transport.send(call(f"http://{host}:{peer.port}/prüfung"))).status
-    hosts = [received.values(b"Host")[0] for received in peer.requests]
-    assert hosts[:2] == [
-        b"meet_server:%d" % peer.port,
-        b"xn--bcher-kva.example:%d" % peer.port,
-    ]
+async def test_names_and_paths_that_are_not_ascii(network: Network) -> None:
+    """Container networks have names with an underscore; others are sent in ASCII."""
+    with Peer(answering(reply())) as peer:
+        network.resolve(f"127.0.0.1:{peer.port}")
+        for host in ("meet_server", "bücher.example"):
+            assert (await send(f"http://{host}:{peer.port}/prüfung")).status == 200
+    hosts = [received.values(b"Host")[0].partition(b":")[0] for received in peer.requests]
+    assert hosts == [b"meet_server", b"xn--bcher-kva.example"]
     assert b"POST /pr%C3%BCfung/auth/room/call HTTP/1.1" in peer.requests[0].head
 
 
-async def test_an_ipv6_literal_is_not_looked_up(resolves: Resolve) -> None:
-    """Its family follows from the address; in ``Host`` it has brackets."""
-    resolves("127.0.0.1:1")
-    try:
-        listener = socket.create_server(("::1", 0), family=socket.AF_INET6)
-    except OSError:
-        pytest.skip("no IPv6 here")
-    with listener, await connect_tcp("::1", listener.getsockname()[1]) as sock:
-        assert sock.family == socket.AF_INET6
+async def test_an_ipv6_literal_is_not_looked_up(network: Network) -> None:
+    """Its family follows from the address."""
+    with pytest.raises(errors.ConnectFailed):
+        await send(f"http://[::1]:{closed_port()}")
+    assert [sock.family for sock in network.sockets] == [socket.AF_INET6]
 
 
-@pytest.mark.parametrize("bad", [0, 1, 3])
-async def test_a_refused_address_costs_nothing(
-    resolves: Resolve, bad: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("kinds", "least", "most"),
+    [("g", 0, 0.7), ("rg", 0, 0.2), ("rrrg", 0, 0.7), ("fgr", 0.24, 5), ("6g", 0, 0.2)],
+)
+async def test_the_next_address_is_tried(
+    network: Network, full: str, kinds: str, least: float, most: float
 ) -> None:
-    """The next one is tried at once."""
-    monkeypatch.setattr(tcp, "NEXT_ADDRESS_SECONDS", 100)  # the test would take too long
-    with listening() as good:
-        resolves(*[refused() for _ in range(bad)], good)
-        with await connect_tcp("meet.invalid", 80) as sock:
-            assert sock.getpeername()[1] == port_of(good)
+    """At once after a refusal, or where IPv6 is missing; a quarter of a second after a slow one."""
+    taken: list[float] = []
+
+    def no_ipv6(sock: socket.socket, _port: int) -> None:
+        if sock.family == socket.AF_INET6:
+            raise OSError(97, "Address family not supported by protocol")
+
+    network.happening = no_ipv6
+    with Peer(answering(reply())) as peer:
+        good, refused = f"127.0.0.1:{peer.port}", f"127.0.0.1:{closed_port()}"
+        which = {"g": good, "r": refused, "f": full, "6": "[::1]:1"}
+        network.resolve(*[which[kind] for kind in kinds])
+        while not taken or (min(taken) >= most and len(taken) < 5):  # a busy machine may be late
+            started = anyio.current_time()
+            assert (await send()).status == 200
+            taken.append(anyio.current_time() - started)
+            assert network.left == 0
+    assert least <= min(taken) < most
 
 
-async def test_a_slow_address_delays_the_next_one_a_little(resolves: Resolve, full: str) -> None:
-    """A quarter of a second later the next one is tried, too, and the first is given up."""
-    with listening() as good:
-        resolves(full, good, refused())
-        before = descriptors()
-        started = anyio.current_time()
-        with await connect_tcp("meet.invalid", 80) as sock:
-            assert sock.getpeername()[1] == port_of(good)
-            assert 0.24 <= anyio.current_time() - started < 5
-        assert descriptors() == before
+@pytest.mark.parametrize(
+    ("codes", "kind", "errno"),
+    [
+        ((101, 111, 113), errors.ConnectFailed, 101),
+        ((101, 24, 113), errors.ResourceExhausted, 24),
+        ((0, 0, 0), errors.ConnectFailed, 111),
+    ],
+)
+async def test_all_addresses_fail(
+    network: Network, codes: tuple[int, ...], kind: type[Exception], errno: int
+) -> None:
+    """The error is that of the first; but a lack of descriptors explains more."""
+    network.resolve(*[f"127.0.0.1:{closed_port()}"] * 3)
+    rest = iter(codes)
 
+    def fail(_sock: socket.socket, _port: int) -> None:
+        if code := next(rest):
+            raise OSError(code, "no")
 
-async def test_all_addresses_fail(resolves: Resolve, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error is that of the first address; no descriptor is left."""
-    resolves(*[refused() for _ in range(3)])
-    before = descriptors()
-    with pytest.raises(ConnectionRefusedError):
-        await connect_tcp("meet.invalid", 80)
-    assert descriptors() == before
-
-    async def fail(_address: object) -> socket.socket:
-        raise OSError(next(codes), "no")
-
-    monkeypatch.setattr(tcp, "_connect", fail)
-    for numbers, expected in (((101, 111, 113), 101), ((101, 24, 113), 24)):
-        codes = iter(numbers)
-        with pytest.raises(OSError, match="no") as caught:
-            await connect_tcp("meet.invalid", 80)
-        assert caught.value.errno == expected  # a lack of descriptors explains more
+    network.happening = fail
+    with pytest.raises(errors.ConnectFailed) as caught:
+        await send()
+    assert type(caught.value) is kind
+    assert getattr(caught.value.__cause__, "errno", None) == errno
+    assert (len(network.sockets), network.left) == (3, 0)
 
 
 @pytest.mark.parametrize(
@@ -160,152 +152,53 @@ async def test_all_addresses_fail(resolves: Resolve, monkeypatch: pytest.MonkeyP
         ("66644", "14253"),
     ],
 )
-async def test_the_families_take_turns(
-    resolves: Resolve, monkeypatch: pytest.MonkeyPatch, addresses: str, expected: str
-) -> None:
+async def test_the_families_take_turns(network: Network, addresses: str, expected: str) -> None:
     """The resolver's first choice begins; the order within stays (RFC 8305 section 4)."""
-    tried: list[int] = []
-
-    async def fail(address: tcp.Address) -> socket.socket:
-        tried.append(address[4][1])
-        raise ConnectionRefusedError
-
-    monkeypatch.setattr(tcp, "_connect", fail)
     hosts = {"6": "[::1]", "4": "127.0.0.1"}
-    resolves(*[f"{hosts[one]}:{number}" for number, one in enumerate(addresses, 1)])
-    with pytest.raises(ConnectionRefusedError):
-        await connect_tcp("meet.invalid", 80)
-    assert "".join(map(str, tried)) == expected
+    network.resolve(*[f"{hosts[one]}:{number}" for number, one in enumerate(addresses, 1)])
+    with pytest.raises(errors.ConnectFailed):
+        await send()
+    assert "".join(map(str, network.ports)) == expected
 
 
-async def test_an_error_that_is_no_os_error(
-    resolves: Resolve, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_error_that_is_no_os_error(network: Network) -> None:
     """It leaves the race as it is, not as an ``ExceptionGroup``."""
-
-    async def fail(_address: object) -> socket.socket:
-        raise OverflowError("port must be 0-65535")
-
-    monkeypatch.setattr(tcp, "_connect", fail)
-    resolves("127.0.0.1:1", "127.0.0.1:2")
+    network.resolve("127.0.0.1:70000", "127.0.0.1:70001")
     with pytest.raises(OverflowError):
-        await connect_tcp("meet.invalid", 80)
-
-
-async def test_two_addresses_answer_at_once(
-    resolves: Resolve, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One socket is used, the other is closed."""
-    monkeypatch.setattr(tcp, "NEXT_ADDRESS_SECONDS", 0.01)
-    made: list[socket.socket] = []
-    both = anyio.Event()
-
-    async def connect(_address: object) -> socket.socket:
-        made.append(socket.socket())
-        mine = made[-1]
-        if len(made) == 2:
-            both.set()
-        with anyio.CancelScope(shield=True):
-            await both.wait()
-        return mine
-
-    monkeypatch.setattr(tcp, "_connect", connect)
-    resolves("127.0.0.1:1", "127.0.0.1:2")
-    with await connect_tcp("meet.invalid", 80) as sock:
-        assert [one for one in made if one.fileno() >= 0] == [sock]
-    assert len(made) == 2
+        await send()
 
 
 @pytest.mark.parametrize("after", [0, 0.01, 0.4])
-async def test_cancelled_amid_the_race(resolves: Resolve, full: str, after: float) -> None:
+async def test_cancelled_amid_the_race(network: Network, full: str, after: float) -> None:
     """During the first attempt and during both: no descriptor stays."""
-    resolves(full, full)
+    network.resolve(full, full)
     before = descriptors()
     with anyio.move_on_after(after) as scope:
-        await connect_tcp("meet.invalid", 80)
+        await send()
     assert scope.cancelled_caught
+    assert network.left == 0
     assert descriptors() == before
 
 
-async def test_cancelled_when_one_has_just_answered(
-    resolves: Resolve, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_cancelled_when_one_has_just_answered(network: Network) -> None:
     """A connection that nobody takes is closed."""
-    scope = anyio.CancelScope()
-    made: list[socket.socket] = []
+    with Peer(deaf) as peer, anyio.CancelScope() as scope:
+        network.resolve(*[f"127.0.0.1:{peer.port}"] * 2)
 
-    async def connect(_address: object) -> socket.socket:
-        scope.cancel()
-        made.append(socket.socket())
-        return made[-1]
+        def at_once(sock: socket.socket, _port: int) -> None:
+            scope.cancel()
+            sock.setblocking(True)  # so that it is connected when `connect` returns
 
-    monkeypatch.setattr(tcp, "_connect", connect)
-    resolves("127.0.0.1:1", "127.0.0.1:2")
-    with scope, await connect_tcp("meet.invalid", 80):
-        pass
-    assert [sock.fileno() for sock in made] == [-1] * len(made)
-    assert made
+        network.happening = at_once
+        await send()
+    assert scope.cancelled_caught
+    assert network.sockets
+    assert network.left == 0
 
 
-@pytest.mark.parametrize("exhausted", [True, False])
-async def test_a_lookup_without_descriptors(
-    exhausted: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Resolvers then say that the name is unknown, which it is not."""
-
-    def unknown(*_args: object, **_options: object) -> None:
-        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
-
-    def no_socket(*_args: object) -> socket.socket:
-        raise OSError(24, "Too many open files")
-
-    monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    if exhausted:
-        monkeypatch.setattr(socket, "socket", no_socket)
-    transport = HttpTransport()
-    with pytest.raises(errors.ConnectFailed) as caught:
-        await transport.send(call("http://meet.invalid"))
-    assert type(caught.value) is (errors.ResourceExhausted if exhausted else errors.ConnectFailed)
-
-
-async def test_a_machine_without_a_family(
-    resolves: Resolve, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A host without IPv6 fails to make the socket; the next address is tried."""
-    make = socket.socket
-
-    def only_ipv4(family: int = -1, *args: Any, **kwargs: Any) -> socket.socket:
-        if family == socket.AF_INET6:
-            raise OSError(97, "Address family not supported by protocol")
-        return make(family, *args, **kwargs)
-
-    monkeypatch.setattr(socket, "socket", only_ipv4)
-    with listening() as good:
-        resolves("[::1]:1", good)
-        with await connect_tcp("meet.invalid", 80) as sock:
-            assert sock.getpeername()[1] == port_of(good)
-
-
-# --- time ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("scheme", ["http", "https"])
-async def test_connecting_is_limited(scheme: str, full: str) -> None:
-    """TCP that is not answered, and a TLS handshake that is not."""
-    with Peer(deaf) as peer:
-        host = full if scheme == "http" else f"127.0.0.1:{peer.port}"
-        transport = HttpTransport(verify=False)
-        async with closing(transport):
-            started = anyio.current_time()
-            request = upload(f"{scheme}://{host}", connect_timeout=0.3)
-            with pytest.raises(errors.ConnectFailed, match="in time") as caught:
-                await transport.send(request)
-            assert 0.29 < anyio.current_time() - started < 2  # on a busy machine
-    assert caught.value.host == host
-
-
-async def test_a_lookup_that_hangs_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread of the resolver is abandoned."""
+@pytest.mark.parametrize("what", ["TCP", "TLS", "lookup"])
+async def test_connecting_is_limited(what: str, full: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that is not looked up, TCP that is not answered, and a handshake that is not."""
     asked: list[float] = []
 
     def slow(*_: object, **_options: object) -> Any:
@@ -314,8 +207,15 @@ async def test_a_lookup_that_hangs_is_limited(monkeypatch: pytest.MonkeyPatch) -
         raise socket.gaierror(socket.EAI_NONAME, "late")
 
     monkeypatch.setattr(socket, "getaddrinfo", slow)
-    transport = HttpTransport()
-    async with closing(transport):
-        with within(0.9), pytest.raises(errors.ConnectFailed, match="in time"):
-            await transport.send(call("http://meet.invalid", connect_timeout=0.2))
-    assert len(asked) == 1
+    with Peer(deaf) as peer, contextlib.ExitStack() as stack:
+        urls = {"TCP": f"http://{full}", "TLS": f"https://127.0.0.1:{peer.port}"}
+        url = urls.get(what, "http://meet.invalid:80")
+        transport = HttpTransport(verify=False)
+        async with closing(transport):
+            started = anyio.current_time()
+            stack.enter_context(within(0.9 if what == "lookup" else 2))  # the thread is abandoned
+            with pytest.raises(errors.ConnectFailed, match="in time") as caught:
+                await transport.send(upload(url, connect_timeout=0.3))
+            assert anyio.current_time() - started > 0.29
+    assert caught.value.host == url.partition("//")[2]
+    assert len(asked) == (what == "lookup")

@@ -6,7 +6,7 @@ import unicodedata
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meeting_async._protocol.multipart import (
@@ -94,7 +94,8 @@ def test_unusable_file_names(name: str) -> None:
     assert len(str(caught.value)) < 400
 
 
-@given(st.text() | st.text(min_size=150))
+@settings(max_examples=50)
+@given(st.text() | st.text(min_size=150, max_size=300))
 def test_a_file_name_is_harmless(name: str) -> None:
     """Whatever goes in: no path, nothing that a server changes, one way to spell it."""
     try:
@@ -107,14 +108,6 @@ def test_a_file_name_is_harmless(name: str) -> None:
     assert len(clean.encode()) <= 200
     assert unicodedata.is_normalized("NFC", clean)
     assert file_name(clean) == clean
-
-
-@pytest.mark.parametrize("function", [file_name, media_type])
-@pytest.mark.parametrize("wrong", [None, 7, b"deck.pdf", ["deck.pdf"]])
-def test_names_and_types_are_text(function: Any, wrong: object) -> None:
-    """The name of a temporary file is an ``int``."""
-    with pytest.raises(TypeError, match="must be a str"):
-        function(wrong)
 
 
 @pytest.mark.parametrize(

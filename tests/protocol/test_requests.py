@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meeting_async._models import Secret, SignedHeaders
-from meeting_async._policies import Timeouts
+from meeting_async import Timeouts
 from meeting_async._protocol.requests import (
     auth_base,
     default_header_pairs,
@@ -26,8 +25,8 @@ from meeting_async._protocol.requests import (
     room_id_bytes,
     upload_request,
 )
-from meeting_async._protocol.signing import HmacSigner
 from meeting_async.errors import ConfigurationError, InvalidInput
+from meeting_async.signers import HmacSigner, SignedHeaders
 
 MEET = "https://meet.example.com"
 
@@ -65,6 +64,12 @@ def test_base_urls(base_url: str, expected: str) -> None:
         *((MEET + end, "query or a fragment") for end in ("?", "/?a=b", "/#", "#frag")),
         *((f"https://{user}@m.example.com", "user name") for user in ("anna:hush", "anna", "")),
         *((url, "blanks") for url in (f" {MEET}", f"{MEET} ", f"{MEET}\n", f"{MEET}/\r\nX: y")),
+        *((url, "") for url in (  # a URL with a typing error still holds its password
+            "https://anna:hush@m.test:port", "https://anna:h@hush@m.test",
+            "https://anna:h/hush@m.test", "https://anna:hush#x@m.test",
+            "https:\\\\anna:hush@m.test", "anna:hush@m.test", f"{MEET}?api_secret=hush",
+            f"{MEET}#a?hush", f"{MEET}/{'a' * 300}?hush",
+        )),
         *((MEET + end, "") for end in ("/\0", "\\@evil.example", "\u200b", "/\ud800")),
         *((f"http://{host}", "clear text")
           for host in ("meet.example.com", "10.0.0.1", "0.0.0.0", "[2001:db8::1]",
@@ -78,27 +83,6 @@ def test_unusable_base_urls(base_url: str, problem: str) -> None:
         auth_base(base_url)
     assert caught.value.field == "base_url"
     assert problem in caught.value.problem
-    assert "hush" not in f"{caught.value} {caught.value!r}"
-
-
-@pytest.mark.parametrize(
-    "base_url",
-    [
-        "https://anna:hush@m.test:port",
-        "https://anna:h@hush@m.test",
-        "https://anna:h/hush@m.test",
-        "https://anna:hush#x@m.test",
-        "https:\\\\anna:hush@m.test",
-        "anna:hush@m.test",
-        f"{MEET}?api_secret=hush",
-        f"{MEET}#a?hush",
-        f"{MEET}/{'a' * 300}?hush",
-    ],
-)
-def test_credentials_of_a_mistyped_base_url_are_hidden(base_url: str) -> None:
-    """A URL with a typing error still holds its password."""
-    with pytest.raises(ConfigurationError) as caught:
-        auth_base(base_url)
     assert "hush" not in f"{caught.value} {caught.value!r}"
 
 
@@ -170,14 +154,6 @@ def test_unusable_room_ids(room_id: str) -> None:
     assert len(str(caught.value)) < 300
 
 
-@pytest.mark.parametrize("wrong", [None, 7, b"room01", ["room01"]])
-@pytest.mark.parametrize("function", [auth_base, method_path, room_id_bytes])
-def test_texts_are_text(function: Any, wrong: object) -> None:
-    """A wrong type is a TypeError that names it."""
-    with pytest.raises(TypeError, match=f"must be a str, not {type(wrong).__name__}"):
-        function(wrong)
-
-
 @given(st.text(max_size=20))
 def test_an_accepted_room_id_survives_a_header(room_id: str) -> None:
     """The server signs what arrives: the very bytes that were signed here (RFC 9110 5.5)."""
@@ -239,13 +215,6 @@ def test_payloads_that_are_no_json(payload: Any) -> None:
         json_bytes(payload)
     assert caught.value.field == "payload"
     assert len(str(caught.value)) < 500
-
-
-@pytest.mark.parametrize("payload", [None, [], "{}", b"{}", 5, [("a", 1)]])
-def test_a_payload_is_a_mapping(payload: object) -> None:
-    """The type is named."""
-    with pytest.raises(TypeError, match="payload must be a mapping"):
-        json_bytes(payload)
 
 
 # --- headers -------------------------------------------------------------------------------------
@@ -315,7 +284,7 @@ def test_upload_request_to_the_byte(body: Any, length: bytes, reply: float) -> N
 def test_credentials_do_not_show() -> None:
     """Neither key and signature nor headers of the caller, which may be a proxy's password."""
     request = json_request(MEET, b"{}", SIGNER.sign(b"{}"), EXTRA, TIMEOUTS, idempotent=True)
-    hidden = {name for name, value in request.headers if isinstance(value, Secret)}
+    hidden = {name for name, value in request.headers if "(hidden)" in repr(value)}
     assert hidden >= {b"API-KEY", b"HASH-SIGNATURE", b"Authorization"}
     shown = repr(request)
     assert SIGNER.sign(b"{}").signature not in shown
@@ -350,11 +319,4 @@ def test_unusable_default_headers(headers: Any) -> None:
     with pytest.raises(ConfigurationError) as caught:
         default_header_pairs(headers)
     assert caught.value.field == "default_headers"
-
-
-@pytest.mark.parametrize("wrong", [[("X-A", "b")], "X-A: b", 5])
-def test_default_headers_are_a_mapping(wrong: Any) -> None:
-    """The type is named."""
-    with pytest.raises(TypeError, match="default_headers must be a mapping"):
-        default_header_pairs(wrong)
     assert default_header_pairs(None) == default_header_pairs({}) == ()

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import math
-import traceback
-from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
 
-from meeting_async import _config
-from meeting_async._config import Environment
-from meeting_async._policies import LockPolicy, RetryPolicy, Timeouts
-from meeting_async.errors import ConfigurationError
-
-
-def read(variables: Mapping[str, str]) -> dict[str, Any]:
-    """Read settings from variables."""
-    return _config.settings_from(Environment(variables))
+from meeting_async import LockPolicy, MeetingClient, RetryPolicy, Timeouts
+from meeting_async.errors import ConfigurationError, DocumentTooLarge
+from meeting_async.signers import HmacSigner
+from meeting_async.testing import run_in_virtual_time
+from support.fake_rooms import FakeRooms, Visit
+from support.fakes import headers_of
+from support.telling import containing, traceback_with_locals
 
 
 def test_defaults() -> None:
@@ -91,31 +88,44 @@ def test_settings_are_frozen_values(kind: Any) -> None:
     assert kind() == kind()
 
 
-PLAIN = {"allow_plaintext": False}
+VARIABLES = {"MEETING_BASE_URL": "https://meet.test", "MEETING_API_KEY": "devkey"}
+
+
+def sent_with(variables: dict[str, str], data: bytes = b"%PDF") -> tuple[Visit, bytes]:
+    """Upload with the settings of variables; return what was sent, and the signed message."""
+    rooms = FakeRooms()
+    made = MeetingClient.from_env(variables, transport=rooms)
+    assert "hush" not in repr(made)
+
+    async def main() -> None:
+        async with made as client:
+            await client.upload_whiteboard_file("room01", data, filename="a.pdf")
+
+    run_in_virtual_time(main)
+    (visit,) = rooms.uploads
+    return visit, b"room01"
 
 
 def test_all_variables() -> None:
-    """Each has its argument; unset and empty ones are left out; the secret does not show."""
-    settings = read(
-        {
-            "MEETING_BASE_URL": "https://meet.example.com",
-            "MEETING_API_KEY": "devkey",
-            "MEETING_API_SECRET": "hush-ü",
-            "MEETING_MAX_SIZE_WHITEBOARD_FILE": "30MiB",
-            "MEETING_ALLOW_PLAINTEXT": "1",
-        }
-    )
-    assert settings == {
-        "base_url": "https://meet.example.com",
-        "api_key": "devkey",
-        "api_secret": "hush-ü".encode(),
-        "max_size_whiteboard_file": 31_457_280,
-        "allow_plaintext": True,
+    """Each has its argument; empty ones, and those of other programs, are left out."""
+    variables = {
+        "MEETING_BASE_URL": "http://10.0.0.1",
+        "MEETING_API_KEY": "devkey",
+        "MEETING_API_SECRET": "hush-ü",
+        "MEETING_API_SECRET_FILE": "",
+        "MEETING_MAX_SIZE_WHITEBOARD_FILE": "1KiB",
+        "MEETING_ALLOW_PLAINTEXT": "1",
+        "MEETING_PROXY": "",
+        "HOME": "/root",
+        "meeting_base_url": "x",
     }
-    assert "hush" not in f"{settings!r} {settings['api_secret']}"
-    assert read({"HOME": "/root", "meeting_base_url": "x"}) == PLAIN
-    names = ("BASE_URL", "API_KEY", "API_SECRET", "API_SECRET_FILE", "ALLOW_PLAINTEXT")
-    assert read({f"MEETING_{name}": "" for name in names}) == PLAIN
+    visit, message = sent_with(variables, b"%PDF".ljust(1024))
+    assert visit.request.url == "http://10.0.0.1/auth/room/uploadWhiteboardFile"
+    headers = headers_of(visit)
+    assert headers["api-key"] == "devkey"
+    assert HmacSigner("devkey", "hush-ü").verify(message, headers["hash-signature"])
+    with pytest.raises(DocumentTooLarge, match="1,025 bytes"):
+        sent_with(variables, b"%PDF".ljust(1025))
 
 
 @pytest.mark.parametrize(
@@ -126,43 +136,15 @@ def test_all_variables() -> None:
     ],
 )
 def test_the_secret_from_a_file(tmp_path: Path, content: bytes, secret: bytes) -> None:
-    """The file's bytes, without the line break that editors put at its end."""
+    """The file's bytes, without the line break that editors put at its end; no error shows it."""
     path = tmp_path / "secret"
     path.write_bytes(content)
-    settings = read({"MEETING_API_SECRET_FILE": str(path), "MEETING_API_SECRET": ""})
-    assert settings == PLAIN | {"api_secret": secret}
-    assert "hush" not in repr(settings)
-
-
-@pytest.mark.parametrize(
-    ("variables", "field"),
-    [
-        ({"MEETING_API_SECRET": "hush", "MEETING_API_SECRET_FILE": "secret"}, "MEETING_API_SECRET"),
-        *(({"MEETING_API_SECRET_FILE": name}, "MEETING_API_SECRET_FILE")
-          for name in (".", "missing", "missing/secret", "nul\0", "empty", "line")),
-        *(({"MEETING_MAX_SIZE_WHITEBOARD_FILE": size}, "MEETING_MAX_SIZE_WHITEBOARD_FILE")
-          for size in ("30MB", "0", "-5", "much", " ", "1.5GiB")),
-        *(({"MEETING_ALLOW_PLAINTEXT": text}, "MEETING_ALLOW_PLAINTEXT")
-          for text in ("2", "maybe", "y es", "1.0", "ja")),
-    ],
-)  # fmt: skip
-def test_unusable_variables(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], field: str
-) -> None:
-    """Named like the variable; what stands beside it does not show, nor in a traceback's locals."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "secret").write_bytes(b"hush")
-    (tmp_path / "empty").touch()
-    (tmp_path / "line").write_bytes(b"\n")
-    if "MEETING_API_SECRET_FILE" not in variables:
-        variables = {"MEETING_API_SECRET": "hush", **variables}
+    variables = {**VARIABLES, "MEETING_API_SECRET_FILE": str(path)}
+    visit, message = sent_with(variables)
+    assert HmacSigner("devkey", secret).verify(message, headers_of(visit)["hash-signature"])
     with pytest.raises(ConfigurationError) as caught:
-        read(variables)
-    assert caught.value.field == field
-    report = traceback.TracebackException.from_exception(caught.value, capture_locals=True)
-    frames = [frame.locals for frame in report.stack if frame.filename == _config.__file__]
-    assert frames
-    assert "hush" not in f"{frames} {caught.value} {caught.value!r}"
+        MeetingClient.from_env({**variables, "MEETING_BASE_URL": "ftp://meet.test"})
+    assert containing(traceback_with_locals(caught.value), ["hush"]) == []
 
 
 @pytest.mark.parametrize(
@@ -172,6 +154,8 @@ def test_unusable_variables(
         *((text, False) for text in ("0", "false", "False", "no", "off", "", " ")),
     ],
 )
-def test_booleans(text: str, value: Any) -> None:
+def test_booleans(text: str, value: bool) -> None:
     """The usual words, in any case."""
-    assert read({"MEETING_ALLOW_PLAINTEXT": text}) == {"allow_plaintext": value}
+    plain = {"MEETING_BASE_URL": "http://10.0.0.1", "MEETING_ALLOW_PLAINTEXT": text}
+    with nullcontext() if value else pytest.raises(ConfigurationError, match="clear text"):
+        MeetingClient.from_env({**VARIABLES, "MEETING_API_SECRET": "s", **plain})

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 import pytest
 
-from meeting_async._models import Reply, Verdict
+from meeting_async import Verdict
 from meeting_async._protocol.replies import ParsedReply, parse_reply, reply_error
 from meeting_async._protocol.verdicts import Asked, Sent, denies_room, overrules_denial, read
 from meeting_async.errors import (
@@ -25,6 +25,7 @@ from meeting_async.errors import (
     Throttled,
     UnexpectedReply,
 )
+from meeting_async.transports import Reply
 
 NEVER, PARTIAL, BUSY, REFUSED = Verdict.NEVER_SENT, Verdict.PARTIAL, Verdict.BUSY, Verdict.REFUSED
 THROTTLED, FAILED, UNKNOWN = Verdict.THROTTLED, Verdict.FAILED, Verdict.UNKNOWN

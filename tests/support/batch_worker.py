@@ -20,10 +20,7 @@ from typing import Any, cast
 import anyio
 import attrs
 
-from meeting_async import AttemptStarted, Event, LockPolicy, MeetingClient
-from meeting_async._batch import sqlite_journal
-from meeting_async._batch.results import UploadJob
-from meeting_async._batch.sqlite_journal import SqliteJournal
+from meeting_async import AttemptStarted, Event, LockPolicy, MeetingClient, UploadJob
 
 WINDOW = 2.0
 """Seconds for which the server holds a room at most."""
@@ -49,8 +46,8 @@ class Order:
     """Seconds."""
     kill_at: int | None = None
     """Number of the statement."""
-    forgets: bool = False
-    """Whether to leave out that a document is about to arrive: the tests must notice."""
+    frozen: float | None = None
+    """Seconds for which the process is stopped instead of killed."""
 
 
 @attrs.frozen(kw_only=True)
@@ -113,13 +110,7 @@ def _run(order: Order, out: int) -> None:
 
     if order.kill_at is not None:
         _be_killed_at(order.kill_at)
-    if order.forgets:
-        cast("Any", SqliteJournal).mark_sending = _forgotten
     anyio.run(main, backend=order.backend)
-
-
-async def _forgotten(*_: object) -> None:
-    """Write nothing."""
 
 
 def _be_killed_at(statement: int) -> None:
@@ -138,7 +129,7 @@ def _be_killed_at(statement: int) -> None:
         connection.set_trace_callback(count)
         return connection
 
-    cast("Any", sqlite_journal).sqlite3.connect = connected
+    cast("Any", sqlite3).connect = connected
 
 
 # --- the process that forks ----------------------------------------------------------------------
@@ -155,7 +146,7 @@ def _forked(order: Order) -> Told:
             sys.stderr.flush()
             os._exit(0)
     os.close(sink)
-    text = _read(source, pid, order.kill_after)
+    text = _read(source, pid, order)
     _, status = os.waitpid(pid, 0)
     killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
     lines = [line.split() for line in text.decode().splitlines()]
@@ -166,14 +157,17 @@ def _forked(order: Order) -> Told:
     )
 
 
-def _read(source: int, pid: int, kill_after: float | None) -> bytes:
-    """Read a pipe to its end; kill the process that writes to it when it is time."""
-    text, end = b"", time.monotonic() + (kill_after if kill_after is not None else 600)
+def _read(source: int, pid: int, order: Order) -> bytes:
+    """Read a pipe to its end; kill or freeze the process that writes to it when it is time."""
+    seconds = 600 if order.kill_after is None else order.kill_after
+    text, end = b"", time.monotonic() + seconds
     with open(source, "rb", buffering=0) as pipe:
         while True:
             ready, _, _ = select.select([pipe], [], [], max(0.0, end - time.monotonic()))
             if not ready:
-                os.kill(pid, signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL if order.frozen is None else signal.SIGSTOP)
+                time.sleep(order.frozen or 0)
+                os.kill(pid, signal.SIGCONT)
                 end += 600
             elif data := pipe.read(65_536):
                 text += data
@@ -182,10 +176,8 @@ def _read(source: int, pid: int, kill_after: float | None) -> bytes:
 
 
 def main() -> None:
-    """Follow the order that is given, in this process; or those on the input, in forks."""
-    for order in sys.argv[1:]:
-        _run(Order(**json.loads(order)), sys.stdout.fileno())
-    for line in () if sys.argv[1:] else sys.stdin:
+    """Follow the orders on the input."""
+    for line in sys.stdin:
         told = _forked(Order(**json.loads(line)))
         sys.stdout.write(json.dumps(attrs.asdict(told)) + "\n")
         sys.stdout.flush()

@@ -6,6 +6,7 @@ from typing import Any
 
 import attrs
 
+from meeting_async import LockPolicy, RetryPolicy, Verdict
 from meeting_async._delivery.decide import (
     Done,
     Policies,
@@ -20,8 +21,6 @@ from meeting_async._delivery.decide import (
 )
 from meeting_async._delivery.history import History, Step, step
 from meeting_async._delivery.room_wait import RoomWait
-from meeting_async._models import Verdict
-from meeting_async._policies import LockPolicy, RetryPolicy
 from meeting_async._protocol.replies import ParsedReply
 from meeting_async.errors import ConnectFailed, ConnectionLost, MeetingError
 

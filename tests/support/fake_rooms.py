@@ -17,11 +17,10 @@ import anyio
 import anyio.lowlevel
 import attrs
 
-from meeting_async import LockPolicy, MeetingClient
-from meeting_async._batch.results import UploadJob
-from meeting_async._models import Reply, Request
+from meeting_async import LockPolicy, MeetingClient, UploadJob
 from meeting_async.errors import ConnectFailed, ConnectionLost, TransportError
 from meeting_async.rooms import LocalRoomLocks
+from meeting_async.transports import Reply, Request
 
 PDF = b"%PDF-1.7\nslides\n%%EOF\n"
 

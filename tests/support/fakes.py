@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 import anyio
 import attrs
 
-from meeting_async import Event, Finished, LockPolicy, MeetingClient
+from meeting_async import Document, Event, Finished, LockPolicy, MeetingClient, UploadReceipt
+from meeting_async.errors import MeetingError
 from support.fake_rooms import Act, FakeRooms, Visit, accepted, busy, free
 
 E = TypeVar("E", bound=Event)
@@ -39,10 +40,7 @@ class Scripted(FakeRooms):
     """
 
     def __init__(
-        self,
-        *script: Act,
-        then: Callable[[Visit], Act] | None = None,
-        checks: Act | None = None,
+        self, *script: Act, then: Callable[[Visit], Act] | None = None, checks: Act | None = None
     ) -> None:
         super().__init__(self._next, ask=self._next)
         self.closed = 0
@@ -139,3 +137,38 @@ def client_of(transport: FakeRooms, **settings: Any) -> MeetingClient:
     return MeetingClient(
         "https://meet.test", transport=transport, lock=LockPolicy(**waits), **settings
     )
+
+
+async def upload(
+    client: MeetingClient, data: Any = PDF, room: str = "room01", **how: Any
+) -> UploadReceipt:
+    """Upload under the name deck.pdf."""
+    named: Any = {} if isinstance(data, Document) else {"filename": "deck.pdf"}
+    return await client.upload_whiteboard_file(room, data, **named, **how)
+
+
+@attrs.frozen
+class Course:
+    """How an upload went."""
+
+    outcome: Any
+    """The receipt, or the error."""
+    transport: Scripted
+    recorder: EventRecorder
+    seconds: float
+
+
+async def course(
+    *script: Act, data: Any = PDF, checks: Act | None = None, **settings: Any
+) -> Course:
+    """Upload along a script to a room that is active, with settings of client and call."""
+    recorder, transport = EventRecorder(), Scripted(*script, checks=checks or accepted())
+    how = {name: settings.pop(name) for name in ("max_wait", "timeout") if name in settings}
+    settings = {"preflight": True, **settings}
+    async with client_of(transport, on_event=recorder, **settings) as client:
+        try:
+            outcome: Any = await upload(client, data, **how)
+        except MeetingError as error:
+            outcome = error
+            assert recorder.finished.error is error  # noqa: PT017 - the very object
+    return Course(outcome, transport, recorder, anyio.current_time())

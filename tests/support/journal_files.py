@@ -42,14 +42,14 @@ def room_of(number: int) -> str:
     return ROOMS[number % len(ROOMS)]
 
 
-def jobs_of(numbers: Iterable[int], key_length: int = KEY_LENGTH) -> list[UploadJob]:
+def jobs_of(numbers: Iterable[int]) -> list[UploadJob]:
     """Make jobs with long keys."""
     return [
         UploadJob(
             room_of(number),
             b"%PDF-1.7",
             filename=name_of(number),
-            key=name_of(number).ljust(key_length, "k"),
+            key=name_of(number).ljust(KEY_LENGTH, "k"),
         )
         for number in numbers
     ]
@@ -102,9 +102,7 @@ def states_in(journal: Path) -> dict[str, str]:
             return dict(rows)
 
 
-async def check_resumed(
-    journal: Path, count: int, complete: Iterable[str] = (), *, key_length: int = KEY_LENGTH
-) -> Counter[str]:
+async def check_resumed(journal: Path, count: int, complete: Iterable[str] = ()) -> Counter[str]:
     """Run the batch again: it must do what SQLite reads in the journal, and send nothing twice.
 
     Accepted jobs are skipped, jobs that may have arrived are unknown, all others are sent.
@@ -116,7 +114,7 @@ async def check_resumed(
     becomes = {"accepted": "skipped", "sent": "unknown", "unknown": "unknown"}
     expected = {name: becomes.get(state, "accepted") for name, state in states.items()}
     rooms = FakeRooms()
-    async with running_batch(journal, jobs_of(range(count), key_length), rooms) as batch:
+    async with running_batch(journal, jobs_of(range(count)), rooms) as batch:
         report = await batch.wait()
     assert {outcome.document: outcome.status for outcome in report.outcomes} == expected
     sent = {visit.name for visit in rooms.uploads}

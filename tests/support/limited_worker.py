@@ -2,8 +2,7 @@
 
 It imports everything once and forks for each order. Beyond the limit the operating system refuses
 every write, as a full disk does; or, if the order says so, it kills the fork in the middle of that
-write. A fork can also be killed when it has just begun a checkpoint. Orders come as lines of JSON
-on the input; each is answered with what was told.
+write. Orders come as lines of JSON on the input; each is answered with what was told.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import resource
 import signal
 import subprocess
 import sys
-import time
 import traceback
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -29,7 +27,7 @@ import attrs
 from meeting_async.cli import main as command_line
 from meeting_async.errors import MeetingError
 from support.fake_rooms import Visit
-from support.journal_files import KEY_LENGTH, acting_rooms, jobs_of, running_batch
+from support.journal_files import acting_rooms, jobs_of, running_batch
 
 TESTS = Path(__file__).parent.parent
 
@@ -60,9 +58,7 @@ class LimitedWorker:
     def run_batch(self, journal: Path, numbers: Iterable[int], **how: Any) -> Told:
         """Run a batch of the jobs with these numbers.
 
-        ``how`` is ``rounds``, what limits it (``limit``, ``is_deadly``, ``umask``), the length of
-        the jobs' keys, and when to kill it: so many ``seconds`` after the main file of its journal
-        has changed for the n-th time (``changes``).
+        ``how`` is ``rounds`` and what limits it (``limit``, ``is_deadly``, ``umask``).
         """
         return self._order(journal=str(journal), numbers=list(numbers), **how)
 
@@ -144,7 +140,7 @@ async def _batch(order: dict[str, Any], tell: Any) -> None:
         tell("complete", visit.name)
 
     rooms = acting_rooms(at_end=tell_of)
-    jobs = jobs_of(order["numbers"], order.get("key_length", KEY_LENGTH))
+    jobs = jobs_of(order["numbers"])
     try:
         async with running_batch(order["journal"], jobs, rooms) as batch:
             async for outcome in batch:
@@ -175,8 +171,6 @@ def _forked(order: dict[str, Any]) -> Told:
         finally:
             os._exit(status)
     os.close(sink)
-    if "changes" in order:
-        _kill_at_change(pid, order)
     with open(source, encoding="utf-8") as pipe:
         lines = [json.loads(line) for line in pipe]
     _, status = os.waitpid(pid, 0)
@@ -189,25 +183,6 @@ def _forked(order: dict[str, Any]) -> Told:
         code=codes[0] if codes else None,
         stderr="".join(line[1] for line in lines if line[0] == "stderr"),
     )
-
-
-def _kill_at_change(pid: int, order: dict[str, Any]) -> None:
-    """Kill a process when it has changed a file so often; it may end before."""
-    path, last = Path(order["journal"]), None
-    for _ in range(order["changes"] + 1):
-        while (now := _times(path)) == last:
-            if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-                return
-        last = now
-    time.sleep(order["seconds"])
-    os.kill(pid, signal.SIGKILL)
-
-
-def _times(path: Path) -> tuple[int, int] | None:
-    with contextlib.suppress(FileNotFoundError):
-        found = path.stat()
-        return found.st_size, found.st_mtime_ns
-    return None
 
 
 def main() -> None:

@@ -16,7 +16,6 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
 
 import attrs
 import psycopg
@@ -92,6 +91,7 @@ class PostgresServer:
             "unix_socket_directories": "",
             "max_connections": "200",
             "full_page_writes": "off",
+            "fsync": "off",
         }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         with (self.folder / "log").open("ab") as log:
@@ -114,9 +114,11 @@ class PostgresServer:
             else:
                 return
 
-    def stop(self) -> None:
-        """End it as an administrator does who does not wait: connections are closed."""
+    def stop(self) -> float:
+        """End it like ``pg_ctl stop -m fast``, and return how many seconds that took."""
+        began = time.monotonic()
         self._end(signal.SIGINT)
+        return time.monotonic() - began
 
     def kill(self) -> None:
         """End it at once."""
@@ -142,9 +144,11 @@ class PostgresServer:
 
 
 @contextlib.contextmanager
-def postgres_running(host: str = "127.0.0.1") -> Iterator[PostgresServer]:
+def postgres_running(
+    host: str = "127.0.0.1", *, parent: Path = Path("/tmp")
+) -> Iterator[PostgresServer]:
     """Run a server while the block runs; at another address besides loopback if you give one."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+    with tempfile.TemporaryDirectory(dir=parent) as folder:
         server = PostgresServer(Path(folder), _other_user(), host)
         server.initialise()
         server.start()
@@ -160,6 +164,47 @@ def _other_user() -> str | None:
         return None
     names = {entry.pw_name for entry in pwd.getpwall()}
     return "postgres" if "postgres" in names else "nobody"
+
+
+# --- a pooler ------------------------------------------------------------------------------------
+
+POOLER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
+needs_pgbouncer = pytest.mark.skipif(POOLER is None, reason="there is no pgbouncer")
+
+_POOLER = """
+[databases]
+* = host=127.0.0.1 port={port} user=tester
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = {listens}
+auth_type = any
+pool_mode = {mode}
+unix_socket_dir =
+"""
+
+
+@contextlib.contextmanager
+def pooler_to(server: PostgresServer, mode: str) -> Iterator[int]:
+    """Run PgBouncer with its defaults and a mode; provide its port."""
+    assert POOLER
+    listens = free_port()
+    configuration = server.folder / "pgbouncer.ini"
+    text = _POOLER.format(port=server.port, listens=listens, mode=mode)
+    configuration.write_text(text)
+    process = subprocess.Popen(
+        [POOLER, configuration], stderr=subprocess.DEVNULL, cwd="/", user=server.user
+    )
+    try:
+        ends_at = time.monotonic() + START_SECONDS
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", listens)):
+                break
+            assert time.monotonic() < ends_at
+            time.sleep(0.02)
+        yield listens
+    finally:
+        process.kill()
+        process.wait()
 
 
 # --- a bad network -------------------------------------------------------------------------------
@@ -178,11 +223,13 @@ class Network:
 
     port_of_server: int
     struck: threading.Event = attrs.field(factory=threading.Event, init=False)
-    """Set when the scripted fault has happened."""
+    """Set when the fault of :meth:`strike` has happened."""
     _listener: socket.socket = attrs.field(init=False)
     _sockets: list[socket.socket] = attrs.field(factory=list, init=False)
     _flows: threading.Event = attrs.field(factory=threading.Event, init=False)
-    _fault: tuple[bytes, str, str] | None = attrs.field(default=None, init=False)
+    _fault: tuple[str, bool] | None = attrs.field(default=None, init=False)
+    _left: int = attrs.field(default=0, init=False)
+    """Statements until the fault."""
     _due: tuple[socket.socket, str] | None = attrs.field(default=None, init=False)
     """Whose reply is not to arrive, and what happens instead."""
     _guard: threading.RLock = attrs.field(factory=threading.RLock, init=False)
@@ -213,25 +260,14 @@ class Network:
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
                 end.shutdown(socket.SHUT_RDWR)
 
-    @contextlib.contextmanager
-    def striking_at(
-        self,
-        words: bytes,
-        fault: Literal["freeze", "reset"],
-        when: Literal["before", "after", "committed"],
-    ) -> Iterator[None]:
-        """Freeze, or reset, once: before the database gets a statement with these words, or after.
+    def strike(self, statement: int, how: str, *, executed: bool = False) -> None:
+        """Reset all connections, or freeze, at the statement that comes next, or so many later.
 
-        After it means: the database executes it, nobody hears of it, and its transaction is open;
-        committed: the same after the end of its transaction. Thaw at the end.
+        If it is executed, then nobody hears of it.
         """
-        self.struck.clear()
-        self._fault = (words, fault, when)
-        try:
-            yield
-        finally:
-            self._fault = None
-            self.thaw()
+        with self._guard:
+            self.struck.clear()
+            self._fault, self._left = (how, executed), statement
 
     # --- threads ---------------------------------------------------------------------------------
 
@@ -271,9 +307,11 @@ class Network:
     def _carry_requests(self, client: socket.socket, server: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := client.recv(65_536):
-                if not self._begins_fault(data, server):
+                fault = self._begins_fault(server)
+                if fault != "executed":
                     self._flows.wait()
-                server.sendall(data)
+                if fault != "lost":
+                    server.sendall(data)
         self._flows.wait()
         with contextlib.suppress(OSError):
             server.shutdown(socket.SHUT_WR)
@@ -288,33 +326,32 @@ class Network:
         with contextlib.suppress(OSError):
             client.shutdown(socket.SHUT_WR)
 
-    def _begins_fault(self, data: bytes, server: socket.socket) -> bool:
-        """Begin the scripted fault at its words; tell whether they still reach the database."""
+    def _begins_fault(self, server: socket.socket) -> str:
+        """Begin the fault if it is its turn; tell what happens to the statement."""
         with self._guard:
-            if self._fault is None or self._fault[0] not in data:
-                return False
-            (_, fault, when), self._fault = self._fault, None
-            if when == "committed":
-                self._fault = (b"COMMIT", fault, "after")  # there is one connection that works
-                return False
-            if when == "after":
-                self.freeze()
-                self._due = (server, fault)
-                return True
-        if fault == "freeze":
-            self.freeze()
-        else:
-            self.reset()
-        self.struck.set()
-        return False
+            self._left -= 1
+            if self._fault is None or self._left >= 0:
+                return ""
+            (how, executed), self._fault = self._fault, None
+            if executed:
+                self._due = server, how
+                self._flows.clear()
+                return "executed"
+        self._happens(how)
+        return "lost" if how == "reset" else ""
 
     def _end_fault(self, server: socket.socket) -> None:
-        """Let the reply to those words not arrive."""
+        """Let the reply to that statement not arrive."""
         with self._guard:
             if self._due is None or self._due[0] is not server:
                 return
-            (_, fault), self._due = self._due, None
-        if fault == "reset":
+            (_, how), self._due = self._due, None
+        self._happens(how)
+
+    def _happens(self, how: str) -> None:
+        if how == "freeze":
+            self.freeze()
+        else:
             self.reset()
             self.thaw()
         self.struck.set()

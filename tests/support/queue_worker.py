@@ -1,120 +1,146 @@
-"""A worker of a queue of uploads, in a process of its own, for tests that kill it.
-
-Its argument is an order as JSON. It appends to a file what it begins (``begun NAME``) and what is
-over (``over NAME``), so that a test knows what was in flight when it was killed.
-"""
+"""Workers of a queue in processes of their own, forked from one that has imported what is slow."""
 
 from __future__ import annotations
 
 import asyncio
-import json
+import datetime as dt
 import logging
 import os
+import signal
 import sys
+import time
+from collections.abc import Mapping
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
+import anyio
 import attrs
 import procrastinate
 
-from meeting_async import AttemptStarted, Event, Finished, LockPolicy, MeetingClient
-from meeting_async.errors import UploadPutBack
-from meeting_async.procrastinate import WhiteboardUploads, _table, connector
-
-WINDOW = 2.0
-"""Seconds for which the server holds a room at most."""
+from meeting_async import Document, MeetingClient
+from meeting_async.cli import main as command_line
+from meeting_async.cli.queue import work as _imported_early  # noqa: F401 - forks have it
+from meeting_async.procrastinate import WhiteboardUploads, connector
 
 STALLED_AFTER = 3.0
-"""Seconds without a heartbeat after which a worker counts as dead."""
+"""Seconds without a heartbeat after which a worker counts as dead: the fewest that it can be."""
+JUMP = 600.0
+"""Seconds by which the wall clock of a worker jumps: forth at SIGUSR1, back at SIGUSR2."""
+KEYS: dict[str, Any] = {"api_key": "devkey", "api_secret": "devsecret"}
 
 
 @attrs.frozen(kw_only=True)
 class Order:
-    """What to work on, and how."""
+    """What an application is: for what database and server, with what settings."""
 
     dsn: str
     url: str
-    log: str
-    """File for what begins and ends."""
-    concurrency: int = 8
-    delivery: str = "at_most_once"
-    suspect_seconds: float = 10.0
-    """For so long a job and its row may disagree."""
-    forgets: bool = False
-    """Whether to leave out that a document is about to arrive: the tests must notice."""
+    client: Mapping[str, Any] = attrs.field(factory=dict)
+    settings: Mapping[str, Any] = attrs.field(factory=dict)
+    """Of ``WhiteboardUploads``."""
+    run: Mapping[str, Any] = attrs.field(factory=dict)
+    """Of ``run_worker``."""
+
+    def open(self) -> tuple[procrastinate.App, MeetingClient, WhiteboardUploads]:
+        """Make the three things that a program of ``docs/queue.md`` has."""
+        app = procrastinate.App(connector=connector(self.dsn))
+        client = MeetingClient(self.url, **{**KEYS, **self.client})
+        settings = {"stalled_after": STALLED_AFTER, **self.settings}
+        return app, client, WhiteboardUploads(app, client=client, **settings)
 
 
-@attrs.frozen
-class Told:
-    """What a worker has told of itself. Documents go by their names."""
-
-    begun: tuple[str, ...]
-    """In order, one for each attempt."""
-    in_flight: frozenset[str]
-    """Those that were begun and not over at its end."""
-    is_ready: bool
-    put_back: frozenset[str] = frozenset()
-    """Those that were last put back. If it is killed before the table has that, nobody else knows
-    that the room was only locked."""
+async def documents(reference: str) -> Document:
+    """Find what a reference names: a file, or a problem."""
+    if reference == "hangs":
+        await anyio.sleep_forever()
+    if reference.startswith("row"):
+        raise LookupError(f"there is no {reference}")
+    return Document.from_path(reference)
 
 
-def read_log(path: Path) -> Told:
-    """Read what a worker has told so far."""
-    text = path.read_text("utf-8") if path.exists() else ""
-    begun: list[str] = []
-    in_flight: set[str] = set()
-    put_back: set[str] = set()
-    for line in text.splitlines():
-        word, _, name = line.partition(" ")
-        if word == "begun":
-            begun.append(name)
-            in_flight.add(name)
-        elif word in {"over", "back"}:
-            in_flight.discard(name)
-            (put_back.add if word == "back" else put_back.discard)(name)
-    return Told(tuple(begun), frozenset(in_flight), "ready" in text, frozenset(put_back))
+class Process:
+    """A worker, or a command of the command line; what it prints goes to a file."""
+
+    def __init__(self, log: Path, program: Order | tuple[str, ...], **environment: str) -> None:
+        self.log, self.program = log, program
+        context = get_context("forkserver")
+        context.set_forkserver_preload(["support.queue_worker"])
+        self._process = context.Process(target=_run, args=(log, program, environment))
+        self._process.start()
+
+    @property
+    def code(self) -> int | None:
+        """How it has ended, if it has."""
+        return self._process.exitcode
+
+    @property
+    def text(self) -> str:
+        """What it has printed so far."""
+        return self.log.read_text("utf-8") if self.log.exists() else ""
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal, if it runs."""
+        if self._process.pid and self.code is None:
+            os.kill(self._process.pid, number)
+
+    def kill(self) -> None:
+        """End it at once, if it runs, and wait for that."""
+        self.signal(signal.SIGKILL)
+        self._process.join()
+
+    async def ended(self, seconds: float) -> int:
+        """Wait for its end, and return its exit code."""
+        ends_at = time.monotonic() + seconds
+        while (code := self.code) is None:
+            assert time.monotonic() < ends_at, f"it runs after {seconds} s: {self.text[-3000:]}"
+            await anyio.sleep(0.02)
+        return code
 
 
-async def main(order: Order) -> None:
-    """Work until it is stopped."""
-    log = os.open(order.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+# --- in the other process ------------------------------------------------------------------------
 
-    def tell(*words: str) -> None:
-        os.write(log, (" ".join(words) + "\n").encode())
 
-    def on_event(event: Event) -> None:
-        if isinstance(event, AttemptStarted) and event.document:
-            tell("begun", event.document)
-        elif isinstance(event, Finished) and event.document:
-            tell("back" if isinstance(event.error, UploadPutBack) else "over", event.document)
+def _run(log: Path, program: Order | tuple[str, ...], environment: Mapping[str, str]) -> None:
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.environ.update(environment)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if isinstance(program, tuple):
+        sys.exit(command_line(program))
+    logging.basicConfig(level=logging.INFO)
+    _follow_jumps()
+    asyncio.run(_work(program))
 
-    cast("Any", _table).SETTLED_SECONDS = order.suspect_seconds
-    if order.forgets:
-        cast("Any", _table).Table.mark_sending = _forgotten
-    client = MeetingClient(
-        order.url,
-        api_key="devkey",
-        api_secret="devsecret",
-        delivery=cast("Any", order.delivery),
-        lock=LockPolicy(window=WINDOW),
-        on_event=on_event,
-    )
-    app = procrastinate.App(connector=connector(order.dsn))
-    uploads = WhiteboardUploads(app, client=client, stalled_after=STALLED_AFTER)
+
+async def _work(order: Order) -> None:
+    app, client, uploads = order.open()
     async with app.open_async(), client:
-        tell("ready")
-        await uploads.run_worker(
-            concurrency=order.concurrency,
-            fetch_job_polling_interval=0.1,
-            update_heartbeat_interval=0.5,
-        )
+        await uploads.run_worker(**order.run)
 
 
-async def _forgotten(*_: object) -> bool:
-    """Write nothing."""
-    return True
+def _follow_jumps() -> None:
+    """Let the wall clock jump when a signal comes, also for what was imported before."""
+    really, as_date, offset = time.time, dt.datetime, 0.0
 
+    def jump(number: int, _frame: object) -> None:
+        nonlocal offset
+        offset += JUMP if number == signal.SIGUSR1 else -JUMP
 
-if __name__ == "__main__":
-    logging.basicConfig(level=logging.WARNING)
-    asyncio.run(main(Order(**json.loads(sys.argv[1]))))
+    class Anything(type):
+        def __instancecheck__(cls, value: object) -> bool:
+            return isinstance(value, as_date)
+
+    class Shifted(as_date, metaclass=Anything):  # type: ignore[valid-type, misc] # a variable
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return as_date.now(tz) + dt.timedelta(seconds=offset)
+
+    time.time = lambda: really() + offset
+    ours = [name for name in sys.modules if name.startswith("meeting_async")]
+    for module in [dt, *(sys.modules[name] for name in ours)]:
+        if vars(module).get("datetime") is as_date:
+            vars(module)["datetime"] = Shifted
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, jump)

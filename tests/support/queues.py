@@ -1,183 +1,243 @@
-"""Applications and workers of a queue of uploads, in the process of the test."""
+"""A queue of uploads with all that belongs to it, and what has to be true of it in the end."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import random
+import signal
+import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import anyio
 import attrs
 import procrastinate
-from procrastinate.jobs import Job
 
-from meeting_async import LockPolicy, MeetingClient, UploadOutcome
-from meeting_async import procrastinate as queue_module
-from meeting_async._delivery.room_locks import LocalRoomLocks
-from meeting_async.errors import UploadFailed
-from meeting_async.procrastinate import QueueReport, WhiteboardUploads
+from meeting_async import LockPolicy, UploadJob, UploadOutcome
+from meeting_async.errors import JournalError
+from meeting_async.procrastinate import Documents, QueueReport, WhiteboardUploads
 from meeting_async.testing import MeetingServer
-from meeting_async.testing._rooms import Room
+from support.queue_worker import Order, Process
 
-KEYS: dict[str, Any] = {"api_key": "devkey", "api_secret": "devsecret"}
 WINDOW = 2.0
-"""Seconds for which the server holds a room at most."""
-STALLED_AFTER = 3.0
-"""Seconds without a heartbeat after which a worker counts as dead."""
+"""Seconds for which the server holds a room at most, unless a test says more."""
 SMALL, LARGE = 2_000, 100 * 1024
-"""Bytes of a document that is sent again without asking, and of one that is not."""
-STOPPED = 15.0
-"""Longest time for a worker that is told to stop."""
+"""Bytes of a document that is sent without asking with an empty form, and of one that is not."""
+ENDED = 30.0
+"""Longest time in seconds for a worker that is told to stop while little is on its way."""
+SECONDS = 60.0
+"""Longest time in seconds for what a worker does within some seconds."""
+UPLOAD = "/room/uploadWhiteboardFile"
 
 
 @attrs.define(eq=False)
-class Application:
-    """What a process that defers or works has."""
+class Queue:
+    """An application that defers, a meeting server, and workers in processes of their own."""
 
+    order: Order
+    server: MeetingServer
+    folder: Path
     app: procrastinate.App
     uploads: WhiteboardUploads
+    workers: list[Process] = attrs.field(factory=list)
+    documents: dict[str, tuple[str, str]] = attrs.field(factory=dict)
+    """Room and SHA-256 of each document that was made, in order."""
+    _started: int = 0
 
-    async def jobs(self) -> list[Job]:
-        """Return the jobs of uploads, in order."""
-        jobs = await self.app.job_manager.list_jobs_async()
-        return [job for job in jobs if "upload_id" in job.task_kwargs]
+    # --- documents -------------------------------------------------------------------------------
 
-    async def job_states(self) -> Counter[str]:
-        """Count them by their status."""
-        return Counter(job.status or "" for job in await self.jobs())
+    def document(self, room_id: str = "room0", size: int = SMALL) -> Path:
+        """Make a document for a room; none is like another."""
+        path = self.folder / f"{len(self.documents):04}.pdf"
+        path.write_bytes((b"%%PDF-1.7\n%% %d\n" % len(self.documents)).ljust(size, b"x"))
+        self.documents[path.name] = room_id, sha256(path.read_bytes()).hexdigest()
+        return path
 
-    async def finished(self, batch: str = "default", seconds: float = 40.0) -> QueueReport:
-        """Wait until each upload has an outcome and each job has ended."""
-        ends_at = time.monotonic() + seconds
-        while True:
-            report, states = await self.uploads.report(batch), await self.job_states()
-            if not report.queued and not states["todo"] and not states["doing"]:
-                return report
-            assert time.monotonic() < ends_at, f"{report}, {report.queued} queued, jobs {states}"
-            await anyio.sleep(0.05)
+    def jobs(self, count: int, rooms: int = 10, size: int = SMALL) -> list[UploadJob]:
+        """Make documents for several rooms."""
+        names = [f"room{number % rooms}" for number in range(count)]
+        return [UploadJob(room_id, self.document(room_id, size)) for room_id in names]
 
-    async def reported(self, batch: str, *, queued: int) -> QueueReport:
-        """Wait until no more than so many have no outcome."""
-        with anyio.fail_after(40):
-            while True:
-                report = await self.uploads.report(batch)
-                if report.queued <= queued:
-                    return report
-                await anyio.sleep(0.05)
+    async def defer(self, *rooms: str, size: int = SMALL, **options: Any) -> None:
+        """Defer a document for each room named, one after the other."""
+        for room_id in rooms:
+            path = self.document(room_id, size)
+            assert await self.uploads.defer(room_id, path, **options) is not None
 
-    async def only_outcome(self, batch: str = "default", seconds: float = 40.0) -> UploadOutcome:
-        """Wait for the outcome of the only upload."""
-        (outcome,) = (await self.finished(batch, seconds)).outcomes
-        return outcome
-
-
-@asynccontextmanager
-async def application(
-    dsn: str,
-    url: str,
-    *,
-    documents: queue_module.Documents | None = None,
-    queue: str | None = None,
-    settings: Mapping[str, Any] | None = None,
-    **options: Any,
-) -> AsyncIterator[Application]:
-    """Open an application; it shares nothing with the others of a test but the database.
-
-    ``settings`` are those of its uploads, ``options`` those of its client.
-    """
-    options = {"lock": LockPolicy(window=WINDOW), "room_locks": LocalRoomLocks(), **KEYS, **options}
-    limit = {"options": "-c idle_in_transaction_session_timeout=2s"}  # see docs/queue.md
-    connector = procrastinate.PsycopgConnector(conninfo=dsn, kwargs=limit)
-    app = procrastinate.App(connector=connector)
-    async with app.open_async(), MeetingClient(url, **options) as client:
-        yield Application(
-            app,
-            WhiteboardUploads(
-                app,
-                client=client,
-                documents=documents,
-                queue=queue,
-                **{"stalled_after": STALLED_AFTER, **(settings or {})},
-            ),
+    async def defer_many(self, count: int, rooms: int = 10, size: int = SMALL) -> None:
+        """Defer documents for several rooms."""
+        assert (
+            await self.uploads.defer_many(self.jobs(count, rooms, size), batch="default") == count
         )
 
+    # --- workers ---------------------------------------------------------------------------------
 
-def queue_may_complain(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Ignore that procrastinate could not store the status of a job."""
-    if not isinstance(context.get("exception"), procrastinate.exceptions.ConnectorException):
-        loop.default_exception_handler(context)
+    def start(self, count: int = 1, *, dsn: str | None = None, **run: Any) -> Process:
+        """Start workers, and return the last one."""
+        for _ in range(count):
+            order = attrs.evolve(self.order, dsn=dsn or self.order.dsn, run=run)
+            self.workers.append(self.process(order))
+        return self.workers[-1]
 
+    def process(self, program: Order | tuple[str, ...], **environment: str) -> Process:
+        """Start a process that this object does not care for."""
+        self._started += 1
+        return Process(self.folder / f"process{self._started}.log", program, **environment)
 
-@asynccontextmanager
-async def working(made: Application, **how: Any) -> AsyncIterator[None]:
-    """Run a worker, and again if it ends because of the database; stop it gracefully."""
-    stopping = False
-
-    async def supervised() -> None:
-        options: dict[str, Any] = {
-            "queues": [made.uploads.queue],
-            "concurrency": 4,
-            "fetch_job_polling_interval": 0.05,
-            "update_heartbeat_interval": 0.5,
-            "install_signal_handlers": False,
+    def command(self, *arguments: str, **environment: str) -> Process:
+        """Start a command of ``meeting-async queue``, as an operator does."""
+        found = {
+            "MEETING_BASE_URL": self.server.url,
+            "MEETING_API_KEY": "devkey",
+            "MEETING_API_SECRET": "devsecret",
+            "MEETING_QUEUE_DSN": self.order.dsn,
         }
-        while not stopping:  # a worker without its database ends its cancellation by an error
-            with contextlib.suppress(procrastinate.exceptions.ProcrastinateException):
-                await made.app.run_worker_async(**{**options, **how})
-            await asyncio.sleep(0.1)
+        return self.process(("queue", *arguments), **{**found, **environment})
 
-    asyncio.get_running_loop().set_exception_handler(queue_may_complain)
-    task = asyncio.create_task(supervised())
-    try:
-        yield
-    finally:
-        stopping = True
-        task.cancel()
-        await asyncio.wait([task], timeout=STOPPED)
-        assert task.done(), "the worker does not stop"
+    async def run(self, *arguments: str, **environment: str) -> tuple[int, str]:
+        """Run a command to its end; return its exit code and what it has printed."""
+        process = self.command(*arguments, **environment)
+        return await process.ended(SECONDS), process.text
+
+    @asynccontextmanager
+    async def working(self, **run: Any) -> AsyncIterator[asyncio.Task[None]]:
+        """Run a worker in this process, with an application of its own; at the end cancel it."""
+        app, client, uploads = self.order.open()
+        async with app.open_async(), client:
+            task = asyncio.create_task(uploads.run_worker(**{"signals": False, **run}))
+            try:
+                yield task
+            finally:
+                task.cancel()
+                await asyncio.wait([task], timeout=ENDED)
+                assert task.done(), "the worker does not end"
+                assert task.cancelled() or task.exception() is None, task.exception()
+
+    async def replace(self, worker: Process) -> None:
+        """Start the same worker again in the place of one that has ended."""
+        self.workers.remove(worker)
+        self.workers.append(self.process(worker.program))
+
+    async def supervise(self) -> None:
+        """Do what a service manager does: start again what has ended, whatever its exit code."""
+        for worker in [*self.workers]:
+            if worker.code is not None:
+                await self.replace(worker)
+
+    async def stop(self) -> list[int]:
+        """Tell the workers to stop, and return their exit codes."""
+        for worker in self.workers:
+            worker.signal(signal.SIGTERM)
+        codes = [await worker.ended(ENDED) for worker in self.workers]
+        self.workers.clear()
+        return codes
+
+    # --- waiting ---------------------------------------------------------------------------------
+
+    async def until(self, condition: Callable[[], object], seconds: float = SECONDS) -> None:
+        """Wait until a condition holds."""
+        ends_at = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < ends_at, await self.picture()
+            await anyio.sleep(0.02)
+
+    async def reported(
+        self, batch: str = "default", *, queued: int = 0, seconds: float = SECONDS
+    ) -> QueueReport:
+        """Wait until no more than so many have no outcome; workers that end are replaced."""
+        ends_at = time.monotonic() + seconds
+        while True:
+            await self.supervise()
+            with suppress(JournalError):  # the database may be away
+                report = await self.uploads.report(batch)
+                if report.queued <= queued and report.total:
+                    return report
+            assert time.monotonic() < ends_at, await self.picture()
+            await anyio.sleep(0.05)
+
+    async def outcome(self, seconds: float = SECONDS) -> UploadOutcome:
+        """Wait for the outcome of the only upload."""
+        (outcome,) = (await self.reported(seconds=seconds)).outcomes
+        return outcome
+
+    async def picture(self) -> str:
+        """Describe what there is, for a test that fails."""
+        report, logs = await self.uploads.report("default"), [one.text for one in self.workers]
+        counts = Counter(outcome.status for outcome in report.outcomes)
+        codes = [one.code for one in self.workers]
+        told = "\n".join(text[-1500:] for text in logs)
+        return f"{report.queued} queued, {counts}, exit codes {codes}\n{told}"
+
+    # --- what is true ----------------------------------------------------------------------------
+
+    def accepted(self, *rooms: str) -> list[str]:
+        """Return the names of the documents that rooms, or all of them, have accepted."""
+        found = rooms or tuple(self.server.rooms)
+        return [file.name for name in found for file in self.server.rooms[name].accepted]
+
+    def sent(self, room_id: str, at_least: int = 0) -> int:
+        """Count the uploads to a room whose bodies had at least so many bytes."""
+        found = [one for one in self.server.requests if one.room_id == room_id]
+        return sum(one.path.endswith(UPLOAD) and one.body_bytes >= at_least for one in found)
+
+    async def check(self, report: QueueReport, *, unknown: int = 0) -> None:
+        """Hold the report against the server's record: one true outcome for each document.
+
+        So many documents may be unknown; all others are accepted, each once, with their content,
+        in their rooms and in their order.
+        """
+        with anyio.move_on_after(2):  # for what the server is still busy with
+            await self.until(lambda: all(one.seconds is not None for one in self.server.requests))
+        outcomes = {outcome.document: outcome for outcome in report.outcomes}
+        assert len(report.outcomes) == report.total == len(outcomes)
+        assert [outcome.document for outcome in report.outcomes] == [*self.documents]
+        unsure = {name for name, one in outcomes.items() if one.status == "unknown"}
+        bad = {name: one for name, one in outcomes.items() if one.status != "accepted"}
+        assert {name: one for name, one in bad.items() if name not in unsure} == {}
+        assert len(unsure) <= unknown, unsure
+        assert [name for name, times in Counter(self.accepted()).items() if times > 1] == []
+        for room_id, room in self.server.rooms.items():
+            mine = [name for name, (where, _) in self.documents.items() if where == room_id]
+            there = [file.name for file in room.accepted]
+            assert set(there) <= set(mine)
+            sure = [name for name in mine if name not in unsure]
+            assert [name for name in there if name not in unsure] == sure
+            for file in room.accepted:
+                assert file.sha256 == self.documents[file.name][1]
 
 
 @asynccontextmanager
-async def queue_and_worker(
-    dsn: str, server: MeetingServer, *, concurrency: int = 4, **options: Any
-) -> AsyncIterator[Application]:
-    """Open an application that also works."""
-    async with application(dsn, server.url, **options) as made:
-        async with working(made, concurrency=concurrency):
-            yield made
+async def queue_at(
+    dsn: str,
+    server: MeetingServer,
+    folder: Path,
+    *,
+    url: str | None = None,
+    documents: Documents | None = None,
+    settings: Mapping[str, Any] | None = None,
+    **client: Any,
+) -> AsyncIterator[Queue]:
+    """Open an application, with settings of its uploads, and options of its client."""
+    found = {**(settings or {}), **({"documents": documents} if documents else {})}
+    options = {"lock": LockPolicy(window=WINDOW), **client}
+    order = Order(dsn=dsn, url=url or server.url, client=options, settings=found)
+    app, meeting, uploads = order.open()
+    async with app.open_async(), meeting:
+        queue = Queue(order, server, folder, app, uploads)
+        try:
+            yield queue
+        finally:
+            for worker in queue.workers:
+                worker.kill()
 
 
-def pdf(folder: Path, number: int = 0, size: int = SMALL) -> Path:
-    """Make a document; none is like another."""
-    path = folder / f"{number:03}.pdf"
-    path.write_bytes((b"%%PDF-1.7\n%% %d\n" % number).ljust(size, b"x"))
-    return path
-
-
-def names_in(room: Room) -> list[str]:
-    """Return the names of the documents that a room has accepted, in order."""
-    return [file.name for file in room.accepted]
-
-
-def uploads_to(server: MeetingServer, room_id: str, at_least: int = 0) -> int:
-    """Count the requests to a room with bodies of at least so many bytes."""
-    requests = [request for request in server.requests if request.room_id == room_id]
-    return sum(request.body_bytes >= at_least for request in requests if "upload" in request.path)
-
-
-async def until(condition: Callable[[], bool], seconds: float = 40.0) -> None:
-    """Wait until a condition holds."""
-    with anyio.fail_after(seconds):
-        while not condition():  # noqa: ASYNC110 - a thread changes it
-            await anyio.sleep(0.01)
-
-
-def kind_of(outcome: UploadOutcome) -> str:
-    """Return the class of the worker's error."""
-    assert isinstance(outcome.error, UploadFailed)
-    return outcome.error.kind
+def dice_for(name: str) -> random.Random:
+    """Return what decides, and print how to repeat it."""
+    seed = f"{name} {random.SystemRandom().randrange(10**9)}"
+    sys.stdout.write(f"\nseed {seed!r}\n")
+    return random.Random(seed)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import blockbuster
 
 from meeting_async import Event, UploadReceipt
 from meeting_async.errors import MeetingError
@@ -26,7 +27,7 @@ from meeting_async.web import http_answer, public_detail
 Found = Iterator[tuple[str, str]]
 """Where a text was found, and the text."""
 
-_TESTS = str(Path(__file__).parents[1])
+_TESTS = str(Path(__file__).parents[1]), str(Path(blockbuster.__file__).parent)
 _LOGGER = logging.getLogger("meeting_async")
 _OF_EVERY_RECORD = set(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
@@ -140,7 +141,7 @@ def logged(record: logging.LogRecord) -> Found:
 def traceback_with_locals(error: BaseException) -> Found:
     """The locals of every frame that an error went through, as some reporters show them.
 
-    Without the tests' own, and without those that cannot be shown.
+    Without those of the tests and their tools, and without those that cannot be shown.
     """
     for frame, _ in traceback.walk_tb(error.__traceback__):
         code = frame.f_code
@@ -170,7 +171,8 @@ def files(folder: Path) -> Found:
 def containing(found: Iterable[tuple[str, str]], words: Iterable[str]) -> list[str]:
     """Tell where one of some words is, in whatever case."""
     lowered = [word.lower() for word in words]
-    return sorted({where for where, text in found if any(w in text.lower() for w in lowered)})
+    each = ((where, text.lower()) for where, text in found)
+    return sorted({where for where, text in each if any(word in text for word in lowered)})
 
 
 MOST, MOST_OF_A_REPR = 4096, 16_384

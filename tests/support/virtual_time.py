@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+import anyio.lowlevel
+
 from meeting_async.testing import VirtualTimeLoop, run_in_virtual_time
 
 __all__ = ["VirtualTimeLoop", "run"]
@@ -18,3 +20,15 @@ T = TypeVar("T")
 def run(backend: str, function: Callable[..., Awaitable[T]], *args: Any) -> T:
     """Run a coroutine function in virtual time on ``"asyncio"`` or ``"trio"``."""
     return run_in_virtual_time(function, *args, backend=backend)
+
+
+def jump(seconds: float) -> None:
+    """Let time pass without running anything, as for a process that is frozen."""
+    loop: Any = anyio.lowlevel.current_token().native_token
+    if isinstance(loop, VirtualTimeLoop):
+        loop._jumping.now += seconds
+    else:
+        import trio.lowlevel
+
+        clock: Any = trio.lowlevel.current_clock()
+        clock.jump(seconds)

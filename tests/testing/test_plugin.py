@@ -56,57 +56,114 @@ def test_it(meeting_server, meeting_client, in_virtual_time{fixture}):
         return await upload(meeting_client, name)
 
     receipt = in_virtual_time(main, "late.pdf")
-    assert 360 <= receipt.seconds < 370
+    assert 360 <= receipt.seconds < 400
     assert [file.name for file in meeting_server.rooms["room01"].received] == ["late.pdf"]
 """
 
 
-def test_users_need_not_load_it(inner: Inner, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The entry point is registered, and gets along with all other plugins that are installed."""
+def test_users_need_not_load_it(
+    inner: Inner, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The entry point is registered, gets along with all other plugins, and can be switched off."""
     (found,) = entry_points(group="pytest11", name="meeting_async")
     assert found.value == "_meeting_async_pytest"
     monkeypatch.delenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD")
+    test = "def test_it(meeting_server):\n    pass\n"
     scope = ("-o", "asyncio_default_fixture_loop_scope=function")
-    inner("def test_it(meeting_server):\n    pass\n", *scope).assert_outcomes(passed=1)
+    inner(test, *scope).assert_outcomes(passed=1)
+    off = ("-p", "no:meeting_async", "-p", "no:asyncio")
+    done = pytester.runpytest_inprocess("--assert=plain", *off)
+    done.assert_outcomes(errors=1)
+    done.stdout.fnmatch_lines(["*fixture 'meeting_server' not found"])
 
 
 # --- fixtures ---------------------------------------------------------------------------------
 
+TESTS = """
+import meeting_async.testing, threading, trio.testing
+from meeting_async.errors import DocumentRefused, RoomNotActive, UploadOutcomeUnknown
 
-def test_a_server_on_a_socket_and_its_client(inner: Inner) -> None:
-    """On both event loops; nothing is left open, connections of JSON calls included."""
-    done = inner(
-        """
+clients = []
+
 @pytest.mark.anyio
-async def test_it(meeting_server, meeting_client):
+async def test_socket(meeting_server, meeting_client):
     assert meeting_server.url.startswith("http://127.0.0.1:")
     info = await meeting_client.get_active_room_info("room01")
     assert info.joined_participants == 1
     assert (await upload(meeting_client)).status_code == "SUCCESS"
     assert [file.name for file in meeting_server.rooms["room01"].received] == ["deck.pdf"]
-""",
-        "-v",
-    )
-    done.assert_outcomes(passed=2)
-    done.stdout.fnmatch_lines(["*[[]asyncio[]] PASSED*", "*[[]trio[]] PASSED*"])
-
-
-def test_each_test_has_a_server_of_its_own(inner: Inner) -> None:
-    """What one test does another does not see, and the first client is closed by then."""
-    inner(
-        """
-clients = []
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_it(meeting_server, meeting_client, number):
+def test_each_has_its_own(meeting_server, meeting_client, number):
     assert meeting_server.requests == []
     anyio.run(upload, meeting_client)
     for client in clients:
         with pytest.raises(RuntimeError, match="closed"):
             anyio.run(upload, client)
     clients.append(meeting_client)
+
+@pytest.mark.anyio
+@pytest.mark.meeting_server(in_process=True)
+async def test_in_process(meeting_server, meeting_client):
+    assert "meeting-server" not in [thread.name for thread in threading.enumerate()]
+    with pytest.raises(RuntimeError, match="no URL"):
+        meeting_server.url
+    before = anyio.current_time()
+    await upload(meeting_client)
+    (file,) = meeting_server.rooms["room01"].received
+    assert before <= file.at <= anyio.current_time()
+
+async def faults(meeting_server, meeting_client):
+    meeting_server.refuse_next("ROOM_NOT_ACTIVE")
+    meeting_server.reply_next(503, headers={"Retry-After": "5"}, when="afterwards")
+    for error in (RoomNotActive, UploadOutcomeUnknown):
+        with pytest.raises(error):
+            await upload(meeting_client)
+    assert len(meeting_server.rooms["room01"].received) == 1
+
+test_faults = pytest.mark.anyio(faults)
+test_faults_in_process = pytest.mark.anyio(pytest.mark.meeting_server(in_process=True)(faults))
+
+@pytest.mark.meeting_server(api_key="class", max_size_whiteboard_file=7, lock_seconds=7)
+class TestMarkers:
+    @pytest.mark.meeting_server(rooms=["room01", "room02"], api_key="test")
+    def test_all(self, meeting_server, meeting_client):
+        assert list(meeting_server.rooms) == ["room01", "room02"]
+        assert (meeting_server.lock_seconds, meeting_server.api_key) == (7, "test")
+        with pytest.raises(DocumentRefused):
+            anyio.run(upload, meeting_client)
+
+    @pytest.mark.meeting_server(rooms=[])
+    def test_no_room(self, meeting_server):
+        assert (dict(meeting_server.rooms), meeting_server.api_key) == ({}, "class")
+
+@pytest.mark.anyio
+@pytest.mark.meeting_server(in_process=True)
+class TestClocksOfAnyio:
+    @pytest.fixture(params=[
+        ("asyncio", {"loop_factory": meeting_async.testing.VirtualTimeLoop}),
+        ("trio", {"clock": trio.testing.MockClock(autojump_threshold=0)}),
+    ])
+    def anyio_backend(self, request):
+        return request.param
+
+    async def test_it(self, meeting_server, meeting_client):
+        meeting_server.rooms["room01"].lock(300)
+        assert 300 <= (await upload(meeting_client)).seconds < 340
 """
-    ).assert_outcomes(passed=2)
+
+
+def test_servers_and_clients(inner: Inner) -> None:
+    """On a socket and in process, on both loops, each test with its own, with faults in one line.
+
+    Nothing is left open, connections of JSON calls included; of the markers the closest wins. A
+    lock of five minutes and a conversion of one take no time, on the test's own backend.
+    """
+    virtual = IN_VIRTUAL_TIME.format(fixture=", anyio_backend_name", backend="anyio_backend_name")
+    done = inner(TESTS + virtual, "-v", "--strict-markers")
+    done.assert_outcomes(passed=16)
+    assert done.duration < 40
+    done.stdout.fnmatch_lines(["*test_socket[[]asyncio[]] PASSED*", "*test_socket[[]trio[]] PASS*"])
 
 
 def test_with_pytest_asyncio(inner: Inner) -> None:
@@ -128,6 +185,7 @@ def test_an_unknown_outcome_is_not_inherited(inner: Inner) -> None:
     """A room in doubt is none for the next test, though the event loop is the same."""
     inner(
         """
+import asyncio
 from meeting_async.errors import UploadOutcomeUnknown
 
 pytestmark = [pytest.mark.anyio, pytest.mark.meeting_server(in_process=True)]
@@ -143,7 +201,6 @@ def anyio_backend(request):
 
 @pytest.mark.parametrize("number", [1, 2])
 async def test_it(keeps_the_loop, meeting_server, meeting_client, number):
-    import asyncio
     loops.add(asyncio.get_running_loop())
     assert len(loops) == 1
     await upload(meeting_client, timeout=5)
@@ -156,53 +213,7 @@ async def test_it(keeps_the_loop, meeting_server, meeting_client, number):
     ).assert_outcomes(passed=2)
 
 
-@pytest.mark.parametrize("in_process", [False, True])
-def test_scripted_faults(inner: Inner, in_process: bool) -> None:
-    """In one line, and known for what they are in every variant."""
-    inner(
-        f"""
-from meeting_async.errors import RoomNotActive, UploadOutcomeUnknown
-
-@pytest.mark.anyio
-@pytest.mark.meeting_server(in_process={in_process})
-async def test_it(meeting_server, meeting_client):
-    meeting_server.refuse_next("ROOM_NOT_ACTIVE")
-    meeting_server.reply_next(503, headers={{"Retry-After": "5"}}, when="afterwards")
-    for error in (RoomNotActive, UploadOutcomeUnknown):
-        with pytest.raises(error):
-            await upload(meeting_client)
-    assert len(meeting_server.rooms["room01"].received) == 1
-"""
-    ).assert_outcomes(passed=2)
-
-
 # --- the marker -------------------------------------------------------------------------------
-
-
-def test_the_marker_says_what_server_it_is(inner: Inner) -> None:
-    """Rooms, settings of the server, and the client's key; the closest marker wins."""
-    inner(
-        """
-from meeting_async.errors import DocumentRefused
-
-pytestmark = pytest.mark.meeting_server(api_key="module", lock_seconds=7)
-
-@pytest.mark.meeting_server(api_key="class", max_size_whiteboard_file=7)
-class TestIt:
-    @pytest.mark.meeting_server(rooms=["room01", "room02"], api_key="test")
-    def test_all(self, meeting_server, meeting_client):
-        assert list(meeting_server.rooms) == ["room01", "room02"]
-        assert meeting_server.lock_seconds == 7
-        assert meeting_server.api_key == "test"
-        with pytest.raises(DocumentRefused):
-            anyio.run(upload, meeting_client)
-
-    @pytest.mark.meeting_server(rooms=[])
-    def test_no_room(self, meeting_server):
-        assert (dict(meeting_server.rooms), meeting_server.api_key) == ({}, "class")
-"""
-    ).assert_outcomes(passed=2)
-
 
 WRONG_MARKERS = {
     "processing=1": "unexpected keyword argument 'processing'",
@@ -228,81 +239,14 @@ def test_a_wrong_marker_is_one_clear_line(inner: Inner) -> None:
 
 
 def test_the_marker_and_the_fixtures_are_listed(inner: Inner) -> None:
-    """`--strict-markers` knows the marker, and pytest says what there is."""
-    test = "@pytest.mark.meeting_server()\ndef test_it(meeting_server):\n    pass\n"
-    inner(test, "--strict-markers").assert_outcomes(passed=1)
+    """Pytest says what there is."""
     inner("", "--markers").stdout.fnmatch_lines(["@pytest.mark.meeting_server(*, rooms=*"])
     inner("", "--fixtures").stdout.fnmatch_lines(
         ["meeting_server*", "meeting_client*", "in_virtual_time*"]
     )
 
 
-# --- in process, and virtual time -------------------------------------------------------------
-
-
-def test_in_process(inner: Inner) -> None:
-    """No socket, no thread: the server runs in the test's own event loop."""
-    inner(
-        """
-import threading
-
-@pytest.mark.anyio
-@pytest.mark.meeting_server(in_process=True)
-async def test_it(meeting_server, meeting_client):
-    assert "meeting-server" not in [thread.name for thread in threading.enumerate()]
-    with pytest.raises(RuntimeError, match="no URL"):
-        meeting_server.url
-    before = anyio.current_time()
-    await upload(meeting_client)
-    (file,) = meeting_server.rooms["room01"].received
-    assert before <= file.at <= anyio.current_time()
-"""
-    ).assert_outcomes(passed=2)
-
-
-@pytest.mark.parametrize(
-    ("fixture", "backend", "count"),
-    [
-        ("", '"asyncio"', 1),
-        (", anyio_backend_name", "anyio_backend_name", 2),
-    ],
-)
-def test_virtual_time(inner: Inner, fixture: str, backend: str, count: int) -> None:
-    """A lock of five minutes and a conversion of one take no time, on the test's own backend."""
-    done = inner(IN_VIRTUAL_TIME.format(fixture=fixture, backend=backend))
-    done.assert_outcomes(passed=count)
-    assert done.duration < 30
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    "backend",
-    [
-        '"asyncio", {"loop_factory": meeting_async.testing.VirtualTimeLoop}',
-        '"trio", {"clock": trio.testing.MockClock(autojump_threshold=0)}',
-    ],
-)
-def test_virtual_time_for_all_tests_of_a_module(inner: Inner, backend: str) -> None:
-    """With the plugin of anyio: the clock is an option of its backend."""
-    done = inner(
-        f"""
-import meeting_async.testing, trio.testing
-
-pytestmark = [pytest.mark.anyio, pytest.mark.meeting_server(in_process=True)]
-
-@pytest.fixture
-def anyio_backend():
-    return {backend}
-
-@pytest.mark.parametrize("number", [1, 2])
-async def test_it(meeting_server, meeting_client, number):
-    meeting_server.rooms["room01"].lock(300)
-    receipt = await upload(meeting_client)
-    assert 300 <= receipt.seconds < 310
-"""
-    )
-    done.assert_outcomes(passed=2)
-    assert done.duration < 30
+# --- virtual time, and what need not be there ---------------------------------------------------
 
 
 def test_nothing_is_imported_for_those_who_do_not_ask(
@@ -368,14 +312,3 @@ def test_asyncio_needs_no_trio(inner: Inner, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(sys.modules, "trio", None)
     monkeypatch.setitem(sys.modules, "trio.testing", None)
     inner(IN_VIRTUAL_TIME.format(fixture="", backend='"asyncio"')).assert_outcomes(passed=1)
-
-
-def test_it_can_be_switched_off(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the name of the entry point."""
-    monkeypatch.delenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", raising=False)
-    pytester.makepyfile("def test_it(meeting_server):\n    pass\n")
-    done = pytester.runpytest_inprocess(
-        "--assert=plain", *("-p", "no:meeting_async"), *("-p", "no:asyncio")
-    )
-    done.assert_outcomes(errors=1)
-    done.stdout.fnmatch_lines(["*fixture 'meeting_server' not found"])

@@ -1,302 +1,262 @@
-"""The clock that jumps; locks and conversions on it, on asyncio and on trio."""
+"""Rooms in time: the clock that jumps, locks and conversions on it, rooms that are mixed up."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
 import anyio
 import anyio.to_thread
+import attrs
 import pytest
 
 from meeting_async import testing
-from meeting_async.testing import MeetingServer, VirtualTimeLoop, _virtual_time, run_in_virtual_time
-from support.raw_http import call, talk_in_process, upload
+from meeting_async.testing import MeetingServer, Room, run_in_virtual_time
+from support.raw_http import (
+    INFO,
+    call,
+    document,
+    link,
+    part,
+    talk,
+    talk_in_process,
+    upload,
+)
 
 BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
 
 
+# --- the clock ----------------------------------------------------------------------------------
+
+
 @BACKENDS
 def test_a_day_takes_no_time(backend: str) -> None:
-    """Sleeps, limits and several tasks keep their order; the result is returned."""
+    """Sleeps, limits and tasks keep their order; the result is returned.
+
+    A task that sleeps for ever does not stop the clock. A thread takes real time, and none on the
+    clock, once no timer is left.
+    """
     woken: list[int] = []
 
     async def sleeper(hours: int) -> None:
         await anyio.sleep(hours * 3600)
         woken.append(hours)
 
-    async def main(hours: int) -> float:
+    async def main(hours: int) -> tuple[float, float]:
         began = anyio.current_time()
-        async with anyio.create_task_group() as tasks:
-            for number in range(hours, 0, -1):
-                tasks.start_soon(sleeper, number)
-            with anyio.move_on_after(1800) as limit:
-                await anyio.sleep_forever()
-            assert limit.cancelled_caught
-        return anyio.current_time() - began
+        async with anyio.create_task_group() as forever:
+            forever.start_soon(anyio.sleep_forever)
+            async with anyio.create_task_group() as tasks:
+                for number in range(hours, 0, -1):
+                    tasks.start_soon(sleeper, number)
+                with anyio.move_on_after(1800) as limit:
+                    await anyio.sleep_forever()
+                assert limit.cancelled_caught
+            forever.cancel_scope.cancel()
+        slept = anyio.current_time()
+        await anyio.to_thread.run_sync(time.sleep, 0.1)
+        return slept - began, anyio.current_time() - slept
 
     began = time.monotonic()
-    assert run_in_virtual_time(main, 72, backend=backend) == 72 * 3600
+    assert run_in_virtual_time(main, 72, backend=backend) == (72 * 3600, 0)
     assert woken == list(range(1, 73))
     assert time.monotonic() - began < 20  # three days in some milliseconds
 
 
-@BACKENDS
-def test_infinity_is_never_reached(backend: str) -> None:
-    """A task that sleeps for ever does not stop the clock for the others."""
-
-    async def main() -> None:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(anyio.sleep_forever)
-            await anyio.sleep(10**6)
-            tasks.cancel_scope.cancel()
-
-    run_in_virtual_time(main, backend=backend)
-
-
-@BACKENDS
-def test_a_thread_is_waited_for_when_no_timer_is_left(backend: str) -> None:
-    """It takes real time, and none on the clock."""
-
-    async def main() -> float:
-        began = anyio.current_time()
-        await anyio.to_thread.run_sync(time.sleep, 0.1)
-        return anyio.current_time() - began
-
-    assert run_in_virtual_time(main, backend=backend) == 0
-
-
-def test_a_standstill_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.nightly  # it waits for 5 s
+def test_a_standstill_is_an_error() -> None:
     """If nothing can happen any more, asyncio's loop says so instead of hanging."""
-    monkeypatch.setattr(_virtual_time, "STUCK_SECONDS", 0.05)
     with pytest.raises(RuntimeError, match="nothing can happen any more"):
         run_in_virtual_time(anyio.sleep_forever)
 
 
-def test_the_loop_is_anyio_s_option() -> None:
-    """A whole run on that loop, as the fixture `anyio_backend` of a module says it."""
-
-    async def main() -> object:
-        await anyio.sleep(300)
-        return asyncio.get_running_loop()
-
-    options = {"loop_factory": VirtualTimeLoop}
-    assert isinstance(anyio.run(main, backend_options=options), VirtualTimeLoop)
+# --- locks and conversions ----------------------------------------------------------------------
 
 
-Run = Callable[[Callable[[], Awaitable[Any]]], Any]
+@attrs.frozen
+class Timeline:
+    """What happens to a room, and what must be seen of it; all times in seconds."""
+
+    uploads: Mapping[float, tuple[float, int | None]]
+    """When each begins, to when it is answered and how; ``None``: its client leaves then."""
+    room: Mapping[float, tuple[int, bool]]
+    """At some moments: how many files are in the list, and whether it is locked."""
+    doings: Mapping[float, Callable[[Room], object]] = attrs.field(factory=dict)
+    settings: Mapping[str, Any] = attrs.field(factory=dict)
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def run(request: pytest.FixtureRequest) -> Run:
-    """Run a coroutine function in virtual time."""
-    return lambda main: run_in_virtual_time(main, backend=request.param)
+def failing(is_failing: bool) -> Callable[[Room], None]:
+    """Let conversions fail from now on, or no longer."""
+    return lambda room: setattr(room, "fail_conversion", is_failing)
 
 
-class Clock:
-    """Tells and waits for seconds since it was made."""
-
-    def __init__(self) -> None:
-        self._began = anyio.current_time()
-
-    @property
-    def now(self) -> float:
-        """Seconds since the start."""
-        return round(anyio.current_time() - self._began, 6)
-
-    async def until(self, moment: float) -> None:
-        """Wait for a moment."""
-        await anyio.sleep(moment - self.now)
+def somebody_later(room: Room) -> None:
+    """Schedule locks of others, who come only if the room is free then."""
+    for after, seconds in ((9, 1000), (29, 50), (78, 1000), (99, 5)):
+        room.lock(seconds, after=after)
 
 
-async def send(server: MeetingServer) -> int:
-    """Upload a document to room01 and return the HTTP status."""
-    return (await talk_in_process(server, upload())).status
+TIMELINES = {
+    "409 while a conversion runs, 200 at the very moment it ends": Timeline(
+        {0: (10, 200), 5: (5, 409), 9.999: (9.999, 409), 10: (20, 200), 15: (15, 409)},
+        {9: (0, True), 10.5: (1, True), 30: (2, False)},
+        settings={"processing_seconds": 10},
+    ),
+    "a conversion as long as the lock": Timeline(
+        {1: (301, 200)},
+        {300.9: (0, True), 301: (1, False)},
+        {0: lambda room: setattr(room, "processing_seconds", 300)},
+    ),
+    "one that is longer fails": Timeline(
+        {0: (300, 500)},
+        {299.9: (0, True), 300: (0, False), 1000: (0, False)},
+        settings={"processing_seconds": 300.5},
+    ),
+    "it goes on after the client left": Timeline(
+        {0: (5, None), 59.9: (59.9, 409)},
+        {6: (0, True), 60: (1, False)},
+        settings={"processing_seconds": 60},
+    ),
+    "an early 200; it does not say that the conversion fails": Timeline(
+        {0: (2, 200), 2.5: (2.5, 409), 20: (22, 200)},
+        {2: (0, True), 10: (1, False), 100: (1, False)},
+        {15: failing(True)},
+        {"processing_seconds": 10, "reply_after": 2},
+    ),
+    "no earlier than the conversion ends": Timeline(
+        {0: (10, 200)}, {10: (1, False)}, settings={"processing_seconds": 10, "reply_after": 20}
+    ),
+    "a conversion that fails frees the room": Timeline(
+        {1: (4, 500), 5: (8, 200)},
+        {3.9: (0, True), 4: (0, False), 8: (1, False)},
+        {0: failing(True), 4.5: failing(False)},
+        {"processing_seconds": 3},
+    ),
+    "somebody else's lock": Timeline(
+        {
+            300.999: (300.999, 409),
+            301: (301, 200),
+            411.9: (411.9, 409),
+            412: (412, 200),
+            79_999: (79_999, 409),
+            80_001: (80_001, 200),
+        },
+        {300: (0, True), 301.5: (1, False), 80_000.5: (2, False), 80_002: (3, False)},
+        {
+            1: Room.lock,
+            402: lambda room: room.lock(10),
+            500: lambda room: room.lock(math.inf),
+            80_000: Room.unlock,
+        },
+    ),
+    "somebody else's lock, later; it never interrupts": Timeline(
+        {
+            2: (22, 200),
+            30: (30, 409),
+            79.9: (79.9, 409),
+            80: (100, 200),
+            100: (100, 409),
+            104.9: (104.9, 409),
+            105: (125, 200),
+        },
+        {25: (1, False), 81: (1, True), 101: (2, True), 125: (3, False)},
+        {1: somebody_later},
+        {"processing_seconds": 20},
+    ),
+    "an upload whose lock is taken away": Timeline(
+        {0: (10, 200), 6: (16, 200)},
+        {5.5: (0, False), 7: (0, True), 16: (2, False)},
+        {5: Room.unlock},
+        {"processing_seconds": 10},
+    ),
+}
 
 
-def test_one_upload_at_a_time(run: Run) -> None:
-    """409 while a conversion runs, 200 at the very moment it ends; rooms do not disturb others."""
-    server = MeetingServer(processing_seconds=10)
+@BACKENDS
+@pytest.mark.parametrize("what", TIMELINES)
+def test_timelines(what: str, backend: str) -> None:
+    """One upload at a time and room, whatever happens to other rooms."""
+    line = TIMELINES[what]
+    server = MeetingServer(**line.settings)
     room, other = server.add_room("room01"), server.add_room("room02")
-    seen: list[tuple[float, int]] = []
+    answers: dict[float, tuple[float, int | None]] = {}
+    seen: dict[float, tuple[int, bool]] = {}
 
     async def main() -> None:
-        clock = Clock()
+        began = anyio.current_time()
 
-        async def at(moment: float) -> None:
-            await clock.until(moment)
-            status = await send(server)
-            seen.append((clock.now, status))
+        async def wait(moment: float) -> None:
+            await anyio.sleep(moment + began - anyio.current_time())
+
+        async def send(moment: float, ends: float) -> None:
+            await wait(moment)
+            status = None
+            with anyio.move_on_after(ends + began + 1e-6 - anyio.current_time()):
+                status = (await talk_in_process(server, upload())).status
+            answers[moment] = (round(anyio.current_time() - began, 3), status)
+
+        async def do(moment: float, doing: Callable[[Room], object]) -> None:
+            await wait(moment)
+            doing(room)
+
+        async def look(moment: float) -> None:
+            await wait(moment)
+            seen[moment] = (len(room.received), room.locked)
 
         async with anyio.create_task_group() as tasks:
-            for moment in (0.0, 5.0, 9.999, 10.0, 15.0):
-                tasks.start_soon(at, moment)
             tasks.start_soon(talk_in_process, server, upload(room="room02"))
+            for moment, doing in line.doings.items():
+                tasks.start_soon(do, moment, doing)
+            for moment, (ends, status) in line.uploads.items():
+                tasks.start_soon(send, moment, ends if status is None else math.inf)
+            for moment in line.room:
+                tasks.start_soon(look, moment)
 
-    run(main)
-    assert seen == [(5.0, 409), (9.999, 409), (10.0, 200), (15.0, 409), (20.0, 200)]
-    assert (len(room.received), len(other.received)) == (2, 1)
-
-
-@pytest.mark.parametrize(("processing", "status", "received"), [(300.0, 200, 1), (300.5, 500, 0)])
-def test_a_conversion_times_out_with_the_lock(
-    run: Run, processing: float, status: int, received: int
-) -> None:
-    """What takes longer than the lock's 300 s fails then, and the room is free again."""
-    server = MeetingServer()
-    room = server.add_room("room01")
-    room.processing_seconds = processing
-
-    async def main() -> None:
-        clock = Clock()
-        assert (await send(server), clock.now, room.locked) == (status, 300.0, False)
-        await anyio.sleep(1000)
-        assert (len(room.received), len(room.accepted)) == (received, 1)
-
-    run(main)
-
-
-def test_a_conversion_goes_on_after_the_client_left(run: Run) -> None:
-    """A cancelled upload whose body had arrived is converted all the same."""
-    server = MeetingServer(processing_seconds=60)
-    room = server.add_room("room01")
-
-    async def main() -> None:
-        clock = Clock()
-        with anyio.move_on_after(5) as patience:
-            await send(server)
-        assert patience.cancelled_caught
-        assert (len(room.accepted), room.received, room.locked) == (1, (), True)
-        assert server.requests[0].status is None
-        await clock.until(59.9)
-        assert (room.received, room.locked, await send(server)) == ((), True, 409)
-        await clock.until(60)
-        assert (len(room.received), room.locked) == (1, False)
-
-    run(main)
-
-
-def test_the_answer_may_come_before_the_conversion_ends(run: Run) -> None:
-    """With reply_after the answer is an early 200 while the room stays locked."""
-    server = MeetingServer(processing_seconds=10, reply_after=2)
-    room = server.add_room("room01")
-
-    async def main() -> None:
-        clock = Clock()
-        assert (await send(server), clock.now) == (200, 2.0)
-        assert (room.received, room.locked, await send(server)) == ((), True, 409)
-        await clock.until(10)
-        assert (len(room.received), room.locked) == (1, False)
-        room.fail_conversion = True
-        assert await send(server) == 200
-        await anyio.sleep(100)
-        assert len(room.received) == 1
-
-    run(main)
-
-
-def test_a_failed_conversion(run: Run) -> None:
-    """500 in the server's own record at the end of processing; the room is free."""
-    server = MeetingServer(processing_seconds=3)
-    room = server.add_room("room01")
-    room.fail_conversion = True
-
-    async def main() -> None:
-        clock = Clock()
-        answer = await talk_in_process(server, upload())
-        assert (answer.code, clock.now) == ((500, "INTERNAL_SERVER_ERROR"), 3.0)
-        assert (room.received, room.locked) == ((), False)
-        room.fail_conversion = False
-        assert await send(server) == 200
-
-    run(main)
-    assert len(room.received) == 1  # outside the loop: as of the last time the server saw
-
-
-def test_a_room_is_locked_by_somebody_else(run: Run) -> None:
-    """lock() holds for the server's window or as long as told, unlock() frees at once."""
-    server = MeetingServer()
-    room = server.add_room("room01")
-
-    async def main() -> None:
-        clock = Clock()
-        room.lock()
-        await clock.until(299.999)
-        assert await send(server) == 409
-        await clock.until(300)
-        assert await send(server) == 200
-        room.lock(10)
-        assert await send(server) == 409
-        await clock.until(310)
-        assert await send(server) == 200
-        room.lock(math.inf)
-        await anyio.sleep(80_000)
-        assert await send(server) == 409
-        room.unlock()
-        assert await send(server) == 200
-
-    run(main)
-
-
-def test_somebody_else_comes_later(run: Run) -> None:
-    """lock(after=) takes the room at its moment if it is free then, and never interrupts."""
-    server = MeetingServer(processing_seconds=20)
-    room = server.add_room("room01")
-    seen: list[tuple[float, int]] = []
-
-    async def main() -> None:
-        clock = Clock()
-        room.lock(1000, after=10)  # an upload of ours runs then: they get 409
-        room.lock(50, after=30)
-        room.lock(1000, after=79)  # the one before holds the room
-        room.lock(5, after=100)
-        for moment in (0, 30, 79.9, 80, 100, 104.9, 105):
-            await clock.until(moment)
-            status = await send(server)
-            seen.append((clock.now, status))
-
-    run(main)
-    taken = [(20, 200), (100, 200), (125, 200)]
-    refused = [(30, 409), (79.9, 409), (100, 409), (104.9, 409)]
-    assert seen == sorted(taken + refused)
-
-
-def test_an_ended_room_is_forgotten_after_some_seconds(run: Run) -> None:
-    """By calls at once, by uploads later; one that is switched off stays not active."""
-    server = MeetingServer()
-    server.add_room("room01")
-    server.add_room("room02").active = False
-
-    async def main() -> None:
-        assert (await talk_in_process(server, call("/auth/room/endRoom", ROOM))).status == 200
-        assert await by_calls("room01") == {"ROOM_NOT_FOUND"}
-        assert await by_upload("room01") == "ROOM_NOT_ACTIVE"
-        await anyio.sleep(10)
-        assert await by_calls("room01") == {await by_upload("room01")} == {"ROOM_NOT_FOUND"}
-        assert await by_calls("room02") == {await by_upload("room02")} == {"ROOM_NOT_ACTIVE"}
-
-    async def by_calls(room_id: str) -> set[str]:
-        body = {"room_id": room_id, "user_info": {"name": "Ada", "user_id": "ada"}}
-        body |= {"chat_msg": {"message": "Hello"}}
-        names = ("getActiveRoomInfo", "isRoomActive", "endRoom", "getJoinToken", "broadcastToRoom")
-        raws = [call(f"/auth/room/{name}", body) for name in names]
-        return {(await talk_in_process(server, raw)).code[1] for raw in raws}
-
-    async def by_upload(room_id: str) -> str:
-        return (await talk_in_process(server, upload(room=room_id))).code[1]
-
-    run(main)
+    run_in_virtual_time(main, backend=backend)
+    assert answers == line.uploads
+    assert seen == line.room
+    taken = [status for _, status in line.uploads.values() if status != 409]
+    assert (len(room.accepted), len(other.accepted)) == (len(taken), 1)
+    assert len(room.received) == list(line.room.values())[-1][0]  # outside the loop, too
+    assert [r.status for r in server.requests].count(None) == taken.count(None)
 
 
 ROOM = {"room_id": "room01"}
 
 
-def test_a_client_that_is_cancelled_in_its_body_leaves_nothing(run: Run) -> None:
+@BACKENDS
+def test_an_ended_room_is_forgotten_after_some_seconds(backend: str) -> None:
+    """By calls at once, by uploads later; one that is switched off stays not active."""
+    server = MeetingServer()
+    server.add_room("room01")
+    server.add_room("room02").active = False
+
+    async def code(raw: bytes) -> str:
+        return (await talk_in_process(server, raw)).code[1]
+
+    async def codes(room_id: str) -> tuple[set[str], str]:
+        body = {"room_id": room_id, "user_info": {"name": "Ada", "user_id": "ada"}}
+        body |= {"chat_msg": {"message": "Hello"}}
+        names = ("getActiveRoomInfo", "isRoomActive", "endRoom", "getJoinToken", "broadcastToRoom")
+        by_calls = {await code(call(f"/auth/room/{name}", body)) for name in names}
+        return by_calls, await code(upload(room=room_id))
+
+    async def main() -> None:
+        assert await code(call("/auth/room/endRoom", ROOM)) == "SUCCESS"
+        assert await codes("room01") == ({"ROOM_NOT_FOUND"}, "ROOM_NOT_ACTIVE")
+        await anyio.sleep(10)
+        assert await codes("room01") == ({"ROOM_NOT_FOUND"}, "ROOM_NOT_FOUND")
+        assert await codes("room02") == ({"ROOM_NOT_ACTIVE"}, "ROOM_NOT_ACTIVE")
+
+    run_in_virtual_time(main, backend=backend)
+
+
+@BACKENDS
+def test_a_client_that_is_cancelled_in_its_body_leaves_nothing(backend: str) -> None:
     """No file, no lock, and a line in the log without an answer."""
     server = MeetingServer()
     room = server.add_room("room01")
@@ -310,8 +270,11 @@ def test_a_client_that_is_cancelled_in_its_body_leaves_nothing(run: Run) -> None
         scope = {"type": "http", "method": "POST", "path": "/auth/x", "headers": []}
         with anyio.move_on_after(5):
             await server(scope, receive, receive)
+        for kind in ("lifespan", "websocket"):
+            with pytest.raises(NotImplementedError, match="HTTP only"):
+                await server({"type": kind, "path": "/"}, receive, receive)
 
-    run(main)
+    run_in_virtual_time(main, backend=backend)
     (request,) = server.requests
     assert (request.status, request.body_bytes, request.seconds) == (None, 6, 5)
     assert (room.accepted, room.locked) == ((), False)
@@ -345,19 +308,64 @@ def test_settings_and_rooms_are_checked() -> None:
         server.host_file("deck.pdf", b"")
 
 
-@pytest.mark.both_loops
-@pytest.mark.anyio
-async def test_other_protocols_are_refused() -> None:
-    """An ASGI host that offers lifespan or websockets learns that there are none."""
-    server = MeetingServer()
-    for kind in ("lifespan", "websocket"):
-        with pytest.raises(NotImplementedError, match="HTTP only"):
-            await server({"type": kind, "path": "/"}, anyio.sleep_forever, anyio.sleep)
-    assert server.requests == []
-
-
 def test_the_public_names() -> None:
     """`__all__` is sorted and complete."""
     visible = {name for name in vars(testing) if name.isidentifier() and name[0] != "_"}
     modules = {name for name in visible if isinstance(getattr(testing, name), ModuleType)}
     assert (testing.__all__, modules) == (sorted(visible), set())
+
+
+# --- rooms that are mixed up --------------------------------------------------------------------
+
+FORM, LINK = part('name="probe"', b"1") + b"--XX--\r\n", link("deck.pdf")
+MIXED_UP = {
+    "upload a b b c a": ["ab", "bc", "a"],
+    "ask a b upload a b a c": ["aac", "b", ""],
+    "upload a form b upload c": ["a", "c", ""],
+    "upload a link b upload c": ["a", "c", ""],
+    "upload a unsigned b inactive d unknown e upload b": ["ab", "", ""],
+    "ask a upload a ask b upload b restart upload a b": ["aab", "b", ""],
+}
+
+
+@pytest.mark.parametrize("steps", MIXED_UP)
+def test_rooms_that_are_mixed_up(steps: str) -> None:
+    """With ``mixes_up_rooms`` a document lands in the room of the last contact, with 200 SUCCESS.
+
+    The first contact is right, and so is a room that was asked about; a refused form is a contact
+    and no help; what is refused earlier is none. A restart forgets all of it.
+    """
+    server = MeetingServer(mixes_up_rooms=True)
+    rooms = [server.add_room(room_id) for room_id in "abc"]
+    server.add_room("d", active=False)
+    for run in steps.split(" restart "):
+        how = ""
+        with server.run() as url:
+            for word in run.split():
+                body = {"form": FORM, "link": LINK}.get(how, document(name=word))
+                if len(word) > 1:
+                    how = word
+                elif how == "ask":
+                    assert talk(url, call(INFO, {"roomId": word})).status == 200
+                else:
+                    changes = {"HASH_SIGNATURE": "no"} if how == "unsigned" else {}
+                    status = talk(url, upload(body, room=word, **changes)).status
+                    assert status == {"upload": 200, "unsigned": 401}.get(how, 400)
+    assert ["".join(file.name for file in room.received) for room in rooms] == MIXED_UP[steps]
+
+
+def test_each_mixed_up_room_keeps_its_own_lock() -> None:
+    """The room that was named is locked during the conversion, not the one that lists the file."""
+    server = MeetingServer(mixes_up_rooms=True, processing_seconds=10)
+    first, second = (server.add_room(room_id) for room_id in "ab")
+
+    async def main() -> None:
+        for room in (first, second):
+            assert (await talk_in_process(server, upload(room=room.room_id))).status == 200
+            assert not room.locked
+        first.lock(60)
+        assert (await talk_in_process(server, upload(room="b"))).status == 200
+        assert (await talk_in_process(server, upload(room="a"))).status == 409
+
+    run_in_virtual_time(main)
+    assert (len(first.received), len(second.received)) == (2, 1)

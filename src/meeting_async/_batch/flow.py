@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter, abc, deque
 from typing import Self
 from weakref import WeakSet
@@ -24,27 +25,30 @@ MAX_BYTES_AHEAD = 64 * 1024**2
 """Largest number of bytes of documents, given as ``bytes``, that are read ahead. Without a limit a
 generator that makes 10,000 documents, the default window, would have all of them in memory."""
 
-JOBS_PER_STEP = 64
-"""Jobs that are read from a list or generator before other tasks can run."""
+READING_SECONDS = 0.005
+"""Seconds for which jobs are read before other tasks can run."""
 
 
 async def read(jobs: Jobs) -> abc.AsyncGenerator[UploadJob, None]:
     """Read jobs from any kind of iterable; generators are closed at the end."""
-    if isinstance(jobs, abc.AsyncIterable):
-        found = aiter(jobs)
-        try:
-            async for job in found:
-                yield job
-        finally:
-            if isinstance(found, abc.AsyncGenerator):
-                await found.aclose()
-        return
+    found = aiter(jobs) if isinstance(jobs, abc.AsyncIterable) else _each(jobs)
+    began = time.monotonic()
+    try:
+        async for job in found:
+            yield job
+            if time.monotonic() - began >= READING_SECONDS:
+                await anyio.lowlevel.checkpoint()
+                began = time.monotonic()
+    finally:
+        if isinstance(found, abc.AsyncGenerator):
+            await found.aclose()
+
+
+async def _each(jobs: abc.Iterable[UploadJob]) -> abc.AsyncGenerator[UploadJob, None]:
     each = iter(jobs)
     try:
-        for number, job in enumerate(each, 1):
+        for job in each:
             yield job
-            if number % JOBS_PER_STEP == 0:
-                await anyio.lowlevel.checkpoint()
     finally:
         if isinstance(each, abc.Generator):
             each.close()

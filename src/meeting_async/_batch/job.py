@@ -41,6 +41,7 @@ from meeting_async._delivery.upload import UploadHooks, receipt_of, upload_docum
 from meeting_async._documents.document import Document, source_of
 from meeting_async._documents.prepared import Prepared
 from meeting_async._documents.streams import StreamSource
+from meeting_async._events import Queued
 from meeting_async._models import UploadReceipt
 from meeting_async._protocol.requests import ACTIVE_ROOM_INFO, UPLOAD_WHITEBOARD_FILE
 
@@ -178,7 +179,8 @@ class RunningJob:
                     pass  # the upload tells
         if failure is not None:
             raise failure from None
-        pause = Step(kind="pause", began=waited, ended=self.common.now())
+        now, reason = self.common.now(), "no session in the room"
+        pause = Step(kind="pause", began=waited, ended=now, reason=reason)
         self.history.add(pause, call_began=self.began)
 
     # --- how it ended ----------------------------------------------------------------------------
@@ -406,6 +408,9 @@ class BatchJob(RunningJob, UploadHooks):
             self._is_marked = False
         yield
         if not self._has_permit:
+            if reason != "inactive" and self.call is not None and self.common.scheduler.is_full:
+                self.call.phase = "waiting for a place in the batch"
+                self.call.emit(Queued, for_place=True)
             await self.common.scheduler.acquire(self.given.room_id)
             self._has_permit = True
 

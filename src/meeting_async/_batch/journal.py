@@ -199,6 +199,10 @@ HURRIED_SECONDS = 2.0
 CLOSING_SECONDS = 6.0
 """Seconds that a batch waits for its journal to be closed; a file has 5 s for that."""
 
+STEP_SECONDS = 0.25
+"""Waits are counted in steps of this length. A step that took longer counts as one: the process was
+frozen meanwhile (SIGSTOP, a paused container), and so was the thread that writes."""
+
 
 @attrs.define(eq=False)
 class BatchJournal:
@@ -207,14 +211,21 @@ class BatchJournal:
     _journal: Journal
     _patience: float = attrs.field(default=ANSWER_SECONDS, init=False)
     """Seconds that a job waits for it."""
+    _left: dict[anyio.CancelScope, float] = attrs.field(factory=dict, init=False)
+    """Seconds that each wait has left."""
 
     @asynccontextmanager
     async def opened(self, server: str) -> AsyncGenerator[None, None]:
         """Open it; to close it takes some seconds at most, also if the batch was cancelled."""
-        journal = self._journal.opened(server)
+        journal, counting = self._journal.opened(server), anyio.CancelScope(shield=True)
         await journal.__aenter__()
         try:
-            yield
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._count, counting)
+                try:
+                    yield
+                finally:
+                    counting.cancel()
         finally:
             seconds = min(CLOSING_SECONDS, self._patience)
             with anyio.move_on_after(seconds, shield=True) as scope:
@@ -222,14 +233,28 @@ class BatchJournal:
             if scope.cancelled_caught:
                 logger.warning("the journal could not be closed", extra={"action": "Journal"})
 
+    async def _count(self, counting: anyio.CancelScope) -> None:
+        """Cancel each wait that has nothing left."""
+        with counting:
+            while True:
+                await anyio.sleep(STEP_SECONDS)
+                for scope in self._left:
+                    self._left[scope] -= STEP_SECONDS
+                    if self._left[scope] <= 0:
+                        scope.cancel()
+
     def register(self, job: JournalJob) -> Awaitable[JournalEntry]:
         """Find the entry of a job, or make one; see :meth:`Journal.register`."""
         return self._journal.register(job)
 
     async def answered(self, answer: Awaitable[T], *, shield: bool = False) -> T:
         """Wait for the journal; `JournalError` when it takes too long."""
-        with anyio.move_on_after(self._patience, shield=shield):
-            return await answer
+        with anyio.CancelScope(shield=shield) as scope:
+            self._left[scope] = self._patience
+            try:
+                return await answer
+            finally:
+                del self._left[scope]
         self._patience = HURRIED_SECONDS
         name = str(getattr(self._journal, "path", type(self._journal).__name__))
         raise JournalError(name, "does not answer: is its disk there?")

@@ -55,6 +55,11 @@ class Scheduler(Generic[T]):
         self.limit = limit
         self._dispatch()
 
+    @property
+    def is_full(self) -> bool:
+        """Whether all permits are held."""
+        return self.in_use >= self.limit
+
     def add(self, room: str, job: T) -> None:
         """Append a job to the queue of its room."""
         self._queues.setdefault(room, []).append(job)

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequ
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple, Self
 
 import attrs
@@ -244,7 +245,7 @@ def _explained(path: str) -> Generator[None, None, None]:
 
 
 def _check_kind(full: Path, path: str) -> None:
-    """Check that the file is new or a journal, without changing another kind of file.
+    """Check that there is no file yet or a journal, without changing another kind of file.
 
     Opening a database normally changes the WAL file that a crashed process has left. Reading the
     file without SQLite would release the locks that this process has on it (fcntl).
@@ -257,8 +258,9 @@ def _check_kind(full: Path, path: str) -> None:
         raise JournalError(path, "is not a file: name one; it is made if it does not exist")
     if not os.access(full, os.R_OK | os.W_OK):
         raise JournalError(path, "may not be read and written by this process")
-    if status.st_size == 0 or _is_unfinished(full):
-        return
+    if status.st_size == 0:  # no crash leaves that: see `_make`
+        fix = "if not, delete it; then all documents count as new"
+        raise JournalError(path, f"is empty: was it cut? {fix}")
     with closing(sqlite3.connect(f"{full.as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
         # Amid a checkpoint the header counts pages that only the WAL has. Without this, SQLite
         # refuses such a file; with it, it reads the header alone.
@@ -272,37 +274,34 @@ def _check_kind(full: Path, path: str) -> None:
         raise JournalError(path, f"has format {version} instead of {VERSION}: {fix}")
 
 
-def _is_unfinished(full: Path) -> bool:
-    """Return whether a process ended while it made the file: opening it makes it empty again.
-
-    Then SQLite's rollback journal says that the file had no page before (SQLite's file format,
-    section 3).
-    """
-    try:
-        with Path(f"{full}-journal").open("rb") as file:
-            head = file.read(20)
-    except OSError:
-        return False
-    return head[:8] == b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7" and head[16:20] == bytes(4)
+def _make(full: Path) -> None:
+    """Make a journal beside its place, then put it there whole, unless there is one by now."""
+    with TemporaryDirectory(prefix=".journal-", dir=full.parent) as folder:
+        new = Path(folder, "new")
+        # SQLite gives its other files the mode of this one, which holds room ids and names.
+        os.close(os.open(new, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        with closing(sqlite3.connect(new, isolation_level=None)) as connection:
+            for statement in _NEW:
+                connection.execute(statement)
+        try:
+            os.link(new, full)
+        except FileExistsError:
+            pass
+        except OSError:  # a file system without links
+            new.rename(full)
 
 
 def _taken(full: Path) -> sqlite3.Connection:
-    # SQLite gives its other files the mode of this one, which holds room ids and names.
-    with suppress(FileExistsError):
-        os.close(os.open(full, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    if not full.exists():
+        _make(full)
     # In exclusive mode a second connection is refused at once, wherever it is.
-    connection = sqlite3.connect(full, timeout=0, isolation_level=None)
+    name = f"{full.as_uri()}?mode=rw"
+    connection = sqlite3.connect(name, uri=True, timeout=0, isolation_level=None)
     try:
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         connection.execute("PRAGMA synchronous = FULL")  # durable, also when the power fails
         connection.execute("PRAGMA fullfsync = ON")  # what FULL takes on macOS
         connection.execute("BEGIN EXCLUSIVE")
-        if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-            # Before WAL mode, so that all of it is in the file itself: see `_check_kind`.
-            for table in _TABLES:
-                connection.execute(table)
-            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            connection.execute(f"PRAGMA user_version = {VERSION}")
         connection.execute("COMMIT")
         connection.execute("PRAGMA journal_mode = WAL")
     except BaseException:
@@ -313,7 +312,8 @@ def _taken(full: Path) -> sqlite3.Connection:
 
 # --- statements ----------------------------------------------------------------------------------
 
-_TABLES = (
+_NEW = (
+    "BEGIN",
     "CREATE TABLE servers (base TEXT NOT NULL)",
     """CREATE TABLE jobs (
         id INTEGER PRIMARY KEY,
@@ -330,6 +330,9 @@ _TABLES = (
         changed_at REAL NOT NULL,
         UNIQUE (identity, ordinal)
     )""",
+    f"PRAGMA application_id = {APPLICATION_ID}",
+    f"PRAGMA user_version = {VERSION}",
+    "COMMIT",
 )
 
 _ORDINALS = """

@@ -326,9 +326,10 @@ class _Decision:
 
     def _wait_for_room(self, last: Step) -> Stop | Wait:
         seconds = self.room.next_wait(last.hint, self.now, self.random)
-        if seconds is None or self.now + seconds >= self.policies.ends_at:
-            return Stop(self.error())
-        return Wait(seconds, "room")
+        if seconds is not None and self.now + seconds < self.policies.ends_at:
+            return Wait(seconds, "room")
+        limit = "max_wait" if seconds is None else "timeout"
+        return Stop(self.room.busy_error(last.answer, self.now, limit))
 
     # --- errors ----------------------------------------------------------------------------------
 

@@ -77,7 +77,7 @@ async def wait_until_active(
     call: Call,
     room_id: str,
     *,
-    timeout: float,
+    timeout: float | None,
     absent: RoomNotFound | RoomNotActive | None = None,
 ) -> ActiveRoom:
     """Check a room until it is active, at most ``timeout`` seconds.
@@ -86,6 +86,9 @@ async def wait_until_active(
     counts from the beginning of the call.
     """
     async with running(call, timeout):
+        if timeout is None:
+            fix = "give seconds, here or to the client"
+            raise InvalidInput("timeout", "None", "is needed", fix)
         while True:
             if absent is not None:
                 await _pause(call, timeout, absent)

@@ -1,4 +1,8 @@
-"""``check_link=True``: check a link with HEAD, as the server does, before the upload."""
+"""``check_link=True``: check a link with HEAD, as the server does, before the upload.
+
+Its host gets no header but those of HEAD, and no certificate: the transport is the library's own,
+with the usual authorities and the proxy of the environment, whatever reaches the meeting server.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +15,26 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import anyio
+import attrs
 
 from meeting_async._delivery.session import Options, Session
+from meeting_async._http.failures import certificate_problem
 from meeting_async._models import Request
-from meeting_async._protocol.replies import ParsedReply
+from meeting_async._protocol.replies import ParsedReply, parse_reply
 from meeting_async._protocol.requests import is_loopback
 from meeting_async._text import link_label
 from meeting_async._threads import in_thread
-from meeting_async.errors import DocumentTooLarge, LinkRefused, TransportError
+from meeting_async.errors import ConfigurationError, DocumentTooLarge, LinkRefused, TransportError
 
 HEAD_SECONDS = 5.0
 """plugNmeet-server waits this long for its own HEAD."""
 
 _MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+", re.ASCII)
+
+_PRESIGNED = (
+    "; if it is presigned, for GET only, upload the object as a stream instead: the meeting server "
+    "may first send HEAD, too"
+)
 
 _NO_DOCUMENT = re.compile(r"text/html|video/|audio/", re.IGNORECASE)
 
@@ -38,22 +49,34 @@ async def check_target(session: Session, link: str, options: Options) -> None:
     Raises:
         LinkRefused: A server could not download a document from it.
         DocumentTooLarge: Its Content-Length is above ``max_size_whiteboard_file``.
+        ConfigurationError: The environment names authorities or a proxy that cannot be used.
 
     """
     await _check_public(session, link)
     request = Request(
         method="HEAD",
         url=link,
-        headers=((b"Accept", b"*/*"), (b"Content-Length", b"0")),
+        headers=((b"Accept", b"*/*"),),
         body=b"",
         connect_timeout=HEAD_SECONDS,
         reply_timeout=HEAD_SECONDS,
     )
     try:
-        answer = await session.send(request)
+        answer = parse_reply(await session.links.send(request))
     except TransportError as error:
-        raise LinkRefused(link_label(link), f"it does not answer HEAD: {error}") from error
+        raise LinkRefused(link_label(link), _reason(error)) from error
+    except ConfigurationError as error:
+        fix = "fix it, or do without check_link=True, which needs it whatever your transport is"
+        raise attrs.evolve(error, fix=fix) from error
     _check(answer, link_label(link), options)
+
+
+def _reason(error: TransportError) -> str:
+    """Return why there is no answer; settings of the meeting server would not help."""
+    certificate = certificate_problem(error.__cause__) if error.__cause__ else None
+    if certificate:
+        return certificate[0]
+    return f"it does not answer HEAD: {error}".replace("the base URL", "the link")
 
 
 async def _check_public(session: Session, link: str) -> None:
@@ -91,7 +114,8 @@ def _check(answer: ParsedReply, label: str, options: Options) -> None:
     if 300 <= answer.status < 400:
         raise LinkRefused(label, "it redirects; give the link that it redirects to")
     if answer.status != 200:
-        raise LinkRefused(label, f"it answers HEAD with HTTP {answer.status}; is it public?")
+        why = _PRESIGNED if answer.status == 403 else "; is it public?"
+        raise LinkRefused(label, f"it answers HEAD with HTTP {answer.status}{why}")
     found = _MEDIA_TYPE.match(kind)
     kind = found[0] if found else ""  # without parameters, which may repeat the link
     is_image = kind.lower().startswith("image/") and not options.allow_images

@@ -27,7 +27,7 @@ OBSERVER_SHARE = 0.1
 _CALL = "call %(call)d, %(operation)s on %(host)s%(target)s: "
 
 _MESSAGES: dict[type[Event], tuple[int, str]] = {
-    _events.Queued: (logging.INFO, _CALL + "waits behind another upload of this application"),
+    _events.Queued: (logging.INFO, _CALL + "waits behind other uploads of this application"),
     _events.AttemptStarted: (logging.DEBUG, _CALL + "attempt %(attempt)d"),
     _events.WaitingForRoom: (
         logging.INFO,

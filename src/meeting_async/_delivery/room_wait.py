@@ -156,10 +156,16 @@ class RoomWait:
             seconds = max(seconds, min(hint, MAX_ROOM_HINT) * (1 + JITTER * random))
         return seconds if MIN_WAIT <= seconds <= left else None
 
-    def busy_error(self, answer: ParsedReply | None, now: float) -> RoomBusy:
-        """Return the error for a room that is locked for too long."""
+    def busy_error(self, answer: ParsedReply | None, now: float, limit: str = "") -> RoomBusy:
+        """Return the error for a room that is locked for too long; ``limit`` says for which."""
         free_in = max(0.0, self.policy.window - self._lock_age(now))
-        return RoomBusy(self.waited(now), "another client", free_in, answer.msg if answer else "")
+        reason = answer.msg if answer else ""
+        pauses = [
+            step.seconds
+            for step in self._waiting_steps
+            if step.kind == "pause" and not step.reason  # else it was for a session
+        ]
+        return RoomBusy(self.waited(now), "another client", free_in, reason, limit, sum(pauses))
 
     def _lock_age(self, now: float) -> float:
         """Seconds since the first 409 after an upload got in, without waits for a place."""

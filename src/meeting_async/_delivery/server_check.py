@@ -31,7 +31,7 @@ from meeting_async._models import Request, SignedHeaders, Verdict
 from meeting_async._policies import Timeouts
 from meeting_async._protocol import requests
 from meeting_async._protocol.multipart import empty_form
-from meeting_async._protocol.replies import ParsedReply
+from meeting_async._protocol.replies import ParsedReply, hint_of
 from meeting_async._protocol.verdicts import Sent, denies_room, overrules_denial, read
 from meeting_async._text import one_line
 from meeting_async.errors import ConfigurationError, TransportError
@@ -251,7 +251,8 @@ class _Steps:
             fix = "the server behind this address is away or has failed: look at its log"
             raise self.fail("server", _shown(answer), fix)
         if said is Verdict.REFUSED and not (answer.is_record or denies_room(answer)):
-            raise self.fail("server", f"{_shown(answer)}, not a meeting server's", _FIX_SERVER)
+            fix = " ".join(filter(None, [_FIX_SERVER, hint_of(answer)]))
+            raise self.fail("server", f"{_shown(answer)}, not a meeting server's", fix)
         self.ok("server", self.session.base)
 
     def _judge_clock(self, answer: ParsedReply) -> None:
@@ -273,12 +274,13 @@ class _Steps:
     def _judge_credentials(self, answer: ParsedReply) -> None:
         if answer.status_code == "INVALID_TOKEN_OR_SIGNATURE":
             self.ok("key", "known to the server")
-            fix = "give the secret that belongs to this key; or does a proxy change requests?"
-            raise self.fail("secret", _shown(answer), fix)
+            fix = "give the secret that belongs to this key, without quotes or blanks around it"
+            raise self.fail("secret", _shown(answer), f"{fix}; or does a proxy change requests?")
         is_refusal = read(answer, Sent.ALL, "check") is Verdict.REFUSED
         if (is_refusal and not denies_room(answer)) or answer.status == 403:
             is_key = answer.status_code == "INVALID_API_KEY"
-            fix = "give a key of this server" if is_key else "does a proxy remove headers?"
+            fix = "give a key of this server, without quotes around it"
+            fix = fix if is_key else "does a proxy remove headers?"
             raise self.fail("key", _shown(answer), fix)
         self.ok("key", "known to the server")
         self.ok("secret", "the signature is accepted")
@@ -296,6 +298,8 @@ class _Steps:
         said = read(probe, Sent.ALL, "probe")
         if said in {Verdict.THROTTLED, Verdict.NEVER_SENT}:
             raise self.fail("room_free", _shown(probe), "try again later")
+        if probe.status_code == "USER_NOT_ACTIVE":
+            raise self.fail("room_active", _shown(probe), "let a presenter join this room")
         if said is Verdict.REFUSED or (self.is_denied and not overrules_denial(probe)):
             is_absent = probe.status != 401
             fix = "open a session in this room" if is_absent else "does a proxy remove Room-Id?"

@@ -20,7 +20,7 @@ from meeting_async._delivery.decide import Server
 from meeting_async._delivery.observer import check_callback
 from meeting_async._delivery.room_locks import LocalRoomLocks, Place, RoomLocks, local_room_locks
 from meeting_async._events import OnEvent
-from meeting_async._http.transport import Transport
+from meeting_async._http.transport import HttpTransport, Transport
 from meeting_async._models import HeaderPairs, Reply, Request, SignedHeaders
 from meeting_async._policies import (
     Delivery,
@@ -29,6 +29,7 @@ from meeting_async._policies import (
     Timeouts,
     delivery_mode,
     instance,
+    number,
     parse_size,
 )
 from meeting_async._protocol.replies import ParsedReply, parse_reply
@@ -63,6 +64,9 @@ class Options:
     check_link: bool = attrs.field(default=False, validator=instance(bool))
     preflight: bool = attrs.field(default=True, validator=instance(bool))
     delivery: Delivery = attrs.field(default="at_most_once", validator=delivery_mode)
+    timeout: float | None = attrs.field(
+        default=None, validator=optional(number(float, 0, above=True))
+    )
     lock: LockPolicy = attrs.field(default=None, converter=_lock, validator=instance(LockPolicy))
     retry: RetryPolicy = attrs.field(
         default=None, converter=_retry, validator=instance(RetryPolicy)
@@ -96,6 +100,8 @@ class Session:
     locks: RoomLocks | None = None
     """``None``: the locks of the running event loop."""
     default_headers: HeaderPairs = ()
+    links: Transport = attrs.field(factory=HttpTransport, init=False)
+    """For the hosts of links: nothing of ``transport`` and its settings reaches them."""
     observers: list[OnEvent] = attrs.field(factory=list, init=False)
     """Called with every event except BytesSent, whatever ``on_event`` a call has."""
     host: str = attrs.field(init=False)
@@ -156,9 +162,10 @@ class Session:
             raise RuntimeError("this MeetingClient is closed; make a new one")
 
     async def aclose(self) -> None:
-        """Close the transport, once."""
+        """Close the transports, once."""
         if not self.closed:
             self.closed = True
+            await self.links.aclose()
             await self.transport.aclose()
 
     def __del__(self) -> None:
@@ -190,7 +197,7 @@ class Session:
             # What has worked may be restarting: then names and certificates are wrong, too.
             error.permanent = error.permanent and not server.was_reached
             raise
-        server.was_reached = server.was_reached or request.url.startswith(self.base)
+        server.was_reached = True
         if request.cut_reply and len(reply.content) > most:  # by a transport of the caller's
             reply = attrs.evolve(reply, content=reply.content[:most], is_cut=True)
         return parse_reply(reply, request.headers, now=time.time())

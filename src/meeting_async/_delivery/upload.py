@@ -184,6 +184,7 @@ class _Upload:
         name, locks = session.lock_name(self.call.room_id), session.callers_locks
         if locks is None:
             return None
+        self.call.phase = "waiting for the room's lock elsewhere"
         async with AsyncExitStack() as held:
             try:
                 await held.enter_async_context(locks.acquire(name, timeout=0))
@@ -212,7 +213,7 @@ class _Upload:
     def _taken(self, since: float) -> MeetingError:
         """Return the error for a room that is taken: what the other upload waits for, if known."""
         waited = self.call.now() - since
-        busy = RoomBusy(waited, "another upload of this application", None)
+        busy = RoomBusy(waited, "another upload of this application", None, limit="max_wait")
         return self.call.session.server.error_for_another() or busy
 
     async def _sleep(self, seconds: float) -> None:

@@ -206,8 +206,9 @@ class TemporaryFile:
         os.close(descriptor)
 
     def append(self, data: bytearray) -> None:
-        """Write bytes at its end."""
-        with open(self.path, "ab", buffering=0) as file:
+        """Write bytes at its end; a file that was deleted meanwhile is not made again."""
+        with open(self.path, "r+b", buffering=0) as file:
+            file.seek(0, os.SEEK_END)
             view = memoryview(data)
             while view:
                 view = view[file.write(view) :]

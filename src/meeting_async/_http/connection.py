@@ -285,17 +285,20 @@ class _Exchange:
         for _ in range(EVENTS):
             if self._is_complete:
                 return True
-            event = self._http.next_event()
-            if event is h11.NEED_DATA:
+            if not self._take_event():
                 if self._response is None and self._arrived > MAX_HEAD_BYTES:
                     raise ConnectionLost(LONG_HEAD)
                 return False
-            self._handle(event)
+            if self._interim > MAX_INTERIM_REPLIES:
+                raise ConnectionLost(f"more than {MAX_INTERIM_REPLIES} interim replies")
         self._has_events = True
         return False
 
-    def _handle(self, event: object) -> None:
-        match event:
+    def _take_event(self) -> bool:
+        """Take an event of h11, if there is one. No frame keeps it: it may repeat the request."""
+        match event := self._http.next_event():
+            case h11.NEED_DATA:
+                return False
             case h11.Data(data=data):
                 self._content += data
             case h11.Response():
@@ -305,10 +308,9 @@ class _Exchange:
             case h11.InformationalResponse():
                 self._is_early = False  # what came early was the beginning of this
                 self._interim += 1
-                if self._interim > MAX_INTERIM_REPLIES:
-                    raise ConnectionLost(f"more than {MAX_INTERIM_REPLIES} interim replies")
             case _:
                 raise ConnectionLost("the peer does not go on with the exchange")
+        return True
 
 
 def _no_http(start: bytes) -> ConnectionLost:

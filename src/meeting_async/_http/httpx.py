@@ -14,6 +14,7 @@ from meeting_async import errors
 from meeting_async._http.failures import translated
 from meeting_async._log import logger
 from meeting_async._models import Body, Reply, Request
+from meeting_async._protocol.replies import without_secrets
 from meeting_async._protocol.requests import host_and_port
 from meeting_async.errors import ConfigurationError
 
@@ -47,6 +48,7 @@ class HttpxTransport:
 
     An answer that arrives while the body is still being sent may be lost with it: then the outcome
     of an upload is unknown. The client's event hooks and debug logs get the signed headers.
+    What it adds by ``auth``, ``headers`` and ``cookies`` is replaced in replies that repeat it.
 
     Args:
         client: Your ``httpx.AsyncClient``, or that of its fork httpx2. It is used unchanged and
@@ -80,6 +82,8 @@ class HttpxTransport:
         except Exception as error:  # noqa: BLE001 - what is not in the table is raised as it is
             connecting = False if exchange.body.begun else None
             failure = translated(error, _host(request.url), connecting=connecting)
+            if failure is not error:
+                _drop_frames(error)
         raise failure  # outside, as some errors quote headers and must not be its context
 
     async def aclose(self) -> None:
@@ -113,13 +117,15 @@ class _Exchange:
         if not self._is_complete and not self._is_cut:
             raise self._limit_error()
         response: Any = self._response
-        return Reply(
+        reply = Reply(
             response.status_code,
             tuple(response.headers.raw),
             bytes(self._content[: self._request.max_reply_bytes]),
             early=self._is_early,
             is_cut=self._is_cut,
         )
+        # It may repeat what the client has added: its auth=, headers= and cookies=.
+        return without_secrets(reply, response.request.headers.raw)
 
     @property
     def _is_too_long(self) -> bool:
@@ -189,6 +195,13 @@ async def _close(response: Any, *, is_read: bool) -> None:
             raise
         task.uncancel()
         task.cancel()  # again, at the next await, when the reply has been taken
+
+
+def _drop_frames(error: BaseException | None) -> None:
+    """Forget the frames of the libraries below, whose locals show headers."""
+    while error is not None and error.__traceback__ is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
 
 
 def _host(url: str) -> str:

@@ -11,6 +11,7 @@ import itertools
 import os
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -173,29 +174,42 @@ async def _connect_proxy(proxy: Proxy) -> socket.socket:
 
 
 async def _open_tunnel(sock: socket.socket, origin: Origin, proxy: Proxy) -> None:
-    """Ask a proxy for a connection to the server (RFC 9110 section 9.3.6)."""
+    """Ask a proxy for a connection to the server (RFC 9110 section 9.3.6).
+
+    What the proxy says may repeat its password, so no frame that an error goes through has it.
+    """
     http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_TUNNEL_REPLY_BYTES)
     sock.send(http.send(_tunnel_request(origin)))  # fits into an empty buffer
-    event, received = http.next_event(), 0
-    while not isinstance(event, h11.Response):
-        if event is h11.NEED_DATA:
-            await anyio.wait_readable(sock)
-            data = sock.recv(4096)
-            if not received and not b"HTTP/".startswith(data[:5]):
-                raise _failed(proxy, "did not answer in HTTP")
-            http.receive_data(data)
-            received += len(data)
-        try:
-            event = http.next_event()
-        except h11.RemoteProtocolError:
-            permanent = received > 0  # else it has just closed the connection
-            raise _failed(proxy, "did not answer in HTTP", permanent=permanent) from None
+    received, status = 0, None
+    while status is None:
+        await anyio.wait_readable(sock)
+        count, status = _take_in(http, sock.recv(4096), is_first=not received)
+        received += count
         if received > MAX_TUNNEL_REPLY_BYTES:
             raise _failed(proxy, "answered at great length")
-    if not 200 <= event.status_code < 300:
-        raise _proxy_refused(origin, proxy, event.status_code)
+    if status == _NO_HTTP:
+        permanent = received > 0  # else it has just closed the connection
+        raise _failed(proxy, "did not answer in HTTP", permanent=permanent)
+    if not 200 <= status < 300:
+        raise _proxy_refused(origin, proxy, status)
     if http.trailing_data[0]:  # must not be taken for what the server says
         raise _failed(proxy, "spoke before the handshake")
+
+
+_NO_HTTP = 0
+
+
+def _take_in(http: h11.Connection, data: bytes, *, is_first: bool) -> tuple[int, int | None]:
+    """Return how much came, and the status of a reply once its head is complete."""
+    if is_first and not b"HTTP/".startswith(data[:5]):
+        return len(data), _NO_HTTP
+    http.receive_data(data)
+    with suppress(h11.RemoteProtocolError):
+        while (event := http.next_event()) is not h11.NEED_DATA:
+            if isinstance(event, h11.Response):
+                return len(data), event.status_code
+        return len(data), None
+    return len(data), _NO_HTTP
 
 
 def _failed(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC
 from functools import partial
 from typing import Any
 
 import attrs
 
-from meeting_async._models import HeaderPairs, Reply, Secret, Verdict
+from meeting_async._models import HeaderPairs, Reply, Verdict
 from meeting_async._text import link_label, one_line
 from meeting_async.errors import (
     AuthenticationFailed,
@@ -112,11 +112,7 @@ def parse_reply(reply: Reply, sent: HeaderPairs = (), *, now: float = 0.0) -> Pa
     Every text of the server becomes one printable line here. ``now`` is the Unix time for a date in
     Retry-After.
     """
-    payload = None if reply.is_cut else json_object(reply.content)
-    hide = _hiding(reply, payload, sent)
-    if hide is not None:
-        reply = _without_secrets(reply, hide)
-        payload = _hidden_in(payload, hide)
+    reply = without_secrets(reply, sent)
     headers = tuple(
         (one_line(name.decode("latin-1")).lower(), one_line(value.decode("latin-1")))
         for name, value in reply.headers
@@ -124,7 +120,7 @@ def parse_reply(reply: Reply, sent: HeaderPairs = (), *, now: float = 0.0) -> Pa
     hint = dict(reversed(headers)).get("retry-after")
     return ParsedReply(
         status=reply.status,
-        payload=payload,
+        payload=None if reply.is_cut else json_object(reply.content),
         retry_after=retry_after(hint, now=now),
         size=len(reply.content),
         headers=headers,
@@ -167,7 +163,9 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_consta
 HIDDEN = b"(hidden)"
 
 _CREDENTIAL = re.compile(
-    rb"api-key|hash-signature|.*(authorization|cookie|token|secret|password).*", re.IGNORECASE
+    rb".*(auth|cookie|credential|(?<!idempotency-)key|passphrase|passwd|password|secret|session"
+    rb"|signature|token).*",
+    re.IGNORECASE,
 )
 """Names of headers whose values must not be repeated; a request id, for example, may be."""
 
@@ -175,52 +173,97 @@ LONG_SECRET = 12
 """A shorter secret may be a word: it is replaced where it stands alone, and not in names of fields.
 In a success of the server a short key is no secret, but a word of its data."""
 
-_NEEDS_ESCAPES = re.compile(rb"[^ !#-\[\]-~]")
-"""Bytes that JSON writes as an escape."""
+_NEEDS_ESCAPES = re.compile(rb'["\\]')
+"""What JSON must escape of a header's value."""
+
+_MAY_BE_ESCAPED = re.compile(rb"\\(u00[2-7][0-9a-f]|/)", re.IGNORECASE)
+"""What JSON may escape of it."""
+
+_IN_JSON = re.compile(rb'("[^"\\]*(?:\\.[^"\\]*)*")(\s*:)?|-?[0-9][0-9.eE+-]*')
+"""A string, perhaps the name of a field, or a number. Only JSON is searched in linear time."""
 
 _Hide = Callable[[bytes], bytes]
 
 
-def _hiding(reply: Reply, payload: dict[str, Any] | None, sent: HeaderPairs) -> _Hide | None:
-    """Return what replaces the credentials of the request; ``None`` if the reply has none."""
-    text = b"\n".join([reply.content, *(part for pair in reply.headers for part in pair)])
-    has_escapes = b"\\" in reply.content  # they may write a secret in another way
-    if has_escapes and payload is not None:
-        text += json.dumps(payload, ensure_ascii=False).encode("utf-8", "surrogatepass")
-    text = text.lower()
-    is_success = payload is not None and payload.get("status") is True
-    words = []
-    for name, value in sent:
-        if not isinstance(value, Secret) or not _CREDENTIAL.fullmatch(name):
-            continue
-        if value.lower() not in text and not (has_escapes and _NEEDS_ESCAPES.search(value)):
-            continue
-        is_long = len(value) >= LONG_SECRET
-        if is_long or not is_success:
-            word = re.escape(bytes(value))
-            words.append(word if is_long else rb"(?<!\w)%b(?!\w)" % word)
+def without_secrets(reply: Reply, sent: Iterable[tuple[bytes, bytes]]) -> Reply:
+    """Return a reply in which the credentials among the headers of its request are replaced.
+
+    A JSON object keeps its structure; no escape hides a credential.
+    """
+    words = _repeated(reply, sent)
     if not words:
-        return None
-    return partial(re.compile(b"|".join(words), re.IGNORECASE).sub, HIDDEN)
-
-
-def _without_secrets(reply: Reply, hide: _Hide) -> Reply:
+        return reply
+    payload = json_object(reply.content)
+    if payload is not None and payload.get("status") is True:
+        words = {word for word in words if len(word) >= LONG_SECRET}
+    hide = _hiding(words)
+    if payload is None:
+        content = hide(_unescaped(reply.content))
+    else:
+        content = _IN_JSON.sub(partial(_replaced, hide), reply.content)
     headers = tuple((hide(name), hide(value)) for name, value in reply.headers)
-    return attrs.evolve(reply, headers=headers, content=hide(reply.content))
+    return attrs.evolve(reply, headers=headers, content=content)
 
 
-def _hidden_in(value: Any, hide: _Hide) -> Any:
-    """Replace secrets in all texts of a JSON value, however they were escaped."""
-    if isinstance(value, str):
-        return hide(value.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
-    if isinstance(value, list):
-        return [_hidden_in(item, hide) for item in value]
-    if isinstance(value, dict):
-        return {
-            _hidden_in(name, hide) if len(name) >= LONG_SECRET else name: _hidden_in(item, hide)
-            for name, item in value.items()
-        }
-    return value
+def _repeated(reply: Reply, sent: Iterable[tuple[bytes, bytes]]) -> set[bytes]:
+    """Return the credentials, and long parts of them, that a reply has in it."""
+    text = b"\n".join([reply.content, *(part for pair in reply.headers for part in pair)])
+    has_escapes = b"\\" in text
+    if has_escapes:
+        text += _unescaped(text)
+    text = text.lower()
+    return {
+        word
+        for name, value in sent
+        if _CREDENTIAL.fullmatch(name)
+        for word in _words(bytes(value))
+        if word.lower() in text or (has_escapes and _NEEDS_ESCAPES.search(word))
+    }
+
+
+def _unescaped(text: bytes) -> bytes:
+    for escaped in set(_MAY_BE_ESCAPED.findall(text)):
+        letter = escaped if escaped == b"/" else bytes.fromhex(escaped[3:].decode())
+        text = text.replace(b"\\" + escaped, letter)
+    return text
+
+
+def _hiding(words: set[bytes]) -> _Hide:
+    longest_first = sorted(words, key=len, reverse=True)
+    pattern = b"|".join(map(_pattern, longest_first)) or rb"(?!)"
+    return partial(re.compile(pattern, re.IGNORECASE).sub, HIDDEN)
+
+
+def _words(value: bytes) -> Iterator[bytes]:
+    """Yield a credential, and its long parts: a token without its scheme, a cookie's value."""
+    yield value
+    for part in re.split(rb"[\s,;]+", value):
+        for word in (part, part.partition(b"=")[2]):
+            if len(word) >= LONG_SECRET:
+                yield word
+
+
+def _pattern(word: bytes) -> bytes:
+    escaped = re.escape(word)
+    return escaped if len(word) >= LONG_SECRET else rb"(?<!\w)%b(?!\w)" % escaped
+
+
+def _replaced(hide: _Hide, found: re.Match[bytes]) -> bytes:
+    """Return a string or a number of JSON without secrets, however it was escaped."""
+    literal, is_name = found[1], found[2] is not None
+    if literal is None:
+        return b'"%b"' % HIDDEN if hide(found[0]) != found[0] else found[0]
+    if is_name and len(literal) < LONG_SECRET + 2:
+        return found[0]
+    try:
+        text = json.loads(literal).encode("utf-8", "surrogatepass")
+    except ValueError:
+        return found[0]
+    if (clean := hide(text)) == text:
+        return found[0]
+    if is_name:
+        clean += b" %d" % found.start()  # an object has each name once
+    return json.dumps(clean.decode("utf-8", "surrogatepass")).encode() + (found[2] or b"")
 
 
 # --- hints ---------------------------------------------------------------------------------------
@@ -265,10 +308,17 @@ _WANTS_TLS = re.compile(
 
 _NO_REDIRECTS = "Redirects are never followed: they would replay the signature. Fix the base URL"
 
+_TOO_LARGE = "The limit is max_size_whiteboard_file of the server."
+_TOO_LARGE_FOR_PROXY = (
+    "The limit is that of a proxy (client_max_body_size of nginx, for example), or the server's "
+    "for a whole request."
+)
+
 _HINTS = {
-    "INVALID_API_KEY": "Give an API key of this server.",
-    "INVALID_TOKEN_OR_SIGNATURE": "The API secret differs from the server's, "
-    "or a proxy changed the request.",
+    "INVALID_API_KEY": "Give an API key of this server, without quotes around it.",
+    "INVALID_TOKEN_OR_SIGNATURE": "The API secret differs from the server's (are there quotes or "
+    "blanks around it?), or a proxy changed the request.",
+    "USER_NOT_ACTIVE": "For an upload a user with the presenter role must be in the room.",
     "MISSING_REQUIRED_PARAMETER": "A header or field did not arrive; does a proxy strip it?",
 }
 
@@ -281,7 +331,7 @@ def reply_error(verdict: Verdict, answer: ParsedReply, *, upload: bool) -> Reply
         "msg": answer.msg,
         "headers": answer.headers,
         "body": answer.body,
-        "hint": _hint(answer),
+        "hint": hint_of(answer),
     }
     if verdict is Verdict.THROTTLED:
         return Throttled(**facts, retry_after=answer.retry_after)
@@ -307,7 +357,8 @@ def _refusal(answer: ParsedReply, *, upload: bool) -> type[RequestRefused]:
     return _BY_CODE.get(answer.status_code or "", RequestRefused)
 
 
-def _hint(answer: ParsedReply) -> str | None:
+def hint_of(answer: ParsedReply) -> str | None:
+    """Return how to fix what an answer refuses, if that is known."""
     if 300 <= answer.status < 400:
         target = dict(reversed(answer.headers)).get("location")
         where = f" (this one leads to {link_label(target)[:MAX_CODE_CHARACTERS]})" if target else ""
@@ -316,6 +367,8 @@ def _hint(answer: ParsedReply) -> str | None:
         return "A proxy wants a user and a password: give them in the URL of the proxy."
     if answer.status == 400 and _WANTS_TLS.search(answer.body):
         return "The port speaks TLS: use https:// in the base URL."
+    if answer.status == 413:
+        return _TOO_LARGE if answer.is_record else _TOO_LARGE_FOR_PROXY
     if answer.status in {404, 405} and _is_foreign(answer):
         return "Is the path in the base URL right, or that given to call()?"
     return _HINTS.get(answer.status_code or "")

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import difflib
 import re
+import signal
 import traceback
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from itertools import takewhile
 
 from cyclopts import App, CycloptsError, Parameter
@@ -28,8 +30,8 @@ Put documents into live meeting rooms.
 
 Server and credentials come from the environment: MEETING_BASE_URL,
 MEETING_API_KEY and MEETING_API_SECRET (or MEETING_API_SECRET_FILE). Optional:
-MEETING_MAX_SIZE_WHITEBOARD_FILE, such as 30MiB, MEETING_ALLOW_PLAINTEXT=1,
-MEETING_CA_FILE and MEETING_PROXY.
+MEETING_MAX_SIZE_WHITEBOARD_FILE, such as 30MiB, MEETING_TIMEOUT in seconds,
+MEETING_ALLOW_PLAINTEXT=1, MEETING_CA_FILE and MEETING_PROXY.
 
 Do address, key and secret work? {PROGRAM} check
 Without a server, try: {PROGRAM} demo
@@ -70,6 +72,8 @@ app.command(upload, usage=f"Usage: {PROGRAM} upload [OPTIONS] ROOM_ID FILE...")
 def run(argv: Sequence[str]) -> int:
     """Run a command line and return the exit code."""
     debug, server = "--debug" in argv, ""
+    if list(argv[:2]) != ["queue", "worker"]:  # it has handlers of its own
+        _catch_signals()
     output = Output(as_json="--json" in argv)
     with prepared_streams(output, debug=debug):
         try:
@@ -88,6 +92,15 @@ def run(argv: Sequence[str]) -> int:
                 traceback.print_exc()
             return _ended_by(error, argv, output, server)
     return code if isinstance(code, int) else output.code()
+
+
+def _catch_signals() -> None:
+    """Let SIGTERM and SIGHUP do what Ctrl-C does, unless the parent process ignores them."""
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        with suppress(ValueError):  # not in the main thread
+            if number and signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, signal.default_int_handler)
 
 
 _ELSEWHERE = {

@@ -27,7 +27,7 @@ def check(room_id: str | None = None, /, *, common: Checking = _DEFAULTS, output
     import anyio
     import attrs
 
-    found = anyio.run(_check, common.client(), room_id, common.timeout)
+    found = anyio.run(_check, common.client(), room_id)
     if output.as_json:
         findings = {name: attrs.asdict(finding) for name, finding in found.findings.items()}
         output.say_object("server_check", {"ok": found.ok, "findings": findings})
@@ -38,9 +38,9 @@ def check(room_id: str | None = None, /, *, common: Checking = _DEFAULTS, output
     return output.code() if found.ok else 1
 
 
-async def _check(client: MeetingClient, room_id: str | None, timeout: float | None) -> ServerCheck:
+async def _check(client: MeetingClient, room_id: str | None) -> ServerCheck:
     async with client:
-        return await client.check(room_id, timeout=timeout)
+        return await client.check(room_id)
 
 
 def _line(name: str, finding: Finding) -> str:

@@ -1,7 +1,8 @@
 """The output streams: results go to stdout; progress, warnings and errors go to stderr.
 
 A stream that cannot be written any more, such as a closed pipe or a file on a full disk, never
-raises. It drops all further text and keeps the error, so that running uploads can end.
+raises. It drops all further text and keeps the error, so that running uploads can end. A pipe that
+nobody reads is waited for, until the user is in a hurry to end the command.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import errno
 import json
 import logging
 import os
+import select
 import sys
+import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -41,12 +44,24 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else " " if c.isspace() else "\ufffd" for c in text)
 
 
+POLL_SECONDS = 0.1
+"""Interval at which signals are checked."""
+
+HURRIED_SECONDS = 0.5
+"""Seconds that a pipe is waited for that nobody reads, once the command is to end at once."""
+
+_writing = threading.Lock()
+"""Held while a stream is written: two of them may be the same pipe."""
+
+
 @attrs.define(eq=False)
 class Stream:
     """A text stream that never raises when it is written; rich writes to it from a thread."""
 
     file: TextIO | None
     """``None`` if it was closed before the program started (``>&-`` in a shell)."""
+    is_hurried: Callable[[], bool] = lambda: False
+    """Returns whether to stop waiting for a pipe that nobody reads."""
     error: Exception | None = None
     """The error after which nothing more is written; ``None`` while it works."""
 
@@ -69,7 +84,7 @@ class Stream:
         """Write text, or drop it after an error."""
         if self.file is not None and self.error is None:
             try:
-                self.file.write(text)
+                self._write(self.file, text)
             except (OSError, ValueError) as error:  # ValueError: the file is closed
                 self._lose(error)
         return len(text)
@@ -87,6 +102,22 @@ class Stream:
         self.write(f"{text}\n")
         self.flush()
         return self.file is not None and self.error is None
+
+    def _write(self, file: TextIO, text: str) -> None:
+        try:
+            number = file.fileno()
+        except (AttributeError, OSError):  # a fake in a test
+            file.write(text)
+            return
+        data, waited = text.encode(file.encoding, file.errors or "strict"), 0.0
+        while data:
+            with _writing:  # a pipe that is ready takes so many bytes without blocking
+                if select.select([], [number], [], 0)[1]:
+                    data, waited = data[os.write(number, data[: select.PIPE_BUF]) :], 0.0
+            if data and not select.select([], [number], [], POLL_SECONDS)[1]:
+                waited += POLL_SECONDS if self.is_hurried() else 0.0
+                if waited >= HURRIED_SECONDS:
+                    raise BlockingIOError(errno.EAGAIN, "nobody reads it")
 
     def _lose(self, error: Exception) -> None:
         """Stop writing. The descriptor becomes /dev/null: the flush at exit must not fail."""

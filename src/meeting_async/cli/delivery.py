@@ -13,7 +13,7 @@ import anyio.to_thread
 import attrs
 
 from meeting_async import Batch, BatchReport, MeetingClient, UploadJob, UploadOutcome
-from meeting_async.cli.console import Output
+from meeting_async.cli.console import POLL_SECONDS, Output
 from meeting_async.cli.display import Display, display_on
 from meeting_async.cli.entries import Entry
 from meeting_async.cli.results import (
@@ -26,9 +26,6 @@ from meeting_async.cli.results import (
     summary_object,
 )
 from meeting_async.cli.words import counted, duration, hints, labelled, message_of, size
-
-POLL_SECONDS = 0.1
-"""Interval at which signals are checked."""
 
 GROUPS_SHOWN = 20
 """Reasons that the summary lists; further ones are only counted."""
@@ -80,6 +77,7 @@ def signals_counted() -> Iterator[list[int]]:
 def deliver(client: MeetingClient, order: Order, output: Output) -> ExitCode:
     """Send everything, print the results, and return the exit code."""
     with signals_counted() as signals:
+        output.results.is_hurried = output.notes.is_hurried = lambda: len(signals) > 1
         run = _Run(order, output, signals)
         failure: Exception | None = None
         try:

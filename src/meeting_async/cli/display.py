@@ -92,7 +92,8 @@ def words_for(event: Event) -> str:
     """Return what an upload does after ``event``; ``""`` if there is nothing to show."""
     match event:
         case Queued():
-            return "waiting behind another upload"
+            what = "for a place in the batch" if event.for_place else "behind another upload"
+            return f"waiting {what}"
         case AttemptStarted():
             return f"sending{_numbered(event.attempt)}"
         case BytesSent() if _share(event) < 1:

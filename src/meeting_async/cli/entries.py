@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import lru_cache, partial
 
 import attrs
@@ -19,6 +20,7 @@ import attrs
 from meeting_async import Document, UploadJob
 from meeting_async._documents.files import HEAD_BYTES, unreadable
 from meeting_async._documents.prepared import check_size, check_type
+from meeting_async._protocol.multipart import file_name
 from meeting_async._protocol.requests import room_id_bytes
 from meeting_async.cli.console import Output
 from meeting_async.cli.words import labelled, message_of
@@ -78,12 +80,23 @@ class Entry:
         return os.path.join(self.folder, self.target)
 
     @property
-    def identity(self) -> object:
-        """Equal for two entries that would show the same document in a room twice."""
-        if self.key is not None:
-            return self.key
-        target = self.target if self.is_link else os.path.abspath(self.path)
-        return self.room_id, target, self.filename
+    def shown(self) -> str:
+        """The name that the room shows, or the whole link.
+
+        Raises:
+            InvalidInput: The name cannot be used.
+
+        """
+        return self.target if self.is_link else file_name(self.filename or self.target)
+
+    @property
+    def file(self) -> object:
+        """Equal for two entries of the same file, however its path is written."""
+        with suppress(OSError, ValueError):  # the check finds what is wrong with it
+            if not self.is_link:
+                status = os.stat(self.path)
+                return status.st_dev, status.st_ino
+        return self.target if self.is_link else os.path.abspath(self.path)
 
     def document(self) -> Document:
         """Make the document. This reads nothing.

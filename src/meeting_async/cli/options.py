@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _JSON_HELP = 'Print JSON, one object per line; its "type" says what it describes.'
 _QUIET_HELP = "Print only failures (with --json all results)."
-_TIMEOUT_HELP = "Time limit in seconds for each document."
+_TIMEOUT_HELP = "Time limit in seconds for each document, instead of MEETING_TIMEOUT."
 
 Printed = Annotated[Output, Parameter(parse=False)]
 """Where a command prints; not an option of the command line."""
@@ -65,13 +65,13 @@ class Server:
         if self.url is not None:
             settings["base_url"] = self.url
         try:
-            return MeetingClient.from_env(**settings, **self._transport())
+            return MeetingClient.from_env(**settings, **self._settings())
         except ConfigurationError as error:
             if error.field == "base_url" and self.url is not None:
                 error.field = "--url"
             raise
 
-    def _transport(self) -> dict[str, Any]:
+    def _settings(self) -> dict[str, Any]:
         return {}
 
 
@@ -84,8 +84,12 @@ class Asking(Server):
     proxy: str | None = None
     "HTTP proxy, http://host:port. Others can see it: give a password by MEETING_PROXY."
     timeout: PositiveSeconds | None = None
-    "Time limit in seconds."
+    "Time limit in seconds, instead of MEETING_TIMEOUT."
     json: Json = False
+
+    def _settings(self) -> dict[str, Any]:
+        limit = {} if self.timeout is None else {"timeout": self.timeout}
+        return {**limit, **self._transport()}
 
     def _transport(self) -> dict[str, Any]:
         """Make a transport for ``--ca-file`` and ``--proxy``; without them the environment counts.

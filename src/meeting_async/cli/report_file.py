@@ -1,14 +1,25 @@
-"""The file of an HTML report: it replaces an earlier report, and nothing else."""
+"""The file of an HTML report: it replaces an earlier report, and nothing else.
+
+What cannot be replaced, a device, a pipe or this command's own output, is written instead.
+"""
 
 from __future__ import annotations
 
 import os
 import stat
+import sys
 import tempfile
 from collections.abc import Collection, Iterable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from typing import TextIO
 
 from meeting_async.errors import InvalidInput
+
+MARK = b'<meta name="generator" content="meeting-async">'
+"""What the first bytes of each report contain."""
+
+HEAD_BYTES = 1024
+"""Bytes in which it is looked for."""
 
 
 def check_report(path: str, *, needed: Iterable[str] = (), unmade: Collection[str] = ()) -> None:
@@ -22,15 +33,12 @@ def check_report(path: str, *, needed: Iterable[str] = (), unmade: Collection[st
     if place in {os.path.realpath(one) for one in unmade}:
         raise _refused(path, "is a file of the journal")
     try:
-        known = os.stat(place)
-    except FileNotFoundError:
-        known = None
-    except OSError as error:
-        raise _refused(path, f"cannot be written: {error.strerror}") from error
-    try:
-        if known is not None:
-            _check_replaceable(path, place, known, needed)
-        if known is None or stat.S_ISREG(known.st_mode):
+        known = _status_of(path)
+        if known is not None and stat.S_ISDIR(known.st_mode):
+            raise _refused(path, "is a folder")
+        if known is not None and _is_replaced(known):
+            _check_replaceable(path, known, needed)
+        if known is None or _is_replaced(known):
             descriptor, probe = tempfile.mkstemp(dir=os.path.dirname(place))
             os.close(descriptor)
             os.unlink(probe)
@@ -38,15 +46,30 @@ def check_report(path: str, *, needed: Iterable[str] = (), unmade: Collection[st
         raise _refused(path, f"cannot be written: {error.strerror}") from error
 
 
-def _check_replaceable(path: str, place: str, known: os.stat_result, needed: Iterable[str]) -> None:
-    if stat.S_ISDIR(known.st_mode):
-        raise _refused(path, "is a folder")
-    if not stat.S_ISREG(known.st_mode):  # /dev/null, for example
-        return
-    with open(place, "rb") as file:
-        head = file.read(1)
-    if head not in {b"", b"<"}:  # HTML begins so
-        raise _refused(path, "is a file of yours, and not a report")
+def _status_of(path: str) -> os.stat_result | None:
+    with suppress(FileNotFoundError):
+        return os.stat(path)
+    return None
+
+
+def _own_stream(known: os.stat_result) -> TextIO | None:
+    """Return stdout or stderr if it is this file, whatever a path such as /dev/stdout leads to."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, OSError):  # it is closed, or a fake in a test
+            if os.path.samestat(known, os.fstat(stream.fileno())):
+                return stream
+    return None
+
+
+def _is_replaced(known: os.stat_result) -> bool:
+    return stat.S_ISREG(known.st_mode) and _own_stream(known) is None
+
+
+def _check_replaceable(path: str, known: os.stat_result, needed: Iterable[str]) -> None:
+    with open(path, "rb") as file:
+        head = file.read(HEAD_BYTES)
+    if head and MARK not in head:
+        raise _refused(path, "is your own file, and not a report")
     for other in needed:
         with suppress(OSError, ValueError):
             if os.path.samestat(known, os.stat(other)):
@@ -64,11 +87,13 @@ def write_report(path: str, page: str) -> None:
         OSError: It cannot be written; an earlier report is still there, whole.
 
     """
-    place = os.path.realpath(path)
-    if os.path.exists(place) and not os.path.isfile(place):
-        with open(place, "w", encoding="utf-8") as file:
+    known = _status_of(path)
+    if known is not None and not _is_replaced(known):
+        stream = _own_stream(known)
+        with nullcontext(stream) if stream else open(path, "w", encoding="utf-8") as file:
             file.write(page)
         return
+    place = os.path.realpath(path)
     descriptor, unfinished = tempfile.mkstemp(".html", ".report-", os.path.dirname(place))
     try:
         with open(descriptor, "w", encoding="utf-8") as file:

@@ -128,16 +128,11 @@ CATEGORIES = {
 """Categories of documents that are not in their rooms, with a text; the most urgent first."""
 
 
-_ABSENT = {"RoomNotFound", "RoomNotActive"}
-
-
 def category_of(outcome: UploadOutcome) -> str:
     """Return a key of ``CATEGORIES``, or ``delivered``."""
     if outcome.delivered:
         return "delivered"
     if isinstance(outcome.error, errors.RoomNotFound | errors.RoomNotActive):
-        return "rooms"
-    if isinstance(outcome.error, errors.UploadFailed) and outcome.error.kind in _ABSENT:
         return "rooms"
     return "stopped" if isinstance(outcome.error, errors.BatchStopped) else outcome.status
 

@@ -31,7 +31,7 @@ def room(room_id: str, /, *, common: Asking = _DEFAULTS, output: Printed) -> int
     from meeting_async.cli.display import Display, Lines
 
     retries = Display() if common.quiet else Lines(output, 1, detailed=True)
-    found = anyio.run(_ask, common.client(), room_id, common.timeout, retries)
+    found = anyio.run(_ask, common.client(), room_id, retries)
     if output.as_json:
         output.say_object("room", {"room_id": found.room_id, "reply": dict(found.raw)})
     else:
@@ -40,11 +40,9 @@ def room(room_id: str, /, *, common: Asking = _DEFAULTS, output: Printed) -> int
     return output.code()
 
 
-async def _ask(
-    client: MeetingClient, room_id: str, timeout: float | None, retries: Display
-) -> ActiveRoom:
+async def _ask(client: MeetingClient, room_id: str, retries: Display) -> ActiveRoom:
     async with client:
-        return await client.get_active_room_info(room_id, timeout=timeout, on_event=retries)
+        return await client.get_active_room_info(room_id, on_event=retries)
 
 
 def _facts(found: ActiveRoom) -> Iterator[tuple[str, str]]:

@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import shlex
-import signal
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
@@ -99,8 +98,7 @@ def serve(
 def _listen(
     server: MeetingServer, host: str, port: int, welcome: Callable[[str], None], output: Output
 ) -> int:
-    """Serve until Ctrl-C or SIGTERM, which service managers send."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    """Serve until Ctrl-C or SIGTERM."""
     try:
         server.serve_forever(host, port, welcome)
     except KeyboardInterrupt:

@@ -52,7 +52,7 @@ def upload(
     if flaws.count:
         flaws.tell(output)
         return ExitCode.USAGE
-    settings = {"concurrency": 1, "max_wait": max_wait, "timeout": common.timeout}
+    settings = {"concurrency": 1, "max_wait": max_wait}
     order = Order(
         room_id, entries, settings, server=common.server, detailed=True, quiet=common.quiet
     )

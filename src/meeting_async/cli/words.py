@@ -49,13 +49,15 @@ _SHELL_NAMES = {
     "api_key": "MEETING_API_KEY",
     "api_secret": "MEETING_API_SECRET",
     "max_size_whiteboard_file": "MEETING_MAX_SIZE_WHITEBOARD_FILE",
+    "allow_plaintext=True": "MEETING_ALLOW_PLAINTEXT=1",
 }
+_SETTING = re.compile("|".join(_SHELL_NAMES))
 
 
 def message_of(error: BaseException) -> str:
     """Return the text of an error, with environment variables in place of keyword arguments."""
     if isinstance(error, errors.ConfigurationError):
-        fix = error.fix.replace("allow_plaintext=True", "MEETING_ALLOW_PLAINTEXT=1")
+        fix = _SETTING.sub(lambda found: _SHELL_NAMES[found[0]], error.fix)
         error = attrs.evolve(error, field=_SHELL_NAMES.get(error.field, error.field), fix=fix)
     text = str(error).replace(", or pass allow_images=True if your server takes it", "")
     return text or type(error).__name__
@@ -84,21 +86,14 @@ def hints(error: BaseException | None, server: str = "") -> Iterator[str]:
         case errors.UnexpectedReply():
             yield f"check MEETING_BASE_URL or --url: is {server} the meeting server?"
         case errors.RoomBusy():
-            yield "try again later; --max-wait SECONDS sets how long to wait for a room"
+            option = "--timeout" if error.limit == "timeout" else "--max-wait"
+            yield f"try again later; {option} SECONDS sets how long to wait for a room"
         case errors.DocumentTooLarge():
             yield "MEETING_MAX_SIZE_WHITEBOARD_FILE must be the limit of the server"
 
 
 _FACTS = ("msg", "reason", "change", "problem", "kind", "held_by")
 """Attributes of errors with the reason; they do not name a room or a document."""
-
-
-_SUBJECT = re.compile(
-    r"^(upload of |room )?('.*?'|\".*?\")( to room ('.*?'|\".*?\"))?:? "
-    r"(was cut off after [\d,]+ bytes: )?"
-)
-"""Names of document and room, with which the stored text of an error begins, and how far it came:
-what is no part of the reason."""
 
 
 def reason_of(error: BaseException | None) -> str:
@@ -112,6 +107,4 @@ def reason_of(error: BaseException | None) -> str:
     if not isinstance(error, errors.MeetingError):
         facts.append(error)
     detail = next((str(fact) for fact in facts if fact), "")
-    if isinstance(error, errors.UploadFailed):
-        detail = _SUBJECT.sub("", detail)
     return f"{kind}: {detail}" if detail else kind

@@ -1,8 +1,8 @@
 """Uploads by any number of workers on any number of machines (extra ``procrastinate``).
 
-`procrastinate <https://procrastinate.readthedocs.io/>`_ is a job queue on PostgreSQL. This package
-has the job for one upload, the table of outcomes, and the recovery of uploads whose worker has
-died; the queue itself, its workers and its schema are procrastinate's. Guide: ``docs/queue.md``.
+`procrastinate <https://procrastinate.readthedocs.io/>`_ is a job queue on PostgreSQL. Here a
+job is a tick, "this room has work"; the uploads are rows of the table in ``queue.sql``. Guide:
+``docs/queue.md``.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ except ModuleNotFoundError as _error:
     _hint = f'{__name__} needs procrastinate: pip install ".[procrastinate]" in a clone'
     raise ModuleNotFoundError(_hint, name=_error.name) from _error
 
-from meeting_async.procrastinate._runner import connector
-from meeting_async.procrastinate._statements import SCHEMA
-from meeting_async.procrastinate._table import QueueStatus, RoomStatus
-from meeting_async.procrastinate._uploads import QueueReport, WhiteboardUploads
+from meeting_async.procrastinate._connect import connector
+from meeting_async.procrastinate._report import QueueReport, QueueStatus, RoomStatus
+from meeting_async.procrastinate._table import SCHEMA
+from meeting_async.procrastinate._uploads import WhiteboardUploads
 from meeting_async.procrastinate._worker import Documents
 
 __all__ = [

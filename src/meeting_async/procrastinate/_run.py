@@ -17,7 +17,6 @@ import anyio
 import attrs
 
 from meeting_async._batch.job import RunningJob, is_stray
-from meeting_async._batch.journal import State
 from meeting_async._batch.results import UploadOutcome
 from meeting_async._delivery.decide import Reason
 from meeting_async._delivery.history import Step, loaded, stored
@@ -25,29 +24,22 @@ from meeting_async._delivery.upload import UploadHooks
 from meeting_async._documents.document import Document
 from meeting_async._documents.prepared import Prepared
 from meeting_async._log import logger
-from meeting_async._models import Attempt, Verdict
+from meeting_async._models import Verdict
 from meeting_async.errors import JournalError, MeetingError, UploadOutcomeUnknown, UploadPutBack
-from meeting_async.procrastinate._brake import DocumentNotFound, decide
-from meeting_async.procrastinate._table import Row, Table, packed, unusable
+from meeting_async.procrastinate import _stored
+from meeting_async.procrastinate._brake import DocumentNotFound, decide, has_answered
+from meeting_async.procrastinate._table import Row, Table, packed
 
 T = TypeVar("T")
 
-
 NEIGHBOUR_SECONDS = 1.0
 """Pause if another upload of this process has the room."""
-
-JOURNAL_SECONDS = 5.0
-"""Pause if the table could not be written before the document was complete."""
 
 RECORD_SECONDS = 300.0
 """For so long an outcome is kept and tried again while the database does not answer."""
 
 CLAIM_SECONDS = 30.0
 """The same for the beginning of a run, and for its end without an outcome."""
-
-
-class TakenOver(JournalError):
-    """Another worker runs this upload, because this one was taken for dead."""
 
 
 async def persistently(ask: Callable[[], Awaitable[T]], seconds: float) -> T:
@@ -70,8 +62,8 @@ class QueuedRun(UploadHooks):
     row: Row
     table: Table
     find_document: Callable[[Row], Awaitable[Document]]
-    must_end: Callable[[], bool]
-    """Whether a cancellation means that the job is to be given up."""
+    saw: Callable[[bool | None], None]
+    """Called with whether the server has answered."""
     max_outage: float
     """Seconds for which an upload is put back while the server is away."""
     error: Exception | None = attrs.field(default=None, init=False)
@@ -84,56 +76,67 @@ class QueuedRun(UploadHooks):
     """Whether the next run has all attempts of the retry policy again."""
     _unreadable: int = attrs.field(init=False)
     """How often the document was put back because it could not be read."""
+    _is_marked: bool = attrs.field(default=False, init=False)
+    """Whether the table says that the document may have arrived."""
+    _is_lost: bool = attrs.field(default=False, init=False)
+    _scope: anyio.CancelScope = attrs.field(factory=anyio.CancelScope, init=False)
 
     def __attrs_post_init__(self) -> None:
         history, row = self.upload.history, self.row
-        retry = row.retry or {}
-        self._unreadable = int(retry.get("unreadable") or 0)
+        self._unreadable = int(row.history.get("unreadable") or 0)
         history.attempts.extend(row.attempts)
-        history.steps.extend(loaded(retry.get("steps") or (), anyio.current_time()))
-        history.was_sent = row.state in {"sent", "unknown"}
+        history.steps.extend(loaded(row.history.get("steps") or (), anyio.current_time()))
+        history.was_sent = row.state == "sent"
 
-    @property
-    def attempts(self) -> list[Attempt]:
-        """The attempts of this run."""
-        return self.upload.history.attempts[len(self.row.attempts) :]
+    def lose(self, *, is_cancelled: bool) -> None:
+        """End the run: its row was cancelled, or another worker has it.
 
-    async def run(self) -> UploadOutcome | None:
-        """Upload, and record the outcome; ``None``: another worker has taken over.
+        In the second case the answer to a complete document is still awaited.
+        """
+        if not self._is_lost:
+            how = "cancelled" if is_cancelled else "taken over by another worker"
+            logger.warning("upload %d was %s", self.row.id, how, extra={"action": "queue"})
+        self._is_lost = True
+        if is_cancelled or not self._is_marked:
+            self._scope.cancel()
+
+    async def run(self) -> None:
+        """Upload, and record the outcome, or that there is none yet.
 
         Raises:
-            UploadPutBack: There is no outcome yet, and that is recorded.
             JournalError: The database did not answer.
 
         """
         interruption: BaseException | None = None
         try:
-            document = await self._document()
-            outcome = self.upload.delivered(await self.upload.deliver(document, self))
-        except TakenOver:
-            return None
+            outcome = await self._deliver()
         except Exception as error:  # noqa: BLE001 - it is recorded
             outcome = self._failed(error)
         except BaseException as error:  # noqa: BLE001 - raised again
             if is_stray(error):
-                stray = RuntimeError("it was cancelled, though nobody cancelled the job")
+                stray = RuntimeError("it was cancelled, though nobody cancelled the upload")
                 outcome = self._failed(stray)
             else:
                 outcome, interruption = self._cut_off(), error
-        is_ours = await (self._release() if self._put_back else self._finish(outcome))
-        if is_ours and self._put_back is not None:
-            raise self._put_back from None
-        if interruption is not None and self._put_back is None:
+        attempts = self.upload.history.attempts[len(self.row.attempts) :]
+        self.saw(has_answered(attempts, self.error))
+        await self._record(outcome)
+        if interruption is not None:
             raise interruption
-        return outcome if is_ours else None
+
+    async def _deliver(self) -> UploadOutcome:
+        with self._scope:
+            document = await self._document()
+            return self.upload.delivered(await self.upload.deliver(document, self))
+        return self.upload.cut_off()  # the row is lost
 
     async def _document(self) -> Document:
         try:
             return await self.find_document(self.row)
-        except (UploadPutBack, JournalError):
+        except UploadPutBack:
             raise
         except Exception as error:
-            raise DocumentNotFound(told(error)) from error
+            raise DocumentNotFound(_stored.told(error)) from error
 
     def _failed(self, error: Exception) -> UploadOutcome:
         history = self.upload.history
@@ -141,36 +144,28 @@ class QueuedRun(UploadHooks):
         resends = self.upload.common.options.delivery == "at_least_once"
         if isinstance(error, UploadPutBack):
             self._put_back = error
-        elif self._put_back is None and history.answer is None:  # else the wait counts
-            is_certain = history.unknown_since is None
-            self._put_back = self._later(self.error) if is_certain or resends else None
+        elif self._put_back is None and (history.unknown_since is None or resends):
+            later = decide(
+                self.error,
+                away_for=self.row.away_for or 0.0,
+                unreadable=self._unreadable,
+                max_outage=self.max_outage,
+            )
+            if later is not None:
+                self._is_away = later.is_away or None
+                self._starts_over = later.is_away
+                self._unreadable += later.is_unreadable
+                self._put_back = UploadPutBack(later.seconds, str(self.error))
         if isinstance(error, DocumentNotFound) and isinstance(error.__cause__, Exception):
             error = error.__cause__
         return self.upload.failed(error)
 
-    def _later(self, error: Exception) -> UploadPutBack | None:
-        """Return for how long the upload is put back; ``None``: the error is its outcome."""
-        if isinstance(error, JournalError):
-            return UploadPutBack(JOURNAL_SECONDS, str(error))
-        later = decide(
-            error,
-            away_for=self.row.troubled_ago or 0.0,
-            unreadable=self._unreadable,
-            max_outage=self.max_outage,
-        )
-        if later is None:
-            return None
-        self._is_away = later.is_away or None
-        self._starts_over = later.is_away
-        self._unreadable += later.is_unreadable
-        return UploadPutBack(later.seconds, later.reason)
-
     def _cut_off(self) -> UploadOutcome:
-        """Put the upload back, unless it may have arrived or is given up."""
+        """Put the upload back, unless it may have arrived."""
         history = self.upload.history
-        if history.unknown_since is None and history.answer is None and not self.must_end():
+        if history.unknown_since is None and history.answer is None:
             self._put_back = UploadPutBack(0.0, "its worker was stopped")
-        return self.upload.cut_off()
+        return self.upload.failed(MeetingError("its worker was stopped before an answer came"))
 
     # --- around an attempt -----------------------------------------------------------------------
 
@@ -187,51 +182,56 @@ class QueuedRun(UploadHooks):
     async def may_arrive(self, document: Prepared) -> None:
         """Record durably that the closing boundary is about to be sent."""
         if not await self.table.mark_sending(self.row, *document.version):
-            raise unusable("says that another worker has taken over", TakenOver)
+            raise UploadPutBack(0.0, "it was cancelled, or another worker has taken over")
+        self._is_marked = True
 
-    # --- the record of the job -------------------------------------------------------------------
+    # --- the row ---------------------------------------------------------------------------------
 
-    async def _finish(self, outcome: UploadOutcome) -> bool:
-        """Record the outcome; ``False``: another worker has taken over."""
-        error = outcome.error
-        reason = told(error) if error else None
-        if isinstance(error, UploadOutcomeUnknown):
-            reason = error.reason  # the report makes the same error of it
-        finish = partial(
-            self.table.finish,
-            self.row,
-            # Nobody runs a job again that was given up before its first attempt.
-            state="failed" if outcome.status == "skipped" else outcome.status,
-            error=type(error).__name__ if error else None,
-            reason=reason,
-            size=outcome.size,
-            attempts=packed(outcome.attempts),
-        )
-        return await _until_recorded(finish, RECORD_SECONDS)
+    async def _record(self, outcome: UploadOutcome) -> None:
+        """Record how the run has ended."""
+        is_over = self._put_back is None or self.upload.history.answer is not None
+        facts = self._ended(outcome) if is_over else self._progress()
+        end = partial(self.table.end, self.row, **facts, attempts=packed(outcome.attempts))
+        is_ours = await _until_recorded(end, RECORD_SECONDS if is_over else CLAIM_SECONDS)
+        if not is_ours and not self._is_lost:
+            text = "upload %d was cancelled, or taken over by another worker"
+            logger.warning(text, self.row.id, extra={"action": "queue"})
+        elif is_ours and is_over and outcome.error is not None:
+            logger.warning(
+                "upload %d, %s: %s",
+                self.row.id,
+                outcome.status,
+                _stored.told(outcome.error),
+                extra={"action": "queue"},
+            )
 
-    async def _release(self) -> bool:
-        """Record that the run has no outcome; ``False``: another worker has taken over."""
-        history, row = self.upload.history, self.row
-        if history.unknown_since is not None:
-            state: State = "sent"
-        else:
-            state = row.state if row.state in {"sent", "unknown"} else "ready"
-        pause = self._put_back.seconds if self._put_back else 0.0
+    def _ended(self, outcome: UploadOutcome) -> dict[str, object]:
+        """Return what the row keeps of an outcome."""
+        # Nobody runs an upload again that was given up before its first attempt.
+        state = "failed" if outcome.status == "skipped" else outcome.status
+        error = _stored.stored(outcome.error) if outcome.error else None
+        kept = {"error": error, "reason": None, "size": outcome.size, "history": None}
+        return {"state": state, "pause": None, "is_away": False, **kept}
+
+    def _progress(self) -> dict[str, object]:
+        """Return what the row keeps of a run without an outcome."""
+        history, back = self.upload.history, self._put_back
+        assert back is not None  # noqa: S101 - else it is over
+        may_have_arrived = history.unknown_since is not None or self.row.state == "sent"
         steps = history.steps
-        if self._starts_over:  # with all attempts of the retry policy; its room's lock still counts
+        if self._starts_over:  # its room's lock still counts
             steps = [step for step in steps if step.verdict in {None, Verdict.BUSY}]
-        kept = stored(steps, anyio.current_time() + pause)
-        retry = {"unreadable": self._unreadable, "steps": kept}
-        release = partial(
-            self.table.release,
-            row,
-            state=state,
-            is_away=self._is_away,
-            reason=self._put_back.reason if self._put_back else None,
-            attempts=packed(history.attempts),
-            retry=json.dumps(retry),
-        )
-        return await _until_recorded(release, CLAIM_SECONDS)
+        kept = stored(steps, anyio.current_time() + back.seconds)
+        facts = json.dumps({"unreadable": self._unreadable, "steps": kept})
+        return {
+            "state": "sent" if may_have_arrived else "ready",
+            "pause": back.seconds,
+            "is_away": self._is_away,
+            "error": None,
+            "reason": back.reason,
+            "size": None,
+            "history": facts,
+        }
 
 
 def last_error(error: Exception, steps: Sequence[Step]) -> Exception:
@@ -243,11 +243,6 @@ def last_error(error: Exception, steps: Sequence[Step]) -> Exception:
     return error
 
 
-def told(error: Exception) -> str:
-    """Return the text of an error; that of an error of other code begins with its type."""
-    return str(error) if isinstance(error, MeetingError) else f"{type(error).__name__}: {error}"
-
-
 async def _until_recorded(write: Callable[[], Awaitable[bool]], seconds: float) -> bool:
     """Write to its end also if procrastinate cancels the job meanwhile."""
     writing = asyncio.ensure_future(persistently(write, seconds))
@@ -256,19 +251,3 @@ async def _until_recorded(write: Callable[[], Awaitable[bool]], seconds: float) 
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([writing])
     return writing.result()
-
-
-async def leave(table: Table, upload_id: int) -> str:
-    """Leave an upload to the worker that has taken it over, and let it end first.
-
-    Otherwise this job would set the status of the other one.
-    """
-    logger.warning("upload %d was taken over by another worker", upload_id)
-    find = partial(table.find, upload_id)
-    found = await persistently(find, RECORD_SECONDS)
-    while found is not None and found["is_running"]:
-        await anyio.sleep(1)
-        found = await persistently(find, RECORD_SECONDS)
-    if found is not None and found["state"] == "ready":
-        raise UploadPutBack(0.0, "another worker has put it back")
-    return "taken over"

@@ -1,45 +1,70 @@
-"""The table of queued uploads, in the database of the job queue."""
+"""The table of queued uploads: its statements, and the errors of its database."""
 
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+import os
+import re
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import anyio
 import attrs
-from procrastinate.connector import BaseConnector
-from procrastinate.exceptions import ConnectorException
+import procrastinate
+import psycopg
+from procrastinate.exceptions import ConnectorException, UniqueViolation
 
 from meeting_async._batch.journal import JournalEntry, State
 from meeting_async._models import Attempt, Verdict
-from meeting_async.errors import JournalError
-from meeting_async.procrastinate import _statements as sql
+from meeting_async.errors import JournalError, MeetingError, UploadFailed, UploadOutcomeUnknown
+from meeting_async.procrastinate._stored import rebuilt, stored
 
-UPLOAD, RECOVER = "meeting_async:upload", "meeting_async:recover"
-"""Names of the tasks: the same everywhere, so that a worker knows the jobs of other servers, too,
-and puts them back."""
+TICK = "meeting_async:tick"
+"""Name of the task: a room has work."""
+
+CANCELLED = "it was cancelled"
+
+VERSION = 3
+"""Of the table, as its comment has it."""
 
 EXCHANGE_SECONDS = 10.0
 """Longest time for one statement."""
 
-SETTLED_SECONDS = 10.0
-"""For so long a job and its row may disagree: one is written after the other."""
-
-LOST_SECONDS = 3600.0
-"""The same for a row whose upload runs although its job was deleted: as long as an upload takes."""
+CHUNK = 1000
+"""Uploads, or rooms, of one statement."""
 
 
-def _loaded(value: Any) -> Any:
+def _statements() -> Mapping[str, str]:
+    text = Path(__file__).with_name("queue.sql").read_text("utf-8")
+    _, *parts = re.split(r"^-- (\w+) --$", text, flags=re.MULTILINE)
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+_SQL = _statements()
+SCHEMA: str = _SQL["schema"]
+"""SQL that makes the table of uploads and its indexes, if they are not there."""
+
+
+def _json(value: Any) -> Any:
     """Return the value of a JSON column. Django's connections return its text."""
     return json.loads(value) if isinstance(value, str) else value
 
 
+def _error(raw: Any) -> MeetingError | None:
+    return rebuilt(_json(raw))
+
+
+def _history(raw: Any) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = _json(raw) or {}
+    return found
+
+
 def _attempts(raw: str | Sequence[Sequence[Any]]) -> tuple[Attempt, ...]:
-    found = tuple(Attempt(*facts) for facts in _loaded(raw))
+    found = tuple(Attempt(*facts) for facts in _json(raw))
     return tuple(attrs.evolve(attempt, verdict=Verdict(attempt.verdict)) for attempt in found)
 
 
@@ -54,23 +79,18 @@ class Row:
     source: str
     """The path, the link, or the text that your function turns into a document."""
     state: State
-    key: str | None = None
-    filename: str | None = None
-    content_type: str | None = None
-    job_id: int = 0
+    key: str | None
+    filename: str | None
+    content_type: str | None
     run: int = 0
-    """Attempts of the job when the run began."""
-    size: int | None = None
+    size: int | None
     fingerprint: str | None = None
-    error: str | None = None
-    """Class of the error."""
-    reason: str | None = None
-    """Text of the error."""
-    attempts: tuple[Attempt, ...] = attrs.field(default=(), converter=_attempts)
-    retry: Mapping[str, Any] | None = attrs.field(default=None, converter=_loaded)
+    error: MeetingError | None = attrs.field(default=None, converter=_error)
+    attempts: tuple[Attempt, ...] = attrs.field(converter=_attempts)
+    history: Mapping[str, Any] = attrs.field(default=None, converter=_history)
     started_ago: float = 0.0
-    sent_ago: float | None = None
-    troubled_ago: float | None = None
+    sent_ago: float | None
+    away_for: float | None = None
     """Seconds since the server was first not reached; ``None``: it was reached the last time."""
     deferred_at: datetime
     started_at: datetime | None
@@ -91,98 +111,57 @@ def packed(attempts: Sequence[Attempt]) -> str:
     return json.dumps([attrs.astuple(attempt) for attempt in kept])
 
 
-@attrs.frozen(kw_only=True)
-class RoomStatus:
-    """What is queued for a room."""
-
-    room_id: str
-    waiting: int
-    scheduled: int
-    """Documents whose time has not come."""
-    running: int
-    oldest: float
-    """Seconds for which the oldest one is queued; negative: until its time."""
-    cause: str | None
-    """Why the last run was put back; ``None``: there was none."""
-
-
-@attrs.frozen
-class QueueStatus:
-    """What is queued for a server."""
-
-    workers: int
-    """Workers that have sent a heartbeat lately, of all queues of the database."""
-    rooms: Sequence[RoomStatus]
-    """The one with the oldest document first."""
-
-    @property
-    def waiting(self) -> int:
-        """Documents that wait."""
-        return sum(room.waiting for room in self.rooms)
-
-    @property
-    def scheduled(self) -> int:
-        """Documents whose time has not come."""
-        return sum(room.scheduled for room in self.rooms)
-
-    @property
-    def running(self) -> int:
-        """Documents that are being sent."""
-        return sum(room.running for room in self.rooms)
-
-    @property
-    def oldest(self) -> float | None:
-        """Seconds for which the oldest document is queued; ``None``: nothing is due."""
-        ages = [room.oldest for room in self.rooms if room.waiting or room.running]
-        return max(ages, default=None)
-
-    @property
-    def causes(self) -> Mapping[str, int]:
-        """Why documents wait, and how many, those behind them included."""
-        causes = Counter[str]()
-        for room in self.rooms:
-            if room.waiting:
-                causes[room.cause or "their turn, or a worker"] += room.waiting
-        return dict(causes.most_common())
-
-
 @attrs.define(eq=False)
 class Table:
     """The rows of one server. Every method raises `JournalError` if the database fails."""
 
-    connector: BaseConnector
+    app: procrastinate.App
+    """Its connector is looked up late: Django's does not exist before all modules are loaded."""
     server: str
     queue: str
     _is_checked: bool = attrs.field(default=False, init=False)
-    """Whether the table was seen to have the columns that are needed."""
+    """Whether the table was seen to be there, and of this version."""
 
     async def apply_schema(self) -> bool:
-        """Make the table, or change one of an earlier version; False if it was as it is now."""
-        found = await self._version()
-        if found is not None and found > sql.VERSION:
-            raise unusable(_too_new(found))
-        await self._query(f"{sql.ONE_AT_A_TIME}; {sql.SCHEMA}", rows=False, check=False)
-        return found != sql.VERSION
-
-    async def _version(self) -> int | None:
-        """Return the version of the table; ``None`` if it is not there."""
-        (found,) = await self._query(sql.FIND_VERSION, check=False)
-        digits = (found["comment"] or "").removeprefix("meeting-async, version ")
-        if not found["is_there"]:
-            return None
-        return int(digits) if digits.isdecimal() else 0
+        """Make the table; False if it was there."""
+        found = await self._found()
+        if found["is_there"]:
+            _check_version(found["comment"])
+            return False
+        # One at a time, also beside another program.
+        await self._execute(f"{_SQL['lock_schema']}\n{SCHEMA}", rows=False)
+        return True
 
     async def check(self) -> None:
-        """Check that the table is there, and of the right version."""
+        """Check that the tables are there, and ours of the right version."""
         if not self._is_checked:
-            found = await self._version()
-            if found is None:
+            found = await self._found()
+            if not found["is_there"]:
                 raise unusable(f"does not exist; {_HOW_TO_APPLY}")
-            if found < sql.VERSION:
-                raise unusable(f"has version {found}: stop all workers, {_HOW_TO_APPLY}")
-            if found > sql.VERSION:
-                raise unusable(_too_new(found))
+            if not found["has_jobs"]:
+                raise unusable(f"has no tables of procrastinate beside it; {_HOW_TO_APPLY}")
+            _check_version(found["comment"])
             self._is_checked = True
+
+    async def check_sessions(self) -> None:
+        """Check that no pooler gives each transaction another session: statements are prepared."""
+        pool: Any = getattr(self.app.connector, "pool", None)
+        if getattr(pool, "max_size", 0) < 2:
+            return
+        name, value = "meeting_async.session", os.urandom(8).hex()
+        async with _failures_told(), pool.connection() as one, pool.connection() as two:
+            await one.execute("SELECT set_config(%s, %s, false)", [name, value])
+            await one.commit()
+            async with two.transaction():
+                await two.execute("SELECT 1")
+                found = await one.execute("SELECT current_setting(%s, true)", [name])
+                is_same = (await found.fetchone())[0] == value
+        if not is_same:
+            raise unusable(f"is behind a pooler in transaction mode; {_SESSION_MODE}")
+
+    async def _found(self) -> Mapping[str, Any]:
+        (found,) = await self._execute(_SQL["find_version"])
+        return found
 
     # --- deferring -------------------------------------------------------------------------------
 
@@ -191,157 +170,174 @@ class Table:
     ) -> list[int]:
         """Add uploads; those that are there already are not. Return the ids of the new ones.
 
-        They are stored when this returns, or with the caller's transaction.
+        They are stored when this returns, or with the caller's transaction; recovery then ticks
+        their rooms.
         """
         rows = json.dumps([{**job, "position": at} for at, job in enumerate(jobs)])
-        found = await self._query(sql.DEFER, connection, batch=batch, jobs=rows)
-        if found:
-            await self.advance({row["room_id"] for row in found}, connection)
-        return [row["id"] for row in found]
+        found = await self._query("defer", connection, batch=batch, jobs=rows)
+        if not all(job["due_at"] for job in jobs):
+            await self.tick((row["room_id"] for row in found), connection)
+        return sorted(row["id"] for row in found)
 
-    async def advance(self, rooms: Iterable[str], connection: Any = None) -> None:
-        """Make the job of the next upload in each room that has none."""
-        await self._query(
-            sql.ADVANCE, connection, rooms=sorted(rooms), queue=self.queue, task=UPLOAD
-        )
+    async def tick(self, rooms: Iterable[str], connection: Any = None) -> None:
+        """Say that at most ``CHUNK`` rooms have work. If that fails, recovery says it."""
+        names = sorted(set(rooms))
+        with suppress(JournalError):
+            if names:
+                await self._query("tick", connection, rooms=names)
 
     async def analyse(self) -> None:
         """Tell PostgreSQL how long the queue has become, so that it finds the best plans."""
-        await self._query("ANALYZE procrastinate_jobs, meeting_async_uploads", rows=False)
+        await self._execute("ANALYZE procrastinate_jobs, meeting_async_uploads", rows=False)
 
     # --- a run -----------------------------------------------------------------------------------
 
-    async def claim(self, upload_id: int, job_id: int, run: int) -> Row | None:
-        """Begin a run; ``None``: there is nothing to send, or the job has another run by now."""
-        found = await self._query(sql.CLAIM, id=upload_id, job_id=job_id, run=run)
+    async def claim(self, room_id: str) -> Row | None:
+        """Begin a run of the room's next upload; ``None``: there is nothing to send now."""
+        try:
+            found = await self._query("claim", room_id=room_id)
+        except JournalError as error:
+            if isinstance(error.__cause__, UniqueViolation):  # another worker was faster
+                return None
+            raise
         return Row(**found[0]) if found else None
-
-    async def find(self, upload_id: int) -> Mapping[str, Any] | None:
-        """Return state, server, job and progress of an upload; ``None`` if it was dropped."""
-        found = await self._query(sql.FIND, id=upload_id)
-        return found[0] if found else None
 
     async def mark_sending(self, row: Row, size: int | None, fingerprint: str | None) -> bool:
         """Record durably that the closing boundary is about to be sent; False: not any more."""
-        return await self._change(sql.MARK, row, size=size, fingerprint=fingerprint)
+        facts: dict[str, Any] = {"size": size, "fingerprint": fingerprint}
+        return bool(await self._query("mark", id=row.id, run=row.run, **facts))
 
-    async def finish(self, row: Row, **outcome: Any) -> bool:
-        """Record the outcome of a run; False if another run owns the row."""
-        return await self._change(sql.FINISH, row, **outcome)
+    async def end(self, row: Row, **outcome: Any) -> bool:
+        """Record the end of a run, and tick its room; False if the run has lost the row."""
+        return bool(await self._query("end", id=row.id, run=row.run, **outcome))
 
-    async def release(self, row: Row, **progress: Any) -> bool:
-        """End a run without an outcome; False if another run owns the row."""
-        return await self._change(sql.RELEASE, row, **progress)
+    async def beat(self, rows: Iterable[Row], worker_id: int | None) -> Mapping[int, bool]:
+        """Say that a worker and its runs go on; return the ids of those that have lost their row.
 
-    async def _change(self, query: str, row: Row, **facts: Any) -> bool:
-        return bool(await self._query(query, id=row.id, job_id=row.job_id, run=row.run, **facts))
-
-    async def later(self, seconds: float) -> datetime:
-        """Return a moment by the database's clock."""
-        (found,) = await self._query(sql.LATER, seconds=seconds)
-        at: datetime = found["at"]
-        return at
+        True: it was cancelled; False: another worker has it, or may have it.
+        """
+        runs = {row.id: row.run for row in rows}
+        ids: dict[str, Any] = {"ids": list(runs), "runs": list(runs.values())}
+        found = await self._query("beat", cancelled=CANCELLED, worker_id=worker_id, **ids)
+        return {row["id"]: row["is_cancelled"] for row in found}
 
     # --- recovery --------------------------------------------------------------------------------
 
     async def recover(self, *, stalled_after: float, resends: bool) -> Mapping[int, State]:
-        """End or put back the runs of lost workers, and return what they had come to."""
+        """End the runs of lost workers, return what they had come to, and tick all due rooms."""
+        reason = "its worker was lost after the document may have been complete"
+        unknown = stored(UploadOutcomeUnknown(reason, None, None, 0.0))
         found = await self._query(
-            sql.RECOVER,
-            task=UPLOAD,
-            stalled_after=stalled_after,
-            settled_after=SETTLED_SECONDS,
-            resends=resends,
-            reason="its worker was lost after the document may have been complete",
+            "recover_runs", stalled_after=stalled_after, resends=resends, error=unknown
         )
-        return {row["upload"]: row["state"] for row in found}
-
-    async def end_cancelled(self) -> int:
-        """Give an outcome to uploads whose job was cancelled or deleted, and return how many."""
-        return len(
-            await self._query(
-                sql.END_CANCELLED, settled_after=SETTLED_SECONDS, lost_after=LOST_SECONDS
-            )
-        )
-
-    async def advance_all(self) -> None:
-        """Make the jobs that are missing: a process has died, or an upload has become due."""
-        rooms = [row["room_id"] for row in await self._query(sql.WAITING_ROOMS)]
-        for at in range(0, len(rooms), _CHUNK):
-            await self.advance(rooms[at : at + _CHUNK])
-
-    async def clean(self, job_id: int) -> None:
-        """Delete the ended jobs of recovery before this one."""
-        await self._query(sql.CLEAN, rows=False, id=job_id)
+        await self._query("recover_ticks", rows=False, stalled_after=stalled_after)
+        await self._query("delete_ticks", rows=False)
+        await self._query("recover_rooms", rows=False)
+        return {row["id"]: row["state"] for row in found}
 
     # --- results ---------------------------------------------------------------------------------
 
-    async def page(self, batch: str, after: int, limit: int) -> list[Row]:
+    async def page(self, batch: str, after: int) -> list[Row]:
         """Return rows of a batch in the order in which they were deferred."""
-        found = await self._query(sql.PAGE, batch=batch, after=after, limit=limit)
+        found = await self._query("page", batch=batch, after=after, limit=CHUNK)
         return [Row(**row) for row in found]
 
-    async def drop(self, batch: str) -> int:
-        """Delete the rows of a batch that no job will change, and return how many."""
-        return len(await self._query(sql.DROP, batch=batch))
+    async def status(self, batch: str | None) -> Sequence[Mapping[str, Any]]:
+        """Return what has no outcome yet, by room."""
+        return await self._query("status", batch=batch)
+
+    async def workers(self, stalled_after: float) -> int:
+        """Return how many workers there are, of all queues."""
+        (found,) = await self._query("workers", stalled_after=stalled_after)
+        return int(found["workers"])
 
     # --- by hand ---------------------------------------------------------------------------------
 
-    async def status(self, batch: str | None, stalled_after: float) -> QueueStatus:
-        """Return what has no outcome yet, by room."""
-        rows = await self._query(sql.STATUS, batch=batch)
-        (found,) = await self._query(sql.WORKERS, stalled_after=stalled_after)
-        return QueueStatus(found["workers"], [RoomStatus(**row) for row in rows])
+    async def drop(self, batch: str) -> int:
+        """Delete the rows of a batch that have an outcome, and return how many."""
+        return await self._change_all("drop", batch=batch)
 
     async def retry(self, batch: str, room_id: str | None, *, resend: bool) -> int:
         """Queue again what has failed, and return how many."""
-        found = await self._query(sql.RETRY, batch=batch, room_id=room_id, resend=resend)
-        return await self._advanced(found)
+        return await self._change_all("retry", batch=batch, room_id=room_id, resend=resend)
 
     async def cancel(self, batch: str, room_id: str | None) -> int:
         """Give up what has no outcome, and return how many."""
-        return await self._advanced(await self._query(sql.CANCEL, batch=batch, room_id=room_id))
+        errors = {
+            "unknown": stored(UploadOutcomeUnknown(CANCELLED, None, None, 0.0)),
+            "failed": stored(UploadFailed("UploadCancelled", CANCELLED)),
+        }
+        facts = {"batch": batch, "room_id": room_id, "cancelled": CANCELLED}
+        return await self._change_all("cancel", **facts, **errors)
 
-    async def _advanced(self, changed: Sequence[Mapping[str, Any]]) -> int:
-        await self.advance({row["room_id"] for row in changed})
-        return len(changed)
+    async def _change_all(self, name: str, **facts: Any) -> int:
+        """Change rows in chunks until there is none left, and tick their rooms."""
+        count = 0
+        while found := await self._query(name, limit=CHUNK, **facts):
+            count += len(found)
+            if name != "drop":
+                await self.tick(row["room_id"] for row in found)
+        return count
+
+    # --- the database ----------------------------------------------------------------------------
 
     async def _query(
-        self,
-        query: str,
-        connection: Any = None,
-        *,
-        rows: bool = True,
-        check: bool = True,
-        **arguments: Any,
+        self, name: str, connection: Any = None, *, rows: bool = True, **arguments: Any
     ) -> Sequence[Mapping[str, Any]]:
-        if check:
-            await self.check()
-        connector: Any = self.connector
+        await self.check()
+        common = {"server": self.server, "queue": self.queue, "task": TICK}
+        return await self._execute(_SQL[name], connection, rows=rows, **common, **arguments)
+
+    async def _execute(
+        self, query: str, connection: Any = None, *, rows: bool = True, **arguments: Any
+    ) -> Sequence[Mapping[str, Any]]:
+        connector: Any = self.app.connector
         run = connector.execute_query_all_async if rows else connector.execute_query_async
         if connection is not None:
             run = partial(connector.execute_query_all_async_with_connection, connection)
-        try:
-            with anyio.fail_after(EXCHANGE_SECONDS):
-                result = await run(query, server=self.server, **arguments)
-        except TimeoutError:
-            raise unusable(f"does not answer within {EXCHANGE_SECONDS:g} s") from None
-        except ConnectorException as error:
-            cause = error.__cause__ or error
-            if type(cause).__name__ in {"UndefinedTable", "UndefinedColumn", "UndefinedFunction"}:
-                raise unusable(f"cannot be used: {cause}; {_HOW_TO_APPLY}") from error
-            raise unusable(f"cannot be used: {type(cause).__name__}: {cause}") from error
-        return result or ()
+        async with _failures_told():
+            return await run(query, **arguments) or ()
 
 
-def unusable(reason: str, error: type[JournalError] = JournalError) -> JournalError:
+@asynccontextmanager
+async def _failures_told() -> AsyncGenerator[None, None]:
+    try:
+        with anyio.fail_after(EXCHANGE_SECONDS):
+            yield
+    except TimeoutError:
+        raise unusable(f"does not answer within {EXCHANGE_SECONDS:g} s") from None
+    except (ConnectorException, psycopg.Error) as error:
+        raise failure(error) from error
+
+
+def _check_version(comment: str | None) -> None:
+    version = (comment or "").removeprefix("meeting-async, version ") or "unknown"
+    if version != str(VERSION):
+        raise unusable(
+            f"has version {version}, and this package needs {VERSION}: use the package that made "
+            f"it, or drop the table when its uploads have ended and {_HOW_TO_APPLY}"
+        )
+
+
+def unusable(reason: str) -> JournalError:
     """Return the error for a table that cannot be used; ``reason`` begins with a verb."""
-    return error("meeting_async_uploads", reason, "queue's table")
+    return JournalError("meeting_async_uploads", reason, "queue's table")
 
 
+def failure(error: Exception) -> JournalError:
+    """Return what an error of the database means, with what to do."""
+    cause = error.__cause__ or error
+    name = type(cause).__name__
+    fix = ""
+    if name in {"UndefinedTable", "UndefinedColumn", "UndefinedFunction"}:
+        fix = _OTHERS_TABLES if "procrastinate_" in str(cause) else f"; {_HOW_TO_APPLY}"
+    elif "prepared statement" in str(cause):
+        fix = f"; a pooler in transaction mode? {_SESSION_MODE}"
+    return unusable(f"cannot be used: {name}: {cause}{fix}")
+
+
+_SESSION_MODE = "set its session mode (pgbouncer: pool_mode = session)"
 _HOW_TO_APPLY = "run `meeting-async queue apply-schema`"
-_CHUNK = 1000
-
-
-def _too_new(found: int) -> str:
-    return f"has version {found}, and this package knows {sql.VERSION}: update the package"
+_OTHERS_TABLES = (
+    "; the tables of procrastinate are not those of the installed version: apply its migrations"
+)

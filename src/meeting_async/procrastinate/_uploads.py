@@ -10,32 +10,25 @@ from collections.abc import AsyncGenerator, AsyncIterable, Iterable
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import anyio
-import attrs
 import procrastinate
 import psycopg
 
 from meeting_async._batch.flow import read
 from meeting_async._batch.journal import check_key
-from meeting_async._batch.results import BatchReport, UploadJob, UploadOutcome
+from meeting_async._batch.results import UploadJob, UploadOutcome
 from meeting_async._documents.detect import detect
 from meeting_async._documents.document import Document, as_document, source_of
 from meeting_async._documents.files import PathSource
 from meeting_async._protocol.requests import host_and_port, room_id_bytes
-from meeting_async._text import link_label, short_repr
+from meeting_async._text import short_repr
 from meeting_async._threads import in_thread
-from meeting_async.errors import (
-    BatchFailed,
-    ConfigurationError,
-    InvalidInput,
-    MeetingError,
-    UploadFailed,
-    UploadOutcomeUnknown,
-)
-from meeting_async.procrastinate._runner import run_worker
-from meeting_async.procrastinate._table import QueueStatus, Row, Table
-from meeting_async.procrastinate._worker import Documents, UploadWorker, register
+from meeting_async.errors import ConfigurationError, InvalidInput
+from meeting_async.procrastinate._report import QueueReport, QueueStatus, RoomStatus, outcome_of
+from meeting_async.procrastinate._table import CHUNK, TICK, Table
+from meeting_async.procrastinate._worker import Documents, UploadWorker, run_worker
 
 if TYPE_CHECKING:
     from meeting_async._client import MeetingClient
@@ -43,45 +36,13 @@ if TYPE_CHECKING:
 MAX_SECONDS = 366 * 86_400.0
 """Longest limit that can be set: a year."""
 
-CHUNK = 1000
-"""Uploads that are deferred, or reported, by one statement."""
-
-
-@attrs.define(kw_only=True, repr=False)
-class QueueReport(BatchReport):
-    """The results of a batch in a queue so far."""
-
-    queued: int = 0
-    """Documents that have no outcome yet."""
-    began: datetime | None = None
-    """When the first upload was deferred; ``None``: the server has no such batch."""
-
-    def raise_for_failures(self) -> None:
-        """Raise unless every document is in its room; what is queued is not.
-
-        Raises:
-            BatchFailed: With the numbers, and the first upload that failed.
-
-        """
-        super().raise_for_failures()
-        if self.queued:
-            raise BatchFailed(
-                total=self.total + self.queued,
-                refused=0,
-                failed=0,
-                unknown=0,
-                skipped=self.queued,
-                first=f"{self.queued:,} documents have no outcome yet",
-            )
-
 
 class WhiteboardUploads:
-    """Uploads as jobs of a procrastinate ``App``; make it wherever the ``App`` is made.
+    """Uploads that go through the database of a procrastinate ``App``.
 
-    Deferring processes and workers make it with the same arguments. It registers two tasks: one
-    uploads a document, the other runs every few seconds and deals with uploads whose worker is
-    gone. Run workers with :meth:`run_worker`, or procrastinate's own with
-    ``queues=[uploads.queue]``.
+    Make it wherever the ``App`` is made, once for each App; deferring processes and workers make it
+    with the same arguments. An upload is a row of our own table; procrastinate's jobs say which
+    rooms have work. So only :meth:`run_worker` uploads, not a worker of procrastinate.
 
     Args:
         app: Your App. Its connector is asynchronous.
@@ -89,10 +50,9 @@ class WhiteboardUploads:
             apply.
         documents: Turns a reference into a document, in the worker; may be async. With it every
             ``str`` is a reference; without it a ``str`` is a path.
-        queue: Name of the queue. Each server needs its own, and by default has it.
-        stalled_after: Seconds without a heartbeat after which a worker counts as dead, from 3 to
-            180. Heartbeats are sent every ``update_heartbeat_interval`` seconds (an option of the
-            worker, 10 by default).
+        queue: Name of procrastinate's queue. Each server needs its own, and by default has it.
+        stalled_after: Seconds without a sign of life after which the worker of an upload counts as
+            lost, from 3 to 180.
         max_outage: Seconds for which an upload is put back while the server is away, throttles, or
             something else answers in its place. Then it has failed.
         documents_timeout: Longest time in seconds for ``documents``, for one document.
@@ -110,36 +70,34 @@ class WhiteboardUploads:
         max_outage: float = 86_400.0,
         documents_timeout: float = 60.0,
     ) -> None:
-        self._session, self._options = client._session, client._options  # noqa: SLF001 - ours
-        self._app = app
-        self.queue: str = _queue_name(queue, self._session.base)
+        session = client._session  # noqa: SLF001 - ours
+        self.queue: str = _queue_name(queue, session.base)
         _check_seconds("stalled_after", stalled_after, 3, 180)
         _check_seconds("max_outage", max_outage, 0, MAX_SECONDS)
         _check_seconds("documents_timeout", documents_timeout, 0, MAX_SECONDS)
-        self._documents = documents
-        self._worker = UploadWorker(
-            session=self._session,
-            options=self._options,
-            documents=documents,
-            queue=self.queue,
-            stalled_after=stalled_after,
-            max_outage=max_outage,
-            documents_timeout=documents_timeout,
-        )
-        if not register(app, self._worker):
-            fix = "use that one, or another App"
-            problem = "has WhiteboardUploads in this App already"
-            raise ConfigurationError("client", self._session.base, problem, fix)
+        self._app, self._client, self._documents = app, client, documents
+        self._table = Table(app, session.base, self.queue)
+        self._stalled_after, self._max_outage = stalled_after, max_outage
+        self._documents_timeout = documents_timeout
+        self._worker: UploadWorker | None = None
+        if TICK in app.tasks:
+            problem, fix = "has WhiteboardUploads already", "use these, or another App"
+            raise ConfigurationError("app", "", problem, fix)
+        app.task(name=TICK)(self._tick)
 
-    @property
-    def _table(self) -> Table:
-        return self._worker.table_of(self._app)
+    async def _tick(self, *, server: str, room_id: str) -> None:
+        """Upload the next document of a room. A worker runs it as a job of procrastinate."""
+        if self._worker is None:
+            problem = "are not run by a worker of procrastinate"
+            fix = "give it the names of its own queues, and run `meeting-async queue worker`"
+            raise ConfigurationError("ticks of uploads", "", problem, fix)
+        await self._worker.tick(server, room_id)
 
     async def apply_schema(self) -> None:
-        """Make or update the table of outcomes, after procrastinate's own schema; its rows stay.
+        """Make the table of uploads, beside procrastinate's own schema; its rows stay.
 
         Raises:
-            JournalError: The database cannot be used, or the table is newer than this package.
+            JournalError: The database cannot be used, or has a table of another version.
 
         """
         await self._table.apply_schema()
@@ -171,7 +129,7 @@ class WhiteboardUploads:
             schedule_at: Not before this time, by the clock of the database; some seconds later at
                 most. Until then it does not keep the room's other documents waiting.
             connection: A connection to the same database. The upload is added in its transaction,
-                or not at all.
+                or not at all, and begins some seconds after that is committed.
 
         Returns:
             The id of the upload; ``None``: the key was deferred before.
@@ -282,23 +240,38 @@ class WhiteboardUploads:
             grace: Seconds for the running uploads to end when the worker is told to stop. Then
                 they are cancelled: what was not complete is put back.
             signals: Handle SIGTERM and Ctrl-C, which works in the main thread only.
-            options: Further options of procrastinate's ``App.run_worker_async``.
+            options: Further options of procrastinate's ``App.run_worker_async``, such as
+                ``fetch_job_polling_interval``.
 
         Raises:
             JournalError: The database is gone, or the table has another version.
-            AuthenticationFailed: The server refuses the key or the secret. The uploads are put
-                back.
+            AuthenticationFailed: The server refuses the key or the secret. It is asked before the
+                first upload; what runs when the key becomes wrong is put back.
 
         """
         _check_seconds("grace", grace, 0, MAX_SECONDS)
-        await run_worker(
-            self._app,
-            self._worker,
-            concurrency=concurrency,
-            grace=grace,
-            signals=signals,
-            options=options,
+        if self._worker is not None:
+            raise RuntimeError("these uploads have a worker already")
+        self._worker = UploadWorker(
+            table=self._table,
+            session=self._client._session,  # noqa: SLF001 - ours
+            options=self._client._options,  # noqa: SLF001 - ours
+            documents=self._documents,
+            stalled_after=self._stalled_after,
+            max_outage=self._max_outage,
+            documents_timeout=self._documents_timeout,
         )
+        try:
+            await run_worker(
+                self._app,
+                self._worker,
+                concurrency=concurrency,
+                grace=grace,
+                signals=signals,
+                options=options,
+            )
+        finally:
+            self._worker = None
 
     # --- results ---------------------------------------------------------------------------------
 
@@ -318,10 +291,11 @@ class WhiteboardUploads:
     ) -> AsyncGenerator[tuple[datetime, UploadOutcome | None], None]:
         """Yield outcomes, each with the time at which the batch began."""
         after, index, began = 0, 0, None
-        while rows := await self._table.page(batch, after, CHUNK):
+        window = self._client._options.lock.window  # noqa: SLF001 - ours
+        while rows := await self._table.page(batch, after):
             began = began or rows[0].deferred_at
             for row in rows:
-                yield began, _outcome(row, index, began, self._options.lock.window)
+                yield began, outcome_of(row, index, began, window)
                 index += 1
             after = rows[-1].id
 
@@ -353,7 +327,8 @@ class WhiteboardUploads:
             JournalError: The database cannot be used.
 
         """
-        return await self._table.status(batch, self._worker.stalled_after)
+        rooms = [RoomStatus(**row) for row in await self._table.status(batch)]
+        return QueueStatus(await self._table.workers(self._stalled_after), rooms)
 
     async def retry(self, batch: str, *, room_id: str | None = None, resend: bool = False) -> int:
         """Queue again what was refused or has failed, and return how many.
@@ -384,8 +359,6 @@ class WhiteboardUploads:
     async def drop(self, batch: str) -> int:
         """Delete the outcomes of a batch and return how many; what is queued stays.
 
-        What is queued no more because its job was cancelled or deleted is deleted, too.
-
         Raises:
             JournalError: The database cannot be used.
 
@@ -393,36 +366,10 @@ class WhiteboardUploads:
         return await self._table.drop(batch)
 
 
-def _outcome(row: Row, index: int, began: datetime, window: float) -> UploadOutcome | None:
-    if row.state == "ready" or row.state == "sent":  # noqa: PLR1714 - narrows the type
-        return None
-    label = link_label(row.source) if row.kind == "link" else row.filename or row.source
-    error: MeetingError | None = None
-    if row.state == "unknown":
-        free_in = max(0.0, window - (row.sent_ago or 0.0))
-        error = UploadOutcomeUnknown(row.reason or "", row.size, row.size, free_in)
-    elif row.state != "accepted":
-        error = UploadFailed(row.error or "", row.reason or "")
-    if error is not None:
-        error.room_id, error.document, error.attempts = row.room_id, label, row.attempts
-    started = row.started_at or row.changed_at  # it has an outcome, so it was started
-    return UploadOutcome(
-        index=index,
-        room_id=row.room_id,
-        document=label,
-        status=row.state,
-        size=row.size,
-        key=row.key,
-        started=(started - began).total_seconds(),
-        seconds=(row.changed_at - started).total_seconds(),
-        attempts=row.attempts,
-        error=error,
-    )
-
-
 def _queue_name(queue: str | None, base: str) -> str:
     if queue is None:
-        return f"whiteboard {host_and_port(base)}"[:100]
+        path = urlsplit(base).path.removesuffix("/auth")
+        return f"whiteboard {host_and_port(base)}{path}"[:100]
     if not 0 < len(queue) <= 100:
         fix = "give 1 to 100 characters"
         raise ConfigurationError("queue", short_repr(queue), "is no name", fix)

@@ -23,18 +23,29 @@ PLAIN_ID = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def parse(body: object) -> Payload | None:
-    """Read a JSON object in UTF-8; None for anything else."""
+    """Read a JSON object in UTF-8 that names nothing twice; None for anything else."""
     try:
-        payload = json.loads(body.decode()) if isinstance(body, bytes) else None
+        text = body.decode() if isinstance(body, bytes) else ""
+        payload = json.loads(text, object_pairs_hook=_named_once)
     except (ValueError, RecursionError):
         return None
     return payload if isinstance(payload, dict) else None
 
 
+def _named_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Make an object, whose fields must differ in both spellings."""
+    if len({_camel(name) for name, _ in pairs}) != len(pairs):
+        raise ValueError("a field is given twice")
+    return dict(pairs)
+
+
+def _camel(name: str) -> str:
+    return re.sub("_([a-z])", lambda found: found[1].upper(), name)
+
+
 def get(payload: Payload, name: str) -> object:
     """Return a field by its name in snake_case, whether it is written so or in camelCase."""
-    camel = re.sub("_([a-z])", lambda found: found[1].upper(), name)
-    return payload.get(name, payload.get(camel))
+    return payload.get(name, payload.get(_camel(name)))
 
 
 def answer_call(rooms: Rooms, path: str, body: object) -> Reply:

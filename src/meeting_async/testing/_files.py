@@ -4,9 +4,10 @@ A form (RFC 7578) is received in constant memory. A form that does not parse is 
 A form without a usable file is refused later: key, signature, room and lock are checked first.
 
 The kinds of files, and whether each is converted, are those of plugNmeet-server 2.4 (August 2026).
-Files are not really converted: a PDF counts as broken if its header has no version, or if it has
-objects but no end. A PDF without objects, such as ``b"%PDF-1.7"``, is a stand-in for a document,
-unless the setting ``strict_pdf`` is on.
+Files are not really converted: a PDF counts as broken only if it does not begin with a header that
+has a version. A PDF without objects, such as ``b"%PDF-1.7"``, is a stand-in for a document, unless
+the setting ``strict_pdf`` is on. A PDF without its end is converted, as the real converter repairs
+it.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ OFFICE_KINDS = frozenset({"docx", "pptx", "xlsx"})
 ACCEPTED_KINDS = frozenset({"docx", "empty", "pdf", "pptx", "txt", "xlsx"})
 """Kinds of files that the server converts by default."""
 
-FAILING_KINDS = frozenset({"broken pdf", "encrypted pdf", "jpeg", "png", "svg", "zip"})
+FAILING_KINDS = frozenset(
+    {"broken pdf", "encrypted pdf", "jpeg", "mp3", "mp4", "png", "svg", "zip"}
+)
 """Kinds whose conversion fails (500) unless they are accepted; all others are refused (400)."""
 
 
@@ -59,11 +62,14 @@ _NEVER = rb"(?!)"  # not detected by its first bytes alone
 _KINDS = (
     ("empty", "", "", rb"\Z"),
     ("pdf", "pdf", "application/pdf", rb"%PDF-\d\.\d"),
-    ("broken pdf", "", "", rb"%PDF-"),
+    ("broken pdf", "", "", rb"\s*%PDF-"),
     ("encrypted pdf", "", "", _NEVER),
     ("png", "png", "image/png", rb"\x89PNG\r\n\x1a\n"),
     ("jpeg", "jpg", "image/jpeg", rb"\xff\xd8\xff"),
     ("gif", "gif", "image/gif", rb"GIF8[79]a"),
+    ("mp3", "mp3", "audio/mpeg", rb"ID3|\xff[\xf2\xf3\xfa\xfb]"),
+    ("mp4", "mp4", "video/mp4", rb".{4}ftyp"),
+    ("ps", "ps", "application/postscript", rb"%!PS-Adobe-"),
     ("ole", "doc", "application/msword", _OLE),
     ("ole", "ppt", "application/vnd.ms-powerpoint", _OLE),
     ("ole", "xls", "application/vnd.ms-excel", _OLE),
@@ -71,6 +77,7 @@ _KINDS = (
     ("odp", "odp", _OPEN + "presentation", _OPEN_START + b"presentation"),
     ("ods", "ods", _OPEN + "spreadsheet", _OPEN_START + b"spreadsheet"),
     ("odt", "odt", _OPEN + "text", _OPEN_START + b"text"),
+    ("epub", "epub", "application/epub+zip", rb"PK\x03\x04.{26}mimetypeapplication/epub\+zip"),
     ("docx", "docx", _OFFICE + "wordprocessingml.document", _OFFICE_START + b"word/"),
     ("pptx", "pptx", _OFFICE + "presentationml.presentation", _OFFICE_START + b"ppt/"),
     ("xlsx", "xlsx", _OFFICE + "spreadsheetml.sheet", _OFFICE_START + b"xl/"),
@@ -95,7 +102,7 @@ _BINARY = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f]")
 
 def kind_of(part: Part, *, strict_pdf: bool = False) -> str:
     """Return the kind of a file by its content, never by its name."""
-    start = part.head.removeprefix(codecs.BOM_UTF8)
+    start = re.sub(b"^" + codecs.BOM_UTF8, b" ", part.head)
     for name, _, _, pattern in _KINDS:
         if re.match(pattern, start, re.DOTALL):
             return _pdf_kind(part, strict=strict_pdf) if name == "pdf" else name
@@ -131,17 +138,12 @@ def safe_name(name: str) -> str:
 
 
 def _pdf_kind(part: Part, *, strict: bool) -> str:
-    """Return "pdf", "encrypted pdf" or "broken pdf": objects but no end, if strict also no objects.
-
-    Some bytes may follow the end, as PDF readers allow that.
-    """
+    """Return "pdf", "encrypted pdf", or if strict and there are no objects "broken pdf"."""
     seen = part.head + part.tail
     if re.search(rb"/Encrypt\s*(<<|\d)", seen):
         return "encrypted pdf"
-    has_objects = re.search(rb"\d\s+\d+\s+obj\b", seen)
-    has_end = re.search(rb"startxref\s+\d+\s+%%EOF", part.tail)
-    is_whole = has_objects and has_end
-    return "pdf" if is_whole or not (has_objects or strict) else "broken pdf"
+    is_broken = strict and not re.search(rb"\d\s+\d+\s+obj\b", seen)
+    return "broken pdf" if is_broken else "pdf"
 
 
 def _text_kind(head: bytes, *, is_whole: bool) -> str:
@@ -169,9 +171,10 @@ def _is_json(text: str, *, is_whole: bool) -> bool:
 
 
 def _is_table(lines: list[str], mark: str) -> bool:
-    """Return whether several lines have the same number of fields, above 1."""
-    rows = [row for row in csv.reader(lines, delimiter=mark) if row]
-    return len(rows) > 1 and len({len(row) for row in rows} | {1}) == 2
+    """Return whether several lines, except comments, have the same number of fields, above 1."""
+    lines = [line for line in lines if not line.startswith("#")]
+    sizes = [len(row) for row in csv.reader(lines, delimiter=mark) if row]
+    return len(sizes) > 1 and min(sizes) == max(sizes) > 1
 
 
 @attrs.define(eq=False)

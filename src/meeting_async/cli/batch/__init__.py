@@ -89,7 +89,6 @@ def batch(
         "journal": journal,
         "max_wait": max_wait,
         "on_unknown": on_unknown,
-        "timeout": common.timeout,
         "wait_active": wait_active,
     }
     order = Order(

@@ -34,7 +34,7 @@ queue: App = App(name="queue", help="Upload by workers on many machines, through
 
 @queue.command
 def apply_schema(*, dsn: Dsn = None, debug: bool = False, output: Printed) -> int:
-    """Make the queue's tables in the database, or update this package's table. Uploads stay.
+    """Make the queue's tables in the database. What is there already stays.
 
     Args:
         dsn: Database of the queue.

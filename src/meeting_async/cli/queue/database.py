@@ -109,13 +109,16 @@ async def _has_tables(app: procrastinate.App) -> bool:
 
 
 async def apply_schema(dsn: str | None) -> str:
-    """Make or update the tables, and return what was done."""
+    """Make the tables, one program at a time, and return what was done."""
     async with opened(dsn, needs_tables=False) as app:
-        if not await app.check_connection_async():
-            # `apply_schema_async` reads the file on the event loop.
-            schema = await anyio.to_thread.run_sync(app.schema_manager.get_schema)
-            await app.connector.execute_query_async(schema.replace("%", "%%"))
-        is_changed = await Table(app.connector, "", "").apply_schema()
+        connecting = psycopg.AsyncConnection.connect(checked(dsn), autocommit=True)
+        async with await connecting as lock:  # until it is closed
+            await lock.execute("SELECT pg_advisory_lock(hashtext('procrastinate_jobs'))")
+            if not await app.check_connection_async():
+                # `apply_schema_async` reads the file on the event loop.
+                schema = await anyio.to_thread.run_sync(app.schema_manager.get_schema)
+                await app.connector.execute_query_async(schema.replace("%", "%%"))
+            is_changed = await Table(app, "", "").apply_schema()
     return "the tables are ready" if is_changed else "nothing to do: the tables were there already"
 
 

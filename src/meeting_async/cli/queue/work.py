@@ -11,18 +11,10 @@ from contextlib import contextmanager
 import attrs
 
 from meeting_async import Event, Finished, MeetingClient, Verdict
-from meeting_async._batch.results import status_of
 from meeting_async.cli.console import Output
 from meeting_async.cli.entries import Entry
 from meeting_async.cli.queue.database import uploads_in
-from meeting_async.cli.words import labelled, message_of
 from meeting_async.errors import MeetingError
-
-_SIDE_TASKS = {
-    "deferrer_error", "listener_error", "poll_jobs_to_abort_error", "update_heartbeats_error",
-    "side_task_failed",
-}  # fmt: skip
-"""Errors that are not printed: the worker recovers from them, or ends with another one."""
 
 
 async def defer(
@@ -77,27 +69,20 @@ class WorkerLog(logging.Handler):
             logger.propagate = before[1]
 
     def tell(self, event: Event) -> None:
-        """Print an upload that was accepted, or cut off when its document may have arrived."""
+        """Print an upload that was accepted; the library's log tells the others."""
         if not isinstance(event, Finished) or event.document is None:  # a question about a room
             return
         if event.verdict is Verdict.ACCEPTED and not self._quiet:
             took = f"{event.seconds:.1f} s"
             self._output.tell(f"{event.document}: accepted by {event.room_id} ({took})")
-        elif event.verdict is Verdict.UNKNOWN and event.error is None:
-            words = f"unknown: stopped while it was sent to {event.room_id}; it may have arrived"
-            self._output.note(labelled(event.document, words))
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print an upload that has failed, and other errors."""
-        action = getattr(record, "action", "")
-        error = record.exc_info[1] if record.exc_info else None
-        if action == "start_worker":  # signals are handled before the loop's next step
+        """Print that the worker is ready, and procrastinate's errors."""
+        if (
+            getattr(record, "action", "") == "start_worker"
+        ):  # signals are handled before the loop's next step
             asyncio.get_running_loop().call_soon(self._output.note, self.ready)
-        elif record.levelno >= logging.ERROR and action not in _SIDE_TASKS:
-            self._output.note(_line(record, error))
-
-
-def _line(record: logging.LogRecord, error: BaseException | None) -> str:
-    if not isinstance(error, MeetingError):
-        return f"error: {record.getMessage()}"
-    return labelled(error.document or "", f"{status_of(error)}: {message_of(error)}")
+        elif record.levelno >= logging.ERROR:
+            error = record.exc_info[1] if record.exc_info else None
+            ours = isinstance(error, MeetingError)
+            self._output.note(f"error: {error if ours else record.getMessage()}")

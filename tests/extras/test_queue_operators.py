@@ -1,0 +1,422 @@
+"""What operators of the queue meet: open transactions, stops, wrong keys, poolers, full disks."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import anyio
+import psycopg
+import pytest
+
+from meeting_async import LockPolicy, UploadJob
+from meeting_async.testing import MeetingServer
+from support.postgres import (
+    Network,
+    PostgresServer,
+    needs_pgbouncer,
+    needs_postgres,
+    pooler_to,
+    postgres_running,
+)
+from support.queue_worker import documents
+from support.queues import ENDED, LARGE, SECONDS, Queue, queue_at
+
+pytestmark = [pytest.mark.anyio, needs_postgres]
+nightly = pytest.mark.nightly
+
+
+# --- the database --------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("commits", [True, pytest.param(False, marks=nightly)])
+@pytest.mark.parametrize("seconds", [5, pytest.param(30, marks=nightly)])
+async def test_a_transaction_that_stays_open(queue: Queue, seconds: int, *, commits: bool) -> None:
+    """Nobody else waits for it; what it has deferred is sent within 10 s, or was never there."""
+    rooms = [f"room{number}" for number in range(20)]
+    await queue.defer(*rooms, schedule_at=datetime.now(UTC) + timedelta(seconds=0.3))
+    await anyio.sleep(0.4)  # all are due when a worker starts
+    async with await psycopg.AsyncConnection.connect(queue.order.dsn) as connection:
+        for room_id in rooms[:10]:
+            path = queue.document(room_id)
+            await queue.uploads.defer(room_id, path, connection=connection)
+        began = time.monotonic()
+        queue.start(2)
+        with anyio.fail_after(seconds - 1):
+            await queue.defer("room0", "room19")  # of another program
+        await anyio.sleep(began + seconds - time.monotonic())
+        report = await queue.uploads.report("default")
+        await (connection.commit() if commits else connection.rollback())
+    assert (report.accepted, report.queued) == (22, 0)
+    await (queue.until(lambda: len(queue.accepted()) == 32, 10) if commits else anyio.sleep(2))
+    report = await queue.reported()
+    assert report.accepted == report.total == 22 + 10 * commits
+    assert len(set(queue.accepted())) == len(queue.accepted()) == report.total
+    assert await queue.stop() == [0, 0]
+
+
+@pytest.mark.timeout(900)
+@nightly
+async def test_postgresql_can_stop(queue: Queue, postgres: PostgresServer) -> None:
+    """``pg_ctl stop -m fast`` ends within 10 s under four busy workers, each time."""
+    rounds = 10
+    for room in queue.server.rooms.values():
+        room.processing_seconds = 0.1
+    queue.start(4)
+    for number in range(rounds):
+        await queue.defer_many(80, rooms=20)
+        await queue.until(lambda: len(queue.accepted()) >= 80 * number + 20)  # noqa: B023 - at once
+        assert await anyio.to_thread.run_sync(postgres.stop) < 10
+        await anyio.to_thread.run_sync(postgres.start)
+        await queue.reported()
+    await queue.check(await queue.reported(), unknown=20 * rounds)
+    await queue.stop()
+
+
+@pytest.mark.parametrize("mode", ["session", "transaction"])
+@needs_pgbouncer
+async def test_a_pooler(
+    dsn: str, postgres: PostgresServer, server: MeetingServer, tmp_path: Path, mode: str
+) -> None:
+    """PgBouncer works in session mode; otherwise it works, too, or a text says what to set."""
+    with pooler_to(postgres, mode) as port:
+        pooled = dsn.replace(f":{postgres.port}/", f":{port}/")
+        async with queue_at(dsn, server, tmp_path) as queue:
+            await queue.defer_many(40, rooms=20)
+            workers = [queue.command("worker", MEETING_QUEUE_DSN=pooled) for _ in range(2)]
+
+            def is_over() -> bool:
+                return len(queue.accepted()) == 40 or workers[0].code is not None
+
+            await queue.until(is_over, 30)
+            assert mode == "transaction" or workers[0].code is None, workers[0].text
+            if workers[0].code is not None:
+                assert [await worker.ended(ENDED) for worker in workers] == [1, 1]
+                assert all("session" in worker.text for worker in workers)
+                return
+            await queue.check(await queue.reported())
+            for worker in workers:
+                worker.signal(signal.SIGTERM)
+            assert [await worker.ended(ENDED) for worker in workers] == [0, 0]
+        if mode == "session":
+            (folder := tmp_path / "second").mkdir()
+            async with queue_at(pooled, server, folder) as queue:
+                await queue.uploads.defer("room0", "/a.pdf", batch="pooled")
+                assert (await queue.uploads.report("pooled")).queued == 1
+
+
+@pytest.mark.parametrize("rounds", [1, pytest.param(5, marks=nightly)])
+async def test_six_that_apply_the_schema(
+    postgres: PostgresServer, server: MeetingServer, tmp_path: Path, rounds: int
+) -> None:
+    """Programs that start together all find the tables, and none fails."""
+    for number in range(rounds):
+        dsn = postgres.new_database()
+        (folder := tmp_path / str(number)).mkdir()
+        async with queue_at(dsn, server, folder) as queue:
+            started = [queue.command("apply-schema") for _ in range(6)]
+            codes = [await process.ended(SECONDS) for process in started]
+            assert codes == [0] * 6, "\n".join(process.text for process in started)
+            await queue.defer("room0")
+
+
+@contextmanager
+def small_disk() -> Iterator[Path]:
+    """Mount a disk of 120 MiB; skip the test where that is not possible."""
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    command = ["mount", "-t", "tmpfs", "-o", "size=120m,mode=777", "tmpfs", str(folder)]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("needs root for a disk in memory")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+        folder.rmdir()
+
+
+def fill(path: Path) -> None:
+    """Write a file until there is no space left on its disk."""
+    with suppress(OSError), path.open("wb", buffering=0) as file:
+        while file.write(bytes(4096)):
+            pass
+
+
+@nightly
+@pytest.mark.timeout(240)
+async def test_a_full_disk(server: MeetingServer, tmp_path: Path) -> None:
+    """A worker says so when it cannot go on; with space again everything is delivered."""
+    with small_disk() as disk, postgres_running(parent=disk) as postgres:
+        async with queue_at(postgres.new_database(), server, tmp_path) as queue:
+            await queue.app.schema_manager.apply_schema_async()
+            await queue.uploads.apply_schema()
+            for room in server.rooms.values():
+                room.processing_seconds = 0.2
+            await queue.defer_many(400, rooms=20)
+            queue.start(2)
+            await queue.until(lambda: len(queue.accepted()) >= 20)
+            fill(disk / "full")
+            workers = [*queue.workers]
+            await queue.until(lambda: all("space" in worker.text for worker in workers))
+            (disk / "full").unlink()
+            if postgres.process is None or postgres.process.poll() is not None:
+                postgres.start()
+            await queue.check(await queue.reported(seconds=120), unknown=64)
+            await queue.stop()
+    assert not any("a connection of the worker was lost" in worker.text for worker in workers)
+
+
+async def test_a_function_of_procrastinate_is_missing(queue: Queue) -> None:
+    """The worker ends and names it: to apply this package's schema would not help."""
+    with psycopg.connect(queue.order.dsn) as connection:
+        connection.execute("DROP FUNCTION procrastinate_fetch_job_v2 CASCADE")
+    await queue.defer("room0")
+    code, text = await queue.run("worker")
+    assert code == 1
+    assert "procrastinate_fetch_job_v2" in text
+    assert "apply-schema" not in text
+
+
+# --- a wrong key ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrong", ["MEETING_API_SECRET", "MEETING_API_KEY"])
+async def test_a_wrong_key(queue: Queue, wrong: str) -> None:
+    """The worker ends and says which setting to fix; nothing was taken, and nothing put back."""
+    await queue.defer_many(20, rooms=20)
+    code, text = await queue.run("worker", **{wrong: "wrong"})
+    assert code == 1
+    assert "HTTP 401" in text
+    assert "MEETING_API_SECRET" in text.splitlines()[-1]
+    status = await queue.uploads.status()
+    assert (status.waiting, status.running) == (20, 0)
+    assert not any("401" in cause for cause in status.causes)
+    jobs = await queue.app.job_manager.list_jobs_async()
+    assert {(job.status, job.attempts) for job in jobs} <= {("todo", 0)}
+    assert not any(one.path.endswith("uploadWhiteboardFile") for one in queue.server.requests)
+    queue.start()
+    await queue.check(await queue.reported())
+
+
+@nightly
+@pytest.mark.timeout(300)
+async def test_a_wrong_key_that_comes_back(queue: Queue) -> None:
+    """A service manager starts it each second: the others take at most 1.5 times their time."""
+    for room in queue.server.rooms.values():
+        room.processing_seconds = 0.5
+    queue.start(2, concurrency=16)
+    times, codes = [], []
+
+    async def come_back() -> None:
+        while True:
+            worker = queue.command("worker", MEETING_API_SECRET="wrong")
+            codes.append(await worker.ended(ENDED))
+            await anyio.sleep(1)
+
+    for is_alone in (True, False):
+        began = time.monotonic()
+        async with anyio.create_task_group() as tasks:
+            if not is_alone:
+                tasks.start_soon(come_back)
+            await queue.defer_many(240, rooms=20)
+            report = await queue.reported(seconds=200)
+            times.append(time.monotonic() - began)
+            tasks.cancel_scope.cancel()
+    await queue.check(report)
+    assert times[1] <= 1.5 * times[0]
+    assert set(codes) == {1}
+    assert all(attempt.status != 401 for one in report.outcomes for attempt in one.attempts)
+
+
+# --- clocks --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("jump", [signal.SIGUSR2, signal.SIGUSR1], ids=["back", "forth"])
+async def test_a_clock_that_jumps(queue: Queue, jump: signal.Signals) -> None:
+    """Its worker goes on with what is due, and with what a dead worker has left."""
+    queue.server.lock_seconds = queue.server.rooms["room1"].processing_seconds = 60
+    await queue.defer("room1")
+    first = queue.start()
+    await queue.until(lambda: queue.accepted("room1"))
+    second = queue.start()
+    queue.workers.remove(first)
+    first.kill()
+    await queue.defer("room3")
+    await queue.until(lambda: queue.accepted("room3"))
+    second.signal(jump)
+    await queue.defer("room4", schedule_at=datetime.now(UTC) + timedelta(seconds=2))
+    report = await queue.reported(seconds=25)
+    assert [one.status for one in report.outcomes] == ["unknown", "accepted", "accepted"]
+    assert await queue.stop() == [0]
+
+
+# --- words ---------------------------------------------------------------------------------------
+
+
+@nightly
+async def test_a_worker_that_thaws(queue: Queue) -> None:
+    """What it still hears of a complete document becomes the outcome, and it logs no traceback."""
+    queue.server.lock_seconds, queue.server.rooms["room0"].processing_seconds = 30, 6.5
+    await queue.defer("room0")
+    first = queue.start()
+    await queue.until(queue.accepted)
+    first.signal(signal.SIGSTOP)
+    queue.start()
+    assert (await queue.outcome(20)).status == "unknown"
+    first.signal(signal.SIGCONT)
+    with anyio.fail_after(20):
+        while (await queue.outcome()).status != "accepted":  # noqa: ASYNC110 - a worker changes it
+            await anyio.sleep(0.1)
+    assert await queue.stop() == [0, 0]
+    assert "Traceback" not in first.text
+    assert len(queue.accepted()) == 1
+
+
+async def test_a_worker_that_thaws_too_late(queue: Queue) -> None:
+    """It says that another worker has taken over, and completes no document of that one."""
+    queue.server.stall_next_upload(1, after=200_000)
+    await queue.defer("room0", size=16 * 1024**2)
+    first = queue.start()
+    await queue.until(lambda: queue.sent("room0", 200_000))
+    first.signal(signal.SIGSTOP)
+    queue.start()
+    report = await queue.reported()
+    first.signal(signal.SIGCONT)
+    await queue.until(lambda: "another worker" in first.text)
+    assert await queue.stop() == [0, 0]
+    assert "Traceback" not in first.text
+    await queue.check(report)
+
+
+async def test_one_reason_is_told_once(dsn: str, server: MeetingServer, tmp_path: Path) -> None:
+    """``queue report`` groups 100 documents whose room was busy as ``batch`` does."""
+    for number in range(20, 100):
+        server.add_room(f"room{number}")
+    for room in server.rooms.values():
+        room.lock(300)
+    policy = LockPolicy(max_wait=0.1)
+    async with queue_at(dsn, server, tmp_path, lock=policy) as queue:
+        await queue.uploads.defer_many(queue.jobs(100, rooms=100), batch="term")
+        async with queue.working():
+            await queue.reported("term")
+        code, text = await queue.run("report", "term")
+        manifest = tmp_path / "term.csv"
+        lines = [f"{room},{tmp_path / name}" for name, (room, _) in queue.documents.items()]
+        manifest.write_text("\n".join(["room_id,document", *lines]))
+        own = queue.process(
+            ("batch", str(manifest), "--max-wait", "0.1"),
+            MEETING_BASE_URL=server.url,
+            MEETING_API_KEY="devkey",
+            MEETING_API_SECRET="devsecret",
+        )
+        assert await own.ended(SECONDS) == code
+    (mine,) = [line for line in text.splitlines() if "100 documents" in line and "busy" in line]
+    assert mine.partition(" (")[0] in own.text
+
+
+# --- many ----------------------------------------------------------------------------------------
+
+
+@nightly
+@pytest.mark.timeout(300)
+async def test_a_long_queue_of_one_room(queue: Queue) -> None:
+    """50,000 documents of one room slow nobody down who defers, or is sent, to other rooms."""
+    path, times = queue.document(), []
+    for number in range(100):
+        queue.server.add_room(f"other{number}")
+    queue.server.rooms["room0"].processing_seconds = 0.5
+    queue.start(2, concurrency=16)
+    for batch in ("warm", "alone", "behind"):
+        if batch == "behind":
+            many = (UploadJob("room0", path, filename=f"{at:05}.pdf") for at in range(50_000))
+            assert await queue.uploads.defer_many(many, batch="long") == 50_000
+            await queue.until(lambda: len(queue.accepted("room0")) > 2)
+        began = time.monotonic()
+        jobs = [UploadJob(f"other{number % 100}", path, key=str(number)) for number in range(300)]
+        await queue.uploads.defer_many(jobs, batch=batch)
+        assert (await queue.reported(batch)).accepted == 300
+        times.append(time.monotonic() - began)
+    assert times[2] <= 1.5 * times[1] + 0.5
+    names = queue.accepted("room0")
+    assert names == [f"{number:05}.pdf" for number in range(len(names))]
+    assert await queue.stop() == [0, 0]
+
+
+# --- the end of a worker -------------------------------------------------------------------------
+
+
+async def test_a_worker_that_does_not_wait(queue: Queue) -> None:
+    """It ends when the queue is empty, and that is no error."""
+    await queue.defer_many(5, rooms=5)
+    assert await queue.start(wait=False).ended(SECONDS) == 0
+    await queue.check(await queue.uploads.report("default"))
+
+
+@pytest.mark.parametrize("size", [LARGE, 16 * 1024**2], ids=["complete", "not complete"])
+async def test_the_grace_of_a_worker(queue: Queue, size: int) -> None:
+    """Then a complete document is unknown, and another one is put back and sent again."""
+    server = queue.server
+    server.lock_seconds = server.rooms["room0"].processing_seconds = 60
+    if size > LARGE:
+        server.stall_next_upload(after=200_000)
+    await queue.defer("room0", size=size)
+    worker = queue.start(grace=0.5)
+    await queue.until(lambda: queue.accepted() or queue.sent("room0", 200_000))
+    server.rooms["room0"].processing_seconds = 0
+    worker.signal(signal.SIGTERM)
+    assert await worker.ended(ENDED) == 0
+    report = await queue.reported()
+    await queue.check(report, unknown=1)
+    assert report.unknown == (size == LARGE)
+    assert len(queue.accepted()) == 1
+
+
+@pytest.mark.parametrize("grace", [0.2, 600])
+async def test_a_function_that_hangs(
+    dsn: str, server: MeetingServer, tmp_path: Path, grace: float
+) -> None:
+    """A worker ends after its grace, or at a second signal; its upload is put back."""
+    async with queue_at(dsn, server, tmp_path, documents=documents) as queue:
+        await queue.uploads.defer("room0", "hangs")
+        await queue.uploads.defer("room1", str(queue.document("room1")))
+        worker = queue.start(grace=grace)
+        await queue.until(queue.accepted)
+        worker.signal(signal.SIGTERM)
+        if grace > 1:
+            await anyio.sleep(1)
+            assert worker.code is None
+            worker.signal(signal.SIGTERM)
+        assert await worker.ended(ENDED) == (0 if grace < 1 else worker.code)
+        status = await queue.uploads.status()
+        assert (status.waiting + status.running, status.rooms[0].room_id) == (1, "room0")
+
+
+@nightly
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("is_idle", [True, False], ids=["idle", "uploading"])
+@pytest.mark.parametrize("how", ["frozen", "gone"])
+async def test_a_worker_without_its_database(
+    queue: Queue, network: Network, how: str, *, is_idle: bool
+) -> None:
+    """It ends with 1, so that it is started again, and says why; amid an upload it warns first."""
+    room = queue.server.rooms["room0"]
+    queue.server.lock_seconds, room.processing_seconds = 100, 0.0 if is_idle else 50.0
+    await queue.defer("room0")
+    worker = queue.command("worker", MEETING_QUEUE_DSN=network.address(queue.order.dsn))
+    await queue.until(queue.accepted)
+    if is_idle:
+        await queue.reported()
+    network.freeze() if how == "frozen" else network.close()
+    if is_idle:
+        assert await worker.ended(90) == 1
+        assert worker.text.splitlines()[-1].startswith("meeting-async: error: the queue's ")
+    else:  # then it ends after five minutes
+        await queue.until(lambda: "ends after its uploads" in worker.text, 90)
+    worker.kill()
+    assert len(queue.accepted()) == 1
