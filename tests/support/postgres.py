@@ -322,6 +322,7 @@ class Network:
                 self._end_fault(server)
                 self._flows.wait()
                 client.sendall(data)
+        self._end_fault(server)  # what it was asked last has no reply: to end, or to cancel
         self._flows.wait()
         with contextlib.suppress(OSError):
             client.shutdown(socket.SHUT_WR)
