@@ -78,9 +78,8 @@ class WorkerLog(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print that the worker is ready, and procrastinate's errors."""
-        if (
-            getattr(record, "action", "") == "start_worker"
-        ):  # signals are handled before the loop's next step
+        if getattr(record, "action", "") == "start_worker":
+            # Signals are handled before the loop's next step.
             asyncio.get_running_loop().call_soon(self._output.note, self.ready)
         elif record.levelno >= logging.ERROR:
             error = record.exc_info[1] if record.exc_info else None
