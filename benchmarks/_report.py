@@ -14,7 +14,6 @@ from pathlib import Path
 import attrs
 
 from benchmarks._compare import Comparison, Spread, Target, is_met
-from benchmarks._process import OURS
 
 UNKNOWN = "-"
 _PACKAGES = ("meeting-async", "httpx", "h11", "anyio", "trio", "uvloop")
@@ -37,13 +36,15 @@ def text(sections: Sequence[Section], machine: dict[str, str], command: str) -> 
 
 def _report(sections: Sequence[Section], machine: dict[str, str], command: str) -> Iterator[str]:
     yield "# Benchmarks\n"
-    yield "Each client runs in a fresh process for every sample; in each round all take turns, so"
-    yield "that whatever else the machine does meets them all. Medians over the rounds, with the"
-    yield "range; a ratio is ours divided by theirs within one round. Read the ratios first.\n"
+    yield "All clients take turns in each round, in a fresh process each. The figures are medians"
+    yield "over the rounds. *Ours / theirs* is taken within one round, with the range over the"
+    yield "rounds: it depends less on the machine than the other figures.\n"
     yield f"```sh\n{command}\n```\n"
     yield from (f"* {name}: {value}" for name, value in machine.items())
     yield "\n## Targets\n"
-    yield from _table(("task", "target", "reached", "met"), _targets(sections))
+    met, others = _targets(sections)
+    yield f"{met} of {met + len(others)} are reached. The others:\n"
+    yield from _table(("task", "target", "reached"), iter(others))
     for section in sections:
         yield f"\n## {section.title}\n\n{section.notes}"
         for comparison in section.comparisons:
@@ -52,24 +53,29 @@ def _report(sections: Sequence[Section], machine: dict[str, str], command: str) 
 
 def _comparison(comparison: Comparison) -> Iterator[str]:
     task = comparison.task
-    titles = [column.title for column in task.columns]
+    columns = task.columns
     yield f"\n### {task.title}\n"
-    if comparison.peers:
-        yield from _table((f"{OURS} /", *titles), _ratios(comparison))
-        yield ""
-    yield from _table(("", *titles), _figures(comparison))
+    ratios = [f"{columns[0].title}, ours / theirs"] if comparison.peers else []
+    heading = ("", *(column.title for column in columns), *ratios)
+    yield from _table(heading, _rows(comparison))
     if comparison.left_out:
         yield ""
     yield from (f"* left out: {name}: {reason}" for name, reason in comparison.left_out.items())
 
 
-def _targets(sections: Sequence[Section]) -> Iterator[Sequence[str]]:
+def _targets(sections: Sequence[Section]) -> tuple[int, list[Sequence[str]]]:
+    """Return how many are reached, and a row for each of the others."""
+    met, others = 0, list[Sequence[str]]()
     for section in sections:
         for comparison in section.comparisons:
             for target in comparison.task.targets:
                 reached = comparison.reached(target)
-                met = UNKNOWN if reached is None else "yes" if is_met(target, reached) else "no"
-                yield (comparison.task.title, _wanted(target), _got(target, reached), met)
+                if reached is not None and is_met(target, reached):
+                    met += 1
+                else:
+                    row = (comparison.task.title, _wanted(target), _got(target, reached))
+                    others.append(row)
+    return met, others
 
 
 def _wanted(target: Target) -> str:
@@ -84,16 +90,20 @@ def _got(target: Target, reached: Spread | None) -> str:
     return _cell(reached, target.column.decimals)
 
 
-def _ratios(comparison: Comparison) -> Iterator[Sequence[str]]:
-    for name in comparison.peers:
-        ratios = [comparison.ratio(column, name) for column in comparison.task.columns]
-        yield (name, *(_cell(ratio, 2, " x") for ratio in ratios))
-
-
-def _figures(comparison: Comparison) -> Iterator[Sequence[str]]:
+def _rows(comparison: Comparison) -> Iterator[Sequence[str]]:
+    """Yield the figures of each client; of a peer, also what ours are to its first one."""
+    columns = comparison.task.columns
     for name in comparison.roles:
-        columns = comparison.task.columns
-        yield (name, *(_cell(comparison.figure(c, name), c.decimals) for c in columns))
+        cells = [_median(comparison.figure(column, name), column.decimals) for column in columns]
+        if name in comparison.peers:
+            cells.append(_cell(comparison.ratio(columns[0], name), 2, " x"))
+        elif comparison.peers:
+            cells.append("")
+        yield (name, *cells)
+
+
+def _median(spread: Spread | None, decimals: int) -> str:
+    return UNKNOWN if spread is None else f"{spread.median:.{decimals}f}"
 
 
 def _cell(spread: Spread | None, decimals: int, unit: str = "") -> str:

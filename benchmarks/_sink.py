@@ -29,8 +29,8 @@ from benchmarks._process import ROOT, Failed
 from benchmarks._sink_connection import Connection, Plain, Secured
 
 DESCRIPTION = (
-    "a Python process on loopback; over TCP the kernel drops the document (MSG_TRUNC, on Linux), "
-    "over TLS 1.3 it is counted by the lengths of records, undecrypted"
+    "a Python process on loopback that counts the\n"
+    "  document: over TCP without copying it (MSG_TRUNC), over TLS 1.3 without decrypting it"
 )
 
 _END_BYTES = 1024

@@ -36,14 +36,11 @@ HOLD_SECONDS = 0.5
 PER_ROOM = 10
 """Documents of each room."""
 NOTES = f"""\
-* Uploads of 64 KiB to rooms with {PER_ROOM} documents each; ours from paths, httpx's from bytes
-  that it reads itself. CPU: user and system time of the client, for each upload.
-* httpx: one AsyncClient, forms and headers made by hand, a semaphore, a connection for each upload.
-  It neither keeps the order within a room nor waits, retries or tells what became of what.
-* Journal: a new SQLite file for each batch; the ratio is to the same batch without one.
-* Places busy: part of the time of all places with an attempt in flight, seen where requests are
-  sent, until fewer rooms than places have documents left.
-* The server is {_responder.DESCRIPTION}."""
+* {PER_ROOM} documents to each room. CPU is per upload. The server is that of small calls.
+* httpx: one AsyncClient, a semaphore, forms made without `files=`; no order within a room, no
+  waits, no retries, no outcomes.
+* places busy: part of the allowed concurrency with an attempt in flight, until fewer rooms than
+  places have documents left."""
 
 CLOSING = "httpx, a connection each"
 NO_JOURNAL = "no journal"

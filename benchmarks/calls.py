@@ -23,10 +23,8 @@ from benchmarks._process import OURS, Client, Role, ours_on_other_loops
 
 TITLE = "Small calls"
 NOTES = f"""\
-* `getActiveRoomInfo`, signed anew for each call; calls/s: from the first call to the last reply.
-* CPU: user and system time of the client, for each call.
-* httpx post: `httpx.AsyncClient` as it is made. plugnmeet-sdk: used as it is; it opens a session
-  and a connection for each call.
+* `getActiveRoomInfo`, signed for each call. CPU is per call.
+* httpx post: `httpx.AsyncClient` with its defaults. plugnmeet-sdk opens a connection for each call.
 * The server is {_responder.DESCRIPTION}."""
 
 SDK = "plugnmeet-sdk"

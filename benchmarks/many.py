@@ -35,12 +35,10 @@ TITLE = "Many uploads at once"
 HOLD_SECONDS = 0.5
 SIZE = 64 * 1024
 NOTES = f"""\
-* A document of 64 KiB to each of so many rooms, all begun at once; ours from its path, the others'
-  from bytes that they read themselves. As many connections are allowed as there are uploads.
-* Ours asks for each room first, as it does by default; with ``preflight=False`` it does not.
-* The server answers each upload {HOLD_SECONDS:g} s after it has all of it.
-* Less is better for all. Descriptors: most that were open at once, beyond those before.
-* The server is {_responder.DESCRIPTION}."""
+* A document to each room, all begun at once, with a connection each. Less is better.
+* Ours gets a path and asks about each room first, without `preflight=False`. The others get bytes.
+* The server is that of small calls; it answers {HOLD_SECONDS:g} s after it has a document.
+* descriptors: most that were open at once."""
 
 AIOHTTP = "aiohttp FormData"
 WARM_UP_ROOM = "warm-up"

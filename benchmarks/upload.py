@@ -29,12 +29,12 @@ from benchmarks._sink import Certificate
 
 TITLE = "One upload"
 NOTES = f"""\
-* MB/s: 10^6 bytes of the document per second, from the call to the accepted reply (curl: its
-  time_total). More is better; of the other figures less.
-* CPU: user and system time of the client meanwhile, without start-up (curl's exit is included).
-* memory: peak of the resident set minus the one before; up to 0.25 MiB is noise.
-* gap: longest delay of a task that sleeps 1 ms, beyond its sleep; an idle loop shows about 1 ms.
-* The document is a file in the page cache. The sink is {_sink.DESCRIPTION}."""
+* MB/s: 10^6 bytes per second, from the call to the accepted reply (curl: its time_total). More is
+  better; of the other figures less.
+* CPU: user and system time of the client, without start-up.
+* memory: by how much the resident set grows at most; up to 0.25 MiB is noise.
+* gap: how late a task that sleeps 1 ms wakes up, at most; on an idle loop about 1 ms.
+* The document is a file in the page cache. The server is {_sink.DESCRIPTION}."""
 
 CURL = "curl"
 HTTPX = "httpx files="

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sphinx.ext.napoleon import GoogleDocstring
+from sphinx.search.en import SearchEnglish
 
 import meeting_async
 from meeting_async import _client
@@ -105,8 +106,26 @@ def resolve_private_name(app: Any, env: Any, node: Any, content: Any) -> Any:
     )
 
 
+class SearchWithNumbers(SearchEnglish):
+    """Sphinx leaves numbers out of its index; readers look for 409."""
+
+    def word_filter(self, word: str) -> bool:
+        """Keep all words but the most frequent ones."""
+        return word not in self.stopwords
+
+
+def look_for_numbers(app: Any, _error: Exception | None) -> None:
+    """Sphinx's script drops numbers from what a reader looks for, too."""
+    script = Path(app.outdir, "_static", "searchtools.js")
+    if script.is_file():
+        text = script.read_text("utf-8")
+        script.write_text(text.replace(r"queryTerm.match(/^\d+$/)", "false"), "utf-8")
+
+
 def setup(app: Any) -> None:
     """Connect the functions above."""
+    app.add_search_language(SearchWithNumbers)
+    app.connect("build-finished", look_for_numbers)
     app.connect("autodoc-process-signature", leave_out_constructor)
     app.connect("autodoc-process-docstring", read_docstring)
     app.connect("env-updated", drop_private_names)

@@ -2,13 +2,14 @@
 
 A part is a module or folder of ``src/meeting_async``. It stands one floor above the highest part
 that it imports when it runs; imports inside functions and for type checkers do not count. What a
-part is for is the first line of its docstring.
+part is for is the first line of its docstring, up to what explains or adds to it.
 """
 
 from __future__ import annotations
 
 import ast
 import itertools
+import re
 import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -61,7 +62,8 @@ def _part(path: Path) -> str:
 
 def _purpose(path: Path) -> str:
     docstring = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
-    return docstring.partition("\n")[0].replace("``", "")
+    line = docstring.partition("\n")[0].replace("``", "")
+    return re.split(r"[.:](?: |$)|, (?:and|one|so|through) ", line)[0]
 
 
 def _imports(parts: Collection[str]) -> dict[str, set[str]]:

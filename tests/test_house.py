@@ -32,7 +32,8 @@ PURE = {
     "_events",
     "_policies",
     "_protocol",
-    "_delivery/retry",
+    "_delivery/decide",
+    "_delivery/history",
     "_delivery/room_wait",
     "web",
 }

@@ -12,6 +12,10 @@ from benchmarks.waiting._study import Effort, Study, study
 
 NAME = "python -m benchmarks.waiting"
 FOLDER = "docs/waiting"
+INTRODUCTION = """\
+The client's own decisions in virtual time, compared with [three other ways to
+wait](../waiting.md#measurements). The tables have every second of the seven lines in the pictures.
+"""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -53,7 +57,7 @@ def _positive(text: str) -> int:
 def _save(result: Study, report: str, folder: Path) -> None:
     effort = result.effort
     asked = f"--rounds {effort.rounds} --crowds {effort.crowds} --seed {effort.seed} --save"
-    head = f"# Waiting for a room, simulated\n\n```sh\n{NAME} {asked}\n```\n\n"
+    head = f"# Waiting, simulated\n\n{INTRODUCTION}\n```sh\n{NAME} {asked}\n```\n\n"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "README.md").write_text(head + report, encoding="utf-8")
     for name, chart in _chart.charts(result).items():

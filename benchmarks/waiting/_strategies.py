@@ -117,7 +117,7 @@ def ours(size: int, *, probe: bool = True) -> Ours:
 
 OURS = "meeting_async"
 FIRST = "version 0.1.0"
-ORACLE = "oracle"
+ORACLE = "ideal client"
 """It knows the future: the document ends in the moment of the release, first come, first served."""
 
 STRATEGIES: dict[str, Callable[[int], Waiter] | None] = {

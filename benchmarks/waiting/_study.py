@@ -139,7 +139,6 @@ def targets(study: Study) -> Iterator[Target]:
     extra = max(t[OURS].resent - t[FIRST].resent for t in study.lied_to.values())
     yield Target("the same: documents re-sent beyond version 0.1.0's, mean", 2, extra)
     for hold in CROWD_HOLDS:
-        for line in lines:
-            ratio = study.resent_ratio(line, hold)
-            text = f"{CROWD} contenders, {line} Mbit/s, holds of {hold:g} s: bytes re-sent"
-            yield Target(text, 0.5, ratio, f"x {_strategies.FIRST}", is_strict=True)
+        ratio = max(study.resent_ratio(line, hold) for line in lines)
+        text = f"{CROWD} contenders, every line, locks of {hold:g} s: bytes re-sent"
+        yield Target(text, 0.5, ratio, f"x {_strategies.FIRST}", is_strict=True)

@@ -81,7 +81,7 @@ def test_each_section_runs(section: str, tmp_path: Path) -> None:
     printed = _quick(section, "--save", str(tmp_path))
     assert (tmp_path / "README.md").read_text() in printed
     assert f"python -m benchmarks {section} --rounds 1 --quick" in printed
-    assert re.search(r"^\| meeting_async / \|", printed, re.MULTILINE)
+    assert re.search(r", ours / theirs \|$", printed, re.MULTILINE)
     assert re.search(r"^\| meeting_async \| \d", printed, re.MULTILINE)
     assert "it failed" not in printed
 

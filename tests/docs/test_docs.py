@@ -204,7 +204,9 @@ def test_example(python: Interpreter, code: str, output: str, tmp_path: Path) ->
     assert run(python, code, tmp_path) == (output, "")
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"], ids=lambda path: path.stem
+)
 def test_links_lead_somewhere(path: Path) -> None:
     """Files and headings that a page links to are there."""
     assert broken_links(path.read_text("utf-8"), path.parent) == []

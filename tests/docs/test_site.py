@@ -7,6 +7,7 @@ import importlib
 import inspect
 import pkgutil
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -156,13 +157,16 @@ def test_the_house_is_drawn_from_its_imports(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_every_page_has_a_sentence_on_the_first_one() -> None:
-    """The index links each page, in its text and in the navigation."""
+    """The index links each page, in its text and in the navigation, with the page's own words."""
     index = (DOCS / "index.md").read_text("utf-8")
     pages = {path.relative_to(DOCS).with_suffix("").as_posix() for path in DOCS.rglob("*.md")}
     pages = {page for page in pages if not page.startswith("reference/")} - {"index"}
     pages.add("reference/index")
     assert set(re.findall(r"^\* \[[^]]+\]\((\S+)\.md\)", index, re.MULTILINE)) == pages
     assert set(re.findall(r"^([\w/-]+)$", index, re.MULTILINE)) == pages
+    for words, page in re.findall(r"^\* \[([^]]+)\]\((\S+\.md)\)", index, re.MULTILINE):
+        path = DOCS.parent / "CHANGELOG.md" if page == "changelog.md" else DOCS / page
+        assert path.read_text("utf-8").startswith(f"# {words}"), page
 
 
 @pytest.mark.parametrize("path", sorted(DOCS.rglob("*.svg")), ids=lambda path: path.stem)
@@ -200,10 +204,10 @@ def public_names() -> set[str]:
     return names - also
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the site; a warning is an error. It needs the dependency group docs."""
-    folder = tmp_path / "site"
+    folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
     built = subprocess.run(
         [*command, str(DOCS), str(folder)], capture_output=True, text=True, check=False
@@ -231,3 +235,32 @@ def test_the_reference_is_complete(site: Path) -> None:
     for page in pages:
         shown = re.sub(r"<[/a-z]+>|<span[^>]*>", "", page.read_text("utf-8"))
         assert re.findall(r"meeting_async(?:\.\w+)*\._(?!_)\w+[\w.]*", shown) == [], page.name
+
+
+BROWSER = shutil.which("chromium-headless-shell") or shutil.which("chromium")
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(BROWSER is None, reason="there is no browser (chromium-headless-shell)")
+@pytest.mark.parametrize(
+    ("word", "page"),
+    [
+        ("409", "waiting"),
+        ("413", "interface"),
+        ("S3", "interface"),
+        ("presigned", "documents"),
+        ("duplicate", "delivery"),
+        ("timeout", "delivery"),
+    ],
+)
+def test_the_search_finds(word: str, page: str, site: Path, tmp_path: Path) -> None:
+    """The site's search lists the page that explains what a reader looks for."""
+    done = subprocess.run(
+        [
+            str(BROWSER), "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files",
+            f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=5000", "--dump-dom",
+            f"{(site / 'search.html').as_uri()}?q={word}",
+        ],
+        capture_output=True, text=True, timeout=50, check=True,
+    )  # fmt: skip
+    assert f"{page}.html" in re.findall(r'<li[^>]*><a href="([^"#]+)', done.stdout), done.stderr
