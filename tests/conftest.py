@@ -40,6 +40,16 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         _watchdog.end()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what may take longest: or the end of a run would be a few tests in a row."""
+
+    def limit(item: pytest.Item) -> float:
+        marker = item.get_closest_marker("timeout")
+        return marker.args[0] if marker else 0.0
+
+    items.sort(key=limit, reverse=True)
+
+
 def pytest_collection_finish() -> None:
     """Keep imports and test items out of the garbage collections that tests ask for."""
     gc.collect()

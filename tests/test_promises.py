@@ -311,6 +311,7 @@ def check_steps(schedule: Schedule, adversary: Adversary) -> None:
     past: dict[str, list[Step]] = defaultdict(list)
     is_truthful, has_failed = schedule.answers_questions, False
     in_need: set[str] = set()
+    lost, is_proven = Counter[str](), False
     for step in adversary.steps:
         assert step.was_asked, f"a {step.what} to an instance that was not asked about its room"
         is_truthful &= step.is_true
@@ -320,7 +321,12 @@ def check_steps(schedule: Schedule, adversary: Adversary) -> None:
             was_lost = any(earlier.says == "doubt" for earlier in past[step.who])
             is_large = sizes[step.who] > WITHOUT_A_FORM
             needs_form = is_large or was_lost or (has_failed and step.who in in_need)
-            check_document(past[step.who], step, needs_form=needs_form and is_truthful)
+            # Two documents got 409 right after *free*, and no form ever did: it stops asking.
+            needs_form &= is_truthful and (is_proven or lost[step.who] < 2)
+            check_document(past[step.who], step, needs_form=needs_form)
+        if step.what == "document answer" and step.says == "locked":
+            lost[step.who] += 1
+        is_proven |= step.what == "form answer" and step.says == "locked"
         if step.says == "failed" or (step.what == "form answer" and step.says):
             has_failed = step.says == "failed"
         past[step.who].append(step)

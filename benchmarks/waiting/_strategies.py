@@ -100,7 +100,7 @@ class Ours:
     @property
     def believes(self) -> bool:
         """Whether the server's answers to questions are believed."""
-        return self.server.probes.are_believed
+        return self.must_probe or self.policies.is_small
 
     def decide(self, step: Step, now: float, random: float) -> Done | Stop | Wait:
         """Say what follows a document, or a question that was answered *locked*."""

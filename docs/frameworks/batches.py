@@ -6,6 +6,7 @@ Batches live in one process: run one worker, or give each worker a folder of its
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -22,14 +23,12 @@ from anyio.abc import TaskGroup
 from meeting_async import Batch, BatchReport, Document, MeetingClient, UploadJob, UploadOutcome
 from meeting_async.errors import InvalidInput, MeetingError
 from meeting_async.web import public_detail, public_name
+from uploads import SHUTDOWN_SECONDS, Uploads
 
 logger = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 15.0
 """A silent stream gets a comment this often, because proxies close what is silent for a minute."""
-
-STOP_SECONDS = 20.0
-"""Uploads in flight get this long when the application stops; your supervisor must wait longer."""
 
 KEPT = 100
 """So many finished batches keep their outcomes in memory; older ones have only their report."""
@@ -54,9 +53,14 @@ class Progress:
         """Add an event; the ``last`` one ends the streams of all listeners."""
         number = f"{self._run}-{len(self._events) + 1}"
         self._events.append(f"id: {number}\nevent: {event}\ndata: {json.dumps(facts)}\n\n")
-        self._is_over = last
+        self._is_over = self._is_over or last
         self._news.set()
         self._news = anyio.Event()
+
+    def stop(self) -> None:
+        """End the streams of all listeners; after a restart they connect again."""
+        self._is_over = True
+        self._news.set()
 
     async def listen(self, last_seen: str | None = None) -> AsyncGenerator[str, None]:
         """Yield the events since ``last_seen`` (Last-Event-ID), then new ones as they come."""
@@ -93,17 +97,18 @@ class Batches:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, client: MeetingClient) -> AsyncGenerator[Self, None]:
-        """Resume interrupted batches, and stop cleanly when the block ends."""
+    async def open(cls, client: MeetingClient, uploads: Uploads) -> AsyncGenerator[Self, None]:
+        """Resume interrupted batches, and stop cleanly when shutdown begins."""
         folder = anyio.Path(os.environ.get("BATCHES_FOLDER", "batches"))
         await folder.mkdir(parents=True, exist_ok=True)
         documents = await anyio.Path(os.environ.get("DOCUMENTS_FOLDER", "documents")).resolve()
         async with anyio.create_task_group() as group:
             batches = cls(client, folder, Path(documents), group)
             await batches._resume()
+            group.start_soon(batches._stop_after, uploads.stopping)
             yield batches
-            batches._stop()
-            group.cancel_scope.deadline = anyio.current_time() + STOP_SECONDS
+            uploads.stopping.set()
+            group.cancel_scope.deadline = anyio.current_time() + SHUTDOWN_SECONDS
 
     async def begin(self, order: bytes) -> str:
         """Begin a batch in the background and return its id.
@@ -181,11 +186,14 @@ class Batches:
                 except InvalidInput:  # DOCUMENTS_FOLDER is another one now
                     logger.exception("batch %s cannot be resumed", file.stem)
 
-    def _stop(self) -> None:
+    async def _stop_after(self, stopping: asyncio.Event) -> None:
         """Begin nothing new; what is being sent or answered comes to its end."""
+        await stopping.wait()
         self._is_stopping = True
         for batch in self._running:
             batch.stop()
+        for progress in self._progress.values():
+            progress.stop()
 
     # --- orders ----------------------------------------------------------------------------------
 

@@ -1,16 +1,15 @@
 """Django: a form's file, a streamed body and batches go on to rooms.
 
-``uvicorn --app-dir docs/frameworks --timeout-graceful-shutdown 5 django_app:app``
+``uvicorn --app-dir docs/frameworks --timeout-graceful-shutdown 30 django_app:app``
 
 In your own project ``settings`` are a module, and ``app`` stands in ``asgi.py``.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -22,17 +21,13 @@ from django.urls import path
 from django.utils.decorators import async_only_middleware
 
 from batches import EVENT_STREAM, Batches
-from disconnects import Background, limit_silence
-from meeting_async import Document, MeetingClient, UploadReceipt
+from meeting_async import Document, MeetingClient
 from meeting_async.errors import MeetingError
 from meeting_async.web import HttpAnswer, http_answer
+from uploads import Message, Receive, Send, Uploads, send_answer
 
 MAX_WAIT = 20.0
 """Seconds to wait for a locked room: proxies time out after a minute."""
-
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
 
 settings.configure(
     SECRET_KEY=os.environ.get("DJANGO_SECRET_KEY", "for development only"),
@@ -53,15 +48,8 @@ async def upload(request: HttpRequest, room_id: str) -> HttpResponse:
     if not isinstance(document, UploadedFile):
         return HttpResponse("the form has no file named document", status=422)
     client: MeetingClient = of(request, "client")
-
-    async def work() -> UploadReceipt:
-        with document:
-            return await client.upload_whiteboard_file(room_id, document, max_wait=MAX_WAIT)
-
-    if request.GET.get("when_gone") == "cancel":  # what Django does
-        return respond(http_answer(await work()))
-    background: Background = of(request, "background")
-    return respond(http_answer(await background.finish(work)))
+    receipt = await client.upload_whiteboard_file(room_id, document, max_wait=MAX_WAIT)
+    return respond(http_answer(receipt))
 
 
 async def begin(request: HttpRequest) -> HttpResponse:
@@ -113,6 +101,8 @@ def refusals(get_response: Callable[[HttpRequest], Awaitable[HttpResponse]]) -> 
 
 # --- beside Django -------------------------------------------------------------------------------
 
+uploads = Uploads()
+
 
 async def lifespan(scope: Message, receive: Receive, send: Send) -> None:
     """One client for the application; its settings come from ``MEETING_*`` variables."""
@@ -121,10 +111,10 @@ async def lifespan(scope: Message, receive: Receive, send: Send) -> None:
     try:
         async with (
             MeetingClient.from_env() as client,
-            Batches.open(client) as batches,
-            Background.open() as background,
+            uploads.open(),
+            Batches.open(client, uploads) as batches,
         ):
-            scope["state"].update(client=client, batches=batches, background=background)
+            scope["state"].update(client=client, batches=batches)
             await send({"type": "lifespan.startup.complete"})
             phase = "shutdown"
             await receive()  # lifespan.shutdown
@@ -146,7 +136,7 @@ async def stream(scope: Message, receive: Receive) -> HttpAnswer:
     client: MeetingClient = scope["state"]["client"]
     try:
         document = Document.from_stream(
-            limit_silence(body(receive)),
+            body(receive),
             filename,
             size=int(size),
             replayable=False,  # so there is one attempt
@@ -168,21 +158,11 @@ async def body(receive: Receive) -> AsyncGenerator[bytes, None]:
         yield message.get("body", b"")
 
 
-async def send_answer(answer: HttpAnswer, send: Send) -> None:
-    """Send an answer without a framework."""
-    content = json.dumps(answer.body).encode()
-    headers = {"Content-Type": "application/json", **answer.headers}
-    pairs = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-    pairs.append((b"content-length", str(len(content)).encode()))
-    await send({"type": "http.response.start", "status": answer.status, "headers": pairs})
-    await send({"type": "http.response.body", "body": content})
-
-
 django = get_asgi_application()
 STREAMED = re.compile(r"/rooms/[^/]+/documents/[^/]+")
 
 
-async def app(scope: Message, receive: Receive, send: Send) -> None:
+async def site(scope: Message, receive: Receive, send: Send) -> None:
     """Put a lifespan and a streaming route beside Django, which has neither."""
     if scope["type"] == "lifespan":
         await lifespan(scope, receive, send)
@@ -190,3 +170,6 @@ async def app(scope: Message, receive: Receive, send: Send) -> None:
         await send_answer(await stream(scope, receive), send)
     else:
         await django(scope, receive, send)
+
+
+app = uploads.around(site)

@@ -1,64 +1,60 @@
 """FastAPI: a form's file, a streamed body and batches go on to rooms.
 
-``uvicorn --app-dir docs/frameworks --timeout-graceful-shutdown 5 fastapi_app:app``
+``uvicorn --app-dir docs/frameworks --timeout-graceful-shutdown 30 fastapi_app:app``
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Literal
+from typing import Any
 
 from fastapi import FastAPI, Header, HTTPException, Request, Response, UploadFile
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from batches import EVENT_STREAM, Batches
-from disconnects import limit_silence, unless_gone
-from meeting_async import Document, MeetingClient, UploadReceipt
+from meeting_async import Document, MeetingClient
 from meeting_async.errors import MeetingError
 from meeting_async.web import HttpAnswer, http_answer
+from uploads import Uploads
 
 MAX_WAIT = 20.0
 """Seconds to wait for a locked room: proxies time out after a minute."""
 
+uploads = Uploads()
+
 
 @asynccontextmanager
-async def lifespan(_app: FastAPI) -> AsyncIterator[dict[str, Any]]:
+async def lifespan(_site: FastAPI) -> AsyncIterator[dict[str, Any]]:
     """One client for the application; its settings come from ``MEETING_*`` variables."""
-    async with MeetingClient.from_env() as client, Batches.open(client) as batches:
+    async with (
+        MeetingClient.from_env() as client,
+        uploads.open(),
+        Batches.open(client, uploads) as batches,
+    ):
         yield {"client": client, "batches": batches}
 
 
-app = FastAPI(lifespan=lifespan)
+site = FastAPI(lifespan=lifespan)
+app = uploads.around(site)
 
 
-@app.post("/rooms/{room_id}/documents")
-async def upload(
-    request: Request,
-    room_id: str,
-    document: UploadFile,
-    when_gone: Literal["finish", "cancel"] = "finish",
-) -> Response:
+@site.post("/rooms/{room_id}/documents")
+async def upload(request: Request, room_id: str, document: UploadFile) -> Response:
     """Pass the file of a form on to a room. FastAPI has put it into a temporary file by now."""
     client: MeetingClient = request.state.client
-
-    async def work() -> UploadReceipt:
-        return await client.upload_whiteboard_file(room_id, document, max_wait=MAX_WAIT)
-
-    if when_gone == "finish":  # FastAPI lets a handler go on, browser or not
-        return respond(http_answer(await work()))
-    receipt = await unless_gone(request.receive, work)
-    return respond(http_answer(receipt)) if receipt else Response(status_code=499)
+    receipt = await client.upload_whiteboard_file(room_id, document, max_wait=MAX_WAIT)
+    return respond(http_answer(receipt))
 
 
-@app.put("/rooms/{room_id}/documents/{filename}")
+@site.put("/rooms/{room_id}/documents/{filename}")
 async def stream(request: Request, room_id: str, filename: str) -> Response:
     """Pass the body on as it comes, through no file and no memory."""
     if not request.headers.get("content-length", "").isdecimal():
         raise HTTPException(411)
     client: MeetingClient = request.state.client
     document = Document.from_stream(
-        limit_silence(request.stream()),
+        request.stream(),
         filename,
         size=int(request.headers["content-length"]),
         replayable=False,  # so there is one attempt
@@ -67,14 +63,14 @@ async def stream(request: Request, room_id: str, filename: str) -> Response:
     return respond(http_answer(receipt))
 
 
-@app.post("/batches")
+@site.post("/batches")
 async def begin(request: Request) -> Response:
     """Begin a batch in the background."""
     batch_id = await request.state.batches.begin(await request.body())
     return JSONResponse({"batch": batch_id, "events": f"/batches/{batch_id}/events"}, 202)
 
 
-@app.get("/batches/{batch_id}/events")
+@site.get("/batches/{batch_id}/events")
 async def events(
     request: Request, batch_id: str, last_event_id: str | None = Header(None)
 ) -> Response:
@@ -85,7 +81,7 @@ async def events(
     return StreamingResponse(told, headers=EVENT_STREAM)
 
 
-@app.exception_handler(MeetingError)
+@site.exception_handler(MeetingError)
 async def refuse(_request: Request, error: Any) -> Response:
     """Turn errors of the client into statuses, for all routes at once."""
     return respond(http_answer(error))

@@ -1,26 +1,26 @@
 """Litestar: a form's file, a streamed body and batches go on to rooms.
 
-``uvicorn --app-dir docs/frameworks --timeout-graceful-shutdown 5 litestar_app:app``
+``uvicorn --app-dir docs/frameworks --timeout-graceful-shutdown 30 litestar_app:app``
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from litestar import Litestar, Request, Response, get, post, put
 from litestar.datastructures import State, UploadFile
 from litestar.enums import RequestEncodingType
 from litestar.exceptions import HTTPException, NotFoundException
-from litestar.params import Body, FromPath, FromQuery
+from litestar.params import Body, FromPath
 from litestar.response import Stream
 
 from batches import EVENT_STREAM, Batches
-from disconnects import limit_silence, unless_gone
-from meeting_async import Document, MeetingClient, UploadReceipt
+from meeting_async import Document, MeetingClient
 from meeting_async.errors import MeetingError
 from meeting_async.web import HttpAnswer, http_answer
+from uploads import Uploads
 
 MAX_WAIT = 20.0
 """Seconds to wait for a locked room: proxies time out after a minute."""
@@ -30,35 +30,29 @@ MAX_BODY = 128 * 1024**2
 
 Form = Annotated[dict[str, UploadFile], Body(media_type=RequestEncodingType.MULTI_PART)]
 
+uploads = Uploads()
+
 
 @asynccontextmanager
-async def lifespan(app: Litestar) -> AsyncIterator[None]:
+async def lifespan(site: Litestar) -> AsyncIterator[None]:
     """One client for the application; its settings come from ``MEETING_*`` variables."""
-    async with MeetingClient.from_env() as client, Batches.open(client) as batches:
-        app.state.client, app.state.batches = client, batches
+    async with (
+        MeetingClient.from_env() as client,
+        uploads.open(),
+        Batches.open(client, uploads) as batches,
+    ):
+        site.state.client, site.state.batches = client, batches
         yield
 
 
 @post("/rooms/{room_id:str}/documents", request_max_body_size=MAX_BODY)
-async def upload(
-    request: Request[Any, Any, State],
-    state: State,
-    room_id: FromPath[str],
-    data: Form,
-    when_gone: FromQuery[Literal["finish", "cancel"]] = "finish",
-) -> Response[Any]:
+async def upload(state: State, room_id: FromPath[str], data: Form) -> Response[Any]:
     """Pass the file of a form on to a room. Litestar has put it into a temporary file by now."""
     client: MeetingClient = state.client
     if "document" not in data:
         raise HTTPException("the form has no file named document", status_code=422)
-
-    async def work() -> UploadReceipt:
-        return await client.upload_whiteboard_file(room_id, data["document"], max_wait=MAX_WAIT)
-
-    if when_gone == "finish":  # Litestar lets a handler go on, browser or not
-        return respond(http_answer(await work()))
-    receipt = await unless_gone(request.receive, work)
-    return respond(http_answer(receipt)) if receipt else Response(None, status_code=499)
+    receipt = await client.upload_whiteboard_file(room_id, data["document"], max_wait=MAX_WAIT)
+    return respond(http_answer(receipt))
 
 
 @put("/rooms/{room_id:str}/documents/{filename:str}", request_max_body_size=MAX_BODY)
@@ -70,7 +64,7 @@ async def stream(
         raise HTTPException(status_code=411)
     client: MeetingClient = state.client
     document = Document.from_stream(
-        limit_silence(request.stream()),
+        request.stream(),
         filename,
         size=int(request.headers["content-length"]),
         replayable=False,  # so there is one attempt
@@ -109,9 +103,10 @@ def respond(answer: HttpAnswer) -> Response[Any]:
     return Response(answer.body, status_code=answer.status, headers=answer.headers)
 
 
-app = Litestar(
+site = Litestar(
     [upload, stream, begin, events],
     lifespan=[lifespan],
     exception_handlers={MeetingError: refuse},
     openapi_config=None,
 )
+app = uploads.around(site)

@@ -1,12 +1,11 @@
 """Quart: a form's file, a streamed body and batches go on to rooms.
 
-``uvicorn --app-dir docs/frameworks --timeout-graceful-shutdown 5 quart_app:app``
+``uvicorn --app-dir docs/frameworks --timeout-graceful-shutdown 30 quart_app:app``
 """
 
 from __future__ import annotations
 
 import asyncio
-import io
 from collections.abc import AsyncGenerator, Generator
 from typing import Any
 
@@ -16,10 +15,10 @@ from quart.wrappers import Request
 from quart.wrappers.request import Body
 
 from batches import EVENT_STREAM, Batches
-from disconnects import Background, limit_silence
-from meeting_async import Document, MeetingClient, UploadReceipt
+from meeting_async import Document, MeetingClient
 from meeting_async.errors import MeetingError
 from meeting_async.web import HttpAnswer, http_answer
+from uploads import Uploads
 
 MAX_WAIT = 20.0
 """Seconds to wait for a locked room: proxies time out after a minute."""
@@ -76,25 +75,27 @@ class SteppedConnection(ASGIHTTPConnection):
 # --- the application -----------------------------------------------------------------------------
 
 
-app = Quart(__name__)
-app.request_class = SteppedRequest
-app.asgi_http_class = SteppedConnection
-app.config.update(
+uploads = Uploads()
+site = Quart(__name__)
+app = uploads.around(site)
+site.request_class = SteppedRequest
+site.asgi_http_class = SteppedConnection
+site.config.update(
     MAX_CONTENT_LENGTH=128 * 1024**2,  # bytes; Quart's own limit is 16 MiB
-    BODY_TIMEOUT=None,  # seconds for the whole body; ours limits silence, below
+    BODY_TIMEOUT=None,  # seconds for the whole body; SILENCE_SECONDS of ours is better
     RESPONSE_TIMEOUT=None,  # a stream of events lasts as long as its batch
 )
 
 
-@app.while_serving
+@site.while_serving
 async def lifespan() -> AsyncGenerator[None, None]:
     """One client for the application; its settings come from ``MEETING_*`` variables."""
     async with (
         MeetingClient.from_env() as client,
-        Batches.open(client) as batches,
-        Background.open() as background,
+        uploads.open(),
+        Batches.open(client, uploads) as batches,
     ):
-        app.extensions.update(client=client, batches=batches, background=background)
+        site.extensions.update(client=client, batches=batches)
         yield
 
 
@@ -104,39 +105,23 @@ def client() -> MeetingClient:
     return found
 
 
-@app.post("/rooms/<room_id>/documents")
+@site.post("/rooms/<room_id>/documents")
 async def upload(room_id: str) -> Response:
     """Pass the file of a form on to a room. Quart parses it into a temporary file."""
     document = (await request.files).get("document")
     if document is None:
         abort(422, "the form has no file named document")
-    meeting = client()
-    # Quart closes the files of a request that it cancels; this one is ours from now on.
-    file, document.stream = document.stream, io.BytesIO()
-
-    async def work() -> UploadReceipt:
-        with file:
-            return await meeting.upload_whiteboard_file(
-                room_id,
-                file,
-                filename=document.filename,
-                content_type=document.content_type,
-                max_wait=MAX_WAIT,
-            )
-
-    if request.args.get("when_gone") == "cancel":  # what Quart does
-        return respond(http_answer(await work()))
-    background: Background = current_app.extensions["background"]
-    return respond(http_answer(await background.finish(work)))
+    receipt = await client().upload_whiteboard_file(room_id, document, max_wait=MAX_WAIT)
+    return respond(http_answer(receipt))
 
 
-@app.put("/rooms/<room_id>/documents/<filename>")
+@site.put("/rooms/<room_id>/documents/<filename>")
 async def stream(room_id: str, filename: str) -> Response:
     """Pass the body on as it comes, through no file and no memory."""
     if request.content_length is None:
         abort(411)
     document = Document.from_stream(
-        limit_silence(request.body),
+        request.body,
         filename,
         size=request.content_length,
         replayable=False,  # so there is one attempt
@@ -145,7 +130,7 @@ async def stream(room_id: str, filename: str) -> Response:
     return respond(http_answer(receipt))
 
 
-@app.post("/batches")
+@site.post("/batches")
 async def begin() -> tuple[Response, int]:
     """Begin a batch in the background."""
     batches: Batches = current_app.extensions["batches"]
@@ -153,7 +138,7 @@ async def begin() -> tuple[Response, int]:
     return jsonify(batch=batch_id, events=f"/batches/{batch_id}/events"), 202
 
 
-@app.get("/batches/<batch_id>/events")
+@site.get("/batches/<batch_id>/events")
 async def events(batch_id: str) -> Response:
     """Send the events of a batch so far, then new ones as they come."""
     batches: Batches = current_app.extensions["batches"]
@@ -163,7 +148,7 @@ async def events(batch_id: str) -> Response:
     return Response(told, headers=EVENT_STREAM)
 
 
-@app.errorhandler(MeetingError)
+@site.errorhandler(MeetingError)
 async def refuse(error: MeetingError) -> Response:
     """Turn errors of the client into statuses, for all routes at once."""
     return respond(http_answer(error))

@@ -1,6 +1,6 @@
 """Starlette: a form's file, a streamed body and batches go on to rooms.
 
-``uvicorn --app-dir docs/frameworks --timeout-graceful-shutdown 5 starlette_app:app``
+``uvicorn --app-dir docs/frameworks --timeout-graceful-shutdown 30 starlette_app:app``
 """
 
 from __future__ import annotations
@@ -17,19 +17,25 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from batches import EVENT_STREAM, Batches
-from disconnects import limit_silence, unless_gone
-from meeting_async import Document, MeetingClient, UploadReceipt
+from meeting_async import Document, MeetingClient
 from meeting_async.errors import MeetingError
 from meeting_async.web import HttpAnswer, http_answer
+from uploads import Uploads
 
 MAX_WAIT = 20.0
 """Seconds to wait for a locked room: proxies time out after a minute."""
 
+uploads = Uploads()
+
 
 @asynccontextmanager
-async def lifespan(_app: Starlette) -> AsyncIterator[dict[str, Any]]:
+async def lifespan(_site: Starlette) -> AsyncIterator[dict[str, Any]]:
     """One client for the application; its settings come from ``MEETING_*`` variables."""
-    async with MeetingClient.from_env() as client, Batches.open(client) as batches:
+    async with (
+        MeetingClient.from_env() as client,
+        uploads.open(),
+        Batches.open(client, uploads) as batches,
+    ):
         yield {"client": client, "batches": batches}
 
 
@@ -41,15 +47,8 @@ async def upload(request: Request) -> Response:
         document = form.get("document")
         if not isinstance(document, UploadFile):
             raise HTTPException(422, "the form has no file named document")
-        file = document
-
-        async def work() -> UploadReceipt:
-            return await client.upload_whiteboard_file(room_id, file, max_wait=MAX_WAIT)
-
-        if request.query_params.get("when_gone") != "cancel":
-            return respond(http_answer(await work()))  # goes on, browser or not
-        receipt = await unless_gone(request.receive, work)
-    return respond(http_answer(receipt)) if receipt else Response(status_code=499)
+        receipt = await client.upload_whiteboard_file(room_id, document, max_wait=MAX_WAIT)
+    return respond(http_answer(receipt))
 
 
 async def stream(request: Request) -> Response:
@@ -58,7 +57,7 @@ async def stream(request: Request) -> Response:
         raise HTTPException(411)
     client: MeetingClient = request.state.client
     document = Document.from_stream(
-        limit_silence(request.stream()),
+        request.stream(),
         request.path_params["filename"],
         size=int(request.headers["content-length"]),
         replayable=False,  # so there is one attempt
@@ -99,7 +98,7 @@ def respond(answer: HttpAnswer) -> Response:
     return JSONResponse(answer.body, answer.status, answer.headers)
 
 
-app = Starlette(
+site = Starlette(
     routes=[
         Route("/rooms/{room_id}/documents", upload, methods=["POST"]),
         Route("/rooms/{room_id}/documents/{filename}", stream, methods=["PUT"]),
@@ -109,3 +108,4 @@ app = Starlette(
     exception_handlers={MeetingError: refuse, ClientDisconnect: nobody_there},
     lifespan=lifespan,
 )
+app = uploads.around(site)

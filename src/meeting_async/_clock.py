@@ -9,25 +9,28 @@ from collections.abc import Callable
 from typing import Any
 
 import anyio
-import anyio.lowlevel
 
 Clock = Callable[[], float]
 """Returns the time in seconds, as ``anyio.current_time`` does."""
 
 
-def clock_of(loop: anyio.lowlevel.EventLoopToken) -> Clock:
+def native(token: object) -> Any:
+    """Return the event loop of asyncio, or trio's token, for what anyio calls the current token."""
+    return getattr(token, "native_token", token)  # before anyio 4.11 they were the same
+
+
+def clock_of(token: object) -> Clock:
     """Return the clock of an event loop."""
-    native: Clock | None = getattr(loop.native_token, "time", None)  # trio's token has none
-    return native or anyio.current_time
+    return getattr(native(token), "time", anyio.current_time)  # trio's token has none
 
 
-def is_gone(loop: anyio.lowlevel.EventLoopToken) -> bool:
+def is_gone(token: object) -> bool:
     """Return whether an event loop was closed, so that nothing runs in it any more."""
-    native: Any = loop.native_token
-    if hasattr(native, "is_closed"):
-        return bool(native.is_closed())
+    loop = native(token)
+    if hasattr(loop, "is_closed"):
+        return bool(loop.is_closed())
     try:
-        native.run_sync_soon(lambda: None)
+        loop.run_sync_soon(lambda: None)
     except RuntimeError:  # trio.RunFinishedError
         return True
     return False

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import anyio
 import anyio.lowlevel
@@ -74,7 +74,8 @@ def _places() -> anyio.Semaphore:
 
 def call_soon() -> Callable[[Callable[[], object]], object]:
     """Return a function that wakes the running loop from a thread; it raises on a closed loop."""
-    loop: Any = anyio.lowlevel.current_token().native_token
+    token = anyio.lowlevel.current_token()
+    loop = getattr(token, "native_token", token)  # before anyio 4.11 they were the same
     name = "call_soon_threadsafe" if hasattr(loop, "call_soon_threadsafe") else "run_sync_soon"
     return cast("Callable[[Callable[[], object]], object]", getattr(loop, name))
 

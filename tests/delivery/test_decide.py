@@ -397,7 +397,8 @@ def test_whether_a_form_comes_first(settings: dict[str, Any], steps: list[Any], 
         told.history = History(was_sent=True)
         assert told.asks is asks
     else:
-        assert story(server=told.server, **settings).asks is asks
+        # What a lost race says holds for one upload: another large one asks.
+        assert story(server=told.server, **settings).asks is (asks or not settings)
 
 
 # --- a room that is locked -----------------------------------------------------------------------

@@ -27,7 +27,10 @@ PEERS = {"curl": "curl", "httpx `files=`": "httpx files=", "bare aiohttp": "aioh
 
 
 def _speed_table() -> list[tuple[str, str, float]]:
-    """Return task, peer and factor of each cell of the README's table that has one."""
+    """Return task, peer and factor of each cell of the README's table that has one.
+
+    Of two factors in a cell, the first one is of the machine of the run.
+    """
     section = README.split("\n## Speed\n")[1].split("\n## ")[0]
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")]
@@ -36,7 +39,7 @@ def _speed_table() -> list[tuple[str, str, float]]:
     ]
     head, _, *body = rows
     return [
-        (row[0], peer, float(cell[:-2]))
+        (row[0], peer, float(cell.split()[0]))
         for row in body
         for peer, cell in zip(head[1:], row[1:], strict=True)
         if cell

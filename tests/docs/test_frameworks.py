@@ -1,23 +1,25 @@
-"""The applications of ``docs/frameworks``: what they share, uvicorn, browsers that disconnect."""
+"""The applications of ``docs/frameworks``: what they share, deploys, browsers that disconnect."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
 import itertools
 import json
 import os
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 
-from meeting_async import MeetingClient, errors
+from meeting_async import MeetingClient
 from meeting_async.testing import MeetingServer, Room
-from support.sites import FRAMEWORKS, Site, eventually, form, serving, shared
+from support.sites import FRAMEWORKS, Browser, Site, eventually, form, serving, shared
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc")
 
@@ -155,27 +157,21 @@ class TestEachFramework:
         assert room.accepted == ()
         assert upload(site, room.room_id, SMALL)[0] == 200
 
-    @pytest.mark.parametrize("when_gone", ["finish", "cancel"])
     def test_an_upload_that_waits_for_its_room(
-        self, site: Site, room: Room, meeting: MeetingServer, when_gone: str
+        self, site: Site, room: Room, meeting: MeetingServer
     ) -> None:
-        """Its browser disconnects: it is delivered later, or dropped, as the application says."""
+        """Its browser disconnects, and it is delivered when the room is free."""
         room.lock()
         with site.browser() as browser:
-            browser.post(f"/rooms/{room.room_id}/documents?when_gone={when_gone}", form(LARGE))
+            browser.post(f"/rooms/{room.room_id}/documents", form(LARGE))
             assert eventually(lambda: requests(meeting, room) >= 1)
             time.sleep(0.2)  # the refusal has arrived
             browser.cut()
-        if when_gone == "cancel":
-            assert eventually(lambda: is_quiet(site, meeting), 10)  # below max_wait
-        else:
-            time.sleep(0.5)  # a framework that cancels would have done so
+        time.sleep(0.5)  # a framework that cancels would have done so
         room.unlock()
-        if when_gone == "finish":
-            assert eventually(lambda: room.accepted != ())
+        assert eventually(lambda: room.accepted != ())
         assert upload(site, room.room_id, SMALL, "next.pdf")[0] == 200
-        names = {"finish": ["deck.pdf", "next.pdf"], "cancel": ["next.pdf"]}
-        assert [file.name for file in room.accepted] == names[when_gone]
+        assert [file.name for file in room.accepted] == ["deck.pdf", "next.pdf"]
 
     def test_a_batch_tells_what_becomes_of_it(
         self, site: Site, room: Room, meeting: MeetingServer
@@ -284,14 +280,16 @@ def test_a_stopped_batch_goes_on_after_a_restart(
 ) -> None:
     """What is being sent comes to its end, what has not begun waits; nothing is sent twice."""
     room.processing_seconds = 2
-    with serving(framework, meeting, tmp_path) as site, site.browser() as browser:
+    with serving(framework, meeting, tmp_path, grace=50) as site, site.browser() as browser:
         for name in ("a.pdf", "b.pdf"):
             (tmp_path / "documents" / name).write_bytes(SMALL)
         jobs = [{"room_id": room.room_id, "path": name} for name in ("a.pdf", "b.pdf")]
         path = browser.order(*jobs)
         browser.request("GET", path)  # a listener that never leaves
         assert eventually(lambda: len(room.accepted) == 1)
+        start = time.monotonic()
         site.stop()
+        assert time.monotonic() - start < 30  # its stream has ended, long before the 50 s
     assert "Application shutdown complete" in site.log
     assert [file.name for file in room.accepted] == ["a.pdf"]
     room.processing_seconds = 0
@@ -302,68 +300,189 @@ def test_a_stopped_batch_goes_on_after_a_restart(
     assert [file.name for file in room.received] == ["a.pdf", "b.pdf"]
 
 
-batches, disconnects = shared("batches"), shared("disconnects")
+# --- a deploy ------------------------------------------------------------------------------------
 
-# --- what they share: disconnects ----------------------------------------------------------------
+SERVERS = ["uvicorn", "hypercorn"]
+DELAYS = [0.2, 1, 3]
+"""Seconds between the upload's begin and SIGTERM. A conversion takes 8 s, the server waits 5 s."""
 
 
-def browser_until(gone: anyio.Event) -> Callable[[], Awaitable[dict[str, Any]]]:
-    """Make an ASGI ``receive`` of a browser that disconnects."""
+@pytest.mark.parametrize("framework", NIGHTLY)
+def test_a_deploy_duplicates_nothing(framework: str, tmp_path: Path) -> None:
+    """SIGTERM amid uploads; then each browser does what the page says, at the next instance."""
+    meeting = MeetingServer(processing_seconds=8)
+    with (
+        meeting.run(),
+        serving(framework, meeting, tmp_path / "next") as successor,
+        ThreadPoolExecutor() as pool,
+    ):
+        deploys = {
+            f"{server}, SIGTERM after {delay} s": pool.submit(
+                deploy, meeting, successor, tmp_path / f"{server}-{delay}", server, delay
+            )
+            for server in SERVERS
+            for delay in DELAYS
+        }
+        seen = {case: deployed.result() for case, deployed in deploys.items()}
+    waited = {case: (browsers.pop("waits"), browsers) for case, browsers in seen.items()}
+    rest = {"leaves": (None, None, 1), "sends half": (503, False, 1)}
+    possible = ((200, True, 1), (202, None, 1))
+    wrong = {case: it for case, it in waited.items() if it[0] not in possible or it[1] != rest}
+    assert wrong == {}
 
-    async def receive() -> dict[str, Any]:
-        await gone.wait()
-        return {"type": "http.disconnect"}
 
-    return receive
+def deploy(
+    meeting: MeetingServer, successor: Site, folder: Path, server: str, delay: float
+) -> dict[str, Any]:
+    """Stop an instance amid three uploads; return status, ``delivered``, documents in the room."""
+    rooms = {name: meeting.add_room(f"room{next(NUMBERS)}") for name in BROWSERS}
+    uploads = [rooms["waits"], rooms["leaves"]]
+    with (
+        serving(
+            successor.name, meeting, folder / f"{server}-{delay}", grace=5, server=server
+        ) as old,
+        old.browser() as waits,
+        old.browser() as leaves,
+        old.browser() as sends_half,
+    ):
+        sends_half.request("PUT", f"/rooms/{rooms['sends half'].room_id}/documents/deck.pdf", 2000)
+        sends_half.send(bytes(1000))
+        for browser, room in zip((waits, leaves), uploads, strict=True):
+            browser.post(f"/rooms/{room.room_id}/documents", form(SMALL))
+        assert eventually(lambda: all(requests(meeting, room) for room in uploads))
+        time.sleep(delay)
+        leaves.cut()
+        old.terminate()
+        told = {"waits": outcome(waits), "leaves": (None, None), "sends half": outcome(sends_half)}
+        if told["sends half"][1] is False:
+            assert upload(successor, rooms["sends half"].room_id, SMALL)[0] == 200
+        assert old.ended() == 0, old.log
+        assert server == "hypercorn" or "Traceback" not in old.log, old.log  # it has its own
+    for name, room in rooms.items():
+        if told[name][1] is None and not room.accepted:  # it has looked into the room
+            upload(successor, room.room_id, SMALL)
+    assert eventually(lambda: all(seen.seconds is not None for seen in meeting.requests), 20)
+    return {name: (*told[name], len(rooms[name].accepted)) for name in BROWSERS}
+
+
+BROWSERS = ["waits", "leaves", "sends half"]
+
+
+def outcome(browser: Browser) -> tuple[int, Any]:
+    """Return the status, and ``delivered`` or, if it is not an object, the text of the answer."""
+    status, _, body = browser.answer()
+    return status, body["delivered"] if isinstance(body, dict) else body
+
+
+batches, shared_uploads = shared("batches"), shared("uploads")
+
+# --- what they share: uploads --------------------------------------------------------------------
+
+
+class Request:
+    """A request through the outermost layer, as a server makes it."""
+
+    def __init__(self, site: Any, *messages: dict[str, Any]) -> None:
+        self.uploads = shared_uploads.Uploads()
+        self.messages: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.say(*messages)
+        self.sent: list[dict[str, Any]] = []
+        app = self.uploads.around(site)
+        scope = {"type": "http", "path": "/rooms/room01/documents"}
+        self.task = asyncio.ensure_future(app(scope, self.messages.get, self.send))
+
+    def say(self, *messages: dict[str, Any]) -> None:
+        """Let the server receive more of the browser."""
+        for message in messages:
+            self.messages.put_nowait(message)
+
+    async def send(self, message: dict[str, Any]) -> None:
+        self.sent.append(message)
+
+    def answer(self) -> tuple[int, Any]:
+        """Return status and object."""
+        start, body = self.sent
+        return start["status"], json.loads(body["body"])["delivered"]
+
+
+WHOLE = {"type": "http.request", "body": b"document"}
+HALF = {"type": "http.request", "body": b"docu", "more_body": True}
+GONE = {"type": "http.disconnect"}
+
+
+def reading(seen: list[str]) -> Any:
+    """Make a site that reads a request, works, and answers 200."""
+
+    async def site(_scope: Any, receive: Any, send: Any) -> None:
+        try:
+            more = True
+            while more:
+                message = await receive()
+                seen.append(message["type"])
+                more = message.get("more_body", False)
+            with contextlib.suppress(TimeoutError):  # a framework listens while its handler works
+                async with asyncio.timeout(0.2):
+                    seen.append((await receive())["type"])
+        finally:
+            seen.append("end")
+        await send({"type": "http.response.start", "status": 200})
+        await send({"type": "http.response.body", "body": b'{"delivered": true}'})
+
+    return site
 
 
 @pytest.mark.anyio
-async def test_unless_gone() -> None:
-    """Work is cancelled with its browser; else its result or its error comes out as it is."""
-    gone = anyio.Event()
-
-    async def endless() -> None:
-        gone.set()
-        await anyio.sleep_forever()
-
-    async def done() -> str:
-        return "done"
-
-    async def failing() -> None:
-        raise errors.DocumentEmpty("deck.pdf")
-
-    with anyio.fail_after(5):
-        assert await disconnects.unless_gone(browser_until(gone), endless) is None
-        assert await disconnects.unless_gone(browser_until(anyio.Event()), done) == "done"
-        with pytest.raises(errors.DocumentEmpty):
-            await disconnects.unless_gone(browser_until(anyio.Event()), failing)
+@pytest.mark.parametrize(
+    ("messages", "answer", "reads"),
+    [
+        ([WHOLE], (202, None), ["http.request"]),
+        ([WHOLE, GONE], (202, None), ["http.request"]),
+        ([HALF], (503, False), ["http.request", "http.disconnect", "http.disconnect"]),
+    ],
+    ids=["waits", "leaves", "sends half"],
+)
+async def test_a_request_that_the_server_cuts(
+    messages: list[dict[str, Any]], answer: tuple[int, Any], reads: list[str]
+) -> None:
+    """It gets its answer at once. With a whole body it goes on, with half a body it ends."""
+    seen: list[str] = []
+    request = Request(reading(seen), *messages)
+    async with asyncio.timeout(5), request.uploads.open():
+        await asyncio.sleep(0.05)
+        request.task.cancel()
+        await request.task
+        assert request.answer() == answer
+        assert "end" not in seen
+        request.say(WHOLE, GONE)  # what a server has still in its queue
+        assert not request.uploads.stopping.is_set()
+    assert seen == [*reads, "end"]
+    assert request.answer() == answer
 
 
 @pytest.mark.anyio
-async def test_work_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It goes on without its caller; its error ends no other work; the end waits, not for ever."""
-    ends = []
+async def test_a_request_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer is that of the site; the end of the application waits, not for ever."""
+    seen: list[str] = []
+    request = Request(reading(seen), HALF, WHOLE, GONE)
+    await request.task
+    assert (request.answer(), seen) == ((200, True), ["http.request", "http.request", "end"])
+    monkeypatch.setattr(shared_uploads, "SHUTDOWN_SECONDS", 0.05)
+    endless = Request(reading(seen), HALF)
+    async with asyncio.timeout(5), endless.uploads.open():
+        await asyncio.sleep(0.05)
+    assert not endless.task.done()
+    async with endless.uploads.open():  # the lifespan of the next test
+        assert not endless.uploads.stopping.is_set()
 
-    async def work() -> str:
-        await anyio.sleep(0.2)
-        ends.append("done")
-        return "result"
 
-    async def failing() -> None:
-        raise ValueError("failed")
-
-    with anyio.fail_after(5):
-        async with disconnects.Background.open() as background:
-            with anyio.move_on_after(0.05) as caller:
-                await background.finish(work)
-            assert (caller.cancelled_caught, ends) == (True, [])
-            with pytest.raises(ValueError, match="failed"):
-                await background.finish(failing)
-        assert ends == ["done"]
-        monkeypatch.setattr(disconnects, "STOP_SECONDS", 0.05)
-        async with disconnects.Background.open() as background:
-            with anyio.move_on_after(0.01):
-                await background.finish(anyio.sleep_forever)
+@pytest.mark.anyio
+async def test_a_browser_that_falls_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gets 400, and the site learns that the rest does not come."""
+    monkeypatch.setattr(shared_uploads, "SILENCE_SECONDS", 0.05)
+    seen: list[str] = []
+    request = Request(reading(seen), HALF)
+    await request.task
+    assert (request.answer(), seen[:2]) == ((400, False), ["http.request", "http.disconnect"])
 
 
 # --- what they share: progress -------------------------------------------------------------------
@@ -385,7 +504,7 @@ async def test_a_finished_batch_is_reported_and_not_repeated(
         keys: dict[str, Any] = {"api_key": meeting.api_key, "api_secret": meeting.api_secret}
         async with (
             MeetingClient(meeting.url, **keys) as client,
-            batches.Batches.open(client) as site,
+            batches.Batches.open(client, shared_uploads.Uploads()) as site,
         ):
             first = await site.begin(order)
             told = [text async for text in await site.listen(first)]
@@ -395,7 +514,7 @@ async def test_a_finished_batch_is_reported_and_not_repeated(
         (tmp_path / "batches" / f"{'0' * 32}.json").write_bytes(b"{}")
         async with (
             MeetingClient(meeting.url, **keys) as client,
-            batches.Batches.open(client) as site,
+            batches.Batches.open(client, shared_uploads.Uploads()) as site,
         ):
             again = [text async for text in await site.listen(first)]
     assert [len(texts) for texts in (told, told_next, forgotten, again)] == [2, 2, 1, 1]
@@ -415,7 +534,7 @@ async def test_a_batch_that_fails_shows_no_path(
     order = b'{"jobs": [{"room_id": "room01", "path": "deck.pdf"}]}'
     async with (
         MeetingClient("http://127.0.0.1:9", api_key="devkey", api_secret="devsecret") as client,
-        batches.Batches.open(client) as site,
+        batches.Batches.open(client, shared_uploads.Uploads()) as site,
     ):
         told = [text async for text in await site.listen(await site.begin(order))]
     assert [data(text) for text in told] == [{"detail": "the batch cannot record its progress"}]
@@ -437,7 +556,7 @@ async def test_outcomes_show_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with meeting.run():
         async with (
             MeetingClient(meeting.url, api_key="devkey", api_secret="devsecret") as client,
-            batches.Batches.open(client) as site,
+            batches.Batches.open(client, shared_uploads.Uploads()) as site,
         ):
             batch = await site.begin(json.dumps({"jobs": jobs}).encode())
             told = [data(text) async for text in await site.listen(batch)]

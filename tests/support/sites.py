@@ -1,4 +1,4 @@
-"""The applications of ``docs/frameworks`` under uvicorn, and a browser on raw sockets."""
+"""The applications of ``docs/frameworks`` under a server, and a browser on raw sockets."""
 
 from __future__ import annotations
 
@@ -102,10 +102,19 @@ class Site:
         opened = [path for path in self.descriptors() if path.startswith(str(tmp))]
         return opened + [path.name for path in tmp.iterdir()]
 
-    def stop(self) -> None:
-        """Stop it as a supervisor does."""
+    def terminate(self) -> None:
+        """Begin to stop it, as a supervisor does."""
         self._process.send_signal(signal.SIGTERM)
+
+    def ended(self) -> int:
+        """Wait for its end; return the exit code."""
         self.log += self._process.communicate(timeout=PATIENCE + 10)[0]
+        return self._process.returncode
+
+    def stop(self) -> None:
+        """Stop it and wait for its end."""
+        self.terminate()
+        self.ended()
 
 
 @contextlib.contextmanager
@@ -115,6 +124,7 @@ def serving(
     folder: Path,
     *,
     grace: int = 1,
+    server: str = "uvicorn",
     **environment: str,
 ) -> Iterator[Site]:
     """Run an application until the block ends."""
@@ -133,8 +143,8 @@ def serving(
         port = listener.getsockname()[1]
         process = subprocess.Popen(
             [
-                *(sys.executable, "-W", "always::ResourceWarning", "-c", _RUN),
-                *(name, str(listener.fileno()), str(grace)),
+                *(sys.executable, "-W", "always::ResourceWarning"),
+                *_command(server, name, str(listener.fileno()), str(grace)),
             ],
             env={**os.environ, **settings, **environment},
             pass_fds=[listener.fileno()],
@@ -148,6 +158,14 @@ def serving(
     finally:
         if process.returncode is None:
             site.stop()
+
+
+def _command(server: str, name: str, fd: str, grace: str) -> list[str]:
+    if server == "uvicorn":
+        return ["-c", _RUN, name, fd, grace]
+    settings = str(APPLICATIONS / "hypercorn.toml")
+    options = ["--config", settings, "--bind", f"fd://{fd}", "--graceful-timeout", grace]
+    return ["-m", "hypercorn", *options, f"{name}_app:app"]
 
 
 @attrs.define(eq=False)

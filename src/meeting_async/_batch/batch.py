@@ -226,8 +226,7 @@ class Batch:
         job = self._state.job(queued)
         self._running.add(job)
         # Not with the context of the job that released its permit.
-        context = self._context.copy()
-        self._tasks.create_task(self._run(job, room), context=context)
+        self._context.copy().run(self._tasks.start_soon, self._run, job, room)
 
     async def _run(self, job: BatchJob, room: str) -> None:
         """Run a job, let the room's next one begin, wait for the journal, and count the job."""

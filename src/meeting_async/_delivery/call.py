@@ -53,7 +53,7 @@ class Call:
 
     session: Session
     options: Options
-    loop: anyio.lowlevel.EventLoopToken
+    loop: object
     operation: str
     room_id: str
     """``""`` if the request names no room."""

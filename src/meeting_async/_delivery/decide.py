@@ -15,7 +15,14 @@ from typing import Literal
 import attrs
 
 from meeting_async._delivery.history import History, Step
-from meeting_async._delivery.room_wait import JITTER, MIN_WAIT, PROBE_ABOVE, Probes, RoomWait
+from meeting_async._delivery.room_wait import (
+    JITTER,
+    MAX_FALSE_FREE_ANSWERS,
+    MIN_WAIT,
+    PROBE_ABOVE,
+    Probes,
+    RoomWait,
+)
 from meeting_async._models import Verdict
 from meeting_async._policies import LockPolicy, RetryPolicy
 from meeting_async._protocol.replies import ParsedReply, reply_error
@@ -178,7 +185,10 @@ class Policies:
 
 def asks_first(history: History, policies: Policies, probes: Probes) -> bool:
     """Return whether an empty form is sent before the document."""
-    if not (policies.may_ask and policies.lock.probe and probes.are_believed):
+    if not (policies.may_ask and policies.lock.probe):
+        return False
+    refused = [one for one in history.in_a_row(Verdict.BUSY) if one.kind == "document"]
+    if sum(one.after_free for one in refused) >= MAX_FALSE_FREE_ANSWERS and not probes.are_proven:
         return False
     return not policies.is_small or history.may_have_arrived or probes.come_first
 

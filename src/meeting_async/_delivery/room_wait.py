@@ -44,8 +44,8 @@ LOST_RACE_JITTER = 0.8
 """Random share of that time, so that uploads that lost together do not ask together."""
 
 MAX_FALSE_FREE_ANSWERS = 2
-"""After this many documents in a row that got 409 right after the answer *free*, stop asking this
-server, if no question ever got 409: its answers mean something else."""
+"""After so often in a row that its document got 409 right after the answer *free*, an upload stops
+asking, if no form ever got 409: this server seems to check its lock for documents only."""
 
 LOCK_GRACE = 30.0
 """Seconds that an upload waits by default after a lock must have ended: clocks differ."""
@@ -68,33 +68,21 @@ takes to send: a slow line stays free for others for 60 % of the time."""
 
 @attrs.define
 class Probes:
-    """Whether answers to an empty form are reliable on this server; shared by all uploads to it."""
+    """What empty forms have shown of this server; shared by all uploads to it."""
 
-    are_believed: bool = True
-    """False: this server does not understand the question, so documents are sent without it."""
     come_first: bool = False
     """Whether to ask before small documents, too: the last document failed on the server, and no
     question was answered since. So one document finds out that the server cannot take its lock."""
-    _false_free_answers: int = 0
-    """Documents in a row that got 409 right after the answer *free*."""
-    _is_proven: bool = False
-    """Whether any question got 409. Then the server checks its lock, and a document that gets 409
-    after *free* has lost a race."""
+    are_proven: bool = False
+    """Whether any form got 409. Then the server checks its lock, and a document that gets 409 after
+    *free* has lost a race."""
 
     def saw(self, step: Step) -> None:
         """Learn from a step."""
         if step.kind == "probe" and step.verdict is Verdict.BUSY:
-            self._is_proven, self.come_first = True, False
-        if step.kind != "document":
-            return
-        if step.verdict is Verdict.FAILED:
+            self.are_proven, self.come_first = True, False
+        if step.kind == "document" and step.verdict is Verdict.FAILED:
             self.come_first = True
-        if step.after_free and step.verdict is Verdict.ACCEPTED:
-            self._false_free_answers = 0
-        if step.after_free and step.verdict is Verdict.BUSY:
-            self._false_free_answers += 1
-            is_false = self._false_free_answers >= MAX_FALSE_FREE_ANSWERS
-            self.are_believed = self.are_believed and (self._is_proven or not is_false)
 
 
 @attrs.frozen(kw_only=True)

@@ -10,8 +10,6 @@ import time
 import warnings
 from collections.abc import Generator
 
-import anyio
-import anyio.lowlevel
 import attrs
 from attrs.validators import optional
 
@@ -81,7 +79,7 @@ class Options:
 class LoopState:
     """What the calls of a client share on one event loop; another loop gets a new one."""
 
-    token: anyio.lowlevel.EventLoopToken
+    token: object
     calls: int = 0
     """Number of running calls."""
     lines: LocalRoomLocks = attrs.field(factory=LocalRoomLocks)
@@ -116,7 +114,7 @@ class Session:
     # --- lifetime --------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def in_use(self, loop: anyio.lowlevel.EventLoopToken) -> Generator[None, None, None]:
+    def in_use(self, loop: object) -> Generator[None, None, None]:
         """Count a running call on an event loop.
 
         Raises:
@@ -131,7 +129,7 @@ class Session:
             with self._guard:
                 use.calls -= 1
 
-    def _enter(self, loop: anyio.lowlevel.EventLoopToken) -> LoopState:
+    def _enter(self, loop: object) -> LoopState:
         self.check_open()
         use = self._loop
         if use is None or use.token != loop:

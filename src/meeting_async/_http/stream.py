@@ -7,12 +7,10 @@ import socket
 import struct
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 import anyio
-from anyio.lowlevel import EventLoopToken
 
-from meeting_async._clock import clock_of
+from meeting_async._clock import clock_of, native
 from meeting_async._http.tls import PIECE_BYTES, Tls
 
 BURST_BYTES = 1024 * 1024
@@ -35,7 +33,7 @@ class Stream:
     so a caller would get a broken connection instead of the refusal that came before it broke.
     """
 
-    def __init__(self, sock: socket.socket, tls: Tls | None, loop: EventLoopToken) -> None:
+    def __init__(self, sock: socket.socket, tls: Tls | None, loop: object) -> None:
         self.is_closed = False
         self.has_ended = False
         """Whether the peer has closed its side."""
@@ -50,9 +48,9 @@ class Stream:
         """Whether a request was begun that is not sent to its end. The sender sets it back."""
         self._socket, self._tls = sock, tls
         self.now = clock_of(loop)
-        native: Any = loop.native_token
-        is_asyncio = isinstance(native, asyncio.AbstractEventLoop)
-        self._waiter = _AsyncioWaiter(sock, native) if is_asyncio else _AnyioWaiter(sock)
+        running = native(loop)
+        is_asyncio = isinstance(running, asyncio.AbstractEventLoop)
+        self._waiter = _AsyncioWaiter(sock, running) if is_asyncio else _AnyioWaiter(sock)
         self._encrypted = 0
         """Bytes since :meth:`begin` of which OpenSSL made records."""
         self._records = memoryview(b"")
@@ -171,15 +169,16 @@ class _AnyioWaiter:
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
+        self._scope = anyio.CancelScope()
 
     async def wait(self, seconds: float, *, to_write: bool) -> None:
         """Return when the socket is ready, when the time is up, or after :meth:`wake`."""
-        with anyio.move_on_after(seconds), suppress(anyio.ClosedResourceError):
+        with anyio.move_on_after(seconds) as self._scope:
             await (anyio.wait_writable if to_write else anyio.wait_readable)(self._socket)
 
     def wake(self) -> None:
         """End the wait; call it before the socket is closed."""
-        anyio.notify_closing(self._socket)
+        self._scope.cancel()
 
 
 class _AsyncioWaiter:

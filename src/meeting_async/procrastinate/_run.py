@@ -48,9 +48,10 @@ async def persistently(ask: Callable[[], Awaitable[T]], seconds: float) -> T:
     while True:
         try:
             return await ask()
-        except JournalError:
+        except JournalError as error:
             if anyio.current_time() > ends_at:
                 raise
+            logger.warning("trying again: %s", error, extra={"action": "queue"})
             await anyio.sleep(1)
 
 

@@ -165,7 +165,8 @@ class MeetingServer(Settings, Script):
     def _running(self, host: str, port: int) -> Iterator[str]:
         if self._url is not None:
             raise RuntimeError(f"the server is already running on {self._url}")
-        with listen(host, port) as listener, start_blocking_portal(name="meeting-server") as portal:
+        with listen(host, port) as listener, start_blocking_portal() as portal:
+            portal.call(_name_thread)
             self._state.rooms.clock.is_threaded = True
             self._state.rooms.contacts.clear()
             serving = portal.start_task_soon(serve, self._state, listener)
@@ -175,3 +176,7 @@ class MeetingServer(Settings, Script):
             finally:
                 self._url = None
                 serving.cancel()
+
+
+def _name_thread() -> None:
+    threading.current_thread().name = "meeting-server"

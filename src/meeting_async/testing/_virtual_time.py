@@ -68,9 +68,11 @@ def run_in_virtual_time(
         ImportError: trio is not installed.
 
     """
-    options: dict[str, Any] = {"loop_factory": VirtualTimeLoop}
     if backend == "trio":
         import trio.testing  # noqa: PLC0415 - needed for this backend only
 
-        options = {"clock": trio.testing.MockClock(autojump_threshold=0)}
+        # Not anyio.run: before version 4.15 it drops the clock.
+        clock = trio.testing.MockClock(autojump_threshold=0)
+        return trio.run(function, *args, clock=clock)
+    options = {"loop_factory": VirtualTimeLoop}
     return anyio.run(function, *args, backend=backend, backend_options=options)
