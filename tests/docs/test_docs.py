@@ -76,7 +76,6 @@ def surroundings(code: str, folder: Path) -> Iterator[dict[str, str]]:
         if "company-ca.pem" in code or "COMPANY_PROXY" in code:
             environment |= stack.enter_context(with_tls(environment, folder))
         if "COMPANY_PROXY" in code:
-            environment["SSL_CERT_FILE"] = "company-ca.pem"
             environment |= stack.enter_context(behind_a_proxy(environment))
         yield environment
 

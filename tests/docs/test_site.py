@@ -43,12 +43,11 @@ def rows(page: str, heading: str = "") -> list[list[str]]:
 
 
 def documented(heading: str) -> dict[str, object]:
-    """Return the settings of a table with their defaults."""
+    """Return the settings of a table with their defaults, from cells such as `name=1`."""
+    cells = [row[0].strip("`").partition("=") for row in rows("settings.md", heading)]
     return {
-        name.strip("`"): inspect.Parameter.empty
-        if default == "required"
-        else ast.literal_eval(default.strip("`"))
-        for name, default, _ in rows("settings.md", heading)
+        name: ast.literal_eval(default) if equals else inspect.Parameter.empty
+        for name, equals, default in cells
     }
 
 
@@ -64,7 +63,6 @@ def defaults(function: Callable[..., object]) -> dict[str, object]:
         Timeouts,
         RetryPolicy,
         LockPolicy,
-        MeetingClient.upload_whiteboard_file,
         MeetingClient.upload_many,
         HttpTransport,
         RedisRoomLocks,
