@@ -214,7 +214,7 @@ class _TracedTransport:
 
 
 def _resends() -> dict[str, int]:
-    """Return the number of earlier attempts; checks and questions are no attempts."""
+    """Return the number of earlier attempts; checks and questions do not count."""
     call = context.get_value(_CALL)
     if not isinstance(call, _RunningCall) or not call.resends:
         return {}

@@ -126,7 +126,7 @@ async def test_a_transport_of_yours() -> None:
     """What it connects to is its own affair; the answers are checked all the same."""
     found = await check(client_of(FakeRooms()), "room01")
     assert not failed(found)
-    ours = Finding("not checked", "a transport of yours")
+    ours = Finding("not checked", "your own transport")
     assert found.name == found.address == found.proxy == found.certificate == ours
     assert found.server.status == found.secret.status == found.room_free.status == "ok"
 

@@ -205,7 +205,7 @@ class Batch:
         try:
             await self._flow.enter(queued.held)
             if state.stop_error is None and state.journal is not None:
-                # What is no proper job is refused at its turn; foreign objects may raise anything.
+                # What is not a proper job is refused at its turn; foreign objects may raise anything.
                 with contextlib.suppress(Exception):
                     queued.registered = await register(state.journal, job)
         except BaseException:  # it was read, and is accounted for
@@ -215,7 +215,7 @@ class Batch:
             self._skip([queued], state.stop_error)
             return
         room_id: object = job.room_id
-        # What is no room id has a queue, too, until it is refused.
+        # What is not a room id has a queue, too, until it is refused.
         self._scheduler.add(room_id if isinstance(room_id, str) else "", queued)
 
     # --- running ---------------------------------------------------------------------------------

@@ -135,7 +135,7 @@ def journal_job(room_id: str, document: Document, key: str | None) -> JournalJob
 def check_key(key: object) -> None:
     """Raise `InvalidInput` if this cannot be the key of a job."""
     if key is not None and (not isinstance(key, str) or key == ""):
-        raise InvalidInput("key", short_repr(key), "is no text", "give a str, or None")
+        raise InvalidInput("key", short_repr(key), "is not a string", "give a str, or None")
 
 
 def _origin(document: Document) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""What was asked, sent and answered for an upload or a call: a list of steps (sans-I/O).
+"""What was asked, sent and answered in an upload or a call: a list of steps (sans-I/O).
 
 Every decision is a function of this list: how often and for how long to try again is derived, not
 counted. Times are seconds of the event loop's clock.
@@ -206,7 +206,7 @@ def _is_unknown(one: Step) -> bool:
 
 
 def _attempt(number: int, one: Step, call_began: float) -> Attempt:
-    assert one.verdict is not None  # noqa: S101 - it is no wait
+    assert one.verdict is not None  # noqa: S101 - it is not a wait
     return Attempt(
         number=number,
         started=one.began - call_began,

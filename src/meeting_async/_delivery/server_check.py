@@ -165,7 +165,7 @@ class _Steps:
         """Look up the name, connect, do the handshake."""
         transport = self.session.transport
         if not isinstance(transport, HttpTransport):
-            self.skip("a transport of yours", "name", "address", "proxy", "certificate")
+            self.skip("your own transport", "name", "address", "proxy", "certificate")
             return
         with self.limited("name", _FIX_NAME):
             origin = await origin_of(transport, self.session.base)

@@ -55,7 +55,7 @@ class HttpxTransport:
             never closed.
 
     Raises:
-        ConfigurationError: It is no such client.
+        ConfigurationError: It is not such a client.
 
     """
 

@@ -197,7 +197,7 @@ def _check_certificates(verify: object, cert: object) -> None:
         fix = "give (certificate, key) or (certificate, key, password)"
         raise ConfigurationError("cert", f"a {type(cert).__name__}", problem, fix)
     if is_context:
-        problem = "cannot be added to an SSLContext of yours"
+        problem = "cannot be added to your own SSLContext"
         fix = "call verify.load_cert_chain(...) yourself"
         raise ConfigurationError("cert", "a certificate beside an SSLContext", problem, fix)
 

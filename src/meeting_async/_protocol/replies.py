@@ -344,7 +344,7 @@ def reply_error(verdict: Verdict, answer: ParsedReply, *, upload: bool) -> Reply
 
 
 def _is_foreign(answer: ParsedReply) -> bool:
-    """Return whether an answer is no meeting server's, unless its status says what is wrong."""
+    """Return whether an answer is not a meeting server's, unless its status says what is wrong."""
     return answer.accepted is None and answer.status not in {409, 413}
 
 

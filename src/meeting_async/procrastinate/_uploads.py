@@ -372,7 +372,7 @@ def _queue_name(queue: str | None, base: str) -> str:
         return f"whiteboard {host_and_port(base)}{path}"[:100]
     if not 0 < len(queue) <= 100:
         fix = "give 1 to 100 characters"
-        raise ConfigurationError("queue", short_repr(queue), "is no name", fix)
+        raise ConfigurationError("queue", short_repr(queue), "cannot be a name", fix)
     return queue
 
 

@@ -149,7 +149,7 @@ class Exchange:
     async def _body(self, content_type: bytes, fault: Fault | None) -> bytes | list[Part]:
         """Read the whole body; a multipart one is a form."""
         settings, raw = self.state.rooms.settings, bytearray()
-        # In capitals it is no form: it is signed over its body, and has no fields.
+        # In capitals it is not a form: it is signed over its body, and has no fields.
         is_form = content_type.startswith(b"multipart/form-data")
         form = FormReceiver(content_type, keep_content=settings.keep_content)
         more = True

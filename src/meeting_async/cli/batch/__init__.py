@@ -109,7 +109,7 @@ def _checked(source: str, journal: str | None, report: str | None) -> Manifest:
     from meeting_async.cli.report_file import check_report
 
     ours = _files_of(journal)
-    # An earlier report in the folder is no document of it.
+    # An earlier report in the folder is not one of its documents.
     pages = [report] if report and report.lower().endswith((".html", ".htm")) else []
     manifest = manifest_of(source, besides=[*ours, *pages])
     if report is not None:
