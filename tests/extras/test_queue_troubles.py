@@ -33,8 +33,8 @@ nightly = pytest.mark.nightly
 
 PLACES = 4
 """Uploads of a worker at the same time."""
-ENDS_WELL = {0, -signal.SIGTERM}
-"""Exit codes after SIGTERM: a process that has hardly begun has no handler yet."""
+ENDS_WELL = {0, -signal.SIGTERM, -signal.SIGUSR1, -signal.SIGUSR2}
+"""Exit codes after SIGTERM: a process that has hardly begun has no handler yet, of no signal."""
 FROZEN = 4.5
 """Seconds: a worker that is frozen for so long counts as dead."""
 
