@@ -12,7 +12,7 @@ The branches say where the cause is: in the caller's input, the server's answer,
     │   ├── DocumentUnreadable (OSError)
     │   ├── DocumentChanged
     │   └── LinkRefused (ValueError)            check_link=True: the link cannot be downloaded
-    ├── ReplyError                              the server answered, and not with success
+    ├── ReplyError                              the server answered with an error
     │   ├── RequestRefused                      the same request would be refused again
     │   │   ├── AuthenticationFailed
     │   │   ├── RoomNotFound
@@ -24,7 +24,7 @@ The branches say where the cause is: in the caller's input, the server's answer,
     │   └── UnexpectedReply                     the reply is not from a meeting server
     ├── RoomBusy (TimeoutError)                 the room was locked for longer than max_wait
     ├── DeadlineExceeded (TimeoutError)         your timeout ended it; nothing reached the room
-    ├── RoomLocksUnavailable (ConnectionError)  the room locks do not answer; nothing was sent
+    ├── RoomLocksUnavailable (ConnectionError)  the shared locks do not answer; nothing was sent
     ├── TransportError (ConnectionError)        the network failed; nothing reached the room
     │   ├── ConnectFailed                       no connection; nothing was sent
     │   │   └── ResourceExhausted               this machine has no file descriptor left
@@ -36,7 +36,7 @@ The branches say where the cause is: in the caller's input, the server's answer,
     ├── JournalError (OSError)                  a batch's journal or a queue's table fails
     │   └── JournalInUse                        another batch uses it
     ├── UploadPutBack                           a queue goes on with the upload later
-    ├── UploadFailed                            a queue: your own code failed, or cancelled
+    ├── UploadFailed                            a queue: your own code failed, or you cancelled
     ├── BatchStopped                            the batch was stopped before this job ended
     └── BatchFailed                             some documents of a batch are not in their rooms
 
