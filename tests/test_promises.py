@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import random
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from meeting_async import Finished, MeetingClient, Verdict
+from meeting_async import Finished, MeetingClient, UploadReceipt, Verdict
 from meeting_async.errors import (
     ConnectFailed,
     MeetingError,
@@ -256,7 +257,7 @@ def check_end(adversary: Adversary, result: Ended) -> None:
     wrong = [fault for fault in wrong if fault != TRUTH]
     if {*adversary.faults} - {TRUTH} or adversary.is_endless or any(adversary.locked_at.values()):
         return
-    if adversary.processing > 100 or not adversary.answers_questions:
+    if adversary.processing > 100 or not adversary.answers_questions or any(adversary.dead):
         return  # locks may follow each other until the upload gives up
     is_short = len(wrong) <= 3 and wrong.count("silence") <= 1
     is_limited = upload.max_wait is not None or upload.timeout is not None
@@ -458,6 +459,54 @@ def test_an_hour_costs_two_hundred_documents(
 
 # --- a dead server -------------------------------------------------------------------------------
 
+ALWAYS = (0, 10_000)
+CALLS = {"at once": [0] * 10, "one after another": range(10), "late": [0, 30, 50, *[55] * 7]}
+LATER = {"no limit": (None, None), "later ones wait 5 s": (None, 5), "all wait 5 s": (5, 5)}
+"""``max_wait`` of the first upload, and of those behind it."""
+OUTAGES: dict[str, tuple[dict[str, Any], list[Upload], list[type]]] = {
+    **{f"{calls}, {how}": (
+        {"dead": ALWAYS},
+        [one(number, begins=begins, max_wait=LATER[how][number > 0])
+         for number, begins in enumerate(CALLS[calls])],
+        [ConnectFailed] * 10)
+       for calls, how in itertools.product(CALLS, LATER)},
+    "it dies during an upload": (
+        {"dead": (1, 10_000), "seconds_per_byte": 2e-5},
+        [one(), one(1, begins=0.5), one(2, begins=0.5, max_wait=20), one(3, begins=0.5, timeout=9)],
+        [UploadReceipt, ConnectFailed, ConnectFailed, MeetingError],
+    ),
+    "it is over": (
+        {"dead": (0, 3), "seconds_per_byte": 4e-4},
+        [one(), one(1, begins=0.1, max_wait=2), one(2, begins=20, max_wait=2)],
+        [UploadReceipt, ConnectFailed, RoomBusy],
+    ),
+}  # fmt: skip
+
+
+@in_turn("outage", OUTAGES.items(), loop="backend")
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+def test_all_uploads_to_a_room_are_told_of_an_outage(
+    backend: str, outage: tuple[dict[str, Any], list[Upload], list[type]], size: int
+) -> None:
+    """Each in time, with ``ConnectFailed``; a room that nobody has is not busy.
+
+    An upload that had begun is delivered; when the server is back, waiting is waiting again.
+    """
+    server, uploads, expected = outage
+    if "seconds_per_byte" not in server:
+        uploads = [attrs.evolve(upload, size=size) for upload in uploads]
+    schedule = alone(uploads=uploads, **server)
+    adversary, ended = run_in_virtual_time(play, schedule, backend=backend)
+    check(schedule, adversary, ended)
+    ended.sort(key=lambda result: result.upload.name)
+    for result, kind in zip(ended, expected, strict=True):
+        assert isinstance(result.receipt or result.error, kind)
+        if isinstance(result.error, ConnectFailed):
+            assert result.seconds <= 61.5 + (ended[0].seconds if ended[0].receipt else 0)
+            assert (result.error.room_id, result.error.document) == ("room1", result.upload.name)
+            assert re.search(r"after .*\d s.*; nothing was sent$", str(result.error))
+
+
 MANY = 200
 """Uploads that meet it."""
 
@@ -465,12 +514,12 @@ MANY = 200
 def dead(seconds: float) -> Schedule:
     """Let many uploads meet a server to which nobody gets through for a while."""
     uploads = [one(number, number, SMALL) for number in range(MANY)]
-    return alone(uploads=uploads, dead_for=seconds, processing=0)
+    return alone(uploads=uploads, dead=(0, seconds), processing=0)
 
 
 def test_a_dead_server_is_given_up() -> None:
     """Two hundred uploads are told when max_outage (60 s) is over."""
-    adversary, ended = run_in_virtual_time(play, dead(10_000))
+    adversary, ended = run_in_virtual_time(play, dead(ALWAYS[1]))
     assert len(ended) == MANY
     assert {type(result.error) for result in ended} == {ConnectFailed}
     assert max(result.seconds for result in ended) <= 61.5

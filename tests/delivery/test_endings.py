@@ -477,12 +477,17 @@ def test_struck_at_every_wait(
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, MemoryError])
-def test_the_end_of_the_program_passes(error: type[BaseException]) -> None:
-    """What a transport raises that is none of ours is neither retried nor swallowed."""
+@pytest.mark.parametrize("raises", ["transport", "observer"])
+def test_the_end_of_the_program_passes(error: type[BaseException], raises: str) -> None:
+    """What is none of ours is neither retried nor swallowed; Ctrl-C may strike in an observer."""
+
+    def on_event(event: Event) -> None:
+        if raises == "observer" and error is not MemoryError:
+            raise error
 
     async def main() -> None:
         transport = Scripted(Act(result=error("stop"), take=1))
-        async with client_of(transport) as client:
+        async with client_of(transport, on_event=on_event) as client:
             await upload(client)
 
     with pytest.raises(error):

@@ -267,21 +267,6 @@ def test_an_observer_that_raises_changes_nothing(
     assert all(entry.exc_info for entry in warnings)
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_an_observer_may_end_the_program(error: type[BaseException]) -> None:
-    """Ctrl-C inside an observer ends the program as anywhere else."""
-
-    def on_event(event: Event) -> None:
-        raise error
-
-    async def main() -> None:
-        async with client_of(Scripted(accepted()), on_event=on_event) as client:
-            await client.call("room/create")
-
-    with pytest.raises(error):
-        asyncio.run(main())
-
-
 # --- progress ------------------------------------------------------------------------------------
 
 TEN_MIB = b"%PDF".ljust(10 * 1024**2, b"\n")

@@ -10,13 +10,12 @@ import itertools
 import re
 import time
 import tracemalloc
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
-import attrs
 import pytest
 
 from meeting_async import (
@@ -91,8 +90,6 @@ NOT_FOUND, NOT_ACTIVE = record("ROOM_NOT_FOUND"), record("ROOM_NOT_ACTIVE")
 INTERNAL = record("INTERNAL_SERVER_ERROR")
 SIZES = {"small": PDF, "large": LARGE}
 
-OUTAGE, LATE = 60, 1.5
-"""Seconds: ``RetryPolicy.max_outage``, and what a call may take longer."""
 
 # --- check, form, document -----------------------------------------------------------------------
 
@@ -316,100 +313,7 @@ def test_an_outage_ends_in_time(
         assert not isinstance(went.outcome, UploadOutcomeUnknown)
         assert went.transport.uploads == []
         # One attempt is made in any case, and waits for its reply.
-        assert max_outage - 1 <= went.seconds <= max(max_outage, 15) + LATE
-
-
-def dead_from(start: float, seconds: float = 5) -> Scripted:
-    """Make a server that cannot be reached from a moment on; a conversion takes some seconds."""
-
-    def answer(visit: Visit) -> Act:
-        if anyio.current_time() >= start:
-            return unreachable()
-        if visit.kind == "probe":
-            return free()
-        return accepted(replying=seconds if visit.kind == "upload" else 0)
-
-    return Scripted(then=answer)
-
-
-@attrs.frozen
-class Ended:
-    """How a call ended."""
-
-    outcome: Any
-    seconds: float
-
-
-def together(run: Run, rooms: Scripted, data: bytes, *calls: tuple[float, Any]) -> list[Ended]:
-    """Call at these moments with these arguments; return how each call ended."""
-    ended: dict[int, Ended] = {}
-
-    async def one(client: MeetingClient, number: int, began: float, how: dict[str, Any]) -> None:
-        await anyio.sleep(began)
-        document = Document.from_bytes(data, str(number))
-        try:
-            outcome: Any = await upload(client, document, **how)
-        except MeetingError as error:
-            outcome = error
-        ended[number] = Ended(outcome, anyio.current_time() - began)
-
-    async def main() -> None:
-        async with client_of(rooms, preflight=True) as client:
-            async with anyio.create_task_group() as group:
-                for number, (began, how) in enumerate(calls):
-                    group.start_soon(one, client, number, began, how)
-
-    run(main)
-    return [ended[number] for number in range(len(calls))]
-
-
-HOW: dict[str, tuple[dict[str, Any], ...]] = {
-    "no limit": ({}, {}, {}),
-    "later ones wait 5 s": ({}, {"max_wait": 5}, {"max_wait": 5}),
-    "all wait 5 s": ({"max_wait": 5},) * 3,
-    "ten of them": ({},) * 10,
-}
-CALLS = {"at once": [0] * 10, "one after another": range(10), "late": [0, 30, 50, *[55] * 7]}
-
-
-@crossed(how=HOW, calls=CALLS, data=SIZES, anyio_backend=LOOPS)
-def test_all_are_told_of_an_outage(
-    run: Run, how: tuple[dict[str, Any], ...], calls: Iterable[float], data: bytes
-) -> None:
-    """Each in time, with ``ConnectFailed``; a room that nobody has is not busy."""
-    ended = together(run, dead_from(0), data, *zip(calls, how, strict=False))
-    for number, one in enumerate(ended):
-        assert type(one.outcome) is ConnectFailed
-        assert one.seconds <= OUTAGE + LATE
-        assert (one.outcome.room_id, one.outcome.document) == ("room01", str(number))
-        assert re.search(r"after .*\d s.*; nothing was sent$", str(one.outcome))
-
-
-@crossed(data=SIZES, anyio_backend=LOOPS)
-def test_a_server_that_dies_during_an_upload(run: Run, data: bytes) -> None:
-    """The first document is delivered; uploads behind it are told of the outage."""
-    calls = [(0.0, {}), (0.5, {}), (0.5, {"max_wait": 20}), (0.5, {"timeout": 10})]
-    first, *others, hurried = together(run, dead_from(1), data, *calls)
-    assert isinstance(first.outcome, UploadReceipt)
-    assert [type(one.outcome) for one in others] == [ConnectFailed] * 2
-    assert all(one.seconds <= 5 + OUTAGE + LATE for one in others)
-    assert isinstance(hurried.outcome, DeadlineExceeded | ConnectFailed)
-    assert hurried.seconds <= 10.25
-
-
-def test_an_outage_that_is_over_is_no_error(run: Run) -> None:
-    """The server was away, and its answers to questions show that it is back: the room is busy."""
-
-    def answer(visit: Visit) -> Act:
-        if visit.kind == "upload":
-            return accepted(replying=100)
-        if visit.kind == "probe":
-            return free()
-        return unreachable() if anyio.current_time() < 3 else accepted()
-
-    calls = [(0, {}), (0.1, {"max_wait": 2}), (20, {"max_wait": 2})]
-    ended = together(run, Scripted(then=answer), LARGE, *calls)
-    assert [type(one.outcome) for one in ended] == [UploadReceipt, ConnectFailed, RoomBusy]
+        assert max_outage - 1 <= went.seconds <= max(max_outage, 15) + 1.5
 
 
 # --- whose answer it is --------------------------------------------------------------------------

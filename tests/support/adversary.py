@@ -157,8 +157,8 @@ class Adversary:
     """The same for each empty form."""
     absent: Sequence[str] = ()
     """Rooms in which no session runs."""
-    dead_for: float = 0.0
-    """Seconds at first in which nobody gets a connection."""
+    dead: tuple[float, float] = (0.0, 0.0)
+    """From when until when nobody gets a connection."""
     processing: float = 1.0
     """Seconds for which a room is locked after an acceptance."""
     cut_at: float = 0.5
@@ -199,7 +199,7 @@ class Adversary:
         """Answer a request."""
         now = anyio.current_time()
         assert now - self.made < LONGEST, "it does not end"
-        if now - self.made < self.dead_for:
+        if self.dead[0] <= now - self.made < self.dead[1]:
             self._note("connect")
             raise errors.ConnectFailed("nobody listens")
         due = [at for at in self.restarts if at <= now - self.made]
