@@ -42,6 +42,7 @@ from support.adversary import (
     Step,
 )
 from support.loops import in_turn
+from support.tables import LOOPS, crossed
 
 SMALL, MEDIUM, LARGE = 300, 70_000, 270_000
 """Bytes: sent without a form before it; with one; several chunks."""
@@ -440,21 +441,29 @@ SAYS: dict[str, list[str]] = {
 """What forms are told while every document gets 409."""
 
 
-@in_turn("says", SAYS.items(), loop="backend")
-@pytest.mark.parametrize(("max_wait", "least", "most"), [(3600, 2700, 3601), (None, 225, 335)])
+LIMITS = {"an hour": (3600, 2700, 3601), "no limit": (None, 225, 335)}
+"""``max_wait``, and the seconds that are waited at least and at most."""
+
+
+@crossed(
+    says=SAYS,
+    size={"small": SMALL, "medium": MEDIUM, "large": LARGE},
+    limit=LIMITS,
+    backend=LOOPS,
+)
 def test_an_hour_costs_two_hundred_documents(
-    backend: str, says: list[str], max_wait: float | None, least: float, most: float
+    backend: str, says: list[str], size: int, limit: tuple[float | None, float, float]
 ) -> None:
     """At most, as the adversary counts; an upload that may wait gives up neither sooner nor later.
 
     Without ``max_wait`` that is 300 s and 30 s after its first 409.
     """
-    for size in (SMALL, MEDIUM, LARGE):
-        waiting = alone(uploads=[one(size=size, max_wait=max_wait)], is_endless=True, answers=says)
-        adversary, (ended,) = run_in_virtual_time(play, waiting, backend=backend)
-        check(waiting, adversary, [ended])
-        assert isinstance(ended.error, RoomBusy)
-        assert least <= ended.seconds <= most
+    max_wait, least, most = limit
+    waiting = alone(uploads=[one(size=size, max_wait=max_wait)], is_endless=True, answers=says)
+    adversary, (ended,) = run_in_virtual_time(play, waiting, backend=backend)
+    check(waiting, adversary, [ended])
+    assert isinstance(ended.error, RoomBusy)
+    assert least <= ended.seconds <= most
 
 
 # --- a dead server -------------------------------------------------------------------------------
