@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import logging
+import random
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from meeting_async import Finished, MeetingClient, Verdict
+from meeting_async import Finished, MeetingClient, UploadReceipt, Verdict
 from meeting_async.errors import (
     ConnectFailed,
     MeetingError,
@@ -40,6 +42,7 @@ from support.adversary import (
     Step,
 )
 from support.loops import in_turn
+from support.tables import LOOPS, crossed
 
 SMALL, MEDIUM, LARGE = 300, 70_000, 270_000
 """Bytes: sent without a form before it; with one; several chunks."""
@@ -77,20 +80,9 @@ class Schedule:
     """What everybody does."""
 
     uploads: list[Upload]
-    faults: list[str]
-    processing: float
-    cut_at: float
-    locks: dict[str, list[tuple[float, float]]]
-    delivery: str
-    answers_questions: bool
-    seconds_per_byte: float
-    checks: list[str] = attrs.field(factory=list)
-    answers: list[str] = attrs.field(factory=list)
-    absent: list[str] = attrs.field(factory=list)
-    restarts: list[float] = attrs.field(factory=list)
-    people: int = 0
-    is_endless: bool = False
-    """Whether every further document gets 409, whatever questions are answered."""
+    delivery: Any
+    server: dict[str, Any]
+    """The settings of an :class:`Adversary`."""
 
 
 EXCHANGE = 0.01
@@ -129,46 +121,33 @@ def schedules(draw: st.DrawFn) -> Schedule:
     said: st.SearchStrategy[list[str]] = st.just([]) | st.lists(
         st.sampled_from([TRUTH, *QUESTION_FAULTS]), max_size=6
     )
-    return Schedule(
-        uploads=uploads,
-        faults=draw(st.just([]) | st.lists(st.sampled_from([TRUTH, *FAULTS]), max_size=12)),
-        processing=draw(st.sampled_from([0.1, 2, 100, 290])),
-        cut_at=draw(st.sampled_from([0.01, 0.5, 0.99])),
-        locks={room: draw(st.lists(lock, max_size=2)) for room in rooms},
-        delivery=draw(st.sampled_from(["at_most_once", "at_least_once"])),
-        answers_questions=draw(st.booleans()),
-        seconds_per_byte=draw(st.sampled_from([0, 1e-5])),
-        checks=draw(said),
-        answers=draw(said),
-        absent=draw(st.sampled_from([[], [], [], [], ["room1"]])),
-        restarts=draw(st.lists(seconds, max_size=3)),
-        people=draw(st.sampled_from([0, 0, 0, 3000])),
-        is_endless=draw(st.sampled_from([*[False] * 9, True])),
-    )
+    server = st.fixed_dictionaries({
+        "faults": st.just([]) | st.lists(st.sampled_from([TRUTH, *FAULTS]), max_size=12),
+        "processing": st.sampled_from([0.1, 2, 100, 290]),
+        "cut_at": st.sampled_from([0.01, 0.5, 0.99]),
+        "locked_at": st.fixed_dictionaries(dict.fromkeys(rooms, st.lists(lock, max_size=2))),
+        "answers_questions": st.booleans(),
+        "seconds_per_byte": st.sampled_from([0, 1e-5]),
+        "checks": said,
+        "answers": said,
+        "absent": st.sampled_from([[], [], [], [], ["room1"]]),
+        "restarts": st.lists(seconds, max_size=3),
+        "people": st.sampled_from([0, 0, 0, 3000]),
+        "is_endless": st.sampled_from([*[False] * 9, True]),
+    })  # fmt: skip
+    delivery = draw(st.sampled_from(["at_most_once", "at_least_once"]))
+    return Schedule(uploads, delivery, draw(server))
 
 
 async def play(schedule: Schedule) -> tuple[Adversary, list[Ended]]:
     """Let everybody do what the schedule says."""
-    adversary = Adversary(
-        itertools.chain(schedule.faults, itertools.repeat("409") if schedule.is_endless else ()),
-        checks=iter(schedule.checks),
-        answers=iter(schedule.answers),
-        absent=frozenset(schedule.absent),
-        processing=schedule.processing,
-        cut_at=schedule.cut_at,
-        locked_at=schedule.locks,
-        answers_questions=schedule.answers_questions,
-        seconds_per_byte=schedule.seconds_per_byte,
-        restarts=[*schedule.restarts],
-        people=schedule.people,
-    )
-    ended: list[Ended] = []
+    adversary, ended = Adversary(**schedule.server), list[Ended]()
     client = MeetingClient(
         "https://meet.example.com",
         api_key="k",
         api_secret="s",
         transport=adversary,
-        delivery=schedule.delivery,  # type: ignore[arg-type]  # one of the two
+        delivery=schedule.delivery,
     )
     async with client, anyio.create_task_group() as group:
         for upload in schedule.uploads:
@@ -213,8 +192,8 @@ def check(schedule: Schedule, adversary: Adversary, ended: list[Ended]) -> None:
         check_outcome(schedule, result, counts[result.upload.name])
         check_verdict(result)
         check_early(schedule, adversary, result)
-        check_limits(schedule, adversary, result)
-        check_end(schedule, result)
+        check_limits(adversary, result)
+        check_end(adversary, result)
     check_pace(adversary)
     check_steps(schedule, adversary)
 
@@ -256,12 +235,12 @@ def check_early(schedule: Schedule, adversary: Adversary, result: Ended) -> None
         assert isinstance(result.error, UploadOutcomeUnknown), "what was said early counted"
 
 
-def check_limits(schedule: Schedule, adversary: Adversary, result: Ended) -> None:
+def check_limits(adversary: Adversary, result: Ended) -> None:
     """A call ends within its timeout; waiting never exceeds max_wait."""
     upload = result.upload
     if upload.timeout is not None:
         assert result.seconds <= upload.timeout + GRACE
-    if upload.max_wait is None or schedule.faults or schedule.checks or schedule.answers:
+    if upload.max_wait is None or adversary.faults or adversary.checks or adversary.answers:
         return  # sending and asking again is not waiting for the room
     steps = [step for step in adversary.steps if step.who == upload.name]
     sent = [step.at for step in steps if step.what == "document"]
@@ -269,26 +248,26 @@ def check_limits(schedule: Schedule, adversary: Adversary, result: Ended) -> Non
         return
     locked = [step.at for step in steps if step.says == "locked"]
     began = locked[0] if locked else adversary.made + upload.begins  # the queue counts, too
-    busy = EXCHANGE * len(steps) + upload.size * schedule.seconds_per_byte * (len(sent) - 1)
+    busy = EXCHANGE * len(steps) + upload.size * adversary.seconds_per_byte * (len(sent) - 1)
     assert sent[-1] - began <= upload.max_wait + busy
 
 
-def check_end(schedule: Schedule, result: Ended) -> None:
+def check_end(adversary: Adversary, result: Ended) -> None:
     """Where only questions go wrong, and nobody else is there, the truth decides."""
-    upload, wrong = result.upload, [*schedule.checks, *schedule.answers]
+    upload, wrong = result.upload, [*adversary.checks, *adversary.answers]
     wrong = [fault for fault in wrong if fault != TRUTH]
-    if {*schedule.faults} - {TRUTH} or schedule.is_endless or any(schedule.locks.values()):
+    if {*adversary.faults} - {TRUTH} or adversary.is_endless or any(adversary.locked_at.values()):
         return
-    if schedule.processing > 100 or not schedule.answers_questions:
+    if adversary.processing > 100 or not adversary.answers_questions or any(adversary.dead):
         return  # locks may follow each other until the upload gives up
     is_short = len(wrong) <= 3 and wrong.count("silence") <= 1
     is_limited = upload.max_wait is not None or upload.timeout is not None
-    if {*schedule.checks} <= {TRUTH, OPPOSITE} and not {*schedule.answers} - {TRUTH}:
-        if upload.room in schedule.absent:
+    if {*adversary.checks} <= {TRUTH, OPPOSITE} and not {*adversary.answers} - {TRUTH}:
+        if upload.room in adversary.absent:
             assert isinstance(result.error, RequestRefused) or (is_limited and result.error)
         elif not is_limited:
             assert result.receipt is not None, f"the room was there and free: {result.error!r}"
-    elif {*wrong} <= {*NO_ANSWERS} and is_short and not is_limited and not schedule.absent:
+    elif {*wrong} <= {*NO_ANSWERS} and is_short and not is_limited and not adversary.absent:
         assert result.receipt is not None, f"some questions had no answer: {result.error!r}"
 
 
@@ -309,7 +288,7 @@ def check_steps(schedule: Schedule, adversary: Adversary) -> None:
     """Check, form, document: in each attempt, and on each instance of the server."""
     sizes = {upload.name: upload.size for upload in schedule.uploads}
     past: dict[str, list[Step]] = defaultdict(list)
-    is_truthful, has_failed = schedule.answers_questions, False
+    is_truthful, has_failed = adversary.answers_questions, False
     in_need: set[str] = set()
     lost, is_proven = Counter[str](), False
     for step in adversary.steps:
@@ -357,29 +336,34 @@ PHASES = [Phase.explicit, Phase.reuse, Phase.generate]
 """Without shrinking, which takes longer than a test may: run it by hand to get a small example."""
 
 
-def alone(*faults: str, size: int = LARGE, **facts: Any) -> Schedule:
+def one(
+    number: int = 0,
+    room: int = 1,
+    size: int = LARGE,
+    begins: float = 0,
+    max_wait: float | None = None,
+    timeout: float | None = None,
+) -> Upload:
+    """Make an upload without limits of its own, unless it is given some."""
+    return Upload(f"{number}.pdf", f"room{room}", size, begins, max_wait, timeout, "listens")
+
+
+def alone(
+    *faults: str,
+    size: int = LARGE,
+    uploads: list[Upload] | None = None,
+    delivery: str = "at_most_once",
+    **facts: Any,
+) -> Schedule:
     """Let one upload meet some faults, and none of the limits that a caller may set."""
-    usual: dict[str, Any] = {
-        "uploads": [Upload("0.pdf", "room1", size, 0, None, None, "listens")],
-        "faults": list(faults), "processing": 2, "cut_at": 0.5, "locks": {},
-        "delivery": "at_most_once", "answers_questions": True, "seconds_per_byte": 1e-6,
-    }  # fmt: skip
-    return Schedule(**{**usual, **facts})
+    server = {"faults": faults, "processing": 2, "seconds_per_byte": 1e-6, **facts}
+    return Schedule(uploads or [one(size=size)], delivery, server)
 
 
-IN_TURN = [
-    Upload("0.pdf", "room1", LARGE, 0, 0, None, "listens"),
-    Upload("1.pdf", "room1", LARGE, 1, None, None, "listens"),
-]
+IN_TURN = [one(max_wait=0), one(1, begins=1)]
 """The first does not wait for the room."""
-
-SEVERAL = [
-    Upload(f"{number}.pdf", f"room{number % 3}", [SMALL, LARGE][number % 2], number * 5.0, None,
-           None, "listens")
-    for number in range(6)
-]  # fmt: skip
-
-HURRIED = [Upload("0.pdf", "room1", LARGE, 0, None, 2, "listens")]
+SEVERAL = [one(number, number % 3, [SMALL, LARGE][number % 2], number * 5.0) for number in range(6)]
+HURRIED = [one(timeout=2)]
 
 EXAMPLES: dict[str, Schedule] = {
     "nothing happens": alone(),
@@ -412,12 +396,8 @@ EXAMPLES: dict[str, Schedule] = {
     "nobody there": alone(absent=["room1"]),
     "nobody there, and the check is wrong": alone(absent=["room1"], checks=[OPPOSITE]),
     "free and 409 in turn": alone(*[TRUTH, "409"] * 3, answers=[OPPOSITE, TRUTH] * 3),
-    "locked, and called free": alone(locks={"room1": [(0, 60)]}, answers=[OPPOSITE] * 6),
-    "called free for ever": alone(is_endless=True),
-    "called free for ever, after one 409": alone(is_endless=True, answers=[OPPOSITE]),
-    "called free for ever, medium": alone(is_endless=True, answers=[OPPOSITE], size=MEDIUM),
-    "called free for ever, small": alone(is_endless=True, answers=[OPPOSITE], size=SMALL),
-    "one gives up, another follows": alone(locks={"room1": [(0, 60)]}, uploads=IN_TURN),
+    "locked, and called free": alone(locked_at={"room1": [(0, 60)]}, answers=[OPPOSITE] * 6),
+    "one gives up, another follows": alone(locked_at={"room1": [(0, 60)]}, uploads=IN_TURN),
 }  # fmt: skip
 
 
@@ -445,51 +425,112 @@ def test_promises_at_length(backend: str, schedule: Schedule) -> None:
     check(schedule, *run_in_virtual_time(play, schedule, backend=backend))
 
 
+# --- a document that is always too late ----------------------------------------------------------
+
+CHANCE, LOTS = random.Random(1), 2000
+"""More answers than anybody gets."""
+SAYS: dict[str, list[str]] = {
+    "free": [],
+    "409": [OPPOSITE] * LOTS,
+    "in turn": [OPPOSITE, TRUTH] * LOTS,
+    "free after one 409": [OPPOSITE],
+    "free after ten": [OPPOSITE] * 10,
+    **{f"{share} % at random": CHANCE.choices([TRUTH, OPPOSITE], [share, 100 - share], k=LOTS)
+       for share in (5, 50, 90)},
+}  # fmt: skip
+"""What forms are told while every document gets 409."""
+
+
+LIMITS = {"an hour": (3600, 2700, 3601), "no limit": (None, 225, 335)}
+"""``max_wait``, and the seconds that are waited at least and at most."""
+
+
+@crossed(
+    says=SAYS,
+    size={"small": SMALL, "medium": MEDIUM, "large": LARGE},
+    limit=LIMITS,
+    backend=LOOPS,
+)
+def test_an_hour_costs_two_hundred_documents(
+    backend: str, says: list[str], size: int, limit: tuple[float | None, float, float]
+) -> None:
+    """At most, as the adversary counts; an upload that may wait gives up neither sooner nor later.
+
+    Without ``max_wait`` that is 300 s and 30 s after its first 409.
+    """
+    max_wait, least, most = limit
+    waiting = alone(uploads=[one(size=size, max_wait=max_wait)], is_endless=True, answers=says)
+    adversary, (ended,) = run_in_virtual_time(play, waiting, backend=backend)
+    check(waiting, adversary, [ended])
+    assert isinstance(ended.error, RoomBusy)
+    assert least <= ended.seconds <= most
+
+
+# --- a dead server -------------------------------------------------------------------------------
+
+ALWAYS = (0, 10_000)
+CALLS = {"at once": [0] * 10, "one after another": range(10), "late": [0, 30, 50, *[55] * 7]}
+LATER = {"no limit": (None, None), "later ones wait 5 s": (None, 5), "all wait 5 s": (5, 5)}
+"""``max_wait`` of the first upload, and of those behind it."""
+OUTAGES: dict[str, tuple[dict[str, Any], list[Upload], list[type]]] = {
+    **{f"{calls}, {how}": (
+        {"dead": ALWAYS},
+        [one(number, begins=begins, max_wait=LATER[how][number > 0])
+         for number, begins in enumerate(CALLS[calls])],
+        [ConnectFailed] * 10)
+       for calls, how in itertools.product(CALLS, LATER)},
+    "it dies during an upload": (
+        {"dead": (1, 10_000), "seconds_per_byte": 2e-5},
+        [one(), one(1, begins=0.5), one(2, begins=0.5, max_wait=20), one(3, begins=0.5, timeout=9)],
+        [UploadReceipt, ConnectFailed, ConnectFailed, MeetingError],
+    ),
+    "it is over": (
+        {"dead": (0, 3), "seconds_per_byte": 4e-4},
+        [one(), one(1, begins=0.1, max_wait=2), one(2, begins=20, max_wait=2)],
+        [UploadReceipt, ConnectFailed, RoomBusy],
+    ),
+}  # fmt: skip
+
+
+@in_turn("outage", OUTAGES.items(), loop="backend")
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+def test_all_uploads_to_a_room_are_told_of_an_outage(
+    backend: str, outage: tuple[dict[str, Any], list[Upload], list[type]], size: int
+) -> None:
+    """Each in time, with ``ConnectFailed``; a room that nobody has is not busy.
+
+    An upload that had begun is delivered; when the server is back, waiting is waiting again.
+    """
+    server, uploads, expected = outage
+    if "seconds_per_byte" not in server:
+        uploads = [attrs.evolve(upload, size=size) for upload in uploads]
+    schedule = alone(uploads=uploads, **server)
+    adversary, ended = run_in_virtual_time(play, schedule, backend=backend)
+    check(schedule, adversary, ended)
+    ended.sort(key=lambda result: result.upload.name)
+    for result, kind in zip(ended, expected, strict=True):
+        assert isinstance(result.receipt or result.error, kind)
+        if isinstance(result.error, ConnectFailed):
+            assert result.seconds <= 61.5 + (ended[0].seconds if ended[0].receipt else 0)
+            assert (result.error.room_id, result.error.document) == ("room1", result.upload.name)
+            assert re.search(r"after .*\d s.*; nothing was sent$", str(result.error))
+
+
 MANY = 200
 """Uploads that meet a dead server."""
 
 
-async def dead_server(back_at: float) -> tuple[Adversary, list[Ended], list[tuple[float, str]]]:
-    """Let many uploads meet a server to which nobody gets through until a moment."""
-    adversary = Adversary(iter(()), processing=0)
-    tries: list[tuple[float, str]] = []
-    answer = adversary.send
-
-    async def send(request: Any) -> Any:
-        at = anyio.current_time() - adversary.made
-        tries.append((at, WHO.get()))
-        if at < back_at:
-            raise ConnectFailed("nobody listens")
-        return await answer(request)
-
-    adversary.send = send  # type: ignore[method-assign]  # nobody listens
-    client = MeetingClient(
-        "https://meet.example.com", api_key="k", api_secret="s", transport=adversary
-    )
-    ended: list[Ended] = []
-    async with client, anyio.create_task_group() as group:
-        for number in range(MANY):
-            upload = Upload(f"{number}.pdf", f"room{number}", SMALL, 0, None, None, "listens")
-            group.start_soon(_upload, client, upload, ended)
-    return adversary, ended, tries
-
-
-def test_a_dead_server_is_given_up() -> None:
-    """Two hundred uploads are told when max_outage (60 s) is over."""
-    _, ended, tries = run_in_virtual_time(dead_server, 10_000)
-    assert len(ended) == MANY
-    assert {type(result.error) for result in ended} == {ConnectFailed}
-    assert max(result.seconds for result in ended) <= 61.5
-    assert max(Counter(int(at * 4) for at, _ in tries if at > 1).values()) < MANY / 2
-
-
 def test_a_server_that_comes_back_is_not_flooded() -> None:
-    """When the server returns, waiting uploads do not start in one instant, and all arrive."""
-    adversary, ended, tries = run_in_virtual_time(dead_server, 30)
-    assert len(adversary.stored) == MANY
+    """Neither while it is dead nor when it returns do many come in one instant; all arrive."""
+    uploads = [one(number, number, SMALL) for number in range(MANY)]
+    schedule = alone(uploads=uploads, dead=(0, 30), processing=0)
+    adversary, ended = run_in_virtual_time(play, schedule)
+    check(schedule, adversary, ended)
     assert all(result.receipt for result in ended)
+    before = Counter(int(step.at * 4) for step in adversary.steps if 1 < step.at < 30)
+    assert max(before.values()) < MANY / 2
     after: dict[int, set[str]] = defaultdict(set)
-    for at, who in tries:
-        if at >= 30:
-            after[int(at * 10)].add(who)
+    for step in adversary.steps:
+        if step.at >= 30:
+            after[int(step.at * 10)].add(step.who)
     assert max(map(len, after.values())) < MANY / 5, "a fifth of them in a tenth of a second"

@@ -15,7 +15,7 @@ import anyio
 import pytest
 from starlette.datastructures import UploadFile
 
-from meeting_async import Document, MeetingClient, UploadJob, UploadReceipt
+from meeting_async import Document, MeetingClient, UploadReceipt
 from meeting_async.errors import (
     DeadlineExceeded,
     DocumentTooLarge,
@@ -24,7 +24,7 @@ from meeting_async.errors import (
     MeetingError,
 )
 from meeting_async.rooms import LocalRoomLocks
-from support.fake_rooms import FakeRooms, accepted, client_of
+from support.fake_rooms import FakeRooms, client_of
 from support.interruptions import Interrupted
 from support.tables import LOOPS, crossed
 
@@ -161,29 +161,6 @@ async def test_clients_of_one_server_share_the_line(tmp_path: Path) -> None:
     assert line.sent == ["0.pdf", "1.pdf", "2.pdf"]
 
 
-@pytest.mark.anyio
-@crossed(turn={str(turn): turn for turn in (0, 3)}, anyio_backend=LOOPS)
-async def test_a_batch_keeps_the_order_of_a_room(tmp_path: Path, turn: int) -> None:
-    """Its jobs are sent as they were given, whatever their documents are."""
-    kinds = [*list(KINDS)[turn:], *list(KINDS)[:turn]]
-    rooms, jobs, opened = FakeRooms(), [], []
-    for number, kind in enumerate(kinds):
-        document = KINDS[kind](tmp_path, f"{number}.pdf")
-        named = {} if isinstance(document, Document) else {"filename": f"{number}.pdf"}
-        opened.append(document)
-        jobs.append(UploadJob("room01", document, **named))
-    try:
-        async with client_of(rooms) as client, client.upload_many(jobs) as batch:
-            report = await batch.wait()
-    finally:
-        for document in opened:
-            if hasattr(document, "close"):
-                (document.file if isinstance(document, UploadFile) else document).close()
-    assert report.accepted == len(kinds)
-    sent = [bytes(visit.sent[:600]) for visit in rooms.uploads]
-    assert all(b"%d.pdf" % number in form for number, form in enumerate(sent))
-
-
 # --- who fails, who is slow; in virtual time -----------------------------------------------------
 
 
@@ -234,30 +211,5 @@ def test_who_fails_lets_the_next_one_go_ahead(run: Run, tmp_path: Path, failure:
         assert isinstance(line.outcomes["second.pdf"], UploadReceipt)
         (sent,) = line.rooms.uploads
         assert end <= sent.began <= end + 0.25
-
-    run(main)
-
-
-@pytest.mark.both_loops
-def test_a_slow_document_delays_its_own_room_only(run: Run, tmp_path: Path) -> None:
-    """Thirty rooms whose first documents take a minute: other rooms are served at once."""
-
-    async def main() -> None:
-        line = Line(tmp_path)
-        line.rooms = FakeRooms(lambda _visit: accepted(replying=1))
-        slow = [f"slow{number:03}" for number in range(30)]
-        async with client_of(line.rooms) as client, anyio.create_task_group() as group:
-            for room in slow:
-                stream: Make = lambda _folder, _name: pieces(20, *[SMALL] * 3)  # noqa: E731
-                await line.call(group, client, f"first-{room}.pdf", stream, room)
-                await line.call(group, client, f"second-{room}.pdf", KINDS["bytes"], room)
-            for number in range(30):
-                name = f"other{number:03}"
-                await line.call(group, client, f"{name}.pdf", KINDS["bytes"], name)
-        for visit in line.rooms.uploads:
-            assert (visit.began < 5) == visit.room.startswith("other"), visit
-        for room in slow:
-            assert line.rooms.names(room) == [f"first-{room}.pdf", f"second-{room}.pdf"]
-        assert anyio.current_time() < 70
 
     run(main)

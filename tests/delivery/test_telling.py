@@ -1,15 +1,25 @@
-"""What a call tells while it runs: events, the log, and no secret in either."""
+"""What a call tells while it runs and however it ends: events, the log, its result or error.
+
+Each way to end is a row. What is told of it is complete, in one printable line for each text of a
+server, without a credential, and it can be pickled.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import itertools
+import json
 import logging
-from collections.abc import Callable
+import pickle
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import anyio
+import attrs
 import pytest
 
 from meeting_async import (
@@ -18,13 +28,17 @@ from meeting_async import (
     Document,
     Event,
     Finished,
+    MeetingClient,
+    RetryPolicy,
     RetryScheduled,
     Started,
     Verdict,
     WaitingForRoom,
 )
-from meeting_async.errors import ConfigurationError, UploadOutcomeUnknown
+from meeting_async import errors as e
+from meeting_async.signers import SignedHeaders
 from meeting_async.testing import run_in_virtual_time
+from meeting_async.transports import Reply
 from support.fake_rooms import (
     Act,
     FakeRooms,
@@ -33,6 +47,7 @@ from support.fake_rooms import (
     busy,
     conversion_failed,
     cut_off,
+    failing,
     free,
     hanging,
     job,
@@ -41,11 +56,29 @@ from support.fake_rooms import (
     reply,
     unreachable,
 )
-from support.fakes import ASKED, PDF, EventRecorder, Scripted, client_of, course, upload
+from support.fakes import (
+    ASKED,
+    LARGE,
+    PDF,
+    SECRET,
+    EventRecorder,
+    Scripted,
+    client_of,
+    course,
+    signature,
+    upload,
+)
+from support.loops import in_turn
+from support.telling import LogFile, Told, containing, logging_to, unfit
+from support.virtual_time import jump
 
 Run = Callable[..., Any]
+Make = Callable[[MeetingClient], Any]
+
+# --- typical courses -----------------------------------------------------------------------------
+
 ONE, TWO, LAST = ["AttemptStarted", "BytesSent"], ["AttemptStarted", *["BytesSent"] * 2], "Finished"
-LINK = Document.from_link("https://f.test/a?b")
+SOME_LINK = Document.from_link("https://f.test/a?b")
 
 
 async def told(*script: Act, **how: Any) -> EventRecorder:
@@ -72,7 +105,7 @@ async def told(*script: Act, **how: Any) -> EventRecorder:
          "accepted", 2),
         ([busy()], {"data": ASKED, "max_wait": 0}, ["Finished"], "busy", 0),
         ([hanging(take=1)], {"timeout": 5}, [ONE[0], "Finished"], "partial", 1),
-        ([accepted()], {"data": LINK}, [ONE[0], "Finished"], "accepted", 1),
+        ([accepted()], {"data": SOME_LINK}, [ONE[0], "Finished"], "accepted", 1),
     ],
 )  # fmt: skip
 def test_the_events_of_typical_courses(
@@ -126,7 +159,7 @@ def test_waits_and_retries_say_why_and_how_long(run: Run) -> None:
         ([busy(), lost(sending=3)], {}, 2000, 1000, 0),
         ([busy(), hanging(sending=3)], {"timeout": 60}, 2000, 1000, 0),
         ([busy()], {"max_wait": 0.1}, 1000, 0, 0),
-        ([accepted()], {"data": LINK}, 0, 0, 0),
+        ([accepted()], {"data": SOME_LINK}, 0, 0, 0),
         ([], {"data": b""}, 0, 0, 0),
         ([busy(), busy(), free(), accepted(sending=3)], {"data": ASKED}, len(ASKED), 0, 0),
     ],
@@ -140,23 +173,6 @@ def test_the_sums_of_a_call(
     finished = recorder.finished
     assert (finished.bytes_sent, finished.bytes_resent) == (sent, resent)
     assert finished.waited == pytest.approx(waits + sending)
-
-
-@pytest.mark.parametrize("seconds", [2, 12])
-def test_the_queue_counts_as_waiting(run: Run, seconds: float) -> None:
-    """Behind another upload of this application, also if the wait is cut short."""
-
-    async def main() -> float:
-        transport, recorder = Scripted(accepted(replying=10), accepted(replying=3)), EventRecorder()
-        async with client_of(transport) as client, anyio.create_task_group() as group:
-            group.start_soon(upload, client)
-            await anyio.sleep(1)
-            with anyio.move_on_after(seconds):
-                await upload(client, on_event=recorder)
-        assert recorder.kinds[:2] == ["Started", "Queued"]
-        return recorder.finished.waited
-
-    assert run(main) == pytest.approx(min(seconds, 9))
 
 
 def test_the_calls_of_a_job_count_once(run: Run) -> None:
@@ -228,7 +244,7 @@ async def test_an_observer_is_a_plain_function() -> None:
                 lambda own: client.upload_many([], **own),
             ]
             for call in calls:
-                with pytest.raises(ConfigurationError, match="on_event"):
+                with pytest.raises(e.ConfigurationError, match="on_event"):
                     await call({"on_event": on_event})
 
 
@@ -249,21 +265,6 @@ def test_an_observer_that_raises_changes_nothing(
     warnings = [entry for entry in caplog.records if "observer raised" in entry.getMessage()]
     assert len(warnings) == 7
     assert all(entry.exc_info for entry in warnings)
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_an_observer_may_end_the_program(error: type[BaseException]) -> None:
-    """Ctrl-C inside an observer ends the program as anywhere else."""
-
-    def on_event(event: Event) -> None:
-        raise error
-
-    async def main() -> None:
-        async with client_of(Scripted(accepted()), on_event=on_event) as client:
-            await client.call("room/create")
-
-    with pytest.raises(error):
-        asyncio.run(main())
 
 
 # --- progress ------------------------------------------------------------------------------------
@@ -287,28 +288,381 @@ def test_progress_is_told_ten_times_a_second(run: Run) -> None:
 
 def test_a_slow_observer_gets_less_progress() -> None:
     """One that takes 0.9 s per event takes a tenth of the time, not all of it."""
-    slept: list[float] = []
 
     async def main() -> float:
-        loop: Any = asyncio.get_running_loop()
+        slept: list[float] = []
 
         def on_event(event: Event) -> None:
             if isinstance(event, BytesSent):  # as if it had blocked the loop
                 slept.append(0.9)
+                jump(0.9)
 
-        def clock() -> float:
-            return float(real() + sum(slept))
-
-        real = loop.time
-        loop.time = clock
         transport = Scripted(accepted(sending=60))
         async with client_of(transport, on_event=on_event, preflight=False) as client:
             await upload(client, TEN_MIB)
-        return clock()
+        assert anyio.current_time() <= 60 * 1.25
+        return sum(slept)
 
-    seconds = run_in_virtual_time(main, backend="asyncio")
-    assert sum(slept) <= 0.2 * 60
-    assert seconds <= 60 * 1.25
+    assert run_in_virtual_time(main, backend="asyncio") <= 0.2 * 60
+
+
+# --- endings -------------------------------------------------------------------------------------
+
+READABLE = "no presenter für alle"
+"""What a person must still be able to read."""
+SIGNS = (
+    "1\n2\r3\r\n4\u20285\u20296\x857\x0b8\x0c9\x1b[31m\x1b]0;title\x07\x9b2J\x00\ud800\u202e\u2066"
+)
+"""Line breaks of seven kinds, escapes for terminals, NUL, half a character, marks that turn text
+around."""
+HOSTILE = f"{READABLE}\n2026-11-22 12:00:00 INFO meeting_async: accepted\n{SIGNS * 120}"
+TEXTS = {
+    "hostile": HOSTILE,
+    "long": f"{READABLE} {'x' * 100_000}",
+    "only signs": SIGNS,
+    "huge and hostile": f"{READABLE} {SIGNS * 4_000}",
+}
+"""What a server may write into any of its texts; no reply may exceed 1 MiB."""
+
+LINK = "https://10.0.0.1/deck.pdf?token=hush-hush-hush"
+"""Its host is private; its query is a credential."""
+CREDENTIALS = [SECRET, signature(b"room01"), signature(b'{"room_id":"room01"}'), signature(b"{}")]
+
+
+class RaisingSigner:
+    """Cannot sign."""
+
+    def sign(self, message: bytes, /) -> Any:
+        """Fail."""
+        raise LookupError("the vault is closed")
+
+
+class BrokenSigner:
+    """Returns a signature that cannot stand in a header."""
+
+    def sign(self, message: bytes, /) -> SignedHeaders:
+        """Sign as a tool prints it, with a line break."""
+        return SignedHeaders("key", signature(message) + "\n")
+
+
+class NoLocks:
+    """Room locks that do not answer."""
+
+    @asynccontextmanager
+    async def acquire(self, room: str, *, timeout: float | None) -> AsyncIterator[None]:
+        if room:
+            raise e.RoomLocksUnavailable("nobody answers")
+        yield
+
+
+async def _short() -> AsyncIterator[bytes]:
+    yield PDF
+
+
+def put(document: Any = PDF, room: Any = "room01", **how: Any) -> Make:
+    """Upload."""
+    if not isinstance(document, Document):
+        how = {"filename": "deck.pdf", **how}
+    return lambda client: client.upload_whiteboard_file(room, document, **how)
+
+
+def short(client: MeetingClient) -> Any:
+    """Upload a stream that is shorter than it was said to be."""
+    document = Document.from_stream(_short(), "deck.pdf", size=2000, replayable=False)
+    return client.upload_whiteboard_file("room01", document)
+
+
+def call(path: Any = "room/create", payload: Any = None, **how: Any) -> Make:
+    """Make a call."""
+    return lambda client: client.call(path, payload or {"room_id": "room01"}, **how)
+
+
+def room_info(room: str = "room01") -> Make:
+    """Ask for a room."""
+    return lambda client: client.get_active_room_info(room)
+
+
+def raw(status: int, content: bytes, *headers: tuple[bytes, bytes], kind: bytes = b"") -> Act:
+    """Reply with anything."""
+    pairs = ((b"Content-Type", kind or b"application/json"), *headers)
+    return attrs.evolve(accepted(), result=Reply(status, pairs, content))
+
+
+Ending = tuple[Make, list[Act], dict[str, Any], type[Exception] | None, str]
+"""The call, what its requests meet, settings; the error, if there is one, and the verdict."""
+
+
+def endings(text: str = "") -> dict[str, Ending]:
+    """Return the ways in which a call ends, with a text of the server wherever there can be one."""
+    value = text.encode("utf-8", "replace")[:60_000]
+
+    def own(status: int, code: str = text, *headers: tuple[bytes, bytes]) -> Act:
+        record: Any = {"status": status == 200, "msg": text, "status_code": code}
+        if status == 200:
+            info = {"room_title": text, "metadata": json.dumps({"a": text})}
+            record["room"] = {"room_info": info}
+        pairs = ((b"X-Request-Id", b"r-\xfc\x1b"), *headers)
+        return raw(status, json.dumps(record).encode(), *pairs)
+
+    def page(status: int) -> Act:
+        names = (b"Location", b"Server", b"X-Request-Id", b"Content-Encoding")
+        return raw(status, value, *((name, value) for name in names), kind=b"text/" + value)
+
+    host, looks, later = "meet.test:443", {"preflight": True}, (b"Retry-After", b"1")
+    retrying = {"retry": RetryPolicy()}
+    wrong_key = reply(401, record("INVALID_API_KEY", msg=text[:5000]))
+    return {
+        # before anything is sent
+        "bad room": (put(room=" room01"), [], {}, e.InvalidInput, "never sent"),
+        "no file": (put(Path("gone.pdf")), [], {}, e.DocumentUnreadable, "never sent"),
+        "empty": (put(b""), [], {}, e.DocumentEmpty, "never sent"),
+        "too large": (
+            put(), [], {"max_size_whiteboard_file": 999}, e.DocumentTooLarge, "never sent"
+        ),
+        "image": (put(b"\x89PNG\r\n\x1a\n"), [], {}, e.DocumentTypeRefused, "never sent"),
+        "bad max_wait": (put(max_wait=-1), [], {}, e.ConfigurationError, "never sent"),
+        "signer": (put(), [], {"signer": RaisingSigner()}, LookupError, "never sent"),
+        "broken signer": (put(), [], {"signer": BrokenSigner()}, e.InvalidInput, "never sent"),
+        "locks": (put(), [], {"room_locks": NoLocks()}, e.RoomLocksUnavailable, "never sent"),
+        "link": (
+            put(Document.from_link(LINK)), [], {"check_link": True}, e.LinkRefused, "never sent"
+        ),
+        # questions
+        "check, wrong key": (put(), [wrong_key], looks, e.AuthenticationFailed, "refused"),
+        "check, 401 of a proxy": (put(), [page(401)], looks, e.UnexpectedReply, "refused"),
+        "check, a page": (put(), [page(200)], looks, e.UnexpectedReply, "refused"),
+        "check, a redirect": (put(), [page(302)], looks, e.UnexpectedReply, "refused"),
+        "check, no answer": (put(), [page(502)], looks, e.MeetingError, "never sent"),
+        "form, no room": (
+            put(LARGE), [own(200), own(400, "ROOM_NOT_FOUND")], looks, e.RoomNotFound, "refused"
+        ),
+        "form, locked": (put(LARGE, max_wait=0), [own(200), own(409)], looks, e.RoomBusy, "busy"),
+        "form, no answer": (
+            put(LARGE), [own(200), own(500)], looks, e.MeetingError, "never sent"
+        ),
+        # documents
+        "ok": (put(), [own(200)], {}, None, "accepted"),
+        "ok after some waits": (
+            put(), [own(429, text, later), own(503, text, later), own(409), own(200)], retrying,
+            None, "accepted",
+        ),
+        "ok after two outages": (
+            put(), [unreachable(), unreachable(), own(200)], retrying, None, "accepted"
+        ),
+        "no connection": (
+            put(), [failing(e.ConnectFailed(text, host), take=0)], {}, e.ConnectFailed, "never sent"
+        ),
+        "no descriptor": (
+            put(), [failing(e.ResourceExhausted(text, host), take=0)], {}, e.ResourceExhausted,
+            "never sent",
+        ),
+        "cut off": (put(), [cut_off()] * 3, retrying, e.UploadInterrupted, "partial"),
+        "cut short": (
+            put(), [failing(e.ConnectionLost(text, host), take=1)], {}, e.UploadInterrupted,
+            "partial",
+        ),
+        "shorter than said": (short, [accepted()], {}, e.DocumentChanged, "partial"),
+        "timeout in the body": (
+            put(timeout=5), [hanging(take=1)], {}, e.DeadlineExceeded, "partial"
+        ),
+        "early bug": (put(), [failing(KeyError(), take=1)], {}, KeyError, "partial"),
+        "busy": (put(max_wait=0), [own(409)], {}, e.RoomBusy, "busy"),
+        "refused": (put(), [own(400)], {}, e.RequestRefused, "refused"),
+        "room not there": (put(), [own(400, "ROOM_NOT_FOUND")], {}, e.RoomNotFound, "refused"),
+        "room ended": (put(), [own(400, "ROOM_NOT_ACTIVE")], {}, e.RoomNotActive, "refused"),
+        "too large there": (put(), [own(413)], {}, e.DocumentRefused, "refused"),
+        "redirect": (put(), [page(302)], {}, e.RequestRefused, "refused"),
+        "throttled": (put(), [own(429)], {}, e.Throttled, "throttled"),
+        "conversion": (put(), [own(500)], {}, e.ProcessingFailed, "failed"),
+        "a proxy's page": (put(), [page(502)], {}, e.UploadOutcomeUnknown, "unknown"),
+        "lost": (put(), [lost()], {}, e.UploadOutcomeUnknown, "unknown"),
+        "timeout": (put(timeout=5), [hanging()], {}, e.UploadOutcomeUnknown, "unknown"),
+        "bug": (put(), [failing(ZeroDivisionError())], {}, e.UploadOutcomeUnknown, "unknown"),
+        # other calls
+        "call": (call(), [own(200)], {}, None, "accepted"),
+        "call refused": (call(), [own(400)], {}, e.RequestRefused, "refused"),
+        "call failed": (call(), [own(500)], {}, e.ServerFailed, "failed"),
+        "call, a page": (call(), [page(200)], {}, e.UnexpectedReply, "unknown"),
+        "call, no page": (call(), [page(404)], {}, e.UnexpectedReply, "refused"),
+        "call timed out": (call(timeout=0.1), [hanging()], {}, e.DeadlineExceeded, "unknown"),
+        "call lost": (call(), [lost()], {}, e.ConnectionLost, "unknown"),
+        "late answer": (
+            call(), [failing(e.TransferTimeout(text, host))], {}, e.TransferTimeout, "unknown"
+        ),
+        "large answer": (
+            call(), [failing(e.ReplyTooLarge(text, host))], {}, e.ReplyTooLarge, "unknown"
+        ),
+        "bad path": (call("../b"), [], {}, e.InvalidInput, "never sent"),
+        "info": (room_info(), [own(200)], {}, None, "accepted"),
+    }  # fmt: skip
+
+
+RAISED_BY_TRANSPORT = {"no connection", "no descriptor", "late answer", "large answer"}
+"""The facts of these errors are the words of a transport of the caller's; their text is not."""
+
+FROM_ELSEWHERE: set[type] = {
+    e.JournalError, e.JournalInUse, e.BatchStopped, e.BatchFailed,  # of batches, see below
+    e.UploadPutBack, e.UploadFailed,  # of queues, which need a database
+    e.MeetingError, e.DocumentError, e.ReplyError, e.TransportError,  # nothing is raised of them
+}  # fmt: skip
+
+
+def test_every_class_is_here() -> None:
+    """A new error says how it comes about."""
+    kinds = {
+        kind
+        for kind in vars(e).values()
+        if inspect.isclass(kind) and issubclass(kind, e.MeetingError)
+    }
+    assert kinds <= {*(ending[3] for ending in endings().values()), *FROM_ELSEWHERE}
+
+
+# --- what is checked -----------------------------------------------------------------------------
+
+
+def check_events(events: list[Event], result: Any, verdict: str) -> None:
+    """One call begins and finishes, exactly once, with the very error that is raised."""
+    assert [event for event in events if isinstance(event, Started)] == events[:1]
+    assert [event for event in events if isinstance(event, Finished)] == events[-1:]
+    finished: Any = events[-1]
+    assert finished.verdict == verdict
+    assert finished.error is (result if isinstance(result, e.MeetingError) else None)
+    started = sum(isinstance(event, AttemptStarted) for event in events)
+    assert finished.attempts == len(getattr(result, "attempts", ())) or started
+    assert {event.call for event in events} == {finished.call}
+    assert finished.call > 0
+    if isinstance(result, e.MeetingError):
+        assert result.operation
+
+
+def level_of(event: Event) -> int:
+    """Return the level of all but the last event: the first retry for want of a connection warns.
+
+    Any other wait is of interest; attempts are for those who look for a fault.
+    """
+    if isinstance(event, AttemptStarted):
+        return logging.DEBUG
+    if isinstance(event, RetryScheduled) and event.verdict == "never sent" and event.attempt == 1:
+        return logging.WARNING
+    return logging.INFO
+
+
+def check_log(told: Told, log: LogFile, verdict: str) -> None:
+    """One line for each event, with its fields in ``extra``; the last is for operators."""
+    events = [event for event in told.events if not isinstance(event, Started | BytesSent)]
+    lines = [record for record in told.records if vars(record).get("action") != "UnusualRoom"]
+    assert [vars(line)["action"] for line in lines] == [type(event).__name__ for event in events]
+    for event, line in zip(events, lines, strict=True):
+        names = {field.name for field in attrs.fields(type(event))}
+        assert names - {"attempt"} <= vars(line).keys()
+    ended = {"accepted": logging.DEBUG, "unknown": logging.ERROR}.get(verdict, logging.WARNING)
+    assert [line.levelno for line in lines] == [*map(level_of, events[:-1]), ended]
+    assert all("meet.test:443" in line.getMessage() for line in lines)
+    message = lines[-1].getMessage()
+    if verdict != "accepted" and getattr(events[-1], "error", None) is None:
+        assert message.endswith("an exception ended it that is not of this library")
+        assert "None" not in message
+    written = log.content.split("\n")
+    assert log.failed == []
+    assert len(written) == len(told.records) + 1
+    assert [line[:200] for line in written if not line.isprintable()] == []
+
+
+def check_pickles(thing: Any) -> None:
+    """Hold a pickle against what it was made of."""
+    for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
+        other = pickle.loads(pickle.dumps(thing, protocol))
+        assert type(other) is type(thing)
+        assert repr(other) == repr(thing)
+        if isinstance(thing, BaseException):
+            assert (str(other), other.args) == (str(thing), thing.args)
+            assert vars(other) == vars(thing)
+        elif getattr(thing, "error", None) is None:
+            assert other == thing
+
+
+def check_secrets(told: Told) -> None:
+    """No credential is in a text, a pickle, or the locals of our own frames."""
+    found = list(told.texts())
+    assert containing(found, CREDENTIALS) == []
+    outside = [(where, text) for where, text in found if not where.startswith("traceback")]
+    assert containing(outside, ["hush-hush"]) == []
+
+
+@in_turn("name", endings())
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(text, id=name, marks=pytest.mark.nightly if name != "hostile" else ())
+        for name, text in TEXTS.items()
+    ],
+)
+def test_every_ending_is_told(run: Run, name: str, text: str) -> None:
+    """To callers, observers, operators, browsers and other processes."""
+    make, script, settings, kind, verdict = endings(text)[name]
+    told, log = Told(), LogFile()
+
+    async def main() -> None:
+        once = RetryPolicy(max_attempts=1, max_interruptions=0, max_outage=0)
+        usual: dict[str, Any] = {"retry": once, "on_event": told}
+        async with client_of(Scripted(*script), **usual | settings) as client:
+            try:
+                await told.of(make(client))
+            except Exception as error:  # noqa: BLE001 - a signer's, or a TypeError
+                told.results.append(error)
+
+    with logging_to(log), told.listening():
+        run(main)
+    (result,) = told.results
+    assert isinstance(result, kind) if kind else not isinstance(result, Exception), result
+    if kind not in {None, e.MeetingError}:
+        assert type(result) is kind
+    check_events(told.events, result, verdict)
+    check_log(told, log, verdict)
+    assert unfit(told, *(["reason", "args"] if name in RAISED_BY_TRANSPORT else [])) == []
+    check_secrets(told)
+    for thing in [*told.results, *told.events]:
+        check_pickles(thing)
+    is_own = getattr(result, "status_code", None) or isinstance(result, e.RoomBusy)
+    if is_own and READABLE in text:
+        assert READABLE in str(result)
+
+
+@pytest.mark.both_loops
+@pytest.mark.anyio
+async def test_outcomes_and_errors_of_batches(tmp_path: Path) -> None:
+    """Also those of a batch that was stopped, and of journals that cannot be used."""
+    codes = {200: "SUCCESS", 409: "CONFLICT"}
+    replies = iter([
+        reply(status, {"status": status == 200, "msg": HOSTILE, "status_code": codes.get(status)})
+        for status in (200, 400, 500, 409, 502)
+    ])  # fmt: skip
+    told = Told()
+    rooms = FakeRooms(lambda _: next(replies))
+    with told.listening():
+        async with client_of(rooms, on_event=told) as client:
+            jobs = [job(f"room{number}") for number in range(5)]
+            how: dict[str, Any] = {"journal": tmp_path / "term.db", "concurrency": 1}
+            async with client.upload_many(jobs, max_wait=0, **how) as batch:
+                async for outcome in batch:
+                    told.results.append(outcome)
+                with pytest.raises(e.JournalInUse) as in_use:
+                    async with client.upload_many(jobs, **how) as second:
+                        await second.wait()
+            with pytest.raises(e.BatchFailed) as failed:
+                batch.report.raise_for_failures()
+            async with client.upload_many(jobs) as stopped:
+                stopped.stop()
+                told.results += (await stopped.wait()).outcomes
+            (tmp_path / "no.db").write_bytes(b"no database " * 100)
+            with pytest.raises(e.JournalError) as unusable:
+                async with client.upload_many(jobs, journal=tmp_path / "no.db") as third:
+                    await third.wait()
+    assert e.BatchStopped in {type(outcome.error) for outcome in told.results}
+    told.results += [in_use.value, failed.value, unusable.value]
+    assert unfit(told) == []
+    for thing in [*told.results, *told.events]:
+        check_pickles(thing)
 
 
 # --- the log -------------------------------------------------------------------------------------
@@ -322,11 +676,11 @@ def log(caplog: pytest.LogCaptureFixture) -> Any:
 
 
 def test_the_log_needs_no_observer(log: Any) -> None:
-    """What is logged of each event is in ``test_what_is_told.py``."""
+    """What is logged of each event is above."""
 
     async def main() -> None:
         async with client_of(Scripted(lost())) as client:
-            with pytest.raises(UploadOutcomeUnknown):
+            with pytest.raises(e.UploadOutcomeUnknown):
                 await upload(client)
 
     asyncio.run(main())

@@ -1,12 +1,16 @@
-"""How an upload looks, asks, sends and waits; in virtual time, through a scripted transport."""
+"""How an upload asks, sends and waits; in virtual time, through a scripted transport.
+
+A *check* asks whether a room is active; a *form* is an empty upload that asks whether it is free.
+A room's requests are shown as letters: ``c`` check, ``f`` form, ``d`` document.
+"""
 
 from __future__ import annotations
 
+import itertools
 import re
 import time
 import tracemalloc
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,25 +24,34 @@ from meeting_async import (
     LockPolicy,
     MeetingClient,
     Queued,
+    RetryPolicy,
     RetryScheduled,
+    UploadJob,
     UploadReceipt,
     Verdict,
     WaitingForRoom,
 )
 from meeting_async.errors import (
+    AuthenticationFailed,
     ConnectFailed,
     ConnectionLost,
     DeadlineExceeded,
     DocumentRefused,
+    MeetingError,
+    RequestRefused,
     RoomBusy,
+    RoomNotActive,
+    RoomNotFound,
     Throttled,
     TransferTimeout,
     TransportError,
     UploadOutcomeUnknown,
 )
-from meeting_async.rooms import LocalRoomLocks
+from meeting_async.testing import MeetingServer
+from support.command_line import call, export, manifest
 from support.fake_rooms import (
     Act,
+    Visit,
     accepted,
     busy,
     cut_off,
@@ -51,6 +64,7 @@ from support.fake_rooms import (
     unreachable,
 )
 from support.fakes import (
+    ACTIVE,
     ASKED,
     IN_DOCUMENT,
     KEY,
@@ -62,81 +76,117 @@ from support.fakes import (
     client_of,
     course,
     headers_of,
-    locked_until,
+    letters,
     upload,
 )
 from support.peer import Peer
 from support.sending import until
+from support.tables import LOOPS, crossed
 
 Run = Callable[..., Any]
-HTML_503 = (b"<h1>503</h1>", "5")
-"""What the built-in error page of a cache looks like: a page, and a Retry-After."""
-SUCCESS = record("SUCCESS")
+
+PAGE = b"<!doctype html><title>hello</title>"
+NOT_FOUND, NOT_ACTIVE = record("ROOM_NOT_FOUND"), record("ROOM_NOT_ACTIVE")
+INTERNAL = record("INTERNAL_SERVER_ERROR")
+SIZES = {"small": PDF, "large": LARGE}
 
 
-COURSES: list[tuple[str, list[Act], dict[str, Any], Any, float, float]] = [
-    ("accepted", [accepted(replying=3)], {}, UploadReceipt, 3, 3),
-    ("too large", [reply(413, b"<html>", take=1)], {}, DocumentRefused, 0, 0),
-    ("never sent, then sent", [unreachable(), accepted()], {}, UploadReceipt, 0.25, 0.5),
-    (
-        "not one byte, says the transport",
-        [failing(ConnectFailed("no"), take=1)] * 4 + [accepted()],
-        {}, UploadReceipt, 3.75, 7.5,
+# --- check, form, document -----------------------------------------------------------------------
+
+
+async def a_stream() -> AsyncIterator[bytes]:
+    """Produce a document."""
+    yield LARGE
+
+
+DOCUMENTS: dict[str, Callable[[], Any]] = {
+    "8 bytes": lambda: b"%PDF-1.7",
+    "64 KiB": lambda: ASKED[:-1],
+    "a byte more": lambda: ASKED,
+    "1 MiB": lambda: b"%PDF-1.7".ljust(1024**2),
+    "link": lambda: Document.from_link("https://files.test/deck.pdf"),
+    "stream": a_stream,
+}
+WITHOUT_A_FORM = {"8 bytes", "64 KiB", "link"}
+SETTINGS: dict[str, tuple[dict[str, Any], str, str]] = {
+    "as it is": ({"preflight": True}, "cd", "cfd"),
+    "without preflight": ({}, "d", "d"),
+    "without a form": ({"preflight": True, "probe": False}, "cd", "cd"),
+}
+
+
+@crossed(name={name: name for name in DOCUMENTS}, settings=SETTINGS, anyio_backend=LOOPS)
+def test_every_document_has_its_questions(
+    run: Run, name: str, settings: tuple[dict[str, Any], str, str]
+) -> None:
+    """A check, above 64 KiB a form, and the document at once: each time, also those of a batch."""
+    options, small, large = settings
+    rooms = Scripted(then=lambda visit: free() if visit.kind == "probe" else accepted())
+    named = {} if name == "link" else {"filename": "deck.pdf"}
+
+    async def main() -> None:
+        async with client_of(rooms, **options) as client:
+            for _ in range(3):
+                await upload(client, DOCUMENTS[name]())
+            jobs = [UploadJob("room01", DOCUMENTS[name](), **named) for _ in range(3)]
+            async with client.upload_many(jobs) as batch:
+                assert (await batch.wait()).accepted == 3
+        assert anyio.current_time() == 0
+
+    run(main)
+    assert letters(rooms) == 6 * (small if name in WITHOUT_A_FORM else large)
+    assert all(len(visit.sent) < 400 for visit in rooms.visits if visit.kind != "upload")
+    limits = {(v.request.cut_reply, v.request.max_reply_bytes) for v in rooms.questions}
+    assert limits <= {(True, 64 * 1024)}  # however many people are in the room
+
+
+AT_LEAST = {"delivery": "at_least_once"}
+COURSES: dict[str, tuple[list[Act], dict[str, Any], Any, float, float]] = {
+    "accepted": ([accepted(replying=3)], {}, UploadReceipt, 3, 3),
+    "too large": ([reply(413, b"<html>", take=1)], {}, DocumentRefused, 0, 0),
+    "never sent, then sent": ([unreachable(), accepted()], {}, UploadReceipt, 0.25, 0.5),
+    "not one byte, says the transport": (
+        [failing(ConnectFailed("no"), take=1)] * 4 + [accepted()], {}, UploadReceipt, 3.75, 7.5,
     ),
-    ("but all of it was out", [failing(ConnectFailed("no"))], {}, UploadOutcomeUnknown, 0, 0),
-    ("cut off twice", [cut_off(), cut_off(IN_DOCUMENT), accepted()], {}, UploadReceipt, 0.75, 1.5),
-    ("throttled early", [reply(503, *HTML_503, take=1), accepted()], {}, UploadReceipt, 5, 6.25),
-    ("a cache is impatient", [reply(503, *HTML_503)], {}, UploadOutcomeUnknown, 0, 0),
-    ("an early success", [accepted(take=1)], {}, UploadOutcomeUnknown, 0, 0),
-    ("lost", [lost(replying=7)], {}, UploadOutcomeUnknown, 7, 7),
-    (
-        "409 and 503 in turn",
+    "but all of it was out": ([failing(ConnectFailed("no"))], {}, UploadOutcomeUnknown, 0, 0),
+    "cut off twice": (
+        [cut_off(), cut_off(IN_DOCUMENT), accepted()], {}, UploadReceipt, 0.75, 1.5,
+    ),
+    "throttled early": (
+        [reply(503, PAGE, "5", take=1), accepted()], {}, UploadReceipt, 5, 6.25,
+    ),
+    "the check is throttled": (
+        [reply(429, b"", "30"), accepted(), accepted()], {"checks": None}, UploadReceipt, 30, 37.5,
+    ),
+    "throttled for ever": (
+        [reply(503, PAGE, "3600")] * 5, {"checks": None}, Throttled, 240, 300,
+    ),
+    "lost": ([lost(replying=7)], {}, UploadOutcomeUnknown, 7, 7),
+    "409 and 503 in turn": (
         [busy(), reply(503, record("X"), "1"), busy(), reply(503, record("X"), "1"), accepted()],
         {}, UploadReceipt, 2.5, 12,
     ),
-    ("at the edge of the timeout", [busy()], {"timeout": 0.3}, RoomBusy, 0, 0),
-    ("no time for the hint", [reply(429, b"", "5")], {"timeout": 4}, Throttled, 0, 0),
-    (
-        "at least once",
-        [lost(), busy(), free(), accepted()],
-        {"delivery": "at_least_once"},
-        UploadReceipt, 0.6, 1.2,
+    "at the edge of the timeout": ([busy()], {"timeout": 0.3}, RoomBusy, 0, 0),
+    "at least once": ([lost(), busy(), free(), accepted()], AT_LEAST, UploadReceipt, 0.6, 1.2),
+    "at least once without the form": (
+        [lost(), accepted()], AT_LEAST | {"probe": False}, UploadReceipt, 300, 300,
     ),
-    (
-        "at least once without the form",
-        [lost(), accepted()],
-        {"delivery": "at_least_once", "probe": False},
-        UploadReceipt, 300, 300,
+    "at least once without questions": (
+        [lost(), accepted()], AT_LEAST | {"preflight": False}, UploadReceipt, 300, 300,
     ),
-    (
-        "at least once without questions",
-        [lost(), accepted()],
-        {"delivery": "at_least_once", "preflight": False},
-        UploadReceipt, 300, 300,
+    "lost, refused": ([lost(), free(), refused()], AT_LEAST, UploadOutcomeUnknown, 0.25, 0.5),
+    "large, a lost race": (
+        [free(), busy(sending=2), free(), accepted()], {"data": ASKED}, UploadReceipt, 3.1, 12.9,
     ),
-    ("lost, refused", [lost(), free(), refused()], {"delivery": "at_least_once"},
-     UploadOutcomeUnknown, 0.25, 0.5),
-    ("large", [free(), accepted()], {"data": ASKED}, UploadReceipt, 0, 0),
-    (
-        "large, a lost race",
-        [free(), busy(sending=2), free(), accepted()],
-        {"data": ASKED},
-        UploadReceipt, 2 + 1.1, 2 + 10.9,
+    "large, without questions": (
+        [busy(), accepted()], {"data": ASKED, "preflight": False}, UploadReceipt, 0.3, 0.7,
     ),
-    ("large, without the form", [accepted()], {"data": ASKED, "probe": False}, UploadReceipt, 0, 0),
-    (
-        "large, without questions",
-        [busy(), accepted()],
-        {"data": ASKED, "preflight": False},
-        UploadReceipt, 0.3, 0.7,
-    ),
-]  # fmt: skip
+}  # fmt: skip
 
 
 @pytest.mark.both_loops
 @pytest.mark.parametrize(
-    ("script", "how", "expected", "least", "most"),
-    [pytest.param(*row[1:], id=row[0]) for row in COURSES],
+    ("script", "how", "expected", "least", "most"), COURSES.values(), ids=COURSES
 )
 def test_courses(
     run: Run, script: list[Act], how: dict[str, Any], expected: Any, least: float, most: float
@@ -151,10 +201,10 @@ def test_courses(
     assert least <= seconds <= most
     assert len(transport.kinds) == len(script)
     assert not transport.collisions
-    steps = "".join(visit.kind[0] for visit in transport.visits)
-    assert re.fullmatch("(qp?u?)+" if how.get("preflight", True) else "u+", steps)
-    attempts = outcome.attempts
-    assert [a.number for a in attempts] == list(range(1, len(transport.uploads) + 1))
+    assert re.fullmatch("(cf?d?)+" if how.get("preflight", True) else "d+", letters(transport))
+    throttled = [visit for visit in transport.questions if visit.status in {429, 503}]
+    attempts = len(transport.uploads) + len(throttled)
+    assert [attempt.number for attempt in outcome.attempts] == list(range(1, attempts + 1))
     if isinstance(outcome, UploadReceipt):
         data = how.get("data", PDF)
         assert bytes(transport.uploads[-1].sent).count(data) == 1
@@ -165,6 +215,15 @@ def test_courses(
     else:
         facts = (outcome.operation, outcome.room_id, outcome.document)
         assert facts == ("room/uploadWhiteboardFile", "room01", "deck.pdf")
+
+
+def test_the_wall_clock_does_not_matter(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It jumps an hour between any two looks at it."""
+    jumping = itertools.count(time.time(), 3600)
+    monkeypatch.setattr(time, "time", lambda: next(jumping))
+    went = run(lambda: course(busy(), free(), accepted(), data=ASKED, timeout=5))
+    assert isinstance(went.outcome, UploadReceipt)
+    assert went.seconds < 1
 
 
 # --- the closing boundary -------------------------------------------------------------------------
@@ -179,7 +238,7 @@ def closing_of(transport: Scripted) -> int:
 
 
 @pytest.mark.both_loops
-@pytest.mark.parametrize("data", [PDF, LARGE], ids=["small", "large"])
+@pytest.mark.parametrize("data", SIZES.values(), ids=SIZES)
 @pytest.mark.parametrize("error", [ConnectionLost, TransferTimeout])
 def test_any_byte_of_the_closing_boundary_counts(run: Run, error: Any, data: bytes) -> None:
     """When all but 0, 1, 2 … bytes of its line were sent, the outcome is unknown: sent once.
@@ -203,39 +262,6 @@ def test_any_byte_of_the_closing_boundary_counts(run: Run, error: Any, data: byt
     assert [verdicts(missing) for missing in (closing, closing + 1)] == [again] * 2
 
 
-@pytest.mark.parametrize(
-    ("act", "expected"),
-    [
-        (accepted(missing=0), Verdict.ACCEPTED),
-        (accepted(missing=1), Verdict.UNKNOWN),
-        (accepted(missing=500), Verdict.UNKNOWN),
-        (refused(missing=500), Verdict.REFUSED),
-        (busy(missing=500), Verdict.BUSY),
-    ],
-)
-def test_a_reply_that_came_early(run: Run, act: Act, expected: Verdict) -> None:
-    """A success before the last byte of the form is none; a refusal counts."""
-    went = run(lambda: course(act, accepted()))
-    assert went.outcome.attempts[0].verdict is expected
-
-
-# --- ask, then send ------------------------------------------------------------------------------
-
-
-def test_the_wall_clock_does_not_matter(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It jumps an hour between any two looks at it."""
-    now = [time.time()]
-
-    def jumping() -> float:
-        now[0] += 3600
-        return now[0]
-
-    monkeypatch.setattr(time, "time", jumping)
-    went = run(lambda: course(busy(), accepted(), accepted(), data=ASKED, timeout=5))
-    assert isinstance(went.outcome, UploadReceipt)
-    assert went.seconds < 1
-
-
 @pytest.mark.both_loops
 @pytest.mark.anyio
 async def test_a_load_balancer_that_hangs_up_leaves_no_doubt() -> None:
@@ -253,52 +279,149 @@ async def test_a_load_balancer_that_hangs_up_leaves_no_doubt() -> None:
                 await client.upload_whiteboard_file("room01", document)
 
 
+# --- no answer -----------------------------------------------------------------------------------
+
+TROUBLES: dict[str, Callable[[Visit], Act]] = {
+    "refused": lambda _: unreachable(),
+    "connect hangs": lambda visit: failing(
+        ConnectFailed("no connection"), take=0, replying=visit.request.connect_timeout
+    ),
+    "no reply": lambda visit: failing(
+        TransferTimeout("no reply"), replying=visit.request.reply_timeout
+    ),
+    "502": lambda _: reply(502, PAGE),
+}
+
+
+@crossed(
+    trouble=TROUBLES, which={"from the check on": "question", "form": "probe"}, anyio_backend=LOOPS
+)
+@pytest.mark.parametrize("max_outage", [0, 10, 60])
+def test_an_outage_ends_in_time(
+    run: Run, trouble: Callable[[Visit], Act], which: str, max_outage: float
+) -> None:
+    """``max_outage`` seconds after it began, whatever the network does."""
+
+    def answer(visit: Visit) -> Act:
+        return trouble(visit) if which in {"question", visit.kind} else accepted()
+
+    for data in SIZES.values() if which == "question" else [LARGE]:
+        retry = RetryPolicy(max_outage=max_outage)
+        made = partial(course, then=answer, checks=None, data=data, retry=retry)
+        went = run(made)
+        assert isinstance(went.outcome, MeetingError)
+        assert not isinstance(went.outcome, UploadOutcomeUnknown)
+        assert went.transport.uploads == []
+        # One attempt is made in any case, and waits for its reply.
+        assert max_outage - 1 <= went.seconds <= max(max_outage, 15) + 1.5
+
+
+# --- whose answer it is --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["upload room01 a.pdf a.pdf", "batch m.csv"])
+def test_a_wrong_address_costs_a_command_one_check(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    command: str,
+) -> None:
+    """The code is 1, not 3: nothing was sent, and the line says what to check."""
+    monkeypatch.chdir(tmp_path)
+    Path("a.pdf").write_bytes(PDF)
+    server = MeetingServer()
+    manifest(server, rooms=2, documents=2)
+    with server.run() as url:
+        export(monkeypatch, server)
+        monkeypatch.setenv("MEETING_BASE_URL", f"{url}/wrong")
+        done = call(capsys, *command.split())
+    assert (done.code, len(server.requests)) == (1, 1)
+    assert "check the base URL" in done.err
+    assert "is unknown" not in done.err
+
+
+# --- a room that is denied -----------------------------------------------------------------------
+
+DENIED = [reply(200, NOT_FOUND), reply(200, NOT_ACTIVE), reply(404, NOT_FOUND)]
+# What the check says; the form, and what the upload comes to. Only 409 and INVALID_PARAMETERS
+# overrule a check that denies the room; any answer of the server below 500 means *free* otherwise.
+FORMS: dict[str, tuple[list[Act], Act, type, str]] = {
+    "INVALID_PARAMETERS": ([*DENIED, ACTIVE], free(), UploadReceipt, "cfd"),
+    "409": ([*DENIED, ACTIVE], busy(), UploadReceipt, "cfcfd"),
+    "not found": ([*DENIED, ACTIVE], reply(400, NOT_FOUND), RoomNotFound, "cf"),
+    "not active": ([*DENIED, ACTIVE], reply(400, NOT_ACTIVE), RoomNotActive, "cf"),
+    "401": ([*DENIED, ACTIVE], reply(401, record("INVALID_API_KEY")), AuthenticationFailed, "cf"),
+    "400 of another kind": (DENIED, reply(400, INTERNAL), RequestRefused, "cf"),
+    "a success": (DENIED, accepted(), RequestRefused, "cf"),
+    "502": ([*DENIED, ACTIVE], reply(502, PAGE), UploadReceipt, "cfcfd"),
+    "no reply": ([*DENIED, ACTIVE], lost(), UploadReceipt, "cfcfd"),
+    "active, 400 of another kind": ([ACTIVE], reply(400, INTERNAL), UploadReceipt, "cfd"),
+}
+
+
+@crossed(form=FORMS, anyio_backend=LOOPS)
+def test_the_form_has_the_last_word(run: Run, form: tuple[list[Act], Act, type, str]) -> None:
+    """Whatever the check has said, and the size; no answer is asked for again."""
+    checks, first, expected, steps = form
+    script = [first, *[free()] * (steps.count("f") - 1), *[accepted()] * steps.count("d")]
+    for check, data in itertools.product(checks, SIZES.values()):
+        if check is ACTIVE and data == PDF:
+            continue  # it has no form
+        went = run(partial(course, *script, data=data, checks=check))
+        assert isinstance(went.outcome, expected)
+        assert letters(went.transport) == steps
+        assert went.seconds < 3
+        if isinstance(went.outcome, MeetingError):
+            assert (went.outcome.room_id, went.outcome.document) == ("room01", "deck.pdf")
+        if first == busy():  # a room that is denied and locked is waited for like any other
+            went = run(partial(course, first, data=data, checks=check, max_wait=0))
+            assert isinstance(went.outcome, RoomBusy)
+            assert (letters(went.transport), went.seconds) == ("cf", 0)
+
+
 # --- rooms that are taken ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("max_wait", [0, 0.1, 5])
-def test_busy_with_an_upload_from_here(run: Run, max_wait: float) -> None:
-    """``RoomBusy`` says whose it is, exactly when ``max_wait`` is over."""
+FROM_HERE = "another upload of this application has"
+THREE = LockPolicy(max_wait=3)
+BEHIND: dict[str, tuple[dict[str, Any], LockPolicy | None, type, str, float]] = {
+    "not at all": ({"max_wait": 0}, None, RoomBusy, FROM_HERE, 0),
+    "hardly": ({"max_wait": 0.1}, None, RoomBusy, FROM_HERE, 0.1),
+    "as the client does": ({}, THREE, RoomBusy, FROM_HERE, 3),
+    "longer than the client": ({"max_wait": 20}, THREE, RoomBusy, FROM_HERE, 20),
+    "until its timeout": ({"timeout": 5}, None, DeadlineExceeded, "behind another upload of th", 5),
+    "beyond any lock's life": ({}, None, UploadReceipt, "", 399),
+}
+"""How an upload may wait, what its client says, and what it comes to after how long."""
+
+
+@pytest.mark.parametrize(("how", "lock", "kind", "words", "seconds"), BEHIND.values(), ids=BEHIND)
+def test_behind_an_upload_from_here(
+    run: Run, how: dict[str, Any], lock: LockPolicy | None, kind: type, words: str, seconds: float
+) -> None:
+    """The error says whose the room is, exactly in time; without a limit the wait has none."""
 
     async def main() -> None:
-        transport = Scripted(accepted(replying=10))
+        transport, recorder = Scripted(accepted(replying=400), accepted()), EventRecorder()
         async with client_of(transport) as client, anyio.create_task_group() as group:
             group.start_soon(upload, client)
             await anyio.sleep(1)
-            recorder = EventRecorder()
-            with pytest.raises(RoomBusy, match="another upload of this application has") as caught:
-                await upload(client, max_wait=max_wait, on_event=recorder)
-            assert recorder.kinds == ["Started", *(["Queued"] if max_wait else []), "Finished"]
-            assert recorder.finished.verdict is Verdict.BUSY
-            assert anyio.current_time() == 1 + max_wait
-            assert caught.value.waited == pytest.approx(max_wait)
-            assert recorder.finished.waited == pytest.approx(max_wait)
-            assert caught.value.free_in is None
-
-    run(main)
-
-
-def test_busy_with_another_client(run: Run) -> None:
-    """The server's words, how long it was waited, and when the room must be free."""
-    went = run(lambda: course(*[busy()] * 9, data=ASKED, max_wait=5))
-    outcome, seconds = went.outcome, went.seconds
-    assert isinstance(outcome, RoomBusy)
-    assert 4.5 <= seconds <= 5
-    assert (outcome.held_by, outcome.waited) == ("another client", seconds)
-    assert outcome.free_in == pytest.approx(300 - seconds)
-    assert outcome.reason == "scripted"
-
-
-def test_without_a_limit_an_upload_waits_behind_those_from_here(run: Run) -> None:
-    """As long as they make progress: beyond any lock's life."""
-
-    async def main() -> None:
-        transport = Scripted(then=lambda _: accepted(replying=200))
-        async with client_of(transport) as client, anyio.create_task_group() as group:
-            for _ in range(5):
-                group.start_soon(upload, client)
-        assert anyio.current_time() == 1000
-        assert len(transport.uploads) == 5
+            outcome: Any
+            try:
+                outcome = await upload(client.with_options(lock=lock), on_event=recorder, **how)
+            except MeetingError as error:
+                outcome = error
+                group.cancel_scope.cancel()
+            assert anyio.current_time() == 1 + seconds
+        assert type(outcome) is kind
+        assert words in str(outcome)
+        assert recorder.kinds[:2] == ["Started", "Queued" if seconds else "Finished"]
+        assert recorder.finished.waited == pytest.approx(seconds)
+        assert (recorder.finished.verdict == "busy") is (kind is RoomBusy)
+        if isinstance(outcome, RoomBusy):
+            assert outcome.waited == pytest.approx(seconds)
+            assert outcome.free_in is None
+        assert len(transport.visits) == (2 if kind is UploadReceipt else 1)
 
     run(main)
 
@@ -328,44 +451,3 @@ async def test_waiting_holds_no_bytes(
         tracemalloc.stop()
         group.cancel_scope.cancel()
     assert held < 2 * 1024**2
-
-
-def test_locks_that_fail(run: Run) -> None:
-    """Before an upload that is its error; what comes after it is in ``test_accepted.py``."""
-
-    class Failing(LocalRoomLocks):
-        @asynccontextmanager
-        async def acquire(self, room: str, *, timeout: float | None) -> Any:
-            await anyio.sleep(seconds)
-            if room:
-                raise ConnectionError("no redis")
-            yield
-
-    async def main(error: type[Exception], words: str) -> None:
-        transport = Scripted()
-        async with client_of(transport, room_locks=Failing()) as client:
-            with pytest.raises(error, match=words):
-                await upload(client, timeout=5)
-        assert not transport.visits
-
-    seconds = 0
-    run(main, ConnectionError, "no redis")
-    seconds = 60  # a Redis that does not answer
-    run(main, DeadlineExceeded, "waiting for the room's lock elsewhere")
-
-
-def test_a_policy_of_the_client_and_one_of_the_call(run: Run) -> None:
-    """``max_wait=`` of an upload replaces the policy's."""
-
-    async def main() -> None:
-        transport = Scripted(then=locked_until(1000), checks=accepted())
-        lock = LockPolicy(max_wait=3)
-        async with client_of(transport, preflight=True) as client:
-            with pytest.raises(RoomBusy):
-                await upload(client.with_options(lock=lock), ASKED)
-            assert 2.5 <= anyio.current_time() <= 3
-            with pytest.raises(RoomBusy):
-                await upload(client.with_options(lock=lock), ASKED, max_wait=20)
-            assert 22 <= anyio.current_time() <= 23
-
-    run(main)

@@ -78,23 +78,15 @@ def test_limits_of_the_settings(
             kind(**{name: value})
 
 
-@pytest.mark.parametrize("kind", [LockPolicy, RetryPolicy, Timeouts])
-def test_settings_are_frozen_values(kind: Any) -> None:
-    """Shared by calls that run at the same time; equal when they say the same."""
-    with pytest.raises(attrs.exceptions.FrozenInstanceError):
-        kind().window = 5
-    with pytest.raises(TypeError):
-        kind(5)
-    assert kind() == kind()
-
-
 VARIABLES = {"MEETING_BASE_URL": "https://meet.test", "MEETING_API_KEY": "devkey"}
 
 
-def sent_with(variables: dict[str, str], data: bytes = b"%PDF") -> tuple[Visit, bytes]:
+def sent_with(
+    variables: dict[str, str] | None, data: bytes = b"%PDF", **settings: Any
+) -> tuple[Visit, bytes]:
     """Upload with the settings of variables; return what was sent, and the signed message."""
     rooms = FakeRooms()
-    made = MeetingClient.from_env(variables, transport=rooms)
+    made = MeetingClient.from_env(variables, transport=rooms, **settings)
     assert "hush" not in repr(made)
 
     async def main() -> None:
@@ -106,8 +98,11 @@ def sent_with(variables: dict[str, str], data: bytes = b"%PDF") -> tuple[Visit, 
     return visit, b"room01"
 
 
-def test_all_variables() -> None:
-    """Each has its argument; empty ones, and those of other programs, are left out."""
+def test_all_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has its argument; empty ones, and those of other programs, are left out.
+
+    Without a mapping they are those of the process; a signer replaces key and secret.
+    """
     variables = {
         "MEETING_BASE_URL": "http://10.0.0.1",
         "MEETING_API_KEY": "devkey",
@@ -119,11 +114,18 @@ def test_all_variables() -> None:
         "HOME": "/root",
         "meeting_base_url": "x",
     }
-    visit, message = sent_with(variables, b"%PDF".ljust(1024))
-    assert visit.request.url == "http://10.0.0.1/auth/room/uploadWhiteboardFile"
-    headers = headers_of(visit)
-    assert headers["api-key"] == "devkey"
-    assert HmacSigner("devkey", "hush-ü").verify(message, headers["hash-signature"])
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    another = HmacSigner("another", "one")
+    for given, settings, signer in (
+        (variables, {}, HmacSigner("devkey", "hush-ü")),
+        (None, {}, HmacSigner("devkey", "hush-ü")),
+        (None, {"signer": another}, another),
+    ):
+        visit, message = sent_with(given, b"%PDF".ljust(1024), **settings)
+        assert visit.request.url == "http://10.0.0.1/auth/room/uploadWhiteboardFile"
+        headers, signed = headers_of(visit), signer.sign(message)
+        assert (headers["api-key"], headers["hash-signature"]) == (signed.api_key, signed.signature)
     with pytest.raises(DocumentTooLarge, match="1,025 bytes"):
         sent_with(variables, b"%PDF".ljust(1025))
 

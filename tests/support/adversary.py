@@ -10,11 +10,12 @@ Two replies to one request are not here: they are a matter of connections.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -127,7 +128,7 @@ class Step:
     at: float
     what: str
     """``"check"``, ``"form"`` (empty) and ``"document"`` (its first bytes) when they come; with
-    `` answer`` when something is said to them."""
+    `` answer`` when something is said to them; ``"connect"`` without a connection."""
     who: str
     """The name of the document that is to be uploaded."""
     says: str = ""
@@ -142,18 +143,22 @@ class Step:
     """Whether this instance had been asked about the room."""
 
 
-@attrs.define(eq=False, slots=False)
+@attrs.define(eq=False, kw_only=True)
 class Adversary:
     """Implements `Transport`."""
 
-    faults: Iterator[str]
+    faults: Sequence[str] = ()
     """One for each form that arrives; then the truth."""
-    checks: Iterator[str] = attrs.field(factory=lambda: iter(()))
-    """The same for each check of a room."""
-    answers: Iterator[str] = attrs.field(factory=lambda: iter(()))
+    is_endless: bool = False
+    """Whether every further document gets 409, whatever questions are answered."""
+    checks: Sequence[str] = ()
+    """The same as ``faults`` for each check of a room."""
+    answers: Sequence[str] = ()
     """The same for each empty form."""
-    absent: frozenset[str] = frozenset()
+    absent: Sequence[str] = ()
     """Rooms in which no session runs."""
+    dead: tuple[float, float] = (0.0, 0.0)
+    """From when until when nobody gets a connection."""
     processing: float = 1.0
     """Seconds for which a room is locked after an acceptance."""
     cut_at: float = 0.5
@@ -171,12 +176,21 @@ class Adversary:
     early: set[str] = attrs.field(factory=set)
     """Documents that were called accepted too early."""
     made: float = attrs.field(factory=anyio.current_time)
+    _faults: dict[str, Iterator[str]] = attrs.field(init=False)
     _locked_until: dict[str, float] = attrs.field(factory=lambda: defaultdict(float))
     _sends: Counter[tuple[str, int]] = attrs.field(factory=Counter)
     _asked: set[str] = attrs.field(factory=set)
     _last_room: str = ""
     _running: int = 0
     _quiet_since: float = -math.inf
+
+    def __attrs_post_init__(self) -> None:
+        later = itertools.repeat("409" if self.is_endless else TRUTH)
+        self._faults = {
+            "document": itertools.chain(self.faults, later),
+            "check": itertools.chain(self.checks, itertools.repeat(TRUTH)),
+            "form": itertools.chain(self.answers, itertools.repeat(TRUTH)),
+        }
 
     async def aclose(self) -> None:
         """Nothing is held."""
@@ -185,6 +199,9 @@ class Adversary:
         """Answer a request."""
         now = anyio.current_time()
         assert now - self.made < LONGEST, "it does not end"
+        if self.dead[0] <= now - self.made < self.dead[1]:
+            self._note("connect")
+            raise errors.ConnectFailed("nobody listens")
         due = [at for at in self.restarts if at <= now - self.made]
         if due and not self._running and now - self._quiet_since >= QUIET:
             self._asked, self._last_room = set(), ""
@@ -214,12 +231,12 @@ class Adversary:
 
     async def _answer_question(self, request: Request, body: bytes) -> Reply:
         if request.url.endswith("getActiveRoomInfo"):
-            what, room, fault = "check", json.loads(body)["room_id"], next(self.checks, TRUTH)
+            what, room = "check", json.loads(body)["room_id"]
             self._note(what)
         else:
-            room, fault = dict(request.headers)[b"Room-Id"].decode(), next(self.answers, TRUTH)
-            what = "form"
+            what, room = "form", dict(request.headers)[b"Room-Id"].decode()
             self._contact(what, room)
+        fault = next(self._faults[what])
         if fault not in {TRUTH, OPPOSITE}:
             come_back = anyio.current_time() + RETRY_AFTER if fault == OWN_THROTTLE else -math.inf
             try:
@@ -251,7 +268,7 @@ class Adversary:
     # --- documents -------------------------------------------------------------------------------
 
     async def _receive(self, request: Request, body: Body, room: str) -> Reply:
-        fault, form, lands_in = next(self.faults, TRUTH), bytearray(), room
+        fault, form, lands_in = next(self._faults["document"]), bytearray(), room
         if fault == "no connection":
             return await self._said(fault, request)
         limit = int(body.length * self.cut_at) if fault in {*MIDWAY, "early, cut"} else math.inf

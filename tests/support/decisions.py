@@ -36,13 +36,18 @@ def record_of(code: str) -> dict[str, Any]:
     return {"status": False, "msg": "in use", "status_code": code}
 
 
-def seen(kind: Any, verdict: Verdict, began: float = 0.0, took: float = 0.0, **facts: Any) -> Step:
+def seen(
+    kind: Any,
+    verdict: Verdict,
+    began: float = 0.0,
+    took: float = 0.0,
+    *,
+    answer: ParsedReply | None = None,
+    error: BaseException | None = None,
+    hint: float | None = None,
+    **facts: Any,
+) -> Step:
     """Make a step with the reply or the error that belongs to it."""
-    answer, error, hint = (
-        facts.pop("answer", None),
-        facts.pop("error", None),
-        facts.pop("hint", None),
-    )
     if answer is None and error is None and verdict in STATUS:
         answer = ParsedReply(STATUS[verdict], record_of("CONFLICT"))
     elif answer is None and error is None:

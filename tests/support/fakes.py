@@ -31,6 +31,8 @@ LARGE = b"%PDF-1.7".ljust(256 * 1024 + 1, b"\n")
 """A document that takes several chunks."""
 IN_DOCUMENT = 500
 """To be taken of a form with `PDF`: all but the closing boundary."""
+ACTIVE = accepted()
+"""The usual answer to a check."""
 
 
 class Scripted(FakeRooms):
@@ -69,15 +71,20 @@ class Scripted(FakeRooms):
         return [v.kind for v in self.visits if not (is_check and v.request.cut_reply)]
 
 
-def locked_until(end: float, answer: Act | None = None) -> Callable[[Visit], Act]:
+def locked_until(end: float) -> Callable[[Visit], Act]:
     """Answer as a room whose lock is held by somebody else until that moment."""
 
     def then(visit: Visit) -> Act:
         if anyio.current_time() < end and visit.kind != "question":
             return busy()
-        return (answer or free()) if visit.kind == "probe" else accepted()
+        return free() if visit.kind == "probe" else accepted()
 
     return then
+
+
+def letters(rooms: FakeRooms) -> str:
+    """Show what was asked and sent: ``c`` check, ``f`` form, ``d`` document."""
+    return "".join({"question": "c", "probe": "f", "upload": "d"}[v.kind] for v in rooms.visits)
 
 
 def headers_of(visit: Visit) -> dict[str, str]:
@@ -159,10 +166,14 @@ class Course:
 
 
 async def course(
-    *script: Act, data: Any = PDF, checks: Act | None = None, **settings: Any
+    *script: Act,
+    data: Any = PDF,
+    checks: Act | None = ACTIVE,
+    then: Callable[[Visit], Act] | None = None,
+    **settings: Any,
 ) -> Course:
     """Upload along a script to a room that is active, with settings of client and call."""
-    recorder, transport = EventRecorder(), Scripted(*script, checks=checks or accepted())
+    recorder, transport = EventRecorder(), Scripted(*script, checks=checks, then=then)
     how = {name: settings.pop(name) for name in ("max_wait", "timeout") if name in settings}
     settings = {"preflight": True, **settings}
     async with client_of(transport, on_event=recorder, **settings) as client:

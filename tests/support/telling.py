@@ -9,6 +9,7 @@ found = told.texts()
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import logging
 import pickle
@@ -204,35 +205,24 @@ def unfit(told: Told, *foreign: str) -> list[str]:
     })  # fmt: skip
 
 
-@attrs.define(eq=False)
-class LogFile:
+class LogFile(logging.StreamHandler[Any]):
     """The library's log as services write it, in UTF-8; each record with its fields."""
 
-    content: bytearray = attrs.field(factory=bytearray)
-    failed: list[str] = attrs.field(factory=list)
-    """What went wrong with records that could not be written."""
+    def __init__(self) -> None:
+        self._bytes = io.BytesIO()
+        super().__init__(io.TextIOWrapper(self._bytes, "utf-8", write_through=True))
+        self.setFormatter(_WithFields())
+        self.failed: list[str] = []
+        """What went wrong with records that could not be written."""
 
-    def write(self, text: str) -> None:
-        """Write, as a file in that encoding does."""
-        self.content += text.encode("utf-8")
-
-    def flush(self) -> None:
-        """Keep nothing back."""
-
-    @contextlib.contextmanager
-    def open(self) -> Iterator[None]:
-        """Write what is logged meanwhile."""
-        handler = _Strict(self)
-        handler.setFormatter(_WithFields())
-        with logging_to(handler):
-            yield
-
-
-class _Strict(logging.StreamHandler[Any]):
-    """Remembers what went wrong, where others print it."""
+    @property
+    def content(self) -> str:
+        """What was written."""
+        return self._bytes.getvalue().decode()
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - its name there
-        self.stream.failed.append(f"{record.msg}: {traceback.format_exc(limit=-1)}")
+        """Remember what others print."""
+        self.failed.append(f"{record.msg}: {traceback.format_exc(limit=-1)}")
 
 
 class _WithFields(logging.Formatter):
