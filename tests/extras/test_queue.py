@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import procrastinate
 import psycopg
 import pytest
 
@@ -44,29 +43,10 @@ async def test_a_worker_asks_and_sends(queue: Queue) -> None:
     The server would use a wrong room for whoever does not ask; nothing is remembered of a room.
     """
     await queue.defer_many(9, rooms=3)
-    async with queue.working():
-        report = await queue.reported()
-    await queue.check(report)
+    await queue.delivered()
     for room_id in ("room0", "room1", "room2"):
         paths = [one.path for one in queue.server.requests if one.room_id == room_id]
         assert [path.rpartition("/auth")[2] for path in paths] == [CHECK, UPLOAD] * 3
-
-
-@nightly
-async def test_restarts_that_nobody_sees(dsn: str, server: MeetingServer, tmp_path: Path) -> None:
-    """The server restarts again and again while a worker idles: no document in a wrong room."""
-    other = MeetingServer(mixes_up_rooms=True)
-    for number in range(4):
-        other.add_room(f"room{number}")
-    async with queue_at(dsn, server, tmp_path, url=f"http://127.0.0.1:{free_port()}") as queue:
-        queue.server, port = other, int(queue.order.url.rpartition(":")[2])
-        async with other.run(port=port):
-            queue.start()
-        for _ in range(3):
-            async with other.run(port=port):
-                await queue.defer_many(12, rooms=4)
-                report = await queue.reported(seconds=120)
-            await queue.check(report)
 
 
 async def test_a_locked_room_holds_no_place(queue: Queue) -> None:
@@ -88,8 +68,7 @@ async def test_the_report_counts_what_locks_have_cost(queue: Queue) -> None:
     """Conflicts, bytes and waiting are those of a batch, over all runs of an upload."""
     queue.server.rooms["room0"].lock(1.0)
     await queue.defer("room0")  # small: sent without asking
-    async with queue.working():
-        report = await queue.reported()
+    report = await queue.delivered()
     (outcome,), times = report.outcomes, queue.sent("room0", SMALL) - 1
     assert [attempt.status for attempt in outcome.attempts] == [409] * times + [200]
     assert (report.bytes_delivered, report.bytes_sent) == (SMALL, (times + 1) * SMALL)
@@ -107,9 +86,7 @@ async def test_a_lock_that_is_never_released(
         await queue.defer("room0")
         async with queue.working(grace=0.1):
             await queue.until(queue.accepted)
-        async with queue.working():
-            report = await queue.reported(seconds=10)
-    await queue.check(report)
+        await queue.delivered()
 
 
 # --- what ends an upload -------------------------------------------------------------------------
@@ -443,29 +420,28 @@ async def test_bad_input_is_found_before_anything_is_stored(queue: Queue) -> Non
     assert await queue.uploads.defer_many(good, batch="term") == 5
 
 
+def with_setting(field: str, value: Any) -> Callable[[], object]:
+    """Make an application with a setting."""
+    return Order(dsn="postgresql://h/d", url=NOWHERE, settings={field: value}).open
+
+
 @pytest.mark.parametrize(
-    ("field", "value"),
+    ("field", "make"),
     [
-        ("queue", ""),
-        ("queue", "q" * 101),
-        ("stalled_after", 2.9),
-        ("stalled_after", 181),
-        ("max_outage", -1),
-        ("documents_timeout", -1),
+        ("queue", with_setting("queue", "")),
+        ("queue", with_setting("queue", "q" * 101)),
+        ("stalled_after", with_setting("stalled_after", 2.9)),
+        ("stalled_after", with_setting("stalled_after", 181)),
+        ("max_outage", with_setting("max_outage", -1)),
+        ("documents_timeout", with_setting("documents_timeout", -1)),
+        ("dsn", lambda: connector("postgresql://user:s3cr3t@host:5432/db?no_such=s3cr3t")),
     ],
 )
-def test_bad_settings(field: str, value: Any) -> None:
-    """A setting that cannot be used is named when the application is made."""
+def test_bad_settings(field: str, make: Callable[[], object]) -> None:
+    """What cannot be used is named when the application is made, without a part of a password."""
     with pytest.raises(ConfigurationError) as caught:
-        Order(dsn="postgresql://h/d", url=NOWHERE, settings={field: value}).open()
+        make()
     assert caught.value.field == field
-
-
-def test_an_address_that_cannot_be_used() -> None:
-    """The error names the field, and shows no part of a password."""
-    with pytest.raises(ConfigurationError) as caught:
-        connector("postgresql://user:s3cr3t@host:5432/database?no_such_setting=s3cr3t")
-    assert caught.value.field == "dsn"
     assert "s3cr3t" not in str(caught.value)
 
 
@@ -521,26 +497,27 @@ async def test_a_worker_that_cannot_read_a_document(
 # --- tables --------------------------------------------------------------------------------------
 
 
-async def apply_and_defer(queue: Queue, path: Path) -> None:
-    """Apply this package's schema alone; the first or the second call raises."""
-    await queue.uploads.apply_schema()
-    await queue.uploads.defer("room0", path)
+async def refusals(uploads: WhiteboardUploads, path: Path, match: str, *also: Any) -> None:
+    """See that whatever uses the tables says what is wrong with them."""
+    for call in (
+        uploads.defer("room0", path),
+        uploads.report("default"),
+        uploads.drop("default"),
+        uploads.run_worker(signals=False),
+        *also,
+    ):
+        with pytest.raises(JournalError, match=match):
+            await call
 
 
 async def test_the_schema(postgres: PostgresServer, server: MeetingServer, tmp_path: Path) -> None:
     """A missing one is named with what to run; applying it twice, or as SQL, has no effect."""
     async with queue_at(postgres.new_database(), server, tmp_path) as queue:
         path = queue.document()
-        for call in (
-            queue.uploads.defer("room0", path),
-            queue.uploads.report("default"),
-            queue.uploads.drop("default"),
-            queue.uploads.run_worker(signals=False),
-        ):
-            with pytest.raises(JournalError, match=r"^the queue's table '.*' does .*apply.schema"):
-                await call
-        with pytest.raises(JournalError, match=r"run .*schema"):  # procrastinate's are missing
-            await apply_and_defer(queue, path)
+        await refusals(queue.uploads, path, r"^the queue's table '.*' does .*apply.schema")
+        with pytest.raises(JournalError, match=r"run .*schema"):  # noqa: PT012 - procrastinate's are missing, too: the first or the second call says so
+            await queue.uploads.apply_schema()
+            await queue.uploads.defer("room0", path)
         await queue.app.schema_manager.apply_schema_async()
         for _ in range(2):
             await queue.uploads.apply_schema()
@@ -557,15 +534,7 @@ async def test_a_table_of_another_version(queue: Queue) -> None:
         connection.execute(comment)
     app, client, uploads = queue.order.open()
     async with app.open_async(), client:
-        for call in (
-            uploads.run_worker(signals=False),
-            uploads.defer("room0", queue.document()),
-            uploads.report("default"),
-            uploads.drop("default"),
-            uploads.apply_schema(),
-        ):
-            with pytest.raises(JournalError, match=r"version 999"):
-                await call
+        await refusals(uploads, queue.document(), "version 999", uploads.apply_schema())
 
 
 async def test_a_schema_of_its_own(
@@ -583,9 +552,7 @@ async def test_a_schema_of_its_own(
             await queue.uploads.apply_schema()
             await queue.defer("room0" if address == dsn else "room1")
             if address != dsn:
-                async with queue.working():
-                    report = await queue.reported()
-                await queue.check(report)
+                await queue.delivered()
 
 
 async def test_two_servers_in_one_database(dsn: str, queue: Queue, tmp_path: Path) -> None:
@@ -596,23 +563,9 @@ async def test_two_servers_in_one_database(dsn: str, queue: Queue, tmp_path: Pat
     async with other_server.run(), queue_at(dsn, other_server, folder) as other:
         await queue.defer("room0", "room0")
         await other.defer("room0", "room0", "room0")
-        async with queue.working():
-            await queue.check(await queue.reported())
-            assert other.accepted() == []
-            async with other.working():
-                await other.check(await other.reported())
-
-
-@nightly
-async def test_a_database_that_is_down(server: MeetingServer, tmp_path: Path) -> None:
-    """Deferring raises one error of this library within some seconds."""
-    address = f"postgresql://tester@127.0.0.1:{free_port()}/test"
-    pool: dict[str, Any] = {"timeout": 1, "min_size": 0, "max_size": 2}
-    app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=address, **pool))
-    async with MeetingClient(server.url, **KEYS) as client, app.open_async():
-        uploads = WhiteboardUploads(app, client=client)
-        with anyio.fail_after(30), pytest.raises(JournalError):
-            await uploads.defer("room0", "/a.pdf")
+        await queue.delivered()
+        assert other.accepted() == []
+        await other.delivered()
 
 
 # --- look, retry, cancel -------------------------------------------------------------------------

@@ -160,6 +160,13 @@ class Queue:
             assert time.monotonic() < ends_at, await self.picture()
             await anyio.sleep(0.05)
 
+    async def delivered(self, **run: Any) -> QueueReport:
+        """Work until all documents have an outcome, and check it."""
+        async with self.working(**run):
+            report = await self.reported()
+        await self.check(report)
+        return report
+
     async def outcome(self, seconds: float = SECONDS) -> UploadOutcome:
         """Wait for the outcome of the only upload."""
         (outcome,) = (await self.reported(seconds=seconds)).outcomes
