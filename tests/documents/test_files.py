@@ -168,14 +168,6 @@ async def test_a_huge_file_is_refused_without_being_read(tmp_path: Path) -> None
 # --- files that change ---------------------------------------------------------------------------
 
 
-async def test_permissions_that_are_taken_away_are_noticed(path: Path) -> None:
-    """A file that may no longer be read is unreadable, with the reason."""
-    async with prepared_document(path) as prepared:
-        path.chmod(0)
-        with unprivileged(), pytest.raises(DocumentUnreadable, match="denied"):
-            await attempt(prepared)
-
-
 async def test_an_open_file_may_be_renamed_deleted_and_closed(path: Path) -> None:
     """Its bytes stay; even when another file gets the number of its descriptor."""
     other = path.with_name("other")

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import anyio
@@ -121,12 +121,14 @@ def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
 # --- one process ---------------------------------------------------------------------------------
 
 
-async def test_what_is_in_redis(make: Make, redis: Redis) -> None:
-    """The lock with its lifetime while it is held; afterwards nothing, and no task goes on."""
-    locks = make(prefix="mine:", lifetime=600)
+async def test_a_lock_is_renewed_while_it_is_held(make: Make, redis: Redis) -> None:
+    """Beyond its lifetime; nothing else is in Redis, and after the block nothing at all."""
+    locks, key = make(prefix="mine:", lifetime=1), f"mine:lock:{ROOM}"
     async with locks.acquire(ROOM, timeout=0):
-        assert await redis.keys("*") == [f"mine:lock:{ROOM}".encode()]
-        assert 590_000 < await redis.pttl(f"mine:lock:{ROOM}") <= 600_000
+        for _ in range(15):
+            await anyio.sleep(0.1)
+            assert await redis.keys("*") == [key.encode()]
+            assert 0 < await redis.pttl(key) <= 1000
     assert await redis.keys("*") == []
     assert await until(is_idle)
 
@@ -145,17 +147,6 @@ async def test_a_room_locked_elsewhere(make: Make, redis: Redis) -> None:
         await redis.pexpire(KEY, 400)
         async with locks.acquire(ROOM, timeout=30):
             assert await redis.get(KEY) != b"somebody"
-
-
-async def test_a_lock_is_renewed_while_it_is_held(make: Make, redis: Redis) -> None:
-    """Beyond its lifetime, and not one moment longer than the block."""
-    locks = make(lifetime=1)
-    async with locks.acquire(ROOM, timeout=0):
-        for _ in range(15):
-            await anyio.sleep(0.1)
-            assert await redis.pttl(KEY) > 0
-    assert await until(is_idle)
-    assert await redis.keys("*") == []
 
 
 @pytest.mark.parametrize(
@@ -357,13 +348,14 @@ async def losing_a_reply(port: int) -> AsyncIterator[int]:
 
     async def carry(client: anyio.abc.SocketStream) -> None:
         async with client, await anyio.connect_tcp("127.0.0.1", port) as redis:
-            async for request in client:
-                await redis.send(request)
-                reply = await redis.receive()
-                if b"\r\nNX\r\n" in request and not lost:
-                    lost.append(reply)
-                    return
-                await client.send(reply)
+            with suppress(anyio.BrokenResourceError):
+                async for request in client:
+                    await redis.send(request)
+                    reply = await redis.receive()
+                    if b"\r\nNX\r\n" in request and not lost:
+                        lost.append(reply)
+                        return
+                    await client.send(reply)
 
     async with anyio.create_task_group() as group:
         listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
