@@ -22,23 +22,8 @@ from meeting_async import Document, MeetingClient, RetryPolicy, UploadJob
 from meeting_async.errors import MeetingError
 from meeting_async.signers import SignedHeaders
 from meeting_async.transports import HttpxTransport, Request
-from support.fake_rooms import (
-    Act,
-    FakeRooms,
-    Visit,
-    accepted,
-    busy,
-    conversion_failed,
-    cut_off,
-    failing,
-    hanging,
-    lost,
-    record,
-    refused,
-    reply,
-    unreachable,
-)
-from support.fake_rooms import client_of as fake_client_of
+from support import fake_rooms as acts
+from support.fake_rooms import Act, FakeRooms, Visit
 from support.leaks import descriptors, temporary_files, until
 from support.loops import in_turn
 from support.peer import Peer, discarding
@@ -117,19 +102,19 @@ class BrokenSigner:
 
 
 ENDINGS: dict[str, Callable[[], Act]] = {
-    "accepted": accepted,
-    "no connection": unreachable,
-    "cut off": cut_off,
-    "unknown": lost,
-    "a bug": lambda: failing(ZeroDivisionError()),
-    "a signer's bug": accepted,
-    "refused": refused,
-    "busy": busy,
-    "failed": conversion_failed,
-    "throttled": lambda: reply(429, record("NAME")),
-    "timeout": lambda: hanging(take=1),
-    "cancelled": lambda: hanging(take=1),
-    "too large": accepted,
+    "accepted": acts.accepted,
+    "no connection": acts.unreachable,
+    "cut off": acts.cut_off,
+    "unknown": acts.lost,
+    "a bug": lambda: acts.failing(ZeroDivisionError()),
+    "a signer's bug": acts.accepted,
+    "refused": acts.refused,
+    "busy": acts.busy,
+    "failed": acts.conversion_failed,
+    "throttled": lambda: acts.reply(429, acts.record("NAME")),
+    "timeout": lambda: acts.hanging(take=1),
+    "cancelled": lambda: acts.hanging(take=1),
+    "too large": acts.accepted,
 }
 SETTINGS: dict[str, dict[str, Any]] = {
     "a signer's bug": {"signer": BrokenSigner()},
@@ -142,7 +127,7 @@ def client_of(ending: str = "accepted") -> MeetingClient:
     """Make a client that gives up at the first failure."""
     once = RetryPolicy(max_attempts=1, max_interruptions=0, max_outage=0)
     rooms = Forgetful(lambda _: ENDINGS[ending]())
-    return fake_client_of(rooms, retry=once, **SETTINGS.get(ending, {}))
+    return acts.client_of(rooms, retry=once, **SETTINGS.get(ending, {}))
 
 
 async def upload(client: MeetingClient, made: list[Any], **how: Any) -> Exception | None:

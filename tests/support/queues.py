@@ -9,7 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -241,6 +241,10 @@ async def queue_at(
         finally:
             for worker in queue.workers:
                 worker.kill()
+
+
+Open = Callable[..., AbstractAsyncContextManager[Queue]]
+"""Opens an application, as :func:`queue_at` does."""
 
 
 def dice_for(name: str) -> random.Random:
