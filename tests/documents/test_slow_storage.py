@@ -20,7 +20,7 @@ import anyio
 import pytest
 
 from meeting_async import Document
-from support.leaks import descriptors, threads_idle
+from support.leaks import threads_idle
 from support.sources import (
     LARGE,
     SMALL,
@@ -131,30 +131,6 @@ async def test_at_most_so_many_are_read_at_once() -> None:
 
 
 # --- never waited for ----------------------------------------------------------------------------
-
-
-@pytest.mark.both_loops
-@pytest.mark.parametrize("blocking", ["stat", "open", "pread", "fstat"])
-async def test_dead_storage_holds_up_neither_its_caller_nor_others(
-    path: Path, blocking: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A call that never returns is left at once on cancellation, and so are forty."""
-    end, healthy, before = threading.Event(), path.with_name("healthy.pdf"), descriptors()
-    healthy.write_bytes(SMALL)
-    before_calls(monkeypatch, path, [blocking], lambda *_: end.wait())
-    try:
-        with anyio.fail_after(30):
-            async with anyio.create_task_group() as group:
-                for _ in range(40):
-                    group.start_soon(uploaded, path)
-                await anyio.sleep(0.05)
-                group.cancel_scope.cancel()
-            assert await uploaded(healthy) == SMALL
-        assert not end.is_set()
-    finally:
-        end.set()
-    await threads_idle()
-    assert descriptors() == before
 
 
 async def test_the_bytes_of_an_abandoned_read_are_not_used(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import shutil
@@ -33,6 +34,7 @@ ENDED_SENDING = 120.0
 DATABASE, SERVER = 1, 5
 """Last numbers of two addresses of this side. Each has its own partner, the next number."""
 
+_OUTSIDE, _INSIDE = "02:00:00:00:00:01", "02:00:00:00:00:02"
 _NOWHERE = "02:00:00:00:00:ff"
 """Address of no interface: what is sent to it is dropped, and nobody says so."""
 
@@ -58,7 +60,7 @@ class Namespace:
 
     def restore(self) -> None:
         """Let packets arrive again."""
-        self._neighbours("02:00:00:00:00:02", "02:00:00:00:00:01")
+        self._neighbours(_INSIDE, _OUTSIDE)
 
     def _neighbours(self, inside: str, outside: str) -> None:
         dev = ["dev", self.name, "nud", "permanent"]
@@ -80,30 +82,23 @@ def link() -> Iterator[Namespace]:
         pytest.skip("needs root and `ip` (Debian: apt install iproute2) for a network namespace")
     token = secrets.token_bytes(2)
     made = Namespace(f"test{token.hex()}", f"198.{18 + token[0] % 2}.{token[1]}")
-    try:
-        _ip("netns", "add", made.name)
-    except OSError as error:
-        pytest.skip(f"network namespaces cannot be made here: {error}")
-    try:
-        _connect(made)
+    name, peer = made.name, ["peer", "name", made.name, "netns", made.name, "address", _INSIDE]
+    with contextlib.ExitStack() as stack:
+        try:
+            _ip("netns", "add", name)
+            stack.callback(
+                _ip, "netns", "del", name
+            )  # with the link, as soon as nothing runs there
+            _ip("link", "add", name, "address", _OUTSIDE, "type", "veth", *peer)
+        except OSError as error:
+            pytest.skip(f"network namespaces and links to them cannot be made here: {error}")
+        for number in (DATABASE, SERVER):
+            _ip("addr", "add", f"{made.address(number)}/30", "dev", name)
+            _ip("-n", name, "addr", "add", f"{made.address(number + 1)}/30", "dev", name)
+        _ip("link", "set", name, "up")
+        _ip("-n", name, "link", "set", name, "up")
         made.restore()
         yield made
-    finally:
-        _ip("netns", "del", made.name)  # with both ends of the link, as soon as nothing runs there
-
-
-def _connect(made: Namespace) -> None:
-    name = made.name
-    other = ["type", "veth", "peer", "name", name, "netns", name, "address", "02:00:00:00:00:02"]
-    try:
-        _ip("link", "add", name, "address", "02:00:00:00:00:01", *other)
-    except OSError as error:
-        pytest.skip(f"links between network namespaces cannot be made here: {error}")
-    for number in (DATABASE, SERVER):
-        _ip("addr", "add", f"{made.address(number)}/30", "dev", name)
-        _ip("-n", name, "addr", "add", f"{made.address(number + 1)}/30", "dev", name)
-    _ip("link", "set", name, "up")
-    _ip("-n", name, "link", "set", name, "up")
 
 
 # --- workers -------------------------------------------------------------------------------------

@@ -142,32 +142,6 @@ class Opened:
         return self.inside.tell() if hasattr(self.inside, "tell") else None
 
 
-class Peculiar:
-    """A file object without hash and without weak references, and slow to seek."""
-
-    __slots__ = ("file",)
-    __hash__ = None  # type: ignore[assignment]  # on purpose
-
-    def __init__(self, data: bytes) -> None:
-        self.file = io.BytesIO(data)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Peculiar)
-
-    def read(self, size: int = -1) -> bytes:
-        """Read, after others had the time to move the file."""
-        time.sleep(0.0002)
-        return self.file.read(size)
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        """Go to an offset."""
-        return self.file.seek(offset, whence)
-
-    def tell(self) -> int:
-        """Return the offset."""
-        return self.file.tell()
-
-
 class OnlyReads:
     """A stream without hash and without weak references, which cannot seek."""
 
@@ -183,6 +157,25 @@ class OnlyReads:
     def read(self, size: int) -> bytes:
         """Read."""
         return self.file.read(size)
+
+
+class Peculiar(OnlyReads):
+    """A file object without hash and without weak references, and slow to read."""
+
+    __slots__ = ()
+
+    def read(self, size: int = -1) -> bytes:
+        """Read, after others had the time to move the file."""
+        time.sleep(0.0002)
+        return super().read(size)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Go to an offset."""
+        return self.file.seek(offset, whence)
+
+    def tell(self) -> int:
+        """Return the offset."""
+        return self.file.tell()
 
 
 class OwnFile(io.BytesIO):
