@@ -259,9 +259,9 @@ NO_DOCUMENTS: dict[str, Row] = {
     "stream of bytes": (lambda _: Document.from_stream(b"x", "a"), {}, TypeError, STREAM),  # type: ignore[arg-type]
     "file and link": (lambda _: Document(object(), URL, "a"), {}, InvalidInput, "both"),  # type: ignore[arg-type]
     "URL with a password": (
-        lambda _: "https://anna:hush@a/deck.pdf", {}, TypeError, r"Document\.from_link",
+        just("https://anna:hush@a/deck.pdf"), {}, TypeError, r"Document\.from_link",
     ),
-    "URL of a bucket": (lambda _: "s3://a/deck.pdf?hush", {}, TypeError, r"Document\.from_link"),
+    "URL of a bucket": (just("s3://a/deck.pdf?hush"), {}, TypeError, r"Document\.from_link"),
     "from_path of a URL": (
         lambda _: Document.from_path(URL), {}, TypeError, r"Document\.from_link",
     ),

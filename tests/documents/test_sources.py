@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from support.sources import (
     KINDS,
     LARGE,
     SMALL,
-    Opened,
     attempt,
     form_of,
     named,
@@ -160,17 +158,12 @@ async def test_a_kept_error_keeps_nothing_open(kind: str, tmp_path: Path) -> Non
     async with opened(kind, LARGE, tmp_path) as document:
         before = descriptors()
         try:
-            await _broken_off(document)
+            async with prepared_document(document.value) as prepared, form_of(prepared) as body:
+                for _ in range(3):
+                    await anext(body, b"")
+                raise ConnectionError("reset by peer")  # noqa: TRY301 - as sending does
         except ConnectionError as error:
             kept = error
         assert kept.__traceback__
         assert descriptors() <= before
         assert temporary_files() == []
-
-
-async def _broken_off(document: Opened) -> None:
-    async with prepared_document(document.value) as prepared, form_of(prepared) as body:
-        chunks: AsyncIterator[bytes] = aiter(body)
-        for _ in range(3):
-            await anext(chunks, b"")
-        raise ConnectionError("reset by peer")

@@ -89,12 +89,6 @@ async def test_a_lock_that_is_never_released(open_queue: Open) -> None:
 # --- what ends an upload -------------------------------------------------------------------------
 
 
-def refuses(queue: Queue, **settings: Any) -> None:
-    """Change the server."""
-    for name, value in settings.items():
-        setattr(queue.server, name, value)
-
-
 def room_is(queue: Queue, **settings: Any) -> None:
     """Change all rooms."""
     for room in queue.server.rooms.values():
@@ -131,7 +125,7 @@ ENDS: dict[str, tuple[Script, type[Exception], str]] = {
                      errors.RoomNotFound, "refused"),
     "not active": (lambda q: room_is(q, active=False), errors.RoomNotActive, "refused"),
     "no presenter": (lambda q: room_is(q, presenter=False), errors.RequestRefused, "refused"),
-    "too large": (lambda q: refuses(q, max_size_whiteboard_file=1000),
+    "too large": (lambda q: setattr(q.server, "max_size_whiteboard_file", 1000),
                   errors.DocumentRefused, "refused"),
     "wrong type": (lambda q: file_is(q, b"\x7fELF" + bytes(1000)),
                    errors.RequestRefused, "refused"),
