@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import sys
 import tomllib
 from pathlib import Path
+
+import pytest
 
 import meeting_async
 
@@ -40,7 +43,7 @@ PURE = {
 IO = {"anyio", "asyncio", "h11", "httpx", "random", "socket", "tenacity", "time", "trio"}
 
 
-def _imports(path: Path) -> set[str]:
+def _modules(path: Path) -> set[str]:
     """Return the modules that a file imports when it runs."""
     tree = ast.parse(path.read_text())
     skipped = {
@@ -62,56 +65,60 @@ def _imports(path: Path) -> set[str]:
     return found
 
 
-def _rooms() -> list[tuple[Path, str]]:
-    return [
-        (path, path.relative_to(ROOT).parts[0].removesuffix(".py")) for path in ROOT.rglob("*.py")
-    ]
+FILES = {str(path.relative_to(ROOT).with_suffix("")): path for path in ROOT.rglob("*.py")}
+IMPORTS = [
+    (file, file.partition("/")[0], module)
+    for file, path in FILES.items()
+    for module in _modules(path)
+]
+"""File, room, and the module that it imports."""
 
 
 def test_imports_point_one_way() -> None:
-    """A room imports only from lower floors; the client loads a batch when it is used."""
-    wrong = [
-        f"{path.relative_to(ROOT)}: {module}"
-        for path, room in _rooms()
-        for module in _imports(path)
+    """A room imports only from lower floors, and has one; a batch is loaded when it is used."""
+    assert {file.partition("/")[0] for file in FILES} <= set(FLOOR)
+    assert not [
+        f"{file}: {module}"
+        for file, room, module in IMPORTS
         if module.startswith("meeting_async.")
         and (target := module.split(".")[1]) in FLOOR
         and target != room
         and FLOOR[target] >= FLOOR[room]
     ]
-    assert not wrong
-
-
-def test_every_room_has_a_floor() -> None:
-    """A new room says where it belongs."""
-    assert {room for _, room in _rooms()} <= set(FLOOR)
 
 
 def test_pure_rooms_do_no_io() -> None:
     """Decisions need no loop, no clock and no randomness."""
-    wrong = [
-        f"{path.relative_to(ROOT)}: {module}"
-        for path, room in _rooms()
-        if room in PURE or str(path.relative_to(ROOT).with_suffix("")) in PURE
-        for module in _imports(path)
-        if module.split(".")[0] in IO
+    assert not [
+        f"{file}: {module}"
+        for file, room, module in IMPORTS
+        if PURE & {room, file} and module.split(".")[0] in IO
     ]
-    assert not wrong
 
 
 def test_imports_are_declared() -> None:
     """What a room imports is installed with the package, or with the extra of its name."""
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
     extras: dict[str, list[str]] = project["optional-dependencies"]
-    wrong = [
-        f"{path.relative_to(ROOT)}: {module}"
-        for path, room in _rooms()
-        for module in {name.split(".")[0] for name in _imports(path)}
-        if module
-        not in {*sys.stdlib_module_names, "meeting_async", "trio"}  # if trio runs, it is there
+    always = {*sys.stdlib_module_names, "meeting_async", "trio"}  # if trio runs, it is there
+    assert not [
+        f"{file}: {module}"
+        for file, room, module in IMPORTS
+        if (name := module.split(".")[0]) not in always
         and not any(
-            needed.replace("-", "_").startswith(module)
+            needed.replace("-", "_").startswith(name)
             for needed in project["dependencies"] + extras.get(room, [])
         )
     ]
-    assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("room", "package"),
+    [("otel", "opentelemetry"), ("redis", "redis.asyncio"), ("procrastinate", "procrastinate")],
+)
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, room: str, package: str) -> None:
+    """To import what an extra brings says what to install, if that is not there."""
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, f"meeting_async.{room}", raising=False)
+    with pytest.raises(ModuleNotFoundError, match=rf'pip install "\.\[{room}\]" in a clone'):
+        importlib.import_module(f"meeting_async.{room}")

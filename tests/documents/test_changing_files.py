@@ -8,7 +8,7 @@ import itertools
 import os
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +17,15 @@ import anyio.lowlevel
 import attrs
 import pytest
 
-from meeting_async import Event, LockPolicy, MeetingClient, Queued, UploadJob, WaitingForRoom
+from meeting_async import Event, LockPolicy, MeetingClient, UploadJob, WaitingForRoom
 from meeting_async.errors import DocumentChanged, DocumentUnreadable
 from meeting_async.signers import HmacSigner, SignedHeaders
 from meeting_async.transports import Reply, Request
-from support.fake_rooms import FakeRooms, Visit, accepted, busy, client_of
+from support.fake_rooms import Act, FakeRooms, Visit, accepted, busy, client_of
 from support.leaks import descriptors, threads_idle
+from support.sources import OLD, START, OwnFile
 
 pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
-
-OLD = (1_600_000_000, 1_600_000_000)
-START = 100
-"""Where a file object stands."""
 
 # --- changes -------------------------------------------------------------------------------------
 
@@ -100,10 +97,6 @@ PATH_CHANGES: dict[str, Change] = {
 }
 
 
-class OwnFile(io.BytesIO):
-    """A file of somebody's own."""
-
-
 def _resized(size: int, more: bytes = b"") -> Callable[[OwnFile], object]:
     def change(file: OwnFile) -> None:
         file.seek(0, io.SEEK_END)
@@ -143,7 +136,6 @@ class Changing:
             self.value = self.stack.enter_context(self.path.open("rb"))
         elif self.kind == "file object":
             self.value = OwnFile(bytes(START) + self.old)
-            self.value.seek(START)
 
     @property
     def old(self) -> bytes:
@@ -203,89 +195,64 @@ class Amid(FakeRooms):
         return result
 
 
-def on(kind: type[Event], happening: Callable[[], None]) -> Callable[[Event], None]:
-    """Let something happen at an event."""
-    return lambda event: happening() if isinstance(event, kind) else None
+@attrs.define
+class Behind:
+    """Room locks of which one is waited for; meanwhile something happens."""
+
+    happening: Callable[[], None]
+
+    @contextlib.asynccontextmanager
+    async def acquire(self, _room: str, *, timeout: float | None) -> AsyncIterator[None]:
+        """Acquire, after a wait."""
+        if timeout == 0:
+            raise TimeoutError
+        await anyio.lowlevel.checkpoint()
+        self.happening()
+        yield
 
 
-Uploads = tuple[FakeRooms, Callable[[MeetingClient], Any], dict[str, Any]]
+def connecting(file: Changing) -> FakeRooms:
+    """Let a file change before its room takes any of it."""
 
-
-def _while_signed(file: Changing) -> Uploads:
-    return FakeRooms(), uploading(file), {"signer": SlowSigner(file)}
-
-
-def _while_a_connection_is_made(file: Changing) -> Uploads:
-    def answer(_visit: Visit) -> Any:
+    def answer(_visit: Visit) -> Act:
         file()
         return accepted()
 
-    return FakeRooms(answer), uploading(file), {}
+    return FakeRooms(answer)
 
 
-def _behind_another_upload(file: Changing) -> Uploads:
-    first_is_out, go_on = anyio.Event(), anyio.Event()
-
-    async def hold(visit: Visit) -> None:
-        if visit.name == "first.pdf":
-            first_is_out.set()
-            await go_on.wait()
-
-    def queued() -> None:
-        file()
-        go_on.set()
-
-    async def upload(client: MeetingClient) -> None:
-        failures: list[Exception] = []
-        async with anyio.create_task_group() as group:
-            group.start_soon(first, client)
-            await first_is_out.wait()
-            try:
-                await uploading(file, on_event=on(Queued, queued))(client)
-            except (DocumentChanged, DocumentUnreadable) as error:
-                failures.append(error)
-        for failure in failures:
-            raise failure
-
-    return FakeRooms(at_end=hold), upload, {}
+def on_waiting(file: Changing) -> Callable[[Event], None]:
+    """Let a file change when its upload begins to wait."""
+    return lambda event: file() if isinstance(event, WaitingForRoom) else None
 
 
-def _while_the_room_is_locked(file: Changing) -> Uploads:
-    rooms = FakeRooms(lambda visit: busy() if visit.number == 1 else accepted())
-    upload = uploading(file, on_event=on(WaitingForRoom, file))
-    return rooms, upload, {"lock": LockPolicy(min_delay=0.25)}
+async def upload(client: MeetingClient, file: Changing) -> None:
+    """Upload it."""
+    await client.upload_whiteboard_file("room01", file.value, filename="deck.pdf")
 
 
-def _while_it_is_sent(file: Changing) -> Uploads:
-    return Amid(file), uploading(file), {}
+async def batch(client: MeetingClient, file: Changing) -> None:
+    """Upload it in a batch."""
+    async with client.upload_many([UploadJob("room01", file.value, filename="deck.pdf")]) as batch:
+        (outcome,) = (await batch.wait()).outcomes
+    if outcome.error is not None:
+        raise outcome.error
 
 
-def _in_a_batch(file: Changing) -> Uploads:
-    async def upload(client: MeetingClient) -> None:
-        job = UploadJob("room01", file.value, filename="deck.pdf")
-        async with client.upload_many([job]) as batch:
-            (outcome,) = (await batch.wait()).outcomes
-        if outcome.error is not None:
-            raise outcome.error
-
-    return FakeRooms(), upload, {"signer": SlowSigner(file)}
-
-
-async def first(client: MeetingClient) -> None:
-    """Upload what is always as it was."""
-    await client.upload_whiteboard_file("room01", b"%PDF-1.7", filename="first.pdf")
-
-
-def uploading(file: Changing, **how: Any) -> Callable[[MeetingClient], Any]:
-    """Make a function that uploads."""
-    how["filename"] = "deck.pdf"
-    return lambda client: client.upload_whiteboard_file("room01", file.value, **how)
-
-
-MOMENTS = [
-    *(_while_signed, _while_it_is_sent, _while_a_connection_is_made),
-    *(_behind_another_upload, _while_the_room_is_locked, _in_a_batch),
-]
+Moment = tuple[Any, Callable[[Changing], FakeRooms], Callable[[Changing], dict[str, Any]]]
+MOMENTS: dict[str, Moment] = {
+    "signed": (upload, lambda _: FakeRooms(), lambda file: {"signer": SlowSigner(file)}),
+    "sent": (upload, Amid, lambda _: {}),
+    "connected": (upload, connecting, lambda _: {}),
+    "queued": (upload, lambda _: FakeRooms(), lambda file: {"room_locks": Behind(file)}),
+    "locked": (
+        upload,
+        lambda _: FakeRooms(lambda visit: busy() if visit.number == 1 else accepted()),
+        lambda file: {"lock": LockPolicy(min_delay=0.25), "on_event": on_waiting(file)},
+    ),
+    "batch": (batch, lambda _: FakeRooms(), lambda file: {"signer": SlowSigner(file)}),
+}
+"""What is done while the file changes: the call, the rooms, and the settings of the client."""
 SMALL, LARGE = 1000, 700_000
 """Bytes of a document that is read in one piece, and of one that is not."""
 
@@ -295,27 +262,27 @@ def cases() -> list[Any]:
     found = []
     for kind, changes in CHANGES.items():
         for moment, change, size in itertools.product(MOMENTS, changes, (SMALL, LARGE)):
-            each_time = moment in MOMENTS[:2] or (kind, change) == ("path", "rewrite")
-            name = f"{moment.__name__}-{kind}-{change}-{size}"
+            each_time = moment in {"signed", "sent"} or (kind, change) == ("path", "rewrite")
             marks = () if each_time else pytest.mark.nightly
-            found.append(pytest.param(moment, kind, change, size, id=name, marks=marks))
+            found.append(pytest.param(moment, kind, change, size, marks=marks))
     return found
 
 
 @pytest.mark.parametrize(("moment", "kind", "change", "size"), cases())
 async def test_a_room_gets_the_new_version_or_none(
-    moment: Callable[[Changing], Uploads], kind: str, change: str, size: int, tmp_path: Path
+    moment: str, kind: str, change: str, size: int, tmp_path: Path
 ) -> None:
     """Whenever a file changes; no room gets a part of one version and a part of another."""
     happening, said = CHANGES[kind][change]
+    call, make_rooms, settings = MOMENTS[moment]
     file = Changing(tmp_path / "documents" / "deck.pdf", kind, size, happening)
     before, errors = descriptors(), list[DocumentChanged | DocumentUnreadable]()
     with file.stack:
-        rooms, upload, settings = moment(file)
-        async with client_of(rooms, preflight=False, **settings) as client:
+        rooms = make_rooms(file)
+        async with client_of(rooms, preflight=False, **settings(file)) as client:
             with anyio.fail_after(20):
                 try:
-                    await upload(client)
+                    await call(client, file)
                 except (DocumentChanged, DocumentUnreadable) as error:
                     errors.append(error)
         await threads_idle()
@@ -324,16 +291,16 @@ async def test_a_room_gets_the_new_version_or_none(
     delivered = [
         bytes(visit.sent).partition(b"\r\n\r\n")[2].rpartition(b"\r\n--")[0]
         for visit in rooms.uploads
-        if visit.is_accepted and visit.name != "first.pdf"
+        if visit.is_accepted
     ]
     assert len(delivered) + len(errors) == 1
-    if moment is _while_it_is_sent and size == SMALL:
+    if moment == "sent" and size == SMALL:
         assert delivered == [file.old] or errors  # it had been read before it changed
     else:
         assert set(delivered) <= file.versions
     for raised in errors:
         assert "deck.pdf" in raised.document
         assert str(file.path) in str(raised) or kind != "path" or "ended after" in str(raised)
-        if moment is _while_signed:
+        if moment == "signed":
             assert re.search(said, str(raised))
             assert isinstance(raised, DocumentChanged) or said == NOT_THE_SAME

@@ -1,18 +1,17 @@
-"""Files: measured once, opened for each attempt, checked to the last byte, never waited for."""
+"""Files: measured once, opened for each attempt, checked to the last byte."""
 
 from __future__ import annotations
 
 import asyncio
-import builtins
 import contextlib
 import errno
 import io
+import itertools
 import os
 import resource
 import socket
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from typing import Any
 import anyio
 import pytest
 
-from meeting_async import Document
 from meeting_async.errors import (
     DocumentChanged,
     DocumentEmpty,
@@ -29,14 +27,15 @@ from meeting_async.errors import (
     MeetingError,
     ResourceExhausted,
 )
-from support.gaps import loop_stays_free
-from support.leaks import descriptors, threads_idle
+from support.leaks import descriptors
 from support.sources import (
     LARGE,
+    OLD,
     SMALL,
     START,
+    OwnFile,
     attempt,
-    content_in,
+    before_calls,
     form_of,
     prepared_document,
     sent,
@@ -45,7 +44,6 @@ from support.sources import (
 
 pytestmark = pytest.mark.anyio
 
-OLD = (1_600_000_000, 1_600_000_000)
 WHOLE = 256 * 1024
 """Bytes of the largest file that is read in one call of a thread."""
 
@@ -71,17 +69,6 @@ def shortened(path: Path, size: int = len(SMALL)) -> Path:
 def sized(request: pytest.FixtureRequest, path: Path) -> Path:
     """Choose the size of the document."""
     return shortened(path) if request.param == "small" else path
-
-
-class OwnFile(io.BytesIO):
-    """A file of somebody's own."""
-
-
-def own_file(data: bytes = LARGE) -> Any:
-    """Open one at an offset."""
-    file = OwnFile(data)
-    file.seek(START)
-    return file
 
 
 @contextlib.contextmanager
@@ -134,13 +121,12 @@ async def test_what_is_not_a_document_is_refused_at_once(
     before = descriptors()
     someone = unprivileged if said == "denied" else contextlib.nullcontext
     with anyio.fail_after(30), someone():
-        for document in (path, str(path), Document.from_path(path)):
-            with pytest.raises(DocumentUnreadable, match=said) as caught:
-                await sent(document)
-            assert caught.value.document == str(path)
-            assert str(caught.value).count("it.pdf") == 1
-            assert str(caught.value).count("cannot be read") == 1
-            assert isinstance(caught.value.__cause__, OSError)
+        with pytest.raises(DocumentUnreadable, match=said) as caught:
+            await sent(path)
+    assert caught.value.document == str(path)
+    assert str(caught.value).count("it.pdf") == 1
+    assert str(caught.value).count("cannot be read") == 1
+    assert isinstance(caught.value.__cause__, OSError)
     assert descriptors() == before
 
 
@@ -182,14 +168,6 @@ async def test_a_huge_file_is_refused_without_being_read(tmp_path: Path) -> None
 # --- files that change ---------------------------------------------------------------------------
 
 
-async def test_permissions_that_are_taken_away_are_noticed(path: Path) -> None:
-    """A file that may no longer be read is unreadable, with the reason."""
-    async with prepared_document(path) as prepared:
-        path.chmod(0)
-        with unprivileged(), pytest.raises(DocumentUnreadable, match="denied"):
-            await attempt(prepared)
-
-
 async def test_an_open_file_may_be_renamed_deleted_and_closed(path: Path) -> None:
     """Its bytes stay; even when another file gets the number of its descriptor."""
     other = path.with_name("other")
@@ -207,6 +185,14 @@ async def test_an_open_file_may_be_renamed_deleted_and_closed(path: Path) -> Non
                 async for chunk in body:
                     form += chunk
         assert LARGE in form
+
+
+@pytest.mark.parametrize("make", [lambda path: path.open("rb"), OwnFile, io.BytesIO])
+async def test_a_file_that_its_owner_closes_is_unreadable(path: Path, make: Any) -> None:
+    """Between two attempts."""
+    file = make(path if make.__name__ == "<lambda>" else LARGE)
+    async with prepared_document(file) as prepared:
+        file.close()
         with pytest.raises(DocumentUnreadable, match="closed"):
             await attempt(prepared)
 
@@ -223,43 +209,33 @@ async def test_what_was_written_before_is_not_a_change() -> None:
             assert await attempt(prepared) == LARGE[START + 3 :]
 
 
-def _to_fifo(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
-def _swap_at_opening(monkeypatch: pytest.MonkeyPatch, happening: Callable[[], object]) -> None:
-    """Let something happen between a look at a file and its opening."""
-
-    def patched(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            monkeypatch.undo()
-            happening()
-            return function(*args, **kwargs)
-
-        return call
-
-    monkeypatch.setattr(os, "open", patched(os.open))
-    monkeypatch.setattr(builtins, "open", patched(builtins.open))
-
-
-@pytest.mark.parametrize("stage", ["measuring", "opening"])
+@pytest.mark.parametrize("opening", [1, 2], ids=["measured", "sent"])
 async def test_a_fifo_in_the_files_place_blocks_no_thread(
-    path: Path, stage: str, monkeypatch: pytest.MonkeyPatch
+    path: Path, opening: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Opening it would wait for its other end for ever; none of its descriptors stays open."""
-    before = descriptors()
+    before, openings = descriptors(), itertools.count(1)
 
-    async def upload() -> None:
-        if stage == "measuring":
-            _swap_at_opening(monkeypatch, lambda: _to_fifo(path))
-        async with prepared_document(path) as prepared:
-            _swap_at_opening(monkeypatch, lambda: _to_fifo(path))
-            await attempt(prepared)
+    def swap(*_call: object) -> None:
+        if next(openings) == opening:  # after a look at it, and before it is opened
+            path.unlink()
+            os.mkfifo(path)
 
+    before_calls(monkeypatch, path, ["open"], swap)
     with anyio.fail_after(30), pytest.raises((DocumentChanged, DocumentUnreadable)):
-        await upload()
+        await uploaded(path)
     assert descriptors() == before
+
+
+async def test_a_small_file_that_changes_while_it_is_read_is_noticed(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the reading and the check."""
+    shortened(path)
+    async with prepared_document(path) as prepared:
+        before_calls(monkeypatch, path, ["pread"], lambda *_: os.truncate(path, len(SMALL) - 1))
+        with pytest.raises(DocumentChanged, match="4,999 bytes"):
+            await attempt(prepared)
 
 
 # --- reading -------------------------------------------------------------------------------------
@@ -294,15 +270,13 @@ async def test_a_disk_that_fails_makes_it_unreadable(
     sized: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half-way or at once, with the cause; an error that is kept keeps no descriptor open."""
-    before, pread, kept = descriptors(), os.pread, list[BaseException]()
-    fails_from = 0 if len(sized.read_bytes()) == len(SMALL) else len(LARGE) // 2
+    before, size, kept = descriptors(), sized.stat().st_size, list[DocumentUnreadable]()
 
-    def failing(fd: int, limit: int, offset: int) -> bytes:
-        if offset >= fails_from and offset + limit > 32:
+    def failing(_name: str, _number: int, limit: int, offset: int) -> None:
+        if limit > 32 and (offset >= size // 2 or size == len(SMALL)):
             raise OSError(errno.EIO, "Input/output error")
-        return pread(fd, limit, offset)
 
-    monkeypatch.setattr(os, "pread", failing)
+    before_calls(monkeypatch, sized, ["pread"], failing)
     monkeypatch.delattr(os, "RWF_NOWAIT")
     try:
         await uploaded(sized)
@@ -325,10 +299,9 @@ async def test_no_descriptor_left_is_this_machines_trouble(sized: Path) -> None:
             with contextlib.suppress(OSError):
                 while True:
                     taken.append(os.dup(0))
-            with pytest.raises(ResourceExhausted, match=r"deck.pdf.*Too many open files"):
-                await attempt(prepared)
-            with pytest.raises(ResourceExhausted, match=r"deck.pdf.*Too many open files"):
-                await uploaded(sized)
+            for trying in (attempt(prepared), uploaded(sized)):
+                with pytest.raises(ResourceExhausted, match=r"deck.pdf.*Too many open files"):
+                    await trying
         finally:
             for descriptor in taken:
                 os.close(descriptor)
@@ -354,40 +327,6 @@ async def test_a_small_file_costs_one_call_of_a_thread(
             for expected in (2, 3, 4):
                 assert await attempt(prepared) == LARGE[:WHOLE]
                 assert len(calls) == expected
-
-
-async def test_a_small_file_that_changes_while_it_is_read_is_noticed(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Between the reading and the check."""
-    os.truncate(path, len(SMALL))
-    pread = os.pread
-
-    def changing(fd: int, limit: int, offset: int) -> bytes:
-        os.truncate(path, len(SMALL) - 1)
-        return pread(fd, limit, offset)
-
-    async with prepared_document(path) as prepared:
-        monkeypatch.setattr(os, "pread", changing)
-        with pytest.raises(DocumentChanged, match="4,999 bytes"):
-            await attempt(prepared)
-
-
-async def test_a_large_file_is_closed_in_a_thread(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Closing may block, too, where a file system asks its server."""
-    closed, close = [], os.close
-
-    def noting(number: int) -> None:
-        if Path(f"/proc/self/fd/{number}").readlink() == path:
-            closed.append(threading.get_ident())
-        close(number)
-
-    monkeypatch.setattr(os, "close", noting)
-    assert await uploaded(path) == LARGE
-    assert len(closed) == 2
-    assert threading.get_ident() not in closed
 
 
 # --- file objects --------------------------------------------------------------------------------
@@ -418,7 +357,7 @@ async def test_bad_reads_of_a_file_object_are_named(
     bad: Any, error: type[MeetingError], said: str, data: bytes
 ) -> None:
     """Of an attempt, and of the first look; the position is where it was."""
-    file = own_file(data)
+    file: Any = OwnFile(data)
     async with prepared_document(file) as prepared:
         file.read = bad
         with pytest.raises(error, match=said) as caught:
@@ -429,143 +368,3 @@ async def test_bad_reads_of_a_file_object_are_named(
         with pytest.raises(error, match=said) as caught:
             await uploaded(file)
         assert isinstance(caught.value.__cause__, Exception)
-
-
-@pytest.mark.parametrize("kind", [bytearray, memoryview])
-@pytest.mark.parametrize("data", [LARGE, SMALL], ids=["large", "small"])
-async def test_a_read_may_return_any_buffer(kind: Any, data: bytes) -> None:
-    """As those of some libraries do."""
-    file = own_file(data)
-    read = file.read
-    file.read = lambda size: kind(read(size))
-    assert await uploaded(file, 2) == data[START:]
-
-
-@pytest.mark.parametrize("make", [own_file, lambda: io.BytesIO(LARGE)])
-async def test_a_file_object_that_is_closed_meanwhile_is_unreadable(make: Any) -> None:
-    """Between two attempts, by its owner."""
-    async with prepared_document(file := make()) as prepared:
-        file.close()
-        with pytest.raises(DocumentUnreadable, match="closed"):
-            await attempt(prepared)
-
-
-# --- slow and dead storage -----------------------------------------------------------------------
-
-
-@pytest.mark.both_loops
-@pytest.mark.parametrize("kind", ["path", "file object"])
-async def test_slow_storage_does_not_hold_the_loop(
-    path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With 50 ms per call the loop never stands still for 20 ms."""
-
-    def slow(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(file: Any, *args: Any, **kwargs: Any) -> Any:
-            if isinstance(file, int) or os.fspath(file) == str(path):
-                time.sleep(0.05)
-            return function(file, *args, **kwargs)
-
-        return call
-
-    file = own_file()
-    file.read = slow(file.read)
-    monkeypatch.delattr(os, "RWF_NOWAIT")
-    for name in ("open", "stat", "fstat", "pread"):
-        monkeypatch.setattr(os, name, slow(getattr(os, name)))
-    document, content = (path, LARGE) if kind == "path" else (file, LARGE[START:])
-
-    async def upload() -> None:
-        assert await uploaded(document) == content
-
-    assert await loop_stays_free(upload)
-
-
-@pytest.mark.both_loops
-@pytest.mark.parametrize("blocking", ["stat", "open", "pread", "fstat", "read of an object"])
-async def test_dead_storage_holds_up_neither_its_caller_nor_others(
-    path: Path, blocking: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A call that never returns is left at once on cancellation, and so are forty."""
-    end, healthy = threading.Event(), path.with_name("healthy.pdf")
-    healthy.write_bytes(SMALL)
-    before, numbers, file = descriptors(), set[int](), own_file()
-    function = getattr(os, blocking, file.read)
-
-    def hanging(file: Any, *args: Any, **kwargs: Any) -> Any:
-        if file in numbers or (not isinstance(file, int) and os.fspath(file) == str(path)):
-            end.wait()
-        return function(file, *args, **kwargs)
-
-    def hanging_read(size: int) -> Any:
-        end.wait()
-        return function(size)
-
-    opening = os.open
-
-    def noting(file: Any, *args: Any) -> int:
-        number = opening(file, *args)
-        if os.fspath(file) == str(path):
-            numbers.add(number)
-        return number
-
-    if blocking in {"pread", "fstat"}:
-        monkeypatch.setattr(os, "open", noting)
-    if hasattr(os, blocking):
-        monkeypatch.setattr(os, blocking, hanging)
-    else:
-        file.read = hanging_read
-    try:
-        await _cancelled_at_once(path if hasattr(os, blocking) else file, healthy, SMALL)
-        assert not end.is_set()
-    finally:
-        end.set()
-    await threads_idle()
-    assert descriptors() == before
-    assert file.tell() == START
-
-
-async def test_the_bytes_of_an_abandoned_read_are_not_used(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A read that returns after its attempt was cancelled spoils no other attempt."""
-    end, pread, hangs = threading.Event(), os.pread, [True]
-
-    def hanging(fd: int, limit: int, offset: int) -> bytes:
-        if offset and hangs[0]:
-            end.wait()
-            return b"X" * limit
-        return pread(fd, limit, offset)
-
-    monkeypatch.delattr(os, "RWF_NOWAIT")
-    monkeypatch.setattr(os, "pread", hanging)
-    async with prepared_document(path) as prepared:
-        with anyio.move_on_after(0.05) as scope:
-            await attempt(prepared)
-        assert scope.cancelled_caught
-        hangs[0] = False
-        assert await attempt(prepared) == LARGE
-        end.set()
-        assert await attempt(prepared) == LARGE
-
-
-async def _cancelled_at_once(dead: Any, healthy: Any, content: bytes) -> None:
-    with anyio.fail_after(30):
-        async with anyio.create_task_group() as group:
-            for _ in range(40):
-                group.start_soon(uploaded, dead)
-            await anyio.sleep(0.05)
-            group.cancel_scope.cancel()
-        assert await uploaded(healthy) == content
-
-
-async def test_a_waiting_body_holds_nothing(path: Path) -> None:
-    """The document is opened when the body is first read: not while a connection is awaited."""
-    before = descriptors()
-    async with prepared_document(path) as prepared:
-        async with form_of(prepared) as body:
-            assert descriptors() == before
-            form = b"".join([chunk async for chunk in body])
-        assert descriptors() == before
-    assert LARGE in form
-    assert content_in(body, form) == LARGE

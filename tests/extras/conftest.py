@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from meeting_async.testing import MeetingServer
 from support.postgres import Network, PostgresServer, network_to
 from support.queue_worker import Order
-from support.queues import WINDOW, Queue, queue_at
+from support.queues import WINDOW, Open, Queue, queue_at
 
 ROOMS = 20
 
@@ -55,7 +56,13 @@ def server() -> Iterator[MeetingServer]:
 
 
 @pytest.fixture
-async def queue(dsn: str, server: MeetingServer, tmp_path: Path) -> AsyncIterator[Queue]:
-    """Open an application of a queue; no worker runs yet."""
-    async with queue_at(dsn, server, tmp_path) as queue:
+def open_queue(dsn: str, server: MeetingServer, tmp_path: Path) -> Open:
+    """Provide what opens an application of a queue; no worker runs yet."""
+    return partial(queue_at, dsn, server, tmp_path)
+
+
+@pytest.fixture
+async def queue(open_queue: Open) -> AsyncIterator[Queue]:
+    """Open one."""
+    async with open_queue() as queue:
         yield queue

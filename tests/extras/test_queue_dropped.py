@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
+import shutil
 import signal
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import anyio
@@ -15,7 +18,6 @@ import pytest
 
 from meeting_async.testing import MeetingServer
 from support.command_line import PROGRAM
-from support.namespaces import DATABASE, SERVER, Namespace, namespace
 from support.postgres import needs_postgres, postgres_running
 from support.queues import WINDOW, Queue, queue_at
 
@@ -25,6 +27,81 @@ ENDED = 60.0
 """Longest time in seconds for a worker that sends nothing."""
 ENDED_SENDING = 120.0
 """The same for one whose upload goes no further (``Timeouts.send_stall``: 30)."""
+
+
+# --- the network ---------------------------------------------------------------------------------
+
+DATABASE, SERVER = 1, 5
+"""Last numbers of two addresses of this side. Each has its own partner, the next number."""
+
+_OUTSIDE, _INSIDE = "02:00:00:00:00:01", "02:00:00:00:00:02"
+_NOWHERE = "02:00:00:00:00:ff"
+"""Address of no interface: what is sent to it is dropped, and nobody says so."""
+
+
+@attrs.frozen
+class Namespace:
+    """A network namespace whose programs reach two addresses of this machine."""
+
+    name: str
+    subnet: str
+
+    def address(self, number: int) -> str:
+        """Return one of the addresses of the link, such as that of ``DATABASE``."""
+        return f"{self.subnet}.{number}"
+
+    def command(self, *command: str) -> list[str]:
+        """Return the command that runs a program inside."""
+        return ["ip", "netns", "exec", self.name, *command]
+
+    def drop(self) -> None:
+        """Drop all packets to and from ``DATABASE``: no reset, and no answer of any kind."""
+        self._neighbours(_NOWHERE, _NOWHERE)
+
+    def restore(self) -> None:
+        """Let packets arrive again."""
+        self._neighbours(_INSIDE, _OUTSIDE)
+
+    def _neighbours(self, inside: str, outside: str) -> None:
+        dev = ["dev", self.name, "nud", "permanent"]
+        _ip("neigh", "replace", self.address(DATABASE + 1), "lladdr", inside, *dev)
+        to_outside = [self.address(DATABASE), "lladdr", outside, *dev]
+        _ip("-n", self.name, "neigh", "replace", *to_outside)
+
+
+def _ip(*arguments: str) -> None:
+    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise OSError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
+
+
+@pytest.fixture
+def link() -> Iterator[Namespace]:
+    """Make a namespace and a link to it; skip the test where that is not possible."""
+    if os.geteuid() or not shutil.which("ip"):
+        pytest.skip("needs root and `ip` (Debian: apt install iproute2) for a network namespace")
+    token = secrets.token_bytes(2)
+    made = Namespace(f"test{token.hex()}", f"198.{18 + token[0] % 2}.{token[1]}")
+    name, peer = made.name, ["peer", "name", made.name, "netns", made.name, "address", _INSIDE]
+    with contextlib.ExitStack() as stack:
+        try:
+            _ip("netns", "add", name)
+            stack.callback(
+                _ip, "netns", "del", name
+            )  # with the link, as soon as nothing runs there
+            _ip("link", "add", name, "address", _OUTSIDE, "type", "veth", *peer)
+        except OSError as error:
+            pytest.skip(f"network namespaces and links to them cannot be made here: {error}")
+        for number in (DATABASE, SERVER):
+            _ip("addr", "add", f"{made.address(number)}/30", "dev", name)
+            _ip("-n", name, "addr", "add", f"{made.address(number + 1)}/30", "dev", name)
+        _ip("link", "set", name, "up")
+        _ip("-n", name, "link", "set", name, "up")
+        made.restore()
+        yield made
+
+
+# --- workers -------------------------------------------------------------------------------------
 
 
 @attrs.frozen
@@ -43,12 +120,12 @@ class Worker:
 
 
 @pytest.fixture
-async def worker(tmp_path: Path) -> AsyncIterator[Worker]:
+async def worker(link: Namespace, tmp_path: Path) -> AsyncIterator[Worker]:
     """Run a worker that always reaches the meeting server, and may lose the database."""
     server = MeetingServer(lock_seconds=WINDOW)
     for number in range(2):
         server.add_room(f"room{number}")
-    with namespace() as link, postgres_running(link.address(DATABASE)) as postgres:
+    with postgres_running(link.address(DATABASE)) as postgres:
         dsn = postgres.new_database()
         async with (
             server.run(link.address(SERVER)),

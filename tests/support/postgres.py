@@ -14,8 +14,10 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import attrs
 import psycopg
@@ -26,16 +28,10 @@ from support.redis_server import free_port
 
 def _folder() -> Path | None:
     """Return where the programs are; Debian has them outside of the PATH."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=_version)
-    if found:
-        return found[-1].parent
     program = shutil.which("postgres")
-    return Path(program).resolve().parent if program else None
-
-
-def _version(program: Path) -> int:
-    name = program.parts[-3]
-    return int(name) if name.isdigit() else 0
+    found = [Path(program).resolve()] if program else []
+    found += Path("/usr/lib/postgresql").glob("*/bin/postgres")
+    return max(found, key=lambda path: path.parts[-3].zfill(9)).parent if found else None
 
 
 PROGRAMS = _folder()
@@ -75,8 +71,11 @@ class PostgresServer:
         """Make the folder of a new server."""
         if self.user is not None:
             shutil.chown(self.folder, self.user)
-        self._run(
-            "initdb", "-D", "data", "-U", "tester", "-A", "trust", "-N", "--no-locale", "-E", "UTF8"
+        assert PROGRAMS
+        how = ["-U", "tester", "-A", "trust", "-N", "--no-locale", "-E", "UTF8"]
+        command: list[Any] = [PROGRAMS / "initdb", "-D", "data", *how]
+        subprocess.run(
+            command, cwd=self.folder, user=self.user, stdout=subprocess.DEVNULL, check=True
         )
         with (self.folder / "data" / "pg_hba.conf").open("a") as rules:
             rules.write(f"host all all {self.host}/24 trust\n")
@@ -103,16 +102,7 @@ class PostgresServer:
                 stderr=log,
                 start_new_session=True,
             )
-        until = time.monotonic() + START_SECONDS
-        while True:
-            try:
-                psycopg.connect(self.dsn(), connect_timeout=2).close()
-            except psycopg.OperationalError:
-                if time.monotonic() > until or self.process.poll() is not None:
-                    raise
-                time.sleep(0.05)
-            else:
-                return
+        until_it_answers(lambda: psycopg.connect(self.dsn(), connect_timeout=2), self.process)
 
     def stop(self) -> float:
         """End it like ``pg_ctl stop -m fast``, and return how many seconds that took."""
@@ -130,17 +120,17 @@ class PostgresServer:
             self.process.wait()
             self.process = None
 
-    def _run(self, program: str, *arguments: str) -> None:
-        assert PROGRAMS
-        done = subprocess.run(
-            [PROGRAMS / program, *arguments],
-            cwd=self.folder,
-            user=self.user,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+
+def until_it_answers(connect: Callable[[], Any], process: subprocess.Popen[bytes]) -> None:
+    """Wait until a process that was started can be connected to."""
+    ends_at = time.monotonic() + START_SECONDS
+    while True:
+        with contextlib.suppress(OSError, psycopg.OperationalError):
+            connect().close()
+            return
+        assert time.monotonic() < ends_at
+        assert process.poll() is None
+        time.sleep(0.02)
 
 
 @contextlib.contextmanager
@@ -195,12 +185,7 @@ def pooler_to(server: PostgresServer, mode: str) -> Iterator[int]:
         [POOLER, configuration], stderr=subprocess.DEVNULL, cwd="/", user=server.user
     )
     try:
-        ends_at = time.monotonic() + START_SECONDS
-        while True:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", listens)):
-                break
-            assert time.monotonic() < ends_at
-            time.sleep(0.02)
+        until_it_answers(partial(socket.create_connection, ("127.0.0.1", listens)), process)
         yield listens
     finally:
         process.kill()

@@ -9,7 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -160,6 +160,13 @@ class Queue:
             assert time.monotonic() < ends_at, await self.picture()
             await anyio.sleep(0.05)
 
+    async def delivered(self, **run: Any) -> QueueReport:
+        """Work until all documents have an outcome, and check it."""
+        async with self.working(**run):
+            report = await self.reported()
+        await self.check(report)
+        return report
+
     async def outcome(self, seconds: float = SECONDS) -> UploadOutcome:
         """Wait for the outcome of the only upload."""
         (outcome,) = (await self.reported(seconds=seconds)).outcomes
@@ -234,6 +241,10 @@ async def queue_at(
         finally:
             for worker in queue.workers:
                 worker.kill()
+
+
+Open = Callable[..., AbstractAsyncContextManager[Queue]]
+"""Opens an application, as :func:`queue_at` does."""
 
 
 def dice_for(name: str) -> random.Random:

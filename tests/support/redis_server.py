@@ -1,18 +1,29 @@
-"""A real Redis server for tests: loopback only, nothing on disk, gone afterwards."""
+"""A real Redis server for tests: loopback only, nothing on disk, gone afterwards.
+
+As a program this file is a process that holds the lock of one room, several times at once.
+Arguments: port, lifetime, seconds, count. It prints ``ready``, waits for a line on its input, and
+then prints ``in`` and ``out`` with the time for each of ``count`` tasks, which begin together.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import attrs
 import pytest
+from redis.asyncio import Redis
+
+from meeting_async.redis import RedisRoomLocks
 
 BINARY = shutil.which("redis-server")
 
@@ -96,3 +107,31 @@ def redis_running(*options: str) -> Iterator[RedisServer]:
             yield server
         finally:
             server.kill()
+
+
+# --- another process -----------------------------------------------------------------------------
+
+ROOM = "https://meet.test/auth room01"
+say = partial(print, flush=True)
+
+
+async def hold(port: str, lifetime: str, seconds: str, count: str) -> None:
+    """Do what is said above."""
+    client = Redis(port=int(port))
+    locks = RedisRoomLocks(client, lifetime=float(lifetime))
+    await client.ping()
+    say("ready")
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+
+    async def hold_once() -> None:
+        async with locks.acquire(ROOM, timeout=None):
+            say("in", time.monotonic())
+            await asyncio.sleep(float(seconds))
+            say("out", time.monotonic())
+
+    await asyncio.gather(*(hold_once() for _ in range(int(count))))
+    await client.aclose()
+
+
+if __name__ == "__main__":
+    asyncio.run(hold(*sys.argv[1:]))

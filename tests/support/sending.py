@@ -7,7 +7,6 @@ import gc
 import socket
 import ssl
 import time
-import traceback
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -16,7 +15,6 @@ from collections.abc import (
     Iterator,
 )
 from contextlib import asynccontextmanager, contextmanager
-from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import anyio
@@ -27,6 +25,7 @@ import trio
 from meeting_async._models import Request, Secret
 from meeting_async.transports import HttpTransport, Transport
 from support.peer import Peer, Script
+from support.telling import texts, traceback_with_locals
 
 KIB, MIB = 1024, 1024**2
 API_KEY, SIGNATURE = "a-key-that-is-known", "5ec2e7" * 10 + "abcd"
@@ -192,21 +191,7 @@ def living_tasks() -> int:
 
 def shown(error: BaseException) -> str:
     """Show an error with the locals of every frame, as some reporters do, but for the tests'."""
-    report = traceback.TracebackException.from_exception(error, capture_locals=True)
-    _forget_tests(report)
-    return "".join(report.format()) + repr(error) + str(error)
-
-
-def _forget_tests(report: traceback.TracebackException) -> None:
-    frames = [frame for frame in report.stack if not frame.filename.startswith(_TESTS)]
-    report.stack = traceback.StackSummary.from_list(frames)
-    links = [report.__cause__, report.__context__, *(report.exceptions or ())]
-    for link in links:
-        if link is not None:
-            _forget_tests(link)
-
-
-_TESTS = str(Path(__file__).parents[1])
+    return "\n".join(text for _, text in [*traceback_with_locals(error), *texts(error)])
 
 
 @attrs.define

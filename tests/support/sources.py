@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import anyio
 import anyio.lowlevel
 import attrs
 import django.conf  # type: ignore[import-untyped]
+import pytest
 from django.core.files.uploadedfile import (  # type: ignore[import-untyped]
     InMemoryUploadedFile,
     SimpleUploadedFile,
@@ -130,14 +132,18 @@ class Opened:
     value: Any
     content: bytes
     """What an upload sends."""
-    position: Callable[[], Any] | None = None
-    """Where the file stands, if it has a position."""
+    inside: Any = None
+    """The file or stream that it is, or that it wraps."""
     is_stream: bool = False
     """Whether it is good for one upload only."""
 
+    def position(self) -> Any:
+        """Tell where the file stands, if it has a position."""
+        return self.inside.tell() if hasattr(self.inside, "tell") else None
 
-class Peculiar:
-    """A file object without hash and without weak references, and slow to seek."""
+
+class OnlyReads:
+    """A stream without hash and without weak references, which cannot seek."""
 
     __slots__ = ("file",)
     __hash__ = None  # type: ignore[assignment]  # on purpose
@@ -146,12 +152,22 @@ class Peculiar:
         self.file = io.BytesIO(data)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Peculiar)
+        return isinstance(other, OnlyReads)
+
+    def read(self, size: int) -> bytes:
+        """Read."""
+        return self.file.read(size)
+
+
+class Peculiar(OnlyReads):
+    """A file object without hash and without weak references, and slow to read."""
+
+    __slots__ = ()
 
     def read(self, size: int = -1) -> bytes:
         """Read, after others had the time to move the file."""
         time.sleep(0.0002)
-        return self.file.read(size)
+        return super().read(size)
 
     def seek(self, offset: int, whence: int = 0) -> int:
         """Go to an offset."""
@@ -160,6 +176,19 @@ class Peculiar:
     def tell(self) -> int:
         """Return the offset."""
         return self.file.tell()
+
+
+class OwnFile(io.BytesIO):
+    """A file of somebody's own, whose reads may return any kind of buffer."""
+
+    def __init__(self, data: bytes = LARGE, kind: Callable[[bytes], Any] = bytes) -> None:
+        super().__init__(data)
+        self.kind = kind
+        self.seek(START)
+
+    def read(self, size: int | None = -1, /) -> Any:
+        """Read."""
+        return self.kind(super().read(size))
 
 
 class AsyncSeekable:
@@ -187,9 +216,8 @@ class AsyncSeekable:
 class Producer:
     """An async generator function that says how far it was read, and whether it was closed."""
 
-    def __init__(self, items: Iterable[Any], *, pause: float = 0.0) -> None:
+    def __init__(self, items: Iterable[Any]) -> None:
         self.items = items
-        self.pause = pause
         self.given = 0
         self.closed = False
 
@@ -197,7 +225,7 @@ class Producer:
         """Produce; an exception among the items is raised."""
         try:
             for item in self.items:
-                await anyio.sleep(self.pause)
+                await anyio.lowlevel.checkpoint()
                 if isinstance(item, Exception):
                     raise item
                 self.given += 1
@@ -211,101 +239,65 @@ def pieces(data: bytes, size: int = 70_000) -> list[bytes]:
     return [data[start : start + size] for start in range(0, len(data), size)]
 
 
-def _at(file: Any, data: bytes) -> Any:
-    """Fill a file and leave it at the offset."""
-    file.write(data)
-    file.seek(START)
-    return file
-
-
-def _file(file: Any, data: bytes, wrapper: Any = None) -> Opened:
-    return Opened(file if wrapper is None else wrapper, data[START:], file.tell)
-
-
 Make = Callable[[AsyncExitStack, bytes, Path], Opened]
 
 
-def _path(_stack: AsyncExitStack, data: bytes, path: Path) -> Opened:
-    return Opened(path, data)
+def _itself(value: Any) -> Any:
+    return value
 
 
-def _of_bytes(kind: Callable[[bytes], Any]) -> Make:
-    return lambda _stack, data, _path: Opened(kind(data), data)
+def _whole(make: Callable[[bytes], Any]) -> Make:
+    return lambda _stack, data, _path: Opened(make(data), data)
 
 
-def _bytes_io(_stack: AsyncExitStack, data: bytes, _path: Path) -> Opened:
-    return _file(_at(io.BytesIO(), data), data)
+def _stream(make: Callable[[bytes], Any]) -> Make:
+    return lambda _stack, data, _path: Opened(make(data), data, is_stream=True)
 
 
-def _open_file(buffering: int, mode: str) -> Make:
-    def make(stack: AsyncExitStack, data: bytes, path: Path) -> Opened:
-        file = stack.enter_context(path.open(mode, buffering=buffering))
+def _object(make: Callable[[bytes], Any], inside: Callable[[Any], Any] = _itself) -> Make:
+    """Make a file object in memory; what is inside stands at the offset."""
+
+    def made(stack: AsyncExitStack, data: bytes, _path: Path) -> Opened:
+        value = make(data)
+        file = inside(value)
+        file.seek(START)
+        if hasattr(file, "close"):
+            stack.callback(file.close)
+        return Opened(value, data[START:], file)
+
+    return made
+
+
+def _file(make: Callable[[Path], Any]) -> Make:
+    """Open a file on disk; some of what comes next may be in its buffer."""
+
+    def made(stack: AsyncExitStack, data: bytes, path: Path) -> Opened:
+        file = stack.enter_context(make(path))
         file.read(START)
-        return _file(file, data)
+        return Opened(file, data[START:], file)
 
-    return make
-
-
-def _spooled(limit: int) -> Make:
-    def make(stack: AsyncExitStack, data: bytes, _path: Path) -> Opened:
-        file = tempfile.SpooledTemporaryFile(limit)  # noqa: SIM115 - the stack closes it
-        return _file(_at(stack.enter_context(file), data), data)
-
-    return make
+    return made
 
 
-def _named_temporary(stack: AsyncExitStack, data: bytes, _path: Path) -> Opened:
-    return _file(_at(stack.enter_context(tempfile.NamedTemporaryFile()), data), data)
-
-
-def _gzip(stack: AsyncExitStack, data: bytes, path: Path) -> Opened:
+def _gzip(path: Path) -> Any:
     packed = path.with_suffix(".gz")
-    packed.write_bytes(gzip.compress(data))
-    file = gzip.open(packed)  # noqa: SIM115 - the stack closes it
-    stack.callback(file.close)
-    file.seek(START)
-    return _file(file, data)
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    return gzip.open(packed)
 
 
-def _peculiar(_stack: AsyncExitStack, data: bytes, _path: Path) -> Opened:
-    file = Peculiar(data)
-    file.seek(START)
-    return _file(file, data)
+def _filled(make: Callable[[], Any], wrap: Callable[[Any], Any] = _itself) -> Make:
+    """Write into a temporary file; upload that, or what a framework's parser makes of it."""
+
+    def made(stack: AsyncExitStack, data: bytes, _path: Path) -> Opened:
+        file = stack.enter_context(make())
+        file.write(data)
+        file.seek(START)
+        return Opened(wrap(file), data[START:], file)
+
+    return made
 
 
-def _upload(wrap: Callable[[Any], Any]) -> Make:
-    """Make an upload object around a spooled temporary file, as the frameworks' parsers do."""
-
-    def make(stack: AsyncExitStack, data: bytes, _path: Path) -> Opened:
-        file = tempfile.SpooledTemporaryFile(100_000)  # noqa: SIM115 - the stack closes it
-        return _file(_at(stack.enter_context(file), data), data, wrap(file))
-
-    return make
-
-
-def _litestar(stack: AsyncExitStack, data: bytes, _path: Path) -> Opened:
-    upload = LitestarUpload("application/pdf", "deck.pdf", data, max_spool_size=100_000)
-    stack.callback(upload.file.close)
-    upload.file.seek(START)
-    return _file(upload.file, data, upload)
-
-
-def _django_simple(_stack: AsyncExitStack, data: bytes, _path: Path) -> Opened:
-    upload = SimpleUploadedFile("deck.pdf", data)
-    upload.seek(START)
-    return _file(upload, data)
-
-
-def _django_memory(_stack: AsyncExitStack, data: bytes, _path: Path) -> Opened:
-    file = _at(io.BytesIO(), data)
-    upload = InMemoryUploadedFile(file, "document", "deck.pdf", "application/pdf", len(data), None)
-    return _file(file, data, upload)
-
-
-def _django_temporary(stack: AsyncExitStack, data: bytes, _path: Path) -> Opened:
-    upload = TemporaryUploadedFile("deck.pdf", "application/pdf", len(data), None)
-    stack.callback(upload.close)
-    return _file(_at(upload, data), data)
+_upload = partial(_filled, partial(tempfile.SpooledTemporaryFile, 100_000))
 
 
 def _pipe(stack: AsyncExitStack, data: bytes, _path: Path) -> Opened:
@@ -323,14 +315,10 @@ def _pipe(stack: AsyncExitStack, data: bytes, _path: Path) -> Opened:
     return Opened(file, data, is_stream=True)
 
 
-def _generator(_stack: AsyncExitStack, data: bytes, _path: Path) -> Opened:
-    return Opened(Producer(pieces(data))(), data, is_stream=True)
-
-
 def _once(_stack: AsyncExitStack, data: bytes, _path: Path) -> Opened:
     stream = Producer(pieces(data))()
     document = Document.from_stream(stream, "deck.pdf", size=len(data), replayable=False)
-    return Opened(document, data, is_stream=True)
+    return Opened(document, data, stream, is_stream=True)
 
 
 def _async_seekable(_stack: AsyncExitStack, data: bytes, _path: Path) -> Opened:
@@ -345,29 +333,43 @@ def _link(_stack: AsyncExitStack, _data: bytes, _path: Path) -> Opened:
 
 
 KINDS: dict[str, Make] = {
-    "path": _path,
-    "bytes": _of_bytes(bytes),
-    "bytearray": _of_bytes(bytearray),
-    "memoryview": _of_bytes(memoryview),
-    "BytesIO": _bytes_io,
-    "open file": _open_file(-1, "rb"),
-    "unbuffered file": _open_file(0, "rb"),
-    "file open for writing, too": _open_file(-1, "r+b"),
-    "SpooledTemporaryFile in memory": _spooled(10_000_000),
-    "SpooledTemporaryFile on disk": _spooled(1),
-    "NamedTemporaryFile": _named_temporary,
-    "gzip": _gzip,
-    "no hash, no weak references": _peculiar,
+    "path": lambda _stack, data, path: Opened(path, data),
+    "bytes": _whole(bytes),
+    "bytearray": _whole(bytearray),
+    "memoryview": _whole(memoryview),
+    "BytesIO": _object(io.BytesIO),
+    "open file": _file(lambda path: path.open("rb")),
+    "unbuffered file": _file(lambda path: path.open("rb", buffering=0)),
+    "file open for writing, too": _file(lambda path: path.open("r+b")),
+    "SpooledTemporaryFile in memory": _filled(tempfile.SpooledTemporaryFile),
+    "SpooledTemporaryFile on disk": _filled(partial(tempfile.SpooledTemporaryFile, 1)),
+    "NamedTemporaryFile": _filled(tempfile.NamedTemporaryFile),
+    "gzip": _file(_gzip),
+    "no hash, no weak references": _object(Peculiar),
+    "reads of bytearray": _object(partial(OwnFile, kind=bytearray)),
+    "reads of memoryview": _object(partial(OwnFile, kind=memoryview)),
     "Starlette": _upload(lambda file: StarletteUpload(file, filename="deck.pdf")),
     "FastAPI": _upload(lambda file: FastAPIUpload(file, filename="deck.pdf")),
-    "Litestar": _litestar,
+    "Litestar": _object(
+        lambda data: LitestarUpload("application/pdf", "deck.pdf", data, max_spool_size=100_000),
+        inside=lambda upload: upload.file,
+    ),
     "werkzeug": _upload(lambda file: FileStorage(file, "deck.pdf")),
     "Quart": _upload(lambda file: QuartUpload(file, "deck.pdf")),
-    "Django SimpleUploadedFile": _django_simple,
-    "Django InMemoryUploadedFile": _django_memory,
-    "Django TemporaryUploadedFile": _django_temporary,
+    "Django SimpleUploadedFile": _object(partial(SimpleUploadedFile, "deck.pdf")),
+    "Django InMemoryUploadedFile": _filled(
+        io.BytesIO,
+        lambda file: InMemoryUploadedFile(file, "document", "deck.pdf", "a/b", 1, None),
+    ),
+    "Django TemporaryUploadedFile": _filled(
+        lambda: TemporaryUploadedFile("deck.pdf", "application/pdf", 1, None)
+    ),
+    "file given as a stream": _whole(
+        lambda data: Document.from_stream(io.BytesIO(data), "deck.pdf")
+    ),
     "pipe": _pipe,
-    "async generator": _generator,
+    "async generator": _stream(lambda data: Producer(pieces(data))()),
+    "stream, no hash, no weak references": _stream(OnlyReads),
     "stream sent as it comes": _once,
     "asynchronous file": _async_seekable,
     "link": _link,
@@ -380,15 +382,50 @@ async def opened(kind: str, data: bytes, folder: Path) -> AsyncIterator[Opened]:
     """Open a document of a kind."""
     path = folder / "deck.pdf"
     path.write_bytes(data)
-    os.utime(path, (1_600_000_000, 1_600_000_000))  # so that a later write shows
+    os.utime(path, OLD)
     async with AsyncExitStack() as stack:
         if kind in KINDS:
             yield KINDS[kind](stack, data, path)
-        elif kind == "aiofiles":
-            file = await stack.enter_async_context(aiofiles.open(path, "rb"))
-            await file.seek(START)
-            yield Opened(file, data[START:], file._file.tell)
-        else:
-            async with await anyio.open_file(path, "rb") as file:
-                await file.seek(START)
-                yield Opened(file, data[START:], file.wrapped.tell)
+            return
+        opening = (
+            aiofiles.open(path, "rb") if kind == "aiofiles" else await anyio.open_file(path, "rb")
+        )
+        file: Any = await stack.enter_async_context(opening)
+        await file.seek(START)
+        yield Opened(file, data[START:], file._file if kind == "aiofiles" else file.wrapped)
+
+
+# --- storage -------------------------------------------------------------------------------------
+
+OLD = (1_600_000_000, 1_600_000_000)
+"""Times of a file that was written long ago, so that a later write shows."""
+
+
+def before_calls(
+    monkeypatch: pytest.MonkeyPatch,
+    path: Path,
+    names: Iterable[str],
+    happening: Callable[..., object],
+) -> None:
+    """Let something happen before the system is called, by functions of ``os``, about a file.
+
+    It is given the function's name and arguments, and may raise.
+    """
+
+    def is_it(file: object) -> bool:
+        if not isinstance(file, int):
+            return isinstance(file, str | os.PathLike) and os.fspath(file) == str(path)
+        with contextlib.suppress(OSError):
+            return os.readlink(f"/proc/self/fd/{file}") == str(path)
+        return False
+
+    def patched(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(file: object, *args: Any, **how: Any) -> Any:
+            if is_it(file):
+                happening(name, file, *args)
+            return function(file, *args, **how)
+
+        return call
+
+    for name in names:
+        monkeypatch.setattr(os, name, patched(name, getattr(os, name)))

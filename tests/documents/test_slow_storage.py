@@ -1,0 +1,254 @@
+"""Storage that is slow, or never answers: it holds up no loop, caller, thread, fork or exit."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import io
+import os
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from meeting_async import Document
+from support.leaks import threads_idle
+from support.sources import (
+    LARGE,
+    SMALL,
+    START,
+    OwnFile,
+    attempt,
+    before_calls,
+    prepared_document,
+    sent,
+    uploaded,
+)
+
+pytestmark = pytest.mark.anyio
+
+MOST = 32
+"""Threads that read at the same time (``docs/documents.md``)."""
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Write a large document to a disk from which nothing can be read at once."""
+    monkeypatch.delattr(os, "RWF_NOWAIT")
+    path = tmp_path / "deck.pdf"
+    path.write_bytes(LARGE)
+    return path
+
+
+class Reading(io.BytesIO):
+    """A document that says how many are being read, and may wait."""
+
+    lock, running, most = threading.Lock(), 0, 0
+
+    def __init__(self, go_on: threading.Event | None = None) -> None:
+        super().__init__(b"%PDF-1.7")
+        self.go_on = go_on
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        with self.lock:
+            Reading.running += 1
+            Reading.most = max(Reading.most, Reading.running)
+        time.sleep(0.01) if self.go_on is None else self.go_on.wait(30)
+        with self.lock:
+            Reading.running -= 1
+        return super().read(size)
+
+
+class Stream:
+    """Can be read, and cannot seek."""
+
+    def __init__(self, file: OwnFile) -> None:
+        self.read = file.read
+
+
+def passed(file: OwnFile) -> Document:
+    """Make a stream that is sent as it comes."""
+    size = file.getbuffer().nbytes - START
+    return Document.from_stream(Stream(file), "a.pdf", size=size, replayable=False)
+
+
+# --- in threads ----------------------------------------------------------------------------------
+
+
+IN_THREADS: dict[str, tuple[Any, set[str]]] = {
+    "path": (lambda path, _: path, {"stat", "open", "fstat", "pread", "close"}),
+    "open file": (lambda path, _: path.open("rb"), {"fstat", "pread", "close"}),
+    "file object": (lambda _, file: file, {"read"}),
+    "spooled": (lambda _, file: Stream(file), {"read"}),
+    "passed": (lambda _, file: passed(file), {"read"}),
+}
+
+
+@pytest.mark.both_loops
+@pytest.mark.parametrize("size", [len(LARGE), len(SMALL)], ids=["large", "small"])
+@pytest.mark.parametrize("kind", IN_THREADS)
+async def test_storage_is_asked_in_threads(
+    path: Path, kind: str, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever may block: to look at a document, and to open, read and close it."""
+    make, expected = IN_THREADS[kind]
+    asked: dict[str, set[int]] = defaultdict(set)
+
+    def note(name: str, *_call: object) -> None:
+        asked[name].add(threading.get_ident())
+
+    def noting(data: bytes) -> bytes:
+        note("read")
+        return data
+
+    os.truncate(path, size)
+    before_calls(monkeypatch, path, ["open", "stat", "fstat", "pread", "close"], note)
+    value = make(path, OwnFile(LARGE[:size], noting))
+    asked.clear()  # to make it was the caller's
+    await uploaded(value)
+    if kind == "open file":
+        value.close()
+    assert set(asked) == expected
+    assert threading.get_ident() not in set.union(*asked.values())
+
+
+@pytest.mark.both_loops
+async def test_at_most_so_many_are_read_at_once() -> None:
+    """More only queue at the disk."""
+    Reading.most = 0
+    async with anyio.create_task_group() as group:
+        for number in range(MOST * 2):
+            group.start_soon(lambda number: sent(Reading(), filename=f"{number}.pdf"), number)
+    assert 1 < Reading.most <= MOST
+
+
+# --- never waited for ----------------------------------------------------------------------------
+
+
+async def test_the_bytes_of_an_abandoned_read_are_not_used(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read that returns after its attempt was cancelled spoils no other attempt."""
+    end, pread, hangs = threading.Event(), os.pread, [True]
+
+    def hanging(fd: int, limit: int, offset: int) -> bytes:
+        if offset and hangs[0]:
+            end.wait()
+            return b"X" * limit
+        return pread(fd, limit, offset)
+
+    monkeypatch.setattr(os, "pread", hanging)
+    async with prepared_document(path) as prepared:
+        with anyio.move_on_after(0.05) as scope:
+            await attempt(prepared)
+        assert scope.cancelled_caught
+        hangs[0] = False
+        assert await attempt(prepared) == LARGE
+        end.set()
+        assert await attempt(prepared) == LARGE
+
+
+@pytest.mark.parametrize("end", ["cancelled", "closed loop"])
+def test_an_abandoned_document_is_gone_when_its_read_ends(end: str) -> None:
+    """By a cancellation, or by the end of its event loop."""
+    go_on = threading.Event()
+    documents = [Reading(go_on)]
+    gone = weakref.ref(documents[0])
+    loop = asyncio.new_event_loop()
+
+    async def upload() -> None:
+        await sent(documents.pop(), filename="deck.pdf")
+
+    task: Any = loop.create_task(upload())
+    loop.run_until_complete(asyncio.sleep(0.05))
+    if end == "cancelled":
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            loop.run_until_complete(task)
+    loop.close()
+    task._log_destroy_pending = False  # that is the test
+    del task
+    go_on.set()
+    anyio.run(threads_idle)
+    gc.collect()
+    assert gone() is None
+
+
+HEAD = """
+import anyio, asyncio, io, os, sys, tempfile
+from meeting_async import MeetingClient
+from meeting_async.transports import Reply
+
+class Accepts:
+    async def send(self, request):
+        async for _chunk in request.body:
+            pass
+        return Reply(200, (), b'{"status": true, "msg": "ok", "status_code": "SUCCESS"}')
+    async def aclose(self):
+        pass
+
+class Blocked(io.BytesIO):
+    def read(self, size=-1):
+        return os.read(os.pipe()[0], 1)
+
+async def upload(document, transport=Accepts()):
+    keys = {"api_key": "key", "api_secret": "secret", "transport": transport, "preflight": False}
+    async with MeetingClient("https://meet.test", **keys) as client:
+        return await client.upload_whiteboard_file("room01", document, filename="deck.pdf")
+"""
+PROGRAMS = {
+    "exit": """
+async def main():
+    with anyio.move_on_after(0.05):
+        await upload(Blocked(b"x"))
+anyio.run(main)
+sys.exit(7)
+""",
+    "fork": """
+def run():
+    return anyio.run(upload, io.BytesIO(b"1234567")).size
+run()
+child = os.fork()
+if not child:
+    os._exit(run())
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+""",
+    "exit with a spool": """
+class Never(Accepts):
+    async def send(self, request):
+        sending.set()
+        await asyncio.Event().wait()
+
+async def produce():
+    yield bytes(3_000_000)
+
+tempfile.tempdir = sys.argv[1]
+loop, sending = asyncio.new_event_loop(), asyncio.Event()
+task = loop.create_task(upload(produce(), Never()))
+loop.run_until_complete(sending.wait())
+if not os.fork():
+    sys.exit(0)
+os.wait()
+sys.exit(6 + len(os.listdir(tempfile.tempdir)))
+""",
+}
+
+
+@pytest.mark.parametrize("code", PROGRAMS.values(), ids=PROGRAMS)
+def test_a_process_may_exit_or_fork(code: str, tmp_path: Path) -> None:
+    """An interpreter ends while a read never returns; a forked one has threads of its own.
+
+    One that exits amid an upload deletes its spool; a forked child leaves it alone.
+    """
+    command = [sys.executable, "-c", HEAD + code, str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert ended.returncode == 7, ended.stderr
+    assert list(tmp_path.iterdir()) == []
