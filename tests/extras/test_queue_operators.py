@@ -26,7 +26,7 @@ from support.postgres import (
     postgres_running,
 )
 from support.queue_worker import documents
-from support.queues import ENDED, LARGE, SECONDS, Queue, queue_at
+from support.queues import ENDED, ENDS_WELL, LARGE, SECONDS, Queue, queue_at
 
 pytestmark = [pytest.mark.anyio, needs_postgres]
 nightly = pytest.mark.nightly
@@ -37,7 +37,7 @@ nightly = pytest.mark.nightly
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("commits", [True, pytest.param(False, marks=nightly)])
-@pytest.mark.parametrize("seconds", [5, pytest.param(30, marks=nightly)])
+@pytest.mark.parametrize("seconds", [8, pytest.param(30, marks=nightly)])
 async def test_a_transaction_that_stays_open(queue: Queue, seconds: int, *, commits: bool) -> None:
     """Nobody else waits for it; what it has deferred is sent within 10 s, or was never there."""
     rooms = [f"room{number}" for number in range(20)]
@@ -104,7 +104,7 @@ async def test_a_pooler(
             await queue.check(await queue.reported())
             for worker in workers:
                 worker.signal(signal.SIGTERM)
-            assert [await worker.ended(ENDED) for worker in workers] == [0, 0]
+            assert {await worker.ended(ENDED) for worker in workers} <= ENDS_WELL
         if mode == "session":
             (folder := tmp_path / "second").mkdir()
             async with queue_at(pooled, server, folder) as queue:

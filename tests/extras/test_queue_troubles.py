@@ -25,7 +25,7 @@ from meeting_async.errors import JournalError
 from meeting_async.testing import MeetingServer
 from support.postgres import Network, PostgresServer, needs_postgres
 from support.queue_worker import Process
-from support.queues import ENDED, LARGE, SECONDS, Queue, dice_for, queue_at
+from support.queues import ENDED, ENDS_WELL, LARGE, SECONDS, Queue, dice_for, queue_at
 from support.redis_server import free_port
 
 pytestmark = [pytest.mark.anyio, needs_postgres]
@@ -33,8 +33,6 @@ nightly = pytest.mark.nightly
 
 PLACES = 4
 """Uploads of a worker at the same time."""
-ENDS_WELL = {0, -signal.SIGTERM, -signal.SIGUSR1, -signal.SIGUSR2}
-"""Exit codes after SIGTERM: a process that has hardly begun has no handler yet, of no signal."""
 FROZEN = 4.5
 """Seconds: a worker that is frozen for so long counts as dead."""
 

@@ -63,7 +63,7 @@ class Process:
     """A worker, or a command of the command line; what it prints goes to a file."""
 
     def __init__(self, log: Path, program: Order | tuple[str, ...], **environment: str) -> None:
-        self.log, self.program, self._follows = log, program, log.with_suffix(".follows")
+        self.log, self.program = log, program
         context = get_context("forkserver")
         context.set_forkserver_preload(["support.queue_worker"])
         self._process = context.Process(target=_run, args=(log, program, environment))
@@ -80,9 +80,8 @@ class Process:
         return self.log.read_text("utf-8") if self.log.exists() else ""
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal, if it runs; one of a jump only when it can follow."""
-        can_follow = number not in {signal.SIGUSR1, signal.SIGUSR2} or self._follows.exists()
-        if self._process.pid and self.code is None and can_follow:
+        """Send it a signal, if it runs."""
+        if self._process.pid and self.code is None:
             os.kill(self._process.pid, number)
 
     def kill(self) -> None:
@@ -112,7 +111,6 @@ def _run(log: Path, program: Order | tuple[str, ...], environment: Mapping[str, 
         sys.exit(command_line(program))
     logging.basicConfig(level=logging.INFO)
     _follow_jumps()
-    log.with_suffix(".follows").touch()
     asyncio.run(_work(program))
 
 

@@ -30,6 +30,8 @@ SMALL, LARGE = 2_000, 100 * 1024
 """Bytes of a document that is sent without asking with an empty form, and of one that is not."""
 ENDED = 30.0
 """Longest time in seconds for a worker that is told to stop while little is on its way."""
+ENDS_WELL = {0, -signal.SIGTERM, -signal.SIGUSR1, -signal.SIGUSR2}
+"""Exit codes after SIGTERM: a process that has hardly begun has no handlers yet."""
 SECONDS = 60.0
 """Longest time in seconds for what a worker does within some seconds."""
 UPLOAD = "/room/uploadWhiteboardFile"
