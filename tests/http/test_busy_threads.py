@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import itertools
 import os
 import ssl
 import threading
@@ -24,11 +23,11 @@ import trio.to_thread
 from meeting_async import Document, MeetingClient, RetryPolicy, Timeouts
 from meeting_async.errors import ConnectFailed
 from meeting_async.transports import HttpTransport
-from support.certificates import make_certificate
 from support.peer import answering, reply
 from support.sending import closing, over
+from support.tables import LOOPS, crossed
 
-pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
+pytestmark = pytest.mark.anyio
 
 KEYS: dict[str, Any] = {"api_key": "key", "api_secret": "secret"}
 AT_ONCE = 2.0
@@ -73,44 +72,26 @@ async def busy_threads(backend: str) -> AsyncIterator[None]:
                 await future
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Make a key and a certificate for 127.0.0.1 and localhost."""
-    return make_certificate(tmp_path_factory.mktemp("tls"))
+WHAT = {"call": "call", "upload": "upload"}
 
 
-def server_side(certificate: tuple[Path, Path]) -> ssl.SSLContext:
-    """Make what a peer needs."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    key, cert = certificate
-    context.load_cert_chain(cert, key)
-    return context
-
-
-EACH_TIME = {("call", "https", "localhost"), ("upload", "http", "127.0.0.1")}
-
-
-@pytest.mark.parametrize(
-    ("what", "scheme", "host"),
-    [
-        pytest.param(*row, marks=() if row in EACH_TIME else pytest.mark.nightly)
-        for row in itertools.product(
-            ["call", "upload"], ["http", "https"], ["127.0.0.1", "localhost"]
-        )
-    ],
+@crossed(
+    what=WHAT,
+    anyio_backend=LOOPS,
+    host={"name": "localhost", "address": "127.0.0.1"},
+    scheme={"TCP": "http", "TLS": "https"},
 )
 async def test_the_first_request_when_all_threads_are_busy(
     what: str,
     scheme: str,
     host: str,
-    certificate: tuple[Path, Path],
+    files: tuple[Path, Path],
+    server: ssl.SSLContext,
     tmp_path: Path,
     anyio_backend_name: str,
 ) -> None:
     """It works at once: to look up a name and to load certificates takes threads of our own."""
-    wire: Any = (None, True)
-    if scheme == "https":
-        wire = server_side(certificate), str(certificate[1])
+    wire: Any = (server, str(files[1])) if scheme == "https" else (None, True)
     (tmp_path / "deck.pdf").write_bytes(b"%PDF-1.7")
     async with over(wire, answering(reply())) as (transport, peer):
         url = peer.url.replace("127.0.0.1", host)
@@ -171,15 +152,10 @@ ONCE: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("setting", "what"),
-    [
-        *[("verify", "call"), ("cert", "upload"), ("resolver", "call")],
-        *[
-            pytest.param(*row, marks=pytest.mark.nightly)
-            for row in (("verify", "upload"), ("cert", "call"), ("resolver", "upload"))
-        ],
-    ],
+@crossed(
+    setting={name: name for name in ("verify", "cert", "resolver")},
+    what=WHAT,
+    anyio_backend=LOOPS,
 )
 async def test_files_that_cannot_be_read(
     setting: str,
@@ -212,6 +188,7 @@ async def test_files_that_cannot_be_read(
     assert min(taken) < CONNECT + LATE
 
 
+@pytest.mark.both_loops
 async def test_certificates_that_cannot_be_read_delay_nobody_else(tmp_path: Path) -> None:
     """However many calls wait for such a file, other clients read their documents at once."""
     path = tmp_path / "file.pem"

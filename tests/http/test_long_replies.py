@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import threading
 import time
-import tracemalloc
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any
 
@@ -209,54 +207,6 @@ async def test_a_peer_that_talks_at_full_speed(
                 await transport.send(request)
             assert anyio.current_time() - started < seconds + 1
     assert ticker.gap < 0.1
-
-
-@both_transports
-async def test_a_reply_that_goes_on_for_ever_costs_no_memory(transport_kind: str) -> None:
-    """The process grows by less than 16 MiB, whatever is done about it."""
-    with in_another_process("endless content") as url:
-        async with connected(transport_kind, silent) as (transport, _):
-            tracemalloc.start()
-            try:
-                for cut in (False, True):
-                    with contextlib.suppress(errors.ReplyTooLarge), anyio.fail_after(20):
-                        assert (await transport.send(call(url, cut_reply=cut))).is_cut
-                assert tracemalloc.get_traced_memory()[1] < 16 * MIB
-            finally:
-                tracemalloc.stop()
-
-
-async def test_too_many_interim_replies(wire: Wire) -> None:
-    """A hundred are read over; more are no HTTP that anybody means well with."""
-    interim = b"HTTP/1.1 102 Processing\r\n\r\n"
-    async with over(wire, answering(interim * 101 + reply())) as (transport, peer):
-        with pytest.raises(errors.ConnectionLost, match="interim"):
-            await transport.send(upload(peer.url))
-
-
-def read_on(connection: Connection) -> None:
-    """Read the body until the other side gives up."""
-    with contextlib.suppress(OSError):
-        connection.read_body()
-
-
-async def test_a_flood_while_the_body_goes_out() -> None:
-    """What is taken in meanwhile is bounded; the form is completed, then the reply is too long."""
-
-    def script(connection: Connection) -> None:
-        connection.read_head()
-        thread = threading.Thread(target=read_on, args=(connection,))
-        thread.start()
-        connection.send(b"HTTP/1.1 200 OK\r\n\r\n")
-        with contextlib.suppress(OSError):  # it is not taken in
-            connection.send(bytes(16 * MIB))
-        thread.join()
-
-    async with over((None, True), script) as (transport, peer):
-        form = Form(2 * MIB)
-        with pytest.raises(errors.ConnectionLost, match="longer"):
-            await transport.send(upload(peer.url, form, max_reply_bytes=64 * KIB))
-    assert form.is_complete
 
 
 # --- max_reply_bytes= of a call ------------------------------------------------------------------

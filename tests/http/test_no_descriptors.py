@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from support.interpreter import Interpreter
-from support.peer import in_another_process
 
 PROGRAM = """
 import errno, json, os, resource, socket
@@ -113,51 +110,3 @@ def test_no_descriptor_is_no_outage(python: Interpreter, backend: str, tmp_path:
     assert found.pop("EBUSY, and descriptors are free") == ["ConnectFailed"] * 4
     assert found.pop("free") != "ResourceExhausted"
     assert found == dict.fromkeys(found, ["ResourceExhausted"] * 4)
-
-
-EXHAUSTED = """
-import collections, json, resource, sys
-import anyio
-from meeting_async import errors
-from support.peer import Peer, answering, reply
-from support.sending import Form, call, upload
-from meeting_async.transports import HttpTransport
-
-async def main(url):
-    found = collections.Counter()
-    transport = HttpTransport(max_connections=300)
-    async def send(number):
-        try:
-            request = call(url) if number % 2 else upload(url, Form(100_000))
-            found[str((await transport.send(request)).status)] += 1
-        except errors.MeetingError as error:
-            found[type(error).__name__] += 1
-    async with anyio.create_task_group() as group:
-        for number in range(200):
-            group.start_soon(send, number)
-    await transport.aclose()
-    print(json.dumps(found))
-
-resource.setrlimit(resource.RLIMIT_NOFILE, (120, 120))
-anyio.run(main, sys.argv[1], backend=sys.argv[2])
-"""
-
-
-@pytest.mark.parametrize(
-    ("backend", "host"),
-    [("asyncio", "localhost"), pytest.param("trio", "127.0.0.1", marks=pytest.mark.nightly)],
-)
-def test_too_few_descriptors(backend: str, host: str) -> None:
-    """200 requests at once with 120 descriptors: this machine is the reason, not the server."""
-    with in_another_process("late") as url:
-        done = subprocess.run(
-            [sys.executable, "-c", EXHAUSTED, url.replace("127.0.0.1", host), backend],
-            env={"PYTHONPATH": str(Path(__file__).parents[1]), "PATH": "/usr/bin:/bin"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert sum(found.values()) == 200
-    assert set(found) == {"200", "ResourceExhausted"}, found

@@ -75,6 +75,18 @@ async def running_batch(
             yield batch
 
 
+def traced(trace: Callable[[str], object]) -> Callable[..., sqlite3.Connection]:
+    """Make what takes the place of ``sqlite3.connect``: a function is called at each statement."""
+    connect = sqlite3.connect
+
+    def connected(*args: Any, **kwargs: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(*args, **kwargs)
+        connection.set_trace_callback(trace)
+        return connection
+
+    return connected
+
+
 def files_of(journal: Path) -> dict[str, Path]:
     """Return the files of a journal that are there, by how their names end."""
     found = {end: Path(f"{journal}{end}") for end in ENDS}

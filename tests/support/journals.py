@@ -1,43 +1,18 @@
-"""Journals for tests: every kind that there is, one in memory, and one where things happen.
-
-To let another kind join the tests that all must pass, add to ``KINDS`` what makes journals that
-share one place of storage: each stands for a process of its own.
-"""
+"""Journals for tests: one in memory, and one where things happen."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import anyio.lowlevel
 import attrs
 
-from meeting_async.journals import Journal, JournalEntry, JournalJob, SqliteJournal
+from meeting_async.journals import JournalEntry, JournalJob
 
-SERVER = "https://meet.example.com/auth"
-
-
-class Clock:
-    """Unix time, at the test's command."""
-
-    def __init__(self) -> None:
-        self.now = 1_700_000_000.0
-
-    def __call__(self) -> float:
-        """Return it."""
-        return self.now
-
-
-MakeJournal = Callable[[], Journal]
-
-
-def _sqlite(folder: Path, clock: Clock) -> MakeJournal:
-    return lambda: SqliteJournal(folder / "term.db", now=clock)
-
-
-KINDS: dict[str, Callable[[Path, Clock], MakeJournal]] = {"sqlite": _sqlite}
+SERVER = "https://meet.test/auth"
+"""The one of ``fake_rooms``."""
 
 
 @attrs.define(eq=False)

@@ -156,10 +156,6 @@ class Peer:
         """Connections that have not ended."""
         return len(self._open)
 
-    def idle(self) -> bool:
-        """Tell whether every connection so far has ended."""
-        return not self._open
-
     def __enter__(self) -> Self:
         self._acceptor.start()
         return self
@@ -321,14 +317,6 @@ def discarding(connection: Connection) -> None:
         connection.send(reply())
 
 
-def late(connection: Connection) -> None:
-    """Answer a second after the request has arrived, and close."""
-    connection.read_head()
-    connection.read_body(keep=False)
-    connection.closed_within(1)
-    connection.send(reply())
-
-
 def relaying(port: int) -> Script:
     """Make a proxy's tunnel to a port."""
 
@@ -441,7 +429,6 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 SCRIPTS: dict[str, Script] = {
     "sink": discarding,
-    "late": late,
     "endless content": flooding(bytes(65536)),
     "endless 1-byte chunks": flooding(b"1\r\nx\r\n", head=CHUNKED),
     "endless interim replies": flooding(b"HTTP/1.1 100 Continue\r\n\r\n", head=b""),
