@@ -16,12 +16,15 @@ import anyio
 import pytest
 
 from meeting_async import (
+    Attempt,
     BatchReport,
     Document,
     Event,
     MeetingClient,
     Queued,
     UploadJob,
+    UploadOutcome,
+    Verdict,
     errors,
 )
 from support import virtual_time
@@ -525,10 +528,13 @@ async def test_errors_keep_their_tracebacks() -> None:
 # --- values -------------------------------------------------------------------------------------
 
 
-def test_a_job_shows_no_document() -> None:
-    """Neither a job nor what holds it prints what it is to deliver."""
+def test_values() -> None:
+    """No document in the repr of a job; nobody has waited for less than no time."""
     given = UploadJob("room01", Document.from_bytes(b"geheim", "d.pdf"), key="k")
-    assert "geheim" not in repr([given])
+    assert "geheim" not in repr(given)
+    attempts = (Attempt(1, 0.0, 1.0, Verdict.BUSY, None, "scripted", 100),)
+    facts: dict[str, Any] = {"index": 0, "room_id": "r", "document": "d", "status": "failed"}
+    assert UploadOutcome(attempts=attempts, seconds=0.9, **facts).waited == 0
 
 
 def test_an_empty_report() -> None:

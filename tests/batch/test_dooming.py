@@ -226,6 +226,18 @@ def test_what_an_error_means(backend: str, kind: str) -> None:
         assert bad.error.attempts == bad.attempts
 
 
+def test_a_server_that_one_job_cannot_reach() -> None:
+    """While any upload reaches it, the others go on."""
+
+    def answer(visit: Visit) -> Act:
+        return unreachable() if visit.room == "bad" else accepted(replying=1.0)
+
+    jobs = [job("good", 0), job("bad", 0), *(job("good", number) for number in range(1, 20))]
+    report = ran(jobs, FakeRooms(answer), {"retry": GONE}, concurrency=2)
+    assert isinstance(report.outcomes[1].error, errors.ConnectFailed)
+    assert (report.accepted, report.failed, report.stopped_by) == (20, 1, None)
+
+
 # --- rooms ---------------------------------------------------------------------------------------
 
 

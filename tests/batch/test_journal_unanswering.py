@@ -16,8 +16,7 @@ from meeting_async import BatchReport
 from meeting_async.errors import JournalError
 from support import virtual_time
 from support.fake_rooms import FakeRooms, Visit, job
-from support.journal_files import running_batch, traced
-from support.journals import HookedJournal
+from support.journals import HookedJournal, running_batch, traced
 
 LIMIT = 15.0
 """Seconds within which a batch ends whose journal does not answer."""

@@ -33,6 +33,7 @@ from support.fake_rooms import (
     jobs_for,
     lost,
 )
+from support.sending import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 both = pytest.mark.parametrize("backend", ["asyncio", "trio"])
@@ -58,13 +59,6 @@ def statuses(batch: Batch) -> list[str]:
     outcomes = batch.report.outcomes
     assert [outcome.index for outcome in outcomes] == list(range(batch.report.total))
     return [outcome.status for outcome in outcomes]
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait for a condition."""
-    with anyio.fail_after(20):
-        while not condition():  # noqa: ASYNC110 - whatever it is
-            await anyio.sleep(0.001)
 
 
 async def check_idle(batch: Batch, client: MeetingClient) -> None:

@@ -398,6 +398,7 @@ def test_every_job_has_one_true_outcome(examples: int) -> None:
     @example(Plan((("a", "bytes"),) * 2, (("failed",), (), ())))
     @example(Plan((("a", "bytes"),) * 3, (("silent",), (), ()), at=5.0))
     @example(Plan((("a", "bytes"),) * 9, ((), (), ()), window=1, end="break", after=1))
+    @example(Plan((("a", "stream"),) * 3, ((), (), ()), window=1, at=0.5))
     @example(GIVES_UP_A_ROOM)
     @example(Plan((("a", "bytes"),) * 3, (("inactive",) * 4, (), ()), wait_active=60.0))
     @example(Plan((("a", "bytes"),) * 2, (("busy",) * 30, (), ())))

@@ -30,8 +30,7 @@ from support.fake_rooms import (
     refused,
     reply,
 )
-from support.journal_files import running_batch, states_in
-from support.journals import HookedJournal
+from support.journals import HookedJournal, running_batch, states_in
 
 pytestmark = pytest.mark.anyio
 

@@ -32,8 +32,7 @@ from meeting_async import UploadJob
 from meeting_async.errors import JournalError, JournalInUse
 from meeting_async.journals import JournalEntry, JournalJob, SqliteJournal
 from support.fake_rooms import FakeRooms, Visit
-from support.journal_files import running_batch, states_in, traced
-from support.journals import SERVER
+from support.journals import SERVER, running_batch, states_in, traced
 from support.leaks import descriptors
 from support.limited_worker import LimitedWorker
 

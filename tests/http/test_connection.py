@@ -121,6 +121,25 @@ def answered_when(pair: Pair, whole: int, *, slowly: bool = False) -> Iterator[b
 # --- sending -------------------------------------------------------------------------------------
 
 
+async def test_up_to_16_kib_are_gathered(packets: Pair) -> None:
+    """So a form of small chunks takes few packets."""
+    form = Form(100 * KIB, chunk=KIB)
+    packets.peer.settimeout(10)
+    found: list[bytes] = []
+
+    def serve() -> None:
+        while sum(map(len, found)) < form.length:
+            found.append(packets.peer.recv(MIB))
+        packets.peer.send(ANSWER)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(anyio.to_thread.run_sync, serve)
+        await packets.send(form)
+    assert b"".join(found).endswith(form.content)
+    assert len(found) <= 8
+    assert form.is_complete
+
+
 @attrs.define
 class Meanwhile(Form):
     """A form before whose every chunk the peer does something at once."""

@@ -16,7 +16,6 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
-import attrs
 import httpx
 import pytest
 
@@ -24,40 +23,24 @@ from meeting_async import Event, MeetingClient, RetryPolicy, RetryScheduled, err
 from meeting_async.testing import MeetingServer
 from meeting_async.transports import HttpTransport, HttpxTransport
 from support.certificates import Authority
-from support.peer import Connection, Peer, Script, answering, answering_once, reply
+from support.peer import Connection, Peer, Script, answering, answering_once, greeting, reply
+from support.proxies import needs_tinyproxy, tinyproxy
 from support.sending import closed_port, shown, within
-from support.tinyproxy import needs_tinyproxy, tinyproxy
 
 pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
 SOON = 30.0
 """Seconds on a busy machine for what takes some milliseconds. Retries would take a minute."""
 
-HERE = "IP:127.0.0.1,DNS:localhost"
+HERE, ELSEWHERE = "IP:127.0.0.1,DNS:localhost", "DNS:elsewhere.test"
 PASSWORD = "a-pass-word-of-a-proxy"
 PDF = b"%PDF-1.7"
 
 
-@attrs.frozen
-class Servers:
-    """One authority, and TLS servers with certificates of all kinds."""
-
-    authority: Path
-    good: ssl.SSLContext
-    expired: ssl.SSLContext
-    other: ssl.SSLContext
-
-
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Servers:
-    """Make the certificates once."""
-    authority = Authority(tmp_path_factory.mktemp("authority"))
-    return Servers(
-        authority.file,
-        good=authority.sign(HERE),
-        expired=authority.sign(HERE, days=-1),
-        other=authority.sign("DNS:elsewhere.test"),
-    )
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """Provide an authority of one's own."""
+    return Authority(tmp_path_factory.mktemp("authority"))
 
 
 def client_of(url: str, transport: Any = None, **settings: Any) -> MeetingClient:
@@ -126,33 +109,37 @@ def both(verify: Any = True) -> list[Any]:
 
 # --- certificates --------------------------------------------------------------------------------
 
-CERTIFICATES: dict[str, tuple[bool, tuple[str, ...]]] = {
-    "good": (False, ("not trusted", "MEETING_CA_FILE", "SSL_CERT_FILE", "verify")),
-    "expired": (True, ("has expired", "renew it")),
-    "other": (True, ("is for another name", "127.0.0.1", "base URL")),
+CERTIFICATES: dict[str, tuple[dict[str, Any], bool, tuple[str, ...]]] = {
+    "good": ({"names": HERE}, False, ("not trusted", "MEETING_CA_FILE", "SSL_CERT_FILE", "verify")),
+    "expired": ({"names": HERE, "days": -1}, True, ("has expired", "renew it")),
+    "other": (
+        {"names": "DNS:elsewhere.test"},
+        True,
+        ("is for another name", "127.0.0.1", "base URL"),
+    ),
 }
-"""Which one the server has, whether its authority is trusted, and what is said."""
+"""Of the server; whether its authority is trusted, and what is said."""
 
 
 @pytest.mark.parametrize(
-    ("which", "is_trusted", "words"), [(k, *v) for k, v in CERTIFICATES.items()]
+    ("certificate", "is_trusted", "words"), CERTIFICATES.values(), ids=CERTIFICATES
 )
 async def test_a_certificate_that_is_not_accepted(
-    servers: Servers, which: str, is_trusted: bool, words: tuple[str, ...]
+    authority: Authority, certificate: dict[str, Any], is_trusted: bool, words: tuple[str, ...]
 ) -> None:
     """The error says what is wrong with it, and who can do what; nothing is sent."""
-    with Peer(answering(reply()), tls=getattr(servers, which)) as peer:
-        for transport in both(str(servers.authority) if is_trusted else True):
+    with Peer(answering(reply()), tls=authority.sign(**certificate)) as peer:
+        for transport in both(str(authority.file) if is_trusted else True):
             await assert_lasting(client_of(peer.url, transport), *words)
     assert peer.requests == []
 
 
 async def test_the_file_of_the_authority_is_the_fix(
-    servers: Servers, monkeypatch: pytest.MonkeyPatch
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Given to the transport, to ``from_env``, or in ``SSL_CERT_FILE``, unless that is ignored."""
-    with Peer(answering(reply()), tls=servers.good) as peer:
-        file = str(servers.authority)
+    with Peer(answering(reply()), tls=authority.sign(HERE)) as peer:
+        file = str(authority.file)
         made = [client_of(peer.url, HttpTransport(verify=file))]
         made.append(await client_from_env(peer.url, MEETING_CA_FILE=file))
         monkeypatch.setenv("SSL_CERT_FILE", file)
@@ -164,12 +151,6 @@ async def test_the_file_of_the_authority_is_the_fix(
 
 
 # --- the wrong port ------------------------------------------------------------------------------
-
-
-def greeting(connection: Connection) -> None:
-    """Speak first, as SSH, SMTP and databases do."""
-    connection.send(b"SSH-2.0-OpenSSH_9.2p1\r\n")
-    connection.drain()
 
 
 def bad_request(connection: Connection) -> None:
@@ -346,14 +327,14 @@ async def test_a_proxy_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -
 
 
 @needs_tinyproxy
-async def test_a_real_proxy(servers: Servers, tmp_path: Path) -> None:
+async def test_a_real_proxy(authority: Authority, tmp_path: Path) -> None:
     """With its password a tunnel to a TLS server and a plain one; else the error says what to do.
 
     Behind it a server may come back: it is tried again, and the proxy is named.
     """
-    file = str(servers.authority)
+    file = str(authority.file)
     with ExitStack() as stack:
-        secure = stack.enter_context(Peer(answering(reply()), tls=servers.good))
+        secure = stack.enter_context(Peer(answering(reply()), tls=authority.sign(HERE)))
         plain = stack.enter_context(Peer(answering(reply())))
         address = stack.enter_context(tinyproxy(tmp_path, PASSWORD))
         for peer in (secure, plain):

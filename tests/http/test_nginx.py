@@ -39,7 +39,7 @@ from meeting_async.errors import DocumentRefused, UploadOutcomeUnknown
 from meeting_async.testing import MeetingServer, Room
 from meeting_async.transports import HttpTransport, HttpxTransport
 from support.certificates import make_certificate
-from support.nginx import PROGRAM, Nginx, needs_nginx
+from support.proxies import NGINX, Nginx, needs_nginx
 from support.sending import until
 
 pytestmark = pytest.mark.anyio
@@ -433,7 +433,7 @@ def is_second(document: str | None) -> bool:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     """Stop the server when every room is converting its second document, and start it again."""
-    ways = {name: way for name, way in WAYS.items() if PROGRAM or way[0] is None}
+    ways = {name: way for name, way in WAYS.items() if NGINX or way[0] is None}
     run = Run(ways, tmp_path_factory.mktemp("restart"))
 
     def long_or_short(event: Event) -> None:

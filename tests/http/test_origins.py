@@ -28,6 +28,7 @@ from support.peer import (
     Script,
     answering,
     descriptors,
+    greeting,
     in_another_process,
     relaying,
     reply,
@@ -42,6 +43,7 @@ from support.sending import (
     closed_port,
     closing,
     either,
+    over,
     shown,
     until,
     upload,
@@ -76,7 +78,6 @@ async def test_ever_new_addresses_cost_no_memory() -> None:
 
 
 WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
-    "verify, a number": ({"verify": 5}, "verify", "SSLContext"),
     "verify, None": ({"verify": None}, "verify", "SSLContext"),
     "cert, bytes": ({"cert": b"x"}, "cert", "PEM"),
     "cert, too many": ({"cert": ("a", "b", SECRET, "d")}, "cert", "tuple"),
@@ -88,12 +89,10 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "proxy, no URL": ({"proxy": "127.0.0.1:3128"}, "proxy", "http://host:port"),
     "proxy, https": ({"proxy": f"https://me:{SECRET}@proxy"}, "proxy", "AsyncClient(proxy="),
-    "proxy, socks": ({"proxy": f"socks5://me:{SECRET}@proxy"}, "proxy", "AsyncClient(proxy="),
     "proxy, ftp": ({"proxy": "ftp://127.0.0.1"}, "proxy", "http://host:port"),
     "proxy, broken": ({"proxy": "http://[::1"}, "proxy", "http://host:port"),
     "proxy, with a path": ({"proxy": "http://proxy/path"}, "proxy", "http://host:port"),
     "proxy, no text": ({"proxy": httpx.URL("http://proxy")}, "proxy", "http://host:port"),
-    "no connections": ({"max_connections": 0}, "max_connections", "at least 1"),
     "True connections": ({"max_connections": True}, "max_connections", "at least 1"),
 }
 
@@ -137,11 +136,10 @@ async def test_certificates_of_ones_own(
         given = str(both)
     elif form == "with a password":
         given = (str(cert), str(_locked(key, tmp_path)), SECRET)
-    with Peer(answering(reply()), tls=server) as peer:
-        transport = HttpTransport(verify=kind(cert), cert=given)
-        async with closing(transport):
-            for _ in range(2):
-                assert (await transport.send(call(peer.url))).status == 200
+    wire: Any = server, kind(cert)
+    async with over(wire, answering(reply()), cert=given) as (transport, peer):
+        for _ in range(2):
+            assert (await transport.send(call(peer.url))).status == 200
     assert SECRET not in repr(transport)
 
 
@@ -197,20 +195,18 @@ async def test_certificates_are_loaded_once_in_a_thread(monkeypatch: pytest.Monk
         return load(*args, **kwargs)
 
     monkeypatch.setattr(ssl, "create_default_context", noting)
-    transport = HttpTransport()
 
-    async def fail(kind: str) -> None:
+    async def fail(transport: HttpTransport, kind: str) -> None:
         with pytest.raises(errors.ConnectFailed):
             await transport.send(either(kind, f"https://127.0.0.1:{closed_port()}"))
 
-    with Peer(answering(reply())) as peer:
-        async with closing(transport):
-            for kind in ("call", "upload"):
-                await transport.send(either(kind, peer.url))
-            assert threads == []
-            async with anyio.create_task_group() as group:
-                for kind in ("call", "upload") * 5:
-                    group.start_soon(fail, kind)
+    async with over((None, True), answering(reply())) as (transport, peer):
+        for kind in ("call", "upload"):
+            await transport.send(either(kind, peer.url))
+        assert threads == []
+        async with anyio.create_task_group() as group:
+            for kind in ("call", "upload") * 5:
+                group.start_soon(fail, transport, kind)
     assert len(threads) == 1
     assert threads[0] != threading.get_ident()
 
@@ -279,12 +275,6 @@ def speaking(connection: Connection) -> None:
     """Answer for the server before the handshake."""
     connection.read_head()
     connection.send(b"HTTP/1.1 200 OK\r\n\r\n" + reply())
-    connection.drain()
-
-
-def greeting(connection: Connection) -> None:
-    """Speak first, as SSH does."""
-    connection.send(b"SSH-2.0-OpenSSH_9.2p1\r\n")
     connection.drain()
 
 
@@ -414,14 +404,12 @@ async def test_the_proxy_of_the_environment(
     settings: dict[str, Any],
 ) -> None:
     """As ``urllib.request`` reads it, unless the environment does not count."""
-    with Peer(answering(reply(502))) as proxy:
+    async with over((None, True), answering(reply(502)), **settings) as (transport, proxy):
         for name, value in variables.items():
             environment.setenv(name, value.format(proxy.url, port=proxy.port))
-        transport = HttpTransport(**settings)
-        async with closing(transport):
-            with pytest.raises(errors.ConnectFailed) as caught:
-                await transport.send(call("http://meet.invalid"))
-            assert ("HTTP 502" in caught.value.reason) is (through and not settings)
+        with pytest.raises(errors.ConnectFailed) as caught:
+            await transport.send(call("http://meet.invalid"))
+        assert ("HTTP 502" in caught.value.reason) is (through and not settings)
     assert proxy.connected == (through and not settings)
 
 
@@ -433,11 +421,10 @@ async def test_loopback_is_reached_without_a_proxy(
     netrc = tmp_path / "netrc"
     netrc.write_text(f"machine {host} login me password it\n")
     environment.setenv("NETRC", str(netrc))
-    with Peer(answering(reply()), tls=wire[0]) as peer, Peer(answering(reply(502))) as proxy:
+    with Peer(answering(reply(502))) as proxy:
         for name in PROXY_VARIABLES[:3]:
             environment.setenv(name.upper(), proxy.url)
-        transport = HttpTransport(verify=wire[1])
-        async with closing(transport):
+        async with over(wire, answering(reply())) as (transport, peer):
             with contextlib.suppress(errors.ConnectFailed):  # nobody may listen at 127.8.9.1
                 await transport.send(call(peer.url.replace("127.0.0.1", host)))
     assert (proxy.connected, peer.connected) == (0, host != "127.8.9.1")

@@ -203,12 +203,11 @@ async def test_a_certificate_is_asked_for_amid_the_body(
         connection.send(reply())
 
     key, cert = map(str, files)
-    given: dict[str, Any] = {"verify": cert, "cert": (cert, key)} if from_files else {}
-    with Peer(script, tls=server, receive_buffer=64 * KIB) as peer:
-        transport = HttpTransport(**given or {"verify": client})
-        async with closing(transport):
-            with within(10):
-                assert (await transport.send(upload(peer.url, Form(8 * MIB)))).status == 200
+    wire: Any = server, cert if from_files else client
+    given = {"cert": (cert, key)} if from_files else {}
+    async with over(wire, script, receive_buffer=64 * KIB, **given) as (transport, peer):
+        with within(10):
+            assert (await transport.send(upload(peer.url, Form(8 * MIB)))).status == 200
     assert shown[0]
     assert peer.requests[0].body == Form(8 * MIB).content
 
@@ -346,12 +345,11 @@ async def test_no_handshake(server: ssl.SSLContext, client: ssl.SSLContext, what
         connection.send(bytes(100) if what == "garbage" else b"")
         connection.reset()
 
-    with Peer(script) as peer:
-        transport, form = HttpTransport(verify=client), Form()
-        async with closing(transport):
-            with pytest.raises(errors.ConnectFailed) as caught:
-                await transport.send(upload(f"https://127.0.0.1:{peer.port}", form))
-            await until(lambda: not peer.open)
+    form = Form()
+    async with over((None, client), script) as (transport, peer):
+        with pytest.raises(errors.ConnectFailed) as caught:
+            await transport.send(upload(f"https://127.0.0.1:{peer.port}", form))
+        await until(lambda: not peer.open)
     assert form.taken == caught.value.sent == 0
 
 

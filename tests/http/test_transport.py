@@ -292,13 +292,11 @@ async def test_a_body_of_another_length() -> None:
 
     for declared in (1000, 1100):
         body: Body = Lying(1000, declared=declared)
-        with Peer(silent) as peer:
-            transport = HttpTransport()
-            async with closing(transport):
-                request = Request(url=peer.url, headers=headers(declared), body=body)
-                with within(5), pytest.raises(errors.ConnectionLost):
-                    await transport.send(attrs.evolve(request, reply_timeout=0.3))
-                await until(lambda: not peer.open)
+        async with over((None, True), silent) as (transport, peer):
+            request = Request(url=peer.url, headers=headers(declared), body=body, reply_timeout=0.3)
+            with within(5), pytest.raises(errors.ConnectionLost):
+                await transport.send(request)
+            await until(lambda: not peer.open)
 
 
 @pytest.mark.parametrize("value", [SIGNATURE + "\n", " " + SIGNATURE, SIGNATURE + "\0"])

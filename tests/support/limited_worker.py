@@ -33,7 +33,7 @@ from meeting_async import AttemptStarted, Batch, Event, LockPolicy, MeetingClien
 from meeting_async.cli import main as command_line
 from meeting_async.errors import MeetingError
 from support.fake_rooms import Visit
-from support.journal_files import acting_rooms, jobs_of, name_of, running_batch, traced
+from support.journals import acting_rooms, jobs_of, name_of, running_batch, traced
 
 TESTS = Path(__file__).parent.parent
 

@@ -283,6 +283,12 @@ def deaf(connection: Connection) -> None:
     connection.closed_within(PATIENCE)
 
 
+def greeting(connection: Connection) -> None:
+    """Speak first, as SSH, SMTP and databases do."""
+    connection.send(b"SSH-2.0-OpenSSH_9.2p1\r\n")
+    connection.drain()
+
+
 def early(data: bytes, then: Callable[[Connection], None]) -> Script:
     """Answer when the head has been read, and go on with ``then``."""
 
