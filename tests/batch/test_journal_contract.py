@@ -1,30 +1,56 @@
-"""What every journal promises: what a run notes is what the next run finds."""
+"""What every journal promises: what a run notes is what the next run finds.
+
+To let another kind join, parametrise :class:`Storage`, whose journals share one place of
+storage: each stands for a process of its own.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import anyio
+import attrs
 import pytest
 
 from meeting_async.errors import InvalidInput, JournalError, JournalInUse
-from meeting_async.journals import Journal, JournalEntry, JournalJob
-from support.journals import KINDS, SERVER, Clock, MakeJournal
+from meeting_async.journals import Journal, JournalEntry, JournalJob, SqliteJournal
+from support.journals import SERVER
 
 pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
 
+@attrs.define
+class Storage:
+    """A place of storage for journals, and unix time at the test's command."""
+
+    folder: Path
+    now: float = 1_700_000_000.0
+
+    def journal(self) -> Journal:
+        """Make a journal, as in a new process."""
+        return SqliteJournal(self.folder / "term.db", now=lambda: self.now)
+
+    async def run(
+        self, *jobs: JournalJob, note: Callable[..., Awaitable[object]] | None = None
+    ) -> list[JournalEntry]:
+        """Register jobs together, as a batch does, and note something of them; return entries."""
+        async with (journal := self.journal()).opened(SERVER):
+            entries = await registered(journal, *jobs)
+            if note is not None:
+                await note(journal, *entries)
+        return entries
+
+    async def states(self, *jobs: JournalJob) -> list[str]:
+        """Return what the next run finds of jobs."""
+        return [entry.state for entry in await self.run(*jobs or (described(),))]
+
+
 @pytest.fixture
-def clock() -> Clock:
-    """Provide the time."""
-    return Clock()
-
-
-@pytest.fixture(params=list(KINDS))
-def make(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> MakeJournal:
-    """Provide journals that share one place of storage, of every kind."""
-    return KINDS[request.param](tmp_path, clock)
+def storage(tmp_path: Path) -> Storage:
+    """Provide it."""
+    return Storage(tmp_path)
 
 
 def described(
@@ -36,73 +62,76 @@ def described(
 
 
 async def registered(journal: Journal, *jobs: JournalJob) -> list[JournalEntry]:
-    """Register jobs together, as a batch does."""
+    """Register jobs together."""
     return [await entry for entry in [journal.register(job) for job in jobs]]
 
 
-async def test_a_new_job_was_not_sent(make: MakeJournal) -> None:
-    """It has an entry of its own, and the next run finds it."""
-    journal = make()
-    assert isinstance(journal, Journal)
-    async with journal.opened(SERVER):
-        first, second = await registered(journal, described("a"), described("b"))
-        assert (first.state, first.size, first.fingerprint) == ("ready", None, None)
-        assert first.id != second.id
-    async with (journal := make()).opened(SERVER):
-        second_again, first_again = await registered(journal, described("b"), described("a"))
-        assert (first_again.id, second_again.id) == (first.id, second.id)
+def recording(state: Any, *, mark: bool = False) -> Callable[..., Awaitable[None]]:
+    """Make a note of all jobs of a run."""
+
+    async def note(journal: Journal, *entries: JournalEntry) -> None:
+        for entry in entries:
+            if mark:
+                await journal.mark_sending(entry, 7, None)
+            await journal.record(entry, state, "because")
+
+    return note
 
 
-async def test_what_is_sent_is_found_by_the_next_run(make: MakeJournal, clock: Clock) -> None:
-    """State, size, fingerprint, and how long ago; an outcome keeps them."""
-    async with (journal := make()).opened(SERVER):
-        (entry,) = await registered(journal, described())
-        clock.now += 5
+def facts(entry: JournalEntry) -> tuple[object, ...]:
+    """Return all that is known of a job."""
+    return entry.state, entry.size, entry.fingerprint, entry.sent_ago
+
+
+async def test_a_new_job_was_not_sent(storage: Storage) -> None:
+    """It has an entry of its own, and the next run finds it, whatever the order."""
+    assert isinstance(storage.journal(), Journal)
+    first, second = await storage.run(described("a"), described("b"))
+    assert facts(first)[:3] == ("ready", None, None)
+    assert first.id != second.id
+    again = await storage.run(described("b"), described("a"))
+    assert [entry.id for entry in again] == [second.id, first.id]
+
+
+async def test_what_is_sent_is_found_by_the_next_run(storage: Storage) -> None:
+    """State, size, fingerprint, and how long ago; an outcome keeps them.
+
+    If the wall clock was put back no time is negative: a lock is said to last longer.
+    """
+
+    async def sent(journal: Journal, entry: JournalEntry) -> None:
+        storage.now += 5
         await journal.mark_sending(entry, 65_536, "65536 bytes, 1")
-    clock.now += 20
-    async with (journal := make()).opened(SERVER):
-        (entry,) = await registered(journal, described())
-        found = (entry.state, entry.size, entry.fingerprint, entry.sent_ago)
-        assert found == ("sent", 65_536, "65536 bytes, 1", 20)
-        clock.now += 10  # type: ignore[unreachable]  # the clock is changed behind its back
+
+    async def unknown(journal: Journal, entry: JournalEntry) -> None:
+        storage.now += 10
         await journal.record(entry, "unknown", "no answer")
-    async with (journal := make()).opened(SERVER):
-        (entry,) = await registered(journal, described())
-        found = (entry.state, entry.size, entry.fingerprint, entry.sent_ago)
-        assert found == ("unknown", 65_536, "65536 bytes, 1", 30)
+
+    async def sent_again(journal: Journal, entry: JournalEntry) -> None:
         await journal.mark_sending(entry, None, None)
-    async with (journal := make()).opened(SERVER):
-        (entry,) = await registered(journal, described())
-        assert (entry.state, entry.size, entry.fingerprint) == ("sent", None, None)
+        storage.now -= 3600
+
+    await storage.run(described(), note=sent)
+    storage.now += 20
+    (entry,) = await storage.run(described(), note=unknown)
+    assert facts(entry) == ("sent", 65_536, "65536 bytes, 1", 20)
+    (entry,) = await storage.run(described(), note=sent_again)
+    assert facts(entry) == ("unknown", 65_536, "65536 bytes, 1", 30)
+    (entry,) = await storage.run(described())
+    assert facts(entry) == ("sent", None, None, 0)
 
 
 @pytest.mark.parametrize("state", ["ready", "accepted", "refused", "failed", "unknown"])
-async def test_each_outcome_is_kept(make: MakeJournal, state: Any) -> None:
+async def test_each_outcome_is_kept(storage: Storage, state: Any) -> None:
     """The last one counts."""
-    for earlier in ("failed", state):
-        async with (journal := make()).opened(SERVER):
-            (entry,) = await registered(journal, described())
-            await journal.mark_sending(entry, 7, None)
-            await journal.record(entry, earlier, "because")
-    async with (journal := make()).opened(SERVER):
-        assert [e.state for e in await registered(journal, described())] == [state]
-
-
-async def test_a_wall_clock_that_was_put_back_makes_no_time_negative(
-    make: MakeJournal, clock: Clock
-) -> None:
-    """Then the lock of a lost document is said to last longer, which harms nobody."""
-    async with (journal := make()).opened(SERVER):
-        (entry,) = await registered(journal, described())
-        await journal.mark_sending(entry, 7, None)
-    clock.now -= 3600
-    async with (journal := make()).opened(SERVER):
-        assert [e.sent_ago for e in await registered(journal, described())] == [0]
+    for said in ("failed", state):
+        await storage.run(described(), note=recording(said, mark=True))
+    assert await storage.states() == [state]
 
 
 @pytest.mark.parametrize("together", [True, False])
 async def test_jobs_that_are_alike_have_an_entry_each_in_turn(
-    make: MakeJournal, together: bool
+    storage: Storage, together: bool
 ) -> None:
     """The first of three was accepted; the next run sees that for the first, and for no other."""
 
@@ -111,33 +140,28 @@ async def test_jobs_that_are_alike_have_an_entry_each_in_turn(
             return await registered(journal, *[described()] * count)
         return [entry for _ in range(count) for entry in await registered(journal, described())]
 
-    async with (journal := make()).opened(SERVER):
+    async with (journal := storage.journal()).opened(SERVER):
         entries = await alike(journal, 3)
         assert len({entry.id for entry in entries}) == 3
         await journal.record(entries[0], "accepted", None)
         await journal.record(entries[2], "refused", None)
-    async with (journal := make()).opened(SERVER):
+    async with (journal := storage.journal()).opened(SERVER):
         again = await alike(journal, 4)
     assert [entry.id for entry in again[:3]] == [entry.id for entry in entries]
     assert [entry.state for entry in again] == ["accepted", "ready", "refused", "ready"]
 
 
-async def test_a_run_that_ended_early_leaves_the_rest_as_it_was(make: MakeJournal) -> None:
+async def test_a_run_that_ended_early_leaves_the_rest_as_it_was(storage: Storage) -> None:
     """Jobs that a run did not come to are found by the run after that."""
-    async with (journal := make()).opened(SERVER):
-        for entry in await registered(journal, described("a"), described("b")):
-            await journal.record(entry, "accepted", None)
-    async with (journal := make()).opened(SERVER):
-        await registered(journal, described("a"))
-    async with (journal := make()).opened(SERVER):
-        found = await registered(journal, described("b"), described("a"))
-    assert [entry.state for entry in found] == ["accepted"] * 2
+    await storage.run(described("a"), described("b"), note=recording("accepted"))
+    await storage.run(described("a"))
+    assert await storage.states(described("b"), described("a")) == ["accepted"] * 2
 
 
-async def test_a_key_is_used_once_in_a_batch(make: MakeJournal) -> None:
+async def test_a_key_is_used_once_in_a_batch(storage: Storage) -> None:
     """A second job of the same key is a mistake, and harms nobody; the next run is none."""
     for _ in range(2):
-        async with (journal := make()).opened(SERVER):
+        async with (journal := storage.journal()).opened(SERVER):
             first, second, other = (
                 journal.register(described("7", unique=True)),
                 journal.register(described("7", "room02", unique=True)),
@@ -150,11 +174,11 @@ async def test_a_key_is_used_once_in_a_batch(make: MakeJournal) -> None:
                 await journal.register(described("7", unique=True))
 
 
-async def test_one_batch_at_a_time(make: MakeJournal) -> None:
+async def test_one_batch_at_a_time(storage: Storage) -> None:
     """The second is refused at once, also with the same object, and the first goes on."""
-    async with (journal := make()).opened(SERVER):
+    async with (journal := storage.journal()).opened(SERVER):
         with anyio.fail_after(10), pytest.raises(JournalInUse):
-            async with make().opened(SERVER):
+            async with storage.journal().opened(SERVER):
                 raise AssertionError
         with pytest.raises(JournalError):
             async with journal.opened(SERVER):
@@ -164,56 +188,46 @@ async def test_one_batch_at_a_time(make: MakeJournal) -> None:
         await registered(journal, described())
 
 
-async def test_a_journal_belongs_to_one_server(make: MakeJournal) -> None:
+async def test_a_journal_belongs_to_one_server(storage: Storage) -> None:
     """Rooms of the same name are other rooms there; its own batch goes on."""
-    async with (journal := make()).opened(SERVER):
-        (entry,) = await registered(journal, described())
-        await journal.record(entry, "accepted", None)
+    await storage.run(described(), note=recording("accepted"))
     match = f"belongs to the server at {SERVER}: take one for http://other/auth"
     with pytest.raises(JournalError, match=match):
-        async with make().opened("http://other/auth"):
+        async with storage.journal().opened("http://other/auth"):
             raise AssertionError
-    async with (journal := make()).opened(SERVER):
-        assert [e.state for e in await registered(journal, described())] == ["accepted"]
+    assert await storage.states() == ["accepted"]
 
 
 @pytest.mark.parametrize("text", ["a\0b", "' OR 1=1 --", "x" * 100_000, "für '\"[{\\ \u2028"])
-async def test_any_text(make: MakeJournal, text: str) -> None:
+async def test_any_text(storage: Storage, text: str) -> None:
     """Whatever is in an identity or a reason."""
     job = JournalJob(identity=text, room_id="r", document="d", is_unique=False)
-    async with (journal := make()).opened(SERVER):
-        (entry,) = await registered(journal, job)
-        await journal.record(entry, "accepted", text)
-    async with (journal := make()).opened(SERVER):
-        assert [e.state for e in await registered(journal, job, described())] == [
-            "accepted",
-            "ready",
-        ]
+    await storage.run(job, note=lambda journal, entry: journal.record(entry, "accepted", text))
+    assert await storage.states(job, described()) == ["accepted", "ready"]
 
 
-async def test_a_mark_that_is_cancelled_does_not_outlive_the_outcome(make: MakeJournal) -> None:
+async def test_a_mark_that_is_cancelled_does_not_outlive_the_outcome(storage: Storage) -> None:
     """The document is not sent then; what is recorded next counts."""
-    async with (journal := make()).opened(SERVER):
-        (entry,) = await registered(journal, described())
+
+    async def cancelled(journal: Journal, entry: JournalEntry) -> None:
         for _ in range(20):
             with anyio.CancelScope() as scope:
                 scope.cancel()
                 await journal.mark_sending(entry, 7, None)
             await journal.record(entry, "failed", None)
-    async with (journal := make()).opened(SERVER):
-        assert [e.state for e in await registered(journal, described())] == ["failed"]
+
+    await storage.run(described(), note=cancelled)
+    assert await storage.states() == ["failed"]
 
 
-async def test_a_journal_that_is_closed_says_so(make: MakeJournal) -> None:
+async def test_a_journal_that_is_closed_says_so(storage: Storage) -> None:
     """Nothing waits for ever for it."""
-    journal = make()
-    async with journal.opened(SERVER):
+    async with (journal := storage.journal()).opened(SERVER):
         (entry,) = await registered(journal, described())
-    with anyio.fail_after(10):
-        for step in (
-            lambda: journal.mark_sending(entry, 7, None),
-            lambda: journal.record(entry, "accepted", None),
-            lambda: registered(journal, described()),
-        ):
-            with pytest.raises(JournalError, match="is not open"):
-                await step()
+    for step in (
+        lambda: journal.mark_sending(entry, 7, None),
+        lambda: journal.record(entry, "accepted", None),
+        lambda: registered(journal, described()),
+    ):
+        with anyio.fail_after(10), pytest.raises(JournalError, match="is not open"):
+            await step()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import threading
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,11 @@ import anyio
 import attrs
 import pytest
 
-from meeting_async import Batch, BatchReport
+from meeting_async import BatchReport
 from meeting_async.errors import JournalError
 from support import virtual_time
 from support.fake_rooms import FakeRooms, Visit, job
-from support.journal_files import running_batch
-from support.journals import HookedJournal
+from support.journals import HookedJournal, running_batch, traced
 
 LIMIT = 15.0
 """Seconds within which a batch ends whose journal does not answer."""
@@ -67,25 +66,6 @@ class Oops(Exception):
     """What a caller's code raises."""
 
 
-async def stop(batch: Batch) -> None:
-    """Ask it to end."""
-    batch.stop()
-
-
-async def wait_for_cancellation(_batch: Batch) -> None:
-    """Wait until the task around the batch is cancelled."""
-    await anyio.sleep_forever()
-
-
-async def fail(_batch: Batch) -> None:
-    """Fail in the block."""
-    raise Oops
-
-
-async def leave(_batch: Batch) -> None:
-    """Leave the block normally."""
-
-
 STUCK = {
     "register": {"register"},
     "mark_sending": {"mark_sending"},
@@ -95,29 +75,27 @@ STUCK = {
 }
 """What does not end of a journal that does not answer."""
 
-WAYS: dict[str, Callable[[Batch], Awaitable[None]]] = {
-    "the task is cancelled": wait_for_cancellation,
-    "an exception in the block": fail,
-    "stop()": stop,
-}
+WAYS = ["the task is cancelled", "an exception in the block", "stop()"]
 ROOMS = 5
 JOBS = [job(f"room{number % ROOMS:02}", number) for number in range(2 * ROOMS)]
 
 
 async def ended(is_stuck: anyio.Event, journal: Any, way: str, rooms: FakeRooms) -> Ended:
     """Run a batch; when its journal has not answered for a second, end it in some way."""
-    act = {**WAYS, "nobody": leave}[way]
-    with anyio.CancelScope() as scope:
-        try:
-            async with running_batch(journal, JOBS, rooms) as batch:
-                await is_stuck.wait()
-                if way != "nobody":
-                    await anyio.sleep(1)
-                began = anyio.current_time()
-                scope.deadline = began if act is wait_for_cancellation else float("inf")
-                await act(batch)
-        except Oops:
-            assert act is fail
+    with anyio.CancelScope() as scope, contextlib.suppress(Oops):
+        async with running_batch(journal, JOBS, rooms) as batch:
+            await is_stuck.wait()
+            if way != "nobody":
+                await anyio.sleep(1)
+            began = anyio.current_time()
+            match way:
+                case "the task is cancelled":
+                    scope.cancel()
+                    await anyio.sleep_forever()
+                case "an exception in the block":
+                    raise Oops
+                case "stop()":
+                    batch.stop()
     seconds = anyio.current_time() - began
     return Ended(batch.report, [v.name for v in rooms.uploads if v.is_complete], seconds)
 
@@ -206,13 +184,8 @@ def test_a_disk_that_does_not_answer(
 
     It waits for less than a minute, so that a test fails instead of hanging.
     """
-    disk, connect = threading.Event(), sqlite3.connect
+    disk = threading.Event()
     disk.set()
-
-    def connected(*args: Any, **kwargs: Any) -> sqlite3.Connection:
-        connection: sqlite3.Connection = connect(*args, **kwargs)
-        connection.set_trace_callback(lambda _: disk.wait(45) and None)
-        return connection
 
     async def at_end(_visit: Visit) -> None:
         disk.clear()
@@ -223,7 +196,7 @@ def test_a_disk_that_does_not_answer(
         disk.set()
         return found
 
-    monkeypatch.setattr(sqlite3, "connect", connected)
+    monkeypatch.setattr(sqlite3, "connect", traced(lambda _: disk.wait(45)))
     is_stuck = anyio.Event()
     found = anyio.run(main, backend=backend)
     assert found.seconds < (40 if way == "nobody" else LIMIT + 5)

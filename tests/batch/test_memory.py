@@ -10,6 +10,7 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
+import attrs
 import pytest
 
 from meeting_async import BatchReport, Document, UploadJob
@@ -26,21 +27,27 @@ MAX_BYTES_AHEAD = 64 * MIB
 SUCCESS = b'{"status": true, "msg": "yes", "status_code": "SUCCESS"}'
 
 
+@attrs.define(eq=False)
 class Quick:
     """A transport that answers at once and remembers nothing but numbers."""
 
-    def __init__(self, content: bytes = SUCCESS, status: int = 200) -> None:
-        self.uploads = 0
-        self._content, self._status = content, status
+    content: bytes = SUCCESS
+    """To an upload, with ``status``."""
+    status: int = 200
+    release: anyio.Event | None = None
+    """If there is one, all wait for it."""
+    uploads: int = 0
 
     async def send(self, request: Request, /) -> Reply:
         """Take all of it."""
         content, status = SUCCESS, 200
+        if self.release is not None:
+            await self.release.wait()
         if not isinstance(request.body, bytes):
             async for _ in request.body:
                 pass
             self.uploads += 1
-            content, status = self._content, self._status
+            content, status = self.content, self.status
         await anyio.lowlevel.checkpoint()
         return Reply(status, ((b"content-type", b"application/json"),), content)
 
@@ -124,25 +131,18 @@ async def test_a_queued_job_is_small(
     rooms: int, with_journal: bool, tracing: None, tmp_path: Any
 ) -> None:
     """All that a job needs while it waits, its own object and its path's text included."""
-    jobs = 1_500
-    release, all_read = anyio.Event(), anyio.Event()
-
-    class Held(Quick):
-        async def send(self, request: Request, /) -> Reply:
-            await release.wait()
-            return await super().send(request)
+    jobs, all_read = 1_500, anyio.Event()
 
     def made() -> Iterator[UploadJob]:
-        yield UploadJob(
-            "room00000", b"%PDF-1.7", filename="first.pdf"
-        )  # this one waits for the server
+        yield UploadJob("room00000", b"%PDF-1.7", filename="first.pdf")  # waits for the server
         for number in range(1, jobs):
             path = f"/srv/slides/term/{number % rooms:05}/{number:05}.pdf"
             yield UploadJob(f"room{number % rooms:05}", path)
         all_read.set()
 
     journal = tmp_path / "term.db" if with_journal else None
-    async with client_of(Held()) as used, client_of(Quick()) as other:
+    held = Quick(release=anyio.Event())
+    async with client_of(held) as used, client_of(Quick()) as other:
         await other.upload_whiteboard_file("room", b"%PDF-1.7", filename="first.pdf")
         before = traced()
         with pytest.raises(BatchStopped):  # noqa: PT012 - what ends the block
@@ -167,13 +167,8 @@ async def read_ahead(jobs: Iterator[UploadJob]) -> tuple[BatchReport, int]:
             read.append(number)
             yield one
 
-    class Held(Quick):
-        async def send(self, request: Request, /) -> Reply:
-            if not isinstance(request.body, bytes):
-                await release.wait()
-            return await super().send(request)
-
-    async with client_of(Held()) as used, used.upload_many(noted()) as batch:
+    held = Quick(release=release)
+    async with client_of(held) as used, used.upload_many(noted()) as batch:
         await anyio.sleep(0.3)
         await anyio.wait_all_tasks_blocked()
         count = len(read)

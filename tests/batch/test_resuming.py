@@ -10,7 +10,6 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
-import attrs
 import pytest
 
 from meeting_async import BatchReport, Document, MeetingClient, UploadJob, errors
@@ -31,8 +30,7 @@ from support.fake_rooms import (
     refused,
     reply,
 )
-from support.journal_files import running_batch, states_in
-from support.journals import HookedJournal
+from support.journals import HookedJournal, running_batch, states_in
 
 pytestmark = pytest.mark.anyio
 
@@ -278,41 +276,6 @@ async def test_a_journal_that_cannot_be_used_is_told_before_anything_is_sent(pat
         async with client.upload_many([job("b.pdf")], journal=path) as third:
             assert statuses(await third.wait()) == ["accepted"]
     assert sent(rooms) == ["a.pdf", "b.pdf"]
-
-
-@attrs.define(eq=False)
-class Breaking:
-    """Lets a journal fail from some moment on, as on a disk that is full."""
-
-    is_broken: bool = False
-
-    async def __call__(self) -> None:
-        if self.is_broken:
-            raise errors.JournalError("term.db", "cannot be written: disk is full")
-
-    def journal(self, path: Path, *verbs: str) -> HookedJournal:
-        """Make a journal where these methods fail then."""
-        return HookedJournal(SqliteJournal(path), before=dict.fromkeys(verbs, self))
-
-
-async def test_a_journal_that_fails_stops_the_batch_before_the_next_document(path: Path) -> None:
-    """What was accepted stays so; no closing boundary leaves without its line in the journal."""
-    jobs = [job(f"{n}.pdf", f"room0{n}") for n in range(6)]
-    rooms, breaking = FakeRooms(), Breaking()
-    journal, outcomes = breaking.journal(path, "mark_sending", "record"), []
-    async with running_batch(journal, jobs, rooms, concurrency=1) as running:
-        async for outcome in running:
-            outcomes.append(outcome)
-            breaking.is_broken = len(outcomes) >= 2
-    report = running.report
-    assert sent(rooms) == [outcome.document for outcome in outcomes[: report.accepted]]
-    assert 2 <= report.accepted <= 3  # the third may have been on its way
-    assert isinstance(report.stopped_by, errors.JournalError)
-    assert set(statuses(report)[report.accepted :]) <= {"failed", "skipped"}
-    with pytest.raises(errors.BatchFailed):
-        report.raise_for_failures()
-    report = await batch(path, jobs)
-    assert (report.already_delivered + report.unknown, report.total) == (sent(rooms).__len__(), 6)
 
 
 # --- a batch that is left ------------------------------------------------------------------------

@@ -9,20 +9,12 @@ from functools import partial
 import anyio
 import anyio.lowlevel
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meeting_async._batch.scheduler import PATIENCE, Scheduler
 
 pytestmark = pytest.mark.anyio
-
-quick = settings(
-    max_examples=200,
-    derandomize=True,
-    database=None,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
 
 
 class Course:
@@ -80,7 +72,7 @@ steps = st.lists(
 )
 
 
-@quick
+@settings(max_examples=200, derandomize=True, database=None)
 @given(steps)
 def test_any_order_of_calls(steps: list[tuple[str, str]]) -> None:
     """A room's jobs begin in order, one at a time; no permit is lost, none is given twice."""

@@ -18,7 +18,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import closing
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -28,53 +28,27 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
-from meeting_async import BatchReport, UploadJob
+from meeting_async import UploadJob
 from meeting_async.errors import JournalError, JournalInUse
 from meeting_async.journals import JournalEntry, JournalJob, SqliteJournal
 from support.fake_rooms import FakeRooms, Visit
-from support.journal_files import running_batch
-from support.journals import SERVER
+from support.journals import SERVER, running_batch, states_in, traced
 from support.leaks import descriptors
+from support.limited_worker import LimitedWorker
 
 pytestmark = pytest.mark.anyio
 
-OPEN = f"""
-import os, sys, anyio, anyio._backends._asyncio
-from meeting_async.errors import JournalError
-from meeting_async.journals import SqliteJournal
 
-async def main():
-    async with SqliteJournal(sys.argv[1]).opened({SERVER!r}):
-        print("opened")
-
-if len(sys.argv) > 2 and os.geteuid() == 0:  # after what nobody may not read is loaded
-    os.setuid(int(sys.argv[2]))
-try:
-    anyio.run(main)
-except JournalError as failure:
-    print(repr(failure))
-"""
-"""A program that opens a journal and says how that went, with the rights of a user."""
+async def elsewhere(worker: LimitedWorker, path: Path, **how: Any) -> list[str]:
+    """Run a batch without jobs in another process; return what prevented it."""
+    told = await anyio.to_thread.run_sync(partial(worker.run_batch, path, [], **how))
+    return told.errors
 
 
-async def elsewhere(path: os.PathLike[str], *user: str) -> str:
-    """Open a file in another process; return what it says."""
-    result = await anyio.run_process([sys.executable, "-c", OPEN, os.fspath(path), *user])
-    assert not result.stderr
-    return result.stdout.decode()
-
-
-async def registered(journal: SqliteJournal, identity: str = "one") -> JournalEntry:
+async def registered(journal: SqliteJournal, name: str = "one") -> JournalEntry:
     """Register a job."""
-    job = JournalJob(identity=identity, room_id="room01", document="deck.pdf", is_unique=False)
+    job = JournalJob(identity=name, room_id="room01", document=name, is_unique=False)
     return await journal.register(job)
-
-
-def states_in(path: Path) -> dict[str, str]:
-    """Read a file that nobody has open."""
-    with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-        return dict(connection.execute("SELECT identity, state FROM jobs"))
 
 
 def prints_of(path: Path) -> dict[str, str]:
@@ -91,7 +65,6 @@ class Disk:
 
     def __init__(self) -> None:
         self.statements: list[str] = []
-        self.connections: list[sqlite3.Connection] = []
         self.free = threading.Event()
         self.free.set()
 
@@ -104,15 +77,8 @@ class Disk:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     """Look at what journals execute."""
-    found, connect = Disk(), sqlite3.connect
-
-    def connected(*args: Any, **kwargs: Any) -> sqlite3.Connection:
-        connection: sqlite3.Connection = connect(*args, **kwargs)
-        connection.set_trace_callback(found.trace)
-        found.connections.append(connection)
-        return connection
-
-    monkeypatch.setattr(sqlite3, "connect", connected)
+    found = Disk()
+    monkeypatch.setattr(sqlite3, "connect", traced(found.trace))
     return found
 
 
@@ -257,7 +223,9 @@ def test_a_loop_that_ends_early_leaves_no_lock(path: Path) -> None:
 # --- one owner -----------------------------------------------------------------------------------
 
 
-async def test_another_path_to_the_same_file_is_refused(tmp_path: Path, path: Path) -> None:
+async def test_another_path_to_the_same_file_is_refused(
+    worker: LimitedWorker, tmp_path: Path, path: Path
+) -> None:
     """However it is written, from here and from another process; the first keeps its lock."""
     (tmp_path / "link.db").symlink_to(path)
     (tmp_path / "x").mkdir()
@@ -269,22 +237,15 @@ async def test_another_path_to_the_same_file_is_refused(tmp_path: Path, path: Pa
             with anyio.fail_after(10), pytest.raises(JournalInUse, match="wait for its end"):
                 async with SqliteJournal(other).opened(SERVER):
                     pass
-        assert "JournalInUse" in await elsewhere(path)
+        (error,) = await elsewhere(worker, path)
+        assert error.startswith("JournalInUse: ")
         await journal.mark_sending(entry, 7, None)
-    assert await elsewhere(path) == "opened\n"
+    assert await elsewhere(worker, path) == []
 
 
 # --- files that somebody else changes -------------------------------------------------------------
 
 JOBS = [UploadJob("room01", b"%PDF-1.7", filename=f"{number}.pdf") for number in range(6)]
-
-
-def _delete(path: Path) -> None:
-    path.unlink()
-
-
-def _move_away(path: Path) -> None:
-    path.rename(path.with_name("moved"))
 
 
 def _replace(path: Path) -> None:
@@ -293,24 +254,19 @@ def _replace(path: Path) -> None:
     path.with_name("copy").replace(path)
 
 
-def _empty(path: Path) -> None:
-    os.truncate(path, 0)
-
-
-def _halve(path: Path) -> None:
-    os.truncate(path, path.stat().st_size // 2)
-
-
-def _move_folder(path: Path) -> None:
-    path.parent.rename(path.parent.with_name(f"{path.parent.name} moved"))
-
-
 REST_SECONDS = 0.5
 """By then the outcome of the third document is written. A file that shrinks amid a write, which
 makes it as long as it should be, cannot be told from an intact one."""
 
-CHANGES = [_delete, _move_away, _replace, _empty, _halve, _move_folder]
-Change = Callable[[Path], None]
+Change = Callable[[Path], object]
+CHANGES: dict[str, Change] = {
+    "deleted": Path.unlink,
+    "moved away": lambda path: path.rename(path.with_name("moved")),
+    "replaced": _replace,
+    "emptied": lambda path: os.truncate(path, 0),
+    "halved": lambda path: os.truncate(path, path.stat().st_size // 2),
+    "folder moved": lambda path: path.parent.rename(f"{path.parent} moved"),
+}
 Strike = Callable[[], Awaitable[object]]
 
 
@@ -346,30 +302,6 @@ WHEN: dict[str, Callable[[Strike], FakeRooms]] = {
 }
 
 
-async def run_touched(path: Path, change: Change, when: str) -> BatchReport:
-    """Run a batch of six documents; a file changes around the third. See what was sent."""
-
-    async def strike() -> None:
-        await anyio.to_thread.run_sync(change, path)
-
-    rooms = WHEN[when](strike)
-    journal = path.with_name("term.db")
-    async with running_batch(journal, JOBS, rooms, concurrency=1) as batch:
-        report = await batch.wait()
-    complete = [visit.name for visit in rooms.uploads if visit.is_complete]
-    assert complete == ["0.pdf", "1.pdf", "2.pdf"]
-    return report
-
-
-def check_stopped(report: BatchReport) -> None:
-    """See that the journal stopped the batch, and that nothing was tried after that."""
-    assert isinstance(report.stopped_by, JournalError)
-    statuses = [outcome.status for outcome in report.outcomes]
-    assert statuses[:3] == ["accepted"] * 3
-    assert statuses[3] in {"failed", "skipped"}
-    assert statuses[4:] == ["skipped"] * 2
-
-
 CASES = [
     pytest.param(
         end, change, when, marks=() if (number + turn) % 2 == bool(end) else pytest.mark.nightly
@@ -383,10 +315,23 @@ CASES = [
 
 @pytest.mark.parametrize(("end", "change", "when"), CASES)
 async def test_a_file_that_changes_stops_the_batch(
-    tmp_path: Path, end: str, change: Change, when: str
+    tmp_path: Path, end: str, change: str, when: str
 ) -> None:
-    """Deleted, replaced or truncated, file or log: no other document is sent to its end."""
-    check_stopped(await run_touched(tmp_path / f"term.db{end}", change, when))
+    """File or log, around the third of six documents: no other one is sent to its end."""
+
+    async def strike() -> None:
+        await anyio.to_thread.run_sync(CHANGES[change], tmp_path / f"term.db{end}")
+
+    rooms = WHEN[when](strike)
+    async with running_batch(tmp_path / "term.db", JOBS, rooms, concurrency=1) as batch:
+        report = await batch.wait()
+    complete = [visit.name for visit in rooms.uploads if visit.is_complete]
+    assert complete == ["0.pdf", "1.pdf", "2.pdf"]
+    assert isinstance(report.stopped_by, JournalError)
+    statuses = [outcome.status for outcome in report.outcomes]
+    assert statuses[:3] == ["accepted"] * 3
+    assert statuses[3] in {"failed", "skipped"}
+    assert statuses[4:] == ["skipped"] * 2
 
 
 # --- what is no journal --------------------------------------------------------------------------
@@ -480,20 +425,19 @@ def test_what_is_no_journal_is_refused_and_not_touched(path: Path, kind: str) ->
 
 async def test_it_is_marked_as_a_journal(path: Path) -> None:
     """In its header, where ``file`` looks."""
-    async with SqliteJournal(path).opened(SERVER):
-        assert (await anyio.run_process(["cat", str(path)])).stdout[68:72] == b"masj"
+    await _open_and_close(path)
+    assert path.read_bytes()[68:72] == b"masj"
 
 
-async def test_a_file_that_may_only_be_read_is_refused() -> None:
+async def test_a_file_that_may_only_be_read_is_refused(worker: LimitedWorker) -> None:
     """When it is opened, not when it is too late."""
     with TemporaryDirectory(dir="/tmp") as folder:
-        path = anyio.Path(folder, "term.db")
-        async with SqliteJournal(path).opened(SERVER):
-            pass
-        await path.chmod(0o444)
-        await path.parent.chmod(0o755)
-        result = await elsewhere(path, "65534")
-    assert "may not be read and written by this process" in result
+        path = Path(folder, "term.db")
+        await _open_and_close(path)
+        path.chmod(0o444)
+        path.parent.chmod(0o755)
+        (error,) = await elsewhere(worker, path, user=65534)
+    assert "may not be read and written by this process" in error
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,16 @@
-"""Wires: TCP in clear and TLS."""
+"""Wires: TCP in clear and TLS; a certificate; an address that does not answer."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from support.certificates import make_certificate
 from support.sending import Wire
 
 
@@ -18,6 +21,21 @@ def wire(request: pytest.FixtureRequest) -> Wire:
         return None, True
     server, client = request.getfixturevalue("tls")
     return server, client
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Make a key and its certificate."""
+    return make_certificate(tmp_path_factory.mktemp("certificate"))
+
+
+@pytest.fixture
+def server(files: tuple[Path, Path]) -> ssl.SSLContext:
+    """Provide the server's side, which trusts the certificate, too."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files[1], files[0])
+    context.load_verify_locations(files[1])
+    return context
 
 
 @pytest.fixture

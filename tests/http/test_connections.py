@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import random
-import select
 import threading
 from pathlib import Path
-from typing import Any
 
 import anyio
 import anyio.lowlevel
 import pytest
 
-from meeting_async import MeetingClient, errors
+from meeting_async import errors
 from meeting_async._http import connections
 from meeting_async.transports import HttpTransport
 from support.interpreter import Interpreter
@@ -348,39 +345,3 @@ async def test_closing_ends_who_waits_for_a_place() -> None:
                 await transport.aclose()
     assert sorted(ended) == ["ConnectFailed", "ConnectFailed", "ConnectionLost"]
     assert peer.connected == 1
-
-
-# --- a server that closes silently ---------------------------------------------------------------
-
-
-async def test_a_server_that_closes_silently_after_each_answer(wire: Wire) -> None:
-    """No upload is unknown, as a document has a connection of its own: 60 of 60 are accepted.
-
-    Each connection is closed 0 to 20 ms after an answer, often amid the next request.
-    """
-    moments = random.Random(7)
-    content = b'{"status":true,"msg":"yes","status_code":"SUCCESS","room":{"room_info":{}}}'
-
-    def script(connection: Connection) -> None:
-        while connection.read_head():
-            connection.read_body()
-            connection.send(reply(content=content))
-            wait = select.poll()
-            wait.register(connection.sock, select.POLLIN)
-            if not wait.poll(moments.uniform(0, 20)):
-                return
-
-    async with over(wire, script) as (transport, peer):
-        keys: Any = {"api_key": "key", "api_secret": "secret", "transport": transport}
-        async with MeetingClient(peer.url, **keys) as client, anyio.create_task_group() as group:
-
-            async def send(room: str) -> None:
-                for number in range(12):
-                    await anyio.sleep(moments.uniform(0, 0.03))
-                    await client.upload_whiteboard_file(room, b"%PDF-1.7", filename=f"{number}.pdf")
-                    accepted.append(number)
-
-            accepted: list[int] = []
-            for room in range(5):
-                group.start_soon(send, f"room{room}")
-    assert len(accepted) == 60

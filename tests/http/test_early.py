@@ -10,15 +10,12 @@ import ssl
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import anyio
 import anyio.to_thread
 import attrs
 import pytest
 
-from meeting_async import Document, MeetingClient
-from meeting_async.errors import UploadOutcomeUnknown
 from support.peer import PATIENCE, Connection, delivered, in_flight, reply
 from support.sending import KIB, MIB, TAIL, Form, Wire, over, until, upload, within
 
@@ -173,14 +170,6 @@ async def test_a_refusal_amid_30_mib(wire: Wire, status: int, name: str, before:
         assert seen.after - seen.in_flight <= MOST_BEHIND * 1.01, seen  # TLS adds some
 
 
-@pytest.mark.parametrize("then", [close, reset, linger, keep_alive, stop])
-async def test_a_refusal_of_a_small_document(wire: Wire, then: Then) -> None:
-    """It is the reply, whether the document was out or not."""
-    async with over(wire, Refusing([reply(409)], 0, then)) as (transport, peer):
-        with within(5):
-            assert (await transport.send(upload(peer.url, Form(4 * KIB)))).status == 409
-
-
 @pytest.mark.parametrize(("status", "counts"), [(401, True), (407, True), (403, False)])
 @pytest.mark.parametrize("then", [reset, end])
 async def test_a_refusal_without_content(wire: Wire, status: int, counts: bool, then: Then) -> None:
@@ -295,25 +284,3 @@ async def test_what_is_early(
     assert answer.early is early
     assert form.is_complete
     assert answer.sent == form.length
-
-
-@pytest.mark.parametrize(("name", "is_known"), [("a success", False), ("100's first line", True)])
-async def test_an_early_success_is_no_receipt(wire: Wire, name: str, is_known: bool) -> None:
-    """The outcome is unknown, and the document is not sent again."""
-    first, last, _ = TALKS[name]
-    saying, keys = Saying(first, last), {"api_key": "key", "api_secret": "secret"}
-
-    async def pieces() -> Any:
-        yield b"%PDF-1.7".ljust(69_000)
-        await saying.spoken()
-        yield bytes(1_000)
-
-    document = Document.from_stream(pieces(), "deck.pdf", size=70_000, replayable=False)
-    async with over(wire, saying) as (transport, peer):
-        settings: Any = {**keys, "transport": transport, "preflight": False}
-        async with MeetingClient(peer.url, **settings) as client:
-            with contextlib.ExitStack() as raised, anyio.fail_after(PATIENCE):
-                if not is_known:
-                    raised.enter_context(pytest.raises(UploadOutcomeUnknown))
-                await client.upload_whiteboard_file("room01", document)
-        assert len(peer.requests) == 1

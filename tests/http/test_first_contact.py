@@ -16,7 +16,6 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
-import attrs
 import httpx
 import pytest
 
@@ -24,41 +23,24 @@ from meeting_async import Event, MeetingClient, RetryPolicy, RetryScheduled, err
 from meeting_async.testing import MeetingServer
 from meeting_async.transports import HttpTransport, HttpxTransport
 from support.certificates import Authority
-from support.nginx import Nginx, needs_nginx
-from support.peer import Connection, Peer, Script, answering, answering_once, reply
+from support.peer import Connection, Peer, Script, answering, answering_once, greeting, reply
+from support.proxies import needs_tinyproxy, tinyproxy
 from support.sending import closed_port, shown, within
-from support.tinyproxy import needs_tinyproxy, tinyproxy
 
 pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
 SOON = 30.0
 """Seconds on a busy machine for what takes some milliseconds. Retries would take a minute."""
 
-HERE = "IP:127.0.0.1,DNS:localhost"
+HERE, ELSEWHERE = "IP:127.0.0.1,DNS:localhost", "DNS:elsewhere.test"
 PASSWORD = "a-pass-word-of-a-proxy"
 PDF = b"%PDF-1.7"
 
 
-@attrs.frozen
-class Servers:
-    """One authority, and TLS servers with certificates of all kinds."""
-
-    authority: Path
-    good: ssl.SSLContext
-    expired: ssl.SSLContext
-    other: ssl.SSLContext
-
-
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Servers:
-    """Make the certificates once."""
-    authority = Authority(tmp_path_factory.mktemp("authority"))
-    return Servers(
-        authority.file,
-        good=authority.sign(HERE),
-        expired=authority.sign(HERE, days=-1),
-        other=authority.sign("DNS:elsewhere.test"),
-    )
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """Provide an authority of one's own."""
+    return Authority(tmp_path_factory.mktemp("authority"))
 
 
 def client_of(url: str, transport: Any = None, **settings: Any) -> MeetingClient:
@@ -127,49 +109,48 @@ def both(verify: Any = True) -> list[Any]:
 
 # --- certificates --------------------------------------------------------------------------------
 
-CERTIFICATES: dict[str, tuple[bool, tuple[str, ...]]] = {
-    "good": (False, ("not trusted", "MEETING_CA_FILE", "SSL_CERT_FILE", "verify")),
-    "expired": (True, ("has expired", "renew it")),
-    "other": (True, ("is for another name", "127.0.0.1", "base URL")),
+CERTIFICATES: dict[str, tuple[dict[str, Any], bool, tuple[str, ...]]] = {
+    "good": ({"names": HERE}, False, ("not trusted", "MEETING_CA_FILE", "SSL_CERT_FILE", "verify")),
+    "expired": ({"names": HERE, "days": -1}, True, ("has expired", "renew it")),
+    "other": (
+        {"names": "DNS:elsewhere.test"},
+        True,
+        ("is for another name", "127.0.0.1", "base URL"),
+    ),
 }
-"""Which one the server has, whether its authority is trusted, and what is said."""
+"""Of the server; whether its authority is trusted, and what is said."""
 
 
 @pytest.mark.parametrize(
-    ("which", "is_trusted", "words"), [(k, *v) for k, v in CERTIFICATES.items()]
+    ("certificate", "is_trusted", "words"), CERTIFICATES.values(), ids=CERTIFICATES
 )
 async def test_a_certificate_that_is_not_accepted(
-    servers: Servers, which: str, is_trusted: bool, words: tuple[str, ...]
+    authority: Authority, certificate: dict[str, Any], is_trusted: bool, words: tuple[str, ...]
 ) -> None:
     """The error says what is wrong with it, and who can do what; nothing is sent."""
-    with Peer(answering(reply()), tls=getattr(servers, which)) as peer:
-        for transport in both(str(servers.authority) if is_trusted else True):
+    with Peer(answering(reply()), tls=authority.sign(**certificate)) as peer:
+        for transport in both(str(authority.file) if is_trusted else True):
             await assert_lasting(client_of(peer.url, transport), *words)
     assert peer.requests == []
 
 
 async def test_the_file_of_the_authority_is_the_fix(
-    servers: Servers, monkeypatch: pytest.MonkeyPatch
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Given to the transport, to ``from_env``, or in ``SSL_CERT_FILE``."""
-    with Peer(answering(reply()), tls=servers.good) as peer:
-        file = str(servers.authority)
-        async with client_of(peer.url, HttpTransport(verify=file)) as one:
-            await upload(one)
-        async with await client_from_env(peer.url, MEETING_CA_FILE=file) as one:
-            await upload(one)
+    """Given to the transport, to ``from_env``, or in ``SSL_CERT_FILE``, unless that is ignored."""
+    with Peer(answering(reply()), tls=authority.sign(HERE)) as peer:
+        file = str(authority.file)
+        made = [client_of(peer.url, HttpTransport(verify=file))]
+        made.append(await client_from_env(peer.url, MEETING_CA_FILE=file))
         monkeypatch.setenv("SSL_CERT_FILE", file)
-        async with client_of(peer.url) as one:
-            await upload(one)
+        for client in (*made, client_of(peer.url)):
+            async with client:
+                await upload(client)
+        client = client_of(peer.url, HttpTransport(trust_env=False))
+        await assert_lasting(client, "not trusted")
 
 
 # --- the wrong port ------------------------------------------------------------------------------
-
-
-def greeting(connection: Connection) -> None:
-    """Speak first, as SSH, SMTP and databases do."""
-    connection.send(b"SSH-2.0-OpenSSH_9.2p1\r\n")
-    connection.drain()
 
 
 def bad_request(connection: Connection) -> None:
@@ -202,12 +183,6 @@ async def test_a_port_of_another_protocol(
         for transport in both() if scheme == "https" else [None]:
             client = client_of(peer.url.replace("http", scheme), transport)
             await assert_lasting(client, *words)
-
-
-async def test_https_on_the_port_of_a_meeting_server() -> None:
-    """The commonest mistake on one's own machine."""
-    with MeetingServer().run() as url:
-        await assert_lasting(client_of(url.replace("http:", "https:")), "does not speak TLS")
 
 
 PAGES = {
@@ -260,7 +235,6 @@ OUTAGES: dict[str, Script | None] = {
     "a server that is starting": Connection.reset,
     "unresolved": None,
 }
-each_outage = pytest.mark.parametrize("outage", OUTAGES)
 
 
 @contextmanager
@@ -293,30 +267,22 @@ async def retried(url: str, transport: Any = None, before: Any = None) -> RetryS
     return found[0]
 
 
-@each_outage
+@pytest.mark.parametrize("outage", OUTAGES)
 async def test_what_may_heal_is_retried(
     outage: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the first retry a warning says for how long."""
+    """At the first retry a warning says for how long; a question is repeated so many times."""
+    policy = RetryPolicy(initial_delay=0.25, max_delay=0.25, max_attempts=2)
     with out(outage, monkeypatch) as url, caplog.at_level(logging.WARNING, "meeting_async"):
         event = await retried(url)
-    assert (event.limit, event.verdict) == ("for up to 60 s", "never sent")
-    (told,) = [record for record in caplog.records if "again in" in record.getMessage()]
-    assert told.levelname == "WARNING"
-    assert "room room01" in told.getMessage()
-    assert "for up to 60 s" in told.getMessage()
-
-
-@each_outage
-async def test_a_call_says_how_often_it_was_tried(
-    outage: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A question is repeated, too; the number of attempts limits it."""
-    policy = RetryPolicy(initial_delay=0.25, max_delay=0.25, max_attempts=2)
-    with out(outage, monkeypatch) as url:
+        (told,) = [record for record in caplog.records if "again in" in record.getMessage()]
         async with client_of(url, retry=policy) as client:
             with pytest.raises(errors.MeetingError) as caught:
                 await ask(client)
+    assert (event.limit, event.verdict) == ("for up to 60 s", "never sent")
+    assert told.levelname == "WARNING"
+    assert "room room01" in told.getMessage()
+    assert "for up to 60 s" in told.getMessage()
     assert not getattr(caught.value, "permanent", False)
     assert "after 2 attempts in " in str(caught.value)
 
@@ -330,27 +296,6 @@ async def test_what_has_worked_may_be_restarting() -> None:
 
 
 # --- pages of something else ---------------------------------------------------------------------
-
-
-@needs_nginx
-async def test_a_page_that_is_no_meeting_servers(tmp_path: Path) -> None:
-    """200, 301, 404 and 405 of a web server end at once; nothing of a document is sent."""
-    pages = {
-        "/site": 'return 200 "<!doctype html>welcome";',
-        "/moved": "return 301 https://meet.example.com/moved/;",
-        "/gone": "return 404;",
-        "/empty": "return 204;",
-        "/static": "return 405;",
-    }
-    blocks = "\n".join(f"location {path}/ {{ {what} }}" for path, what in pages.items())
-    with Nginx(tmp_path, blocks) as nginx:
-        for path in pages:
-            for error in await failures(client_of(nginx.url + path)):
-                assert type(error) is errors.UnexpectedReply
-                assert "base URL" in str(error)
-                if path == "/moved":
-                    assert "leads to https://meet.example.com/moved/" in str(error)
-    assert "uploadWhiteboardFile" not in nginx.log()
 
 
 async def test_a_path_that_is_not_there() -> None:
@@ -382,44 +327,27 @@ async def test_a_proxy_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -
 
 
 @needs_tinyproxy
-async def test_a_real_proxy(servers: Servers, tmp_path: Path) -> None:
-    """A TLS server and a plain one behind it, with the authority and the proxy of ``from_env``."""
-    with ExitStack() as stack:
-        secure = stack.enter_context(Peer(answering(reply()), tls=servers.good))
-        plain = stack.enter_context(Peer(answering(reply())))
-        address = stack.enter_context(tinyproxy(tmp_path))
-        for url in (secure.url, plain.url):
-            file, proxy = str(servers.authority), f"http://{address}"
-            made = await client_from_env(url, MEETING_CA_FILE=file, MEETING_PROXY=proxy)
-            async with made as client:
-                await upload(client)
-    for peer in (secure, plain):  # both by a tunnel
-        assert peer.requests[0].values(b"Via") == []
+async def test_a_real_proxy(authority: Authority, tmp_path: Path) -> None:
+    """With its password a tunnel to a TLS server and a plain one; else the error says what to do.
 
-
-@needs_tinyproxy
-async def test_a_real_proxy_with_a_password(servers: Servers, tmp_path: Path) -> None:
-    """With the right one it works; without one and with another one the error says so."""
+    Behind it a server may come back: it is tried again, and the proxy is named.
+    """
+    file = str(authority.file)
     with ExitStack() as stack:
-        secure = stack.enter_context(Peer(answering(reply()), tls=servers.good))
+        secure = stack.enter_context(Peer(answering(reply()), tls=authority.sign(HERE)))
         plain = stack.enter_context(Peer(answering(reply())))
         address = stack.enter_context(tinyproxy(tmp_path, PASSWORD))
-        for url in (secure.url, plain.url):
-            file = str(servers.authority)
-            async with client_of(url, through(address, verify=file)) as client:
+        for peer in (secure, plain):
+            proxy = f"http://me:{PASSWORD}@{address}"
+            made = await client_from_env(peer.url, MEETING_CA_FILE=file, MEETING_PROXY=proxy)
+            async with made as client:
                 await upload(client)
-            transport = HttpTransport(proxy=f"http://{address}", verify=file)
-            words = (f"the proxy {address} wants a user and a password", "http://user:password@")
-            await assert_lasting(client_of(url, transport), *words)
-            transport = HttpTransport(proxy=f"http://me:wrong@{address}", verify=file)
-            said = f"the proxy {address} refuses the user or the password"
-            await assert_lasting(client_of(url, transport), said)
-
-
-@needs_tinyproxy
-async def test_a_real_proxy_that_cannot_reach_the_server(tmp_path: Path) -> None:
-    """The server may come back: it is tried again, and the proxy is named."""
-    with tinyproxy(tmp_path) as address:
-        transport = HttpTransport(proxy=f"http://{address}")
-        event = await retried(f"https://127.0.0.1:{closed_port()}", transport)
+            assert peer.requests[0].values(b"Via") == []  # by a tunnel
+            for user, *words in (
+                ("", f"the proxy {address} wants a user and a password", "http://user:password@"),
+                ("me:wrong@", f"the proxy {address} refuses the user or the password"),
+            ):
+                transport = HttpTransport(proxy=f"http://{user}{address}", verify=file)
+                await assert_lasting(client_of(peer.url, transport), *words)
+        event = await retried(f"https://127.0.0.1:{closed_port()}", through(address))
     assert f"the proxy {address} cannot reach " in event.reason

@@ -19,8 +19,7 @@ import httpx
 import pytest
 
 from meeting_async import errors
-from meeting_async.transports import HttpTransport, HttpxTransport
-from support.certificates import make_certificate
+from meeting_async.transports import HttpTransport
 from support.interpreter import Interpreter
 from support.peer import (
     RECORD,
@@ -29,6 +28,7 @@ from support.peer import (
     Script,
     answering,
     descriptors,
+    greeting,
     in_another_process,
     relaying,
     reply,
@@ -43,6 +43,7 @@ from support.sending import (
     closed_port,
     closing,
     either,
+    over,
     shown,
     until,
     upload,
@@ -77,7 +78,6 @@ async def test_ever_new_addresses_cost_no_memory() -> None:
 
 
 WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
-    "verify, a number": ({"verify": 5}, "verify", "SSLContext"),
     "verify, None": ({"verify": None}, "verify", "SSLContext"),
     "cert, bytes": ({"cert": b"x"}, "cert", "PEM"),
     "cert, too many": ({"cert": ("a", "b", SECRET, "d")}, "cert", "tuple"),
@@ -89,12 +89,10 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "proxy, no URL": ({"proxy": "127.0.0.1:3128"}, "proxy", "http://host:port"),
     "proxy, https": ({"proxy": f"https://me:{SECRET}@proxy"}, "proxy", "AsyncClient(proxy="),
-    "proxy, socks": ({"proxy": f"socks5://me:{SECRET}@proxy"}, "proxy", "AsyncClient(proxy="),
     "proxy, ftp": ({"proxy": "ftp://127.0.0.1"}, "proxy", "http://host:port"),
     "proxy, broken": ({"proxy": "http://[::1"}, "proxy", "http://host:port"),
     "proxy, with a path": ({"proxy": "http://proxy/path"}, "proxy", "http://host:port"),
     "proxy, no text": ({"proxy": httpx.URL("http://proxy")}, "proxy", "http://host:port"),
-    "no connections": ({"max_connections": 0}, "max_connections", "at least 1"),
     "True connections": ({"max_connections": True}, "max_connections", "at least 1"),
 }
 
@@ -109,16 +107,6 @@ def test_a_wrong_setting(settings: dict[str, Any], field: str, words: str) -> No
     assert SECRET not in str(caught.value)
 
 
-@pytest.mark.parametrize("client", [None, "client", httpx.Client])
-def test_what_is_no_client(client: Any) -> None:
-    """The error says what to give."""
-    with pytest.raises(
-        errors.ConfigurationError, match=r"HttpTransport\(\), the default"
-    ) as caught:
-        HttpxTransport(client() if callable(client) else client)
-    assert caught.value.field == "client"
-
-
 def test_httpx_is_not_imported(python: Interpreter, tmp_path: Path) -> None:
     """It takes long, and only its certificate authorities are needed."""
     code = "import meeting_async.transports, sys; sys.exit('httpx' in sys.modules)"
@@ -128,33 +116,18 @@ def test_httpx_is_not_imported(python: Interpreter, tmp_path: Path) -> None:
 # --- certificates --------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Make a key and its certificate."""
-    return make_certificate(tmp_path_factory.mktemp("certificate"))
-
-
-@pytest.fixture
-def demanding(files: tuple[Path, Path]) -> ssl.SSLContext:
-    """Provide a server's side that demands a certificate of its clients."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(files[1], files[0])
-    context.load_verify_locations(files[1])
-    context.verify_mode = ssl.CERT_REQUIRED
-    return context
-
-
 @pytest.mark.parametrize(
     ("form", "kind"), [("two files", str), ("one file", Path), ("with a password", Path)]
 )
 async def test_certificates_of_ones_own(
-    demanding: ssl.SSLContext,
+    server: ssl.SSLContext,
     files: tuple[Path, Path],
     tmp_path: Path,
     form: str,
     kind: type[Any],
 ) -> None:
     """Authorities as text or path; a server that demands a certificate gets it."""
+    server.verify_mode = ssl.CERT_REQUIRED
     key, cert = files
     given: Any = (str(cert), str(key))
     if form == "one file":
@@ -163,11 +136,10 @@ async def test_certificates_of_ones_own(
         given = str(both)
     elif form == "with a password":
         given = (str(cert), str(_locked(key, tmp_path)), SECRET)
-    with Peer(answering(reply()), tls=demanding) as peer:
-        transport = HttpTransport(verify=kind(cert), cert=given)
-        async with closing(transport):
-            for _ in range(2):
-                assert (await transport.send(call(peer.url))).status == 200
+    wire: Any = server, kind(cert)
+    async with over(wire, answering(reply()), cert=given) as (transport, peer):
+        for _ in range(2):
+            assert (await transport.send(call(peer.url))).status == 200
     assert SECRET not in repr(transport)
 
 
@@ -223,20 +195,18 @@ async def test_certificates_are_loaded_once_in_a_thread(monkeypatch: pytest.Monk
         return load(*args, **kwargs)
 
     monkeypatch.setattr(ssl, "create_default_context", noting)
-    transport = HttpTransport()
 
-    async def fail(kind: str) -> None:
+    async def fail(transport: HttpTransport, kind: str) -> None:
         with pytest.raises(errors.ConnectFailed):
             await transport.send(either(kind, f"https://127.0.0.1:{closed_port()}"))
 
-    with Peer(answering(reply())) as peer:
-        async with closing(transport):
-            for kind in ("call", "upload"):
-                await transport.send(either(kind, peer.url))
-            assert threads == []
-            async with anyio.create_task_group() as group:
-                for kind in ("call", "upload") * 5:
-                    group.start_soon(fail, kind)
+    async with over((None, True), answering(reply())) as (transport, peer):
+        for kind in ("call", "upload"):
+            await transport.send(either(kind, peer.url))
+        assert threads == []
+        async with anyio.create_task_group() as group:
+            for kind in ("call", "upload") * 5:
+                group.start_soon(fail, transport, kind)
     assert len(threads) == 1
     assert threads[0] != threading.get_ident()
 
@@ -305,12 +275,6 @@ def speaking(connection: Connection) -> None:
     """Answer for the server before the handshake."""
     connection.read_head()
     connection.send(b"HTTP/1.1 200 OK\r\n\r\n" + reply())
-    connection.drain()
-
-
-def greeting(connection: Connection) -> None:
-    """Speak first, as SSH does."""
-    connection.send(b"SSH-2.0-OpenSSH_9.2p1\r\n")
     connection.drain()
 
 
@@ -414,23 +378,6 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-async def test_the_environment_is_not_used(
-    environment: pytest.MonkeyPatch, tmp_path: Path, wire: Wire
-) -> None:
-    """Neither proxies nor ``.netrc`` change a request, unless they may."""
-    netrc = tmp_path / "netrc"
-    netrc.write_text("machine 127.0.0.1 login me password it\n")
-    environment.setenv("NETRC", str(netrc))
-    with Peer(answering(reply()), tls=wire[0]) as peer, Peer(answering(reply(502))) as proxy:
-        for name in PROXY_VARIABLES[:3]:
-            environment.setenv(name.upper(), proxy.url)
-        transport = HttpTransport(verify=wire[1])
-        async with closing(transport):
-            assert (await transport.send(call(peer.url))).status == 200
-    assert (proxy.connected, peer.connected) == (0, 1)
-    assert peer.requests[0].values(b"Authorization") == []
-
-
 @pytest.mark.parametrize(
     ("variables", "through"),
     [
@@ -457,30 +404,31 @@ async def test_the_proxy_of_the_environment(
     settings: dict[str, Any],
 ) -> None:
     """As ``urllib.request`` reads it, unless the environment does not count."""
-    with Peer(answering(reply(502))) as proxy:
+    async with over((None, True), answering(reply(502)), **settings) as (transport, proxy):
         for name, value in variables.items():
             environment.setenv(name, value.format(proxy.url, port=proxy.port))
-        transport = HttpTransport(**settings)
-        async with closing(transport):
-            with pytest.raises(errors.ConnectFailed) as caught:
-                await transport.send(call("http://meet.invalid"))
-            assert ("HTTP 502" in caught.value.reason) is (through and not settings)
+        with pytest.raises(errors.ConnectFailed) as caught:
+            await transport.send(call("http://meet.invalid"))
+        assert ("HTTP 502" in caught.value.reason) is (through and not settings)
     assert proxy.connected == (through and not settings)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "localhost"])
 async def test_loopback_is_reached_without_a_proxy(
-    environment: pytest.MonkeyPatch, host: str
+    environment: pytest.MonkeyPatch, tmp_path: Path, wire: Wire, host: str
 ) -> None:
-    """Whatever the environment says."""
-    with Peer(answering(reply())) as peer, Peer(answering(reply(502))) as proxy:
-        environment.setenv("HTTP_PROXY", proxy.url)
-        environment.setenv("ALL_PROXY", proxy.url)
-        transport = HttpTransport()
-        async with closing(transport):
+    """Whatever the environment says; nor does ``.netrc`` change a request."""
+    netrc = tmp_path / "netrc"
+    netrc.write_text(f"machine {host} login me password it\n")
+    environment.setenv("NETRC", str(netrc))
+    with Peer(answering(reply(502))) as proxy:
+        for name in PROXY_VARIABLES[:3]:
+            environment.setenv(name.upper(), proxy.url)
+        async with over(wire, answering(reply())) as (transport, peer):
             with contextlib.suppress(errors.ConnectFailed):  # nobody may listen at 127.8.9.1
                 await transport.send(call(peer.url.replace("127.0.0.1", host)))
-    assert proxy.connected == 0
+    assert (proxy.connected, peer.connected) == (0, host != "127.8.9.1")
+    assert not any(received.values(b"Authorization") for received in peer.requests)
 
 
 async def test_a_proxy_of_the_environment_that_is_not_plain(
@@ -494,21 +442,3 @@ async def test_a_proxy_of_the_environment_that_is_not_plain(
             await transport.send(call("http://meet.invalid"))
     assert caught.value.field == "HTTP_PROXY"
     assert SECRET not in str(caught.value)
-
-
-async def test_certificates_of_the_environment(
-    environment: pytest.MonkeyPatch, tls: Contexts, files: tuple[Path, Path]
-) -> None:
-    """``SSL_CERT_FILE`` counts with ``trust_env`` only."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(files[1], files[0])
-    environment.setenv("SSL_CERT_FILE", str(files[1]))
-    with Peer(answering(reply()), tls=context) as peer:
-        for trust_env in (True, False):
-            transport = HttpTransport(trust_env=trust_env)
-            async with closing(transport):
-                if trust_env:
-                    assert (await transport.send(call(peer.url))).status == 200
-                else:
-                    with pytest.raises(errors.ConnectFailed):
-                        await transport.send(call(peer.url))

@@ -24,7 +24,6 @@ from meeting_async import errors
 from meeting_async._http.stream import Stream
 from meeting_async._http.tls import Tls
 from meeting_async.transports import HttpTransport
-from support.certificates import make_certificate
 from support.peer import Connection, Peer, answering, reply
 from support.sending import (
     KIB,
@@ -45,27 +44,12 @@ pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 nightly = pytest.mark.nightly
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Make a key and its certificate."""
-    return make_certificate(tmp_path_factory.mktemp("certificate"))
-
-
 @pytest.fixture
 def client(files: tuple[Path, Path]) -> ssl.SSLContext:
     """Provide a context that trusts the certificate, and shows it if it is asked to."""
     context = ssl.create_default_context(cafile=files[1])
     context.load_cert_chain(files[1], files[0])
     context.post_handshake_auth = True
-    return context
-
-
-@pytest.fixture
-def server(files: tuple[Path, Path]) -> ssl.SSLContext:
-    """Provide the server's side, which trusts it, too."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(files[1], files[0])
-    context.load_verify_locations(files[1])
     return context
 
 
@@ -219,12 +203,11 @@ async def test_a_certificate_is_asked_for_amid_the_body(
         connection.send(reply())
 
     key, cert = map(str, files)
-    given: dict[str, Any] = {"verify": cert, "cert": (cert, key)} if from_files else {}
-    with Peer(script, tls=server, receive_buffer=64 * KIB) as peer:
-        transport = HttpTransport(**given or {"verify": client})
-        async with closing(transport):
-            with within(10):
-                assert (await transport.send(upload(peer.url, Form(8 * MIB)))).status == 200
+    wire: Any = server, cert if from_files else client
+    given = {"cert": (cert, key)} if from_files else {}
+    async with over(wire, script, receive_buffer=64 * KIB, **given) as (transport, peer):
+        with within(10):
+            assert (await transport.send(upload(peer.url, Form(8 * MIB)))).status == 200
     assert shown[0]
     assert peer.requests[0].body == Form(8 * MIB).content
 
@@ -316,13 +299,12 @@ class SServer:
             self._process.wait()
 
 
-@pytest.mark.parametrize("command", ["K", "k", "c", "r"])
-async def test_openssl_changes_keys_or_asks_for_a_certificate(
+@pytest.mark.parametrize("command", ["K", "k", "r"])
+async def test_openssl_changes_keys(
     files: tuple[Path, Path], client: ssl.SSLContext, command: str
 ) -> None:
-    """Key updates of both kinds, certificates, and other handshakes of TLS 1.2, amid a body."""
-    options = {"c": ["-verify", "1", "-verify_return_error"], "r": ["-tls1_2"]}.get(command, [])
-    with SServer(files, *options).running() as server:
+    """Key updates of both kinds, and other handshakes of TLS 1.2, amid a body."""
+    with SServer(files, *(["-tls1_2"] if command == "r" else [])).running() as server:
         await until(lambda: b"ACCEPT" in server.received)
         form = Form(8 * MIB, chunk=256 * KIB)
 
@@ -346,34 +328,29 @@ async def test_openssl_changes_keys_or_asks_for_a_certificate(
 # --- handshakes ----------------------------------------------------------------------------------
 
 
-async def _never_connects(transport: HttpTransport, url: str) -> errors.ConnectFailed:
-    form = Form()
-    with pytest.raises(errors.ConnectFailed) as caught:
-        await transport.send(upload(url, form))
-    assert form.taken == caught.value.sent == 0
-    return caught.value
+@pytest.mark.parametrize("what", ["a reset", "garbage", "words before it"])
+async def test_no_handshake(server: ssl.SSLContext, client: ssl.SSLContext, what: str) -> None:
+    """No connection, nothing is sent, and no descriptor is left.
 
+    Whoever sits on the way could otherwise put words in the server's mouth.
+    """
 
-async def test_nothing_is_checked_when_told_so(server: ssl.SSLContext) -> None:
-    """``verify=False`` is for laboratories."""
-    async with over((server, False), answering(reply())) as (transport, peer):
-        assert (await transport.send(call(peer.url))).status == 200
-
-
-@pytest.mark.parametrize("data", [b"", b"\0" * 100], ids=["reset", "garbage"])
-async def test_a_peer_that_speaks_no_tls(data: bytes) -> None:
-    """A reset or something else in the handshake: no connection, and no descriptor."""
-
-    def rude(connection: Connection) -> None:
+    def script(connection: Connection) -> None:
+        if what == "words before it":
+            connection.send(reply())
+            with contextlib.suppress(ssl.SSLError):
+                server.wrap_socket(connection.sock, server_side=True).close()
+            return
         connection.sock.recv(1)
-        connection.send(data)
+        connection.send(bytes(100) if what == "garbage" else b"")
         connection.reset()
 
-    with Peer(rude) as peer:
-        transport = HttpTransport(verify=False)
-        async with closing(transport):
-            await _never_connects(transport, f"https://127.0.0.1:{peer.port}")
-            await until(lambda: not peer.open)
+    form = Form()
+    async with over((None, client), script) as (transport, peer):
+        with pytest.raises(errors.ConnectFailed) as caught:
+            await transport.send(upload(f"https://127.0.0.1:{peer.port}", form))
+        await until(lambda: not peer.open)
+    assert form.taken == caught.value.sent == 0
 
 
 async def test_a_server_that_demands_a_certificate_gets_none(
@@ -386,20 +363,6 @@ async def test_a_server_that_demands_a_certificate_gets_none(
         with pytest.raises(errors.TransportError):
             await transport.send(call(peer.url))
     assert peer.requests == []
-
-
-async def test_words_before_the_handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
-    """Whoever sits on the way could otherwise put words in the server's mouth."""
-
-    def script(connection: Connection) -> None:
-        connection.send(reply())
-        with contextlib.suppress(ssl.SSLError):
-            server.wrap_socket(connection.sock, server_side=True).close()
-
-    with Peer(script) as peer:
-        transport = HttpTransport(verify=client)
-        async with closing(transport):
-            await _never_connects(transport, f"https://127.0.0.1:{peer.port}")
 
 
 async def test_a_context_that_others_use_for_http_2(

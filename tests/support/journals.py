@@ -1,43 +1,150 @@
-"""Journals for tests: every kind that there is, one in memory, and one where things happen.
+"""Journals for tests: as crashes leave them, one in memory, and one where things happen.
 
-To let another kind join the tests that all must pass, add to ``KINDS`` what makes journals that
-share one place of storage: each stands for a process of its own.
+A batch of the journals that crashes leave is known by its number of jobs. Names and rooms follow
+from the number of a job; a room does the same with each of its documents, as its name says.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from contextlib import asynccontextmanager
+import shutil
+import sqlite3
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 import anyio.lowlevel
+import anyio.to_thread
 import attrs
 
-from meeting_async.journals import Journal, JournalEntry, JournalJob, SqliteJournal
+from meeting_async import LockPolicy, RetryPolicy, UploadJob
+from meeting_async.journals import JournalEntry, JournalJob
+from support.fake_rooms import Act, FakeRooms, Visit, accepted, client_of, lost, refused
 
-SERVER = "https://meet.example.com/auth"
+if TYPE_CHECKING:
+    from meeting_async import Batch
 
-
-class Clock:
-    """Unix time, at the test's command."""
-
-    def __init__(self) -> None:
-        self.now = 1_700_000_000.0
-
-    def __call__(self) -> float:
-        """Return it."""
-        return self.now
+SERVER = "https://meet.test/auth"
+"""The one of ``fake_rooms``."""
 
 
-MakeJournal = Callable[[], Journal]
+# --- files ---------------------------------------------------------------------------------------
+
+ACTS: dict[str, Callable[[], Act]] = {"good": accepted, "bad": refused, "lost": lost}
+ROOMS = ("good-1", "lost-1", "good-2", "bad-1")
+KEY_LENGTH = 4_000
+"""An entry with such a key takes several pages, so that a few jobs make a large journal."""
+
+ENDS = ("", "-wal", "-shm", "-journal")
+"""How the names of the files of an SQLite database end."""
 
 
-def _sqlite(folder: Path, clock: Clock) -> MakeJournal:
-    return lambda: SqliteJournal(folder / "term.db", now=clock)
+def name_of(number: int) -> str:
+    """Name a document."""
+    return f"{number:03}.pdf"
 
 
-KINDS: dict[str, Callable[[Path, Clock], MakeJournal]] = {"sqlite": _sqlite}
+def room_of(number: int) -> str:
+    """Return the room of a document."""
+    return ROOMS[number % len(ROOMS)]
+
+
+def jobs_of(numbers: Iterable[int]) -> list[UploadJob]:
+    """Make jobs with long keys."""
+    return [
+        UploadJob(
+            room_of(number),
+            b"%PDF-1.7",
+            filename=name_of(number),
+            key=name_of(number).ljust(KEY_LENGTH, "k"),
+        )
+        for number in numbers
+    ]
+
+
+def acting_rooms(**how: Any) -> FakeRooms:
+    """Make rooms that accept, refuse or lose every document that they get."""
+
+    def answer(visit: Visit) -> Act:
+        return ACTS[visit.room.partition("-")[0]]()
+
+    return FakeRooms(answer, **how)
+
+
+@asynccontextmanager
+async def running_batch(
+    journal: Any, jobs: Iterable[UploadJob], rooms: FakeRooms, settings: Any = None, **how: Any
+) -> AsyncGenerator[Batch, None]:
+    """Provide a batch with a journal, and a client of its own, as in a new process."""
+    usual = {"lock": LockPolicy(max_wait=5), "retry": RetryPolicy(max_attempts=1)}
+    async with client_of(rooms, **usual | (settings or {})) as client:
+        async with client.upload_many(jobs, journal=journal, **how) as batch:
+            yield batch
+
+
+def traced(trace: Callable[[str], object]) -> Callable[..., sqlite3.Connection]:
+    """Make what takes the place of ``sqlite3.connect``: a function is called at each statement."""
+    connect = sqlite3.connect
+
+    def connected(*args: Any, **kwargs: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(*args, **kwargs)
+        connection.set_trace_callback(trace)
+        return connection
+
+    return connected
+
+
+def files_of(journal: Path) -> dict[str, Path]:
+    """Return the files of a journal that are there, by how their names end."""
+    found = {end: Path(f"{journal}{end}") for end in ENDS}
+    return {end: path for end, path in found.items() if path.exists()}
+
+
+def copied(journal: Path, folder: Path) -> Path:
+    """Copy a journal's files, as they are, into a new folder; return where the copy is."""
+    folder.mkdir(parents=True)
+    for path in files_of(journal).values():
+        shutil.copy(path, folder)
+    return folder / journal.name
+
+
+def states_in(journal: Path) -> dict[str, str]:
+    """Return what SQLite itself reads of each document, in a copy; it must be whole."""
+    with TemporaryDirectory() as folder:
+        copy = copied(journal, Path(folder, "copy"))
+        with closing(sqlite3.connect(copy)) as connection:
+            assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+            tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+            rows = (
+                connection.execute("SELECT document, state FROM jobs") if "jobs" in tables else ()
+            )
+            return dict(rows)
+
+
+async def check_resumed(journal: Path, count: int, complete: Iterable[str] = ()) -> Counter[str]:
+    """Run the batch again: it must do what SQLite reads in the journal, and send nothing twice.
+
+    Accepted jobs are skipped, jobs that may have arrived are unknown, all others are sent.
+    ``complete`` are documents that were sent to their end before; if their room did not refuse
+    them, they may have arrived. Returns how often the journal had each state.
+    """
+    states = dict.fromkeys(map(name_of, range(count)), "none")
+    states |= await anyio.to_thread.run_sync(states_in, journal)
+    becomes = {"accepted": "skipped", "sent": "unknown", "unknown": "unknown"}
+    expected = {name: becomes.get(state, "accepted") for name, state in states.items()}
+    rooms = FakeRooms()
+    async with running_batch(journal, jobs_of(range(count)), rooms) as batch:
+        report = await batch.wait()
+    assert {outcome.document: outcome.status for outcome in report.outcomes} == expected
+    sent = {visit.name for visit in rooms.uploads}
+    assert sent == {name for name, status in expected.items() if status == "accepted"}
+    assert not {name for name in sent & set(complete) if states[name] != "refused"}
+    return Counter(states.values())
+
+
+# --- without files -------------------------------------------------------------------------------
 
 
 @attrs.define(eq=False)

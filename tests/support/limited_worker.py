@@ -1,8 +1,10 @@
-"""A process whose files cannot grow beyond a size: it runs batches and commands on a full disk.
+"""A process that runs batches and commands to a bad end: files cannot grow, it is killed, frozen.
 
-It imports everything once and forks for each order. Beyond the limit the operating system refuses
-every write, as a full disk does; or, if the order says so, it kills the fork in the middle of that
-write. Orders come as lines of JSON on the input; each is answered with what was told.
+It imports everything once and forks for each order. Beyond a limit of size the operating system
+refuses every write, as a full disk does; or, if the order says so, it kills the fork in the middle
+of that write. The fork is also killed, or stopped for a while, after so many seconds, or killed
+when SQLite is about to execute the n-th statement. Orders come as lines of JSON on the input; each
+is answered with what was told.
 """
 
 from __future__ import annotations
@@ -12,34 +14,48 @@ import importlib
 import json
 import os
 import resource
+import select
 import signal
+import sqlite3
 import subprocess
 import sys
+import time
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import attrs
 
+from meeting_async import AttemptStarted, Batch, Event, LockPolicy, MeetingClient, UploadJob
 from meeting_async.cli import main as command_line
 from meeting_async.errors import MeetingError
 from support.fake_rooms import Visit
-from support.journal_files import acting_rooms, jobs_of, running_batch
+from support.journals import acting_rooms, jobs_of, name_of, running_batch, traced
 
 TESTS = Path(__file__).parent.parent
+
+Tell = Callable[..., None]
+
+WINDOW = 2.0
+"""Seconds for which the server of a batch on a socket holds a room at most."""
+
+LONGEST = 600.0
+"""Seconds for a fork that nothing ends."""
 
 
 @attrs.frozen(kw_only=True)
 class Told:
-    """What is known of a fork."""
+    """What is known of a fork. Documents go by their names."""
 
     status: int = 0
     """Exit status of the fork; the negative number of a signal that killed it."""
+    begun: list[str] = attrs.field(factory=list)
+    """Documents of which an attempt began, in order."""
     complete: list[str] = attrs.field(factory=list)
-    """Documents that were sent to their end, in order."""
+    """Documents that were sent to their end, in order; not of a batch on a socket."""
     outcomes: dict[str, str] = attrs.field(factory=dict)
     """Those that had an outcome, and which."""
     errors: list[str] = attrs.field(factory=list)
@@ -48,26 +64,29 @@ class Told:
     """Exit code of a command."""
     stderr: str = ""
 
+    @property
+    def in_flight(self) -> set[str]:
+        """Documents that were begun, and not known to be over, when the process ended."""
+        return set(self.begun) - set(self.outcomes)
+
 
 @attrs.frozen
 class LimitedWorker:
-    """Gives orders."""
+    """Gives orders. What ends a fork: ``limit``, ``is_deadly``, ``kill_after``, ``kill_at``."""
 
     process: subprocess.Popen[str]
 
     def run_batch(self, journal: Path, numbers: Iterable[int], **how: Any) -> Told:
-        """Run a batch of the jobs with these numbers.
-
-        ``how`` is ``rounds`` and what limits it (``limit``, ``is_deadly``, ``umask``).
-        """
-        return self._order(journal=str(journal), numbers=list(numbers), **how)
+        """Run a batch of the jobs with these numbers in process, ``rounds`` times."""
+        return self.order(journal=str(journal), numbers=list(numbers), **how)
 
     def run_command(self, *arguments: str, **how: Any) -> Told:
-        """Run a command here, with this environment; ``how`` is what limits it."""
+        """Run a command here, with this environment."""
         place = {"folder": os.getcwd(), "environment": dict(os.environ)}
-        return self._order(arguments=arguments, **place, **how)
+        return self.order(arguments=arguments, **place, **how)
 
-    def _order(self, **order: Any) -> Told:
+    def order(self, **order: Any) -> Told:
+        """Have an order carried out; one with a ``url`` is a batch of the server there."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(json.dumps(order) + "\n")
@@ -88,7 +107,7 @@ def limited_worker(*modules: str) -> Iterator[LimitedWorker]:
 # --- the fork ------------------------------------------------------------------------------------
 
 
-def _limit(limit: int | None, *, is_deadly: bool) -> None:
+def _limit(limit: int | None = None, *, is_deadly: bool = False) -> None:
     if limit is None:
         return
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -103,22 +122,36 @@ def _tell(out: int, what: str, *facts: object) -> None:
 def _work(order: dict[str, Any], out: int) -> None:
     tell = partial(_tell, out)
     os.umask(order.get("umask", 0o022))
-    limits = {"is_deadly": order.get("is_deadly", False)}
     if "arguments" in order:
         os.chdir(order["folder"])
         os.environ.clear()
         os.environ.update(order["environment"])
-        _limit(order.get("limit"), **limits)
+    if (user := order.get("user")) is not None:
+        os.setuid(user)
+    if (statement := order.get("kill_at")) is not None:
+        _be_killed_at(statement)
+    _limit(**{name: order[name] for name in ("limit", "is_deadly") if name in order})
+    if "arguments" in order:
         with _stderr_into(tell):
             tell("code", int(command_line(order["arguments"])))
         return
-    _limit(order.get("limit"), **limits)
     for _ in range(order.get("rounds", 1)):
-        anyio.run(_batch, order, tell)
+        anyio.run(_batch, order, tell, backend=order.get("backend", "asyncio"))
+
+
+def _be_killed_at(statement: int) -> None:
+    """Let SQLite see to it that the process ends when it is about to execute a statement."""
+    left = iter(range(statement - 1))
+
+    def count(_: str) -> None:
+        if next(left, None) is None:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    cast("Any", sqlite3).connect = traced(count)
 
 
 @contextlib.contextmanager
-def _stderr_into(tell: Any) -> Iterator[None]:
+def _stderr_into(tell: Tell) -> Iterator[None]:
     class Stream:
         encoding = "utf-8"
 
@@ -135,14 +168,9 @@ def _stderr_into(tell: Any) -> Iterator[None]:
     yield
 
 
-async def _batch(order: dict[str, Any], tell: Any) -> None:
-    async def tell_of(visit: Visit) -> None:
-        tell("complete", visit.name)
-
-    rooms = acting_rooms(at_end=tell_of)
-    jobs = jobs_of(order["numbers"])
+async def _batch(order: dict[str, Any], tell: Tell) -> None:
     try:
-        async with running_batch(order["journal"], jobs, rooms) as batch:
+        async with (_on_a_socket if "url" in order else _in_process)(order, tell) as batch:
             async for outcome in batch:
                 tell("outcome", outcome.document, outcome.status)
     except MeetingError as error:
@@ -150,6 +178,31 @@ async def _batch(order: dict[str, Any], tell: Any) -> None:
         return
     if (stopped := batch.report.stopped_by) is not None:
         tell("error", f"{type(stopped).__name__}: {stopped}")
+
+
+def _in_process(order: dict[str, Any], tell: Tell) -> contextlib.AbstractAsyncContextManager[Batch]:
+    async def tell_of(visit: Visit) -> None:
+        tell("complete", visit.name)
+
+    return running_batch(order["journal"], jobs_of(order["numbers"]), acting_rooms(at_end=tell_of))
+
+
+@contextlib.asynccontextmanager
+async def _on_a_socket(order: dict[str, Any], tell: Tell) -> AsyncGenerator[Batch]:
+    def on_event(event: Event) -> None:
+        if isinstance(event, AttemptStarted) and event.document:
+            tell("begun", event.document)
+
+    jobs = [
+        UploadJob(f"room{number % order['rooms']:02}", Path(order["folder"], name_of(number)))
+        for number in range(order["jobs"])
+    ]
+    settings: dict[str, Any] = {"api_key": "devkey", "api_secret": "devsecret"}
+    settings |= {"lock": LockPolicy(window=WINDOW), "on_event": on_event}
+    how = {name: order[name] for name in ("journal", "concurrency", "on_unknown") if name in order}
+    async with MeetingClient(order["url"], **settings) as client:
+        async with client.upload_many(jobs, **how) as batch:
+            yield batch
 
 
 # --- the process that forks ----------------------------------------------------------------------
@@ -171,18 +224,37 @@ def _forked(order: dict[str, Any]) -> Told:
         finally:
             os._exit(status)
     os.close(sink)
-    with open(source, encoding="utf-8") as pipe:
-        lines = [json.loads(line) for line in pipe]
+    lines = [json.loads(line) for line in _read(source, pid, order).splitlines()]
     _, status = os.waitpid(pid, 0)
-    codes = [line[1] for line in lines if line[0] == "code"]
+    facts: dict[str, list[Any]] = {}
+    for what, *fact in lines:
+        facts.setdefault(what, []).append(fact[0] if len(fact) == 1 else fact)
     return Told(
         status=os.waitstatus_to_exitcode(status),
-        complete=[line[1] for line in lines if line[0] == "complete"],
-        outcomes={line[1]: line[2] for line in lines if line[0] == "outcome"},
-        errors=[line[1] for line in lines if line[0] == "error"],
-        code=codes[0] if codes else None,
-        stderr="".join(line[1] for line in lines if line[0] == "stderr"),
+        begun=facts.get("begun", []),
+        complete=facts.get("complete", []),
+        outcomes=dict(facts.get("outcome", [])),
+        errors=facts.get("error", []),
+        code=facts.get("code", [None])[0],
+        stderr="".join(facts.get("stderr", [])),
     )
+
+
+def _read(source: int, pid: int, order: dict[str, Any]) -> bytes:
+    """Read a pipe to its end; kill or freeze the process that writes to it when it is time."""
+    text, end = b"", time.monotonic() + order.get("kill_after", LONGEST)
+    with open(source, "rb", buffering=0) as pipe:
+        while True:
+            ready, _, _ = select.select([pipe], [], [], max(0.0, end - time.monotonic()))
+            if not ready:
+                os.kill(pid, signal.SIGSTOP if "frozen" in order else signal.SIGKILL)
+                time.sleep(order.get("frozen", 0))
+                os.kill(pid, signal.SIGCONT)
+                end += LONGEST
+            elif data := pipe.read(65_536):
+                text += data
+            else:
+                return text
 
 
 def main() -> None:

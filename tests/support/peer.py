@@ -156,10 +156,6 @@ class Peer:
         """Connections that have not ended."""
         return len(self._open)
 
-    def idle(self) -> bool:
-        """Tell whether every connection so far has ended."""
-        return not self._open
-
     def __enter__(self) -> Self:
         self._acceptor.start()
         return self
@@ -287,6 +283,12 @@ def deaf(connection: Connection) -> None:
     connection.closed_within(PATIENCE)
 
 
+def greeting(connection: Connection) -> None:
+    """Speak first, as SSH, SMTP and databases do."""
+    connection.send(b"SSH-2.0-OpenSSH_9.2p1\r\n")
+    connection.drain()
+
+
 def early(data: bytes, then: Callable[[Connection], None]) -> Script:
     """Answer when the head has been read, and go on with ``then``."""
 
@@ -319,14 +321,6 @@ def discarding(connection: Connection) -> None:
     while connection.read_head():
         connection.read_body(connection.request.length, keep=False)
         connection.send(reply())
-
-
-def late(connection: Connection) -> None:
-    """Answer a second after the request has arrived, and close."""
-    connection.read_head()
-    connection.read_body(keep=False)
-    connection.closed_within(1)
-    connection.send(reply())
 
 
 def relaying(port: int) -> Script:
@@ -441,7 +435,6 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 SCRIPTS: dict[str, Script] = {
     "sink": discarding,
-    "late": late,
     "endless content": flooding(bytes(65536)),
     "endless 1-byte chunks": flooding(b"1\r\nx\r\n", head=CHUNKED),
     "endless interim replies": flooding(b"HTTP/1.1 100 Continue\r\n\r\n", head=b""),

@@ -1,11 +1,15 @@
-"""The first request: it needs nobody else's threads, and the time to connect is limited."""
+"""A machine that is busy: no thread of anybody's is free, a drive hangs, descriptors are used up.
+
+The first request needs nobody else's threads, the time to connect is limited, and a want of
+descriptors is told, whatever the resolver makes of it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import functools
-import itertools
+import json
 import os
 import ssl
 import threading
@@ -24,11 +28,12 @@ import trio.to_thread
 from meeting_async import Document, MeetingClient, RetryPolicy, Timeouts
 from meeting_async.errors import ConnectFailed
 from meeting_async.transports import HttpTransport
-from support.certificates import make_certificate
+from support.interpreter import Interpreter
 from support.peer import answering, reply
 from support.sending import closing, over
+from support.tables import LOOPS, crossed
 
-pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
+pytestmark = pytest.mark.anyio
 
 KEYS: dict[str, Any] = {"api_key": "key", "api_secret": "secret"}
 AT_ONCE = 2.0
@@ -73,44 +78,26 @@ async def busy_threads(backend: str) -> AsyncIterator[None]:
                 await future
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Make a key and a certificate for 127.0.0.1 and localhost."""
-    return make_certificate(tmp_path_factory.mktemp("tls"))
+WHAT = {"call": "call", "upload": "upload"}
 
 
-def server_side(certificate: tuple[Path, Path]) -> ssl.SSLContext:
-    """Make what a peer needs."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    key, cert = certificate
-    context.load_cert_chain(cert, key)
-    return context
-
-
-EACH_TIME = {("call", "https", "localhost"), ("upload", "http", "127.0.0.1")}
-
-
-@pytest.mark.parametrize(
-    ("what", "scheme", "host"),
-    [
-        pytest.param(*row, marks=() if row in EACH_TIME else pytest.mark.nightly)
-        for row in itertools.product(
-            ["call", "upload"], ["http", "https"], ["127.0.0.1", "localhost"]
-        )
-    ],
+@crossed(
+    what=WHAT,
+    anyio_backend=LOOPS,
+    host={"name": "localhost", "address": "127.0.0.1"},
+    scheme={"TCP": "http", "TLS": "https"},
 )
 async def test_the_first_request_when_all_threads_are_busy(
     what: str,
     scheme: str,
     host: str,
-    certificate: tuple[Path, Path],
+    files: tuple[Path, Path],
+    server: ssl.SSLContext,
     tmp_path: Path,
     anyio_backend_name: str,
 ) -> None:
     """It works at once: to look up a name and to load certificates takes threads of our own."""
-    wire: Any = (None, True)
-    if scheme == "https":
-        wire = server_side(certificate), str(certificate[1])
+    wire: Any = (server, str(files[1])) if scheme == "https" else (None, True)
     (tmp_path / "deck.pdf").write_bytes(b"%PDF-1.7")
     async with over(wire, answering(reply())) as (transport, peer):
         url = peer.url.replace("127.0.0.1", host)
@@ -171,15 +158,10 @@ ONCE: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("setting", "what"),
-    [
-        *[("verify", "call"), ("cert", "upload"), ("resolver", "call")],
-        *[
-            pytest.param(*row, marks=pytest.mark.nightly)
-            for row in (("verify", "upload"), ("cert", "call"), ("resolver", "upload"))
-        ],
-    ],
+@crossed(
+    setting={name: name for name in ("verify", "cert", "resolver")},
+    what=WHAT,
+    anyio_backend=LOOPS,
 )
 async def test_files_that_cannot_be_read(
     setting: str,
@@ -212,6 +194,7 @@ async def test_files_that_cannot_be_read(
     assert min(taken) < CONNECT + LATE
 
 
+@pytest.mark.both_loops
 async def test_certificates_that_cannot_be_read_delay_nobody_else(tmp_path: Path) -> None:
     """However many calls wait for such a file, other clients read their documents at once."""
     path = tmp_path / "file.pem"
@@ -232,3 +215,108 @@ async def test_certificates_that_cannot_be_read_delay_nobody_else(tmp_path: Path
             with anyio.fail_after(AT_ONCE):
                 await client.upload_whiteboard_file("room01", tmp_path / "deck.pdf")
             group.cancel_scope.cancel()
+
+
+# --- descriptors ---------------------------------------------------------------------------------
+
+PROGRAM = """
+import errno, json, os, resource, socket
+import anyio
+from meeting_async import MeetingClient, RetryPolicy, UploadJob
+from meeting_async.errors import ConnectFailed, MeetingError
+from support.peer import Peer, answering, reply
+
+ERRORS = {
+    "EBUSY": OSError(errno.EBUSY, "Device or resource busy"),
+    "EMFILE": OSError(errno.EMFILE, "Too many open files"),
+    "ENFILE": OSError(errno.ENFILE, "Too many open files in system"),
+    "ENOENT": OSError(errno.ENOENT, "No such file or directory"),
+    "EIO": OSError(errno.EIO, "Input/output error"),
+    "EAI_AGAIN": socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"),
+    "EAI_NONAME": socket.gaierror(socket.EAI_NONAME, "Name or service not known"),
+    "EAI_FAIL": socket.gaierror(socket.EAI_FAIL, "Non-recoverable failure in name resolution"),
+    "EAI_SYSTEM": socket.gaierror(socket.EAI_SYSTEM, "System error"),
+    "real": None,
+}
+POLICY = RetryPolicy(max_attempts=1, max_outage=0)
+PDF = b"%PDF-1.7"
+real = socket.getaddrinfo
+
+def exhaust():
+    "Take all descriptors; return those that were taken."
+    taken = []
+    try:
+        while True:
+            taken.append(os.dup(0))
+    except OSError:
+        return taken
+
+async def error_of(awaitable):
+    try:
+        await awaitable
+    except MeetingError as error:
+        return type(error).__name__
+    except Exception as error:
+        return repr(error)
+    return "nothing"
+
+async def batch(client):
+    async with client.upload_many([UploadJob("room01", PDF, filename="deck.pdf")]) as running:
+        (outcome,) = (await running.wait()).outcomes
+    raise outcome.error
+
+async def all_calls(client):
+    return [
+        await error_of(client.get_active_room_info("room01")),
+        await error_of(client.call("room/ping")),
+        await error_of(client.upload_whiteboard_file("room01", PDF, filename="deck.pdf")),
+        await error_of(batch(client)),
+    ]
+
+def failing(error):
+    def getaddrinfo(*arguments, **settings):
+        flags = settings.get("flags", arguments[-1] if len(arguments) == 6 else 0)
+        if flags & socket.AI_NUMERICHOST:  # trio asks for numbers first
+            return real(*arguments, **settings)
+        raise error
+    return getaddrinfo
+
+async def main(port):
+    found = {}
+    keys = dict(api_key="key", api_secret="secret", retry=POLICY, preflight=False)
+    async with MeetingClient(f"http://localhost:{port}", **keys) as client:
+        await client.call("room/ping")  # what is imported later is imported now
+        found["free"] = await error_of(batch(client))
+        for name, error in ERRORS.items():
+            if error is not None:
+                socket.getaddrinfo = failing(error)
+            taken = exhaust()
+            try:
+                found[name] = await all_calls(client)
+            finally:
+                for descriptor in taken:
+                    os.close(descriptor)
+                if name == "EBUSY":
+                    found["EBUSY, and descriptors are free"] = await all_calls(client)
+                socket.getaddrinfo = real
+        assert (await client.call("room/ping"))["status"]
+    print(json.dumps(found))
+
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+with Peer(answering(reply())) as peer:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (100, hard))
+    anyio.run(main, peer.port, backend=BACKEND)
+"""
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_no_descriptor_is_no_outage(python: Interpreter, backend: str, tmp_path: Path) -> None:
+    """Every call says ``ResourceExhausted``, for any error of a resolver that has no descriptor."""
+    tests = Path(__file__).parents[1]
+    code = f"import sys\nsys.path.insert(0, {str(tests)!r})\nBACKEND = {backend!r}\n" + PROGRAM
+    status, stdout, stderr = python.run(code, tmp_path)
+    assert status == 0, stderr
+    found = json.loads(stdout)
+    assert found.pop("EBUSY, and descriptors are free") == ["ConnectFailed"] * 4
+    assert found.pop("free") != "ResourceExhausted"
+    assert found == dict.fromkeys(found, ["ResourceExhausted"] * 4)

@@ -1,4 +1,7 @@
-"""nginx, listening on a socket that it inherits: there is no moment of refused connections."""
+"""Real proxies: nginx in front of a server, and tinyproxy, on ports of loopback.
+
+nginx inherits the socket on which it listens: there is no moment of refused connections.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,22 @@ import shutil
 import signal
 import socket
 import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import pytest
 
-PROGRAM = shutil.which("nginx", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
+from support.programs import PATIENCE
+from support.sending import closed_port
+
+NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
 """Debian installs it in a folder that is not in an ordinary user's PATH."""
 
-needs_nginx = pytest.mark.skipif(PROGRAM is None, reason="there is no nginx (apt install nginx)")
+needs_nginx = pytest.mark.skipif(NGINX is None, reason="there is no nginx (apt install nginx)")
 
 STOP_SECONDS = 5.0
 
@@ -71,10 +80,10 @@ class Nginx:
         (directory / "nginx.conf").write_text(text)
 
     def __enter__(self) -> Self:
-        assert PROGRAM
+        assert NGINX
         number = self._listener.fileno()
         self._process = subprocess.Popen(
-            [PROGRAM, "-p", f"{self.directory}/", "-e", "error.log", "-c", "nginx.conf"],
+            [NGINX, "-p", f"{self.directory}/", "-e", "error.log", "-c", "nginx.conf"],
             env={"NGINX": f"{number};"},  # how it inherits sockets
             pass_fds=[number],
             stdin=subprocess.DEVNULL,
@@ -102,3 +111,43 @@ class Nginx:
         names = ["nginx.conf", "error.log", "access.log"]
         files = [self.directory / name for name in names]
         return "\n".join(f"--- {file.name}\n{file.read_text()}" for file in files if file.exists())
+
+
+# --- tinyproxy -----------------------------------------------------------------------------------
+
+TINYPROXY = shutil.which("tinyproxy")
+
+needs_tinyproxy = pytest.mark.skipif(
+    TINYPROXY is None, reason="there is no tinyproxy (apt install tinyproxy)"
+)
+
+
+@contextmanager
+def tinyproxy(directory: Path, password: str = "") -> Iterator[str]:
+    """Run a proxy while the block does; return its host and port. Its user is ``me``."""
+    assert TINYPROXY
+    port, settings = closed_port(), directory / "tinyproxy.conf"
+    login = f"BasicAuth me {password}" if password else ""
+    settings.write_text(f"Port {port}\nListen 127.0.0.1\nTimeout 20\nMaxClients 20\n{login}\n")
+    process = subprocess.Popen(
+        [TINYPROXY, "-d", "-c", settings], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        _wait_for(port)
+        yield f"127.0.0.1:{port}"
+    finally:
+        process.kill()  # told to end, it would wait for its connections
+        process.wait(PATIENCE)
+
+
+def _wait_for(port: int) -> None:
+    until = time.monotonic() + PATIENCE
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+        except OSError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.01)
+        else:
+            return

@@ -1,51 +1,53 @@
-"""A journal opens after every crash with every entry: killed at any moment, or on a full disk.
+"""A batch that is killed, frozen, or has a full disk, at any moment; and what the next run does.
 
-A disk is full for a process that may not let its files grow; at night it really is. What SQLite
-itself reads in the files that are left is what the next run of the batch must go by.
+The journal opens with every entry, nothing is lost, and nothing is twice in a room. A disk is full
+for a process that may not let its files grow; at night it really is. What SQLite itself reads in
+the files that are left is what the next run of the batch must go by.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
+import random
 import shutil
+import signal
 import sqlite3
 import stat
 import subprocess
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import anyio
 import anyio.to_thread
+import attrs
 import pytest
 
-from support.journal_files import (
+from meeting_async.testing import MeetingServer
+from support.fake_rooms import Visit
+from support.journals import (
     acting_rooms,
     check_resumed,
     copied,
     files_of,
     jobs_of,
+    name_of,
     running_batch,
+    states_in,
 )
-from support.limited_worker import LimitedWorker, limited_worker
-
-if TYPE_CHECKING:
-    from support.fake_rooms import Visit
+from support.limited_worker import WINDOW, LimitedWorker, Told
 
 nightly = pytest.mark.nightly
+
 PAGE = 4096
 """Bytes of a page of the database."""
 
 OLD, ALL = 12, 16
 """Jobs of a batch that has run, and those of the same batch when its list has become longer."""
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[LimitedWorker]:
-    """Provide a process that runs batches where files cannot grow."""
-    with limited_worker() as worker:
-        yield worker
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +197,7 @@ def test_only_its_owner_may_read_it(
     assert modes == {0o600}
 
 
-# --- at night ------------------------------------------------------------------------------------
+# --- a disk that is full -------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -213,7 +215,8 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
 
     yield mount
     if os.path.ismount(place):
-        subprocess.run(["umount", str(place)], check=True)
+        # Lazily, as another run of pytest may be looking through the folders of this one.
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
 @nightly
@@ -242,3 +245,161 @@ def test_a_disk_that_is_full_at_any_size(
             break
     assert fits == 40
     assert pages > 60
+
+
+# --- killed again and again ----------------------------------------------------------------------
+
+ROOMS = 30
+LARGE = 300 * 1024
+"""Bytes of every tenth document: it goes out in several chunks."""
+
+AT_SQLITE = 0.3
+"""Share of the kills that strike when SQLite is about to execute a statement."""
+
+KNOWN_TO_BE_OUT = {"sent", "unknown", "accepted"}
+
+
+@attrs.define
+class Batch:
+    """A batch that is run until it is through, whatever happens to it."""
+
+    worker: LimitedWorker
+    order: dict[str, Any]
+    server: MeetingServer
+    kills: int = 0
+    in_flight: Counter[str] = attrs.field(factory=Counter)
+    """How often each document was in flight when a process was killed."""
+    last: Told | None = None
+
+    def run(self, **how: Any) -> Told:
+        """Run it once more."""
+        self.last = told = self.worker.order(**self.order, **how)
+        if self.is_killed:
+            self.kills += 1
+            self.in_flight.update(told.in_flight)
+        else:
+            assert (told.status, told.errors) == (0, [])
+        return told
+
+    @property
+    def is_killed(self) -> bool:
+        """Whether it is to be started again."""
+        return self.last is None or self.last.status == -signal.SIGKILL
+
+    def run_killed(self, dice: random.Random) -> bool:
+        """Run it and kill it: after a while, or at a statement; it may be through before."""
+        if dice.random() < AT_SQLITE:
+            self.run(kill_at=dice.randint(1, 60))
+        else:
+            self.run(kill_after=dice.uniform(0.02, 0.6))
+        return self.is_killed
+
+    @property
+    def in_rooms(self) -> Counter[str]:
+        """How often each document is in its room."""
+        rooms = self.server.rooms.values()
+        return Counter(file.name for room in rooms for file in room.accepted)
+
+    def states(self) -> dict[str, str]:
+        """Return what the journal says, from a copy: the original stays as the kill left it."""
+        journal = Path(self.order["journal"])
+        return states_in(journal) if journal.exists() else {}
+
+
+@contextmanager
+def batch_in(folder: Path, worker: LimitedWorker, jobs: int, **how: Any) -> Iterator[Batch]:
+    """Provide a batch, its documents, and a server with its rooms."""
+    folder.mkdir()
+    for number in range(jobs):
+        size = LARGE if number % 10 == 9 else 1000 + number
+        (folder / name_of(number)).write_bytes(b"%PDF-1.7\n".ljust(size, b"x"))
+    server = MeetingServer(lock_seconds=WINDOW, processing_seconds=0.1)
+    for number in range(ROOMS):
+        server.add_room(f"room{number:02}")
+    with server.run() as url:
+        facts = {"journal": str(folder / "term.db"), "folder": str(folder), "rooms": ROOMS}
+        yield Batch(worker, {"url": url, "jobs": jobs, **facts, **how}, server)
+
+
+def check_after_a_kill(batch: Batch) -> None:
+    """Nothing that a room has counts as unsent, whatever was being written at that moment."""
+    there = set(batch.in_rooms)
+    states = batch.states()
+    unsent = {name for name in there if states.get(name, "none") not in KNOWN_TO_BE_OUT}
+    assert unsent == set(), f"called unsent, and there: {unsent}"
+
+
+def check_at_the_end(batch: Batch, *, resend: bool) -> None:
+    """Hold what the rooms have against what the last run says."""
+    time.sleep(0.1)  # for what the server is still busy with
+    assert batch.last is not None
+    outcomes, in_rooms, in_flight = batch.last.outcomes, batch.in_rooms, batch.in_flight
+    assert len(outcomes) == batch.order["jobs"]
+    unknown = {name for name, status in outcomes.items() if status == "unknown"}
+    good = {name for name, status in outcomes.items() if status in {"accepted", "skipped"}}
+    assert good | unknown == set(outcomes)
+    assert all(in_rooms[name] >= 1 for name in good)  # nothing is lost
+    if resend:
+        assert unknown == set()
+        assert all(in_rooms[name] <= 1 + in_flight[name] for name in in_rooms)
+    else:
+        twice = {name for name, times in in_rooms.items() if times > 1}
+        assert twice == set(), f"twice in a room: {twice}"
+        assert unknown <= set(in_flight)  # nothing is called unknown that was not in flight
+    again = batch.run()
+    assert not again.begun
+    assert Counter(again.outcomes.values()) == Counter(skipped=len(good), unknown=len(unknown))
+
+
+RUNS = [
+    pytest.param("report", 8, "asyncio", 3, 40, id="report"),
+    pytest.param("resend", 1, "trio", 2, 12, id="resend"),
+    *(
+        pytest.param(
+            on_unknown, concurrency, backend, 200, 300, marks=[nightly, pytest.mark.timeout(3600)]
+        )
+        for on_unknown in ("report", "resend")
+        for concurrency in (1, 8)
+        for backend in ("asyncio", "trio")
+    ),
+]
+
+
+@pytest.mark.parametrize(("on_unknown", "concurrency", "backend", "kills", "jobs"), RUNS)
+def test_killed_and_started_again(
+    tmp_path: Path,
+    worker: LimitedWorker,
+    on_unknown: str,
+    concurrency: int,
+    backend: str,
+    kills: int,
+    jobs: int,
+) -> None:
+    """As many batches as it takes for all the kills; each is run to its end at last."""
+    dice = random.Random(f"{on_unknown} {concurrency} {backend}" if kills < 10 else None)
+    how = {"on_unknown": on_unknown, "concurrency": concurrency, "backend": backend}
+    for turn in itertools.count():
+        with batch_in(tmp_path / str(turn), worker, jobs, **how) as batch:
+            while batch.kills < kills and batch.run_killed(dice):
+                check_after_a_kill(batch)
+            if batch.is_killed:
+                batch.run()
+            check_at_the_end(batch, resend=on_unknown == "resend")
+        kills -= batch.kills
+        if kills <= 0:
+            break
+
+
+@nightly
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("frozen", [0.5, 5, 14, 60])
+def test_frozen_it_goes_on(
+    tmp_path: Path, worker: LimitedWorker, backend: str, frozen: float
+) -> None:
+    """As Ctrl-Z and a container that is paused do it, anywhere in a batch (findings 5.2)."""
+    dice = random.Random(frozen)
+    for number in range(3):
+        with batch_in(tmp_path / str(number), worker, 60, backend=backend) as batch:
+            told = batch.run(kill_after=dice.uniform(0.05, 0.6), frozen=frozen)
+            assert Counter(told.outcomes.values()) == Counter(accepted=60)
