@@ -207,10 +207,14 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
     place.mkdir()
 
     def mount(size: int) -> Path:
-        how = "remount," if os.path.ismount(place) else ""
-        command = ["mount", "-t", "tmpfs", "-o", f"{how}size={size}", "none", str(place)]
-        if subprocess.run(command, capture_output=True, check=False).returncode:
-            pytest.skip("no file system may be mounted here")
+        is_there = os.path.ismount(place)
+        how = f"{'remount,' if is_there else ''}size={size}"
+        while subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", how, "none", place], check=False
+        ).returncode:
+            if not is_there:
+                pytest.skip("no file system may be mounted here")
+            time.sleep(0.1)  # the space of files that were deleted is not free yet
         return place
 
     yield mount
