@@ -25,7 +25,7 @@ _INTERNAL = "the application could not do this"
 _ANSWERS: tuple[tuple[type[errors.MeetingError], int, str], ...] = (
     # Generic code repeats a request that got 502 or 504, and the room would show the document
     # twice. 202 is "intentionally noncommittal" (RFC 9110, section 15.3.3).
-    (errors.UploadOutcomeUnknown, 202, "the document was sent but may not arrive: check the room"),
+    (errors.UploadOutcomeUnknown, 202, "the document may or may not arrive: check the room"),
     (errors.ConfigurationError, 500, _INTERNAL),
     (errors.InvalidInput, 422, "the request is not valid"),
     (errors.DocumentEmpty, 422, "the document is empty"),

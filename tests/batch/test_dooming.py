@@ -23,6 +23,7 @@ from support.fake_rooms import (
     conversion_failed,
     cut_off,
     failing,
+    hanging,
     job,
     jobs_for,
     lost,
@@ -136,6 +137,35 @@ def test_a_generator_is_not_read_on(kind: str) -> None:
     assert report.total == len(read) < 60
     assert len(rooms.visits) == 1
     assert closed or kind == "with a length"
+
+
+@both
+@pytest.mark.parametrize("how", ["stopped", "wrong key", "wrong room"])
+def test_many_jobs_are_skipped_step_by_step(backend: str, how: str) -> None:
+    """Other tasks go on meanwhile: 20 ms are enough for a thousand jobs, not for ten thousand."""
+    totals = [0]
+
+    async def main() -> BatchReport:
+        ask = {"wrong key": WRONG_KEY, "wrong room": NO_ROOM}.get(how, hanging())
+        jobs = [job("room", number) for number in range(10_000)]
+        async with client_of(FakeRooms(ask=lambda _: ask)) as client:
+            async with client.upload_many(jobs) as batch, anyio.create_task_group() as tasks:
+
+                async def watch() -> None:
+                    while batch.report.total < len(jobs):
+                        totals.append(batch.report.total)
+                        await anyio.lowlevel.checkpoint()
+
+                await anyio.sleep(1 if how == "stopped" else 0)
+                tasks.start_soon(watch)
+                if how == "stopped":
+                    batch.stop()
+        return batch.report
+
+    report = virtual_time.run(backend, main)
+    assert (report.total, report.skipped + report.refused) == (10_000, 10_000)
+    totals.append(report.total)
+    assert max(b - a for a, b in itertools.pairwise(totals)) <= 1000
 
 
 def test_without_preflight_no_question_is_asked() -> None:

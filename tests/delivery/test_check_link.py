@@ -93,7 +93,7 @@ ANSWERS: list[tuple[Script, type[MeetingError] | None, str]] = [
     (head(kind=None), LinkRefused, "missing"),
     (head(length=b"junk"), LinkRefused, "HEAD"),
     (answering(b"\x15\x03\x03 alert"), LinkRefused, "use https:// in the link"),
-    (resetting_at_once, LinkRefused, "does not answer HEAD"),
+    (resetting_at_once, LinkRefused, "HEAD from here has no answer"),
     (silent, DeadlineExceeded, "checking the link"),
 ]  # fmt: skip
 

@@ -319,7 +319,7 @@ def test_an_outage_ends_in_time(
 # --- whose answer it is --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", ["upload room01 a.pdf a.pdf", "batch m.csv"])
+@pytest.mark.parametrize("command", ["upload room01 a.pdf b.pdf", "batch m.csv"])
 def test_a_wrong_address_costs_a_command_one_check(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -328,7 +328,8 @@ def test_a_wrong_address_costs_a_command_one_check(
 ) -> None:
     """The code is 1, not 3: nothing was sent, and the line says what to check."""
     monkeypatch.chdir(tmp_path)
-    Path("a.pdf").write_bytes(PDF)
+    for name in ("a.pdf", "b.pdf"):
+        Path(name).write_bytes(PDF)
     server = MeetingServer()
     manifest(server, rooms=2, documents=2)
     with server.run() as url:

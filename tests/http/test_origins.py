@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import gc
 import logging
+import pickle
 import socket
 import ssl
 import subprocess
@@ -18,8 +20,8 @@ import attrs
 import httpx
 import pytest
 
-from meeting_async import errors
-from meeting_async.transports import HttpTransport
+from meeting_async import MeetingClient, errors
+from meeting_async.transports import HttpTransport, HttpxTransport
 from support.interpreter import Interpreter
 from support.peer import (
     RECORD,
@@ -342,6 +344,52 @@ async def test_a_tunnel_that_is_not_made(
     seen = shown(caught.value) + repr(transport) + caplog.text
     assert SECRET not in seen
     assert "aHVudGVyMi1zZWNyZXQ" not in seen
+
+
+def repeating_in_the_tunnel(connection: Connection) -> None:
+    """Make the tunnel, and answer in it with what was asked for."""
+    connection.read_head()
+    asked = connection.request.head
+    connection.send(b"HTTP/1.1 200 OK\r\n\r\n")
+    connection.read_head()
+    line = b"X-Asked: " + asked.replace(b"\r\n", b" ")
+    connection.send(reply(404, b"<pre>" + asked, [line]))
+
+
+def refusing_in_its_words(connection: Connection) -> None:
+    """Refuse, and repeat the request in the reason."""
+    connection.read_head()
+    words = connection.request.head.replace(b"\r\n", b" ")
+    connection.send(b"HTTP/1.1 407 Denied " + words + b"\r\nContent-Length: 0\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    ("script", "scheme", "is_httpx"),
+    [
+        (repeating_in_the_tunnel, "http", False),
+        (refusing_in_its_words, "https", False),
+        (refusing_in_its_words, "https", True),
+    ],
+)
+async def test_a_proxy_that_repeats_its_password(
+    script: Script, scheme: str, is_httpx: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever of the reply is kept, shown or logged here has no password in it."""
+    caplog.set_level(logging.DEBUG, "meeting_async")
+    with Peer(script) as proxy:
+        url = f"http://me:{SECRET}@127.0.0.1:{proxy.port}"
+        own = HttpxTransport(httpx.AsyncClient(proxy=url)) if is_httpx else HttpTransport(proxy=url)
+        account = {"api_key": "key", "api_secret": "secret"}
+        async with MeetingClient(
+            f"{scheme}://meet.invalid", transport=own, allow_plaintext=True, **account
+        ) as client:
+            with pytest.raises(errors.MeetingError) as caught:
+                await client.call("room/isRoomActive", {"room_id": "room01"})
+        if is_httpx:
+            await own.aclose()
+    seen = shown(caught.value) + caplog.text + repr(pickle.dumps(caught.value))
+    assert base64.b64encode(f"me:{SECRET}".encode()).decode() not in seen
+    assert SECRET not in seen
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from meeting_async import _events
 from meeting_async._delivery.call import Call, retry_loop, running
 from meeting_async._delivery.decide import RetrySafety, Wait
 from meeting_async._delivery.history import Step, step
+from meeting_async._delivery.room_wait import MIN_WAIT
 from meeting_async._models import ActiveRoom, Request, Verdict
 from meeting_async._protocol import requests
 from meeting_async._protocol.replies import ParsedReply
@@ -99,9 +100,10 @@ async def wait_until_active(
 
 
 async def _pause(call: Call, timeout: float, error: RoomNotFound | RoomNotActive) -> None:
-    """Wait before the next check; give up at once if there is no time for it."""
+    """Wait before the next check, at most half of the time left: the last ones are near its end."""
     waited = call.now() - call.began
     seconds = min(max(waited / 10, POLL_SECONDS), LONGEST_POLL_SECONDS)
+    seconds = max(min(seconds, (timeout - waited) / 2), MIN_WAIT)
     call.phase = f"waiting for room {call.room_id!r} to become active"
     if waited + seconds >= timeout:
         raise DeadlineExceeded(timeout, call.phase) from error

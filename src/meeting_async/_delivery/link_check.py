@@ -36,6 +36,9 @@ _PRESIGNED = (
     "may first send HEAD, too"
 )
 
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+"""Addresses of IPv4 hosts in networks that have IPv6 only (RFC 6052)."""
+
 _NO_DOCUMENT = re.compile(r"text/html|video/|audio/", re.IGNORECASE)
 
 
@@ -76,7 +79,7 @@ def _reason(error: TransportError) -> str:
     certificate = certificate_problem(error.__cause__) if error.__cause__ else None
     if certificate:
         return certificate[0]
-    return f"it does not answer HEAD: {error}".replace("the base URL", "the link")
+    return f"HEAD from here has no answer: {error}".replace("the base URL", "the link")
 
 
 async def _check_public(session: Session, link: str) -> None:
@@ -104,7 +107,8 @@ async def _addresses(host: str) -> list[str]:
 def _is_public(text: str) -> bool:
     address = ipaddress.ip_address(text.partition("%")[0])
     if isinstance(address, ipaddress.IPv6Address):
-        address = address.ipv4_mapped or address.sixtofour or address
+        translated = address in _NAT64 and ipaddress.IPv4Address(address.packed[-4:])
+        address = address.ipv4_mapped or address.sixtofour or translated or address
     return address.is_global and not address.is_multicast
 
 

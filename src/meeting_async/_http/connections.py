@@ -16,6 +16,7 @@ from meeting_async._http.origins import Origin, Origins
 from meeting_async._http.stream import Stream
 from meeting_async._http.tcp import open_socket
 from meeting_async._models import Reply, Request
+from meeting_async._protocol.replies import without_secrets
 
 T = TypeVar("T")
 
@@ -109,7 +110,11 @@ class Connections:
         self._busy.add(connection)
         try:
             self._check_open()  # it may have been closed when this one was connected
-            return await connection.send(request, target, self.in_use)
+            reply = await connection.send(request, target, self.in_use)
+            proxy = connection.origin.proxy
+            if proxy and proxy.authorization:  # a proxy may repeat it in the tunnel
+                return without_secrets(reply, [(b"Proxy-Authorization", proxy.authorization)])
+            return reply
         finally:
             self._busy.discard(connection)
             if _may_reuse(request) and connection.may_go_on():

@@ -84,9 +84,11 @@ def _made(error: Exception, connecting: bool | None) -> Exception:
     if "ProtocolError" in name:  # it quotes the peer, who may repeat the request
         return kind(f"{words} ({text.partition(': ')[0]})")
     lasting = _lasting(error) if issubclass(kind, errors.ConnectFailed) else ""
+    quotes_peer = name == "ProxyError" and text[:3].isdigit()  # a status, and words of the proxy
+    text = f"the proxy says HTTP {text[:3]}" if quotes_peer else text
     made = kind(lasting or f"{words} ({text or name})")
     made.permanent = bool(lasting)
-    made.__cause__ = error
+    made.__cause__ = None if quotes_peer else error
     return made
 
 
@@ -149,5 +151,5 @@ def _lasting_reason(error: BaseException) -> str:
     if isinstance(error, UnicodeError) or name in {"UnsupportedProtocol", "InvalidURL"}:
         return f"no connection ({text}): check the base URL"
     if name == "ProxyError" and text.startswith("4"):  # a status
-        return f"the proxy refuses (HTTP {text}): check its URL and what it allows"
+        return f"the proxy refuses (HTTP {text[:3]}): check its URL and what it allows"
     return ""

@@ -10,7 +10,7 @@ import re
 import stat
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache, partial
@@ -199,6 +199,27 @@ class Flaws:
         self.count += 1
         if len(self.found) < FLAWS_KEPT:
             self.found.append((number, place, text))
+
+    def find_twins(self, entries: Iterable[Entry], fix: str = "remove one") -> None:
+        """Find documents that a room would get twice: the same file under the same name.
+
+        Entries that have a key each are meant to be two documents.
+        """
+        names: dict[tuple[str, str], list[Entry]] = {}
+        for entry in entries:
+            with suppress(InvalidInput):  # `find_in` finds it
+                names.setdefault((entry.room_id, entry.shown), []).append(entry)
+        for same in names.values():
+            if len(same) > 1 and any(entry.key is None for entry in same):
+                self._find_same_files(same, fix)
+
+    def _find_same_files(self, entries: list[Entry], fix: str) -> None:
+        seen: dict[object, Entry] = {}
+        for entry in entries:
+            first = seen.setdefault(entry.file, entry)
+            if first is not entry and None in {entry.key, first.key}:
+                text = f"the same document for the same room as {first.place}: {fix}"
+                self.add(entry.number, entry.place, text)
 
     def find_in(self, entries: Sequence[Entry], max_size: int | None) -> None:
         """Check every entry and its file."""

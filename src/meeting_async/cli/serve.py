@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shlex
+import signal
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
@@ -99,6 +100,16 @@ def _listen(
     server: MeetingServer, host: str, port: int, welcome: Callable[[str], None], output: Output
 ) -> int:
     """Serve until Ctrl-C or SIGTERM."""
+    signals = list[int]()
+    output.results.is_hurried = output.notes.is_hurried = lambda: bool(signals)
+
+    def interrupt(number: int, _frame: object) -> None:
+        signals.append(number)
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is signal.default_int_handler:
+            signal.signal(number, interrupt)
     try:
         server.serve_forever(host, port, welcome)
     except KeyboardInterrupt:

@@ -49,6 +49,7 @@ def upload(
     ]
     client, flaws = common.client(), Flaws()
     flaws.find_in(entries, max_size())
+    flaws.find_twins(entries)
     if flaws.count:
         flaws.tell(output)
         return ExitCode.USAGE

@@ -6,7 +6,6 @@ import os
 import re
 import sys
 from collections.abc import Collection, Iterator
-from contextlib import suppress
 
 import attrs
 
@@ -111,32 +110,17 @@ def _read_rows(manifest: Manifest, data: bytes, folder: str) -> None:
 def _find_twins(manifest: Manifest) -> None:
     """Add a mistake for each key that is used again, and for each document that a room has already.
 
-    It has a document if it would show the same file under the same name; if both lines have keys,
-    that is meant. Files are looked at only where a room would show a name twice.
+    Files are looked at only where a room would show a name twice.
     """
     keys: dict[str, Entry] = {}
-    names: dict[tuple[str, str], list[Entry]] = {}
     for entry in manifest.entries:
         if entry.key is not None:
             first = keys.setdefault(entry.key, entry)
             if first is not entry:
                 text = f"key {entry.key!r} is already used by {first.place}"
                 manifest.flaws.add(entry.number, entry.place, text)
-        with suppress(InvalidInput):  # the check finds it
-            names.setdefault((entry.room_id, entry.shown), []).append(entry)
-    for same in names.values():
-        if len(same) > 1 and any(entry.key is None for entry in same):
-            _find_same_files(same, manifest.flaws)
-
-
-def _find_same_files(entries: list[Entry], flaws: Flaws) -> None:
-    seen: dict[object, Entry] = {}
-    for entry in entries:
-        first = seen.setdefault(entry.file, entry)
-        if first is not entry and None in {entry.key, first.key}:
-            text = f"the same document for the same room as {first.place}: remove one, "
-            text += "or give each a key of its own if the room should get it twice"
-            flaws.add(entry.number, entry.place, text)
+    fix = "remove one, or give each a key of its own if the room should get it twice"
+    manifest.flaws.find_twins(manifest.entries, fix)
 
 
 # --- folders -------------------------------------------------------------------------------------
