@@ -233,7 +233,7 @@ class MeetingClient:
         *,
         on_event: OnEvent | None = None,
     ) -> ActiveRoom:
-        """Ask until the room is active: every 2 s at first, later every 30 s, again faster at the end.
+        """Ask until the room is active: every 2 s at first, later every 30 s, faster at the end.
 
         Args:
             room_id: The room.
