@@ -84,12 +84,6 @@ def upload(site: Site, room_id: str, document: bytes, name: str = "deck.pdf") ->
         return browser.answer()
 
 
-def said(site: Site, room_id: str, document: bytes, name: str = "deck.pdf") -> Any:
-    """Upload a form; return status, error and whether it was delivered."""
-    status, _, body = upload(site, room_id, document, name)
-    return status, body["error"], body["delivered"]
-
-
 @contextlib.contextmanager
 def half_sent(site: Site, room: Room, meeting: MeetingServer) -> Iterator[Browser]:
     """Send half of a body, until the site has begun to upload it."""
@@ -114,12 +108,14 @@ class TestEachFramework:
 
     @pytest.mark.parametrize("document", [SMALL, LARGE], ids=["small", "large"])
     def test_a_form_reaches_its_room(self, site: Site, room: Room, document: bytes) -> None:
-        """Byte for byte, under its own name."""
+        """Byte for byte, under its own name; for a room that is not there the answer is 404."""
         status, _, body = upload(site, room.room_id, document, "déck.pdf")
         expected = {"delivered": True, "document": "déck.pdf", "size": len(document)}
         assert (status, body) == (200, expected)
         (file,) = room.received
         assert (file.name, file.sha256) == ("déck.pdf", sha256(document))
+        status, _, body = upload(site, "nowhere", document)
+        assert (status, body["error"], body["delivered"]) == (404, "RoomNotFound", False)
 
     def test_a_body_is_streamed(self, site: Site, room: Room, meeting: MeetingServer) -> None:
         """Half of it goes out before the other half has come; no file is made."""
