@@ -1,4 +1,4 @@
-"""The command line as such: help, mistakes, what is missing, completion; and ``serve``."""
+"""The command line as such: help, mistakes, what is missing, completion; ``serve``, ``demo``."""
 
 from __future__ import annotations
 
@@ -7,51 +7,62 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import tomllib
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from meeting_async import Batch, MeetingClient, UploadOutcome, __version__
+from meeting_async.cli.demo import stage
 from meeting_async.testing import MeetingServer
 from support import raw_http
-from support.command_line import PDF, PROGRAM, Result, call, finish, names_in, run, start
+from support.command_line import PDF, Result, call, finish, names_in, run, shell, start
 from support.interpreter import Interpreter
 
 Capture = pytest.CaptureFixture[str]
 
 
 def test_help_loads_no_work(python: Interpreter) -> None:
-    """Who asks for help does not wait for what only a command needs."""
+    """Who asks for help does not wait for what only a command needs, nor have all extras."""
     heavy = (
         "jinja2", "rich.progress", "meeting_async.testing", "meeting_async.cli.delivery",
-        "meeting_async.cli.batch.manifest",
+        "meeting_async.cli.batch.manifest", "procrastinate", "psycopg",
+        "meeting_async.procrastinate",
     )  # fmt: skip
-    code, _, err = python.run(
+    code, out, err = python.run(
         "import sys; from meeting_async.cli import main; main(['--help']); "
+        "main(['queue', 'defer', '--help']); "
         f"print(*[name for name in {heavy} if name in sys.modules], file=sys.stderr)",
         Path.cwd(),
     )
     assert (code, err.strip()) == (0, "")
+    assert "Upload by workers on many machines" in out
 
 
 def test_help_says_what_is_needed(capsys: Capture) -> None:
-    """Environment, exit codes, several files; and no option takes a secret. Version too."""
+    """Environment, exit codes, several files; and no option takes a secret. Version too.
+
+    An option that several commands have says what it does in this one.
+    """
     version = call(capsys, "--version")
     assert (version.code, version.out.strip()) == (0, __version__)
     top = call(capsys, "--help").out
     for word in ("MEETING_BASE_URL", "MEETING_API_SECRET_FILE", "demo", "serve", " 75 ", " 130 "):
         assert word in top
     assert "upload [OPTIONS] ROOM_ID FILE..." in call(capsys, "upload", "--help").out
-    for command in ("room", "upload", "batch", "serve", "demo"):
-        shown = call(capsys, command, "--help").out
-        assert "secret" not in shown.replace("Key and secret come from", "").replace(
-            "MEETING_API_SECRET", ""
-        )
+    for command in ("room", "check", "upload", "batch", "serve", "demo"):
+        text = " ".join(re.sub("[│─]", " ", call(capsys, command, "--help").out).split())
+        assert not re.search(r"--[\w-]*(secret|key|password)", text)
+        if command not in {"serve", "demo"}:
+            found = [word in text for word in OF_SENDING]
+            assert found == [command in {"upload", "batch"}] * len(OF_SENDING)
+
+
+OF_SENDING = ("document", "Print only failures", "Time limit in seconds for each document")
 
 
 @pytest.mark.parametrize(
@@ -88,42 +99,17 @@ def test_a_path_that_looks_like_an_option(server: MeetingServer, capsys: Capture
     assert names_in(server, "room01") == ["-a.pdf", "-a.pdf"]
 
 
-def test_a_folder_is_for_batch(server: MeetingServer, capsys: Capture) -> None:
-    """``upload`` says so instead of calling it unreadable."""
-    Path("slides").mkdir()
-    done = call(capsys, "upload", "room01", "a.pdf", "slides")
-    assert (done.code, server.requests) == (2, [])
-    assert "'slides'): use `meeting-async batch FOLDER`" in done.err
-
-
-@pytest.mark.parametrize("command", ["room", "check", "upload", "batch"])
-def test_help_speaks_of_its_command(capsys: Capture, command: str) -> None:
-    """An option that several commands have says what it does in this one."""
-    text = " ".join(re.sub("[│─]", " ", call(capsys, command, "--help").out).split())
-    sends = command in {"upload", "batch"}
-    assert ("document" in text) == sends
-    assert ("Print only failures" in text) == sends
-    assert ("Time limit in seconds for each document" in text) == sends
-
-
-@pytest.mark.parametrize("name", ["--dry-run", "--check"])
-def test_a_manifest_is_checked_under_both_names(capsys: Capture, name: str) -> None:
-    """Without a server."""
-    Path("m.csv").write_text("room_id,document\nroom01,a.pdf\n")
-    done = call(capsys, "batch", "m.csv", name)
-    assert (done.code, done.out.startswith("m.csv: 1 document for 1 room")) == (0, True)
-
-
 @pytest.mark.parametrize("command", ["room room01", "upload room01 a.pdf", "batch m.csv"])
 def test_hints_name_the_server(
     server: MeetingServer, capsys: Capture, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
-    """The one that was asked: a key may belong to another."""
+    """``--url`` wins over the environment; and a key may belong to another server."""
     Path("m.csv").write_text("room_id,document\nroom01,a.pdf\n")
     monkeypatch.setenv("MEETING_API_KEY", "other")
     monkeypatch.setenv("MEETING_BASE_URL", "https://meet.example.com")
     done = call(capsys, *command.split(), "--url", server.url)
     assert f"MEETING_API_SECRET belong to {server.url}\n" in done.err
+    assert "meet.example.com" not in done.err
 
 
 @pytest.mark.parametrize("command", ["room room01", "upload room01 a.pdf", "check"])
@@ -179,6 +165,8 @@ def test_an_unforeseen_error_hides_nothing(
         ("jinja2", "['batch', 'm.csv', '--report', 'r.html']", "cli"),
         ("python_multipart", "['serve']", "cli,testing"),
         ("python_multipart", "['demo']", "cli,testing"),
+        ("procrastinate", "['queue', 'apply-schema']", "cli,procrastinate"),
+        ("psycopg", "['queue', 'apply-schema']", "cli,procrastinate"),
     ],
 )
 def test_missing_extras_are_told_alike(
@@ -196,45 +184,31 @@ def test_missing_extras_are_told_alike(
     assert (code, server.requests) == (2, [])
 
 
-def test_completion(tmp_path: Path) -> None:
-    """For the shells that cyclopts knows."""
-    script = tmp_path / "completion"
-    done = run(
-        "--install-completion", "--shell", "bash", "--output", script,
-        env={**os.environ, "HOME": str(tmp_path)},
-    )  # fmt: skip
-    assert done.code == 0
-    assert "upload" in script.read_text()
-    assert "--max-wait" in script.read_text()
-
-
-WORDS = (
-    "upload room01 ", "upload room01 b.pdf ", "batch ", "batch m.csv --journal ",
-    "batch m.csv --report ", "check --ca-file ", "queue defer ",
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("words", WORDS)
-def test_completion_of_files(completion: Path, words: str) -> None:
-    """Wherever a path is expected, as in any other command."""
-    Path("week 1.pdf").write_bytes(PDF)
-    asked = [*words.split(" ")[:-1], "a"]
-    program = (
-        f"source {completion}; COMP_WORDS=(meeting-async {' '.join(asked)}); "
-        f"COMP_CWORD={len(asked)}; _meeting_async; printf '%s\n' \"${{COMPREPLY[@]}}\""
-    )
-    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=False)
-    assert done.stdout.splitlines() == ["a.pdf"]
-
-
 @pytest.fixture(scope="module")
 def completion(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write the completion of bash."""
-    from meeting_async.cli.app import app
+    """Install the completion of bash."""
+    home = tmp_path_factory.mktemp("home")
+    arguments = ("--install-completion", "--shell", "bash", "--output", home / "script")
+    assert run(*arguments, env={**os.environ, "HOME": str(home)}).code == 0
+    return home / "script"
 
-    script = tmp_path_factory.mktemp("completion") / "script"
-    script.write_text(app.generate_completion(shell="bash"))
-    return script
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "upl", "upload room01 --max-w", "upload room01 a", "upload room01 b.pdf a", "batch a",
+        "batch m.csv --journal a", "batch m.csv --report a", "check --ca-file a", "queue defer a",
+    ],
+)  # fmt: skip
+def test_completion(completion: Path, words: str) -> None:
+    """Commands, options, and files wherever a path is expected, as in any other command."""
+    Path("week 1.pdf").write_bytes(PDF)
+    done = shell(
+        f"source {completion}; COMP_WORDS=(meeting-async {words}); "
+        f"COMP_CWORD={len(words.split())}; _meeting_async; printf '%s\n' \"${{COMPREPLY[@]}}\""
+    )
+    expected = {"upl": "upload", "--max-w": "--max-wait", "a": "a.pdf"}
+    assert done.out.splitlines() == [expected[words.rpartition(" ")[2]]]
 
 
 def test_a_room_is_shown_also_if_quiet(server: MeetingServer, capsys: Capture) -> None:
@@ -253,63 +227,81 @@ def test_logs_and_warnings_are_lines(server: MeetingServer, capsys: Capture) -> 
     assert "debug: call" in call(capsys, "room", "room01", "--debug").err
 
 
+# --- serve and demo ------------------------------------------------------------------------------
+
+
+@attrs.define
+class Served:
+    """What ``serve`` has said, and how it ended."""
+
+    said: str = ""
+    result: Result | None = None
+
+    @property
+    def url(self) -> str:
+        """The URL that it tells others to use."""
+        found = re.search(r"export MEETING_BASE_URL=(\S+)", self.said)
+        assert found is not None
+        return found[1]
+
+
 @contextmanager
-def _serving(*arguments: object, **environ: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Serve, and yield what was said and where the result will be."""
-    process = start("serve", "--port", 0, *arguments, env={**os.environ, **environ})
+def _serving(*arguments: object, **environ: str) -> Iterator[Served]:
+    """Serve while the block runs."""
+    process, served = (
+        start("serve", "--port", 0, *arguments, env={**os.environ, **environ}),
+        Served(),
+    )
     assert process.stdout is not None
-    said = ""
-    found: dict[str, Any] = {}
-    while "getActiveRoomInfo" not in said or said.count("signature%%") < 2:
+    while "getActiveRoomInfo" not in served.said or served.said.count("signature%%") < 2:
         line = process.stdout.readline()
         assert line, finish(process)
-        said += line
+        served.said += line
     try:
-        yield said, found
+        yield served
     finally:
         process.send_signal(signal.SIGTERM)
-        found["result"] = finish(process)
-
-
-def _paste(lines: str) -> Result:
-    """Paste lines into a shell in which the command is on the path."""
-    program = " ".join(PROGRAM)
-    script = f'meeting-async() {{ {program} "$@"; }}\n{lines}'
-    done = subprocess.run(
-        ["bash", "-c", script], capture_output=True, text=True, timeout=50, check=False
-    )
-    return Result(done.returncode, done.stdout, done.stderr)
+        served.result = finish(process)
+        assert served.result.code == 0
 
 
 def test_what_it_prints_works_when_pasted() -> None:
     """Exports, this command line and curl; each request is one line, Ctrl-C or SIGTERM the end."""
-    with _serving() as (said, found):
-        pasted = said.partition("For the shell that uploads:")[2]
+    with _serving() as served:
+        pasted = served.said.partition("For the shell that uploads:")[2]
         pasted = pasted.replace("Then, with this command line:", "").replace("Or with curl:", "")
-        done = _paste(pasted)
+        done = shell(f'meeting-async() {{ $M "$@"; }}\n{pasted}')
     assert "hello.txt: accepted by room01" in done.out
     assert done.out.count('"status": true') == 2
-    result = found["result"]
-    assert (result.code, result.err.splitlines()[-1]) == (0, "meeting-async: stopped")
-    requests = [line for line in result.err.splitlines() if " POST " in line]
+    assert served.result is not None
+    assert served.result.err.splitlines()[-1] == "meeting-async: stopped"
+    requests = [line for line in served.result.err.splitlines() if " POST " in line]
     assert len(requests) == 4
     assert re.match(r"meeting-async: \d\d:\d\d:\d\d POST /auth/room/\w+ room01 ", requests[0])
 
 
 def test_a_secret_that_was_given_is_not_printed() -> None:
     """It may be a real one, and terminals remember; with it calls are accepted."""
-    secret = "s3cr3t-of-mine"
-    with _serving("--room", "r1", MEETING_API_SECRET=secret, MEETING_API_KEY="k") as (said, found):
-        url = re.search(r"export MEETING_BASE_URL=(\S+)", said)
-        assert url is not None
-        raw = raw_http.call(raw_http.INFO, {"room_id": "r1"}, API_KEY="k")
-        raw = raw.replace(raw_http.sign(b'{"room_id": "r1"}').encode(), _signed(secret).encode())
-        assert raw_http.talk(url[1], raw).code == (200, "SUCCESS")
-    assert "s3cr3t" not in said + found["result"].err
+    secret, body = "s3cr3t-of-mine", b'{"room_id": "r1"}'
+    with _serving("--room", "r1", MEETING_API_SECRET=secret, MEETING_API_KEY="k") as served:
+        signature = raw_http.sign(body, secret.encode())
+        raw = raw_http.call(raw_http.INFO, body, API_KEY="k", HASH_SIGNATURE=signature)
+        assert raw_http.talk(served.url, raw).code == (200, "SUCCESS")
+    assert "s3cr3t" not in str(served)
 
 
-def _signed(secret: str) -> str:
-    return raw_http.sign(b'{"room_id": "r1"}', secret.encode())
+def test_a_presenter_and_strict_pdfs_are_options() -> None:
+    """By default a presenter is needed and a PDF may be a header only; options change both."""
+    fresh = {"room_id": "fresh", "metadata": {"room_title": "Fresh", "room_features": {}}}
+    text, seen = raw_http.document(b"Hello\n", "hello.txt"), []
+    with ExitStack() as stack:
+        for given in [(), ("--no-presenter-required", "--strict-pdf")]:
+            url = stack.enter_context(_serving("--quiet", *given)).url
+            assert raw_http.talk(url, raw_http.call("/auth/room/create", fresh)).status == 200
+            pdf = raw_http.talk(url, raw_http.upload())
+            hello = raw_http.talk(url, raw_http.upload(text, room="fresh"))
+            seen.append((hello.code, pdf.status))
+    assert seen == [((400, "USER_NOT_ACTIVE"), 200), ((200, "SUCCESS"), 500)]
 
 
 def test_the_container_file_of_the_docs() -> None:
@@ -322,25 +314,67 @@ def test_the_container_file_of_the_docs() -> None:
     assert copied == {"pyproject.toml", project["readme"], *project["license-files"], "src"}
     program, command, *arguments = json.loads(lines[-1].removeprefix("CMD "))
     assert (program, command) == ("meeting-async", "serve")
-    with _serving(*arguments) as (said, found):
-        assert "http://127.0.0.1:" in said
-    assert (arguments, found["result"].code) == (["--host", "0.0.0.0"], 0)
+    assert arguments == ["--host", "0.0.0.0"]
+    with _serving(*arguments) as served:
+        assert served.url.startswith("http://127.0.0.1:")
 
 
-def test_mistakes_of_serve(capsys: pytest.CaptureFixture[str]) -> None:
-    """Limits, rooms and addresses that cannot be used are told in a line."""
+def test_mistakes_of_serve(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limits, rooms, addresses and secrets that cannot be used are told in a line."""
     assert "--max-size is not a size" in call(capsys, "serve", "--max-size", "30MB").err
     assert call(capsys, "serve", "--room", "").code == 2
     with socket.create_server(("127.0.0.1", 0)) as taken:
         done = call(capsys, "serve", "--port", taken.getsockname()[1])
     assert (done.code, "another port with --port" in done.err) == (1, True)
-
-
-def test_a_secret_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One that is not text cannot be a secret of the server."""
-    (tmp_path / "secret").write_bytes(b"\xff\xfe")
-    monkeypatch.setenv("MEETING_API_SECRET_FILE", str(tmp_path / "secret"))
+    Path("secret").write_bytes(b"\xff\xfe")
+    monkeypatch.setenv("MEETING_API_SECRET_FILE", "secret")
     done = call(capsys, "serve")
     assert (done.code, "MEETING_API_SECRET_FILE is not UTF-8 text" in done.err) == (2, True)
+
+
+def test_the_demo(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten lines on every kind of document, and one sentence in the end; nothing else is said."""
+    monkeypatch.setattr(stage, "PROCESSING_SECONDS", 0.1)
+    monkeypatch.setattr(stage, "LOCK_SECONDS", 1.0)
+    done = call(capsys, "demo")
+    lines = done.out.splitlines()
+    begin = "\n".join(lines[:10])
+    kinds = ("handout.pdf", "timetable.txt", "syllabus.pdf", "diagram.png", "too-large.pdf")
+    for word in (*kinds, "refused, not sent", "waited: the room was locked"):
+        assert word in begin
+    assert re.search(r"first run +\d+ accepted, then stopped", done.out)
+    assert re.search(r"second run +\d+ accepted, \d+ accepted before, 5 without a room", done.out)
+    last = done.out.rstrip().rpartition("\n\n")[2].replace("\n", " ")
+    assert re.fullmatch(r"Everything was as expected: [^.]+, in \d+\.\d s\.", last)
+    assert (done.code, done.err, max(map(len, lines)) < 80) == (0, "", True)
+
+
+@pytest.mark.nightly
+def test_the_demo_notices_what_is_wrong(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A demonstration that cannot fail would prove nothing."""
+    add = MeetingServer.add_room
+
+    def add_room(server: MeetingServer, room_id: str, **facts: Any) -> object:
+        room = add(server, room_id, **facts)
+        room.fail_conversion = room_id in {"room01", "class02"}
+        return room
+
+    monkeypatch.setattr(MeetingServer, "add_room", add_room)
+    done = call(capsys, "demo")
+    assert done.code == 1
+    assert "not as expected: handout.pdf to room01: " in done.err
+    assert "class02 received nothing" in done.err
+    assert done.out.splitlines()[-1].startswith("Not everything was as expected: ")
+
+
+@pytest.mark.nightly
+def test_the_demo_is_cut_short() -> None:
+    """As somebody tries it: ``head`` is no error; Ctrl-C ends it with 130 and no traceback."""
+    done = shell("$M demo | head -3; exit ${PIPESTATUS[0]}")
+    assert (done.code, done.err, done.out.count("\n")) == (0, "", 3)
+    process = start("demo")
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    done = finish(process)
+    assert (done.code, done.err) == (130, "meeting-async: interrupted\n")

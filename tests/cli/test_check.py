@@ -99,12 +99,6 @@ def test_the_server_of_the_option(
 # --- authorities and proxies ---------------------------------------------------------------------
 
 
-def test_a_certificate_nobody_knows(secure: Peer, capsys: Capture) -> None:
-    """The check says which option helps."""
-    done = call(capsys, "check", "--url", secure.url)
-    assert (done.code, "--ca-file" in done.out) == (1, True)
-
-
 @every_command
 def test_a_proxy_of_yours(credentials: None, capsys: Capture, command: str) -> None:
     """``--proxy`` counts for loopback and plain http, too: it was asked for. It makes a tunnel."""

@@ -1,14 +1,15 @@
-"""What is shown while documents are sent: words for events, bars on a terminal, lines elsewhere."""
+"""What is shown while documents are sent: words for events, bars on a terminal, lines elsewhere.
+
+Also in a real terminal: 80 columns, resumed, resized, interrupted.
+"""
 
 from __future__ import annotations
 
 import io
-import os
 import re
-import subprocess
-import termios
-import threading
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,13 +31,27 @@ from meeting_async.cli.console import Output
 from meeting_async.cli.display import Bars, Lines, words_for
 from meeting_async.cli.words import duration, size
 from meeting_async.testing import MeetingServer
-from support.command_line import PROGRAM, call, until
+from support.command_line import PROGRAM, accepted, call, manifest, until
 from support.reports import LOST, STOPPED, attempt, outcome, report_of
+from support.terminal import Process, Terminal, drawn_by, needs_tmux, terminal
+
+Capture = pytest.CaptureFixture[str]
 
 
 def _event(kind: type[Event], call: int = 1, **facts: Any) -> Any:
     common: dict[str, Any] = {"operation": "room/upload", "host": "h:1", "room_id": "room01"}
     return kind(call=call, document=facts.pop("document", "a.pdf"), **common, **facts)
+
+
+WAIT: dict[str, Any] = {"attempt": 1, "retry_in": 2.0, "waited": 1.0, "max_wait": None}
+CUT: dict[str, Any] = {"attempt": 1, "retry_in": 2.0, "verdict": Verdict.PARTIAL, "reason": "cut"}
+AWAY: dict[str, Any] = {
+    **CUT,
+    "verdict": Verdict.NEVER_SENT,
+    "reason": "no connection",
+    "limit": "for up to 60 s",
+}
+NOT_ACTIVE: dict[str, Any] = {"retry_in": 2.0, "waited": 1.0, "max_wait": 9.0}
 
 
 @pytest.mark.parametrize(
@@ -48,31 +63,10 @@ def _event(kind: type[Event], call: int = 1, **facts: Any) -> Any:
         (_event(AttemptStarted, attempt=2), "sending (attempt 2)"),
         (_event(BytesSent, attempt=1, sent=50, total=100), "sending 50%"),
         (_event(BytesSent, attempt=1, sent=100, total=100), "sent, waiting for the answer"),
-        (
-            _event(WaitingForRoom, attempt=0, retry_in=2.0, waited=1.0, max_wait=None),
-            "the room is locked, again in 2.0 s",
-        ),
-        (
-            _event(WaitingUntilActive, retry_in=2.0, waited=1.0, max_wait=9.0),
-            "the room is not active yet, again in 2.0 s",
-        ),
-        (
-            _event(
-                RetryScheduled, attempt=1, retry_in=2.0, verdict=Verdict.PARTIAL, reason="cut off"
-            ),
-            "cut off, again in 2.0 s",
-        ),
-        (
-            _event(
-                RetryScheduled,
-                attempt=1,
-                retry_in=2.0,
-                verdict=Verdict.NEVER_SENT,
-                reason="no connection",
-                limit="for up to 60 s",
-            ),
-            "h:1: no connection, again in 2.0 s, for up to 60 s",
-        ),
+        (_event(WaitingForRoom, **WAIT), "the room is locked, again in 2.0 s"),
+        (_event(WaitingUntilActive, **NOT_ACTIVE), "the room is not active yet, again in 2.0 s"),
+        (_event(RetryScheduled, **CUT), "cut, again in 2.0 s"),
+        (_event(RetryScheduled, **AWAY), "h:1: no connection, again in 2.0 s, for up to 60 s"),
     ],
 )
 def test_every_event_has_words(event: Event, words: str) -> None:
@@ -154,8 +148,7 @@ def test_long_texts_leave_room_for_each_other(width: int) -> None:
     bars = _bars(width, documents=8)
     bars.report = report_of([outcome(n, status=s) for n, s in enumerate(("failed", "refused"))])
     for number in range(2):
-        waits = {"attempt": 1, "retry_in": 2.0, "waited": 1.0, "max_wait": None}
-        bars(_event(WaitingForRoom, number, document=f"{'long ' * 20}.pdf", **waits))
+        bars(_event(WaitingForRoom, number, document=f"{'long ' * 20}.pdf", **WAIT))
     shown = _frame(bars)
     assert len(shown) == 4
     assert shown[0] == "0 accepted, 1 refused, 1 failed"
@@ -169,7 +162,7 @@ def test_bars_fit_the_terminal() -> None:
     bars = _bars(height=10, documents=100)
     for number in range(20):
         bars(_event(AttemptStarted, number, attempt=1, document=f"{number}.pdf"))
-    bars(_event(WaitingForRoom, 1, attempt=1, retry_in=2.0, waited=1.0, max_wait=None))
+    bars(_event(WaitingForRoom, 1, **WAIT))
     bars(_event(Finished, 0, verdict=Verdict.ACCEPTED, attempts=1, seconds=1.0))
     bars(_event(AttemptStarted, 99, attempt=1, document=None))  # a JSON call
     bars(_event(Started, 98))  # it may be refused at once, and an empty bar says nothing
@@ -181,30 +174,23 @@ def test_bars_fit_the_terminal() -> None:
     assert all(len(line) <= 80 for line in shown)
 
 
-def test_lines_do_not_repeat_themselves(capsys: pytest.CaptureFixture[str]) -> None:
-    """A room that is asked every two seconds is not told every two seconds."""
-    lines = Lines(Output(), 1, detailed=True)
+def test_lines_do_not_repeat_themselves(capsys: Capture) -> None:
+    """A room is not told each time it is asked, nor each upload that cannot reach the server.
+
+    Of that the first retry tells, with the address and the reason: it may be the wrong port.
+    """
+    one, batch = Lines(Output(), 1, detailed=True), Lines(Output(), 2, detailed=False)
     for _ in range(5):
-        lines(_event(WaitingForRoom, attempt=1, retry_in=2.0, waited=1.0, max_wait=None))
-    lines(_event(AttemptStarted, attempt=1))
+        one(_event(WaitingForRoom, **WAIT))
+    one(_event(AttemptStarted, attempt=1))
     assert len(capsys.readouterr().err.splitlines()) == 2
-
-
-def test_a_batch_tells_once_that_the_server_cannot_be_reached(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """At the first retry, with the address and the reason: it may be the wrong port."""
-    lines = Lines(Output(), 2, detailed=False)
-    for limit in ("for up to 60 s", ""):
-        facts: dict[str, Any] = {"attempt": 1, "retry_in": 2.0, "verdict": Verdict.NEVER_SENT}
-        lines(_event(RetryScheduled, reason="no connection", limit=limit, **facts))
+    for facts in (AWAY, {**AWAY, "limit": ""}):
+        batch(_event(RetryScheduled, **facts))
     told = "meeting-async: h:1: no connection, again in 2.0 s, for up to 60 s\n"
     assert capsys.readouterr().err == told
 
 
-def test_sums_are_told_now_and_then(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sums_are_told_now_and_then(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch in a log file says how far it is, in a line every ten seconds."""
     lines, one = Lines(Output(), 3, detailed=False), Lines(Output(), 1, detailed=False)
     lines.report = report_of([outcome(0), outcome(1, status="skipped")])
@@ -218,48 +204,106 @@ def test_sums_are_told_now_and_then(
     assert told == "meeting-async: 2 of 3 documents: 1 accepted, 1 accepted before\n"
 
 
+def test_force_color_makes_no_terminal_of_a_file(
+    server: MeetingServer, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a log file bars would be noise."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    done = call(capsys, "upload", "room01", "a.pdf")
+    assert "\x1b" not in done.out + done.err
+
+
+# --- on a terminal -------------------------------------------------------------------------------
+
+
 def test_on_a_terminal(server: MeetingServer) -> None:
     """Bars while it lasts, and then only the result; Ctrl-C typed there finishes the upload."""
     server.rooms["room01"].processing_seconds = 1.0
-    leader, follower = os.openpty()
-    termios.tcsetwinsize(follower, (24, 80))
-    process = subprocess.Popen(
-        [*PROGRAM, "upload", "room01", "a.pdf", "b.pdf"],
-        stdin=follower, stdout=follower, stderr=follower, start_new_session=True,
-    )  # fmt: skip
-    os.close(follower)
-    shown: list[bytes] = []
-    reader = threading.Thread(target=_read, args=(leader, shown), daemon=True)
-    reader.start()
-    until(lambda: server.rooms["room01"].accepted)
-    process.terminate()
-    process.wait(timeout=50)
-    reader.join(timeout=50)
-    os.close(leader)
-    text = b"".join(shown).decode()
-    assert "━" in text
-    assert "sent, waiting for the answer" in text
+
+    def interrupt(process: Process) -> None:
+        until(lambda: accepted(server))
+        process.terminate()
+
+    command = [*PROGRAM, "upload", "room01", "a.pdf", "b.pdf"]
+    code, text = drawn_by(command, meanwhile=interrupt)
+    assert (code, "━" in text, "sent, waiting for the answer" in text) == (130, True, True)
     lines = [re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", line) for line in re.split(r"[\r\n]+", text)]
     assert not any(re.search("━ *$", line) for line in lines)  # a bar without words
     assert any(line.startswith("a.pdf: accepted by room01") for line in lines)
     assert any("1 of 2 documents delivered; 1 left to send" in line for line in lines)
     assert text.endswith("\n")
     assert "\x1b[?25h" in text.split("━")[-1]  # the cursor is back
-    assert process.returncode == 130
 
 
-def _read(leader: int, shown: list[bytes]) -> None:
-    while True:
-        try:
-            shown.append(os.read(leader, 65536))
-        except OSError:  # the other end is closed
-            return
+@pytest.fixture
+def window(tmp_path: Path) -> Iterator[Terminal]:
+    """Open a terminal."""
+    with terminal(tmp_path) as window:
+        yield window
 
 
-def test_force_color_makes_no_terminal_of_a_file(
-    server: MeetingServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def _slow(server: MeetingServer, rooms: int, seconds: float) -> None:
+    for room in range(rooms):
+        server.rooms[f"class{room}"].processing_seconds = seconds
+
+
+def _is_one_frame(window: Terminal) -> bool:
+    """Return whether sums, total and uploads are the last lines, and not above them, too."""
+    lines = window.lines(with_history=True)
+    above, frame = "".join(lines[:-5]), lines[-5:]
+    return (
+        frame[0].startswith("0 accepted")
+        and frame[1].startswith("0 of 30 docum")
+        and sorted(line[:6] for line in frame[2:]) == ["class0", "class1", "class2"]
+        and "meeting-async: m.csv" in above
+        and not re.search("━|accepted|class|of 30", above)
+    )
+
+
+@needs_tmux
+@pytest.mark.nightly
+def test_a_resumed_batch_at_80_columns(
+    server: MeetingServer, capsys: Capture, window: Terminal
 ) -> None:
-    """In a log file bars would be noise."""
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    done = call(capsys, "upload", "room01", "a.pdf")
-    assert "\x1b" not in done.out + done.err
+    """Sums, speed and time left are all there, each in full."""
+    manifest(server, rooms=2, documents=100)
+    lines = Path("m.csv").read_text().splitlines()
+    Path("part.csv").write_text("\n".join(lines[: 1 + 120]))
+    assert call(capsys, "batch", "part.csv", "--journal", "j.db").code == 0
+    _slow(server, 2, 0.1)
+    window.start(80, 24, "batch", "m.csv", "--journal", "j.db")
+    window.until_shown("120 accepted before", " left")
+    shown = window.lines()
+    (sums,) = [line for line in shown if "accepted before" in line]
+    assert re.fullmatch(r"\d+ accepted, 120 accepted before", sums)
+    (total,) = [line for line in shown if "of 200 documents" in line]
+    assert re.search(r"/s, (\d+ min \d+ s|[\d.]+ s) left$", total), total
+    assert "…" not in "".join(shown)
+    window.ask("send-keys", "C-c")
+    window.until_shown("ended with 130")
+
+
+@needs_tmux
+@pytest.mark.nightly
+def test_resizing_and_ctrl_c(server: MeetingServer, window: Terminal) -> None:
+    """No row is left of an earlier size; after Ctrl-C it does not promise an end of the rest."""
+    manifest(server, rooms=3, documents=10)
+    for room in range(3):
+        server.rooms[f"class{room}"].lock(60)
+    window.start(80, 24, "batch", "m.csv")
+    window.until_shown("0 of 30 documents", "class2  a.pdf")
+    for columns in (52, 100, 41, 80):
+        window.resize(columns, 24)
+        time.sleep(0.5)  # else it may be looked at before it is drawn again
+        until(lambda: _is_one_frame(window))
+    for room in range(3):
+        server.rooms[f"class{room}"].unlock()
+    _slow(server, 3, 0.5)
+    until(lambda: accepted(server) >= 6)
+    window.ask("send-keys", "C-c")
+    shown = window.until_shown("stopping")
+    assert not any(" left" in line for line in shown if "30 documents" in line)
+    window.until_shown("ended with 130", "Interrupted: ")
+    rest = window.lines(with_history=True)
+    assert not any("━" in line for line in rest)
+    assert not any(re.match(r"\d+ accepted", line) for line in rest)

@@ -1,4 +1,4 @@
-"""Manifests and folders: what is understood, and every mistake with its line."""
+"""Manifests and folders: what is understood, and each mistake with its place, first of all."""
 
 from __future__ import annotations
 
@@ -7,22 +7,25 @@ import os
 import re
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from meeting_async.cli import entries
-from meeting_async.cli.batch.manifest import manifest_of, natural
+from meeting_async.cli.batch.manifest import manifest_of
 from meeting_async.cli.batch.rows import rows_in
 from meeting_async.testing import MeetingServer
-from support.command_line import PNG, Result, call, start
+from support.command_line import PDF, PNG, Result, call, names_in, start
 
 Capture = pytest.CaptureFixture[str]
 
 ROW = {"room_id": "room01", "document": "a.pdf"}
+LINK, PRIVATE_LINK = "https://example.com/a.pdf", "https://u:secret@example.com/"
 OBJECT = b'{"room_id": "room01", "document": "a.pdf"}'
 
 
@@ -90,37 +93,83 @@ def test_any_bytes_are_read(data: bytes) -> None:
     assert found or data.strip()
 
 
-def _check(capsys: Capture, text: str) -> Result:
-    Path("m.csv").write_text(text)
-    return call(capsys, "batch", "m.csv", "--check")
+# --- entries that no batch can send --------------------------------------------------------------
+
+LATIN = os.fsdecode(b"w\xf6che.pdf")
+"""A name as an old archive brings it: not UTF-8."""
+
+ODD: dict[str, tuple[dict[str, str], str]] = {
+    "the document of line 1": ({"document": "a.pdf"}, "the same document for the same room as m."),
+    "the key of line 1": ({"key": "k"}, "key 'k' is already used by m.jsonl:1"),
+    "no such document": ({"document": "nope.pdf"}, "'nope.pdf' cannot be read: No such file"),
+    "a folder": ({"document": "."}, "'.' cannot be read: it is not a regular file"),
+    "an image": ({"document": "image.pdf"}, "'image.pdf' is a PNG image"),
+    "an empty document": ({"document": "empty.pdf"}, "'empty.pdf' is empty"),
+    "a link with a name": ({"document": LINK, "filename": "x"}, "filename cannot be given for a"),
+    "a link with a password": ({"document": PRIVATE_LINK}, "document_link contains a user name"),
+    "a room with a tab": ({"room_id": "a\tb"}, "room_id contains control characters"),
+    "a name that is not UTF-8": ({"document": LATIN}, ""),
+    "a name for the room that is not UTF-8": ({"filename": "w\udcf6che.pdf"}, ""),
+    "half a character": ({"filename": "\ud83d.pdf"}, ""),
+    "a room that is not UTF-8": ({"room_id": "r\udcf6om"}, ""),
+    "a key that is not UTF-8": ({"key": "k\udcf6y"}, ""),
+    "a document that leads to itself": ({"document": "loop.pdf"}, ""),
+    "a folder that leads to itself": ({"document": "loop.pdf/a.pdf"}, ""),
+    "a name that is too long": ({"document": "x" * 300 + ".pdf"}, ""),
+    "a file as a folder": ({"document": "a.pdf/a.pdf"}, ""),
+    "a pipe": ({"document": "pipe.pdf"}, ""),
+    "a file that the system makes up": ({"document": "/proc/version"}, ""),
+}
+"""What the second line says of its document, and what is told of it."""
 
 
-@pytest.mark.parametrize(
-    ("lines", "told"),
-    [
-        (
-            "room01,a.pdf\nroom01,a.pdf,a.pdf",
-            "m.csv:3: the same document for the same room as m.csv:2",
-        ),
-        ("room01,a.pdf,,k\nroom02,a.pdf,,k", "m.csv:3: key 'k' is already used by m.csv:2"),
-        ("room01,nope.pdf", "m.csv:2: 'nope.pdf' cannot be read: No such file"),
-        ("room01,.", "m.csv:2: '.' cannot be read: it is not a regular file"),
-        ("room01,image.pdf", "m.csv:2: 'image.pdf' is a PNG image"),
-        ("room01,empty.pdf", "m.csv:2: 'empty.pdf' is empty"),
-        ("room01,https://example.com/a.pdf,x.pdf", "m.csv:2: filename cannot be given for a link"),
-        ("room01,https://u:secret@example.com/", "m.csv:2: document_link contains a user name"),
-        ("a\tb,a.pdf", "m.csv:2: room_id contains control characters"),
-    ],
-)
-def test_mistakes_come_first(capsys: Capture, lines: str, told: str) -> None:
-    """Nothing is sent, not even what stands before; no server is needed to find them."""
+@pytest.fixture
+def _odd_files() -> None:
+    """Make what these lines name."""
     Path("image.pdf").write_bytes(PNG)
     Path("empty.pdf").touch()
-    done = _check(capsys, f"room_id,document,filename,key\n{lines}\n")
+    Path(LATIN).write_bytes(PDF)
+    Path("loop.pdf").symlink_to("loop.pdf")
+    os.mkfifo("pipe.pdf")
+
+
+UNTOLD = ("Traceback", "[Errno", "secret")
+
+
+def check_mistakes(done: Result, *places: str) -> None:
+    """See that mistakes are told as such, with their places, in the words of people."""
     assert (done.code, done.out) == (2, "")
-    assert told in done.err
-    assert "secret" not in done.err
-    assert done.err.splitlines()[-1] == "meeting-async: nothing was sent"
+    *mistakes, last = done.err.splitlines()
+    assert [place for place in places if not any(place in line for line in mistakes)] == []
+    assert last == "meeting-async: nothing was sent"
+    for word in UNTOLD:
+        assert word not in done.err
+
+
+@pytest.mark.usefixtures("_odd_files")
+@pytest.mark.parametrize(("odd", "told"), ODD.values(), ids=ODD)
+def test_mistakes_come_first(
+    server: MeetingServer, capsys: Capture, odd: dict[str, str], told: str
+) -> None:
+    """Each has its line; a run finds what a check finds, and sends nothing, not even line 1."""
+    first = {"room_id": "room01", "document": "a.pdf", "key": "k"}
+    second = {"room_id": "room01", "document": "c.pdf", **odd}
+    Path("m.jsonl").write_text(f"{json.dumps(first)}\n{json.dumps(second)}")
+    for options in ("--check", "", "--journal j.db"):
+        done = call(capsys, "batch", "m.jsonl", *options.split())
+        check_mistakes(done, f"m.jsonl:2: {told}")
+        assert ("is empty" in done.err) == ("empty" in told)
+    assert (server.requests, Path("j.db").exists()) == ([], False)
+
+
+@pytest.mark.usefixtures("_odd_files")
+@pytest.mark.parametrize("name", [LATIN, "loop.pdf", "pipe.pdf", "/proc/version"])
+def test_odd_files_of_an_upload(server: MeetingServer, capsys: Capture, name: str) -> None:
+    """``upload`` checks all files first, too: nothing is sent, not even what stands before."""
+    done = call(capsys, "upload", "room01", "a.pdf", name)
+    assert (done.code, server.requests) == (2, [])
+    for word in (*UNTOLD, "is empty"):
+        assert word not in done.err
 
 
 FILES = {"a.pdf": 0, "./a.pdf": 0, "here/a.pdf": 0, "b/a.pdf": 1, "b/../b/a.pdf": 1}
@@ -154,16 +203,117 @@ def test_a_document_that_a_room_would_show_twice(lines: list[tuple[str, str, str
     assert {(line, re.findall("m.csv:[0-9]+", text)[0]) for line, text in found} == expected
 
 
-@pytest.mark.parametrize("options", ["", "--journal j.db"])
-def test_a_run_finds_what_a_check_finds(
-    server: MeetingServer, capsys: Capture, options: str
+# --- folders -------------------------------------------------------------------------------------
+
+
+def _file(*names: str) -> None:
+    for name in names:
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_bytes(PDF)
+
+
+def test_folders(capsys: Capture) -> None:
+    """``ROOM_ID/file`` in natural order; what nobody means to send is left out and counted."""
+    names = ["a9", "a10b2", "a10b10", "Week 1", "week 9", "week 10", "²"]
+    _file(*(f"term/room01/{name}.pdf" for name in sorted(names)))
+    _file(*(f"term/room01/{name}" for name in (".hidden", "~$x.docx", "Thumbs.db")))
+    manifest = manifest_of("term", besides=["term/term.db"])
+    assert [entry.target for entry in manifest.entries] == [f"room01/{name}.pdf" for name in names]
+    assert manifest.left_out == 3
+    Path("term", "room01", "sub").mkdir()
+    Path("term", "beside.pdf").touch()
+    done = call(capsys, "batch", "term", "--check")
+    assert "term/room01/sub: is a folder inside a room's folder" in done.err
+    assert "term/beside.pdf: is not in the folder of a room" in done.err
+
+
+@pytest.mark.parametrize(
+    "command", ["batch term", "batch term --json", "batch term --journal j.db", "queue defer term"]
+)
+def test_odd_entries_of_folders(server: MeetingServer, capsys: Capture, command: str) -> None:
+    """Each with its place, as a line or an object, in a check and in a run, and for a queue."""
+    _file("term/room01/week 1.pdf", f"term/room01/{LATIN}", os.fsdecode(b"term/r\xf6om/a.pdf"))
+    links = {"room01/o.pdf": "o.pdf", "room01/x.pdf": "nowhere"}  # itself, and nothing
+    links |= {"loop": "loop", "here": "there", "there": "here", "gone": "nowhere"}
+    for name, target in links.items():
+        Path("term", name).symlink_to(target)
+    os.mkfifo("term/room01/pipe.pdf")
+    places = [f"term/{name}" for name in ("room01/w", "r", "room01/pipe.pdf", *links)]
+    done = call(capsys, *command.split(), *(["--check"] if "--journal" not in command else []))
+    if "--json" in command:
+        found = [one["place"] for one in done.objects if one["type"] == "mistake"]
+        assert [place for place in places if place not in "\n".join(found)] == []
+        done = Result(done.code, "", done.err)
+    else:
+        check_mistakes(done, *places)
+    assert (done.code, server.requests) == (2, [])
+
+
+@contextmanager
+def nobody() -> Iterator[None]:
+    """Be somebody whom permissions bind, for a moment."""
+    is_root = os.geteuid() == 0
+    if is_root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if is_root:
+            os.seteuid(0)
+
+
+@pytest.mark.parametrize(
+    ("source", "closed", "place"),
+    [
+        ("term", "term/room02/b.pdf", "term/room02/b.pdf"),
+        ("term", "term/room02", "term/room02"),
+        ("term", "term", "term"),
+        ("m.csv", "deck.pdf", "m.csv:3: "),
+        ("m.csv", "m.csv", "m.csv"),
+    ],
+    ids=["document", "room", "folder", "line", "manifest"],
+)
+def test_what_may_not_be_read(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, source: str, closed: str, place: str
 ) -> None:
-    """With and without a journal: nothing is sent."""
-    text = "room_id,document,filename\nroom01,a.pdf,\nroom01,./a.pdf,\n"
-    checked = _check(capsys, text)
-    done = call(capsys, "batch", "m.csv", *options.split())
-    assert (done.code, done.err) == (checked.code, checked.err)
-    assert (server.requests, Path("j.db").exists()) == ([], False)
+    """A document, a room's folder, the folder, a manifest: the mistake has its place."""
+    _file("term/room01/a.pdf")
+    assert call(capsys, "batch", "term", "--check").code == 0  # all modules are loaded
+    with TemporaryDirectory(dir="/tmp") as folder:
+        monkeypatch.chdir(folder)
+        _file("term/room01/a.pdf", "term/room02/b.pdf", "deck.pdf")
+        Path("m.csv").write_text("room_id,document\nroom01,term/room01/a.pdf\nroom01,deck.pdf\n")
+        Path(folder).chmod(0o755)
+        Path(closed).chmod(0)
+        with nobody():
+            done = call(capsys, "batch", source, "--check")
+        Path(closed).chmod(0o700)
+        monkeypatch.chdir("/")
+    assert (done.code, place in done.err, "Permission denied" in done.err) == (2, True, True)
+    for word in UNTOLD:
+        assert word not in done.err
+
+
+@pytest.mark.parametrize("source", ["m.csv", "term"])
+def test_a_place_that_is_not_utf8_harms_nobody(
+    server: MeetingServer, capsys: Capture, source: str
+) -> None:
+    """Manifest, folder, journal and report may lie in a folder with any name."""
+    place = Path(os.fsdecode(b"\xfcbung"))
+    _file(f"{place}/term/room01/week 1.pdf")
+    Path(place, "m.csv").write_text("room_id,document\nroom01,term/room01/week 1.pdf\n")
+    order = ("batch", place / source, "--journal", place / "j.db", "--report", place / "r.html")
+    assert call(capsys, "batch", place / source, "--check").code == 0
+    assert [call(capsys, *order).code for _ in range(2)] == [0, 0]
+    assert names_in(server, "room01") == ["week 1.pdf"]
+
+
+# --- checks --------------------------------------------------------------------------------------
+
+
+def _check(capsys: Capture, text: str) -> Result:
+    Path("m.csv").write_text(text)
+    return call(capsys, "batch", "m.csv", "--check")
 
 
 def test_many_mistakes_are_counted(capsys: Capture) -> None:
@@ -192,33 +342,12 @@ def test_check(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sums of what would be sent; it goes by the configured limit."""
     text = "room_id,document\nroom01,a.pdf\nroom02,b.pdf\n"
     assert "m.csv: 2 documents for 2 rooms, 44 bytes, checked in" in _check(capsys, text).out
+    assert call(capsys, "batch", "m.csv", "--dry-run").out.startswith(
+        "m.csv: 2 documents for 2 rooms"
+    )
     monkeypatch.setenv("MEETING_MAX_SIZE_WHITEBOARD_FILE", "20")
     done = _check(capsys, text)
     assert (done.code, done.err.count("2 more than max_size_whiteboard_file")) == (2, 2)
-
-
-def test_folders(capsys: Capture) -> None:
-    """``ROOM_ID/file`` in natural order; what nobody means to send is left out and counted."""
-    for name in ("week 10.pdf", "week 9.pdf", "Week 1.pdf", ".hidden", "~$x.docx", "Thumbs.db"):
-        path = Path("term", "room01", name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"%PDF-1.7")
-    manifest = manifest_of("term", besides=["term/term.db"])
-    assert [entry.target for entry in manifest.entries] == [
-        "room01/Week 1.pdf", "room01/week 9.pdf", "room01/week 10.pdf"
-    ]  # fmt: skip
-    assert manifest.left_out == 3
-    Path("term", "room01", "sub").mkdir()
-    Path("term", "beside.pdf").touch()
-    done = call(capsys, "batch", "term", "--check")
-    assert "term/room01/sub: is a folder inside a room's folder" in done.err
-    assert "term/beside.pdf: is not in the folder of a room" in done.err
-
-
-def test_natural_order() -> None:
-    """Numbers count as numbers, wherever they are."""
-    names = ["b", "a10b2", "a9", "a10b10", "²", "A1"]
-    assert sorted(names, key=natural) == ["A1", "a9", "a10b2", "a10b10", "b", "²"]
 
 
 def test_keys_survive_a_move(tmp_path: Path) -> None:

@@ -1,13 +1,17 @@
-"""The report of a batch: what it says, that nothing in it is hostile, and how it looks."""
+"""The report of a batch: what it says, how it looks, and how it is written.
+
+Nothing in it is hostile; it replaces nothing that is needed, is whole, and is its owner's.
+"""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import json
+import os
 import re
-import shutil
-import subprocess
+import stat
+from collections.abc import Iterator
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -20,6 +24,10 @@ from meeting_async import BatchReport
 from meeting_async.cli import report
 from meeting_async.cli.report import page
 from meeting_async.cli.results import headline
+from meeting_async.testing import MeetingServer
+from support.command_line import call, names_in, shell
+from support.limited_worker import LimitedWorker, limited_worker
+from support.programs import dom_of, needs_browser
 from support.reports import (
     BEGAN,
     LOST,
@@ -74,55 +82,32 @@ def _text(html: str) -> str:
     return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", " ", body)))
 
 
-def _headline(html: str) -> str:
-    found = re.search(r"<h1>(.*)</h1>", html)
-    assert found is not None
-    return found[1]
-
-
-@pytest.mark.parametrize(
-    ("made", "documents", "interrupted", "sentence"),
-    [
-        (
-            report_of([outcome(n) for n in range(3)]),
-            3,
-            False,
-            "3 of 3 documents delivered.",
-        ),
-        (report_of([outcome(0)]), 1, False, "1 of 1 document delivered."),
-        (report_of([outcome(0)]), 1, True, "1 of 1 document delivered."),
-        (
-            report_of([outcome(0), outcome(1, status="skipped", error=STOPPED)]),
-            5,
-            True,
-            "Interrupted: 1 of 5 documents delivered; 4 left to send.",
-        ),
-        (
-            report_of([outcome(0), outcome(1, status="failed", error=STOPPED)]),
-            2,
-            True,
-            "Interrupted: 1 of 2 documents delivered; 1 left to send.",
-        ),
-        (
-            report_of([outcome(0, status="failed", error=LOST)]),
-            2,
-            False,
-            "0 of 2 documents delivered; 1 failed, 1 left to send.",
-        ),
-        (
-            one_of_each(),
-            9,
-            False,
-            "2 of 9 documents delivered (1 by an earlier run); 1 may or may not have arrived, "  # noqa: ISC004 - one text
-            "2 without an active room, 1 refused, 1 failed, 1 not tried, 1 left to send.",
-        ),
-    ],
+STATES: dict[str, dict[str, Any]] = {
+    "a": {},  # accepted
+    "s": {"status": "skipped", "error": STOPPED},
+    "c": {"status": "failed", "error": STOPPED},  # cut
+    "f": {"status": "failed", "error": LOST},
+}
+HEADLINES = [
+    ("aaa", 3, False, "3 of 3 documents delivered."),
+    ("a", 1, False, "1 of 1 document delivered."),
+    ("a", 1, True, "1 of 1 document delivered."),
+    ("as", 5, True, "Interrupted: 1 of 5 documents delivered; 4 left to send."),
+    ("ac", 2, True, "Interrupted: 1 of 2 documents delivered; 1 left to send."),
+    ("f", 2, False, "0 of 2 documents delivered; 1 failed, 1 left to send."),
+]
+OF_EACH = (
+    "2 of 9 documents delivered (1 by an earlier run); 1 may or may not have arrived, "
+    "2 without an active room, 1 refused, 1 failed, 1 not tried, 1 left to send."
 )
-def test_the_headline_says_how_it_went(
-    made: BatchReport, documents: int, interrupted: bool, sentence: str
-) -> None:
+
+
+def test_the_headline_says_how_it_went() -> None:
     """In one sentence; a batch that was interrupted is not called failed."""
-    assert _headline(_page(made, documents, interrupted=interrupted)) == sentence
+    for states, documents, interrupted, sentence in HEADLINES:
+        made = report_of(outcome(n, **STATES[state]) for n, state in enumerate(states))
+        assert f"<h1>{sentence}</h1>" in _page(made, documents, interrupted=interrupted)
+    assert f"<h1>{OF_EACH}</h1>" in _page(one_of_each())
 
 
 def test_an_interrupted_batch_is_not_a_failed_one() -> None:
@@ -225,8 +210,6 @@ def test_bars_tell_what_a_room_saw() -> None:
 
 # --- in a browser --------------------------------------------------------------------------------
 
-BROWSER = shutil.which("chromium-headless-shell") or shutil.which("chromium")
-
 _FRAME = """<!DOCTYPE html><meta charset="utf-8"><iframe id="f" width="{width}" height="800"
 src="{page}"></iframe><script>
 document.getElementById("f").onload = event => {{
@@ -244,7 +227,7 @@ document.getElementById("f").onload = event => {{
 
 @pytest.mark.nightly
 @pytest.mark.timeout(180)
-@pytest.mark.skipif(BROWSER is None, reason="there is no browser (chromium-headless-shell)")
+@needs_browser
 @pytest.mark.parametrize("width", [390, 1280])
 @pytest.mark.parametrize("dark", [False, True])
 def test_in_a_browser(tmp_path: Path, width: int, dark: bool) -> None:
@@ -253,21 +236,169 @@ def test_in_a_browser(tmp_path: Path, width: int, dark: bool) -> None:
     made = report_of([*term(30, 8), *long, *(absent(n, f"room-{n}") for n in range(242, 260))])
     (tmp_path / "report.html").write_text(_page(made))
     (tmp_path / "frame.html").write_text(_FRAME.format(width=width, page="report.html"))
-    done = subprocess.run(
-        [
-            str(BROWSER), "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files",
-            f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=5000",
-            f"--window-size={width + 40},900", "--dump-dom",
-            f"--blink-settings=preferredColorScheme={0 if dark else 1}",
-            (tmp_path / "frame.html").as_uri(),
-        ],
-        capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
-    body = re.search(r"<body>(.*)</body>", done.stdout, re.DOTALL)
-    assert body is not None, done.stderr
+    scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
+    size = f"--window-size={width + 40},900"
+    shown = dom_of((tmp_path / "frame.html").as_uri(), tmp_path, size, scheme)
+    body = re.search(r"<body>(.*)</body>", shown, re.DOTALL)
+    assert body is not None, shown
     seen = json.loads(unescape(body[1]))
     assert seen["wide"] == []
     assert seen["scroll"] <= width
     assert seen["background"] == ("rgb(13, 17, 23)" if dark else "rgb(255, 255, 255)")
     assert seen["folded"] == [True, False]
     assert seen["bars"] > 200
+
+
+# --- where it is written -------------------------------------------------------------------------
+
+Capture = pytest.CaptureFixture[str]
+
+OLD = '<!DOCTYPE html><meta name="generator" content="meeting-async"><p>last week'
+"""An earlier report."""
+
+
+def contents() -> dict[str, bytes | str]:
+    """Return what every file below the working directory holds, and where each link leads."""
+    return {
+        str(path): os.readlink(path) if path.is_symlink() else path.read_bytes()
+        for path in Path().rglob("*")
+        if path.is_symlink() or path.is_file()
+    }
+
+
+@pytest.fixture(autouse=True)
+def _files(tmp_path: Path) -> None:
+    """Make manifests, a folder, and other names for them and for the documents."""
+    Path("m.csv").write_text("room_id,document\nroom01,a.pdf\nroom02,b.pdf\nroom03,other.pdf\n")
+    Path("m.jsonl").write_text('{"room_id": "room01", "document": "a.pdf"}\n')
+    Path("term", "room01").mkdir(parents=True)
+    Path("term", "room01", "week.pdf").write_bytes(b"%PDF-1.7")
+    Path("other.pdf").symlink_to("c.pdf")
+    Path("here").symlink_to(tmp_path)
+    Path("manifest.html").symlink_to("m.csv")
+    Path("document.html").symlink_to("a.pdf")
+    Path("journal.html").symlink_to("j.db")
+    Path("linked.db").symlink_to("j.db")
+    Path("hard.html").hardlink_to("b.pdf")
+    Path("index.html").write_text("<!DOCTYPE html>\n<title>Algebra</title>")
+    Path("logo.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
+    Path("r.html").write_text(OLD)
+    Path("r.html").chmod(0o644)
+
+
+# --- what it would replace -----------------------------------------------------------------------
+
+NEEDED = [
+    *(f"m.csv --report {place}" for place in ("m.csv", "./m.csv", "here/m.csv", "manifest.html")),
+    *(f"m.csv --report {place}" for place in ("a.pdf", "term/../a.pdf", "document.html")),
+    *(f"m.csv --report {place}" for place in ("hard.html", "c.pdf", "other.pdf")),
+    *(f"m.csv --report {place}" for place in ("index.html", "logo.svg", "nowhere/r.html", ".")),
+    "here/m.jsonl --report m.jsonl",
+    "m.jsonl --report here/a.pdf",
+    "term --report here/term/room01/week.pdf",
+    "m.csv --check --report a.pdf",
+    # A journal to be, and what will be beside it, though none of that is there yet.
+    *(f"m.csv --journal j.db --report {place}" for place in ("j.db", "./j.db-wal")),
+    *(f"m.csv --journal j.db --report {place}" for place in ("here/j.db-shm", "journal.html")),
+    *(f"m.csv --journal linked.db --report {place}" for place in ("linked.db", "j.db")),
+    *(f"m.csv --journal linked.db --report {place}" for place in ("j.db-wal", "here/j.db-shm")),
+]
+
+
+@pytest.mark.parametrize("order", NEEDED)
+def test_only_a_report_is_replaced(server: MeetingServer, capsys: Capture, order: str) -> None:
+    """No source, document, journal or page of one's own, however it is written (findings 5.5).
+
+    Exit code 2 before anything is sent, and no file has changed.
+    """
+    before = contents()
+    done = call(capsys, "batch", *order.split())
+    assert (done.code, server.requests) == (2, [])
+    assert "--report" in done.err
+    assert "Traceback" not in done.err
+    assert contents() == before
+
+
+@pytest.mark.parametrize("report", ["j.db", "copy.html"])
+def test_a_journal_is_not_replaced(server: MeetingServer, capsys: Capture, report: str) -> None:
+    """One that has entries: the same documents would be sent again."""
+    assert call(capsys, "batch", "m.jsonl", "--journal", "j.db").code == 0
+    Path("copy.html").hardlink_to("j.db")
+    before, count = contents(), len(server.requests)
+    done = call(capsys, "batch", "m.jsonl", "--journal", "j.db", "--report", report)
+    assert (done.code, "--report" in done.err) == (2, True)
+    assert contents() == before
+    assert len(server.requests) == count
+
+
+# --- how it is written ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_umask() -> Iterator[None]:
+    """Take no permission away from new files."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("no_umask")
+@pytest.mark.parametrize("report", ["r.html", "new.html"])
+def test_only_its_owner_may_read_it(server: MeetingServer, capsys: Capture, report: str) -> None:
+    """A new one, and one that replaces a report that all could read; nothing else is left."""
+    before = set(contents())
+    assert call(capsys, "batch", "m.csv", "--report", report).code == 0
+    assert stat.S_IMODE(os.stat(report).st_mode) == 0o600
+    assert Path(report).read_text().endswith("</html>\n")
+    assert set(contents()) == before | {report}
+    assert names_in(server, "room01") == ["a.pdf"]
+
+
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize("rest", ["/dev/stdout >out", "/dev/stdout | cat >out", ">(cat >out)"])
+def test_what_cannot_be_replaced_is_written(rest: str) -> None:
+    """A pipe, and the command's own output, where the result follows (findings 5.7)."""
+    done = shell(f"set -o pipefail; $M batch m.csv --report {rest}; sleep 0.2")
+    assert (done.code, "--report" in done.err) == (0, False)
+    page = Path("out").read_text()
+    assert page.count("3 of 3 documents delivered") >= 1
+    assert page.strip().startswith("<!DOCTYPE html>")
+    assert page.endswith("</html>\n") is (">(" in rest)
+
+
+SLOW = ("anyio._backends._asyncio", "cyclopts", "jinja2", "rich.console", "rich.live", "rich.text")
+"""What commands import, of other projects."""
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[LimitedWorker]:
+    """Provide a process whose files cannot grow."""
+    with limited_worker(*SLOW) as worker:
+        yield worker
+
+
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize("limit", [4096, pytest.param(0, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("report", ["r.html", pytest.param("new.html", marks=pytest.mark.nightly)])
+def test_a_full_disk_leaves_the_old_report(worker: LimitedWorker, report: str, limit: int) -> None:
+    """Whole, and nothing beside it; it is told, and everything was delivered."""
+    before = contents()
+    told = worker.run_command("batch", "m.csv", "--report", report, limit=limit)
+    assert told.code == 0
+    assert f"{report} cannot be written: " in told.stderr
+    assert "Traceback" not in told.stderr
+    assert contents() == before
+
+
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize("limit", [0, pytest.param(4096, marks=pytest.mark.nightly)])
+def test_a_kill_leaves_the_old_report(worker: LimitedWorker, limit: int) -> None:
+    """Whole; what was written beside it until then only its owner can read."""
+    before = contents()
+    order = ("batch", "m.csv", "--report", "r.html")
+    told = worker.run_command(*order, limit=limit, is_deadly=True, umask=0)
+    assert told.status < 0
+    after = contents()
+    assert {name: after[name] for name in before} == before
+    for name in set(after) - set(before):
+        assert stat.S_IMODE(os.stat(name).st_mode) == 0o600

@@ -16,6 +16,7 @@ import pytest
 
 from meeting_async.testing import MeetingServer
 from support.certificates import make_certificate
+from support.command_line import variables
 from support.interpreter import Interpreter, interpreter
 from support.peer import PATIENCE, Connection, Peer, Script, relaying, reply
 from support.redis_server import BINARY, redis_running
@@ -87,12 +88,8 @@ def own_server(folder: Path) -> Iterator[dict[str, str]]:
     server = MeetingServer()
     for room_id in ("room01", "room02"):
         server.add_room(room_id)
-    with server.run() as url:
-        yield {
-            "MEETING_BASE_URL": url,
-            "MEETING_API_KEY": server.api_key,
-            "MEETING_API_SECRET": server.api_secret,
-        }
+    with server.run():
+        yield variables(server)
 
 
 @contextlib.contextmanager

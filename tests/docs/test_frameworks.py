@@ -10,7 +10,7 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ MIB = 1024**2
 SMALL = b"%PDF-1.7\n" + bytes(range(256))
 LARGE = b"%PDF-1.7\n" + os.urandom(3_000_000)
 """More than any framework keeps in memory."""
+HALF_OF_IT = len(LARGE) // 2
 KEPT = 20
 """Connections that the client keeps for JSON calls and questions."""
 NUMBERS = itertools.count(1)
@@ -40,10 +41,11 @@ def meeting() -> Iterator[MeetingServer]:
         yield server
 
 
-NIGHTLY = [pytest.param(name, marks=pytest.mark.nightly) for name in FRAMEWORKS]
+nightly = pytest.mark.nightly
+NIGHTLY = [pytest.param(name, marks=nightly) for name in FRAMEWORKS]
 
 
-@pytest.fixture(scope="module", params=FRAMEWORKS)
+@pytest.fixture(scope="module", params=["fastapi", *NIGHTLY[1:]])
 def site(
     request: pytest.FixtureRequest, meeting: MeetingServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Site]:
@@ -82,10 +84,13 @@ def upload(site: Site, room_id: str, document: bytes, name: str = "deck.pdf") ->
         return browser.answer()
 
 
-def said(site: Site, room_id: str, document: bytes, name: str = "deck.pdf") -> Any:
-    """Upload a form; return status, error and whether it was delivered."""
-    status, _, body = upload(site, room_id, document, name)
-    return status, body["error"], body["delivered"]
+@contextlib.contextmanager
+def half_sent(site: Site, room: Room, meeting: MeetingServer) -> Iterator[Browser]:
+    """Send half of a body, until the site has begun to upload it."""
+    with site.browser() as browser:
+        browser.put(room.room_id, LARGE[:HALF_OF_IT], len(LARGE))
+        assert eventually(lambda: requests(meeting, room) == 2)  # a form, the document
+        yield browser
 
 
 def is_quiet(site: Site, meeting: MeetingServer) -> bool:
@@ -94,69 +99,44 @@ def is_quiet(site: Site, meeting: MeetingServer) -> bool:
     return is_idle and site.connections(meeting) <= (0, KEPT) and not site.temporary_files()
 
 
-# --- one framework in the normal run -------------------------------------------------------------
-
-
-@needs_proc
-def test_fastapi_in_short(tmp_path: Path, meeting: MeetingServer, room: Room) -> None:
-    """A form, a stream and a batch reach the room through FastAPI; an error gets its status."""
-    with serving("fastapi", meeting, tmp_path) as site:
-        (tmp_path / "documents" / "a.pdf").write_bytes(SMALL)
-        assert upload(site, room.room_id, SMALL)[0] == 200
-        with site.browser() as browser:
-            browser.request("PUT", f"/rooms/{room.room_id}/documents/body.pdf", len(SMALL))
-            browser.send(SMALL)
-            assert browser.answer()[0] == 200
-        with site.browser() as browser:
-            path = browser.order({"room_id": room.room_id, "path": "a.pdf"})
-            assert [told.event for told in browser.events(path)] == ["outcome", "report"]
-        assert said(site, "nowhere", SMALL) == (404, "RoomNotFound", False)
-    assert [file.name for file in room.received] == ["deck.pdf", "body.pdf", "a.pdf"]
-    assert {file.sha256 for file in room.received} == {sha256(SMALL)}
-    assert "Application shutdown complete" in site.log
-
-
 # --- each framework ------------------------------------------------------------------------------
 
 
-@pytest.mark.nightly
 @needs_proc
 class TestEachFramework:
     """What holds for all five applications."""
 
     @pytest.mark.parametrize("document", [SMALL, LARGE], ids=["small", "large"])
     def test_a_form_reaches_its_room(self, site: Site, room: Room, document: bytes) -> None:
-        """Byte for byte, under its own name."""
+        """Byte for byte, under its own name; for a room that is not there the answer is 404."""
         status, _, body = upload(site, room.room_id, document, "déck.pdf")
         expected = {"delivered": True, "document": "déck.pdf", "size": len(document)}
         assert (status, body) == (200, expected)
         (file,) = room.received
         assert (file.name, file.sha256) == ("déck.pdf", sha256(document))
+        status, _, body = upload(site, "nowhere", document)
+        assert (status, body["error"], body["delivered"]) == (404, "RoomNotFound", False)
 
     def test_a_body_is_streamed(self, site: Site, room: Room, meeting: MeetingServer) -> None:
         """Half of it goes out before the other half has come; no file is made."""
-        with site.browser() as browser:
-            browser.request("PUT", f"/rooms/{room.room_id}/documents/deck.pdf", len(LARGE))
-            browser.send(LARGE[: len(LARGE) // 2])
-            assert eventually(lambda: requests(meeting, room) == 2)  # a form, the document
+        with half_sent(site, room, meeting) as browser:
             assert site.temporary_files() == []
-            browser.send(LARGE[len(LARGE) // 2 :])
+            browser.send(LARGE[HALF_OF_IT:])
             assert browser.answer()[0] == 200
         assert [file.sha256 for file in room.received] == [sha256(LARGE)]
 
+    @nightly
     def test_half_a_body_is_never_delivered(
         self, site: Site, room: Room, meeting: MeetingServer
     ) -> None:
         """The upload is cut before its closing boundary, and the room is free at once."""
-        with site.browser() as browser:
-            browser.request("PUT", f"/rooms/{room.room_id}/documents/deck.pdf", len(LARGE))
-            browser.send(LARGE[: len(LARGE) // 2])
-            assert eventually(lambda: requests(meeting, room) == 2)  # a form, the document
+        with half_sent(site, room, meeting) as browser:
             browser.cut()
         assert eventually(lambda: site.connections(meeting) <= (0, KEPT))
         assert room.accepted == ()
         assert upload(site, room.room_id, SMALL)[0] == 200
 
+    @nightly
     def test_an_upload_that_waits_for_its_room(
         self, site: Site, room: Room, meeting: MeetingServer
     ) -> None:
@@ -210,9 +190,7 @@ class TestEachFramework:
         kept = sorted((site.folder / "batches").iterdir())
         for order in WRONG_ORDERS:
             with site.browser() as browser:
-                browser.request("POST", "/batches", len(order), "Content-Type: application/json")
-                browser.send(order)
-                status, _, body = browser.answer()
+                status, _, body = browser.post_order(order)
             assert (status, body["error"]) == (422, "InvalidInput"), order
             assert str(site.folder) not in body["detail"]
         assert sorted((site.folder / "batches").iterdir()) == kept
@@ -244,15 +222,12 @@ def test_nothing_of_the_server_reaches_a_browser(
         record = {"status": False, "msg": private, "status_code": "ROOM_NOT_FOUND"}
         meeting.reply_next(400, body=json.dumps(record).encode())
         with site.browser() as browser:
-            browser.request("PUT", f"/rooms/{room.room_id}/documents/deck.pdf", len(SMALL))
-            browser.send(SMALL)
+            browser.put(room.room_id, SMALL)
             replies.append(browser.answer())
         (tmp_path / "batches").rename(tmp_path / "moved")  # OSError names its path
         with site.browser() as browser:
             order = b'{"jobs": [{"room_id": "room01", "path": "a.pdf"}]}'
-            browser.request("POST", "/batches", len(order), "Content-Type: application/json")
-            browser.send(order)
-            replies.append(browser.answer())
+            replies.append(browser.post_order(order))
         (tmp_path / "moved").rename(tmp_path / "batches")
     assert [status for status, _, _ in replies] == [422, 413, 422, 500, 202, 422, 404, 500]
     text = json.dumps(replies)
@@ -345,8 +320,7 @@ def deploy(
         old.browser() as leaves,
         old.browser() as sends_half,
     ):
-        sends_half.request("PUT", f"/rooms/{rooms['sends half'].room_id}/documents/deck.pdf", 2000)
-        sends_half.send(bytes(1000))
+        sends_half.put(rooms["sends half"].room_id, bytes(1000), 2000)
         for browser, room in zip((waits, leaves), uploads, strict=True):
             browser.post(f"/rooms/{room.room_id}/documents", form(SMALL))
         assert eventually(lambda: all(requests(meeting, room) for room in uploads))
@@ -488,86 +462,82 @@ async def test_a_browser_that_falls_silent(monkeypatch: pytest.MonkeyPatch) -> N
 # --- what they share: progress -------------------------------------------------------------------
 
 
-@pytest.mark.anyio
-async def test_a_finished_batch_is_reported_and_not_repeated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After a restart its report is there; an order that cannot be read stops no application."""
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make a folder for documents, and in it one for batches."""
     monkeypatch.setenv("BATCHES_FOLDER", str(tmp_path / "batches"))
     monkeypatch.setenv("DOCUMENTS_FOLDER", str(tmp_path))
+    (tmp_path / "deck.pdf").write_bytes(SMALL)
+    return tmp_path
+
+
+@contextlib.asynccontextmanager
+async def batches_for(meeting: MeetingServer) -> AsyncIterator[Any]:
+    """Open what an application has of batches."""
+    keys: dict[str, Any] = {"api_key": meeting.api_key, "api_secret": meeting.api_secret}
+    async with (
+        MeetingClient(meeting.url, **keys) as client,
+        batches.Batches.open(client, shared_uploads.Uploads()) as site,
+    ):
+        yield site
+
+
+def order_of(*jobs: dict[str, str]) -> bytes:
+    """Write an order as browsers do."""
+    return json.dumps({"jobs": jobs}).encode()
+
+
+async def told_by(site: Any, batch: str) -> list[Any]:
+    """Return what the events of a batch say."""
+    return [json.loads(text.partition("data: ")[2]) async for text in await site.listen(batch)]
+
+
+@pytest.mark.anyio
+async def test_a_finished_batch_is_reported_and_not_repeated(
+    folder: Path, meeting: MeetingServer, room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a restart its report is there; an order that cannot be read stops no application."""
     monkeypatch.setattr(batches, "KEPT", 1)
-    (tmp_path / "deck.pdf").write_bytes(b"%PDF-1.7")
-    order = b'{"jobs": [{"room_id": "room01", "path": "deck.pdf"}]}'
-    meeting = MeetingServer()
-    room = meeting.add_room("room01")
-    with meeting.run():
-        keys: dict[str, Any] = {"api_key": meeting.api_key, "api_secret": meeting.api_secret}
-        async with (
-            MeetingClient(meeting.url, **keys) as client,
-            batches.Batches.open(client, shared_uploads.Uploads()) as site,
-        ):
-            first = await site.begin(order)
-            told = [text async for text in await site.listen(first)]
-            second = await site.begin(order)
-            told_next = [text async for text in await site.listen(second)]
-            forgotten = [text async for text in await site.listen(first)]
-        (tmp_path / "batches" / f"{'0' * 32}.json").write_bytes(b"{}")
-        async with (
-            MeetingClient(meeting.url, **keys) as client,
-            batches.Batches.open(client, shared_uploads.Uploads()) as site,
-        ):
-            again = [text async for text in await site.listen(first)]
+    order = order_of({"room_id": room.room_id, "path": "deck.pdf"})
+    async with batches_for(meeting) as site:
+        first = await site.begin(order)
+        told = await told_by(site, first)
+        told_next = await told_by(site, await site.begin(order))
+        forgotten = await told_by(site, first)
+    (folder / "batches" / f"{'0' * 32}.json").write_bytes(b"{}")
+    async with batches_for(meeting) as site:
+        again = await told_by(site, first)
     assert [len(texts) for texts in (told, told_next, forgotten, again)] == [2, 2, 1, 1]
-    assert data(told[-1]) == data(forgotten[0]) == data(again[0])
+    assert told[-1] == forgotten[0] == again[0]
     assert len(room.received) == 2
 
 
 @pytest.mark.anyio
 async def test_a_batch_that_fails_shows_no_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, meeting: MeetingServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its journal cannot be opened: the browser gets a sentence, the log gets the path."""
-    monkeypatch.setenv("BATCHES_FOLDER", str(tmp_path / "batches"))
-    monkeypatch.setenv("DOCUMENTS_FOLDER", str(tmp_path))
     monkeypatch.setattr(batches.uuid, "uuid4", lambda: uuid.UUID(int=0))
-    (tmp_path / "batches" / f"{'0' * 32}.db").mkdir(parents=True)  # where its journal goes
-    order = b'{"jobs": [{"room_id": "room01", "path": "deck.pdf"}]}'
-    async with (
-        MeetingClient("http://127.0.0.1:9", api_key="devkey", api_secret="devsecret") as client,
-        batches.Batches.open(client, shared_uploads.Uploads()) as site,
-    ):
-        told = [text async for text in await site.listen(await site.begin(order))]
-    assert [data(text) for text in told] == [{"detail": "the batch cannot record its progress"}]
+    (folder / "batches" / f"{'0' * 32}.db").mkdir(parents=True)  # where its journal goes
+    async with batches_for(meeting) as site:
+        batch = await site.begin(order_of({"room_id": "room01", "path": "deck.pdf"}))
+        assert await told_by(site, batch) == [{"detail": "the batch cannot record its progress"}]
 
 
 @pytest.mark.anyio
-async def test_outcomes_show_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_outcomes_show_no_path(folder: Path, meeting: MeetingServer, room: Room) -> None:
     """A file that is not there, a folder and a link whose room is unknown: only their names."""
-    monkeypatch.setenv("BATCHES_FOLDER", str(tmp_path / "batches"))
-    monkeypatch.setenv("DOCUMENTS_FOLDER", str(tmp_path))
-    (tmp_path / "folder.pdf").mkdir()
-    meeting = MeetingServer()
-    meeting.add_room("room01")
-    jobs = [
-        {"room_id": "room01", "path": "missing.pdf"},
-        {"room_id": "room01", "path": "folder.pdf"},
-        {"room_id": "nowhere", "link": "https://files.internal/a/linked.pdf?key=devsecret"},
-    ]
-    with meeting.run():
-        async with (
-            MeetingClient(meeting.url, api_key="devkey", api_secret="devsecret") as client,
-            batches.Batches.open(client, shared_uploads.Uploads()) as site,
-        ):
-            batch = await site.begin(json.dumps({"jobs": jobs}).encode())
-            told = [data(text) async for text in await site.listen(batch)]
+    (folder / "folder.pdf").mkdir()
+    link = "https://files.internal/a/linked.pdf?key=devsecret"
+    order = order_of(
+        {"room_id": room.room_id, "path": "missing.pdf"},
+        {"room_id": room.room_id, "path": "folder.pdf"},
+        {"room_id": "nowhere", "link": link},
+    )
+    async with batches_for(meeting) as site:
+        told = await told_by(site, await site.begin(order))
     outcomes = sorted(told[:-1], key=lambda outcome: outcome["index"])
     names = [outcome["document"] for outcome in outcomes]
     assert names == ["missing.pdf", "folder.pdf", "linked.pdf"]
-    text = json.dumps(told)
-    for secret in ("files.internal", "127.0.0.1", str(tmp_path), "devsecret"):
-        assert secret not in text
-
-
-def data(event: str) -> Any:
-    """Return what an event says."""
-    return json.loads(event.partition("data: ")[2])
+    for secret in ("files.internal", "127.0.0.1", str(folder), "devsecret"):
+        assert secret not in json.dumps(told)

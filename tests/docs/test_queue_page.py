@@ -22,6 +22,7 @@ from meeting_async.cli.app import app as cli_app
 from meeting_async.procrastinate import SCHEMA, WhiteboardUploads
 from meeting_async.procrastinate._worker import ENDING_SECONDS
 from meeting_async.testing import MeetingServer
+from support.command_line import variables
 from support.postgres import PostgresServer, needs_postgres
 from support.programs import PATIENCE, run_to_its_end
 from support.sites import eventually
@@ -57,9 +58,7 @@ class Machine:
         return {
             **os.environ,
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
-            "MEETING_BASE_URL": self.meeting.url,
-            "MEETING_API_KEY": self.meeting.api_key,
-            "MEETING_API_SECRET": self.meeting.api_secret,
+            **variables(self.meeting),
             "MEETING_QUEUE_DSN": self.dsn,
             "PYTHONWARNINGS": "error",
         }

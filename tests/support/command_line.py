@@ -141,11 +141,16 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
+def variables(server: MeetingServer) -> dict[str, str]:
+    """Return the environment that leads to a server."""
+    found = {"BASE_URL": server.url, "API_KEY": server.api_key, "API_SECRET": server.api_secret}
+    return {f"MEETING_{name}": value for name, value in found.items()}
+
+
 def export(monkeypatch: pytest.MonkeyPatch, server: MeetingServer) -> None:
     """Let commands find a server by their environment."""
-    monkeypatch.setenv("MEETING_BASE_URL", server.url)
-    monkeypatch.setenv("MEETING_API_KEY", server.api_key)
-    monkeypatch.setenv("MEETING_API_SECRET", server.api_secret)
+    for name, value in variables(server).items():
+        monkeypatch.setenv(name, value)
 
 
 def names_in(server: MeetingServer, room_id: str) -> list[str]:

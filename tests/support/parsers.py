@@ -12,8 +12,9 @@ import email.message
 import email.policy
 import io
 from collections.abc import Callable
+from typing import Any
 
-from python_multipart.multipart import MultipartParser, parse_options_header
+from python_multipart.multipart import parse_form
 from werkzeug.formparser import MultiPartParser as WerkzeugParser
 
 Part = tuple[str, str | None, str, bytes]
@@ -22,40 +23,19 @@ Part = tuple[str, str | None, str, bytes]
 def by_python_multipart(content_type: bytes, body: bytes) -> list[Part]:
     """Parse with python-multipart, which Starlette and FastAPI use."""
     parts: list[Part] = []
-    names: list[bytes] = []
-    values: list[bytes] = []
-    content = bytearray()
-    name, value = bytearray(), bytearray()
 
-    def end_header() -> None:
-        names.append(bytes(name).lower())
-        values.append(bytes(value))
-        name.clear()
-        value.clear()
+    def end_field(field: Any) -> None:
+        parts.append((field.field_name.decode(), None, "", field.value or b""))
 
-    def end_part() -> None:
-        headers = dict(zip(names, values, strict=True))
-        _, options = parse_options_header(headers[b"content-disposition"])
-        filename = options[b"filename"].decode() if b"filename" in options else None
-        kind = headers.get(b"content-type", b"").decode("ascii")
-        parts.append((options[b"name"].decode(), filename, kind, bytes(content)))
-        for used in (names, values, content):
-            used.clear()
+    def end_file(file: Any) -> None:
+        with contextlib.closing(file):
+            file.file_object.seek(0)
+            names = file.field_name.decode(), file.file_name.decode()
+            parts.append((*names, file.content_type or "", file.file_object.read()))
 
-    _, options = parse_options_header(content_type)
-    parser = MultipartParser(
-        options[b"boundary"],
-        {
-            "on_header_field": lambda data, start, end: name.extend(data[start:end]),
-            "on_header_value": lambda data, start, end: value.extend(data[start:end]),
-            "on_header_end": end_header,
-            "on_part_data": lambda data, start, end: content.extend(data[start:end]),
-            "on_part_end": end_part,
-        },
-    )
-    for start in range(0, len(body), 7):  # odd pieces: boundaries are found across their edges
-        parser.write(body[start : start + 7])
-    parser.finalize()
+    # In odd pieces: boundaries are found across their edges.
+    headers = {"Content-Type": content_type}
+    parse_form(headers, io.BytesIO(body), end_field, end_file, chunk_size=7)
     return parts
 
 

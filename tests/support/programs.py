@@ -1,10 +1,13 @@
-"""Running a program to its end."""
+"""Running a program to its end; and a browser, which shows a page."""
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import pytest
 
 PATIENCE = 50.0
 """Seconds, also on a busy machine."""
@@ -22,4 +25,17 @@ def run_to_its_end(command: Sequence[str], folder: Path, environment: Mapping[st
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+_BROWSER = shutil.which("chromium-headless-shell") or shutil.which("chromium")
+needs_browser = pytest.mark.skipif(_BROWSER is None, reason="needs chromium-headless-shell")
+
+
+def dom_of(url: str, folder: Path, *options: str) -> str:
+    """Return what a browser makes of a page, after its scripts have run."""
+    usual = ["--no-sandbox", "--disable-gpu", "--allow-file-access-from-files", "--dump-dom"]
+    profile = [f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=5000"]
+    command = [str(_BROWSER), *usual, *profile, *options, url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     return done.stdout

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterable
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -87,25 +86,14 @@ def one_of_each() -> BatchReport:
 
 
 def term(rooms: int, documents: int) -> list[UploadOutcome]:
-    """Make up the start of a term: most documents are accepted, some after the room was locked."""
-    dice = random.Random(1)
+    """Make up the start of a term: all is accepted, and of three documents one waited before."""
     found: list[UploadOutcome] = []
-    for room in range(rooms):
-        clock = dice.uniform(0, 2)
-        for number in range(documents):
-            tries: list[Attempt] = []
-            at = 0.0
-            while dice.random() < 0.1:
-                tries.append(attempt(len(tries) + 1, at, 0.3, verdict=Verdict.BUSY, status=409))
-                at += 0.3 + dice.uniform(1, 6)
-            last = attempt(len(tries) + 1, at, dice.uniform(0.5, 4), body_seconds=0.4)
-            name = f"Übungsblatt {number + 1} {'(final) ' * dice.randint(0, 2)}.pdf"
-            facts: dict[str, Any] = {"attempts": (*tries, last), "started": clock}
-            facts["seconds"] = at + last.seconds
-            found.append(
-                outcome(
-                    len(found), f"course-{room + 101}", name, size=dice.randint(1, 9**7), **facts
-                )
-            )
-            clock += found[-1].seconds + dice.uniform(0, 0.3)
+    for index in range(rooms * documents):
+        room, number = divmod(index, documents)
+        busy = [attempt(verdict=Verdict.BUSY, status=409, seconds=0.3)] * (index % 3 == 0)
+        last = attempt(len(busy) + 1, 4.0 * len(busy), 0.5 + index % 4, body_seconds=0.4)
+        facts: dict[str, Any] = {"attempts": (*busy, last), "started": 5.0 * number + room / 20}
+        facts["seconds"], facts["size"] = last.started + last.seconds, 9 ** (index % 8)
+        name = f"Übungsblatt {number + 1} {'(final) ' * (index % 3)}.pdf"
+        found.append(outcome(index, f"course-{room + 101}", name, **facts))
     return found

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Self
 import attrs
 
 from meeting_async.testing import MeetingServer
+from support.command_line import variables
 
 FRAMEWORKS = ["fastapi", "starlette", "litestar", "quart", "django"]
 APPLICATIONS = Path(__file__).parents[2] / "docs" / "frameworks"
@@ -131,9 +132,7 @@ def serving(
     for subfolder in ("tmp", "batches", "documents"):
         (folder / subfolder).mkdir(parents=True, exist_ok=True)
     settings = {
-        "MEETING_BASE_URL": meeting.url,
-        "MEETING_API_KEY": meeting.api_key,
-        "MEETING_API_SECRET": meeting.api_secret,
+        **variables(meeting),
         "TMPDIR": str(folder / "tmp"),
         "BATCHES_FOLDER": str(folder / "batches"),
         "DOCUMENTS_FOLDER": str(folder / "documents"),
@@ -213,12 +212,20 @@ class Browser:
         reply.begin()
         return reply
 
-    def order(self, *jobs: object) -> str:
-        """Begin a batch and return the path of its events."""
-        order = json.dumps({"jobs": jobs}).encode()
+    def put(self, room_id: str, data: bytes, length: int | None = None) -> None:
+        """Send a document as a body, or only the beginning of one that is longer."""
+        self.request("PUT", f"/rooms/{room_id}/documents/body.pdf", length or len(data))
+        self.send(data)
+
+    def post_order(self, order: bytes) -> tuple[int, dict[str, str], Any]:
+        """Order a batch, and read the answer."""
         self.request("POST", "/batches", len(order), "Content-Type: application/json")
         self.send(order)
-        status, _, body = self.answer()
+        return self.answer()
+
+    def order(self, *jobs: object) -> str:
+        """Begin a batch and return the path of its events."""
+        status, _, body = self.post_order(json.dumps({"jobs": jobs}).encode())
         assert status == 202
         return str(body["events"])
 

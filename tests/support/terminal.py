@@ -1,4 +1,4 @@
-"""A real terminal, which wraps long lines when it gets narrower: tmux."""
+"""Terminals: one that only remembers, and tmux, which wraps long lines when it gets narrower."""
 
 from __future__ import annotations
 
@@ -7,12 +7,40 @@ import os
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator
+import termios
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from support.command_line import PROGRAM, until
+
+Process = subprocess.Popen[bytes]
+
+
+def drawn_by(
+    command: Sequence[str],
+    *,
+    columns: int = 80,
+    meanwhile: Callable[[Process], object] = bool,
+    **settings: Any,
+) -> tuple[int, str]:
+    """Run a program on a terminal; return its exit code and all that it drew."""
+    leader, follower = os.openpty()
+    termios.tcsetwinsize(follower, (24, columns))
+    streams: dict[str, Any] = dict.fromkeys(["stdin", "stdout", "stderr"], follower)
+    with subprocess.Popen(command, **streams, start_new_session=True, **settings) as process:
+        os.close(follower)
+        threading.Thread(target=meanwhile, args=[process], daemon=True).start()
+        drawn = b""
+        with contextlib.suppress(OSError):  # Linux says EIO when nobody has the other end
+            while data := os.read(leader, 65536):
+                drawn += data
+        os.close(leader)
+        return process.wait(50), drawn.decode()
+
 
 needs_tmux = pytest.mark.skipif(not shutil.which("tmux"), reason="needs tmux (Debian: tmux)")
 

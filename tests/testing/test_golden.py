@@ -1,12 +1,16 @@
 """Golden requests: what is refused, JSON calls that succeed, and the log of requests.
 
 Each is sent on a plain socket, and handed to the application in process; no HTTP client and none
-of the library's own code takes part.
+of the library's own code takes part. In the end the official and the community SDK send theirs.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -139,115 +143,75 @@ def nowhere(**changes: str) -> list[bytes]:
     return [request(path, b"", signed, method) for path, method in WITHOUT_A_PATH]
 
 
-REFUSED: dict[str, tuple[tuple[int, str], list[bytes]]] = {
-    "no key": (
-        NO_HEADER,
-        [
-            *(upload(API_KEY="", HASH_SIGNATURE="no"), upload(b"", API_KEY=None)),
-            *(call(INFO, NAMED, API_KEY=None), call(INFO, b"{}", HASH_SIGNATURE=None)),
-            *(request(path, b"", {}, method) for path, method in [*WITHOUT_A_PATH, (INFO, "POST")]),
-        ],
-    ),
-    "another key": (BAD_KEY, [call(INFO, NAMED, API_KEY="x"), *nowhere(API_KEY="no")]),
-    "signed otherwise": (
-        BAD_SIGNATURE,
-        [
-            upload(HASH_SIGNATURE=sign(b"room01").upper()),
-            upload(Room_Id="room02"),
-            upload(Content_Type=CAPITALS),
-            upload(path=INFO, HASH_SIGNATURE=sign(document())),
-            call(INFO, b"{}", HASH_SIGNATURE=sign(b"{ }")),
-            call(INFO, b"{}", HASH_SIGNATURE=sign(b"room01"), Room_Id="room01"),
-            *nowhere(HASH_SIGNATURE="no"),
-        ],
-    ),
-    "not there": (
-        NOT_FOUND,
-        [
-            *nowhere(),
-            request("/room/getActiveRoomInfo", b"", {}, "POST"),
-            *(request(path, b"", {}, "GET") for path in ("/", "/files/9/x.pdf")),
-        ],
-    ),
-    "forms that do not parse, on every path": (
-        BAD_FORM,
-        [
-            upload(body, path=path, Content_Type=content_type, API_KEY=None)
-            for path in (UPLOAD, INFO)
-            for body, content_type in [
-                (document()[: -len(END)], FORM),
-                (document()[: -len(b"--\r\n")], FORM),
-                (b"--XX\r\nContent-Disposition: form-data", FORM),
-                (document(), FORM + "X" * 300),
-                (document(), "multipart/form-data"),
-                (b"x" * BODY_LIMIT, FORM),
-            ]
-        ],
-    ),
-    "no form": (
-        INVALID,
-        [
-            upload(NAMED, Room_Id=None, Content_Type=None, HASH_SIGNATURE=sign(NAMED)),
-            upload(Content_Type=CAPITALS, HASH_SIGNATURE=sign(document())),
-            upload(b"{}", Content_Type="text/plain", HASH_SIGNATURE=sign(b"{}")),
-        ],
-    ),
-    "forms without a file": (
-        INVALID,
-        [
-            *(upload(body) for body in (NO_FIELD, END, part('name="document"', PDF) + END)),
-            upload(part('name="document_link"; filename="x"', b"http://127.0.0.1/") + END),
-            upload(link("deck.pdf")[: -len(END)] + link("http://127.0.0.1:1/x.pdf")),
-            *(upload(link(text)) for text in ("deck:1.pdf", "http://[::")),
-        ],
-    ),
-    "the first of two files is refused": (
-        INVALID,
-        [upload(document(b"a,b\n1,2")[: -len(END)] + document())],
-    ),
-    "the first of two files is too large": (
-        TOO_LARGE,
-        [upload(document(PDF.ljust(LIMIT + 1))[: -len(END)] + document())],
-    ),
-    "links that lead nowhere": (
-        FAILED,
-        [
-            upload(link(text))
-            for text in (
-                *("http://127.0.0.1:1/x.pdf", "/deck.pdf", "http:///x.pdf"),
-                "file:///etc/passwd",
-            )
-        ],
-    ),
-    "a long link": (BODY_TOO_LARGE, [upload(link("x" * 70_000))]),
-    "unusable JSON": (
-        INVALID_CALL,
-        [call(f"/auth/room/{name}", body) for name in WITH_ROOM for body in UNUSABLE],
-    ),
-    "unusable calls": (
-        INVALID_CALL,
-        [call(f"/auth/room/{name}", body) for name, bodies in BAD_CALLS.items() for body in bodies],
-    ),
-    "a call without a body": (
-        INVALID_CALL,
-        [call(INFO, b"", Content_Type=None, Content_Length=None)],
-    ),
-    "no past room": ((200, "NOT_FOUND"), [call("/auth/room/fetchPastRooms", {})]),
-    "no such room": (
-        (200, "ROOM_NOT_FOUND"),
-        [
-            call(f"/auth/room/{name}", {"room_id": "nowhere", "user_info": ADA} | CHAT)
-            for name in ("getActiveRoomInfo", "endRoom", "getJoinToken", "broadcastToRoom")
-        ],
-    ),
+REFUSED: dict[tuple[int, str], list[bytes]] = {
+    NO_HEADER: [
+        *(upload(API_KEY="", HASH_SIGNATURE="no"), upload(b"", API_KEY=None)),
+        *(call(INFO, NAMED, API_KEY=None), call(INFO, b"{}", HASH_SIGNATURE=None)),
+        *(request(path, b"", {}, method) for path, method in [*WITHOUT_A_PATH, (INFO, "POST")]),
+    ],
+    BAD_KEY: [call(INFO, NAMED, API_KEY="x"), *nowhere(API_KEY="no")],
+    BAD_SIGNATURE: [
+        upload(HASH_SIGNATURE=sign(b"room01").upper()),
+        upload(Room_Id="room02"),
+        upload(Content_Type=CAPITALS),
+        upload(path=INFO, HASH_SIGNATURE=sign(document())),
+        call(INFO, b"{}", HASH_SIGNATURE=sign(b"{ }")),
+        call(INFO, b"{}", HASH_SIGNATURE=sign(b"room01"), Room_Id="room01"),
+        *nowhere(HASH_SIGNATURE="no"),
+    ],
+    NOT_FOUND: [
+        *nowhere(),
+        request("/room/getActiveRoomInfo", b"", {}, "POST"),
+        *(request(path, b"", {}, "GET") for path in ("/", "/files/9/x.pdf")),
+    ],
+    # Forms that do not parse, on every path.
+    BAD_FORM: [
+        upload(body, path=path, Content_Type=content_type, API_KEY=None)
+        for path in (UPLOAD, INFO)
+        for body, content_type in [
+            (document()[: -len(END)], FORM),
+            (document()[: -len(b"--\r\n")], FORM),
+            (b"--XX\r\nContent-Disposition: form-data", FORM),
+            (document(), FORM + "X" * 300),
+            (document(), "multipart/form-data"),
+            (b"x" * BODY_LIMIT, FORM),
+        ]
+    ],
+    # No form; no file in it; two files, of which the first counts.
+    INVALID: [
+        upload(NAMED, Room_Id=None, Content_Type=None, HASH_SIGNATURE=sign(NAMED)),
+        upload(Content_Type=CAPITALS, HASH_SIGNATURE=sign(document())),
+        upload(b"{}", Content_Type="text/plain", HASH_SIGNATURE=sign(b"{}")),
+        *(upload(body) for body in (NO_FIELD, END, part('name="document"', PDF) + END)),
+        upload(part('name="document_link"; filename="x"', b"http://127.0.0.1/") + END),
+        upload(link("deck.pdf")[: -len(END)] + link("http://127.0.0.1:1/x.pdf")),
+        *(upload(link(text)) for text in ("deck:1.pdf", "http://[::")),
+        upload(document(b"a,b\n1,2")[: -len(END)] + document()),
+    ],
+    TOO_LARGE: [upload(document(PDF.ljust(LIMIT + 1))[: -len(END)] + document())],
+    BODY_TOO_LARGE: [upload(link("x" * 70_000))],
+    # Links that lead nowhere.
+    FAILED: [
+        upload(link(text))
+        for text in ("http://127.0.0.1:1/x.pdf", "/deck.pdf", "http:///x.pdf", "file:///etc/passwd")
+    ],
+    INVALID_CALL: [
+        *(call(f"/auth/room/{name}", body) for name in WITH_ROOM for body in UNUSABLE),
+        *(call(f"/auth/room/{name}", body) for name in BAD_CALLS for body in BAD_CALLS[name]),
+        call(INFO, b"", Content_Type=None, Content_Length=None),
+    ],
+    (200, "NOT_FOUND"): [call("/auth/room/fetchPastRooms", {})],
+    (200, "ROOM_NOT_FOUND"): [
+        call(f"/auth/room/{name}", {"room_id": "nowhere", "user_info": ADA} | CHAT)
+        for name in ("getActiveRoomInfo", "endRoom", "getJoinToken", "broadcastToRoom")
+    ],
 }
 
 
-@pytest.mark.parametrize("what", REFUSED)
-def test_what_is_refused(world: World, what: str) -> None:
+@pytest.mark.parametrize("code", REFUSED, ids=lambda code: f"{code[0]} {code[1]}")
+def test_what_is_refused(world: World, code: tuple[int, str]) -> None:
     """In the words of the interface; the room has no file and no lock, and no room is added."""
-    code, raws = REFUSED[what]
-    for raw in raws:
+    for raw in REFUSED[code]:
         refuses(world, raw, code)
         assert (world.room.accepted, world.room.locked) == ((), False)
     assert list(world.server.rooms) == ["room01"]
@@ -391,3 +355,71 @@ def test_every_request_is_recorded_without_secrets(world: World) -> None:
     shown = repr([world.server, requests, world.room])
     shown += "".join(map(str, requests))
     assert not any(s in shown for s in ("devkey", "devsecret", sign(b"room01")))
+
+
+# --- the requests of others ----------------------------------------------------------------------
+# The JavaScript SDK of this version sends snake_case; what later ones send in camelCase is above.
+
+JAVASCRIPT = """
+const {PlugNmeet} = require('plugnmeet-sdk-js');
+const api = new PlugNmeet(process.argv[2], 'devkey', 'devsecret');
+const room = {room_id: 'fresh'};
+const user = {name: 'Ada', user_id: 'ada', is_admin: true, is_hidden: false};
+const title = {room_title: 'Fresh', room_features: {allow_webcams: true}};
+(async () => {
+  const done = [
+    await api.isRoomActive(room),
+    await api.createRoom({...room, metadata: title}),
+    await api.getJoinToken({...room, user_info: user}),
+    await api.getActiveRoomInfo(room),
+    await api.getActiveRoomsInfo(),
+    await api.getActiveRoomInfo({room_id: 'nowhere'}),
+  ];
+  console.log(JSON.stringify(done));
+})();
+"""
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(300)
+def test_the_javascript_sdk(tmp_path: Path) -> None:
+    """Creates a room with a presenter, to which a document can be uploaded."""
+    if not (shutil.which("npm") and shutil.which("node")):
+        pytest.skip("needs Node.js with npm")
+    command = ["npm", "install", "--ignore-scripts", "--no-fund", "plugnmeet-sdk-js@1.4.1"]
+    installed = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True)
+    assert installed.returncode == 0, installed.stderr
+    (tmp_path / "calls.cjs").write_text(JAVASCRIPT)
+    server = MeetingServer()
+    with server.run() as url:
+        command = ["node", "calls.cjs", url]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert talk(url, upload(room="fresh")).status == 200
+    before, created, token, info, rooms, missing = json.loads(done.stdout)
+    assert before["status"] is True
+    assert [reply["status"] for reply in (created, token, info, rooms)] == [True] * 4
+    assert info["room"]["room_info"]["room_title"] == "Fresh"
+    assert missing["status"] is False
+
+
+@pytest.mark.nightly
+@pytest.mark.anyio
+async def test_the_python_sdk() -> None:
+    """Its unset fields are null, which is protobuf JSON for "not set"."""
+    sdk = import_module("plugnmeet_sdk.PlugNMeet")  # it has no types
+    data = import_module("plugnmeet_sdk.schemas.data")
+    requests = import_module("plugnmeet_sdk.schemas.requests")
+    server = MeetingServer()
+    with server.run() as url:
+        api = sdk.PlugNMeet(url, "devkey", "devsecret")
+        room = requests.RoomStatusRequest("room01")
+        assert (await api.isRoomActive(room))[1]["status"] is True
+        server.add_room("room01")
+        status, info = await api.getActiveRoomInfo(requests.GetActiveRoomInfoRequest("room01"))
+        assert (status, info["room"]["room_info"]["room_id"]) == (200, "room01")
+        user = data.UserInfo("Ada", "ada", is_admin=False, user_metadata=None)
+        status, token = await api.getJoinToken(requests.JoinRoomRequest("room01", user))
+        assert (status, token["status"]) == (200, True)
+        assert (await api.endRoom(requests.EndRoomRequest("room01")))[1]["status"] is True
+        _, past = await api.fetchPastRoomsInfo(requests.FetchPastRoomsInfoRequest(["room01"]))
+        assert past["result"]["total_rooms"] == "1"

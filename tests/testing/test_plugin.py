@@ -77,10 +77,11 @@ def test_users_need_not_load_it(
     done.stdout.fnmatch_lines(["*fixture 'meeting_server' not found"])
 
 
-# --- fixtures ---------------------------------------------------------------------------------
+# --- fixtures ------------------------------------------------------------------------------------
 
 TESTS = """
 import meeting_async.testing, threading, trio.testing
+from meeting_async import MeetingClient
 from meeting_async.errors import DocumentRefused, RoomNotActive, UploadOutcomeUnknown
 
 clients = []
@@ -124,6 +125,29 @@ async def faults(meeting_server, meeting_client):
 test_faults = pytest.mark.anyio(faults)
 test_faults_in_process = pytest.mark.anyio(pytest.mark.meeting_server(in_process=True)(faults))
 
+class Hanging:
+    def __init__(self):
+        self.begun = anyio.Event()
+
+    async def send(self, request):
+        self.begun.set()
+        await anyio.sleep_forever()
+
+    async def aclose(self):
+        pass
+
+@pytest.mark.anyio
+@pytest.mark.meeting_server(in_process=True)
+async def test_others_hold_up_nobody(meeting_client):
+    hanging = Hanging()
+    keys = {"api_key": "k", "api_secret": "s"}
+    async with MeetingClient("http://localhost", transport=hanging, **keys) as other:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(upload, other)
+            await hanging.begun.wait()
+            await upload(meeting_client, timeout=5)
+            tasks.cancel_scope.cancel()
+
 @pytest.mark.meeting_server(api_key="class", max_size_whiteboard_file=7, lock_seconds=7)
 class TestMarkers:
     @pytest.mark.meeting_server(rooms=["room01", "room02"], api_key="test")
@@ -156,13 +180,13 @@ class TestClocksOfAnyio:
 def test_servers_and_clients(inner: Inner) -> None:
     """On a socket and in process, on both loops, each test with its own, with faults in one line.
 
-    Nothing is left open, connections of JSON calls included; of the markers the closest wins. A
-    lock of five minutes and a conversion of one take no time, on the test's own backend.
+    Nothing is left open, connections of JSON calls included; of the markers the closest wins. What
+    another client of the event loop sends to the room of that name holds up nobody. A lock of five
+    minutes and a conversion of one take no time (or there were a timeout), on the test's backend.
     """
     virtual = IN_VIRTUAL_TIME.format(fixture=", anyio_backend_name", backend="anyio_backend_name")
     done = inner(TESTS + virtual, "-v", "--strict-markers")
-    done.assert_outcomes(passed=16)
-    assert done.duration < 40
+    done.assert_outcomes(passed=18)
     done.stdout.fnmatch_lines(["*test_socket[[]asyncio[]] PASSED*", "*test_socket[[]trio[]] PASS*"])
 
 
@@ -181,39 +205,7 @@ async def test_it(meeting_server, meeting_client):
     ).assert_outcomes(passed=1)
 
 
-def test_an_unknown_outcome_is_not_inherited(inner: Inner) -> None:
-    """A room in doubt is none for the next test, though the event loop is the same."""
-    inner(
-        """
-import asyncio
-from meeting_async.errors import UploadOutcomeUnknown
-
-pytestmark = [pytest.mark.anyio, pytest.mark.meeting_server(in_process=True)]
-loops = set()
-
-@pytest.fixture(scope="module")
-async def keeps_the_loop():
-    yield
-
-@pytest.fixture(scope="module", params=["asyncio"])
-def anyio_backend(request):
-    return request.param
-
-@pytest.mark.parametrize("number", [1, 2])
-async def test_it(keeps_the_loop, meeting_server, meeting_client, number):
-    loops.add(asyncio.get_running_loop())
-    assert len(loops) == 1
-    await upload(meeting_client, timeout=5)
-    paths = [request.path.rpartition("/")[2] for request in meeting_server.requests]
-    assert paths == ["getActiveRoomInfo", "uploadWhiteboardFile"]
-    meeting_server.lose_next_reply()
-    with pytest.raises(UploadOutcomeUnknown):
-        await upload(meeting_client, timeout=5)
-"""
-    ).assert_outcomes(passed=2)
-
-
-# --- the marker -------------------------------------------------------------------------------
+# --- the marker ----------------------------------------------------------------------------------
 
 WRONG_MARKERS = {
     "processing=1": "unexpected keyword argument 'processing'",
@@ -246,7 +238,7 @@ def test_the_marker_and_the_fixtures_are_listed(inner: Inner) -> None:
     )
 
 
-# --- virtual time, and what need not be there ---------------------------------------------------
+# --- virtual time, and what need not be there ----------------------------------------------------
 
 
 def test_nothing_is_imported_for_those_who_do_not_ask(

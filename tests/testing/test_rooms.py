@@ -30,7 +30,7 @@ from support.raw_http import (
 BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
 
 
-# --- the clock ----------------------------------------------------------------------------------
+# --- the clock -----------------------------------------------------------------------------------
 
 
 @BACKENDS
@@ -74,7 +74,7 @@ def test_a_standstill_is_an_error() -> None:
         run_in_virtual_time(anyio.sleep_forever)
 
 
-# --- locks and conversions ----------------------------------------------------------------------
+# --- locks and conversions -----------------------------------------------------------------------
 
 
 @attrs.frozen
@@ -291,11 +291,7 @@ def test_a_lock_needs_a_clock() -> None:
 
 
 def test_settings_and_rooms_are_checked() -> None:
-    """Impossible limits, unknown kinds and a second room of the same id are refused."""
-    with pytest.raises(ValueError, match="lock_seconds"):
-        MeetingServer(lock_seconds=0)
-    with pytest.raises(ValueError, match="accepted_kinds"):
-        MeetingServer(accepted_kinds={"pdf", "docs"})
+    """What is given is what they have; what is impossible is refused, by the marker too."""
     server = MeetingServer(api_key="a", api_secret="b")
     assert (server.api_key, server.api_secret) == ("a", "b")
     room = server.add_room("room01", title="Physik", participants=["Ada"], presenter=False)
@@ -315,7 +311,7 @@ def test_the_public_names() -> None:
     assert (testing.__all__, modules) == (sorted(visible), set())
 
 
-# --- rooms that are mixed up --------------------------------------------------------------------
+# --- rooms that are mixed up ---------------------------------------------------------------------
 
 FORM, LINK = part('name="probe"', b"1") + b"--XX--\r\n", link("deck.pdf")
 MIXED_UP = {

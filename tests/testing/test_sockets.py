@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
-import os
-import re
 import signal
 import socket
 import subprocess
@@ -14,7 +12,7 @@ import sys
 import threading
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -23,7 +21,7 @@ import anyio.to_thread
 import pytest
 
 from meeting_async.testing import MeetingServer
-from support.command_line import finish, start
+from support.command_line import until
 from support.raw_http import (
     BODY_LIMIT,
     LIMIT,
@@ -58,15 +56,7 @@ def _stops() -> Iterator[None]:
     gc.collect()  # an unclosed socket warns now, and warnings are errors
 
 
-def until(condition: Callable[[], object]) -> None:
-    """Wait until the server's thread has come so far."""
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
-# --- connections ------------------------------------------------------------------------------
+# --- connections ---------------------------------------------------------------------------------
 
 
 def without_body(**changes: Any) -> bytes:
@@ -182,7 +172,7 @@ def test_a_large_document_costs_no_memory() -> None:
     assert peak < size / 4
 
 
-# --- starting and stopping --------------------------------------------------------------------
+# --- starting and stopping -----------------------------------------------------------------------
 
 
 def test_stopping_with_open_connections() -> None:
@@ -307,36 +297,3 @@ def test_serve_forever_ends_with_an_interrupt() -> None:
         out, err = process.communicate(timeout=50)
     assert (process.returncode, err) == (0, "")
     assert out == "the server has no URL: it is not running on a socket\n"
-
-
-# --- `meeting-async serve`: differences from a real server are options --------------------------
-
-FRESH = {"room_id": "fresh", "metadata": {"room_title": "Fresh", "room_features": {}}}
-HELLO = document(b"Hello\n", "hello.txt")
-
-
-@contextlib.contextmanager
-def serving(*options: str) -> Iterator[Iterator[str]]:
-    """Start a server with these options; the value yields its URL once it listens."""
-    environ = {name: value for name, value in os.environ.items() if name[:8] != "MEETING_"}
-    process = start("serve", "--port", 0, "--quiet", *options, env=environ)
-    assert process.stdout is not None
-    found = (re.search(r"^export MEETING_BASE_URL=(\S+)", line) for line in process.stdout)
-    try:
-        yield (url[1] for url in found if url)
-    finally:
-        process.send_signal(signal.SIGTERM)
-        assert finish(process).code == 0
-
-
-def test_a_presenter_and_strict_pdfs_are_options() -> None:
-    """By default a presenter is needed and a PDF may be a header only; options change both."""
-    seen = []
-    with contextlib.ExitStack() as stack:  # they start at the same time
-        options: list[tuple[str, ...]] = [(), ("--no-presenter-required", "--strict-pdf")]
-        for server in [stack.enter_context(serving(*given)) for given in options]:
-            url = next(server)
-            assert talk(url, call("/auth/room/create", FRESH)).status == 200
-            pdf = talk(url, upload())
-            seen.append((talk(url, upload(HELLO, room="fresh")).code, pdf.status))
-    assert seen == [((400, "USER_NOT_ACTIVE"), 200), ((200, "SUCCESS"), 500)]

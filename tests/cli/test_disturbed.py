@@ -1,4 +1,8 @@
-"""Ctrl-C and SIGTERM: the first finishes, the second cuts, and nothing is left untold."""
+"""What disturbs a command: signals, and output that cannot be written.
+
+The first signal finishes, the second cuts. Nothing delivered is called failed, and the sums are
+told.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +13,27 @@ import subprocess
 import sys
 import termios
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from select import PIPE_BUF
+from typing import Any
 
 import pytest
 
 from meeting_async.testing import MeetingServer
 from support.command_line import (
+    PDF,
+    PNG,
     Result,
     accepted,
     call,
+    closed_pipe,
     finish,
+    full_disk,
     interrupt_when,
     manifest,
     names_in,
+    shell,
     start,
     until,
 )
@@ -88,18 +99,6 @@ def test_second_signal_cuts(server: MeetingServer, capsys: Capture, command: str
     assert command == "upload" or "Interrupted: " in Path("r.html").read_text()
 
 
-def _bombard(server: MeetingServer, number: signal.Signals) -> None:
-    """Send signals from the first document to the end of the process."""
-    with Path("out").open("w") as out:  # not a pipe, which would be full while nobody reads it
-        process = start("batch", "m.csv", "--report", "r.html", "--json", stdout=out)
-    until(lambda: accepted(server) or process.poll() is not None)
-    while process.poll() is None:
-        process.send_signal(number)
-        time.sleep(0.02)
-    done = finish(process)
-    _check_account(server, Result(done.code, Path("out").read_text(), done.err))
-
-
 def _check_account(server: MeetingServer, done: Result) -> None:
     """Outcomes, summary and page are all out, and agree with what the server accepted."""
     summary = done.objects[-1]
@@ -113,23 +112,27 @@ def _check_account(server: MeetingServer, done: Result) -> None:
     assert "Traceback" not in done.err
 
 
-def test_repeated_signals_lose_nothing(server: MeetingServer) -> None:
-    """Whenever they come."""
-    manifest(server, rooms=8, documents=6)
-    for room in server.rooms.values():
-        room.processing_seconds = 0.3
-    _bombard(server, signal.SIGINT)
+OFTEN = [(40, seconds) for seconds in (0.05, 0.1, 0.2, 0.3, 0.4, 0.5)] * 4
 
 
-@pytest.mark.nightly
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("seconds", [0.05, 0.1, 0.2, 0.3, 0.4, 0.5] * 4)
-def test_repeated_signals_lose_nothing_24_times(server: MeetingServer, seconds: float) -> None:
-    """As above, at other moments."""
-    manifest(server, rooms=40, documents=6)
+@pytest.mark.parametrize(
+    ("rooms", "seconds"),
+    [(8, 0.3), *(pytest.param(*values, marks=pytest.mark.nightly) for values in OFTEN)],
+)
+def test_repeated_signals_lose_nothing(server: MeetingServer, rooms: int, seconds: float) -> None:
+    """Whenever they come, from the first document to the end of the process."""
+    manifest(server, rooms=rooms, documents=6)
     for room in server.rooms.values():
         room.processing_seconds = seconds
-    _bombard(server, signal.SIGTERM if seconds > 0.2 else signal.SIGINT)
+    with Path("out").open("w") as out:  # not a pipe, which would be full while nobody reads it
+        process = start("batch", "m.csv", "--report", "r.html", "--json", stdout=out)
+    until(lambda: accepted(server) or process.poll() is not None)
+    while process.poll() is None:
+        process.send_signal(signal.SIGTERM if rooms > 8 and seconds > 0.2 else signal.SIGINT)
+        time.sleep(0.02)
+    done = finish(process)
+    _check_account(server, Result(done.code, Path("out").read_text(), done.err))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -215,12 +218,130 @@ def test_ignored_signals_stay_ignored(server: MeetingServer, capsys: Capture) ->
     assert names_in(server, "room01") == ["a.pdf", "b.pdf"]
 
 
-@pytest.mark.nightly
-def test_signals_during_the_demo_end_it() -> None:
-    """There is nothing to finish: exit code 130 and no traceback."""
-    process = start("demo")
-    assert process.stdout is not None
-    process.stdout.readline()
-    process.send_signal(signal.SIGINT)
+# --- output that cannot be written ---------------------------------------------------------------
+
+STREAMS: dict[str, Any] = {
+    "full": full_disk, "pipe": closed_pipe, "closed": lambda: nullcontext(None)
+}  # fmt: skip
+"""What stdout may be: ``>/dev/full``, ``| true`` and ``>&-``."""
+
+
+@pytest.mark.parametrize("stream", STREAMS)
+@pytest.mark.parametrize("json", [[], ["--json"]])
+def test_an_upload_that_was_delivered_is_not_called_failed(
+    server: MeetingServer, capsys: Capture, stream: str, json: list[str]
+) -> None:
+    """A script that repeats what failed would show it to the class twice."""
+    with STREAMS[stream]() as stdout:
+        done = call(capsys, "upload", "room01", "a.pdf", *json, stdout=stdout)
+    assert done.code == 0
+    assert names_in(server, "room01") == ["a.pdf"]
+    assert "a.pdf: accepted by room01" in done.err
+    assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize("stream", STREAMS)
+@pytest.mark.parametrize("json", [[], ["--json"]])
+def test_the_sums_of_a_batch_go_to_the_other_stream(
+    server: MeetingServer, capsys: Capture, stream: str, json: list[str]
+) -> None:
+    """What is under way ends, the report is written, and the code says what became of the rest."""
+    manifest(server, rooms=4, documents=10)
+    ends_early = json and stream != "closed"  # nobody reads what is to come
+    if ends_early:
+        for room in server.rooms.values():  # all 40 would take 10 s
+            room.processing_seconds = 0.5
+    arguments = ("batch", "m.csv", "--concurrency", 2, "--report", "r.html", *json)
+    with STREAMS[stream]() as stdout:
+        done = call(capsys, *arguments, stdout=stdout)
+    count = accepted(server)
+    told = f"{count} of 40 documents delivered"
+    assert told in done.err
+    assert told in Path("r.html").read_text()
+    assert (count < 40, done.code) == ((True, 141) if ends_early else (False, 0))
+    assert "Traceback" not in done.err
+
+
+def test_stderr_lost(
+    server: MeetingServer, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Results can be read, so everything is delivered; with both lost, the report tells it."""
+    manifest(server, rooms=4, documents=10)
+    Path("one.csv").write_text("room_id,document\nroom01,a.pdf\n")
+    with full_disk() as stdout, full_disk() as stderr, full_disk() as another:
+        monkeypatch.setattr(sys, "stderr", stderr)
+        done = call(capsys, "batch", "one.csv")
+        assert (done.code, "1 of 1 document delivered" in done.out) == (0, True)
+        monkeypatch.setattr(sys, "stderr", another)
+        done = call(capsys, "batch", "m.csv", "--json", "--report", "r.html", stdout=stdout)
+    count = accepted(server) - 1
+    assert done.code == (0 if count == 40 else 141)
+    assert f"{count} of 40 documents" in Path("r.html").read_text()
+
+
+@pytest.mark.parametrize(
+    "command", ["room room01", "room room01 --json", "--help", "batch m.csv --check"]
+)
+@pytest.mark.parametrize("stream", STREAMS)
+def test_commands_that_only_print(
+    server: MeetingServer, capsys: Capture, command: str, stream: str
+) -> None:
+    """A reader that goes away is no error; a full disk is, told in one line."""
+    manifest(server, rooms=1, documents=1)
+    server.rooms["room01"].participants = ["Ada"] * 100  # more than a stream gathers
+    with STREAMS[stream]() as stdout:
+        done = call(capsys, *command.split(), stdout=stdout)
+    assert done.code == (1 if stream == "full" else 0)
+    assert ("No space left" in done.err) == (stream == "full")
+    assert "Traceback" not in done.err
+
+
+def test_pipes_of_a_shell(server: MeetingServer) -> None:
+    """The same with real processes, until they have ended: no traceback at their exit."""
+    manifest(server, rooms=4, documents=20)
+    done = shell("$M batch m.csv --json --concurrency 2 | head -1; exit ${PIPESTATUS[0]}")
+    count = accepted(server)
+    assert (done.code, f"{count} of 80 documents" in done.err) == (141, True)
+    told = done.err
+    done = shell("$M upload room01 a.pdf >/dev/full && $M upload room01 b.pdf >&-")
+    assert (done.code, names_in(server, "room01")) == (0, ["a.pdf", "b.pdf"])
+    for word in ("Traceback", "Exception", "BrokenPipe"):
+        assert word not in told + done.err
+
+
+def test_a_slow_reader_does_not_hold_up_uploads(server: MeetingServer) -> None:
+    """A pipe that nobody reads for a while is full; documents are delivered all the same."""
+    manifest(server, rooms=8, documents=8)  # some 25 KiB of objects
+    process = start("batch", "m.csv", "--json", "--quiet", pipesize=PIPE_BUF)
+    until(lambda: accepted(server) == 64)
+    assert process.poll() is None
     done = finish(process)
-    assert (done.code, done.err) == (130, "meeting-async: interrupted\n")
+    assert (done.code, len(done.objects)) == (0, 65)
+
+
+def test_a_report_that_cannot_be_written(server: MeetingServer, capsys: Capture) -> None:
+    """It is told, and does not change the exit code, as everything was delivered."""
+    manifest(server, rooms=1, documents=1)
+    done = call(capsys, "batch", "m.csv", "--report", "/dev/full")
+    assert done.code == 0
+    assert "/dev/full cannot be written: No space left" in done.err
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("upload room01 NAME.pdf", 0), ("upload room01 NAME.png", 2), ("batch NAME.csv --json", 0),
+        ("batch NAME", 0), ("batch NAME.csv --check", 0),
+    ],
+)  # fmt: skip
+def test_names_of_files(server: MeetingServer, capsys: Capture, command: str, code: int) -> None:
+    """They may turn the direction of writing, or break lines, like those of an archive."""
+    name = "we\u202eek\u2028\x1b[31m1"
+    Path(name, "room01").mkdir(parents=True)
+    for path, data in ((f"{name}.pdf", PDF), (f"{name}.png", PNG), (f"{name}/room01/a.pdf", PDF)):
+        Path(path).write_bytes(data)
+    Path(f"{name}.csv").write_text(f"room_id,document\nroom01,{name}.pdf\n")
+    done = call(capsys, *(word.replace("NAME", name) for word in command.split()))
+    is_sent = not (code or "--check" in command)
+    assert (done.code, len(server.rooms["room01"].accepted)) == (code, is_sent)
+    assert all(line.isprintable() for line in f"{done.out}\n{done.err}".split("\n"))

@@ -1,4 +1,4 @@
-"""The documentation site: it builds, it has every public name, and its tables equal the code."""
+"""The pages: tables equal the code, figures were measured, and the site has every public name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import importlib
 import inspect
 import pkgutil
 import re
-import shutil
 import subprocess
 import sys
 import textwrap
@@ -27,8 +26,10 @@ from meeting_async._delivery.session import Options
 from meeting_async.procrastinate import SCHEMA, WhiteboardUploads
 from meeting_async.redis import RedisRoomLocks
 from meeting_async.transports import HttpTransport
+from support.programs import dom_of, needs_browser
 
-DOCS = Path(__file__).parent.parent.parent / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
 
 # --- tables --------------------------------------------------------------------------------------
 
@@ -57,19 +58,13 @@ def defaults(function: Callable[..., object]) -> dict[str, object]:
     return {one.name: one.default for one in parameters if one.name != "self"}
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        Timeouts,
-        RetryPolicy,
-        LockPolicy,
-        MeetingClient.upload_many,
-        HttpTransport,
-        RedisRoomLocks,
-        WhiteboardUploads,
-    ],
-    ids=lambda code: code.__name__,
-)
+SETTINGS: list[Callable[..., object]] = [
+    *(Timeouts, RetryPolicy, LockPolicy, MeetingClient.upload_many, HttpTransport),
+    *(RedisRoomLocks, WhiteboardUploads),
+]
+
+
+@pytest.mark.parametrize("code", SETTINGS, ids=lambda code: code.__name__)
 def test_settings_equal_the_code(code: Callable[..., object]) -> None:
     """A table of settings has each setting with its default, in the order of the code."""
     assert list(documented(code.__name__).items()) == list(defaults(code).items())
@@ -163,7 +158,7 @@ def test_every_page_has_a_sentence_on_the_first_one() -> None:
     assert set(re.findall(r"^\* \[[^]]+\]\((\S+)\.md\)", index, re.MULTILINE)) == pages
     assert set(re.findall(r"^([\w/-]+)$", index, re.MULTILINE)) == pages
     for words, page in re.findall(r"^\* \[([^]]+)\]\((\S+\.md)\)", index, re.MULTILINE):
-        path = DOCS.parent / "CHANGELOG.md" if page == "changelog.md" else DOCS / page
+        path = ROOT / "CHANGELOG.md" if page == "changelog.md" else DOCS / page
         assert path.read_text("utf-8").startswith(f"# {words}"), page
 
 
@@ -174,6 +169,92 @@ def test_pictures_are_legible_on_a_phone(path: Path) -> None:
     (width,) = re.findall(r'^<svg[^>]* viewBox="0 0 ([\d.]+) ', picture)
     sizes = re.findall(r"(?:font:|font-size: ?)([\d.]+)px", picture)
     assert min(map(float, sizes)) * 358 / float(width) >= 7.5
+
+
+# --- the changelog, for somebody who comes from 0.1.0 --------------------------------------------
+
+CHANGELOG = (ROOT / "CHANGELOG.md").read_text("utf-8")
+SECTION = CHANGELOG.split("\n## [0.2.0]")[1].split("\n## [0.1.0]")[0]
+TABLE = [line.strip("|").split(" | ") for line in SECTION.splitlines() if line.startswith("| `")]
+NAMES = [
+    "ActiveRoom", "Attempt", "AttemptStarted", "Body", "BytesSent", "Document", "Event", "Finished",
+    "HmacSigner", "HttpxTransport", "LockPolicy", "MeetingClient", "Participant", "Queued", "Reply",
+    "Request", "RetryPolicy", "RetryScheduled", "SignedHeaders", "Signer", "Timeouts", "Transport",
+    "UploadReceipt", "Verdict", "WaitingForRoom", "__version__", "errors",
+]  # fmt: skip
+"""Everything that ``meeting_async`` 0.1.0 had."""
+ERRORS = [
+    "MeetingError", "InvalidInput", "ConfigurationError", "DocumentError", "DocumentEmpty",
+    "DocumentTooLarge", "DocumentTypeRefused", "DocumentUnreadable", "DocumentChanged",
+    "ReplyError", "RequestRefused", "AuthenticationFailed", "RoomNotFound", "RoomNotActive",
+    "DocumentRefused", "Throttled", "ServerFailed", "ProcessingFailed", "UnexpectedReply",
+    "RoomBusy", "DeadlineExceeded", "TransportError", "ConnectFailed", "ConnectionLost",
+    "TransferTimeout", "UploadInterrupted", "UploadOutcomeUnknown",
+]  # fmt: skip
+"""Everything that ``meeting_async.errors`` 0.1.0 had."""
+
+
+def test_every_name_of_0_1_0_is_there_or_in_the_table() -> None:
+    """Nobody searches in vain; each error has its name still, and each new name exists."""
+    listed = " ".join(row[0] for row in TABLE)
+    gone = [name for name in NAMES if not hasattr(meeting_async, name)]
+    assert [name for name in gone if not re.search(rf"[`.]{name}[`(]", listed)] == []
+    assert [name for name in ERRORS if not hasattr(errors, name)] == []
+    module, found = "", 0
+    for given in re.findall(r"`([\w.]+)(?:\([^`]*\))?`", " ; ".join(row[1] for row in TABLE)):
+        place, _, name = given.rpartition(".")
+        module = place or module
+        if module.startswith("meeting_async"):
+            assert hasattr(importlib.import_module(module), name), given
+            found += 1
+    assert found >= 8
+
+
+def test_the_version_has_a_section() -> None:
+    """The newest section is that of the version which is installed."""
+    newest = re.findall(r"^## \[([^\]]+)\]", CHANGELOG, re.MULTILINE)[0]
+    assert newest == meeting_async.__version__
+
+
+# --- figures -------------------------------------------------------------------------------------
+
+SPEED = (ROOT / "README.md").read_text("utf-8").split("\n## Speed\n")[1].split("\n## ")[0]
+RUN = (DOCS / "benchmarks" / "README.md").read_text("utf-8")
+TASKS = {
+    "1,000 uploads of 64 KiB at once": "1000 uploads of 64 KiB at once",
+    "small calls, one at a time": "calls, one at a time",
+    "small calls, 100 at a time": "calls, 100 at a time",
+}
+"""What the README calls a task, and what the run does, where they differ."""
+PEERS = {"curl": "curl", "httpx `files=`": "httpx files=", "bare aiohttp": "aiohttp "}
+"""Columns of the README, and how rows of the run begin."""
+
+
+def test_the_figures_of_the_readme_are_measured() -> None:
+    """As the run has them, rounded to two digits; where less is better, turned round.
+
+    Of two factors in a cell, the first one is of the machine of the run.
+    """
+    lines = [line.strip("|").split("|") for line in SPEED.splitlines() if line.startswith("|")]
+    (_, *peers), _, *body = [[cell.strip() for cell in line] for line in lines]
+    cells = [
+        (row[0].split(", with", maxsplit=1)[0], peer, cell.split()[0])
+        for row in body
+        for peer, cell in zip(peers, row[1:], strict=True)
+        if cell
+    ]
+    for task, peer, factor in cells:
+        section = RUN.split(f"\n### {TASKS.get(task, task)}\n")[1].split("\n### ")[0]
+        (unit,) = re.findall(r" ([^|]+), ours / theirs \|$", section, re.MULTILINE)
+        row = re.search(rf"^\| {PEERS[peer]}.*\| ([0-9.]+) x \(", section, re.MULTILINE)
+        assert row is not None, (task, peer)
+        ratio = float(row[1])
+        speed = 1 / ratio if unit == "seconds" else ratio
+        assert float(factor) == pytest.approx(speed, rel=0.05), (task, peer)
+    assert len(cells) >= 6
+    for where_and_when in ("CPython 3", "Linux 6", "2026"):
+        assert where_and_when in SPEED
+        assert where_and_when in RUN
 
 
 # --- the site ------------------------------------------------------------------------------------
@@ -235,30 +316,16 @@ def test_the_reference_is_complete(site: Path) -> None:
         assert re.findall(r"meeting_async(?:\.\w+)*\._(?!_)\w+[\w.]*", shown) == [], page.name
 
 
-BROWSER = shutil.which("chromium-headless-shell") or shutil.which("chromium")
+FOUND = {
+    "409": "waiting", "413": "interface", "S3": "interface", "presigned": "documents",
+    "duplicate": "delivery", "timeout": "delivery",
+}  # fmt: skip
 
 
 @pytest.mark.nightly
-@pytest.mark.skipif(BROWSER is None, reason="there is no browser (chromium-headless-shell)")
-@pytest.mark.parametrize(
-    ("word", "page"),
-    [
-        ("409", "waiting"),
-        ("413", "interface"),
-        ("S3", "interface"),
-        ("presigned", "documents"),
-        ("duplicate", "delivery"),
-        ("timeout", "delivery"),
-    ],
-)
+@needs_browser
+@pytest.mark.parametrize(("word", "page"), FOUND.items())
 def test_the_search_finds(word: str, page: str, site: Path, tmp_path: Path) -> None:
     """The site's search lists the page that explains what a reader looks for."""
-    done = subprocess.run(
-        [
-            str(BROWSER), "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files",
-            f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=5000", "--dump-dom",
-            f"{(site / 'search.html').as_uri()}?q={word}",
-        ],
-        capture_output=True, text=True, timeout=50, check=True,
-    )  # fmt: skip
-    assert f"{page}.html" in re.findall(r'<li[^>]*><a href="([^"#]+)', done.stdout), done.stderr
+    shown = dom_of(f"{(site / 'search.html').as_uri()}?q={word}", tmp_path)
+    assert f"{page}.html" in re.findall(r'<li[^>]*><a href="([^"#]+)', shown)

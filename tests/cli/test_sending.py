@@ -1,0 +1,360 @@
+"""``upload``, ``room`` and ``batch``: what is delivered, exit codes, results, and what is said."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from anyio.from_thread import start_blocking_portal
+
+from meeting_async import MeetingClient
+from meeting_async.testing import MeetingServer
+from support.command_line import PDF, PNG, Result, call, manifest, names_in, run, start, until
+
+Capture = pytest.CaptureFixture[str]
+
+
+def test_documents_are_accepted_in_their_order(server: MeetingServer, capsys: Capture) -> None:
+    """Several files; a line for each on stdout, and nothing else there but the sums."""
+    done = call(capsys, "upload", "room01", "b.pdf", "a.pdf")
+    assert done.code == 0
+    assert names_in(server, "room01") == ["b.pdf", "a.pdf"]
+    first, second, sums = done.out.splitlines()
+    assert first.startswith("b.pdf: accepted by room01 (22 bytes, ")
+    assert second.startswith("a.pdf: accepted by room01 (22 bytes, ")
+    assert "attempt" not in done.out
+    assert sums == "room01: 2 of 2 documents delivered."
+
+
+HAPPENS: dict[str, Callable[[MeetingServer], object]] = {
+    "nothing": lambda _: None,
+    "a wrong secret": lambda server: server.refuse_next(
+        "INVALID_TOKEN_OR_SIGNATURE", path="/room/getActiveRoomInfo"
+    ),
+    "the reply is lost": lambda server: server.lose_next_reply(path="/room/uploadWhiteboardFile"),
+    "somebody uploads": lambda server: server.rooms["room01"].lock(60),
+    "the room ends": lambda server: setattr(server.rooms["room01"], "active", False),
+    "the presenter leaves": lambda server: setattr(server.rooms["room01"], "presenter", False),
+    "nginx refuses": lambda server: server.reply_next(413, body=b"<html><center>nginx</center>"),
+}
+ENDINGS = [
+    ("a wrong secret", "a.pdf", 1, "authentication failed", "check that MEETING_API_KEY and"),
+    ("a wrong secret", "a.pdf", 1, "are there quotes or blanks around it?", ""),
+    ("the room ends", "a.pdf", 1, "HTTP", "open it first"),
+    ("the reply is lost", "a.pdf", 3, "is unknown", "look into the room before"),
+    ("somebody uploads", "a.pdf --max-wait 0", 75, "room 'room01' is busy", "--max-wait SECONDS"),
+    ("somebody uploads", "a.pdf --timeout 2", 75, "timeout allows no more", "--timeout SECONDS"),
+    ("the presenter leaves", "a.pdf", 1, "HTTP 400 USER_NOT_ACTIVE", "presenter role must be in"),
+    ("nginx refuses", "a.pdf", 1, "larger than the server", "client_max_body_size of nginx"),
+    ("nothing", "image.png", 2, "PNG image", ""),
+    ("nothing", "nope.pdf", 2, "nope.pdf' cannot be read: No such file", ""),
+    ("nothing", "a.pdf nope.pdf", 2, "nothing was sent", ""),
+    ("nothing", "a.pdf slides", 2, "'slides'): use `meeting-async batch FOLDER`", ""),
+    ("nothing", "-", 2, "--filename", ""),
+    ("nothing", "a.pdf b.pdf --filename x.pdf", 2, "one by one", ""),
+    ("nothing", "ftp://example.com/x.pdf", 2, "http(s) URL", ""),
+    ("nothing", "--timeout 0 a.pdf", 2, "timeout", "meeting-async upload --help"),
+]
+
+
+@pytest.mark.parametrize(("happens", "arguments", "code", "told", "hint"), ENDINGS)
+def test_exit_code_and_hint(
+    server: MeetingServer,
+    capsys: Capture,
+    happens: str,
+    arguments: str,
+    code: int,
+    told: str,
+    hint: str,
+) -> None:
+    """1 refused, 2 a mistake (then nothing is sent), 3 unknown, 75 busy; one line says why.
+
+    No text says the same twice, and none is a traceback.
+    """
+    Path("image.png").write_bytes(PNG)
+    Path("slides").mkdir()
+    HAPPENS[happens](server)
+    done = call(capsys, "upload", "room01", *arguments.split())
+    assert done.code == code
+    assert told in done.err
+    assert hint in done.err
+    assert code in {1, 3, 75} or not server.requests
+    assert "Traceback" not in done.err
+    for line in done.err.splitlines():
+        assert line.startswith("meeting-async: ")
+        assert line.count("nope.pdf") <= 1
+        assert line.count("such room") <= 1
+
+
+def test_a_room_that_is_not_there_skips_the_rest(server: MeetingServer, capsys: Capture) -> None:
+    """The next document would get the same answer; the hint names the host."""
+    done = call(capsys, "upload", "nowhere", "a.pdf", "b.pdf")
+    assert done.code == 1
+    assert "b.pdf: skipped" in done.err
+    assert "hint: there is no session in room nowhere" in done.err
+
+
+def test_waiting_is_told(server: MeetingServer, capsys: Capture) -> None:
+    """Somebody who waits learns what for; the wait ends in success."""
+    server.rooms["room01"].lock(0.6)
+    done = call(capsys, "upload", "room01", "a.pdf")
+    assert done.code == 0
+    assert "a.pdf to room room01: the room is locked, again in" in done.err
+    assert " attempts)" in done.out
+
+
+def test_a_limit_of_the_environment(
+    server: MeetingServer, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``MEETING_TIMEOUT`` covers the wait for a room; ``--timeout`` replaces it."""
+    server.rooms["room01"].lock(3)
+    monkeypatch.setenv("MEETING_TIMEOUT", "2")
+    assert "timeout allows no more" in call(capsys, "upload", "room01", "a.pdf").err
+    assert not server.rooms["room01"].accepted
+    assert call(capsys, "upload", "room01", "a.pdf", "--timeout", "60").code == 0
+
+
+@pytest.mark.parametrize("kind", ["pipe", "file"])
+def test_stdin(server: MeetingServer, kind: str) -> None:
+    """``-`` with ``--filename``: the bytes that come, under that name."""
+    arguments = ("upload", "room01", "-", "--filename", "week 1.pdf")
+    if kind == "file":
+        with Path("a.pdf").open("rb") as file:
+            done = run(*arguments, stdin=file)
+    else:
+        with subprocess.Popen(["cat", "a.pdf", "b.pdf"], stdout=subprocess.PIPE) as cat:
+            done = run(*arguments, stdin=cat.stdout)
+    assert (done.code, done.err.count("\n")) == (0, 1)
+    (received,) = server.rooms["room01"].received
+    assert (received.name, received.size) == ("week 1.pdf", len(PDF) * (2 if kind == "pipe" else 1))
+
+
+@pytest.mark.parametrize("command", ["upload room01 - --filename x.pdf", "batch -"])
+def test_closed_stdin_is_a_mistake(
+    server: MeetingServer, capsys: Capture, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """As with ``<&-``: exit code 2, for a document and for a manifest."""
+    monkeypatch.setattr(sys, "stdin", None)
+    done = call(capsys, *command.split())
+    assert (done.code, "is closed" in done.err) == (2, True)
+
+
+def test_quiet_says_only_what_went_wrong(server: MeetingServer, capsys: Capture) -> None:
+    """Nothing for what is accepted; results of ``--json`` all the same."""
+    Path("m.csv").write_text("room_id,document\nroom01,a.pdf\nroom02,b.pdf\n")
+    for command in ("upload room01 a.pdf -q", "batch m.csv --quiet"):
+        assert call(capsys, *command.split()) == Result(0, "", "")
+    done = call(capsys, "upload", "room01", "a.pdf", "--quiet", "--json")
+    assert [found["type"] for found in done.objects] == ["document", "summary"]
+    assert done.err == ""
+    assert "nope.pdf" in call(capsys, "upload", "room01", "nope.pdf", "-q").err
+
+
+def test_links(server: MeetingServer, capsys: Capture) -> None:
+    """The server downloads them; a query may be a credential and is not shown."""
+    link = server.host_file("plan.pdf", PDF) + "?token=secret"
+    done = call(capsys, "upload", "room01", link)
+    assert done.code == 0
+    assert "plan.pdf" in done.out
+    assert "token" not in done.out + done.err
+    assert names_in(server, "room01") == ["plan.pdf"]
+
+
+# --- JSON ----------------------------------------------------------------------------------------
+
+DOCUMENT = {
+    "type", "room_id", "document", "outcome", "delivered", "size", "seconds", "attempts", "msg",
+    "error", "place", "key", "started", "waited", "bytes_sent", "bytes_resent",
+}  # fmt: skip
+
+
+def test_json_has_one_shape(server: MeetingServer, capsys: Capture) -> None:
+    """The same objects for ``upload`` and ``batch``, as ``docs/command-line.md`` lists them."""
+    Path("m.csv").write_text("room_id,document\nroom01,a.pdf\nnope,b.pdf\n")
+    uploaded = call(capsys, "upload", "room01", "a.pdf", "--json").objects
+    batched = call(capsys, "batch", "m.csv", "--json").objects
+    for objects in (uploaded, batched):
+        assert {found["type"] for found in objects} == {"document", "summary"}
+        assert all(set(found) == DOCUMENT for found in objects[:-1])
+    assert set(uploaded[-1]) == set(batched[-1])
+    assert (uploaded[-1]["exit_code"], batched[-1]["exit_code"]) == (0, 1)
+    refused = next(found for found in batched if found["outcome"] == "refused")
+    assert refused["error"]["type"] == "RoomNotFound"
+    assert refused["place"] == "m.csv:3"
+    page = Path(__file__).parents[2] / "docs" / "command-line.md"
+    documented = page.read_text()
+    for name in {*DOCUMENT, *uploaded[-1]}:
+        assert f"`{name}`" in documented
+
+
+def test_json_of_what_ends_a_command_early(server: MeetingServer, capsys: Capture) -> None:
+    """Mistakes and errors are objects, too."""
+    done = call(capsys, "upload", "room01", "nope.pdf", "--json")
+    assert (done.code, done.objects[0]["type"]) == (2, "mistake")
+    done = call(capsys, "room", "nope", "--json")
+    assert (done.code, done.objects[0]["error"]["type"]) == (1, "RoomNotFound")
+
+
+# --- room ----------------------------------------------------------------------------------------
+
+
+def test_room_is_shown(server: MeetingServer, capsys: Capture) -> None:
+    """Facts for people; the server's reply as it is for programs."""
+    server.rooms["room01"].participants = ("Ann\x1b[31m",)
+    done = call(capsys, "room", "room01")
+    assert done.code == 0
+    assert "participants  2 (Presenter, Ann\ufffd[31m)" in done.out
+    (found,) = call(capsys, "room", "room01", "--json").objects
+    assert found["type"] == "room"
+    assert found["reply"]["room"]["room_info"]["room_id"] == "room01"
+
+
+def test_room_needs_nothing_in_the_reply(server: MeetingServer, capsys: Capture) -> None:
+    """Nothing is required, and a time may be anything."""
+    room = {"room_info": {"creation_time": 10**18}}
+    record = {"status": True, "msg": "", "status_code": "", "room": room}
+    server.reply_next(200, json=record, path="/room/getActiveRoomInfo")
+    done = call(capsys, "room", "room01")
+    assert done.code == 0
+    assert "running       unknown" in done.out
+
+
+def test_room_tells_repetitions(server: MeetingServer, capsys: Capture) -> None:
+    """Progress goes to stderr."""
+    server.reply_next(503, headers=[("Retry-After", "0")], path="/room/getActiveRoomInfo")
+    done = call(capsys, "room", "room01")
+    assert done.code == 0
+    assert "room room01: " in done.err
+    assert "again in" in done.err
+
+
+# --- batch ---------------------------------------------------------------------------------------
+
+
+def test_everything_is_delivered_in_order(server: MeetingServer, capsys: Capture) -> None:
+    """Of each room; the sums are on stdout, and nothing else is."""
+    link = server.host_file("plan.pdf", b"%PDF-1.7")
+    Path("m.csv").write_text(
+        f"room_id,document,filename\nroom01,b.pdf,Week 2.pdf\nroom02,a.pdf\nroom01,{link}\n"
+    )
+    done = call(capsys, "batch", "m.csv")
+    assert done.code == 0
+    assert names_in(server, "room01") == ["Week 2.pdf", "plan.pdf"]
+    assert names_in(server, "room02") == ["a.pdf"]
+    sums, traffic = done.out.splitlines()
+    assert sums == "m.csv: 3 of 3 documents delivered."
+    assert traffic.startswith("44 bytes sent in ")
+
+
+@pytest.mark.parametrize("kind", ["folder", "stdin"])
+def test_other_sources(server: MeetingServer, capsys: Capture, kind: str) -> None:
+    """A folder, whose journal and report may lie in it; or a manifest on stdin."""
+    if kind == "folder":
+        Path("term", "room03").mkdir(parents=True)
+        Path("a.pdf").rename("term/room03/week 1.pdf")
+        for _ in range(2):  # at the second time they are there
+            report, journal = "term/report.html", "term/term.db"
+            done = call(capsys, "batch", "term", "--report", report, "--journal", journal)
+            assert done.code == 0
+    else:
+        process = start("batch", "-", stdin=subprocess.PIPE)
+        process.communicate("room_id,document,filename\nroom03,a.pdf,week 1.pdf\n", timeout=50)
+        assert process.returncode == 0
+    assert names_in(server, "room03") == ["week 1.pdf"]
+
+
+def test_missing_rooms_are_one_line_each(server: MeetingServer, capsys: Capture) -> None:
+    """However many documents they were to get; the worst comes first."""
+    Path("m.csv").write_text(
+        "room_id,document,key\n" + "".join(f"nope,a.pdf,{n}\n" for n in range(5)) + "room01,b.pdf\n"
+    )
+    server.add_room("last")
+    server.lose_next_reply(path="/room/uploadWhiteboardFile")
+    done = call(capsys, "batch", "m.csv", "--concurrency", "1", "--report", "r.html")
+    _, _, *attention = done.out.splitlines()
+    told = "without an active room: 5 documents for room nope: Room not found"
+    assert attention[-1].startswith(told)
+    assert done.err.count("m.csv:") == 1 + done.err.count("is unknown") + done.err.count("refused:")
+
+
+def test_waiting_for_rooms(server: MeetingServer, capsys: Capture) -> None:
+    """``--wait-active`` waits for a room that is not there yet."""
+    room = server.rooms["room01"]
+    room.active = False
+
+    def begin() -> None:
+        until(lambda: server.requests)
+        room.active = True
+
+    threading.Thread(target=begin, daemon=True).start()
+    Path("m.csv").write_text("room_id,document\nroom01,a.pdf\n")
+    assert call(capsys, "batch", "m.csv", "--wait-active", "40").code == 0
+
+
+def test_busy_rooms(server: MeetingServer, capsys: Capture) -> None:
+    """Exit code 75 if nothing is worse; ``--max-wait`` is for each document."""
+    server.rooms["room01"].lock(60)
+    Path("m.csv").write_text("room_id,document\nroom01,a.pdf\nroom02,a.pdf\n")
+    done = call(capsys, "batch", "m.csv", "--max-wait", "0")
+    assert (done.code, names_in(server, "room02")) == (75, ["a.pdf"])
+    assert "failed: 1 document for room room01: Room busy: another upload" in done.out
+
+
+def test_unknown_hides_nothing_and_is_hidden_by_nothing(
+    server: MeetingServer, capsys: Capture
+) -> None:
+    """Exit code 3, whatever else happened; it is sent again only if asked for."""
+    Path("m.csv").write_text("room_id,document\nroom01,a.pdf\nnope,b.pdf\n")
+    server.lose_next_reply(path="/room/uploadWhiteboardFile")
+    arguments = ("batch", "m.csv", "--journal", "j.db", "--concurrency", "1")
+    first = call(capsys, *arguments)
+    again = call(capsys, *arguments)
+    assert (first.code, again.code, len(server.rooms["room01"].accepted)) == (3, 3, 1)
+    assert "hint: unknown documents are sent again only with --on-unknown resend" in again.err
+    assert call(capsys, *arguments, "--on-unknown", "resend").code == 1
+    assert len(server.rooms["room01"].accepted) == 2
+
+
+def test_going_on(server: MeetingServer, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a journal the same command sends only what is missing; the hint is that command."""
+    Path("m.csv").write_text("room_id,document\nroom01,a.pdf\nroom 4,b.pdf\n")
+    arguments = ["batch", "m.csv", "--journal", "my term.db"]
+    monkeypatch.setattr("sys.argv", ["meeting-async", *arguments])
+    done = call(capsys, *arguments)
+    assert done.code == 1
+    assert "hint: run `meeting-async batch m.csv --journal 'my term.db'` again" in done.err
+    Path("m.csv").write_text("room_id,document\nroom01,a.pdf\nroom02,b.pdf\n")
+    done = call(capsys, *arguments)
+    assert (done.code, names_in(server, "room01")) == (0, ["a.pdf"])
+    assert "2 of 2 documents delivered (1 by an earlier run)." in done.out
+
+
+def test_a_wrong_key_stops_a_batch(
+    server: MeetingServer, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a small call: no document leaves."""
+    manifest(server, rooms=3, documents=2)
+    monkeypatch.setenv("MEETING_API_KEY", "nobody")
+    done = call(capsys, "batch", "m.csv", "--json", "--report", "r.html")
+    assert (done.code, done.objects[-1]["stopped_by"]["type"]) == (1, "AuthenticationFailed")
+    assert [request.path for request in server.requests] == ["/auth/room/getActiveRoomInfo"]
+    assert "The batch ended early" in Path("r.html").read_text()
+
+
+def test_a_journal_in_use(server: MeetingServer, capsys: Capture) -> None:
+    """Exit code 2 and one line; nothing is sent."""
+    manifest(server, rooms=1, documents=1)
+
+    @asynccontextmanager
+    async def held() -> AsyncIterator[None]:
+        async with MeetingClient.from_env() as client, client.upload_many([], journal="j.db"):
+            yield
+
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(held()):
+        found = call(capsys, "batch", "m.csv", "--journal", "j.db")
+    assert (found.code, "another" in found.err, server.requests) == (2, True, [])
