@@ -6,14 +6,15 @@ told.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import signal
+import socket
 import subprocess
 import sys
 import termios
 import time
-from contextlib import nullcontext
 from pathlib import Path
 from select import PIPE_BUF
 from typing import Any
@@ -37,6 +38,7 @@ from support.command_line import (
     start,
     until,
 )
+from support.redis_server import free_port
 
 Capture = pytest.CaptureFixture[str]
 
@@ -190,6 +192,30 @@ def test_the_second_signal_ends_it_while_nobody_reads(
     assert streams == "both" or told in Path("err").read_text()
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_serve_ends_while_nobody_reads(number: signal.Signals) -> None:
+    """At a signal, though the pipe of its log is full."""
+    reading, writing = os.pipe()
+    fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
+    port = free_port()
+    process = start("serve", "--port", port, stdout=writing, stderr=writing)
+    os.close(writing)
+    until(lambda: b"Ctrl-C" in os.read(reading, 4096))
+    with contextlib.closing(socket.create_connection(("127.0.0.1", port))) as client:
+        client.settimeout(0.5)
+        with contextlib.suppress(TimeoutError):  # then a line of its log does not fit
+            while True:
+                client.sendall(b"GET /healthCheck HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                client.recv(4096)
+        process.send_signal(number)
+        try:
+            process.wait(timeout=5)
+        finally:
+            process.kill()
+            process.wait()
+            os.close(reading)
+
+
 @pytest.mark.usefixtures("server")
 def test_waiting_for_stdin_ends() -> None:
     """Nobody types the document: a signal ends the command, and the exit is clean."""
@@ -221,7 +247,7 @@ def test_ignored_signals_stay_ignored(server: MeetingServer, capsys: Capture) ->
 # --- output that cannot be written ---------------------------------------------------------------
 
 STREAMS: dict[str, Any] = {
-    "full": full_disk, "pipe": closed_pipe, "closed": lambda: nullcontext(None)
+    "full": full_disk, "pipe": closed_pipe, "closed": lambda: contextlib.nullcontext(None)
 }  # fmt: skip
 """What stdout may be: ``>/dev/full``, ``| true`` and ``>&-``."""
 

@@ -203,6 +203,13 @@ def test_a_document_that_a_room_would_show_twice(lines: list[tuple[str, str, str
     assert {(line, re.findall("m.csv:[0-9]+", text)[0]) for line, text in found} == expected
 
 
+def test_a_document_that_is_named_twice(server: MeetingServer, capsys: Capture) -> None:
+    """The same on a command line: one mistake, and nothing is sent."""
+    done = call(capsys, "upload", "room01", "a.pdf", "b.pdf", "./a.pdf")
+    assert (done.code, server.requests) == (2, [])
+    assert "./a.pdf: the same document for the same room as a.pdf: remove one\n" in done.err
+
+
 # --- folders -------------------------------------------------------------------------------------
 
 
