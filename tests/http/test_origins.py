@@ -379,7 +379,7 @@ async def test_a_proxy_that_repeats_its_password(
     with Peer(script) as proxy:
         url = f"http://me:{SECRET}@127.0.0.1:{proxy.port}"
         own = HttpxTransport(httpx.AsyncClient(proxy=url)) if is_httpx else HttpTransport(proxy=url)
-        account = {"api_key": "key", "api_secret": "secret"}
+        account: dict[str, Any] = {"api_key": "key", "api_secret": "secret"}
         async with MeetingClient(
             f"{scheme}://meet.invalid", transport=own, allow_plaintext=True, **account
         ) as client:
