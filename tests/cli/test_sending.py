@@ -31,6 +31,13 @@ def test_documents_are_accepted_in_their_order(server: MeetingServer, capsys: Ca
     assert sums == "room01: 2 of 2 documents delivered."
 
 
+def somebody_uploads(server: MeetingServer, seconds: int) -> None:
+    """Let the room be taken once; a wait of so long either fits into a limit or does not."""
+    record = {"status": False, "msg": "another upload", "status_code": "CONFLICT"}
+    hint, path = {"Retry-After": f"{seconds}"}, "/room/uploadWhiteboardFile"
+    server.reply_next(409, json=record, headers=hint, path=path)
+
+
 HAPPENS: dict[str, Callable[[MeetingServer], object]] = {
     "nothing": lambda _: None,
     "a wrong secret": lambda server: server.refuse_next(
@@ -38,6 +45,7 @@ HAPPENS: dict[str, Callable[[MeetingServer], object]] = {
     ),
     "the reply is lost": lambda server: server.lose_next_reply(path="/room/uploadWhiteboardFile"),
     "somebody uploads": lambda server: server.rooms["room01"].lock(60),
+    "somebody uploads for 30 s": lambda server: somebody_uploads(server, 30),
     "the room ends": lambda server: setattr(server.rooms["room01"], "active", False),
     "the presenter leaves": lambda server: setattr(server.rooms["room01"], "presenter", False),
     "nginx refuses": lambda server: server.reply_next(413, body=b"<html><center>nginx</center>"),
@@ -48,7 +56,7 @@ ENDINGS = [
     ("the room ends", "a.pdf", 1, "HTTP", "open it first"),
     ("the reply is lost", "a.pdf", 3, "is unknown", "look into the room before"),
     ("somebody uploads", "a.pdf --max-wait 0", 75, "room 'room01' is busy", "--max-wait SECONDS"),
-    ("somebody uploads", "a.pdf --timeout 2", 75, "timeout allows no more", "--timeout SECONDS"),
+    ("somebody uploads for 30 s", "a.pdf --timeout 20", 75, "allows no more", "--timeout SECONDS"),
     ("the presenter leaves", "a.pdf", 1, "HTTP 400 USER_NOT_ACTIVE", "presenter role must be in"),
     ("nginx refuses", "a.pdf", 1, "larger than the server", "client_max_body_size of nginx"),
     ("nothing", "image.png", 2, "PNG image", ""),
@@ -112,7 +120,8 @@ def test_a_limit_of_the_environment(
     server: MeetingServer, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """``MEETING_TIMEOUT`` covers the wait for a room; ``--timeout`` replaces it."""
-    server.rooms["room01"].lock(3)
+    for _ in range(2):
+        somebody_uploads(server, 3)
     monkeypatch.setenv("MEETING_TIMEOUT", "2")
     assert "timeout allows no more" in call(capsys, "upload", "room01", "a.pdf").err
     assert not server.rooms["room01"].accepted
