@@ -65,21 +65,22 @@ def _modules(path: Path) -> set[str]:
     return found
 
 
-FILES = {str(path.relative_to(ROOT).with_suffix("")): path for path in ROOT.rglob("*.py")}
-IMPORTS = [
-    (file, file.partition("/")[0], module)
-    for file, path in FILES.items()
-    for module in _modules(path)
-]
-"""File, room, and the module that it imports."""
+@pytest.fixture(scope="module")
+def imports() -> list[tuple[str, str, str]]:
+    """Return files, their rooms, and the modules that they import."""
+    return [
+        (file := str(path.relative_to(ROOT).with_suffix("")), file.partition("/")[0], module)
+        for path in ROOT.rglob("*.py")
+        for module in _modules(path)
+    ]
 
 
-def test_imports_point_one_way() -> None:
+def test_imports_point_one_way(imports: list[tuple[str, str, str]]) -> None:
     """A room imports only from lower floors, and has one; a batch is loaded when it is used."""
-    assert {file.partition("/")[0] for file in FILES} <= set(FLOOR)
+    assert {room for _, room, _ in imports} <= set(FLOOR)
     assert not [
         f"{file}: {module}"
-        for file, room, module in IMPORTS
+        for file, room, module in imports
         if module.startswith("meeting_async.")
         and (target := module.split(".")[1]) in FLOOR
         and target != room
@@ -87,23 +88,23 @@ def test_imports_point_one_way() -> None:
     ]
 
 
-def test_pure_rooms_do_no_io() -> None:
+def test_pure_rooms_do_no_io(imports: list[tuple[str, str, str]]) -> None:
     """Decisions need no loop, no clock and no randomness."""
     assert not [
         f"{file}: {module}"
-        for file, room, module in IMPORTS
+        for file, room, module in imports
         if PURE & {room, file} and module.split(".")[0] in IO
     ]
 
 
-def test_imports_are_declared() -> None:
+def test_imports_are_declared(imports: list[tuple[str, str, str]]) -> None:
     """What a room imports is installed with the package, or with the extra of its name."""
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
     extras: dict[str, list[str]] = project["optional-dependencies"]
     always = {*sys.stdlib_module_names, "meeting_async", "trio"}  # if trio runs, it is there
     assert not [
         f"{file}: {module}"
-        for file, room, module in IMPORTS
+        for file, room, module in imports
         if (name := module.split(".")[0]) not in always
         and not any(
             needed.replace("-", "_").startswith(name)

@@ -41,8 +41,7 @@ from support.adversary import (
     Adversary,
     Step,
 )
-from support.loops import in_turn
-from support.tables import LOOPS, crossed
+from support.tables import LOOPS, crossed, in_turn
 
 SMALL, MEDIUM, LARGE = 300, 70_000, 270_000
 """Bytes: sent without a form before it; with one; several chunks."""

@@ -43,7 +43,6 @@ from support.command_line import PDF, Result, call
 from support.fake_rooms import Act, FakeRooms, Visit, accepted, busy, record, reply
 from support.fake_rooms import client_of as fake_client_of
 from support.interruptions import cancelled_by_scope
-from support.loops import in_turn
 from support.peer import (
     WHOLE,
     Connection,
@@ -56,6 +55,7 @@ from support.peer import (
     silent,
 )  # fmt: skip
 from support.peer import reply as plain
+from support.tables import in_turn
 from support.telling import Told, containing, files, traceback_with_locals, unfit
 
 pytestmark = pytest.mark.anyio
@@ -435,14 +435,22 @@ async def test_what_a_reply_repeats_is_told_nowhere(
                 assert GREETING in result.msg
 
 
+WAYS_OF_BREAKING = [
+    *[("call", "tls"), ("upload", "proxy"), ("upload", "httpx")],
+    *[("call", "own"), ("call", "proxy"), ("upload", "own")],
+    *(("call", library) for library in LIBRARIES),
+]
+
+
 def _answer(place: str, status: int, text: str) -> Answer:
     return lambda values: on_the_wire(page(place, status, values, TEXTS[text]))
 
 
-@in_turn("way", [
-    *((f"call, {kind}", ("call", kind)) for kind in ("own", "tls", "proxy", *LIBRARIES)),
-    *((f"upload, {kind}", ("upload", kind)) for kind in ("own", "proxy", "httpx")),
-])  # fmt: skip
+@in_turn(
+    "way",
+    [(f"{name}, {kind}", (name, kind)) for name, kind in WAYS_OF_BREAKING[:3]],
+    nightly=[(f"{name}, {kind}", (name, kind)) for name, kind in WAYS_OF_BREAKING[3:]],
+)
 async def test_what_breaks_http_is_told_nowhere(
     way: tuple[str, str], tls: tuple[ssl.SSLContext, ssl.SSLContext]
 ) -> None:

@@ -46,6 +46,7 @@ from support.fake_rooms import (
     lost,
     refused,
 )
+from support.tables import LOOPS, crossed
 
 pytestmark = pytest.mark.anyio
 BACKENDS = ["asyncio", "trio"]
@@ -84,9 +85,11 @@ def statuses(report: BatchReport) -> list[str]:
 # --- order ---------------------------------------------------------------------------------------
 
 
-@both
-@pytest.mark.parametrize("concurrency", [1, 3, 32])
-@pytest.mark.parametrize("given", [list, generated, asynchronously])
+@crossed(
+    backend=LOOPS,
+    concurrency=(1, 3, 32),
+    given={"list": list, "generator": generated, "asynchronous": asynchronously},
+)
 def test_in_order_within_a_room_side_by_side_among_rooms(
     backend: str, concurrency: int, given: Callable[..., Any]
 ) -> None:
@@ -110,8 +113,7 @@ SHAPES: dict[str, list[int]] = {
 """How many documents each room gets."""
 
 
-@pytest.mark.parametrize("locked", [0.0, 0.3])
-@pytest.mark.parametrize("shape", SHAPES)
+@crossed(locked=(0.0, 0.3), shape=SHAPES.keys())
 def test_the_total_time_is_near_the_least_possible(shape: str, locked: float) -> None:
     """60 rooms, 10 permits: at most 1.05 times what no order can beat, locked rooms or not.
 

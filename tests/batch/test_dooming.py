@@ -32,6 +32,7 @@ from support.fake_rooms import (
     reply,
     unreachable,
 )
+from support.tables import LOOPS, crossed
 
 pytestmark = pytest.mark.anyio
 both = pytest.mark.parametrize("backend", ["asyncio", "trio"])
@@ -139,8 +140,10 @@ def test_a_generator_is_not_read_on(kind: str) -> None:
     assert closed or kind == "with a length"
 
 
-@both
-@pytest.mark.parametrize("how", ["stopped", "wrong key", "wrong room"])
+@crossed(
+    backend=LOOPS,
+    how=("stopped", "wrong key", "wrong room"),
+)
 def test_many_jobs_are_skipped_step_by_step(backend: str, how: str) -> None:
     """Other tasks go on meanwhile: 20 ms are enough for a thousand jobs, not for ten thousand."""
     totals = [0]

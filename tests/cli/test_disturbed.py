@@ -160,10 +160,12 @@ def unread(pipe: int) -> int:
 @pytest.mark.parametrize(
     ("streams", "seconds", "number"),
     [
-        ("stdout", 60, signal.SIGINT), ("stdout", 0, signal.SIGTERM),
-        ("both", 60, signal.SIGTERM), ("both", 0, signal.SIGINT),
+        ("stdout", 60, signal.SIGINT),
+        ("both", 0, signal.SIGTERM),
+        pytest.param("stdout", 0, signal.SIGTERM, marks=pytest.mark.nightly),
+        pytest.param("both", 60, signal.SIGINT, marks=pytest.mark.nightly),
     ],
-)  # fmt: skip
+)
 def test_the_second_signal_ends_it_while_nobody_reads(
     server: MeetingServer, streams: str, seconds: float, number: signal.Signals
 ) -> None:

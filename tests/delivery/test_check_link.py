@@ -25,8 +25,8 @@ from meeting_async.transports import HttpTransport, HttpxTransport, Transport
 from support.certificates import Authority, make_certificate
 from support.fake_rooms import accepted
 from support.fakes import Scripted, client_of
-from support.loops import in_turn
 from support.peer import Connection, Peer, Script, answering, reply, resetting_at_once, silent
+from support.tables import in_turn
 from support.telling import Told, containing, unfit
 
 pytestmark = [pytest.mark.anyio]

@@ -68,7 +68,7 @@ from support.fakes import (
     signature,
     upload,
 )
-from support.loops import in_turn
+from support.tables import in_turn
 from support.telling import LogFile, Told, containing, logging_to, unfit
 from support.virtual_time import jump
 

@@ -25,9 +25,9 @@ from meeting_async.transports import HttpxTransport, Request
 from support import fake_rooms as acts
 from support.fake_rooms import Act, FakeRooms, Visit
 from support.leaks import descriptors, temporary_files, until
-from support.loops import in_turn
 from support.peer import Peer, discarding
 from support.sources import KINDS, START, Make, Opened
+from support.tables import in_turn
 
 pytestmark = [
     pytest.mark.anyio,

@@ -106,10 +106,15 @@ async def test_one_object_goes_to_many_rooms_at_once(
 @pytest.mark.parametrize(
     ("kind", "disk"),
     [
-        *[("path", "quick"), ("path", "slow"), ("open file", "slow")],
-        *[("SpooledTemporaryFile on disk", "quick"), ("no hash, no weak references", "quick")],
-        *[("pipe", "quick"), ("async generator", "quick"), ("async generator", "slow")],
-        *[("stream sent as it comes", "quick"), ("asynchronous file", "quick")],
+        *[("path", "slow"), ("SpooledTemporaryFile on disk", "quick"), ("pipe", "quick")],
+        *[("async generator", "quick"), ("stream sent as it comes", "quick")],
+        *(
+            pytest.param(kind, disk, marks=pytest.mark.nightly)
+            for kind, disk in [
+                *[("path", "quick"), ("open file", "slow"), ("asynchronous file", "quick")],
+                *[("no hash, no weak references", "quick"), ("async generator", "slow")],
+            ]
+        ),
     ],
 )
 async def test_cancelled_at_every_wait_it_leaves_nothing(

@@ -80,9 +80,8 @@ def absent(**how: Any) -> Act:
     return reply(200, record("ROOM_NOT_ACTIVE"), **how)
 
 
-def refused(**how: Any) -> Act:
-    """Reply that this document is not wanted."""
-    return reply(400, record("INVALID_PARAMETERS"), **how)
+refused = free
+"""To a document: this one is not wanted."""
 
 
 def conversion_failed(**how: Any) -> Act:

@@ -1,19 +1,23 @@
-"""Tables of parameters that are crossed: each value is tested, and every night all pairs."""
+"""Tables of parameters: each value is tested each time, all pairs are nightly."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
 
 
-def crossed(**tables: Mapping[str, Any]) -> pytest.MarkDecorator:
+def crossed(**given: Mapping[str, Any] | Iterable[object]) -> pytest.MarkDecorator:
     """Parametrise a test with all combinations; all but the fewest with each value are nightly.
 
     A table of loops is called ``anyio_backend``.
     """
+    tables = {
+        name: table if isinstance(table, Mapping) else {str(value): value for value in table}
+        for name, table in given.items()
+    }
     longest = max(map(len, tables.values()))
     keys = [list(table) for table in tables.values()]
     covering = {
@@ -32,4 +36,25 @@ def crossed(**tables: Mapping[str, Any]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(tuple(tables), rows, indirect=indirect)
 
 
-LOOPS = {"asyncio": "asyncio", "trio": "trio"}
+LOOPS = ("asyncio", "trio")
+
+
+def in_turn(
+    name: str, values: Iterable[Any], *, loop: str = "anyio_backend", nightly: Sequence[Any] = ()
+) -> pytest.MarkDecorator:
+    """Run each value on one loop, and nightly on the other; some values nightly only.
+
+    A value that is not text comes as a pair with its name.
+    """
+    pairs, late = (
+        [value if isinstance(value, tuple) else (value, value) for value in each]
+        for each in (values, nightly)
+    )
+    rows = []
+    for number, (label, given) in enumerate([*pairs, *late]):
+        for turn, backend in enumerate(LOOPS):
+            is_late = (number + turn) % 2 or (label, given) in late
+            marks = [pytest.mark.nightly] if is_late else []
+            rows.append(pytest.param(backend, given, id=f"{label}-{backend}", marks=marks))
+    indirect = [loop] if loop == "anyio_backend" else []
+    return pytest.mark.parametrize((loop, name), rows, indirect=indirect)
