@@ -11,18 +11,18 @@ The branches say where the cause is: in the caller's input, the server's answer,
     │   ├── DocumentTypeRefused (ValueError)
     │   ├── DocumentUnreadable (OSError)
     │   ├── DocumentChanged
-    │   └── LinkRefused (ValueError)            check_link=True: the link cannot be downloaded
+    │   └── LinkRefused (ValueError)            with check_link: the link cannot be downloaded
     ├── ReplyError                              the server answered with an error
     │   ├── RequestRefused                      the same request would be refused again
     │   │   ├── AuthenticationFailed
     │   │   ├── RoomNotFound
     │   │   ├── RoomNotActive
     │   │   └── DocumentRefused
-    │   ├── Throttled                           the server kept rate-limiting us
-    │   ├── ServerFailed                        5xx with the server's own record
-    │   │   └── ProcessingFailed                the same for an upload: the conversion failed
+    │   ├── Throttled                           the server kept rate-limiting
+    │   ├── ServerFailed                        5xx, in the server's own JSON
+    │   │   └── ProcessingFailed                such a 5xx for an upload: the conversion failed
     │   └── UnexpectedReply                     the reply is not from a meeting server
-    ├── RoomBusy (TimeoutError)                 the room was locked for longer than max_wait
+    ├── RoomBusy (TimeoutError)                 the room was locked for longer than your limit
     ├── DeadlineExceeded (TimeoutError)         your timeout ended it; nothing reached the room
     ├── RoomLocksUnavailable (ConnectionError)  the shared locks do not answer; nothing was sent
     ├── TransportError (ConnectionError)        the network failed; nothing reached the room
@@ -35,7 +35,7 @@ The branches say where the cause is: in the caller's input, the server's answer,
     ├── UploadOutcomeUnknown                    the document may or may not reach the room
     ├── JournalError (OSError)                  a batch's journal or a queue's table fails
     │   └── JournalInUse                        another batch uses it
-    ├── UploadPutBack                           a queue goes on with the upload later
+    ├── UploadPutBack                           a queue retries the upload later
     ├── UploadFailed                            a queue: your own code failed, or you cancelled
     ├── BatchStopped                            the batch was stopped before this job ended
     └── BatchFailed                             some documents of a batch are not in their rooms
