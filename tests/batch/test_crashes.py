@@ -362,9 +362,10 @@ RUNS = [
         pytest.param(
             on_unknown, concurrency, backend, 200, 300, marks=[nightly, pytest.mark.timeout(3600)]
         )
-        for on_unknown in ("report", "resend")
-        for concurrency in (1, 8)
-        for backend in ("asyncio", "trio")
+        for on_unknown, concurrency, backend in [
+            *[("report", 1, "asyncio"), ("report", 8, "trio")],
+            *[("resend", 1, "trio"), ("resend", 8, "asyncio")],
+        ]
     ),
 ]
 
@@ -403,7 +404,7 @@ def test_frozen_it_goes_on(
 ) -> None:
     """As Ctrl-Z and a container that is paused do it, anywhere in a batch (findings 5.2)."""
     dice = random.Random(frozen)
-    for number in range(3):
+    for number in range(3 if frozen < 60 else 1):
         with batch_in(tmp_path / str(number), worker, 60, backend=backend) as batch:
             told = batch.run(kill_after=dice.uniform(0.05, 0.6), frozen=frozen)
             assert Counter(told.outcomes.values()) == Counter(accepted=60)

@@ -394,12 +394,14 @@ def test_documents_on_a_file_server(
 
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", ["a.pdf", "nope.pdf"])
-def test_a_million_lines(name: str) -> None:
-    """A check of them takes less than a minute of CPU time and 700 MB, mistakes included."""
+def test_a_million_lines() -> None:
+    """A check of them, half of them mistakes, takes less than a minute of CPU time and 700 MB."""
     with Path("m.csv").open("w") as file:
         file.write("room_id,document,key\n")
-        file.writelines(f"course-{n // 100:06},{name},{n:08}\n" for n in range(1_000_000))
+        file.writelines(
+            f"course-{n // 100:06},{'nope' if n % 2 else 'a'}.pdf,{n:08}\n"
+            for n in range(1_000_000)
+        )
     with Path("told").open("w") as told:
         process = start("batch", "m.csv", "--check", stdout=told, stderr=told)
     ended, peak = 0, 0
@@ -409,6 +411,6 @@ def test_a_million_lines(name: str) -> None:
         time.sleep(0.1)
         ended, status_, used = os.wait4(process.pid, os.WNOHANG)
     process.returncode = os.waitstatus_to_exitcode(status_)
-    assert process.returncode == (0 if name == "a.pdf" else 2), Path("told").read_text()
+    assert process.returncode == 2, Path("told").read_text()
     assert used.ru_utime + used.ru_stime < 60
     assert 0 < peak < 700_000

@@ -311,7 +311,10 @@ async def test_a_fault_at_each_statement(
         if how == "freeze":
             async with queue.working():
                 await queue.reported()
-        site.network.thaw()
+            there = queue.accepted()
+            site.network.thaw()
+            await anyio.sleep(0.5)
+            assert queue.accepted() == there
         await queue.reported()
     report = await queue.reported()
     await anyio.sleep(1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -67,6 +68,8 @@ class QueuedRun(UploadHooks):
     """Called with whether the server has answered."""
     max_outage: float
     """Seconds for which an upload is put back while the server is away."""
+    stalled_after: float
+    """Seconds after which another worker takes over."""
     error: Exception | None = attrs.field(default=None, init=False)
     """What ended the run."""
     _put_back: UploadPutBack | None = attrs.field(default=None, init=False)
@@ -181,9 +184,16 @@ class QueuedRun(UploadHooks):
         raise self._put_back
 
     async def may_arrive(self, document: Prepared) -> None:
-        """Record durably that the closing boundary is about to be sent."""
-        if not await self.table.mark_sending(self.row, *document.version):
-            raise UploadPutBack(0.0, "it was cancelled, or another worker has taken over")
+        """Record durably that the closing boundary is about to be sent.
+
+        Again if that took so long that another worker may have taken over since.
+        """
+        took = self.stalled_after
+        while took >= self.stalled_after:
+            began = time.monotonic()
+            if not await self.table.mark_sending(self.row, *document.version):
+                raise UploadPutBack(0.0, "it was cancelled, or another worker has taken over")
+            took = time.monotonic() - began
         self._is_marked = True
 
     # --- the row ---------------------------------------------------------------------------------

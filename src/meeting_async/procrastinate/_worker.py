@@ -149,8 +149,8 @@ class UploadWorker:
             began=now - row.started_ago,
             entry=row.entry,
         )
-        saw, max_outage = self._brake.saw, self.max_outage
-        run = QueuedRun(upload, row, self.table, self._document, saw, max_outage)
+        saw, limits = self._brake.saw, (self.max_outage, self.stalled_after)
+        run = QueuedRun(upload, row, self.table, self._document, saw, *limits)
         self.runs[row.id] = run
         try:
             await run.run()
