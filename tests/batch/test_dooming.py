@@ -364,6 +364,18 @@ def test_a_question_that_fails_is_no_refusal() -> None:
     assert ran(jobs_for(4, 2), rooms, wait_active=60).accepted == 8
 
 
+def test_a_server_that_denies_a_room_is_one() -> None:
+    """What then comes in place of an answer is the trouble of one job, not of the batch."""
+    pages = iter([reply(404, HTML)])
+
+    def answer(visit: Visit) -> Act:
+        return absent() if visit.room == "room00" else next(pages, accepted())
+
+    report = ran(jobs_for(3, 1), FakeRooms(answer, ask=answer))
+    assert report.outcomes[0].status == "refused"
+    assert (report.accepted, report.skipped, report.stopped_by) == (1, 0, None)
+
+
 def test_a_stream_is_not_uploaded_twice() -> None:
     """It can be read once: if the room refuses it as not active, that is final."""
 

@@ -43,7 +43,6 @@ class Place:
     _lines: dict[str, deque[Place]]
     _room: str
     _reached: anyio.Event = attrs.field(factory=anyio.Event, init=False)
-    _has_left: bool = attrs.field(default=False, init=False)
 
     @property
     def is_first(self) -> bool:
@@ -60,23 +59,17 @@ class Place:
         """Called when nobody is before it any more."""
         self._reached.set()
 
-    def leave(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         """Leave the line, wherever it is; the next one becomes the first."""
-        if self._has_left:
-            return
-        self._has_left = True
         line = self._lines[self._room]
         line.remove(self)
         if line:
             line[0].advance()
         else:
             del self._lines[self._room]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.leave()
 
 
 @attrs.define(eq=False)

@@ -172,11 +172,8 @@ class _Upload:
             error = failure
             raise
         finally:
-            try:
-                if held is not None:
-                    await _released(held, error)
-            finally:
-                place.leave()
+            if held is not None:
+                await _released(held, error)
 
     async def _own_lock(self) -> AsyncExitStack | None:
         """Acquire the room's lock among the caller's own locks, if there are any."""
