@@ -28,10 +28,10 @@ class MultipartFraming:
 
     content_type: bytes
     """Value of the request's ``Content-Type``."""
-    part_headers: bytes = attrs.field(repr=False)
+    part_headers: bytes
     size: int
     """Bytes of the part's content."""
-    closing_boundary: bytes = attrs.field(repr=False)
+    closing_boundary: bytes
     """The closing boundary."""
     length: int
     """Value of the request's ``Content-Length``."""
