@@ -19,7 +19,7 @@ from meeting_async.testing import MeetingServer
 from meeting_async.transports import HttpTransport
 from support.fake_rooms import Act, FakeRooms, absent, accepted, busy, client_of, failing
 from support.fake_rooms import reply as answered
-from support.peer import Connection, Peer, Script, answering, deaf, relaying, reply, silent
+from support.peer import Peer, Script, answering, deaf, relaying, reply, silent
 from support.sending import closed_port
 
 pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
@@ -262,25 +262,6 @@ async def test_other_answers(answer: bytes, detail: str, fix: str) -> None:
     assert step == ("key" if NOT_ALLOWED in answer else "server")
     assert detail in bad[step].detail
     assert fix in bad[step].fix
-
-
-async def test_a_page_that_repeats_the_signature() -> None:
-    """A finding has no secret, whatever the server says."""
-
-    def repeat(connection: Connection) -> None:
-        if not connection.read_head():  # it only asks whether somebody listens
-            return
-        connection.read_body()
-        said = b'{"status": false, "msg": "%s", "status_code": "INVALID_API_KEY"}'
-        value = connection.request.values(b"HASH-SIGNATURE")[0]
-        connection.send(reply(401, said % value))
-        signatures.append(value.decode())
-
-    signatures: list[str] = []
-    with Peer(repeat) as peer:
-        found = await check(client(peer.url))
-    assert signatures
-    assert signatures[0] not in repr(found)
 
 
 @pytest.mark.parametrize(
