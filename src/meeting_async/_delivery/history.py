@@ -45,8 +45,8 @@ class Step:
     """Whether the document was sent right after a probe that was answered *free*."""
     is_consumed: bool = False
     """Whether the document is a stream that was read and cannot be read again."""
-    answer: ParsedReply | None = attrs.field(default=None, repr=False, eq=False)
-    error: BaseException | None = attrs.field(default=None, repr=False, eq=False)
+    answer: ParsedReply | None = None
+    error: BaseException | None = None
     """The exception, if there is no answer. Only the last step of a running call has these two."""
 
     @property
