@@ -76,18 +76,18 @@ class Flow:
     """
 
     window: int
-    jobs: int = attrs.field(default=0, init=False)
+    jobs: int = 0
     """Jobs that were read and have no outcome yet."""
-    _bytes: int = attrs.field(default=0, init=False)
+    _bytes: int = 0
     _users: Counter[Held] = attrs.field(factory=Counter, init=False)
     """How many jobs keep each document that is in memory."""
     _untaken: deque[UploadOutcome] = attrs.field(factory=deque, init=False)
     iterators: WeakSet[OutcomeIterator] = attrs.field(factory=WeakSet, init=False)
     """Iterators that are still in use. A loop that is left early only drops its own, and the
     outcomes of a long batch must not wait for it in memory."""
-    _is_keeping: bool = attrs.field(default=True, init=False)
+    _is_keeping: bool = True
     """Whether outcomes are kept for iterators that are made later."""
-    _is_read: bool = attrs.field(default=False, init=False)
+    _is_read: bool = False
     """Whether no further job will be read."""
     ended: anyio.Event = attrs.field(factory=anyio.Event, init=False)
     """Set when no further outcome comes."""

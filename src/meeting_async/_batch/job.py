@@ -70,10 +70,10 @@ class RunningJob:
     began: float
     entry: JournalEntry | None = None
     """What an earlier run has left of it."""
-    document: str | None = attrs.field(default=None, init=False)
+    document: str | None = None
     """Name of the document, once known."""
     history: History = attrs.field(factory=History, init=False)
-    call: Call | None = attrs.field(default=None, init=False)
+    call: Call | None = None
     """The last call that uploads."""
 
     # --- its document ----------------------------------------------------------------------------
@@ -288,10 +288,10 @@ class BatchState(Common):
     """State that the jobs of a batch share."""
 
     scheduler: Scheduler[QueuedJob]
-    journal: BatchJournal | None = attrs.field(default=None, init=False)
-    stop_error: Exception | None = attrs.field(default=None, init=False)
+    journal: BatchJournal | None = None
+    stop_error: Exception | None = None
     """The error of jobs that are skipped, once no further one begins or waits."""
-    is_verified: bool = attrs.field(default=False, init=False)
+    is_verified: bool = False
     """Whether the server is a meeting server and accepts the key. Until that is known one job runs
     alone, so that a wrong key costs one small call."""
 
@@ -321,10 +321,10 @@ class BatchJob(RunningJob, UploadHooks):
 
     common: BatchState  # pyright: ignore[reportIncompatibleVariableOverride]  # narrower, never set
     queued: QueuedJob
-    _has_permit: bool = attrs.field(default=True, init=False)
-    _only_waits: bool = attrs.field(default=True, init=False)
+    _has_permit: bool = True
+    _only_waits: bool = True
     """Whether a stop ends it at once."""
-    _is_marked: bool = attrs.field(default=False, init=False)
+    _is_marked: bool = False
     """Whether the journal says that the document may have arrived."""
     _scope: anyio.CancelScope = attrs.field(factory=anyio.CancelScope, init=False)
 

@@ -209,7 +209,7 @@ class BatchJournal:
     """The journal of a running batch. No wait for it is endless."""
 
     _journal: Journal
-    _patience: float = attrs.field(default=ANSWER_SECONDS, init=False)
+    _patience: float = ANSWER_SECONDS
     """Seconds that a job waits for it."""
     _left: dict[anyio.CancelScope, float] = attrs.field(factory=dict, init=False)
     """Seconds that each wait has left."""

@@ -35,7 +35,7 @@ class Scheduler(Generic[T]):
     """Called with a room and its job, which begins with a permit."""
     limit: int = 1
     """How many permits there are."""
-    in_use: int = attrs.field(default=0, init=False)
+    in_use: int = 0
     _queues: dict[str, list[T]] = attrs.field(factory=dict, init=False)
     """Lists: a deque takes 760 bytes even for one job."""
     _busy: set[str] = attrs.field(factory=set, init=False)
@@ -47,7 +47,7 @@ class Scheduler(Generic[T]):
     _ready: dict[str, int] = attrs.field(factory=dict, init=False)
     """Number of the candidate of each room whose next job can begin."""
     _numbers: itertools.count[int] = attrs.field(factory=itertools.count, init=False)
-    _given: int = attrs.field(default=0, init=False)
+    _given: int = 0
     """Permits that were given out so far."""
 
     def set_limit(self, limit: int) -> None:

@@ -62,13 +62,13 @@ class Call:
     key: str | None
     index: int | None
     began: float
-    document: str | None = attrs.field(default=None, init=False)
+    document: str | None = None
     """Name of the document, once known."""
-    size: int | None = attrs.field(default=None, init=False)
+    size: int | None = None
     """Bytes of the document, once known; ``None`` for a link and a JSON call."""
-    phase: str = attrs.field(default="starting", init=False)
+    phase: str = "starting"
     """What the call is doing, as words that can follow "while"."""
-    ends_at: float = attrs.field(default=math.inf, init=False)
+    ends_at: float = math.inf
     """When ``timeout`` ends it, on the event loop's clock."""
     policies: Policies = attrs.field(init=False)
     """Once the arguments are checked."""

@@ -106,7 +106,7 @@ class History:
     """The attempts, as users see them."""
     was_sent: bool = False
     """Whether an earlier run of the job may have delivered the document."""
-    answer: ParsedReply | None = attrs.field(default=None, init=False)
+    answer: ParsedReply | None = None
     """The answer that accepted the document. What comes after it does not change the outcome."""
 
     def add(self, new: Step, *, call_began: float) -> None:

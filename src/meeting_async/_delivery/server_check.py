@@ -133,7 +133,7 @@ class _Steps:
     ends_at: float
     """When the caller's timeout ends, on the event loop's clock."""
     found: dict[str, Finding] = attrs.field(factory=dict, init=False)
-    is_denied: bool = attrs.field(default=False, init=False)
+    is_denied: bool = False
     """Whether ``getActiveRoomInfo`` has denied the room."""
 
     def ok(self, step: str, detail: str) -> None:

@@ -103,8 +103,8 @@ class Session:
     observers: list[OnEvent] = attrs.field(factory=list, init=False)
     """Called with every event except BytesSent, whatever ``on_event`` a call has."""
     host: str = attrs.field(init=False)
-    closed: bool = attrs.field(default=False, init=False)
-    _loop: LoopState | None = attrs.field(default=None, init=False)
+    closed: bool = False
+    _loop: LoopState | None = None
     """``None``: the client was not used."""
     _guard: threading.Lock = attrs.field(factory=threading.Lock, init=False)
 

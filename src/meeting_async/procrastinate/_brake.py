@@ -93,10 +93,10 @@ def has_answered(attempts: list[Attempt], error: Exception | None) -> bool | Non
 class Brake:
     """Lets uploads through, but one at a time and with pauses while the server does not answer."""
 
-    _troubles: int = attrs.field(default=0, init=False)
+    _troubles: int = 0
     """Uploads in a row without a valid answer."""
-    _not_before: float = attrs.field(default=0.0, init=False)
-    _has_trial: bool = attrs.field(default=False, init=False)
+    _not_before: float = 0.0
+    _has_trial: bool = False
     """Whether the one that tries is on its way."""
 
     async def may_begin(self) -> bool:

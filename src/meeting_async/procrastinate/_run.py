@@ -70,19 +70,19 @@ class QueuedRun(UploadHooks):
     """Seconds for which an upload is put back while the server is away."""
     stalled_after: float
     """Seconds after which another worker takes over."""
-    error: Exception | None = attrs.field(default=None, init=False)
+    error: Exception | None = None
     """What ended the run."""
-    _put_back: UploadPutBack | None = attrs.field(default=None, init=False)
+    _put_back: UploadPutBack | None = None
     """Why the run ends without an outcome."""
-    _is_away: bool | None = attrs.field(default=None, init=False)
+    _is_away: bool | None = None
     """Whether the server was not reached; ``None``: it was not tried."""
-    _starts_over: bool = attrs.field(default=False, init=False)
+    _starts_over: bool = False
     """Whether the next run has all attempts of the retry policy again."""
     _unreadable: int = attrs.field(init=False)
     """How often the document was put back because it could not be read."""
-    _is_marked: bool = attrs.field(default=False, init=False)
+    _is_marked: bool = False
     """Whether the table says that the document may have arrived."""
-    _is_lost: bool = attrs.field(default=False, init=False)
+    _is_lost: bool = False
     _scope: anyio.CancelScope = attrs.field(factory=anyio.CancelScope, init=False)
 
     def __attrs_post_init__(self) -> None:

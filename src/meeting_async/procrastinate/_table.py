@@ -119,7 +119,7 @@ class Table:
     """Its connector is looked up late: Django's does not exist before all modules are loaded."""
     server: str
     queue: str
-    _is_checked: bool = attrs.field(default=False, init=False)
+    _is_checked: bool = False
     """Whether the table was seen to be there, and of this version."""
 
     async def apply_schema(self) -> bool:

@@ -82,7 +82,7 @@ class UploadWorker:
     documents_timeout: float
     """Longest time in seconds for ``documents``."""
     must_stop: asyncio.Event = attrs.field(factory=asyncio.Event, init=False)
-    error: MeetingError | None = attrs.field(default=None, init=False)
+    error: MeetingError | None = None
     """Why the worker must not go on."""
     runs: dict[int, QueuedRun] = attrs.field(factory=dict, init=False)
     """Uploads that run now, by id."""
