@@ -114,6 +114,11 @@ def check(**how: Any) -> object:
     return calling(lambda made: made.check(**how))
 
 
+def room_info(room_id: Any) -> object:
+    """Ask who is in a room."""
+    return calling(lambda made: made.get_active_room_info(room_id))
+
+
 def wait_until_active() -> object:
     """Wait without a limit."""
     return calling(lambda made: made.wait_until_active("room01"))
@@ -293,6 +298,7 @@ INPUT: dict[Callable[..., object], list[Row]] = {
         ({"room_id": ""}, "''", "pass the id of an active room"),
         ({"timeout": "3"}, "'3'", "give seconds"),
     ],
+    room_info: [({"room_id": ""}, "''", "pass the id of an active room")],
     wait_until_active: [({}, "timeout", "None", "give seconds, here or to the client")],
     Document.from_link: [
         ({"url": "ftp://x/y"}, "document_link", "'ftp://x/y'", "http(s)"),

@@ -404,9 +404,9 @@ async def test_a_proxy_whose_name_is_not_found(
         raise socket.gaierror(code, "no answer")
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    transport = HttpTransport(proxy="http://proxy.invalid:3128")
+    transport = HttpTransport(proxy="http://proxy.invalid")
     async with closing(transport):
-        with pytest.raises(errors.ConnectFailed, match=r"proxy\.invalid:3128 cannot") as caught:
+        with pytest.raises(errors.ConnectFailed, match=r"proxy\.invalid:80 cannot") as caught:
             await transport.send(call("http://meet.invalid"))
     assert caught.value.permanent is permanent
 
