@@ -47,7 +47,7 @@ SHORTEST_ATTEMPT = 1.0
 """Least time in seconds for each part of the last attempt to reach a server that is away."""
 
 
-@attrs.define(kw_only=True, eq=False)
+@attrs.define(eq=False)
 class Call:
     """A running call."""
 
