@@ -16,6 +16,7 @@ import psycopg
 import pytest
 
 from meeting_async import LockPolicy, UploadJob
+from meeting_async.errors import JournalError
 from meeting_async.testing import MeetingServer
 from support.postgres import (
     Network,
@@ -100,6 +101,13 @@ async def test_a_pooler(
             if workers[0].code is not None:
                 assert [await worker.ended(ENDED) for worker in workers] == [1, 1]
                 assert all("session" in worker.text for worker in workers)
+                async with queue_at(pooled, server, tmp_path) as other:
+                    try:
+                        async with anyio.create_task_group() as tasks:
+                            for number in range(100):
+                                tasks.start_soon(other.uploads.defer, "room0", f"/{number}.pdf")
+                    except* JournalError as told:
+                        assert "pool_mode = session" in str(told.exceptions[0])  # noqa: PT017
                 return
             await queue.check(await queue.reported())
             for worker in workers:
@@ -357,7 +365,9 @@ async def test_a_long_queue_of_one_room(queue: Queue) -> None:
 async def test_a_worker_that_does_not_wait(queue: Queue) -> None:
     """It ends when the queue is empty, and that is no error."""
     await queue.defer_many(5, rooms=5)
-    assert await queue.start(wait=False).ended(SECONDS) == 0
+    worker = queue.start(wait=False)
+    assert await worker.ended(SECONDS) == 0
+    assert "does not end" not in worker.text
     await queue.check(await queue.uploads.report("default"))
 
 
