@@ -222,7 +222,7 @@ class QueuedRun(UploadHooks):
         state = "failed" if outcome.status == "skipped" else outcome.status
         error = _stored.stored(outcome.error) if outcome.error else None
         kept = {"error": error, "reason": None, "size": outcome.size, "history": None}
-        return {"state": state, "pause": None, "is_away": False, **kept}
+        return {"state": state, "pause": None, "is_away": None, **kept}
 
     def _progress(self) -> dict[str, object]:
         """Return what the row keeps of a run without an outcome."""
@@ -257,8 +257,7 @@ def last_error(error: Exception, steps: Sequence[Step]) -> Exception:
 async def _until_recorded(write: Callable[[], Awaitable[bool]], seconds: float) -> bool:
     """Write to its end also if procrastinate cancels the job meanwhile."""
     writing = asyncio.ensure_future(persistently(write, seconds))
-    with anyio.CancelScope(shield=True):
-        while not writing.done():
-            with suppress(asyncio.CancelledError):
-                await asyncio.wait([writing])
+    while not writing.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait([writing])
     return writing.result()

@@ -274,7 +274,7 @@ WHERE last_heartbeat > now() - %(stalled_after)s * interval '1 second'
 -- retry --
 UPDATE meeting_async_uploads
 SET state = 'ready', run = run + 1, due_at = NULL, error = NULL, reason = NULL, history = NULL,
-    changed_at = now()
+    away_since = NULL, changed_at = now()
 WHERE id IN (
     SELECT id FROM meeting_async_uploads
     WHERE server = %(server)s AND batch = %(batch)s
