@@ -269,7 +269,6 @@ def test_what_it_prints_works_when_pasted() -> None:
     """Exports, this command line and curl; each request is one line, Ctrl-C or SIGTERM the end."""
     with _serving() as served:
         pasted = served.said.partition("For the shell that uploads:")[2]
-        pasted = pasted.replace("Then, with this command line:", "").replace("Or with curl:", "")
         done = shell(f'meeting-async() {{ $M "$@"; }}\n{pasted}')
     assert "hello.txt: accepted by room01" in done.out
     assert done.out.count('"status": true') == 2

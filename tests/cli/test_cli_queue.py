@@ -235,8 +235,8 @@ def test_no_tables_and_no_batch(capsys: Capture) -> None:
         assert (done.code, done.out, len(done.err.splitlines())) == (2, "", 1)
         assert done.err.endswith("tables: run `meeting-async queue apply-schema`\n")
     assert call(capsys, "queue", "apply-schema").code == 0
-    for extra in ([], ["--wait"]):
-        done = call(capsys, "queue", "report", "no such", *extra)
+    for command, *extra in (["report"], ["report", "--wait"], ["retry"], ["cancel"]):
+        done = call(capsys, "queue", command, "no such", *extra)
         assert (done.code, done.out) == (2, "")
         assert "BATCH is not in the queue (got 'no such')" in done.err
 

@@ -325,8 +325,12 @@ def test_unknown_hides_nothing_and_is_hidden_by_nothing(
     again = call(capsys, *arguments)
     assert (first.code, again.code, len(server.rooms["room01"].accepted)) == (3, 3, 1)
     assert "hint: unknown documents are sent again only with --on-unknown resend" in again.err
+    assert "to resume" in again.err  # the other one was refused
     assert call(capsys, *arguments, "--on-unknown", "resend").code == 1
     assert len(server.rooms["room01"].accepted) == 2
+    Path("m.csv").write_text("room_id,document\nroom02,a.pdf\n")
+    server.lose_next_reply(path="/room/uploadWhiteboardFile")
+    assert "to resume" not in call(capsys, "batch", "m.csv", "--journal", "k.db").err
 
 
 def test_going_on(server: MeetingServer, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -198,10 +198,14 @@ class _Run:
         if error is not None and (failure or not report.total):
             self.output.note(f"error: {message_of(error)}")
         advice = [*hints(error or first, self.order.server)]
+        done = report.accepted + report.already_delivered
         if report.unknown and self.order.settings.get("journal"):
-            advice.append("unknown documents are sent again only with --on-unknown resend")
-        is_rest = report.accepted + report.already_delivered < len(self.order)
-        if is_rest and self.order.resumption:
+            done += report.unknown
+            advice.append(
+                "unknown documents are sent again only with --on-unknown resend; for a single one, "
+                "use a manifest with only its line"
+            )
+        if done < len(self.order) and self.order.resumption:
             advice.append(self.order.resumption)
         for line in advice:
             self.output.note(f"hint: {line}")

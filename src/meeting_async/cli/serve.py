@@ -145,18 +145,18 @@ def _welcome(url: str, rooms: Sequence[str], limit: str, key: str, secret: str) 
 Meeting server on {url} (Ctrl-C stops it)
 Active rooms, each with a presenter: {", ".join(rooms)}. Documents up to {limit}.
 
-For the shell that uploads:
+# For the shell that uploads:
 
 export MEETING_BASE_URL={url}
 export MEETING_API_KEY={key}
 export MEETING_API_SECRET={secret}
 
-Then, with this command line:
+# Then, with this command line:
 
 echo Welcome > hello.txt
 {PROGRAM} upload {room} hello.txt
 
-Or with curl:
+# Or with curl:
 
 sign() {{ printf %s "$1" | openssl dgst -sha256 -hmac "$MEETING_API_SECRET" -r; }}
 signature=$(sign {room})

@@ -19,7 +19,10 @@ from meeting_async.cli.console import Output
 from meeting_async.cli.options import DryRun, File, Json, Printed, Server, max_size
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from meeting_async.cli.batch.manifest import Manifest
+    from meeting_async.procrastinate import WhiteboardUploads
 
 _DSN_HELP = (
     "Database of the queue (postgresql://...), instead of MEETING_QUEUE_DSN. Other users of this "
@@ -244,12 +247,14 @@ def retry(
         output: Where to print.
 
     """
-    import anyio
-
-    from meeting_async.cli.queue import operate
-
-    again = partial(operate.retry, dsn, common.client(), batch, room, resend=resend)
-    return _tell_count("queued again", batch, anyio.run(again), output)
+    return _change(
+        "queued again",
+        dsn,
+        common,
+        batch,
+        lambda uploads: uploads.retry(batch, room_id=room, resend=resend),
+        output,
+    )
 
 
 @queue.command
@@ -274,15 +279,29 @@ def cancel(
         output: Where to print.
 
     """
+    return _change(
+        "cancelled",
+        dsn,
+        common,
+        batch,
+        lambda uploads: uploads.cancel(batch, room_id=room),
+        output,
+    )
+
+
+def _change(
+    done: str,
+    dsn: str | None,
+    common: Server,
+    batch: str,
+    change: Callable[[WhiteboardUploads], Awaitable[int]],
+    output: Output,
+) -> int:
     import anyio
 
     from meeting_async.cli.queue import operate
 
-    count = anyio.run(operate.cancel, dsn, common.client(), batch, room)
-    return _tell_count("cancelled", batch, count, output)
-
-
-def _tell_count(done: str, batch: str, count: int, output: Output) -> int:
+    count = anyio.run(operate.changed, dsn, common, batch, change)
     if output.as_json:
         output.say_object(done.replace(" ", "_"), {"batch": batch, "documents": count})
     else:

@@ -53,6 +53,12 @@ def checked(dsn: str | None) -> str:
     return dsns.make_conninfo(**{"connect_timeout": CONNECT_SECONDS, **facts})
 
 
+def no_such_batch(batch: str, server: str) -> InvalidInput:
+    """Return the error for the name of a batch that the server does not have."""
+    fix = f"give the name of a batch that was deferred for {server}"
+    return InvalidInput("BATCH", repr(batch), "is not in the queue", fix)
+
+
 def _is_misread(facts: Mapping[str, object]) -> bool:
     """Return whether a part of the password was taken for the host or port, which are printed."""
     ports = str(facts.get("port", "0")).split(",")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 import attrs
 
 from meeting_async import MeetingClient
 from meeting_async.cli.console import Output
-from meeting_async.cli.queue.database import uploads_in
+from meeting_async.cli.options import Server
+from meeting_async.cli.queue.database import no_such_batch, uploads_in
 from meeting_async.cli.words import counted, duration
-from meeting_async.procrastinate import QueueStatus
+from meeting_async.procrastinate import QueueStatus, WhiteboardUploads
 
 MOST_ROOMS = 20
 """Rooms that are printed; ``--json`` has all."""
@@ -20,18 +23,23 @@ async def status(dsn: str | None, client: MeetingClient, batch: str | None) -> Q
         return await uploads.status(batch)
 
 
-async def retry(
-    dsn: str | None, client: MeetingClient, batch: str, room: str | None, *, resend: bool
+async def changed(
+    dsn: str | None,
+    common: Server,
+    batch: str,
+    change: Callable[[WhiteboardUploads], Awaitable[int]],
 ) -> int:
-    """Queue again what has failed, and return how many."""
-    async with uploads_in(dsn, client) as (_, uploads):
-        return await uploads.retry(batch, room_id=room, resend=resend)
+    """Change uploads of a batch, and return how many.
 
+    Raises:
+        InvalidInput: The server has no such batch.
 
-async def cancel(dsn: str | None, client: MeetingClient, batch: str, room: str | None) -> int:
-    """Give up what is queued, and return how many."""
-    async with uploads_in(dsn, client) as (_, uploads):
-        return await uploads.cancel(batch, room_id=room)
+    """
+    async with uploads_in(dsn, common.client()) as (_, uploads):
+        count = await change(uploads)
+        if not count and (await uploads.report(batch, keep_outcomes=False)).began is None:
+            raise no_such_batch(batch, common.server)
+    return count
 
 
 def tell(found: QueueStatus, output: Output) -> None:

@@ -13,7 +13,7 @@ from meeting_async.cli.console import Output
 from meeting_async.cli.delivery import tell_details
 from meeting_async.cli.display import display_on
 from meeting_async.cli.entries import Entry
-from meeting_async.cli.queue.database import uploads_in
+from meeting_async.cli.queue.database import no_such_batch, uploads_in
 from meeting_async.cli.results import (
     ExitCode,
     document_object,
@@ -21,7 +21,6 @@ from meeting_async.cli.results import (
     headline,
     summary_object,
 )
-from meeting_async.errors import InvalidInput
 from meeting_async.procrastinate import QueueReport, WhiteboardUploads
 
 WAIT_SECONDS = 1.0
@@ -104,8 +103,7 @@ class Query:
                 await self._wait(uploads)
             report = await uploads.report(self.batch)
         if report.began is None:
-            fix = f"give the name of a batch that was deferred for {self.server}"
-            raise InvalidInput("BATCH", repr(self.batch), "is not in the queue", fix)
+            raise no_such_batch(self.batch, self.server)
         return Results(self.batch, self.server, report, report.began)
 
     async def _wait(self, uploads: WhiteboardUploads) -> None:
