@@ -145,7 +145,10 @@ def test_a_generator_is_not_read_on(kind: str) -> None:
     how=("stopped", "wrong key", "wrong room"),
 )
 def test_many_jobs_are_skipped_step_by_step(backend: str, how: str) -> None:
-    """Other tasks go on meanwhile: 20 ms are enough for a thousand jobs, not for ten thousand."""
+    """Other tasks go on meanwhile: between two turns of one at most a quarter of them is skipped.
+
+    Usually it is 200 at a time; while jobs are still being read, several times that.
+    """
     totals = [0]
 
     async def main() -> BatchReport:
@@ -159,7 +162,8 @@ def test_many_jobs_are_skipped_step_by_step(backend: str, how: str) -> None:
                         totals.append(batch.report.total)
                         await anyio.lowlevel.checkpoint()
 
-                await anyio.sleep(1 if how == "stopped" else 0)
+                if how == "stopped":
+                    await anyio.sleep(1)
                 tasks.start_soon(watch)
                 if how == "stopped":
                     batch.stop()
@@ -168,7 +172,7 @@ def test_many_jobs_are_skipped_step_by_step(backend: str, how: str) -> None:
     report = virtual_time.run(backend, main)
     assert (report.total, report.skipped + report.refused) == (10_000, 10_000)
     totals.append(report.total)
-    assert max(b - a for a, b in itertools.pairwise(totals)) <= 1000
+    assert max(b - a for a, b in itertools.pairwise(totals)) <= len(report.outcomes) / 4
 
 
 def test_without_preflight_no_question_is_asked() -> None:
