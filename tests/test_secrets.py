@@ -435,10 +435,13 @@ async def test_what_a_reply_repeats_is_told_nowhere(
                 assert GREETING in result.msg
 
 
-WAYS_OF_BREAKING = [
-    *[("call", "tls"), ("upload", "proxy"), ("upload", "httpx")],
-    *[("call", "own"), ("call", "proxy"), ("upload", "own")],
-    *(("call", library) for library in LIBRARIES),
+BROKEN_WAYS = [
+    (f"{name}, {transport}", (name, transport))
+    for name, transport in [
+        *[("call", "tls"), ("upload", "proxy"), ("upload", "httpx")],
+        *[("call", "own"), ("call", "proxy"), ("upload", "own")],
+        *(("call", library) for library in LIBRARIES),
+    ]
 ]
 
 
@@ -446,11 +449,7 @@ def _answer(place: str, status: int, text: str) -> Answer:
     return lambda values: on_the_wire(page(place, status, values, TEXTS[text]))
 
 
-@in_turn(
-    "way",
-    [(f"{name}, {kind}", (name, kind)) for name, kind in WAYS_OF_BREAKING[:3]],
-    nightly=[(f"{name}, {kind}", (name, kind)) for name, kind in WAYS_OF_BREAKING[3:]],
-)
+@in_turn("way", BROKEN_WAYS[:3], nightly=BROKEN_WAYS[3:])
 async def test_what_breaks_http_is_told_nowhere(
     way: tuple[str, str], tls: tuple[ssl.SSLContext, ssl.SSLContext]
 ) -> None:

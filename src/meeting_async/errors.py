@@ -35,7 +35,7 @@ The branches say where the cause is: in the caller's input, the server's answer,
     ├── UploadOutcomeUnknown                    the document may or may not reach the room
     ├── JournalError (OSError)                  a batch's journal or a queue's table fails
     │   └── JournalInUse                        another batch uses it
-    ├── UploadPutBack                           a queue retries the upload later
+    ├── UploadPutBack                           a queue continues the upload later
     ├── UploadFailed                            a queue: your own code failed, or you cancelled
     ├── BatchStopped                            the batch was stopped before this job ended
     └── BatchFailed                             some documents of a batch are not in their rooms

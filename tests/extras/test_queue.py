@@ -211,13 +211,12 @@ async def test_a_server_that_is_down_for_too_long(open_queue: Open) -> None:
         await queue.defer("room0")
         async with queue.working():
             first = await queue.outcome()
-            began = time.monotonic()
             assert await queue.uploads.retry("default") == 1
             again = await queue.outcome()
-            assert 2.0 <= time.monotonic() - began <= 15
     for outcome in (first, again):
         assert (outcome.status, type(outcome.error)) == ("failed", errors.ConnectFailed)
     assert 2.0 <= first.seconds <= 15
+    assert len(again.attempts) > len(first.attempts) + 1  # not given up at the first one
 
 
 AWAY: dict[str, Script] = {

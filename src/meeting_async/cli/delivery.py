@@ -202,8 +202,8 @@ class _Run:
         if report.unknown and self.order.settings.get("journal"):
             done += report.unknown
             advice.append(
-                "unknown documents are sent again only with --on-unknown resend; for a single one, "
-                "use a manifest with only its line"
+                "unknown documents are sent again only with --on-unknown resend; for a single one "
+                "give a manifest with only its line, and the same journal"
             )
         if done < len(self.order) and self.order.resumption:
             advice.append(self.order.resumption)

@@ -149,8 +149,15 @@ class UploadWorker:
             began=now - row.started_ago,
             entry=row.entry,
         )
-        saw, limits = self._brake.saw, (self.max_outage, self.stalled_after)
-        run = QueuedRun(upload, row, self.table, self._document, saw, *limits)
+        run = QueuedRun(
+            upload,
+            row,
+            self.table,
+            self._document,
+            self._brake.saw,
+            self.max_outage,
+            self.stalled_after,
+        )
         self.runs[row.id] = run
         try:
             await run.run()
