@@ -68,7 +68,7 @@ _positive = number(float, 0, above=True)
 
 @attrs.frozen(kw_only=True)
 class LockPolicy:
-    """How to wait for a locked room.
+    """How to wait for a locked room. All times are in seconds.
 
     Before a document above 64 KiB an empty form of some 500 bytes asks whether the room is free.
     After a 409 the attempt is repeated: first after ``min_delay``, then every 2 s. A document of at
@@ -93,7 +93,7 @@ class LockPolicy:
 
 @attrs.frozen(kw_only=True)
 class RetryPolicy:
-    """How often to retry (``docs/delivery.md``, What is retried)."""
+    """How often to retry; all times are in seconds (``docs/delivery.md``, What is retried)."""
 
     max_attempts: int = attrs.field(default=5, validator=number(int, 1))
     """Attempts of one call. Waits for a room do not count. For an upload, attempts without a

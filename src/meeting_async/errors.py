@@ -19,7 +19,7 @@ The branches say where the cause is: in the caller's input, the server's answer,
     │   │   ├── RoomNotActive
     │   │   └── DocumentRefused
     │   ├── Throttled                           the server kept rate-limiting
-    │   ├── ServerFailed                        5xx, in the server's own JSON
+    │   ├── ServerFailed                        5xx, with the server's own record
     │   │   └── ProcessingFailed                such a 5xx for an upload: the conversion failed
     │   └── UnexpectedReply                     the reply is not from a meeting server
     ├── RoomBusy (TimeoutError)                 the room was locked for longer than your limit
