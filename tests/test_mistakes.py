@@ -57,8 +57,8 @@ def options(**given: Any) -> MeetingClient:
 
 
 def env(**variables: str) -> MeetingClient:
-    """Make a client from variables."""
-    return MeetingClient.from_env(VARIABLES | variables)
+    """Make a client from variables; no transport is the same as none given."""
+    return MeetingClient.from_env(VARIABLES | variables, transport=None)
 
 
 def beside_a_file(**variables: str) -> MeetingClient:

@@ -163,11 +163,11 @@ class MeetingClient:
         _refuse_unknown(settings, ClientSettings)
         check_names(variables)
         merged: dict[str, Any] = settings_from(variables)
-        if settings.get("transport") is None:
-            merged["transport"] = _transport_from_env(variables)
         if settings.get("signer") is not None:
             merged = {name: merged[name] for name in merged if not name.startswith("api_")}
         merged.update(settings)
+        if merged.get("transport") is None:
+            merged["transport"] = _transport_from_env(variables)
         needed = ["base_url"] if merged.get("signer") else ["base_url", "api_key", "api_secret"]
         missing = [f"MEETING_{name.upper()}" for name in needed if merged.get(name) is None]
         if missing:

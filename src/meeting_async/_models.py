@@ -90,6 +90,10 @@ class Request:
     is not read."""
     idempotent: bool = False
     """Whether an idle connection may be used; the server may have closed it."""
+    places: list[Any] | None = attrs.field(default=None, repr=False)
+    """Semaphores that a transport has acquired for an attempt of an upload. The attempt's requests,
+    one after the other, share the list, and the client releases them at the end: so a document does
+    not wait for a connection when its room was just asked about."""
 
 
 @attrs.frozen

@@ -96,8 +96,9 @@ class RetryPolicy:
     """How often to retry; all times are in seconds (``docs/delivery.md``, What is retried)."""
 
     max_attempts: int = attrs.field(default=5, validator=number(int, 1))
-    """Attempts of one call. Waits for a room do not count. For an upload, attempts without a
-    connection and questions without an answer do not count either: ``max_outage`` limits them."""
+    """Attempts of one call, of questions only those in a row. Waits for a room do not count. For an
+    upload, attempts without a connection and questions without an answer do not count either:
+    ``max_outage`` limits them."""
     max_interruptions: int = attrs.field(default=2, validator=number(int, 0))
     """Retries in a row of an upload that was cut off after some bytes were sent."""
     initial_delay: float = attrs.field(default=0.5, validator=number(float, 0.25))

@@ -2,8 +2,8 @@
 
 A thread cannot be interrupted. When the task that waits for it is cancelled, the task goes on at
 once and the thread is abandoned: its result is dropped, and it no longer counts as running. So a
-dead network drive delays neither a timeout nor other documents. The threads are daemons: one that
-never returns does not block the interpreter's exit, as a thread of anyio would on asyncio.
+dead network drive delays neither a timeout nor calls without a document. The threads are daemons:
+one that never returns does not block the interpreter's exit, as a thread of anyio would on asyncio.
 """
 
 from __future__ import annotations
@@ -22,7 +22,16 @@ import anyio.lowlevel
 T = TypeVar("T")
 
 MAX_RUNNING = 32
-"""Threads that run at the same time, per event loop; more would only queue at the disk."""
+"""Threads that use a disk at the same time, per event loop; more would only queue there."""
+
+
+async def at_disk(function: Callable[[], T]) -> T:
+    """Run a function that reads a document or writes a spool; see :func:`in_thread`."""
+    try:
+        async with _places():
+            return await in_thread(function)
+    finally:
+        del function
 
 
 async def in_thread(function: Callable[[], T]) -> T:
@@ -33,13 +42,12 @@ async def in_thread(function: Callable[[], T]) -> T:
     """
     results, errors, done = list[T](), list[BaseException](), anyio.Event()
     try:
-        async with _places():
-            run_in_thread(partial(_run, function, results, errors, partial(call_soon(), done.set)))
-            try:
-                await done.wait()
-            except BaseException:
-                run_in_thread(results.clear)  # what closes itself may block
-                raise
+        run_in_thread(partial(_run, function, results, errors, partial(call_soon(), done.set)))
+        try:
+            await done.wait()
+        except BaseException:
+            run_in_thread(results.clear)  # what closes itself may block
+            raise
         if errors:
             raise errors.pop()
         return results.pop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -153,6 +154,26 @@ async def test_which_links_are_asked(
     assert ("its host is not public" in str(result)) is is_refused
     assert len(proxy.requests) == (2 if settings and not is_refused else 0)
     assert len(transport.visits) == (not is_refused)
+
+
+@pytest.mark.parametrize("failures", [0, 1])
+async def test_a_name_that_leads_to_this_machine(
+    failures: int, environment: pytest.MonkeyPatch
+) -> None:
+    """Only an address that was checked is asked, also if the first lookup fails."""
+    left = iter(range(failures))
+
+    def look_up(_host: str, port: int, flags: int = 0, **_facts: Any) -> list[Any]:
+        if flags & socket.AI_NUMERICHOST or next(left, None) is not None:
+            raise socket.gaierror(socket.EAI_AGAIN, "try again")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", port))]
+
+    with Peer(head()) as peer:
+        environment.setattr(socket, "getaddrinfo", look_up)
+        async with client_of(Scripted(accepted()), **SETTINGS) as client:
+            link = peer.url.replace("127.0.0.1", "files.example")
+            assert type(await put(client, link, Told())) is LinkRefused
+    assert peer.requests == []
 
 
 async def test_images_that_are_allowed(environment: pytest.MonkeyPatch) -> None:

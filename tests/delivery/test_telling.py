@@ -414,6 +414,11 @@ def endings(text: str = "") -> dict[str, Ending]:
     return {
         # before anything is sent
         "bad room": (put(room=" room01"), [], {}, e.InvalidInput, "never sent"),
+        "forged room": (put(room=f"room\n{text}"), [], {}, e.InvalidInput, "never sent"),
+        "forged path": (call(f"room\n{text}"), [], {}, e.InvalidInput, "never sent"),
+        "forged payload": (
+            call(payload={"room_id": "room\n2026"}), [own(200)], {}, None, "accepted"
+        ),
         "no file": (put(Path("gone.pdf")), [], {}, e.DocumentUnreadable, "never sent"),
         "empty": (put(b""), [], {}, e.DocumentEmpty, "never sent"),
         "too large": (

@@ -48,6 +48,7 @@ from meeting_async.errors import (
     UploadOutcomeUnknown,
 )
 from meeting_async.testing import MeetingServer
+from meeting_async.transports import HttpTransport
 from support.command_line import call, export, manifest
 from support.fake_rooms import (
     Act,
@@ -140,6 +141,26 @@ def test_every_document_has_its_questions(
     assert limits <= {(True, 64 * 1024)}  # however many people are in the room
 
 
+@pytest.mark.both_loops
+@pytest.mark.anyio
+@pytest.mark.parametrize("data", SIZES.values(), ids=SIZES)
+async def test_nothing_comes_between_a_question_and_its_document(data: bytes) -> None:
+    """Also if all connections are in use: the server may restart while a document waits for one."""
+    server, rooms = MeetingServer(processing_seconds=0.02), [f"room{number}" for number in range(8)]
+    for room in rooms:
+        server.add_room(room)
+    with server.run() as url:
+        keys: Any = {"api_key": server.api_key, "api_secret": server.api_secret}
+        transport = HttpTransport(max_connections=1)
+        async with MeetingClient(url, **keys, transport=transport) as client:
+            send = partial(client.upload_whiteboard_file, filename="deck.pdf")
+            async with anyio.create_task_group() as group:
+                for room in rooms:
+                    group.start_soon(send, room, data)
+    in_turn = [room for room, _ in itertools.groupby(one.room_id for one in server.requests)]
+    assert sorted(filter(None, in_turn)) == rooms
+
+
 AT_LEAST = {"delivery": "at_least_once"}
 COURSES: dict[str, tuple[list[Act], dict[str, Any], Any, float, float]] = {
     "accepted": ([accepted(replying=3)], {}, UploadReceipt, 3, 3),
@@ -162,6 +183,10 @@ COURSES: dict[str, tuple[list[Act], dict[str, Any], Any, float, float]] = {
         [reply(503, PAGE, "3600")] * 5, {"checks": None}, Throttled, 240, 300,
     ),
     "lost": ([lost(replying=7)], {}, UploadOutcomeUnknown, 7, 7),
+    "409 and a throttled check in turn": (
+        [reply(429, b"", "1"), accepted(), busy()] * 6 + [accepted()] * 2, {"checks": None},
+        UploadReceipt, 7.5, 30,
+    ),
     "409 and 503 in turn": (
         [busy(), reply(503, record("X"), "1"), busy(), reply(503, record("X"), "1"), accepted()],
         {}, UploadReceipt, 2.5, 12,

@@ -13,14 +13,17 @@ import threading
 import time
 import weakref
 from collections import defaultdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
-from meeting_async import Document
+from meeting_async import Document, MeetingClient
+from meeting_async.testing import MeetingServer
 from support.leaks import threads_idle
+from support.sending import until
 from support.sources import (
     LARGE,
     SMALL,
@@ -128,6 +131,26 @@ async def test_at_most_so_many_are_read_at_once() -> None:
         for number in range(MOST * 2):
             group.start_soon(lambda number: sent(Reading(), filename=f"{number}.pdf"), number)
     assert 1 < Reading.most <= MOST
+
+
+@pytest.mark.both_loops
+async def test_reads_that_hang_hold_up_no_other_call() -> None:
+    """Its server is looked up in a thread, too; the first call even loads modules there."""
+    go_on, server = threading.Event(), MeetingServer()
+    keys: Any = {"api_key": server.api_key, "api_secret": server.api_secret, "preflight": False}
+    with server.run() as url:
+        async with MeetingClient(url.replace("127.0.0.1", "localhost"), **keys) as client:
+            async with anyio.create_task_group() as group:
+                for number in range(MOST):
+                    room = server.add_room(f"room{number}").room_id
+                    send = partial(client.upload_whiteboard_file, filename="deck.pdf")
+                    group.start_soon(send, room, Reading(go_on))
+                await until(lambda: Reading.running == MOST)
+                try:
+                    with anyio.fail_after(10):
+                        await client.get_active_room_info("room1")
+                finally:
+                    go_on.set()
 
 
 # --- never waited for ----------------------------------------------------------------------------

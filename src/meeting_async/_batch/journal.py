@@ -25,7 +25,7 @@ from meeting_async._documents.prepared import Prepared
 from meeting_async._log import logger
 from meeting_async._protocol.requests import room_id_bytes
 from meeting_async._text import short_repr
-from meeting_async._threads import in_thread
+from meeting_async._threads import at_disk
 from meeting_async.errors import DocumentChanged, InvalidInput, JournalError
 
 T = TypeVar("T")
@@ -173,7 +173,7 @@ async def check_unchanged(entry: JournalEntry, document: Document) -> None:
     """
     if entry.fingerprint is None:
         return
-    current = await in_thread(partial(current_fingerprint, document))
+    current = await at_disk(partial(current_fingerprint, document))
     if current not in {None, entry.fingerprint}:
         change = "an earlier run of the batch sent the file as it was then"
         fix = "to send this one too, give it another name or key, or use another journal"
@@ -285,5 +285,5 @@ async def register(
     describe = partial(journal_job, job.room_id, document, job.key)
     source = source_of(document)
     is_large = isinstance(source, BytesSource) and len(source.data) > MAX_HASHED
-    described = await in_thread(describe) if is_large else describe()
+    described = await at_disk(describe) if is_large else describe()
     return document, journal.register(described)

@@ -35,7 +35,7 @@ from meeting_async._log import logger
 from meeting_async._models import Attempt, Verdict, bytes_resent, bytes_sent
 from meeting_async._policies import LockPolicy, Timeouts
 from meeting_async._protocol.replies import ParsedReply
-from meeting_async._text import short_repr
+from meeting_async._text import one_line, short_repr
 from meeting_async.errors import (
     DeadlineExceeded,
     InvalidInput,
@@ -110,11 +110,12 @@ class Call:
             self.observer.emit_progress(event, is_last=sent == total)
 
     def _facts(self) -> dict[str, Any]:
+        """Return what events and errors say of a call; a caller's argument may be anything."""
         return {
             "call": self.number,
-            "operation": self.operation,
+            "operation": one_line(self.operation),
             "host": self.session.host,
-            "room_id": self.room_id or None,
+            "room_id": one_line(self.room_id) or None,
             "document": self.document,
             "key": self.key,
             "index": self.index,
@@ -187,8 +188,9 @@ class Call:
 
     def add_facts_to(self, error: MeetingError) -> None:
         """Add the facts of the call to an error."""
-        error.operation = error.operation or self.operation
-        error.room_id = error.room_id or self.room_id or None
+        facts = self._facts()
+        error.operation = error.operation or facts["operation"]
+        error.room_id = error.room_id or facts["room_id"]
         if getattr(error, "document", None) is None:
             error.document = self.document
         error.attempts = error.attempts or tuple(self.history.attempts)

@@ -270,11 +270,21 @@ class _Decision:
 
     @property
     def _failures(self) -> int:
-        """Failed attempts that count for ``max_attempts``."""
+        """Failures that count for ``max_attempts``: of documents all, of others those in a row."""
+        return len(self._failed)
+
+    @property
+    def _failed(self) -> list[Step]:
         counted = {Verdict.PARTIAL, Verdict.THROTTLED, Verdict.UNKNOWN}
         if not self.policies.is_upload:
             counted = {*counted, Verdict.NEVER_SENT}
-        return sum(step.verdict in counted for step in self.history.steps)
+        found: list[Step] = []
+        for one in self.history.steps:
+            if one.verdict in counted:
+                found.append(one)
+            elif one.verdict is not None:
+                found = [one for one in found if one.kind == "document"]
+        return found
 
     @property
     def _is_interrupted(self) -> bool:
@@ -349,7 +359,9 @@ class _Decision:
         if error is not last.error:
             error.__cause__ = last.error
         if not policies.is_upload:
-            error.tried = self._tried(self._failures, last.ended - policies.began)
+            first = next(iter(self._failed), last)
+            since = policies.began if first is self.history.steps[0] else first.began
+            error.tried = self._tried(self._failures, last.ended - since)
         elif unreached := self.history.in_a_row(Verdict.NEVER_SENT):
             ends_at = outage_ends_at(self.history, policies, self.server)
             since = ends_at - policies.retry.max_outage

@@ -161,7 +161,7 @@ class History:
     @property
     def unknown_since(self) -> float | None:
         """When the last document of unknown outcome was sent; ``None``: there was none."""
-        ended = (one.ended for one in reversed(self.steps) if _is_unknown(one))
+        ended = (one.ended for one in reversed(self.steps) if is_unknown(one))
         return next(ended, None)
 
     @property
@@ -201,7 +201,8 @@ def _is_locked(one: Step) -> bool:
     return one.kind == "probe" and one.verdict is Verdict.BUSY
 
 
-def _is_unknown(one: Step) -> bool:
+def is_unknown(one: Step) -> bool:
+    """Return whether a step may have put the document into its room."""
     return one.kind == "document" and one.verdict is Verdict.UNKNOWN
 
 

@@ -8,23 +8,24 @@ from __future__ import annotations
 
 import ipaddress
 import re
-import socket
-from contextlib import suppress
-from functools import partial
-from typing import Any
 from urllib.parse import urlsplit
 
-import anyio
 import attrs
 
 from meeting_async._delivery.session import Options, Session
 from meeting_async._http.failures import certificate_problem
+from meeting_async._http.transport import transport_with
 from meeting_async._models import Request
 from meeting_async._protocol.replies import ParsedReply, parse_reply
 from meeting_async._protocol.requests import is_loopback
 from meeting_async._text import link_label
-from meeting_async._threads import in_thread
-from meeting_async.errors import ConfigurationError, DocumentTooLarge, LinkRefused, TransportError
+from meeting_async.errors import (
+    ConfigurationError,
+    DocumentTooLarge,
+    LinkRefused,
+    ResourceExhausted,
+    TransportError,
+)
 
 HEAD_SECONDS = 5.0
 """plugNmeet-server waits this long for its own HEAD."""
@@ -45,17 +46,20 @@ _NO_DOCUMENT = re.compile(r"text/html|video/|audio/", re.IGNORECASE)
 async def check_target(session: Session, link: str, options: Options) -> None:
     """Check a link with HEAD: it must be direct, public, a document and not too large.
 
-    Public means that none of the host's addresses is of this machine or of a private network. That
-    is not asked if the meeting server is on this machine itself. A name that is not known here is
-    left to HEAD, which may go through a proxy.
+    Public means that none of the host's addresses is of this machine or of a private network; they
+    are looked up once, for this and for HEAD. That is not asked if the meeting server is on this
+    machine itself. A name that is not known here is left to the proxy, if there is one.
 
     Raises:
         LinkRefused: A server could not download a document from it.
         DocumentTooLarge: Its Content-Length is above ``max_size_whiteboard_file``.
         ConfigurationError: The environment names authorities or a proxy that cannot be used.
+        ResourceExhausted: This machine has no file descriptor left.
 
     """
-    await _check_public(session, link)
+    if session.links is None:
+        is_local = is_loopback(urlsplit(session.base).hostname or "")
+        session.links = transport_with(None if is_local else _check_address)
     request = Request(
         method="HEAD",
         url=link,
@@ -66,8 +70,12 @@ async def check_target(session: Session, link: str, options: Options) -> None:
     )
     try:
         answer = parse_reply(await session.links.send(request))
+    except ResourceExhausted:
+        raise
     except TransportError as error:
         raise LinkRefused(link_label(link), _reason(error)) from error
+    except _NotPublic as error:
+        raise LinkRefused(link_label(link), f"its host is not public: {error}") from None
     except ConfigurationError as error:
         fix = "fix it, or do without check_link=True, which needs it whatever your transport is"
         raise attrs.evolve(error, fix=fix) from error
@@ -82,26 +90,13 @@ def _reason(error: TransportError) -> str:
     return f"HEAD from here has no answer: {error}".replace("the base URL", "the link")
 
 
-async def _check_public(session: Session, link: str) -> None:
-    host = urlsplit(link).hostname or ""
-    if is_loopback(urlsplit(session.base).hostname or ""):
-        return
-    addresses = ["127.0.0.1"] if is_loopback(host) else await _addresses(host)
-    for address in addresses:
-        if not _is_public(address):
-            raise LinkRefused(link_label(link), f"its host is not public: {address}")
+class _NotPublic(Exception):
+    """An address of this machine or of a private network."""
 
 
-async def _addresses(host: str) -> list[str]:
-    """Return the addresses of a host; none if it is unknown."""
-    look_up = partial(socket.getaddrinfo, host, None, type=socket.SOCK_STREAM)
-    try:
-        rows: list[Any] = look_up(flags=socket.AI_NUMERICHOST)  # which does not block
-    except (OSError, UnicodeError):
-        rows = []
-        with anyio.move_on_after(HEAD_SECONDS), suppress(OSError, UnicodeError):
-            rows = await in_thread(look_up)
-    return [address[0] for *_, address in rows]
+def _check_address(text: str) -> None:
+    if not _is_public(text):
+        raise _NotPublic(text)
 
 
 def _is_public(text: str) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import attrs
 
-from meeting_async._delivery.history import History, Step
+from meeting_async._delivery.history import History, Step, is_unknown
 from meeting_async._models import Verdict
 from meeting_async._policies import LockPolicy
 from meeting_async._protocol.replies import ParsedReply
@@ -204,4 +204,4 @@ class RoomWait:
 
 def _takes_room(step: Step) -> bool:
     """Return whether a step found the room locked, or may have locked it."""
-    return step.verdict in {Verdict.BUSY, Verdict.UNKNOWN}
+    return step.verdict is Verdict.BUSY or is_unknown(step)

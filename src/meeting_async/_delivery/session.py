@@ -18,7 +18,7 @@ from meeting_async._delivery.decide import Server
 from meeting_async._delivery.observer import check_callback
 from meeting_async._delivery.room_locks import LocalRoomLocks, Place, RoomLocks, local_room_locks
 from meeting_async._events import OnEvent
-from meeting_async._http.transport import HttpTransport, Transport
+from meeting_async._http.transport import Transport
 from meeting_async._models import HeaderPairs, Reply, Request, SignedHeaders
 from meeting_async._policies import (
     Delivery,
@@ -98,8 +98,8 @@ class Session:
     locks: RoomLocks | None = None
     """``None``: the locks of the running event loop."""
     default_headers: HeaderPairs = ()
-    links: Transport = attrs.field(factory=HttpTransport, init=False)
-    """For the hosts of links: nothing of ``transport`` and its settings reaches them."""
+    links: Transport | None = attrs.field(default=None, init=False)
+    """For the hosts of links, when it is needed: nothing of ``transport`` reaches them."""
     observers: list[OnEvent] = attrs.field(factory=list, init=False)
     """Called with every event except BytesSent, whatever ``on_event`` a call has."""
     host: str = attrs.field(init=False)
@@ -163,7 +163,8 @@ class Session:
         """Close the transports, once."""
         if not self.closed:
             self.closed = True
-            await self.links.aclose()
+            if self.links is not None:
+                await self.links.aclose()
             await self.transport.aclose()
 
     def __del__(self) -> None:

@@ -17,6 +17,7 @@ from contextlib import (
     closing,
     nullcontext,
 )
+from typing import Any
 
 import anyio
 import attrs
@@ -151,6 +152,8 @@ class _Upload:
     """A check that denied the room, until a probe has decided."""
     _is_free: bool = False
     """Whether a probe in this attempt was answered *free*."""
+    _places: list[Any] = attrs.field(factory=list, init=False)
+    """What the transport holds for this attempt."""
 
     async def run(self, place: Place) -> None:
         """Wait for the room's turn, then attempt until the document is accepted."""
@@ -226,7 +229,11 @@ class _Upload:
 
     async def _attempt(self) -> ParsedReply | Wait:
         self._denial, self._is_free = None, False
-        found = await self._check() or await self._probe() or await self._send()
+        try:
+            found = await self._check() or await self._probe() or await self._send()
+        finally:
+            while self._places:
+                self._places.pop().release()
         outcome = self.call.decided(found)
         self._wait = outcome if isinstance(outcome, Wait) else None
         return outcome
@@ -237,7 +244,7 @@ class _Upload:
         if not call.options.preflight:
             return None
         call.phase = "checking the room"
-        body = requests.active_room_body(call.room_id)
+        body = requests.active_room_body(self.room.decode())
         request = await json_request(
             call, requests.ACTIVE_ROOM_INFO, body, max_reply_bytes=CHECK_BYTES, cut_reply=True
         )
@@ -269,7 +276,7 @@ class _Upload:
         call, began = self.call, self.call.now()
         answer, error = None, None
         try:
-            answer = await call.session.send(request)
+            answer = await self._exchange(request)
         except TransportError as failure:
             error = failure
         verdict = read(answer, Sent.ALL, asked)
@@ -290,13 +297,16 @@ class _Upload:
             )
             with closing(body):
                 request = await self._request(body.content_type, body)
-                answer = await call.session.send(request)
+                answer = await self._exchange(request)
         except TransportError as error:
             return sending.step(error=error)
         except BaseException as error:
             call.record(sending.step(error=error))
             raise
         return sending.step(answer=answer)
+
+    async def _exchange(self, request: Request) -> ParsedReply:
+        return await self.call.session.send(attrs.evolve(request, places=self._places))
 
     async def _request(self, content_type: bytes, body: bytes | Body) -> Request:
         session = self.call.session

@@ -35,7 +35,7 @@ from typing import BinaryIO, Protocol
 import attrs
 
 from meeting_async._text import short_repr
-from meeting_async._threads import in_thread
+from meeting_async._threads import at_disk
 from meeting_async.errors import (
     DocumentChanged,
     DocumentEmpty,
@@ -207,7 +207,7 @@ class FileSource(abc.ABC):
     async def prepare(self, name: str, max_size: int | None) -> AsyncGenerator[Content, None]:
         """Take the snapshot; the file is closed after that."""
         label = self.label or name
-        yield _FileContent(self, label, await in_thread(partial(self._snapshot, label)))
+        yield _FileContent(self, label, await at_disk(partial(self._snapshot, label)))
 
     def _snapshot(self, label: str) -> Snapshot:
         with _errors_of(label), closing(self.open()) as opened:
@@ -232,7 +232,7 @@ class _FileContent(Content):
 
     async def open(self) -> Reader:
         """Open the file, if it still matches the snapshot."""
-        return await in_thread(self._open)
+        return await at_disk(self._open)
 
     def _open(self) -> Reader:
         with _errors_of(self.label, again=True), ExitStack() as stack:
@@ -274,12 +274,12 @@ class _FileReader(Reader):
     async def read(self, limit: int, /) -> bytes:
         data = self._opened.read_nowait(limit, self._offset)
         if data is None:
-            data = await in_thread(partial(self._read, limit, self._offset))
+            data = await at_disk(partial(self._read, limit, self._offset))
         self._offset += len(data)
         return data
 
     async def finish(self) -> None:
-        await in_thread(self._finish)
+        await at_disk(self._finish)
 
     def close(self) -> None:
         """Close the file; a thread that reads it keeps it open."""

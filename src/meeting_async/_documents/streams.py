@@ -33,7 +33,7 @@ from meeting_async._documents.files import (
     unreadable,
 )
 from meeting_async._log import logger
-from meeting_async._threads import in_thread
+from meeting_async._threads import at_disk
 from meeting_async.errors import (
     DocumentChanged,
     DocumentError,
@@ -180,12 +180,12 @@ async def _spooled(
     finally:
         if file is not None:
             with cleanup_scope():
-                await in_thread(file.delete)
+                await at_disk(file.delete)
 
 
 async def _on_disk(name: str, function: Callable[[], T]) -> T:
     try:
-        return await in_thread(function)
+        return await at_disk(function)
     except OSError as error:
         failure = unreadable(name, error)
         failure.add_note("It could not be written to a temporary file.")
@@ -269,7 +269,7 @@ async def _read_items(read: Any) -> AsyncGenerator[object, None]:
     """Turn a ``read`` into an iterator; a synchronous one runs in a thread."""
     is_async = inspect.iscoroutinefunction(read)
     while True:
-        data = read(PIECE_BYTES) if is_async else await in_thread(partial(read, PIECE_BYTES))
+        data = read(PIECE_BYTES) if is_async else await at_disk(partial(read, PIECE_BYTES))
         if inspect.isawaitable(data):
             data = await data
         if isinstance(data, Buffer) and not data:

@@ -50,9 +50,12 @@ class Connections:
     async def send(self, request: Request) -> Reply:
         """Send a request on a new connection, or on an idle one if it is idempotent."""
         self.in_use += 1
+        held = [] if request.places is None else request.places
         try:
-            async with self._places:
-                return await self._use(*await self._connected(request), request)
+            if self._places not in held:
+                await self._places.acquire()
+                held.append(self._places)
+            return await self._use(*await self._connected(request), request)
         except errors.TransportError as error:
             if not self._is_closed:
                 raise
@@ -62,6 +65,8 @@ class Connections:
             closed.sent = 0 if is_unsent else error.sent
         finally:
             self.in_use -= 1
+            if request.places is None and held:
+                self._places.release()
         raise closed
 
     def close(self) -> None:

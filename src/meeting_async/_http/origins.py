@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 Verify: TypeAlias = "ssl.SSLContext | str | os.PathLike[str] | bool"
 Certificate = str | tuple[str, str] | tuple[str, str, str]
+CheckAddress = Callable[[str], None]
+"""Raises for an IP address of the server to which no request must be sent."""
 
 
 MAX_ADDRESSES = 100
@@ -59,6 +61,7 @@ class Origin:
     context: ssl.SSLContext | None
     """For ``https``."""
     proxy: Proxy | None
+    check_address: CheckAddress | None = None
 
 
 class Origins:
@@ -75,6 +78,7 @@ class Origins:
         _check_certificates(verify, cert)
         self._verify, self._cert, self._trust_env = verify, cert, trust_env
         self._proxy = None if proxy is None else _parsed_proxy(proxy)
+        self.check_address: CheckAddress | None = None
         self._context: ssl.SSLContext | None = None
         self._known: dict[tuple[str, str, int | None], Origin] = {}
         self._located: dict[str, tuple[Origin, bytes]] = {}
@@ -95,13 +99,14 @@ class Origins:
         ascii_ = address if address.isascii() else await in_thread(partial(_in_ascii, address))
         url = urlsplit(ascii_)
         key = url.scheme, url.hostname or "", url.port
+        if len(self._located) >= MAX_ADDRESSES:
+            self._located.clear()
+            self._known.clear()
         if key not in self._known:
             async with lock:
                 if key not in self._known:
                     self._known[key] = await in_thread(partial(self._make, *key))
         target = (url.path or "/") + (f"?{url.query}" if url.query else "")
-        if len(self._located) >= MAX_ADDRESSES:
-            self._located.clear()
         self._located[address] = found = self._known[key], target.encode("ascii")
         return found
 
@@ -118,7 +123,8 @@ class Origins:
         if scheme == "https" and self._context is None:
             self._context = self._make_context()
         context = self._context if scheme == "https" else None
-        return Origin(address, name, headers, context, self._proxy_to(scheme, host, name))
+        proxy = self._proxy_to(scheme, host, name)
+        return Origin(address, name, headers, context, proxy, self.check_address)
 
     def _proxy_to(self, scheme: str, host: str, name: str) -> Proxy | None:
         if self._proxy is not None or not self._trust_env or is_loopback(host):

@@ -18,7 +18,7 @@ import anyio
 import h11
 
 from meeting_async._http.failures import is_exhaustion
-from meeting_async._http.origins import Origin, Proxy
+from meeting_async._http.origins import CheckAddress, Origin, Proxy
 from meeting_async._http.tls import Tls
 from meeting_async._threads import in_thread
 from meeting_async.errors import ConnectFailed
@@ -28,6 +28,9 @@ Address = tuple[int, int, int, str, Any]
 
 NEXT_ADDRESS_SECONDS = 0.25
 """Seconds before the next address is tried, too (RFC 8305 section 5)."""
+
+LOCAL_LOOKUP_SECONDS = 2.0
+"""Longest time for the lookup of a name that a proxy looks up, too."""
 
 PASSWORD_WANTED = {401, 407}
 """Statuses with which proxies refuse; tinyproxy has the first one for a wrong password."""
@@ -52,7 +55,12 @@ async def open_socket(origin: Origin) -> tuple[socket.socket, Tls | None]:
         ValueError: The host name is not valid for DNS or TLS.
 
     """
-    sock = await (_connect_proxy(origin.proxy) if origin.proxy else connect_tcp(*origin.address))
+    if origin.proxy is None:
+        sock = await connect_tcp(*origin.address, origin.check_address)
+    else:
+        if origin.check_address is not None:
+            await _check_behind_proxy(*origin.address, origin.check_address)
+        sock = await _connect_proxy(origin.proxy)
     try:
         if origin.proxy is not None:
             await _open_tunnel(sock, origin, origin.proxy)
@@ -67,9 +75,22 @@ async def open_socket(origin: Origin) -> tuple[socket.socket, Tls | None]:
     return sock, tls
 
 
-async def connect_tcp(host: str, port: int) -> socket.socket:
-    """Connect to the first of a host's addresses that answers (RFC 8305, "Happy Eyeballs")."""
+async def _check_behind_proxy(host: str, port: int, check: CheckAddress) -> None:
+    """Check a host's addresses; its name may be known to the proxy only."""
+    with suppress(OSError, UnicodeError), anyio.move_on_after(LOCAL_LOOKUP_SECONDS):
+        for *_, where in await look_up(host, port):
+            check(where[0])
+
+
+async def connect_tcp(host: str, port: int, check: CheckAddress | None = None) -> socket.socket:
+    """Connect to the first of a host's addresses that answers (RFC 8305, "Happy Eyeballs").
+
+    No address is connected to before all of them are checked.
+    """
     addresses = await look_up(host, port)
+    if check is not None:
+        for *_, where in addresses:
+            check(where[0])
     if len(addresses) == 1:
         return await _connect(addresses[0])
     addresses = _interleaved(addresses)

@@ -10,7 +10,7 @@ import anyio
 import anyio.lowlevel
 
 from meeting_async._clock import is_gone
-from meeting_async._http.origins import Certificate, Origin, Origins, Verify
+from meeting_async._http.origins import Certificate, CheckAddress, Origin, Origins, Verify
 from meeting_async._models import Reply, Request
 from meeting_async._text import short_repr
 from meeting_async._threads import in_thread
@@ -137,6 +137,13 @@ async def origin_of(transport: HttpTransport, url: str) -> Origin:
     """
     origin, _ = await transport._origins.locate(url, anyio.Lock())  # noqa: SLF001 - its own module
     return origin
+
+
+def transport_with(check_address: CheckAddress | None) -> HttpTransport:
+    """Make a transport that checks each address, just before it would connect to it."""
+    made = HttpTransport()
+    made._origins.check_address = check_address  # noqa: SLF001 - its own module
+    return made
 
 
 _ENGINE = "meeting_async._http.connections"
