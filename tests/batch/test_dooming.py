@@ -263,6 +263,26 @@ def test_what_an_error_means(backend: str, kind: str) -> None:
         assert bad.error.attempts == bad.attempts
 
 
+OUTAGES: dict[str, Act] = {
+    "nobody": unreachable(),
+    "a proxy's page": reply(502, HTML),
+    "silence": failing(errors.TransferTimeout("nothing for 15 s"), take=0, replying=15),
+}
+
+
+@both
+@pytest.mark.parametrize("kind", OUTAGES)
+def test_an_outage_ends_the_batch(backend: str, kind: str) -> None:
+    """After ``max_outage``, whatever stands for an answer; the room's next jobs do not wait."""
+    answers = iter([accepted()])
+    rooms = FakeRooms(ask=lambda _: next(answers, OUTAGES[kind]))
+    report = ran([job("room", number) for number in range(20)], rooms, backend=backend)
+    statuses = [outcome.status for outcome in report.outcomes]
+    assert statuses == ["accepted", "failed", *["skipped"] * 18]
+    assert report.stopped_by is report.outcomes[1].error
+    assert 55 < report.seconds < 65
+
+
 def test_a_server_that_one_job_cannot_reach() -> None:
     """While any upload reaches it, the others go on."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -219,6 +219,97 @@ async def test_the_journal_of_an_earlier_edition_is_read(path: Path) -> None:
             report = await running.wait()
     assert statuses(report) == ["skipped", "skipped", "unknown", "accepted"]
     assert (report.already_delivered, sent(rooms)) == (2, ["four.pdf"])
+
+
+class Held(FakeRooms):
+    """Rooms that do not answer before they are released."""
+
+    def __init__(self, act: Act | None) -> None:
+        super().__init__(ask=lambda _: act or hanging())
+        self.asked, self.released = anyio.Event(), anyio.Event()
+
+    async def send(self, request: Any, /) -> Any:
+        """Wait, and answer."""
+        self.asked.set()
+        await self.released.wait()
+        return await super().send(request)
+
+
+UNBEGUN: dict[str, tuple[Act | None, int]] = {
+    "no room": (reply(404, record("ROOM_NOT_FOUND")), 10),
+    "wrong key": (reply(401, record("INVALID_API_KEY")), 10),
+    "wrong key, a long list": (reply(401, record("INVALID_API_KEY")), 2),
+    "stopped": (None, 10),
+    "stopped, a long list": (None, 2),
+    "cancelled": (None, 10),
+}
+"""Why jobs do not begin: an answer to the first one, or ``None``; and the window."""
+
+
+@pytest.mark.both_loops
+@pytest.mark.parametrize("how", UNBEGUN)
+async def test_what_is_known_of_jobs_that_do_not_begin(
+    tmp_path: Path, path: Path, how: str
+) -> None:
+    """What an earlier run has left of them counts: only the rest is not in the room."""
+    names = ["failed.pdf", "accepted.pdf", "changed.pdf", "lost.pdf", "new.pdf"]
+    files = [anyio.Path(tmp_path, name) for name in names]
+    jobs, all_read = [UploadJob("room01", file) for file in files], anyio.Event()
+    for file in files:
+        await file.write_bytes(b"%PDF-1.7")
+    acts = [conversion_failed(), accepted(), accepted(), lost()]
+    await batch(path, jobs[:4], scripted({"room01": acts}))
+    await files[2].write_bytes(b"%PDF-1.7 another one")
+
+    def generated() -> Iterator[UploadJob]:
+        yield from jobs
+        all_read.set()
+
+    act, window = UNBEGUN[how]
+    rooms, is_list = Held(act), window < len(jobs)
+    given = jobs if is_list else generated()
+    with anyio.CancelScope() as scope:
+        async with running_batch(path, given, rooms, window=window) as running:
+            await rooms.asked.wait()
+            if not is_list:
+                await all_read.wait()
+            if act is not None:
+                rooms.released.set()
+            elif how == "cancelled":
+                scope.cancel()
+            else:
+                running.stop()
+            await running.wait()
+    first, *others = running.report.outcomes
+    assert [outcome.status for outcome in others] == ["skipped", "failed", "unknown", "skipped"]
+    assert [outcome.delivered for outcome in others] == [True, False, False, False]
+    assert isinstance(others[1].error, errors.DocumentChanged)
+    assert "an earlier run sent it and saw no answer" in str(others[2].error)
+    assert isinstance(others[3].error, errors.BatchStopped if act is None else type(first.error))
+    assert (running.report.skipped, running.report.already_delivered) == (1 + (act is None), 1)
+    states = ["failed" if act is None else "refused", "accepted", "accepted", "unknown", "ready"]
+    assert states_in(path) == dict(zip(names, states, strict=True))
+
+
+@pytest.mark.both_loops
+@pytest.mark.parametrize("act", [accepted(), lost()])
+async def test_a_job_that_is_stopped_before_the_journal_answers(path: Path, act: Act) -> None:
+    """The answer is waited for, and counts."""
+    (before,) = statuses(await batch(path, [job()], scripted({"room01": [act]})))
+    asked, released = anyio.Event(), anyio.Event()
+
+    async def wait() -> None:
+        asked.set()
+        await released.wait()
+
+    journal = HookedJournal(SqliteJournal(path), before={"register": wait})
+    rooms = FakeRooms()
+    async with running_batch(journal, [job()], rooms) as running:
+        await asked.wait()
+        running.stop()
+        released.set()
+    assert statuses(running.report) == ["skipped" if before == "accepted" else "unknown"]
+    assert (running.report.already_delivered, rooms.visits) == (int(before == "accepted"), [])
 
 
 # --- what is on disk when ------------------------------------------------------------------------

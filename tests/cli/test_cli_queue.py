@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -9,11 +10,21 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from select import PIPE_BUF
 
 import pytest
 
 from meeting_async.testing import MeetingServer
-from support.command_line import Result, call, finish, names_in, start, until
+from support.command_line import (
+    Result,
+    accepted,
+    call,
+    finish,
+    manifest,
+    names_in,
+    start,
+    until,
+)
 from support.postgres import PostgresServer, needs_postgres
 
 Capture = pytest.CaptureFixture[str]
@@ -193,6 +204,32 @@ def test_a_worker_says_what_it_has_cut_off(
     assert "room01" in lines[0]
     assert "batch" not in worker[0].err
     assert call(capsys, "queue", "report", "term").code == 3
+
+
+@pytest.mark.nightly
+@pytest.mark.usefixtures("tables")
+@pytest.mark.parametrize("streams", ["stdout", "both"])
+def test_a_worker_whose_output_nobody_reads(
+    server: MeetingServer, capsys: Capture, streams: str
+) -> None:
+    """It uploads all the same, and a signal ends it, though the pipe is full."""
+    manifest(server, rooms=8, documents=15)  # lines of some 6 KiB
+    assert call(capsys, "queue", "defer", "m.csv", "--batch", "term").code == 0
+    reading, writing = os.pipe()
+    fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, PIPE_BUF)
+    with Path("err").open("w") as err:
+        stderr = writing if streams == "both" else err
+        process = start("queue", "worker", stdout=writing, stderr=stderr)
+    os.close(writing)
+    try:
+        until(lambda: accepted(server) == 120)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=20) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(reading)
+    assert call(capsys, "queue", "report", "term").code == 0
 
 
 def test_a_check_needs_nothing(capsys: Capture) -> None:

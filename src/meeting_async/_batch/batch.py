@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import os
+from collections import deque
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
@@ -71,6 +72,8 @@ class Batch:
         self._tasks: anyio.abc.TaskGroup | None = None
         self._reading: anyio.CancelScope | None = None
         self._running: set[BatchJob] = set()
+        self._skipped: deque[tuple[QueuedJob, Exception]] = deque()
+        """Jobs that will not begin, and why; while there are any, a task counts them."""
         self._input_error: BaseException | None = None
 
     # --- what a caller does with it --------------------------------------------------------------
@@ -214,7 +217,7 @@ class Batch:
         queued, state = QueuedJob(index, job, held_by(job)), self._state
         try:
             await self._flow.enter(queued.held)
-            if state.stop_error is None and state.journal is not None:
+            if state.journal is not None:
                 # What is not a job is refused at its turn; foreign objects may raise anything.
                 with contextlib.suppress(Exception):
                     queued.registered = await register(state.journal, job)
@@ -279,17 +282,23 @@ class Batch:
         return self._scheduler.drop_all()
 
     def _skip(self, jobs: Sequence[QueuedJob], error: Exception | None) -> None:
-        """Count jobs that are skipped: some now, the rest in a task, as other tasks must go on."""
-        for queued in jobs[:SKIPPED_AT_ONCE]:
-            self._count(self._state.job(queued).ended("skipped", error=error), queued)
-        if rest := jobs[SKIPPED_AT_ONCE:]:
+        """Count jobs that are skipped, in a task: the journal is asked, and other tasks go on."""
+        if error is None or not jobs:
+            return
+        is_counting = bool(self._skipped)
+        self._skipped.extend((queued, error) for queued in jobs)
+        if not is_counting:
             assert self._tasks is not None  # noqa: S101 - jobs are read in a task of it
-            self._tasks.start_soon(self._skip_later, rest, error)
+            self._tasks.start_soon(self._count_skipped)
 
-    async def _skip_later(self, jobs: Sequence[QueuedJob], error: Exception | None) -> None:
+    async def _count_skipped(self) -> None:
         with anyio.CancelScope(shield=True):
-            await anyio.lowlevel.checkpoint()
-        self._skip(jobs, error)
+            while self._skipped:
+                queued, error = self._skipped[0]
+                self._count(await self._state.job(queued).skip(error), queued)
+                if self._report.total % SKIPPED_AT_ONCE == 0:
+                    await anyio.lowlevel.checkpoint()
+                self._skipped.popleft()
 
     def _count(self, outcome: UploadOutcome, queued: QueuedJob) -> None:
         drop_tracebacks(outcome.error)

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, TypeVar
 
 import anyio
+import anyio.lowlevel
 import attrs
 
 from meeting_async import errors
@@ -46,6 +47,7 @@ from meeting_async._models import UploadReceipt
 from meeting_async._protocol.requests import ACTIVE_ROOM_INFO, UPLOAD_WHITEBOARD_FILE
 
 E = TypeVar("E", bound=errors.MeetingError)
+T = TypeVar("T")
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -335,25 +337,62 @@ class BatchJob(RunningJob, UploadHooks):
         """
         try:
             with self._scope:
-                return self.delivered(await self.deliver(await self._registered(), self)), None
+                document = await self._answered(self._registered())
+                await anyio.lowlevel.checkpoint_if_cancelled()
+                return self.delivered(await self.deliver(document, self)), None
         except Exception as error:  # noqa: BLE001 - whatever a job does, the others go on
             return self.failed(error), None
         except BaseException as error:  # noqa: BLE001 - returned
             if is_stray(error):
                 stray = RuntimeError("it was cancelled, though nobody cancelled the job")
                 return self.failed(stray), None
-            return self.cut_off(), error
-        return self.cut_off(), None  # it was stopped
+            return await self._stopped(), error
+        return await self._stopped(), None
+
+    async def skip(self, error: Exception) -> UploadOutcome:
+        """Return the outcome of a job that is not tried; what an earlier run has left of it counts.
+
+        If journal or file do not answer, nothing is known of it.
+        """
+        try:
+            if self.common.journal is not None and await self._answered(self._is_delivered()):
+                return self.delivered(None)
+        except (errors.UploadOutcomeUnknown, errors.DocumentChanged) as known:
+            return self.failed(known)
+        except BaseException as failure:
+            if not isinstance(failure, Exception) and not is_stray(failure):
+                raise
+        doubt = self._doubt_after(error)
+        return self.ended("unknown" if doubt else "skipped", error=doubt or error)
+
+    async def _is_delivered(self) -> bool:
+        """Return whether an earlier run has delivered it; raise if it must not be sent."""
+        document = await self._registered()
+        return self.entry is not None and await self._is_in_room(self.entry, document)
 
     async def _registered(self) -> Document:
         """Check the job, and wait for its entry in the journal."""
-        journal, registered = self.common.journal, self.queued.registered
-        document, entry = registered or await register(journal, self.given)
+        registered = self.queued.registered
+        document, entry = registered or await register(self.common.journal, self.given)
         self.document = document.filename
-        if journal is not None and entry is not None:
+        if entry is not None and self.entry is None:
             with self.limited("reading the journal"):
-                self.entry = await journal.answered(entry)
+                self.entry = await entry
         return document
+
+    async def _answered(self, answer: Awaitable[T]) -> T:
+        """Wait for what the journal knows, also if the job is stopped meanwhile."""
+        journal = self.common.journal
+        if journal is None:
+            return await answer
+        return await journal.answered(answer, hurried=0, shield=True)
+
+    async def _stopped(self) -> UploadOutcome:
+        """Return the outcome after a cancellation."""
+        outcome = self.cut_off()
+        if outcome.status == "skipped" and outcome.error is not None:
+            return await self.skip(outcome.error)
+        return outcome
 
     def stop(self) -> None:
         """End it if it only waits; an upload that runs may end."""

@@ -83,8 +83,8 @@ class Journal(Protocol):
     def register(self, job: JournalJob) -> Awaitable[JournalEntry]:
         """Find the entry of a job, or make one; called in the order of the input.
 
-        It must not block. The result is awaited when the job starts, or never. If a job that must
-        be unique is not, that raises :class:`~meeting_async.errors.InvalidInput`.
+        It must not block. The result is awaited when the job starts or is skipped, or never. If a
+        job that must be unique is not, that raises :class:`~meeting_async.errors.InvalidInput`.
         """
         ...
 
@@ -209,8 +209,8 @@ class BatchJournal:
     """The journal of a running batch. No wait for it is endless."""
 
     _journal: Journal
-    _patience: float = ANSWER_SECONDS
-    """Seconds that a job waits for it."""
+    _is_silent: bool = False
+    """Whether it did not answer once."""
     _left: dict[anyio.CancelScope, float] = attrs.field(factory=dict, init=False)
     """Seconds that each wait has left."""
 
@@ -227,7 +227,7 @@ class BatchJournal:
                 finally:
                     counting.cancel()
         finally:
-            seconds = min(CLOSING_SECONDS, self._patience)
+            seconds = HURRIED_SECONDS if self._is_silent else CLOSING_SECONDS
             with anyio.move_on_after(seconds, shield=True) as scope:
                 await journal.__aexit__(None, None, None)
             if scope.cancelled_caught:
@@ -245,19 +245,31 @@ class BatchJournal:
 
     def register(self, job: JournalJob) -> Awaitable[JournalEntry]:
         """Find the entry of a job, or make one; see :meth:`Journal.register`."""
+        if self._is_silent:  # a long list of jobs would pile up in its memory
+            raise self._silence()
         return self._journal.register(job)
 
-    async def answered(self, answer: Awaitable[T], *, shield: bool = False) -> T:
-        """Wait for the journal; `JournalError` when it takes too long."""
+    async def answered(
+        self, answer: Awaitable[T], *, hurried: float = HURRIED_SECONDS, shield: bool = False
+    ) -> T:
+        """Wait for the journal; `JournalError` when it takes too long.
+
+        ``hurried``: seconds to wait once it did not answer. With 0 only what needs no wait counts.
+        """
         with anyio.CancelScope(shield=shield) as scope:
-            self._left[scope] = self._patience
+            self._left[scope] = hurried if self._is_silent else ANSWER_SECONDS
+            if not self._left[scope]:
+                scope.cancel()
             try:
                 return await answer
             finally:
                 del self._left[scope]
-        self._patience = HURRIED_SECONDS
+        self._is_silent = True
+        raise self._silence()
+
+    def _silence(self) -> JournalError:
         name = str(getattr(self._journal, "path", type(self._journal).__name__))
-        raise JournalError(name, "does not answer: is its disk there?")
+        return JournalError(name, "does not answer: is its disk there?")
 
     async def mark_sending(self, entry: JournalEntry, document: Prepared) -> None:
         """Record that a document may arrive from now on."""

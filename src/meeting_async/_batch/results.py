@@ -245,17 +245,16 @@ def ends_room(error: BaseException | None) -> bool:
 def ends_batch(error: BaseException | None, *, is_verified: bool, is_gone: bool) -> bool:
     """Return whether every other document would have the same error.
 
-    ``is_verified``: the server has proved that it is one and accepts the key. ``is_gone``: it could
-    not be reached for ``max_outage`` seconds, by any upload.
+    ``is_verified``: the server has proved that it is one and accepts the key. ``is_gone``: no
+    upload got an answer of it for ``max_outage`` seconds.
     """
     error = _reason(error)
     if isinstance(error, errors.ResourceExhausted):
         return False
     if isinstance(error, errors.AuthenticationFailed | errors.JournalError):
         return True
-    if not is_verified:
-        return isinstance(error, errors.ReplyError | errors.TransportError)
-    return isinstance(error, errors.ConnectFailed) and is_gone
+    is_trouble = isinstance(error, errors.ReplyError | errors.TransportError)
+    return is_trouble and (is_gone or not is_verified)
 
 
 def _reason(error: BaseException | None) -> BaseException | None:

@@ -2,7 +2,7 @@
 
 A stream that cannot be written any more, such as a closed pipe or a file on a full disk, never
 raises. It drops all further text and keeps the error, so that running uploads can end. A pipe that
-nobody reads is waited for, until the user is in a hurry to end the command.
+nobody reads is waited for, until the user is in a hurry to end the command; a worker drops lines.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ import errno
 import json
 import logging
 import os
+import queue
 import select
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from functools import partial
 from typing import TYPE_CHECKING, Any, TextIO
 
 import attrs
@@ -49,6 +51,9 @@ POLL_SECONDS = 0.1
 
 HURRIED_SECONDS = 0.5
 """Seconds that a pipe is waited for that nobody reads, once the command is to end at once."""
+
+MAX_UNREAD = 1000
+"""Lines that wait for a thread to print them; further ones are dropped."""
 
 _writing = threading.Lock()
 """Held while a stream is written: two of them may be the same pipe."""
@@ -137,6 +142,37 @@ class Output:
         self.as_json = as_json
         self.live: Console | None = None
         """The console of a live display, or ``None``. Lines are written above the display."""
+        self._unread: queue.Queue[Callable[[], object] | None] | None = None
+
+    @contextmanager
+    def in_thread(self) -> Iterator[None]:
+        """Print lines in a thread: a pipe that nobody reads would block the event loop.
+
+        At the end it is waited for no longer: the command can end.
+        """
+        unread = self._unread = queue.Queue[Callable[[], object] | None](MAX_UNREAD)
+
+        def work() -> None:
+            for write in iter(unread.get, None):
+                write()
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        try:
+            yield
+        finally:
+            self.results.is_hurried = self.notes.is_hurried = lambda: True
+            self._unread = None
+            unread.put(None)
+            thread.join()
+
+    def _print(self, write: Callable[[str], object], text: str) -> None:
+        unread = self._unread
+        if unread is None:
+            write(text)
+        else:
+            with contextlib.suppress(queue.Full):
+                unread.put_nowait(partial(write, text))
 
     @property
     def is_lost(self) -> bool:
@@ -152,8 +188,11 @@ class Output:
 
     def tell(self, text: str) -> None:
         """Print one line of a result, to stderr if stdout cannot be written."""
+        self._print(self._tell, text)
+
+    def _tell(self, text: str) -> None:
         if not self.say(printable(text)):
-            self.note(text)
+            self._note(text)
 
     def say_object(self, kind: str, fields: Mapping[str, Any]) -> bool:
         """Print a line of ``--json``: an object with ``type`` and the given fields."""
@@ -161,6 +200,9 @@ class Output:
 
     def note(self, text: str) -> None:
         """Print one line to stderr, after the program's name."""
+        self._print(self._note, text)
+
+    def _note(self, text: str) -> None:
         line = f"{PROGRAM}: {printable(text)}"
         if self.live is not None:
             self.live.print(line, soft_wrap=True)

@@ -150,7 +150,8 @@ def worker(
 
     log = work.WorkerLog(output, quiet=common.quiet)
     client = common.client(on_event=log.tell)
-    anyio.run(partial(work.run, dsn, client, log, concurrency=concurrency, grace=grace))
+    with output.in_thread():
+        anyio.run(partial(work.run, dsn, client, log, concurrency=concurrency, grace=grace))
     output.note("stopped")
     return 0
 
