@@ -659,6 +659,53 @@ async def test_queued_uploads_are_cancelled(queue: Queue) -> None:
     assert queue.accepted("room0") == ["0004.pdf"]
 
 
+UNDONE = """
+CREATE FUNCTION undo() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_OP = 'DELETE' THEN
+        INSERT INTO meeting_async_uploads SELECT OLD.*;
+    ELSE
+        NEW.state = OLD.state;
+    END IF;
+    RETURN NEW;
+END $$;
+CREATE TRIGGER undo {when} ON meeting_async_uploads FOR EACH ROW EXECUTE FUNCTION undo();
+"""
+"""Other programs that are very fast: at once each upload is as it was before a command."""
+
+
+@pytest.mark.parametrize(
+    ("command", "state", "when"),
+    [
+        ("retry", "refused", "BEFORE UPDATE"),
+        ("cancel", "ready", "BEFORE UPDATE"),
+        ("drop", "refused", "AFTER DELETE"),
+    ],
+)
+async def test_what_changes_meanwhile(queue: Queue, command: str, state: str, when: str) -> None:
+    """A command goes through a batch once: it ends, and counts each upload once."""
+    await queue.defer_many(3)
+    with psycopg.connect(queue.order.dsn) as connection:
+        connection.execute(f"UPDATE meeting_async_uploads SET state = '{state}'".encode())
+        connection.execute(UNDONE.format(when=when).replace(f"undo_{when}", "undo").encode())
+    with anyio.fail_after(10):
+        assert await getattr(queue.uploads, command)("default") == 3
+
+
+@nightly
+async def test_ticks_of_many_rooms(queue: Queue) -> None:
+    """One recovery ticks 10,000 rooms, and the next one goes on with the others."""
+    insert = """INSERT INTO meeting_async_uploads (server, batch, identity, room_id, kind, source)
+        SELECT %s, 'many', n, 'many' || n, 'path', '/a.pdf' FROM generate_series(1, 12000) AS n"""
+    table = queue.uploads._table
+    with psycopg.connect(queue.order.dsn, autocommit=True) as connection:
+        connection.execute(insert, [table.server])
+        for count in (10_000, 12_000):
+            await table.recover(stalled_after=30, resends=False)
+            found = connection.execute("SELECT count(*) FROM procrastinate_jobs").fetchone()
+            assert found == (count,)
+
+
 @nightly
 @pytest.mark.timeout(300)
 async def test_a_hundred_and_twenty_thousand(queue: Queue) -> None:

@@ -211,11 +211,14 @@ class UploadWorker:
 
     async def _recover(self) -> None:
         resends = self.options.delivery == "at_least_once"
-        with suppress(JournalError):  # the next beat tells
+        try:
             found = await self.table.recover(stalled_after=self.stalled_after, resends=resends)
-            for id_, state in found.items():
-                text = "upload %d of a lost worker: %s"
-                logger.warning(text, id_, state, extra={"action": "queue"})
+        except JournalError as error:
+            logger.warning("recovery has failed: %s", error, extra={"action": "queue"})
+            return
+        for id_, state in found.items():
+            text = "upload %d of a lost worker: %s"
+            logger.warning(text, id_, state, extra={"action": "queue"})
 
 
 # --- beginning and end ---------------------------------------------------------------------------
