@@ -130,14 +130,14 @@ class UploadWorker:
             raise ConfigurationError("queue", self.table.queue, problem, fix)
         row, is_tried = None, False
         try:
-            if await self._brake.may_begin() and not self.must_stop.is_set():
-                is_tried = True
+            is_tried = await self._brake.may_begin() and not self.must_stop.is_set()
+            if is_tried:
                 row = await persistently(partial(self.table.claim, room_id), CLAIM_SECONDS)
         finally:
-            if row is None:
-                self._brake.saw(None)
             if not is_tried:
                 await self.table.tick([room_id])  # another worker may have it
+            elif row is None:
+                self._brake.saw(None)
         if row is not None:
             await self._upload(row)
 
