@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import anyio
 import psycopg
@@ -18,7 +18,7 @@ import pytest
 
 from meeting_async import Document, LockPolicy, MeetingClient, RetryPolicy, UploadJob, errors
 from meeting_async.errors import BatchFailed, ConfigurationError, InvalidInput, JournalError
-from meeting_async.procrastinate import SCHEMA, WhiteboardUploads, connector
+from meeting_async.procrastinate import SCHEMA, Documents, WhiteboardUploads, connector
 from meeting_async.testing import MeetingServer
 from support.leaving_locks import LeavingLocks
 from support.postgres import PostgresServer, needs_postgres
@@ -201,6 +201,38 @@ async def test_the_error_of_other_code(open_queue: Open, how: str, told: str) ->
     assert outcome.status == "failed"
     assert type(outcome.error) is errors.UploadFailed
     assert (outcome.error.kind, str(outcome.error)[: len(told)]) == (told.partition(":")[0], told)
+
+
+async def find_unstorable(reference: str) -> Document:
+    """Fail as a function for references may."""
+    raise LookupError(f"no row {reference}\0\ud800")
+
+
+class BrokenLocks:
+    """Room locks of a user's own whose store fails."""
+
+    def acquire(self, room: str, *, timeout: float | None) -> NoReturn:
+        """Fail."""
+        raise LookupError(f"no row {room}\0\ud800")
+
+
+@pytest.mark.parametrize(
+    ("documents", "client"),
+    [(find_unstorable, {}), (None, {"room_locks": BrokenLocks()})],
+    ids=["documents", "room locks"],
+)
+async def test_the_cause_of_other_code(
+    open_queue: Open, documents: Documents | None, client: dict[str, Any]
+) -> None:
+    """It is no outcome, and can be stored and read, whatever characters it has."""
+    async with open_queue(documents=documents, **client) as queue:
+        await queue.uploads.defer("room0", "a" if documents else queue.document())
+        async with queue.working():
+            with anyio.fail_after(15):
+                while not (room := (await queue.uploads.status()).rooms[0]).cause:  # noqa: ASYNC110
+                    await anyio.sleep(0.05)
+    assert room.cause.startswith("LookupError: no row ")
+    assert room.cause.endswith(r"\x00\ud800")
 
 
 async def test_a_server_that_is_down_for_too_long(open_queue: Open) -> None:
@@ -687,7 +719,7 @@ async def test_what_changes_meanwhile(queue: Queue, command: str, state: str, wh
     await queue.defer_many(3)
     with psycopg.connect(queue.order.dsn) as connection:
         connection.execute(f"UPDATE meeting_async_uploads SET state = '{state}'".encode())
-        connection.execute(UNDONE.format(when=when).replace(f"undo_{when}", "undo").encode())
+        connection.execute(UNDONE.format(when=when).encode())
     with anyio.fail_after(10):
         assert await getattr(queue.uploads, command)("default") == 3
 

@@ -264,9 +264,12 @@ async def run_worker(
         try:
             await asyncio.wait([running, beating, asked], return_when="FIRST_COMPLETED")
         finally:
-            await _end(runner, running, worker, grace)
-            beating.cancel()
-            asked.cancel()
+            try:
+                with anyio.CancelScope(shield=True):  # for `grace` and some seconds at most
+                    await _end(runner, running, worker, grace)
+            finally:
+                for task in (running, beating, asked):
+                    task.cancel()
     if worker.error is not None:
         raise worker.error
     for task in (running, beating):
@@ -291,4 +294,3 @@ async def _end(
             break
     if not running.done():
         logger.error("the worker does not end by itself", extra={"action": "queue"})
-        running.cancel()
