@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import os
 import signal
@@ -174,7 +175,12 @@ async def test_the_error_of_an_outcome(
 
 
 @pytest.mark.parametrize(
-    ("how", "told"), [("raises", "LookupError: no row 'a'"), ("hangs", "TimeoutError")]
+    ("how", "told"),
+    [
+        ("raises", "LookupError: no row 'a'"),
+        ("hangs", "TimeoutError"),
+        ("is cancelled", "DocumentNotFound: CancelledError"),
+    ],
 )
 @nightly
 @pytest.mark.timeout(300)
@@ -186,6 +192,8 @@ async def test_the_error_of_other_code(open_queue: Open, how: str, told: str) ->
         asked.append(time.monotonic())
         if how == "hangs":
             await anyio.sleep_forever()
+        if how == "is cancelled":
+            raise asyncio.CancelledError  # as from a task that the function awaits
         raise LookupError(f"no row {reference!r}")
 
     settings = {"documents_timeout": 0.2}
