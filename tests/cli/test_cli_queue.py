@@ -16,6 +16,7 @@ import pytest
 
 from meeting_async.testing import MeetingServer
 from support.command_line import (
+    PDF,
     Result,
     accepted,
     call,
@@ -260,6 +261,29 @@ def test_other_sources(capsys: Capture) -> None:
     process = start("queue", "defer", "-", "--batch", "b", stdin=subprocess.PIPE)
     out, _ = process.communicate("room_id,document\nroom02,b.pdf\n", timeout=50)
     assert (process.returncode, "batch 'b': 1 new" in out) == (0, True)
+
+
+@pytest.mark.usefixtures("server", "tables")
+def test_the_same_manifest(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From wherever it is named, its documents are deferred once; another folder has others."""
+    for folder in ("one", "two"):
+        Path(folder, "inside").mkdir(parents=True)
+        Path(folder, "a.pdf").write_bytes(PDF)
+        Path(folder, "term.csv").write_text("room_id,document\nroom01,a.pdf\n")
+    Path("link").symlink_to(Path("one", "inside"))
+    told = []
+    for folder, source in (
+        (".", "one/term.csv"),
+        ("one", "term.csv"),
+        ("inside", "../term.csv"),
+        ("../..", "link/../term.csv"),
+        (".", "two/term.csv"),
+        ("two", "./term.csv"),
+    ):
+        monkeypatch.chdir(folder)
+        (found,) = call(capsys, "queue", "defer", source, "--batch", "term", "--json").objects
+        told.append(found["new"])
+    assert told == [1, 0, 0, 0, 1, 0]
 
 
 @pytest.mark.nightly

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import os
 import signal
@@ -10,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import anyio
 import psycopg
@@ -18,7 +19,7 @@ import pytest
 
 from meeting_async import Document, LockPolicy, MeetingClient, RetryPolicy, UploadJob, errors
 from meeting_async.errors import BatchFailed, ConfigurationError, InvalidInput, JournalError
-from meeting_async.procrastinate import SCHEMA, WhiteboardUploads, connector
+from meeting_async.procrastinate import SCHEMA, Documents, WhiteboardUploads, connector
 from meeting_async.testing import MeetingServer
 from support.leaving_locks import LeavingLocks
 from support.postgres import PostgresServer, needs_postgres
@@ -174,7 +175,12 @@ async def test_the_error_of_an_outcome(
 
 
 @pytest.mark.parametrize(
-    ("how", "told"), [("raises", "LookupError: no row 'a'"), ("hangs", "TimeoutError")]
+    ("how", "told"),
+    [
+        ("raises", "LookupError: no row 'a'"),
+        ("hangs", "TimeoutError"),
+        ("is cancelled", "DocumentNotFound: CancelledError"),
+    ],
 )
 @nightly
 @pytest.mark.timeout(300)
@@ -186,6 +192,8 @@ async def test_the_error_of_other_code(open_queue: Open, how: str, told: str) ->
         asked.append(time.monotonic())
         if how == "hangs":
             await anyio.sleep_forever()
+        if how == "is cancelled":
+            raise asyncio.CancelledError  # as from a task that the function awaits
         raise LookupError(f"no row {reference!r}")
 
     settings = {"documents_timeout": 0.2}
@@ -201,6 +209,38 @@ async def test_the_error_of_other_code(open_queue: Open, how: str, told: str) ->
     assert outcome.status == "failed"
     assert type(outcome.error) is errors.UploadFailed
     assert (outcome.error.kind, str(outcome.error)[: len(told)]) == (told.partition(":")[0], told)
+
+
+async def find_unstorable(reference: str) -> Document:
+    """Fail as a function for references may."""
+    raise LookupError(f"no row {reference}\0\ud800")
+
+
+class BrokenLocks:
+    """Room locks of a user's own whose store fails."""
+
+    def acquire(self, room: str, *, timeout: float | None) -> NoReturn:
+        """Fail."""
+        raise LookupError(f"no row {room}\0\ud800")
+
+
+@pytest.mark.parametrize(
+    ("documents", "client"),
+    [(find_unstorable, {}), (None, {"room_locks": BrokenLocks()})],
+    ids=["documents", "room locks"],
+)
+async def test_the_cause_of_other_code(
+    open_queue: Open, documents: Documents | None, client: dict[str, Any]
+) -> None:
+    """It is no outcome, and can be stored and read, whatever characters it has."""
+    async with open_queue(documents=documents, **client) as queue:
+        await queue.uploads.defer("room0", "a" if documents else queue.document())
+        async with queue.working():
+            with anyio.fail_after(15):
+                while not (room := (await queue.uploads.status()).rooms[0]).cause:  # noqa: ASYNC110
+                    await anyio.sleep(0.05)
+    assert room.cause.startswith("LookupError: no row ")
+    assert room.cause.endswith(r"\x00\ud800")
 
 
 async def test_a_server_that_is_down_for_too_long(open_queue: Open) -> None:
@@ -657,6 +697,53 @@ async def test_queued_uploads_are_cancelled(queue: Queue) -> None:
     assert (ran.status, "cancelled" in str(ran.error)) == ("unknown", True)
     assert "batch was stopped" not in str(ran.error)
     assert queue.accepted("room0") == ["0004.pdf"]
+
+
+UNDONE = """
+CREATE FUNCTION undo() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_OP = 'DELETE' THEN
+        INSERT INTO meeting_async_uploads SELECT OLD.*;
+    ELSE
+        NEW.state = OLD.state;
+    END IF;
+    RETURN NEW;
+END $$;
+CREATE TRIGGER undo {when} ON meeting_async_uploads FOR EACH ROW EXECUTE FUNCTION undo();
+"""
+"""Other programs that are very fast: at once each upload is as it was before a command."""
+
+
+@pytest.mark.parametrize(
+    ("command", "state", "when"),
+    [
+        ("retry", "refused", "BEFORE UPDATE"),
+        ("cancel", "ready", "BEFORE UPDATE"),
+        ("drop", "refused", "AFTER DELETE"),
+    ],
+)
+async def test_what_changes_meanwhile(queue: Queue, command: str, state: str, when: str) -> None:
+    """A command goes through a batch once: it ends, and counts each upload once."""
+    await queue.defer_many(3)
+    with psycopg.connect(queue.order.dsn) as connection:
+        connection.execute(f"UPDATE meeting_async_uploads SET state = '{state}'".encode())
+        connection.execute(UNDONE.format(when=when).encode())
+    with anyio.fail_after(10):
+        assert await getattr(queue.uploads, command)("default") == 3
+
+
+@nightly
+async def test_ticks_of_many_rooms(queue: Queue) -> None:
+    """One recovery ticks 10,000 rooms, and the next one goes on with the others."""
+    insert = """INSERT INTO meeting_async_uploads (server, batch, identity, room_id, kind, source)
+        SELECT %s, 'many', n, 'many' || n, 'path', '/a.pdf' FROM generate_series(1, 12000) AS n"""
+    table = queue.uploads._table
+    with psycopg.connect(queue.order.dsn, autocommit=True) as connection:
+        connection.execute(insert, [table.server])
+        for count in (10_000, 12_000):
+            await table.recover(stalled_after=30, resends=False)
+            found = connection.execute("SELECT count(*) FROM procrastinate_jobs").fetchone()
+            assert found == (count,)
 
 
 @nightly

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
 import tempfile
@@ -9,13 +10,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import anyio
 import psycopg
 import pytest
 
-from meeting_async import LockPolicy, UploadJob
+from meeting_async import LockPolicy, RetryPolicy, UploadJob
 from meeting_async.errors import JournalError
 from meeting_async.testing import MeetingServer
 from support.postgres import (
@@ -27,7 +29,7 @@ from support.postgres import (
     postgres_running,
 )
 from support.queue_worker import documents
-from support.queues import ENDED, ENDS_WELL, LARGE, SECONDS, Queue, queue_at
+from support.queues import ENDED, ENDS_WELL, LARGE, SECONDS, Open, Queue, queue_at
 
 pytestmark = [pytest.mark.anyio, needs_postgres]
 nightly = pytest.mark.nightly
@@ -388,6 +390,42 @@ async def test_the_grace_of_a_worker(queue: Queue, size: int) -> None:
     await queue.check(report, unknown=1)
     assert report.unknown == (size == LARGE)
     assert len(queue.accepted()) == 1
+
+
+@pytest.mark.parametrize("size", [LARGE, 16 * 1024**2], ids=["complete", "not complete"])
+async def test_a_worker_in_a_scope_that_is_cancelled(queue: Queue, size: int) -> None:
+    """Its uploads have their grace, what is not complete is put back, and no task is left."""
+    queue.server.rooms["room0"].processing_seconds = 0.5
+    if size > LARGE:
+        queue.server.stall_next_upload(after=200_000)
+    await queue.defer("room0", size=size)
+    app, client, uploads = queue.order.open()
+    async with app.open_async(), client:
+        before = asyncio.all_tasks()
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(partial(uploads.run_worker, signals=False, grace=1))
+                await queue.until(lambda: queue.accepted() or queue.sent("room0", 200_000))
+                scope.cancel()
+        await anyio.sleep(0.1)
+        left = {task.get_name() for task in asyncio.all_tasks() - before}
+        assert not left & {"worker", "beats", "end"}
+    status, report = await queue.uploads.status(), await queue.uploads.report("default")
+    assert (status.running, status.waiting, report.accepted) == (0, size > LARGE, size == LARGE)
+
+
+@nightly
+async def test_stops_are_no_interruptions(open_queue: Open) -> None:
+    """What its own worker has cut off does not count for ``max_interruptions``."""
+    retry = RetryPolicy(max_interruptions=1, initial_delay=0.25)
+    async with open_queue(retry=retry) as queue:
+        queue.server.stall_next_upload(after=200_000)
+        await queue.defer("room0", size=16 * 1024**2)
+        async with queue.working(grace=0.1):
+            await queue.until(lambda: queue.sent("room0", 200_000))
+        queue.server.cut_next_upload(after=200_000)
+        report = await queue.delivered()
+    assert [attempt.verdict for attempt in report.outcomes[0].attempts][:2] == ["partial"] * 2
 
 
 @pytest.mark.parametrize("grace", [0.2, 600])

@@ -28,7 +28,7 @@ IN_A_ROW = 3
 """Uploads in a row without a valid answer after which a worker pauses."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 2.0, 30.0
-"""Seconds until a paused worker tries an upload; they double with each one that did not help."""
+"""Limits in seconds of a pause of a worker; between them it pauses for as long as it has so far."""
 
 HOLD_SECONDS = 5.0
 """So long a tick waits in a paused worker; then another worker may have it."""
@@ -43,7 +43,7 @@ _AWAY = (
 _OF_THE_DOCUMENT = (errors.UploadInterrupted, errors.ReplyTooLarge, errors.ProcessingFailed)
 
 
-class DocumentNotFound(Exception):
+class DocumentNotFound(errors.MeetingError):
     """The function for references has raised, or took too long; the cause says more."""
 
 
@@ -53,7 +53,7 @@ class Later:
 
     seconds: float
     is_away: bool = False
-    """Whether the server was not reached."""
+    """Whether the server, or what is needed to reach it, was away."""
     is_unreadable: bool = False
 
 
@@ -73,10 +73,15 @@ def decide(
     if is_unreadable and unreadable < len(UNREADABLE_SECONDS):
         return Later(UNREADABLE_SECONDS[unreadable], is_unreadable=True)
     is_away = isinstance(error, _AWAY) and not isinstance(error, _OF_THE_DOCUMENT)
-    if is_away and away_for < max_outage:
+    if (is_away or is_foreign(error)) and away_for < max_outage:
         seconds = min(max(away_for / 4, SHORTEST_SECONDS), LONGEST_SECONDS)
         return Later(seconds * random.uniform(0.5, 1), is_away=True)  # noqa: S311 - no secret
     return None
+
+
+def is_foreign(error: Exception | None) -> bool:
+    """Return whether an error is that of a signer, a transport or room locks of the user's own."""
+    return not (error is None or isinstance(error, errors.MeetingError))
 
 
 _TROUBLES = {Verdict.NEVER_SENT, Verdict.PARTIAL, Verdict.THROTTLED, Verdict.UNKNOWN}
@@ -86,48 +91,46 @@ def has_answered(attempts: list[Attempt], error: Exception | None) -> bool | Non
     """Return whether the server gave the run a valid answer; ``None``: it was not asked."""
     if attempts:
         return attempts[-1].verdict not in _TROUBLES
-    return True if error is None or isinstance(error, errors.RequestRefused) else None
+    if is_foreign(error):
+        return False
+    return True if isinstance(error, errors.RequestRefused) else None
 
 
 @attrs.define(eq=False)
 class Brake:
-    """Lets uploads through, but one at a time and with pauses while the server does not answer."""
+    """Lets uploads through, but only one after each pause while the server does not answer."""
 
     _troubles: int = 0
     """Uploads in a row without a valid answer."""
+    _since: float = 0.0
+    """When there were too many of them."""
     _not_before: float = 0.0
-    _has_trial: bool = False
-    """Whether the one that tries is on its way."""
 
     async def may_begin(self) -> bool:
         """Wait until an upload may begin; False: this took too long."""
         ends_at = anyio.current_time() + HOLD_SECONDS
         while self._troubles >= IN_A_ROW:
-            if not self._has_trial and anyio.current_time() >= self._not_before:
-                self._has_trial = True
+            now = anyio.current_time()
+            if now >= self._not_before:
+                self._not_before = now + min(max(now - self._since, FIRST_PAUSE), LONGEST_PAUSE)
                 return True
-            if anyio.current_time() >= ends_at:
+            if now >= ends_at:
                 return False
             await anyio.sleep(0.1)
         return True
 
     def saw(self, answer: bool | None) -> None:
-        """Count what an upload has seen of the server; call it once after each."""
-        self._has_trial = False
+        """Count what an upload has seen of the server; call it once after each that began."""
+        now = anyio.current_time()
         if answer is None:
-            return
-        if answer:
+            self._not_before = now  # another one may try
+        elif not answer:
+            self._troubles += 1
+            if self._troubles == IN_A_ROW:
+                self._since, self._not_before = now, now + FIRST_PAUSE
+                text = "the worker pauses: %d uploads in a row had no answer"
+                logger.warning(text, self._troubles, extra={"action": "queue"})
+        else:
             if self._troubles >= IN_A_ROW:
                 logger.warning("the worker goes on", extra={"action": "queue"})
             self._troubles = 0
-            return
-        self._troubles += 1
-        if self._troubles >= IN_A_ROW:
-            pause = min(FIRST_PAUSE * 2 ** min(self._troubles - IN_A_ROW, 9), LONGEST_PAUSE)
-            self._not_before = anyio.current_time() + pause
-            logger.warning(
-                "the worker pauses for %.0f s: %d uploads in a row had no answer",
-                pause,
-                self._troubles,
-                extra={"action": "queue"},
-            )

@@ -25,8 +25,15 @@ from meeting_async._delivery.upload import UploadHooks
 from meeting_async._documents.document import Document
 from meeting_async._documents.prepared import Prepared
 from meeting_async._log import logger
-from meeting_async._models import Verdict
-from meeting_async.errors import JournalError, MeetingError, UploadOutcomeUnknown, UploadPutBack
+from meeting_async._models import Attempt, Verdict
+from meeting_async._text import one_line
+from meeting_async.errors import (
+    DocumentError,
+    JournalError,
+    MeetingError,
+    UploadOutcomeUnknown,
+    UploadPutBack,
+)
 from meeting_async.procrastinate import _stored
 from meeting_async.procrastinate._brake import DocumentNotFound, decide, has_answered
 from meeting_async.procrastinate._table import Row, Table, packed
@@ -41,6 +48,9 @@ RECORD_SECONDS = 300.0
 
 CLAIM_SECONDS = 30.0
 """The same for the beginning of a run, and for its end without an outcome."""
+
+_OF_THIS_WORKER = (JournalError, DocumentError, UploadPutBack)
+"""Errors that end an attempt although server and connection are well."""
 
 
 async def persistently(ask: Callable[[], Awaitable[T]], seconds: float) -> T:
@@ -82,7 +92,8 @@ class QueuedRun(UploadHooks):
     """How often the document was put back because it could not be read."""
     _is_marked: bool = False
     """Whether the table says that the document may have arrived."""
-    _is_lost: bool = False
+    _is_cut_off: bool = False
+    """Whether the run ended for a reason of this worker, not of the connection or the server."""
     _scope: anyio.CancelScope = attrs.field(factory=anyio.CancelScope, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -97,10 +108,6 @@ class QueuedRun(UploadHooks):
 
         In the second case the answer to a complete document is still awaited.
         """
-        if not self._is_lost:
-            how = "cancelled" if is_cancelled else "taken over by another worker"
-            logger.warning("upload %d was %s", self.row.id, how, extra={"action": "queue"})
-        self._is_lost = True
         if is_cancelled or not self._is_marked:
             self._scope.cancel()
 
@@ -122,29 +129,37 @@ class QueuedRun(UploadHooks):
                 outcome = self._failed(stray)
             else:
                 outcome, interruption = self._cut_off(), error
-        attempts = self.upload.history.attempts[len(self.row.attempts) :]
-        self.saw(has_answered(attempts, self.error))
+        self.saw(None if self._is_cut_off else has_answered(self._attempts, self.error))
         await self._record(outcome)
         if interruption is not None:
             raise interruption
+
+    @property
+    def _attempts(self) -> list[Attempt]:
+        """The attempts of this run."""
+        return self.upload.history.attempts[len(self.row.attempts) :]
 
     async def _deliver(self) -> UploadOutcome:
         with self._scope:
             document = await self._document()
             return self.upload.delivered(await self.upload.deliver(document, self))
-        return self.upload.cut_off()  # the row is lost
+        self._is_cut_off = True  # the row is lost
+        return self.upload.cut_off()
 
     async def _document(self) -> Document:
         try:
             return await self.find_document(self.row)
         except UploadPutBack:
             raise
-        except Exception as error:
-            raise DocumentNotFound(_stored.told(error)) from error
+        except BaseException as error:
+            if isinstance(error, Exception) or is_stray(error):
+                raise DocumentNotFound(_stored.told(error)) from error
+            raise
 
     def _failed(self, error: Exception) -> UploadOutcome:
         history = self.upload.history
         self.error = last_error(error, history.steps)
+        self._is_cut_off = self._put_back is None and isinstance(error, _OF_THIS_WORKER)
         resends = self.upload.common.options.delivery == "at_least_once"
         if isinstance(error, UploadPutBack):
             self._put_back = error
@@ -159,14 +174,14 @@ class QueuedRun(UploadHooks):
                 self._is_away = later.is_away or None
                 self._starts_over = later.is_away
                 self._unreadable += later.is_unreadable
-                self._put_back = UploadPutBack(later.seconds, str(self.error))
+                self._put_back = UploadPutBack(later.seconds, _stored.told(self.error))
         if isinstance(error, DocumentNotFound) and isinstance(error.__cause__, Exception):
             error = error.__cause__
         return self.upload.failed(error)
 
     def _cut_off(self) -> UploadOutcome:
         """Put the upload back, unless it may have arrived."""
-        history = self.upload.history
+        history, self._is_cut_off = self.upload.history, self._put_back is None
         if history.unknown_since is None and history.answer is None:
             self._put_back = UploadPutBack(0.0, "its worker was stopped")
         return self.upload.failed(MeetingError("its worker was stopped before an answer came"))
@@ -204,10 +219,10 @@ class QueuedRun(UploadHooks):
         facts = self._ended(outcome) if is_over else self._progress()
         end = partial(self.table.end, self.row, **facts, attempts=packed(outcome.attempts))
         is_ours = await _until_recorded(end, RECORD_SECONDS if is_over else CLAIM_SECONDS)
-        if not is_ours and not self._is_lost:
+        if not is_ours:
             text = "upload %d was cancelled, or taken over by another worker"
             logger.warning(text, self.row.id, extra={"action": "queue"})
-        elif is_ours and is_over and outcome.error is not None:
+        elif is_over and outcome.error is not None:
             logger.warning(
                 "upload %d, %s: %s",
                 self.row.id,
@@ -230,6 +245,8 @@ class QueuedRun(UploadHooks):
         assert back is not None  # noqa: S101 - else it is over
         may_have_arrived = history.unknown_since is not None or self.row.state == "sent"
         steps = history.steps
+        if self._is_cut_off and any(one.verdict is Verdict.PARTIAL for one in self._attempts):
+            steps = steps[:-1]  # no connection was broken
         if self._starts_over:  # its room's lock still counts
             steps = [step for step in steps if step.verdict in {None, Verdict.BUSY}]
         kept = stored(steps, anyio.current_time() + back.seconds)
@@ -239,7 +256,7 @@ class QueuedRun(UploadHooks):
             "pause": back.seconds,
             "is_away": self._is_away,
             "error": None,
-            "reason": back.reason,
+            "reason": one_line(back.reason),
             "size": None,
             "history": facts,
         }

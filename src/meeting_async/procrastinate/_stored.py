@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from meeting_async import errors
+from meeting_async._text import one_line
 from meeting_async.errors import MeetingError, ReplyError, UploadFailed
 
 
@@ -29,6 +30,8 @@ def rebuilt(raw: Mapping[str, Any] | None) -> MeetingError | None:
     return error
 
 
-def told(error: Exception) -> str:
-    """Return the text of an error; that of an error of other code begins with its type."""
-    return str(error) if isinstance(error, MeetingError) else f"{type(error).__name__}: {error}"
+def told(error: BaseException) -> str:
+    """Return the text of an error as one line; that of other code begins with its type."""
+    if isinstance(error, MeetingError):
+        return str(error)
+    return one_line(f"{type(error).__name__}: {error}")

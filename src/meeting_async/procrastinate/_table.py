@@ -37,6 +37,9 @@ EXCHANGE_SECONDS = 10.0
 CHUNK = 1000
 """Uploads, or rooms, of one statement."""
 
+MAX_TICKS = 10_000
+"""Rooms that one recovery ticks; the next one goes on."""
+
 
 def _statements() -> Mapping[str, str]:
     text = Path(__file__).with_name("queue.sql").read_text("utf-8")
@@ -232,7 +235,7 @@ class Table:
         )
         await self._query("recover_ticks", rows=False, stalled_after=stalled_after)
         await self._query("delete_ticks", rows=False)
-        await self._query("recover_rooms", rows=False)
+        await self._query("recover_rooms", rows=False, limit=MAX_TICKS)
         return {row["id"]: row["state"] for row in found}
 
     # --- results ---------------------------------------------------------------------------------
@@ -271,10 +274,10 @@ class Table:
         return await self._change_all("cancel", **facts, **errors)
 
     async def _change_all(self, name: str, **facts: Any) -> int:
-        """Change rows in chunks until there is none left, and tick their rooms."""
-        count = 0
-        while found := await self._query(name, limit=CHUNK, **facts):
-            count += len(found)
+        """Go once through the rows of a batch, change them in chunks, and tick their rooms."""
+        count = after = 0
+        while found := await self._query(name, limit=CHUNK, after=after, **facts):
+            count, after = count + len(found), max(row["id"] for row in found)
             if name != "drop":
                 await self.tick(row["room_id"] for row in found)
         return count

@@ -54,7 +54,8 @@ class WhiteboardUploads:
         stalled_after: Seconds without a sign of life after which the worker of an upload counts as
             lost, from 3 to 180.
         max_outage: Seconds for which an upload is put back while the server is away, throttles, or
-            something else answers in its place. Then it has failed.
+            something else answers in its place, or while your own signer, transport or room locks
+            fail. Then it has failed.
         documents_timeout: Longest time in seconds for ``documents``, for one document.
 
     """

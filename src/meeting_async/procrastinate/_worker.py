@@ -130,14 +130,14 @@ class UploadWorker:
             raise ConfigurationError("queue", self.table.queue, problem, fix)
         row, is_tried = None, False
         try:
-            if await self._brake.may_begin() and not self.must_stop.is_set():
-                is_tried = True
+            is_tried = await self._brake.may_begin() and not self.must_stop.is_set()
+            if is_tried:
                 row = await persistently(partial(self.table.claim, room_id), CLAIM_SECONDS)
         finally:
-            if row is None:
-                self._brake.saw(None)
             if not is_tried:
                 await self.table.tick([room_id])  # another worker may have it
+            elif row is None:
+                self._brake.saw(None)
         if row is not None:
             await self._upload(row)
 
@@ -211,11 +211,14 @@ class UploadWorker:
 
     async def _recover(self) -> None:
         resends = self.options.delivery == "at_least_once"
-        with suppress(JournalError):  # the next beat tells
+        try:
             found = await self.table.recover(stalled_after=self.stalled_after, resends=resends)
-            for id_, state in found.items():
-                text = "upload %d of a lost worker: %s"
-                logger.warning(text, id_, state, extra={"action": "queue"})
+        except JournalError as error:
+            logger.warning("recovery has failed: %s", error, extra={"action": "queue"})
+            return
+        for id_, state in found.items():
+            text = "upload %d of a lost worker: %s"
+            logger.warning(text, id_, state, extra={"action": "queue"})
 
 
 # --- beginning and end ---------------------------------------------------------------------------
@@ -261,9 +264,12 @@ async def run_worker(
         try:
             await asyncio.wait([running, beating, asked], return_when="FIRST_COMPLETED")
         finally:
-            await _end(runner, running, worker, grace)
-            beating.cancel()
-            asked.cancel()
+            try:
+                with anyio.CancelScope(shield=True):  # for `grace` and some seconds at most
+                    await _end(runner, running, worker, grace)
+            finally:
+                for task in (running, beating, asked):
+                    task.cancel()
     if worker.error is not None:
         raise worker.error
     for task in (running, beating):
@@ -288,4 +294,3 @@ async def _end(
             break
     if not running.done():
         logger.error("the worker does not end by itself", extra={"action": "queue"})
-        running.cancel()

@@ -228,7 +228,7 @@ WHERE NOT EXISTS (
     WHERE other.lock = due.lock AND other.status IN ('todo', 'doing')
         AND (other.status = 'doing' OR other.scheduled_at IS NULL OR other.scheduled_at <= now())
 )
-ORDER BY room_id
+ORDER BY room_id LIMIT %(limit)s
 ON CONFLICT (queueing_lock) WHERE status = 'todo'
 DO UPDATE SET scheduled_at = NULL WHERE tick.scheduled_at > now()
 
@@ -244,9 +244,10 @@ DELETE FROM meeting_async_uploads
 WHERE id IN (
     SELECT id FROM meeting_async_uploads
     WHERE server = %(server)s AND batch = %(batch)s AND state NOT IN ('ready', 'sent')
+        AND id > %(after)s
     ORDER BY id LIMIT %(limit)s
 )
-RETURNING room_id
+RETURNING id
 
 -- status --
 SELECT room_id,
@@ -277,12 +278,12 @@ SET state = 'ready', run = run + 1, due_at = NULL, error = NULL, reason = NULL, 
     away_since = NULL, changed_at = now()
 WHERE id IN (
     SELECT id FROM meeting_async_uploads
-    WHERE server = %(server)s AND batch = %(batch)s
+    WHERE server = %(server)s AND batch = %(batch)s AND id > %(after)s
         AND (%(room_id)s::text IS NULL OR room_id = %(room_id)s)
         AND (state IN ('failed', 'refused') OR (%(resend)s AND state = 'unknown'))
     ORDER BY id LIMIT %(limit)s FOR UPDATE
 )
-RETURNING room_id
+RETURNING id, room_id
 
 -- cancel --
 UPDATE meeting_async_uploads
@@ -291,8 +292,8 @@ SET state = CASE state WHEN 'sent' THEN 'unknown' ELSE 'failed' END,
     reason = %(cancelled)s, due_at = NULL, beat_at = NULL, changed_at = now(), started_at = coalesce(started_at, now())
 WHERE id IN (
     SELECT id FROM meeting_async_uploads
-    WHERE server = %(server)s AND batch = %(batch)s AND state IN ('ready', 'sent')
+    WHERE server = %(server)s AND batch = %(batch)s AND id > %(after)s AND state IN ('ready', 'sent')
         AND (%(room_id)s::text IS NULL OR room_id = %(room_id)s)
     ORDER BY id LIMIT %(limit)s FOR UPDATE
 )
-RETURNING room_id
+RETURNING id, room_id

@@ -110,7 +110,7 @@ def _defer(manifest: Manifest, batch: str, dsn: str | None, common: Server, outp
 
     from meeting_async.cli.queue import work
 
-    new = anyio.run(work.defer, dsn, common.client(), manifest.entries, batch, os.getcwd())
+    new = anyio.run(work.defer, dsn, common.client(), work.jobs_of(manifest.entries), batch)
     known = len(manifest.entries) - new
     if output.as_json:
         counts = {"batch": batch, "new": new, "known": known}

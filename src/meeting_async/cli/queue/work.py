@@ -5,25 +5,35 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import attrs
 
-from meeting_async import Event, Finished, MeetingClient, Verdict
+from meeting_async import Event, Finished, MeetingClient, UploadJob, Verdict
 from meeting_async.cli.console import Output
 from meeting_async.cli.entries import Entry
 from meeting_async.cli.queue.database import uploads_in
 from meeting_async.errors import MeetingError
 
 
+def jobs_of(entries: Sequence[Entry]) -> Iterator[UploadJob]:
+    """Return jobs with absolute paths; without a key of their own they are told apart by these."""
+    folders = {folder: _absolute(folder) for folder in {entry.folder for entry in entries}}
+    placed = (attrs.evolve(entry, folder=folders[entry.folder]) for entry in entries)
+    return (attrs.evolve(entry.job(), key=entry.key) for entry in placed)
+
+
+def _absolute(folder: str) -> str:
+    """Return the absolute path of a folder, the same one from wherever it is named."""
+    path = os.path.join(os.getcwd(), folder)
+    return os.path.realpath(path) if os.pardir in path.split(os.sep) else path
+
+
 async def defer(
-    dsn: str | None, client: MeetingClient, entries: Sequence[Entry], batch: str, folder: str
+    dsn: str | None, client: MeetingClient, jobs: Iterable[UploadJob], batch: str
 ) -> int:
-    """Put uploads into the queue and return how many were new; ``folder`` is the working folder."""
-    jobs = (
-        attrs.evolve(entry, folder=os.path.join(folder, entry.folder)).job() for entry in entries
-    )
+    """Put uploads into the queue and return how many were new."""
     async with uploads_in(dsn, client) as (_, uploads):
         return await uploads.defer_many(jobs, batch=batch)
 
