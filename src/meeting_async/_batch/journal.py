@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Awaitable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Literal, Protocol, TypeVar, runtime_checkable
+from typing import Literal, Protocol, TypeVar
 
 import anyio
 import attrs
@@ -62,7 +62,6 @@ class JournalEntry:
     """Fingerprint of its file when it was last sent."""
 
 
-@runtime_checkable
 class Journal(Protocol):
     """A record of what a batch does. Implement it to store that elsewhere than in a file.
 
@@ -103,14 +102,9 @@ class Journal(Protocol):
 
 
 def is_journal(value: object) -> bool:
-    """Return whether a value has the methods of a :class:`Journal`.
-
-    From Python 3.12 on, ``isinstance`` does not see what a wrapper has by ``__getattr__``.
-    """
-    return all(callable(getattr(value, name, None)) for name in _METHODS)
-
-
-_METHODS = ("opened", "register", "mark_sending", "record")
+    """Return whether a value has the methods of a :class:`Journal`, also by ``__getattr__``."""
+    methods = (name for name in vars(Journal) if not name.startswith("_"))
+    return all(callable(getattr(value, name, None)) for name in methods)
 
 
 # --- what a job is recognised by -----------------------------------------------------------------
