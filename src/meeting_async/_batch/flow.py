@@ -79,19 +79,19 @@ class Flow:
     jobs: int = 0
     """Jobs that were read and have no outcome yet."""
     _bytes: int = 0
-    _users: Counter[Held] = attrs.field(factory=Counter, init=False)
+    _users: Counter[Held] = attrs.field(factory=Counter)
     """How many jobs keep each document that is in memory."""
-    _untaken: deque[UploadOutcome] = attrs.field(factory=deque, init=False)
-    iterators: WeakSet[OutcomeIterator] = attrs.field(factory=WeakSet, init=False)
+    _untaken: deque[UploadOutcome] = attrs.field(factory=deque)
+    iterators: WeakSet[OutcomeIterator] = attrs.field(factory=WeakSet)
     """Iterators that are still in use. A loop that is left early only drops its own, and the
     outcomes of a long batch must not wait for it in memory."""
     _is_keeping: bool = True
     """Whether outcomes are kept for iterators that are made later."""
     _is_read: bool = False
     """Whether no further job will be read."""
-    ended: anyio.Event = attrs.field(factory=anyio.Event, init=False)
+    ended: anyio.Event = attrs.field(factory=anyio.Event)
     """Set when no further outcome comes."""
-    _change: anyio.Event = attrs.field(factory=anyio.Event, init=False)
+    _change: anyio.Event = attrs.field(factory=anyio.Event)
 
     async def enter(self, held: Held | None) -> None:
         """Wait until one more job may be read; a single document is never too large.

@@ -74,7 +74,7 @@ class RunningJob:
     """What an earlier run has left of it."""
     document: str | None = None
     """Name of the document, once known."""
-    history: History = attrs.field(factory=History, init=False)
+    history: History = attrs.field(factory=History)
     call: Call | None = None
     """The last call that uploads."""
 
@@ -328,7 +328,7 @@ class BatchJob(RunningJob, UploadHooks):
     """Whether a stop ends it at once."""
     _is_marked: bool = False
     """Whether the journal says that the document may have arrived."""
-    _scope: anyio.CancelScope = attrs.field(factory=anyio.CancelScope, init=False)
+    _scope: anyio.CancelScope = attrs.field(factory=anyio.CancelScope)
 
     async def run(self) -> tuple[UploadOutcome, BaseException | None]:
         """Run the job; return its outcome, and the cancellation or exit that ended it, if any.

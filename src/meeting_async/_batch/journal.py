@@ -205,7 +205,7 @@ class BatchJournal:
     _journal: Journal
     _is_silent: bool = False
     """Whether it did not answer once."""
-    _left: dict[anyio.CancelScope, float] = attrs.field(factory=dict, init=False)
+    _left: dict[anyio.CancelScope, float] = attrs.field(factory=dict)
     """Seconds that each wait has left."""
 
     @asynccontextmanager

@@ -36,17 +36,17 @@ class Scheduler(Generic[T]):
     limit: int = 1
     """How many permits there are."""
     in_use: int = 0
-    _queues: dict[str, list[T]] = attrs.field(factory=dict, init=False)
+    _queues: dict[str, list[T]] = attrs.field(factory=dict)
     """Lists: a deque takes 760 bytes even for one job."""
-    _busy: set[str] = attrs.field(factory=set, init=False)
+    _busy: set[str] = attrs.field(factory=set)
     """Rooms in which a job has begun and not ended."""
-    _heap: list[tuple[float, int]] = attrs.field(factory=list, init=False)
+    _heap: list[tuple[float, int]] = attrs.field(factory=list)
     """Rank and number of each candidate; removed ones are dropped when they come up."""
-    _candidates: dict[int, str | Callable[[], None]] = attrs.field(factory=dict, init=False)
+    _candidates: dict[int, str | Callable[[], None]] = attrs.field(factory=dict)
     """By number: a room whose next job begins, or a function to be called, with a permit."""
-    _ready: dict[str, int] = attrs.field(factory=dict, init=False)
+    _ready: dict[str, int] = attrs.field(factory=dict)
     """Number of the candidate of each room whose next job can begin."""
-    _numbers: itertools.count[int] = attrs.field(factory=itertools.count, init=False)
+    _numbers: itertools.count[int] = attrs.field(factory=itertools.count)
     _given: int = 0
     """Permits that were given out so far."""
 

@@ -72,7 +72,7 @@ class Call:
     """When ``timeout`` ends it, on the event loop's clock."""
     policies: Policies = attrs.field(init=False)
     """Once the arguments are checked."""
-    number: int = attrs.field(factory=lambda: next(call_numbers), init=False)
+    number: int = attrs.field(factory=lambda: next(call_numbers))
     now: Clock = attrs.field(init=False)
     _earlier: tuple[Attempt, ...] = attrs.field(init=False)
     """Attempts of earlier calls of the same job."""

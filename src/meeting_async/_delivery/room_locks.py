@@ -42,7 +42,7 @@ class Place:
 
     _lines: dict[str, deque[Place]]
     _room: str
-    _reached: anyio.Event = attrs.field(factory=anyio.Event, init=False)
+    _reached: anyio.Event = attrs.field(factory=anyio.Event)
 
     @property
     def is_first(self) -> bool:
@@ -76,7 +76,7 @@ class Place:
 class LocalRoomLocks:
     """The locks of one event loop: first come, first served."""
 
-    _lines: dict[str, deque[Place]] = attrs.field(factory=dict, init=False, repr=False)
+    _lines: dict[str, deque[Place]] = attrs.field(factory=dict, repr=False)
     """Uploads per room in order of arrival; the first one holds the lock."""
 
     @asynccontextmanager

@@ -132,7 +132,7 @@ class _Steps:
     session: Session
     ends_at: float
     """When the caller's timeout ends, on the event loop's clock."""
-    found: dict[str, Finding] = attrs.field(factory=dict, init=False)
+    found: dict[str, Finding] = attrs.field(factory=dict)
     is_denied: bool = False
     """Whether ``getActiveRoomInfo`` has denied the room."""
 

@@ -98,15 +98,15 @@ class Session:
     locks: RoomLocks | None = None
     """``None``: the locks of the running event loop."""
     default_headers: HeaderPairs = ()
-    links: Transport | None = attrs.field(default=None, init=False)
+    links: Transport | None = attrs.field(default=None)
     """For the hosts of links, when it is needed: nothing of ``transport`` reaches them."""
-    observers: list[OnEvent] = attrs.field(factory=list, init=False)
+    observers: list[OnEvent] = attrs.field(factory=list)
     """Called with every event except BytesSent, whatever ``on_event`` a call has."""
     host: str = attrs.field(init=False)
     closed: bool = False
     _loop: LoopState | None = None
     """``None``: the client was not used."""
-    _guard: threading.Lock = attrs.field(factory=threading.Lock, init=False)
+    _guard: threading.Lock = attrs.field(factory=threading.Lock)
 
     def __attrs_post_init__(self) -> None:
         self.host = host_and_port(self.base)

@@ -152,7 +152,7 @@ class _Upload:
     """A check that denied the room, until a probe has decided."""
     _is_free: bool = False
     """Whether a probe in this attempt was answered *free*."""
-    _places: list[Any] = attrs.field(factory=list, init=False)
+    _places: list[Any] = attrs.field(factory=list)
     """What the transport holds for this attempt."""
 
     async def run(self, place: Place) -> None:
