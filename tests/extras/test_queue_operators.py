@@ -414,18 +414,36 @@ async def test_a_worker_in_a_scope_that_is_cancelled(queue: Queue, size: int) ->
     assert (status.running, status.waiting, report.accepted) == (0, size > LARGE, size == LARGE)
 
 
+UNMARKED = """
+CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'full'; END $$;
+CREATE TRIGGER fail BEFORE UPDATE ON meeting_async_uploads
+    FOR EACH ROW WHEN (NEW.state = 'sent') EXECUTE FUNCTION fail();
+"""
+"""A database that cannot write the mark *sent*."""
+
+
 @nightly
-async def test_stops_are_no_interruptions(open_queue: Open) -> None:
-    """What its own worker has cut off does not count for ``max_interruptions``."""
+@pytest.mark.parametrize("is_stopped", [True, False], ids=["stopped", "not marked"])
+async def test_what_counts_as_an_interruption(open_queue: Open, *, is_stopped: bool) -> None:
+    """A broken connection does; a worker that stops, or cannot write its mark, does not."""
     retry = RetryPolicy(max_interruptions=1, initial_delay=0.25)
     async with open_queue(retry=retry) as queue:
-        queue.server.stall_next_upload(after=200_000)
         await queue.defer("room0", size=16 * 1024**2)
-        async with queue.working(grace=0.1):
-            await queue.until(lambda: queue.sent("room0", 200_000))
+        with psycopg.connect(queue.order.dsn, autocommit=True) as connection:
+            if is_stopped:
+                queue.server.stall_next_upload(after=200_000)
+            else:
+                connection.execute(UNMARKED)
+            async with queue.working(grace=0.1):
+                await queue.until(lambda: queue.sent("room0", 200_000))
+                with anyio.fail_after(SECONDS):
+                    while not (is_stopped or (await queue.uploads.status()).rooms[0].cause):  # noqa: ASYNC110
+                        await anyio.sleep(0.05)
+            connection.execute("DROP TRIGGER IF EXISTS fail ON meeting_async_uploads")
         queue.server.cut_next_upload(after=200_000)
         report = await queue.delivered()
-    assert [attempt.verdict for attempt in report.outcomes[0].attempts][:2] == ["partial"] * 2
+    verdicts = [attempt.verdict for attempt in report.outcomes[0].attempts]
+    assert verdicts == ["partial", "partial", "accepted"]
 
 
 @pytest.mark.parametrize("grace", [0.2, 600])
