@@ -152,6 +152,7 @@ def test_what_needs_attention(server: MeetingServer, capsys: Capture) -> None:
     assert kinds[2].startswith("refused: 1 document for room room03: ")
     page = Path("r.html").read_text()
     assert "2 without an active room" in page
+    assert page.count("`meeting-async queue retry term` queues again") == 1
     assert server.url in page
     assert worker[0].out == ""
     assert worker[0].err.count("refused: ") == 3

@@ -178,8 +178,9 @@ class _Run:
         order = self.order
         facts = len(order), order.server, self._began
         rooms = (entry.room_id for entry in order.entries)
+        hint = self._resumption(report)
         try:
-            write_report(path, page(report, order.name, sums, *facts, rooms=rooms))
+            write_report(path, page(report, order.name, sums, *facts, rooms=rooms, hint=hint))
         except OSError as error:
             self.output.note(f"error: {path} cannot be written: {error.strerror}")
 
@@ -198,17 +199,24 @@ class _Run:
         if error is not None and (failure or not report.total):
             self.output.note(f"error: {message_of(error)}")
         advice = [*hints(error or first, self.order.server)]
-        done = report.accepted + report.already_delivered
-        if report.unknown and self.order.settings.get("journal"):
-            done += report.unknown
+        if report.unknown and self._has_journal:
             advice.append(
                 "unknown documents are sent again only with --on-unknown resend; for a single one "
                 "give a manifest with only its line, and the same journal"
             )
-        if done < len(self.order) and self.order.resumption:
-            advice.append(self.order.resumption)
+        if resumption := self._resumption(report):
+            advice.append(resumption)
         for line in advice:
             self.output.note(f"hint: {line}")
+
+    @property
+    def _has_journal(self) -> bool:
+        return self.order.settings.get("journal") is not None
+
+    def _resumption(self, report: BatchReport) -> str:
+        """Return the hint how to send the rest, ``""`` if there is none."""
+        done = report.accepted + report.already_delivered + report.unknown * self._has_journal
+        return self.order.resumption if done < len(self.order) else ""
 
 
 def _line(outcome: UploadOutcome, entry: Entry) -> str:

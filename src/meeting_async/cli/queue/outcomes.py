@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from datetime import datetime
 
@@ -9,7 +10,7 @@ import anyio
 import attrs
 
 from meeting_async import MeetingClient
-from meeting_async.cli.console import Output
+from meeting_async.cli.console import PROGRAM, Output
 from meeting_async.cli.delivery import tell_details
 from meeting_async.cli.display import display_on
 from meeting_async.cli.entries import Entry
@@ -62,7 +63,11 @@ class Results:
         from meeting_async.cli.report_file import write_report
 
         facts = self.documents, self.server, self.began.astimezone()
-        write_report(path, page(self.report, self.batch, self.headline, *facts))
+        command = f"`{shlex.join([PROGRAM, 'queue', 'retry', self.batch])}`"
+        hint = f"{command} queues again what was refused or has failed"
+        is_needed = self.report.refused or self.report.failed
+        page_ = page(self.report, self.batch, self.headline, *facts, hint=hint if is_needed else "")
+        write_report(path, page_)
 
     def tell(self, output: Output) -> int:
         """Print the results and return the exit code."""
