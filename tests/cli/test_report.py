@@ -176,6 +176,20 @@ def test_how_to_send_the_rest(
     assert "Hint:" not in _text(Path("r.html").read_text())
 
 
+def test_a_room_may_have_an_earlier_version(
+    server: MeetingServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The page tells the reason, and not that it is safe to send the document again."""
+    order = ("batch", "m.jsonl", "--journal", "j.db", "--report", "r.html")
+    assert call(capsys, *order).code == 0
+    os.utime("a.pdf", (1, 1))
+    assert call(capsys, *order).code == 1
+    text = _text(Path("r.html").read_text())
+    assert "Each reason says what happened. Document changed: an earlier run" in text
+    assert "safe" not in text
+    assert names_in(server, "room01") == ["a.pdf"]
+
+
 def test_missing_rooms_are_grouped() -> None:
     """A room is one line, however many documents it was to get."""
     rooms = [absent(n, f"course-{n // 50}") for n in range(500)]

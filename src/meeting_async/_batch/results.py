@@ -56,8 +56,8 @@ class UploadOutcome:
     """Name that the room shows, or the link without its query."""
     status: Status
     """``accepted``; ``refused`` (by the server or a local check: fix the cause before retrying);
-    ``failed`` (it did not reach the room); ``unknown`` (it may have reached the room); ``skipped``
-    (not tried)."""
+    ``failed`` (this version did not reach the room); ``unknown`` (it may have reached the room);
+    ``skipped`` (not tried)."""
     size: int | None = None
     """Bytes of the document; ``None`` for a link and if not known."""
     receipt: UploadReceipt | None = None
@@ -78,7 +78,7 @@ class UploadOutcome:
 
     @property
     def delivered(self) -> bool:
-        """Whether the room has the document, from this run or an earlier one."""
+        """Whether the room has this version of the document, from this run or an earlier one."""
         return self.status == "accepted" or (self.status == "skipped" and self.error is None)
 
     @property

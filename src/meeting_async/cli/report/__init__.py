@@ -125,7 +125,7 @@ _ADVICE = {
     "send it again: if it is there already, the room shows it twice.",
     "rooms": "No session is running in these rooms. Open them first.",
     "refused": "Refused by the server or by a local check. Fix the cause before retrying.",
-    "failed": "These did not reach their rooms. It is safe to send them again.",
+    "failed": "Each reason says what happened.",
     "skipped": "Not sent, because something before them failed. Fix that, then send them.",
     "stopped": "Nothing is wrong with these.",
 }
