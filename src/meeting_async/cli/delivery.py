@@ -179,10 +179,8 @@ class _Run:
         facts = len(order), order.server, self._began
         rooms = (entry.room_id for entry in order.entries)
         hint = self._resumption(report)
-        try:
-            write_report(path, page(report, order.name, sums, *facts, rooms=rooms, hint=hint))
-        except OSError as error:
-            self.output.note(f"error: {path} cannot be written: {error.strerror}")
+        made = page(report, order.name, sums, *facts, rooms=rooms, hint=hint)
+        write_report(path, made, self.output)
 
     def _sum_up(self, report: BatchReport, sums: str) -> None:
         """Print the totals, the traffic, and what needs attention, the most urgent first."""

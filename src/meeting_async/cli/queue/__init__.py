@@ -191,9 +191,10 @@ def show(
         check_report(report)
     query = outcomes.Query(batch, common.server, output, wait=wait, quiet=common.quiet)
     results = anyio.run(query.results, dsn, common.client())
+    code = results.tell(output)
     if report is not None:
-        results.write_page(report)
-    return results.tell(output)
+        results.write_page(report, output)
+    return code
 
 
 @queue.command

@@ -57,7 +57,7 @@ class Results:
             return ExitCode.BUSY
         return exit_code(self.report, self.documents, interrupted=False, unread=False)
 
-    def write_page(self, path: str) -> None:
+    def write_page(self, path: str, output: Output) -> None:
         """Write the HTML report."""
         from meeting_async.cli.report import page
         from meeting_async.cli.report_file import write_report
@@ -66,8 +66,8 @@ class Results:
         command = f"`{shlex.join([PROGRAM, 'queue', 'retry', self.batch])}`"
         hint = f"{command} queues again what was refused or has failed"
         is_needed = self.report.refused or self.report.failed
-        page_ = page(self.report, self.batch, self.headline, *facts, hint=hint if is_needed else "")
-        write_report(path, page_)
+        made = page(self.report, self.batch, self.headline, *facts, hint=hint if is_needed else "")
+        write_report(path, made, output)
 
     def tell(self, output: Output) -> int:
         """Print the results and return the exit code."""
