@@ -242,6 +242,10 @@ def ends_room(error: BaseException | None) -> bool:
     return isinstance(_reason(error), ABSENT)
 
 
+_OF_ALL = errors.AuthenticationFailed | errors.ConfigurationError | errors.JournalError
+"""Errors that every document has."""
+
+
 def ends_batch(error: BaseException | None, *, is_verified: bool, is_gone: bool) -> bool:
     """Return whether every other document would have the same error.
 
@@ -251,7 +255,7 @@ def ends_batch(error: BaseException | None, *, is_verified: bool, is_gone: bool)
     error = _reason(error)
     if isinstance(error, errors.ResourceExhausted):
         return False
-    if isinstance(error, errors.AuthenticationFailed | errors.JournalError):
+    if isinstance(error, _OF_ALL):
         return True
     is_trouble = isinstance(error, errors.ReplyError | errors.TransportError)
     return is_trouble and (is_gone or not is_verified)

@@ -54,6 +54,8 @@ def exit_code(report: BatchReport, documents: int, *, interrupted: bool, unread:
         return ExitCode.ACCEPTED
     if interrupted:
         return ExitCode.INTERRUPTED
+    if isinstance(report.stopped_by, errors.ConfigurationError):
+        return ExitCode.USAGE
     errors_ = [outcome.error for outcome in report.outcomes if not outcome.delivered]
     ended = [error for error in errors_ if not isinstance(error, errors.BatchStopped)]
     if ended and all(isinstance(error, errors.RoomBusy) for error in ended):
