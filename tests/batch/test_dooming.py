@@ -72,7 +72,9 @@ DOOMS: dict[str, tuple[Act, type[Exception]]] = {
         errors.AuthenticationFailed,
     ),
     "setting": (
-        failing(errors.ConfigurationError("proxy", "socks5://a.test", "is no HTTP proxy", "fix it")),
+        failing(
+            errors.ConfigurationError("proxy", "socks5://a.test", "is no HTTP proxy", "fix it")
+        ),
         errors.ConfigurationError,
     ),
     "a web page": (reply(200, HTML), errors.UnexpectedReply),

@@ -23,7 +23,7 @@ import pytest
 from meeting_async import BatchReport
 from meeting_async.cli import report
 from meeting_async.cli.report import page
-from meeting_async.cli.results import headline
+from meeting_async.cli.results import ExitCode, headline, summary_object
 from meeting_async.testing import MeetingServer
 from support.command_line import call, names_in, shell
 from support.limited_worker import LimitedWorker, limited_worker
@@ -108,6 +108,15 @@ def test_the_headline_says_how_it_went() -> None:
         made = report_of(outcome(n, **STATES[state]) for n, state in enumerate(states))
         assert f"<h1>{sentence}</h1>" in _page(made, documents, interrupted=interrupted)
     assert f"<h1>{OF_EACH}</h1>" in _page(one_of_each())
+
+
+def test_the_sums_count_every_document() -> None:
+    """Of a batch that ends early also those that were never read; they are skipped."""
+    parts = ("accepted", "already_delivered", "refused", "failed", "unknown", "skipped")
+    for states, documents, interrupted, _ in HEADLINES:
+        made = report_of(outcome(n, **STATES[state]) for n, state in enumerate(states))
+        sums = summary_object(made, documents, interrupted=interrupted, code=ExitCode.FAILED)
+        assert sum(sums[part] for part in parts) == documents
 
 
 def test_an_interrupted_batch_is_not_a_failed_one() -> None:

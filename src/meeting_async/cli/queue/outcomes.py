@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from datetime import datetime
+from typing import Any
 
 import anyio
 import attrs
@@ -82,8 +83,8 @@ class Results:
         for outcome in self.report.outcomes:
             entry = Entry(outcome.room_id, outcome.document, size=outcome.size, key=outcome.key)
             output.say_object("document", document_object(outcome, entry))
-        sums = summary_object(self.report, self.documents, interrupted=False, code=self.code)
-        output.say_object("summary", {**sums, "queued": self.report.queued})
+        facts: dict[str, Any] = {"interrupted": False, "code": self.code, "left": "queued"}
+        output.say_object("summary", summary_object(self.report, self.documents, **facts))
 
 
 @attrs.frozen
