@@ -22,6 +22,7 @@ from meeting_async._documents.files import HEAD_BYTES, unreadable
 from meeting_async._documents.prepared import check_size, check_type
 from meeting_async._protocol.multipart import file_name
 from meeting_async._protocol.requests import room_id_bytes
+from meeting_async._text import link_label
 from meeting_async.cli.console import Output
 from meeting_async.cli.words import labelled, message_of
 from meeting_async.errors import InvalidInput, MeetingError
@@ -64,10 +65,10 @@ class Entry:
 
     @property
     def place(self) -> str:
-        """Its name in messages: ``term.csv:17``, or the path, or the link without its query."""
+        """Its name in messages: ``term.csv:17``, or the path, or the link without its secrets."""
         if self.manifest:
             return f"{self.manifest}:{self.number}"
-        return re.split(r"[?#]", self.target, maxsplit=1)[0] if self.is_link else self.path
+        return link_label(self.target) if self.is_link else self.path
 
     @property
     def is_link(self) -> bool:
