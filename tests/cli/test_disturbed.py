@@ -152,6 +152,25 @@ def test_before_anything_is_sent(server: MeetingServer, number: signal.Signals) 
     assert not server.requests
 
 
+@pytest.mark.parametrize("command", ["upload room01 a.pdf", "batch term"])
+def test_a_disk_that_does_not_answer(server: MeetingServer, command: str) -> None:
+    """A signal ends the check of the documents; the exit does not wait for the disk."""
+    Path("term", "room01").mkdir(parents=True)
+    Path("term", "room01", "a.pdf").symlink_to(Path("a.pdf").resolve())
+    with Path("a.pdf").open("r+b") as file:
+        fcntl.fcntl(file, fcntl.F_SETSIG, signal.SIGURG)  # SIGIO would end this process
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)  # opening it takes up to 45 s
+        process = start(*command.split())
+        until(lambda: fcntl.fcntl(file, fcntl.F_GETLEASE) != fcntl.F_WRLCK)
+        process.send_signal(signal.SIGINT)
+        try:
+            assert process.wait(timeout=10) == 130
+        finally:
+            process.kill()
+    assert finish(process).err == "meeting-async: interrupted: nothing was sent\n"
+    assert not server.requests
+
+
 def unread(pipe: int) -> int:
     """Count the bytes in a pipe that nobody has read yet."""
     return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
