@@ -81,7 +81,8 @@ def deliver(client: MeetingClient, order: Order, output: Output) -> ExitCode:
         run = _Run(order, output, signals)
         failure: Exception | None = None
         try:
-            anyio.run(run.send, client)
+            with output.in_thread(is_hurried=False):
+                anyio.run(run.send, client)
         except Exception as error:  # noqa: BLE001 - printed below, after the outcomes
             failure = error
             while isinstance(failure, ExceptionGroup):
@@ -143,9 +144,9 @@ class _Run:
         if not outcome.delivered or (is_json and not is_told):
             is_failure = outcome.status != "skipped" and category_of(outcome) != "stopped"
             if order.detailed or is_failure:
-                output.note(_line(outcome, entry))
+                output.note(_line(outcome, entry), wait=True)
         elif order.detailed and not order.quiet and not is_json:
-            output.tell(_line(outcome, entry))
+            output.tell(_line(outcome, entry), wait=True)
 
     # --- the end ---------------------------------------------------------------------------------
 

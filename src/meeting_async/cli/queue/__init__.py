@@ -150,7 +150,7 @@ def worker(
 
     log = work.WorkerLog(output, quiet=common.quiet)
     client = common.client(on_event=log.tell)
-    with output.in_thread():
+    with output.in_thread(is_hurried=True):
         anyio.run(partial(work.run, dsn, client, log, concurrency=concurrency, grace=grace))
     output.note("stopped")
     return 0
