@@ -253,9 +253,9 @@ class DocumentUnreadable(DocumentError, OSError):
 
 @_error(slots=False)
 class DocumentChanged(DocumentError):
-    """The document changed after the upload began.
+    """The document changed after the upload began, or after an earlier run of its batch sent it.
 
-    Raised before the closing boundary is sent, so the server has not received a valid form.
+    Raised before the closing boundary is sent, so the server has not received this version.
     """
 
     document: str  # pyright: ignore[reportIncompatibleVariableOverride]  # never None here

@@ -32,7 +32,11 @@ _ANSWERS: tuple[tuple[type[errors.MeetingError], int, str], ...] = (
     (errors.DocumentTooLarge, 413, "the document has {0.size:,} bytes, the limit is {0.limit:,}"),
     (errors.DocumentTypeRefused, 415, "the document is an image: put it into a PDF"),
     (errors.DocumentUnreadable, 400, "the document did not arrive completely"),
-    (errors.DocumentChanged, 400, "the document is shorter or longer than announced"),
+    (
+        errors.DocumentChanged,
+        400,
+        "the document has changed or is not whole: this version was not delivered",
+    ),
     (errors.DocumentError, 422, "the document cannot be used"),
     (errors.RoomNotFound, 404, "there is no such room"),
     (errors.RoomNotActive, 409, "no session is running in the room"),

@@ -71,6 +71,12 @@ DOOMS: dict[str, tuple[Act, type[Exception]]] = {
         reply(401, record("INVALID_TOKEN_OR_SIGNATURE")),
         errors.AuthenticationFailed,
     ),
+    "setting": (
+        failing(
+            errors.ConfigurationError("proxy", "socks5://a.test", "is no HTTP proxy", "fix it")
+        ),
+        errors.ConfigurationError,
+    ),
     "a web page": (reply(200, HTML), errors.UnexpectedReply),
     "no such page": (reply(404, HTML), errors.UnexpectedReply),
     "redirect": (reply(301, b""), errors.UnexpectedReply),

@@ -137,6 +137,31 @@ MISTAKES = [
 ]
 
 
+VARIABLES = [
+    ("HTTPS_PROXY=socks5://127.0.0.1:1", [], "is not the URL of a plain HTTP proxy"),
+    ("SSL_CERT_FILE=nope.pem", [], "SSL_CERT_FILE "),
+    ("MEETING_CA_FILE=a.pdf", ["--proxy", "http://127.0.0.1:1"], "MEETING_CA_FILE names a file"),
+]
+
+
+@every_command
+@pytest.mark.parametrize(("variable", "options", "told"), VARIABLES)
+@pytest.mark.usefixtures("credentials")
+def test_mistakes_in_variables(
+    capsys: Capture,
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    variable: str,
+    options: list[str],
+    told: str,
+) -> None:
+    """Exit code 2, and the message once, however many documents there are."""
+    Path("m.csv").write_text("room_id,document\nroom01,a.pdf\nroom02,b.pdf\nroom03,c.pdf\n")
+    monkeypatch.setenv(*variable.split("="))
+    done = call(capsys, *command.split(), "--url", "https://meet.invalid", *options)
+    assert (done.code, done.err.count(told)) == (2, 1), done.err
+
+
 @every_command
 def test_mistakes(server: MeetingServer, credentials: None, capsys: Capture, command: str) -> None:
     """Told by the option's name and value before anything is sent."""

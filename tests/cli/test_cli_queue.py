@@ -129,6 +129,9 @@ def test_what_needs_attention(server: MeetingServer, capsys: Capture) -> None:
     assert call(capsys, "queue", "defer", "m.csv", "--batch", "term").code == 0
     with _working("--quiet", "--concurrency", "1") as worker:
         assert call(capsys, "queue", "report", "term", "--wait", "-q").code == 3
+        done = call(capsys, "queue", "report", "term", "--report", "/dev/full")
+        assert (done.code, "0 of 1 document delivered; 1 may or may not" in done.out) == (3, True)
+        assert "/dev/full cannot be written: No space left" in done.err
         Path("n.csv").write_text(
             "room_id,document\nnope,a.pdf\nnope,b.pdf\nroom02,b.pdf\nroom03,c.pdf\n"
         )
@@ -152,6 +155,7 @@ def test_what_needs_attention(server: MeetingServer, capsys: Capture) -> None:
     assert kinds[2].startswith("refused: 1 document for room room03: ")
     page = Path("r.html").read_text()
     assert "2 without an active room" in page
+    assert page.count("`meeting-async queue retry term` queues again") == 1
     assert server.url in page
     assert worker[0].out == ""
     assert worker[0].err.count("refused: ") == 3

@@ -152,6 +152,25 @@ def test_before_anything_is_sent(server: MeetingServer, number: signal.Signals) 
     assert not server.requests
 
 
+@pytest.mark.parametrize("command", ["upload room01 a.pdf", "batch term"])
+def test_a_disk_that_does_not_answer(server: MeetingServer, command: str) -> None:
+    """A signal ends the check of the documents; the exit does not wait for the disk."""
+    Path("term", "room01").mkdir(parents=True)
+    Path("term", "room01", "a.pdf").symlink_to(Path("a.pdf").resolve())
+    with Path("a.pdf").open("r+b") as file:
+        fcntl.fcntl(file, fcntl.F_SETSIG, signal.SIGURG)  # SIGIO would end this process
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)  # opening it takes up to 45 s
+        process = start(*command.split())
+        until(lambda: fcntl.fcntl(file, fcntl.F_GETLEASE) != fcntl.F_WRLCK)
+        process.send_signal(signal.SIGINT)
+        try:
+            assert process.wait(timeout=10) == 130
+        finally:
+            process.kill()
+    assert finish(process).err == "meeting-async: interrupted: nothing was sent\n"
+    assert not server.requests
+
+
 def unread(pipe: int) -> int:
     """Count the bytes in a pipe that nobody has read yet."""
     return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
@@ -337,14 +356,20 @@ def test_pipes_of_a_shell(server: MeetingServer) -> None:
         assert word not in told + done.err
 
 
-def test_a_slow_reader_does_not_hold_up_uploads(server: MeetingServer) -> None:
-    """A pipe that nobody reads for a while is full; documents are delivered all the same."""
-    manifest(server, rooms=8, documents=8)  # some 25 KiB of objects
-    process = start("batch", "m.csv", "--json", "--quiet", pipesize=PIPE_BUF)
-    until(lambda: accepted(server) == 64)
+@pytest.mark.parametrize("command", ["batch m.csv --json --quiet", "upload room01"])
+def test_a_slow_reader_does_not_hold_up_uploads(server: MeetingServer, command: str) -> None:
+    """Pipes that nobody reads for a while are full; documents are delivered all the same."""
+    files = [] if command.startswith("batch") else [f"{n:0150}.pdf" for n in range(40)]
+    for name in files:  # some 7 KiB of progress
+        Path(name).write_bytes(PDF)
+    if not files:
+        manifest(server, rooms=5, documents=8)  # some 16 KiB of objects
+    process = start(*command.split(), *files, pipesize=PIPE_BUF)
+    until(lambda: accepted(server) == 40)
     assert process.poll() is None
     done = finish(process)
-    assert (done.code, len(done.objects)) == (0, 65)
+    assert (done.code, len(done.out.splitlines())) == (0, 41)
+    assert done.err.count(" to room room01: sending") == len(files)
 
 
 def test_a_report_that_cannot_be_written(server: MeetingServer, capsys: Capture) -> None:

@@ -174,6 +174,29 @@ def test_links(server: MeetingServer, capsys: Capture) -> None:
     assert names_in(server, "room01") == ["plan.pdf"]
 
 
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("upload room01 http://me:s3cr3t@127.0.0.1:1/a.pdf --json", 2),
+        ("batch m.csv --journal j.db --timeout 1 --proxy http://me:s3cr3t@127.0.0.1:1", 1),
+        ("batch m.csv --journal j.db --timeout 1 --proxy=http://me:s3cr3t@127.0.0.1:1", 1),
+    ],
+)
+def test_passwords_are_not_shown(
+    server: MeetingServer,
+    capsys: Capture,
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    code: int,
+) -> None:
+    """Neither that of a link nor that of a proxy, which the command to run again has."""
+    Path("m.csv").write_text("room_id,document\nroom01,a.pdf\n")
+    monkeypatch.setattr("sys.argv", ["meeting-async", *command.split()])
+    done = call(capsys, *command.split())
+    told = done.out + done.err
+    assert (done.code, "s3cr3t" in told, "(hidden)@127.0.0.1:1" in told) == (code, False, True)
+
+
 # --- JSON ----------------------------------------------------------------------------------------
 
 DOCUMENT = {

@@ -93,6 +93,10 @@ ANSWERS: dict[str, tuple[errors.MeetingError, dict[str, str], dict[str, object]]
         errors.InvalidInput("room_id", TEXT, TEXT, TEXT), {},
         {"detail": "the request is not valid: room_id"},
     ),
+    "changed": (
+        errors.DocumentChanged("deck.pdf", "an earlier run of the batch sent it as it was"), {},
+        {"detail": "the document has changed or is not whole: this version was not delivered"},
+    ),
     "setting": (errors.ConfigurationError("path", TEXT, TEXT, TEXT), {}, {"detail": GENERIC}),
     "busy": (errors.RoomBusy(20.0, "another client", 280.0), {"Retry-After": "10"}, {}),
     "hint": (errors.Throttled(429, None, "", retry_after=2.5), {"Retry-After": "3"}, {}),

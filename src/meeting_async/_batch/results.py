@@ -56,8 +56,8 @@ class UploadOutcome:
     """Name that the room shows, or the link without its query."""
     status: Status
     """``accepted``; ``refused`` (by the server or a local check: fix the cause before retrying);
-    ``failed`` (it did not reach the room); ``unknown`` (it may have reached the room); ``skipped``
-    (not tried)."""
+    ``failed`` (this version did not reach the room); ``unknown`` (it may have reached the room);
+    ``skipped`` (not tried)."""
     size: int | None = None
     """Bytes of the document; ``None`` for a link and if not known."""
     receipt: UploadReceipt | None = None
@@ -78,7 +78,7 @@ class UploadOutcome:
 
     @property
     def delivered(self) -> bool:
-        """Whether the room has the document, from this run or an earlier one."""
+        """Whether the room has this version of the document, from this run or an earlier one."""
         return self.status == "accepted" or (self.status == "skipped" and self.error is None)
 
     @property
@@ -242,6 +242,10 @@ def ends_room(error: BaseException | None) -> bool:
     return isinstance(_reason(error), ABSENT)
 
 
+_OF_ALL = errors.AuthenticationFailed | errors.ConfigurationError | errors.JournalError
+"""Errors that every document has."""
+
+
 def ends_batch(error: BaseException | None, *, is_verified: bool, is_gone: bool) -> bool:
     """Return whether every other document would have the same error.
 
@@ -251,7 +255,7 @@ def ends_batch(error: BaseException | None, *, is_verified: bool, is_gone: bool)
     error = _reason(error)
     if isinstance(error, errors.ResourceExhausted):
         return False
-    if isinstance(error, errors.AuthenticationFailed | errors.JournalError):
+    if isinstance(error, _OF_ALL):
         return True
     is_trouble = isinstance(error, errors.ReplyError | errors.TransportError)
     return is_trouble and (is_gone or not is_verified)

@@ -2,7 +2,8 @@
 
 A stream that cannot be written any more, such as a closed pipe or a file on a full disk, never
 raises. It drops all further text and keeps the error, so that running uploads can end. A pipe that
-nobody reads is waited for, until the user is in a hurry to end the command; a worker drops lines.
+nobody reads is waited for, until the user is in a hurry to end the command; what the event loop
+prints meanwhile, such as progress, is dropped after 1,000 lines.
 """
 
 from __future__ import annotations
@@ -145,10 +146,10 @@ class Output:
         self._unread: queue.Queue[Callable[[], object] | None] | None = None
 
     @contextmanager
-    def in_thread(self) -> Iterator[None]:
+    def in_thread(self, *, is_hurried: bool) -> Iterator[None]:
         """Print lines in a thread: a pipe that nobody reads would block the event loop.
 
-        At the end it is waited for no longer: the command can end.
+        ``is_hurried``: at the end it is waited for no longer.
         """
         unread = self._unread = queue.Queue[Callable[[], object] | None](MAX_UNREAD)
 
@@ -161,14 +162,15 @@ class Output:
         try:
             yield
         finally:
-            self.results.is_hurried = self.notes.is_hurried = lambda: True
+            if is_hurried:
+                self.results.is_hurried = self.notes.is_hurried = lambda: True
             self._unread = None
             unread.put(None)
             thread.join()
 
-    def _print(self, write: Callable[[str], object], text: str) -> None:
+    def _print(self, write: Callable[[str], object], text: str, *, wait: bool) -> None:
         unread = self._unread
-        if unread is None:
+        if unread is None or wait:
             write(text)
         else:
             with contextlib.suppress(queue.Full):
@@ -181,14 +183,18 @@ class Output:
 
     def say(self, text: str) -> bool:
         """Print a result, and return whether that was possible."""
-        if self.live is not None and self.results.isatty():
-            self.live.print(text, soft_wrap=True)
+        live = self.live  # another thread may end it
+        if live is not None and self.results.isatty():
+            live.print(text, soft_wrap=True)
             return self.notes.error is None
         return self.results.line(text)
 
-    def tell(self, text: str) -> None:
-        """Print one line of a result, to stderr if stdout cannot be written."""
-        self._print(self._tell, text)
+    def tell(self, text: str, *, wait: bool = False) -> None:
+        """Print one line of a result, to stderr if stdout cannot be written.
+
+        ``wait``: in this thread, also during :meth:`in_thread`.
+        """
+        self._print(self._tell, text, wait=wait)
 
     def _tell(self, text: str) -> None:
         if not self.say(printable(text)):
@@ -198,14 +204,14 @@ class Output:
         """Print a line of ``--json``: an object with ``type`` and the given fields."""
         return self.say(json.dumps({"type": kind, **fields}))
 
-    def note(self, text: str) -> None:
-        """Print one line to stderr, after the program's name."""
-        self._print(self._note, text)
+    def note(self, text: str, *, wait: bool = False) -> None:
+        """Print one line to stderr, after the program's name; ``wait`` as for :meth:`tell`."""
+        self._print(self._note, text, wait=wait)
 
     def _note(self, text: str) -> None:
         line = f"{PROGRAM}: {printable(text)}"
-        if self.live is not None:
-            self.live.print(line, soft_wrap=True)
+        if (live := self.live) is not None:
+            live.print(line, soft_wrap=True)
         else:
             self.notes.line(line)
 

@@ -81,7 +81,8 @@ def deliver(client: MeetingClient, order: Order, output: Output) -> ExitCode:
         run = _Run(order, output, signals)
         failure: Exception | None = None
         try:
-            anyio.run(run.send, client)
+            with output.in_thread(is_hurried=False):
+                anyio.run(run.send, client)
         except Exception as error:  # noqa: BLE001 - printed below, after the outcomes
             failure = error
             while isinstance(failure, ExceptionGroup):
@@ -143,9 +144,9 @@ class _Run:
         if not outcome.delivered or (is_json and not is_told):
             is_failure = outcome.status != "skipped" and category_of(outcome) != "stopped"
             if order.detailed or is_failure:
-                output.note(_line(outcome, entry))
+                output.note(_line(outcome, entry), wait=True)
         elif order.detailed and not order.quiet and not is_json:
-            output.tell(_line(outcome, entry))
+            output.tell(_line(outcome, entry), wait=True)
 
     # --- the end ---------------------------------------------------------------------------------
 
@@ -178,10 +179,9 @@ class _Run:
         order = self.order
         facts = len(order), order.server, self._began
         rooms = (entry.room_id for entry in order.entries)
-        try:
-            write_report(path, page(report, order.name, sums, *facts, rooms=rooms))
-        except OSError as error:
-            self.output.note(f"error: {path} cannot be written: {error.strerror}")
+        hint = self._resumption(report)
+        made = page(report, order.name, sums, *facts, rooms=rooms, hint=hint)
+        write_report(path, made, self.output)
 
     def _sum_up(self, report: BatchReport, sums: str) -> None:
         """Print the totals, the traffic, and what needs attention, the most urgent first."""
@@ -198,17 +198,24 @@ class _Run:
         if error is not None and (failure or not report.total):
             self.output.note(f"error: {message_of(error)}")
         advice = [*hints(error or first, self.order.server)]
-        done = report.accepted + report.already_delivered
-        if report.unknown and self.order.settings.get("journal"):
-            done += report.unknown
+        if report.unknown and self._has_journal:
             advice.append(
                 "unknown documents are sent again only with --on-unknown resend; for a single one "
                 "give a manifest with only its line, and the same journal"
             )
-        if done < len(self.order) and self.order.resumption:
-            advice.append(self.order.resumption)
+        if resumption := self._resumption(report):
+            advice.append(resumption)
         for line in advice:
             self.output.note(f"hint: {line}")
+
+    @property
+    def _has_journal(self) -> bool:
+        return self.order.settings.get("journal") is not None
+
+    def _resumption(self, report: BatchReport) -> str:
+        """Return the hint how to send the rest, ``""`` if there is none."""
+        done = report.accepted + report.already_delivered + report.unknown * self._has_journal
+        return self.order.resumption if done < len(self.order) else ""
 
 
 def _line(outcome: UploadOutcome, entry: Entry) -> str:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import io
-import itertools
 import json
 import os
 import re
 import stat
 import sys
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import lru_cache, partial
 
@@ -22,6 +22,8 @@ from meeting_async._documents.files import HEAD_BYTES, unreadable
 from meeting_async._documents.prepared import check_size, check_type
 from meeting_async._protocol.multipart import file_name
 from meeting_async._protocol.requests import room_id_bytes
+from meeting_async._text import link_label
+from meeting_async._threads import run_in_thread
 from meeting_async.cli.console import Output
 from meeting_async.cli.words import labelled, message_of
 from meeting_async.errors import InvalidInput, MeetingError
@@ -64,10 +66,10 @@ class Entry:
 
     @property
     def place(self) -> str:
-        """Its name in messages: ``term.csv:17``, or the path, or the link without its query."""
+        """Its name in messages: ``term.csv:17``, or the path, or the link without its secrets."""
         if self.manifest:
             return f"{self.manifest}:{self.number}"
-        return re.split(r"[?#]", self.target, maxsplit=1)[0] if self.is_link else self.path
+        return link_label(self.target) if self.is_link else self.path
 
     @property
     def is_link(self) -> bool:
@@ -186,6 +188,24 @@ class StdinEntry(Entry):
         self.document()
 
 
+_Look = Future[list[tuple[int, str, str]]]
+"""A check of some entries: line, place and text of each mistake."""
+
+
+def _look(look: _Look, entries: Sequence[Entry], max_size: int | None) -> None:
+    """Check entries in one of our own threads: a dead network drive does not block the exit."""
+    try:
+        look.set_result(
+            [
+                (entry.number, entry.place, problem)
+                for entry in entries
+                for problem in entry.problems(max_size)
+            ]
+        )
+    except BaseException as error:  # noqa: BLE001 - raised where the result is taken
+        look.set_exception(error)
+
+
 @attrs.define
 class Flaws:
     """Mistakes that must be fixed before anything is sent; beyond 10,000 only their number."""
@@ -223,31 +243,22 @@ class Flaws:
 
     def find_in(self, entries: Sequence[Entry], max_size: int | None) -> None:
         """Check every entry and its file."""
+        looks, at_once = deque[_Look](), 1
+        for start in range(0, len(entries), FILES_AT_ONCE):
+            before = time.monotonic()
+            looks.append(_Look())
+            some = entries[start : start + FILES_AT_ONCE]
+            run_in_thread(partial(_look, looks[-1], some, max_size))
+            if len(looks) == at_once:
+                self._add_all(looks.popleft())
+            if time.monotonic() - before > FILES_AT_ONCE * SLOW_LOOK:
+                at_once = THREADS
+        while looks:
+            self._add_all(looks.popleft())
 
-        def look(start: int) -> list[tuple[int, str, str]]:
-            return [
-                (entry.number, entry.place, problem)
-                for entry in entries[start : start + FILES_AT_ONCE]
-                for problem in entry.problems(max_size)
-            ]
-
-        def looks() -> Iterator[list[tuple[int, str, str]]]:
-            starts = iter(range(0, len(entries), FILES_AT_ONCE))
-            for start in starts:
-                before = time.monotonic()
-                found = pool.submit(look, start).result()
-                slow = time.monotonic() - before > FILES_AT_ONCE * SLOW_LOOK
-                yield found
-                if slow:
-                    break
-            yield from pool.map(look, starts)
-
-        pool = ThreadPoolExecutor(THREADS)
-        try:
-            for flaw in itertools.chain.from_iterable(looks()):
-                self.add(*flaw)
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    def _add_all(self, look: _Look) -> None:
+        for flaw in look.result():
+            self.add(*flaw)
 
     def tell(self, output: Output) -> None:
         """Print the mistakes in the order of the input."""

@@ -98,10 +98,11 @@ class Asking(Server):
         """
         if self.ca_file is None and self.proxy is None:
             return {}
+        from meeting_async._config import Environment, ca_file
         from meeting_async.errors import ConfigurationError
         from meeting_async.transports import HttpTransport
 
-        verify = self._authorities() or os.environ.get("MEETING_CA_FILE") or True
+        verify = self._authorities() or ca_file(Environment(os.environ)) or True
         proxy = self.proxy or os.environ.get("MEETING_PROXY") or None
         try:
             return {"transport": HttpTransport(verify=verify, proxy=proxy)}

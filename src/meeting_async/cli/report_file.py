@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable
 from contextlib import nullcontext, suppress
 from typing import TextIO
 
+from meeting_async.cli.console import Output
 from meeting_async.errors import InvalidInput
 
 MARK = b'<meta name="generator" content="meeting-async">'
@@ -80,13 +81,18 @@ def _refused(path: str, problem: str) -> InvalidInput:
     return InvalidInput("--report", repr(path), problem, "give another path")
 
 
-def write_report(path: str, page: str) -> None:
+def write_report(path: str, page: str, output: Output) -> None:
     """Write a report beside its place, then put it there; only its owner may read it.
 
-    Raises:
-        OSError: It cannot be written; an earlier report is still there, whole.
-
+    If it cannot be written, that is told: an earlier report is still there, whole.
     """
+    try:
+        _write(path, page)
+    except OSError as error:
+        output.note(f"error: {path} cannot be written: {error.strerror}")
+
+
+def _write(path: str, page: str) -> None:
     known = _status_of(path)
     if known is not None and not _is_replaced(known):
         stream = _own_stream(known)

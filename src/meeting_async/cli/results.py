@@ -54,6 +54,8 @@ def exit_code(report: BatchReport, documents: int, *, interrupted: bool, unread:
         return ExitCode.ACCEPTED
     if interrupted:
         return ExitCode.INTERRUPTED
+    if isinstance(report.stopped_by, errors.ConfigurationError):
+        return ExitCode.USAGE
     errors_ = [outcome.error for outcome in report.outcomes if not outcome.delivered]
     ended = [error for error in errors_ if not isinstance(error, errors.BatchStopped)]
     if ended and all(isinstance(error, errors.RoomBusy) for error in ended):
@@ -101,10 +103,18 @@ _COUNTS = (
 
 
 def summary_object(
-    report: BatchReport, documents: int, *, interrupted: bool, code: ExitCode
+    report: BatchReport,
+    documents: int,
+    *,
+    interrupted: bool,
+    code: ExitCode,
+    left: str = "skipped",
 ) -> dict[str, Any]:
-    """Return the fields of the last object, with the totals."""
-    return {
+    """Return the fields of the last object, with the totals.
+
+    ``left`` is the field that also counts the documents that the report does not have.
+    """
+    fields: dict[str, Any] = {
         "documents": documents,
         **{name: getattr(report, name) for name in _COUNTS},
         "waited": round(report.waited, 3),
@@ -113,6 +123,8 @@ def summary_object(
         "interrupted": interrupted,
         "exit_code": int(code),
     }
+    fields[left] = fields.get(left, 0) + documents - report.total
+    return fields
 
 
 # --- for people ----------------------------------------------------------------------------------

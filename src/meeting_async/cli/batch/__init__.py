@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from meeting_async._text import link_label
 from meeting_async.cli.console import PROGRAM, Output
 from meeting_async.cli.options import (
     DEFAULTS,
@@ -138,7 +139,8 @@ def _files_of(journal: str | None) -> list[str]:
 
 def _resumption(journal: str | None) -> str:
     """Return the hint how to send the rest."""
-    command = shlex.join([PROGRAM, *sys.argv[1:]])
+    words = (link_label(word) if "://" in word else word for word in sys.argv[1:])
+    command = shlex.join([PROGRAM, *words])
     if journal is not None:
         return f"run `{command}` again to resume: accepted documents are not sent again"
     return "another run sends everything again; a run with --journal FILE can be resumed"

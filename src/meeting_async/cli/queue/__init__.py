@@ -150,7 +150,7 @@ def worker(
 
     log = work.WorkerLog(output, quiet=common.quiet)
     client = common.client(on_event=log.tell)
-    with output.in_thread():
+    with output.in_thread(is_hurried=True):
         anyio.run(partial(work.run, dsn, client, log, concurrency=concurrency, grace=grace))
     output.note("stopped")
     return 0
@@ -191,9 +191,10 @@ def show(
         check_report(report)
     query = outcomes.Query(batch, common.server, output, wait=wait, quiet=common.quiet)
     results = anyio.run(query.results, dsn, common.client())
+    code = results.tell(output)
     if report is not None:
-        results.write_page(report)
-    return results.tell(output)
+        results.write_page(report, output)
+    return code
 
 
 @queue.command

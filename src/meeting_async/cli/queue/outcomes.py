@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from datetime import datetime
+from typing import Any
 
 import anyio
 import attrs
 
 from meeting_async import MeetingClient
-from meeting_async.cli.console import Output
+from meeting_async.cli.console import PROGRAM, Output
 from meeting_async.cli.delivery import tell_details
 from meeting_async.cli.display import display_on
 from meeting_async.cli.entries import Entry
@@ -56,13 +58,17 @@ class Results:
             return ExitCode.BUSY
         return exit_code(self.report, self.documents, interrupted=False, unread=False)
 
-    def write_page(self, path: str) -> None:
+    def write_page(self, path: str, output: Output) -> None:
         """Write the HTML report."""
         from meeting_async.cli.report import page
         from meeting_async.cli.report_file import write_report
 
         facts = self.documents, self.server, self.began.astimezone()
-        write_report(path, page(self.report, self.batch, self.headline, *facts))
+        command = f"`{shlex.join([PROGRAM, 'queue', 'retry', self.batch])}`"
+        hint = f"{command} queues again what was refused or has failed"
+        is_needed = self.report.refused or self.report.failed
+        made = page(self.report, self.batch, self.headline, *facts, hint=hint if is_needed else "")
+        write_report(path, made, output)
 
     def tell(self, output: Output) -> int:
         """Print the results and return the exit code."""
@@ -77,8 +83,8 @@ class Results:
         for outcome in self.report.outcomes:
             entry = Entry(outcome.room_id, outcome.document, size=outcome.size, key=outcome.key)
             output.say_object("document", document_object(outcome, entry))
-        sums = summary_object(self.report, self.documents, interrupted=False, code=self.code)
-        output.say_object("summary", {**sums, "queued": self.report.queued})
+        facts: dict[str, Any] = {"interrupted": False, "code": self.code, "left": "queued"}
+        output.say_object("summary", summary_object(self.report, self.documents, **facts))
 
 
 @attrs.frozen

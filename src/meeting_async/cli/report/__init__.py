@@ -38,13 +38,14 @@ def page(
     began: datetime,
     *,
     rooms: Iterable[str] = (),
+    hint: str = "",
 ) -> str:
     """Make the page.
 
     ``title`` names the batch, such as the file that it was read from; ``headline`` is its result
     as a sentence; ``server`` is the base URL. ``began`` has the time zone that the page shows.
     ``documents`` is the number to send, and ``rooms`` has the room of each, if that is known: if a
-    batch was stopped, the report may have fewer.
+    batch was stopped, the report may have fewer. ``hint`` says how to send the rest.
     """
     outcomes = report.outcomes
     style = _ENVIRONMENT.get_template("style.css").render()
@@ -53,6 +54,7 @@ def page(
         report=report,
         title=title,
         headline=headline,
+        hint=hint,
         server=server,
         began=began,
         tiles=[*_tiles(report, documents)],
@@ -121,11 +123,11 @@ def _message(outcome: UploadOutcome) -> str:
 _ADVICE = {
     "unknown": "Sent completely, but no valid answer came back. Look into the room before you "
     "send it again: if it is there already, the room shows it twice.",
-    "rooms": "No session is running in these rooms. Open them, then run the same command again.",
+    "rooms": "No session is running in these rooms. Open them first.",
     "refused": "Refused by the server or by a local check. Fix the cause before retrying.",
-    "failed": "These did not reach their rooms. It is safe to send them again.",
+    "failed": "Each reason says what happened.",
     "skipped": "Not sent, because something before them failed. Fix that, then send them.",
-    "stopped": "Nothing is wrong with these. Run the same command again to send them.",
+    "stopped": "Nothing is wrong with these.",
 }
 
 _ENVIRONMENT = jinja2.Environment(
