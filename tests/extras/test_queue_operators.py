@@ -214,6 +214,14 @@ async def test_a_wrong_key(queue: Queue, wrong: str) -> None:
     await queue.check(await queue.reported())
 
 
+async def test_a_setting_that_cannot_be_used(queue: Queue) -> None:
+    """The worker ends and names it, before any upload."""
+    settings = {"MEETING_BASE_URL": "https://127.0.0.1:1", "SSL_CERT_FILE": "/nope.pem"}
+    code, text = await queue.run("worker", **settings)
+    assert code == 2
+    assert "SSL_CERT_FILE cannot be loaded" in text
+
+
 @nightly
 @pytest.mark.timeout(300)
 async def test_a_wrong_key_that_comes_back(queue: Queue) -> None:

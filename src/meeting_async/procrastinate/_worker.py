@@ -38,6 +38,7 @@ from meeting_async.errors import (
     ConfigurationError,
     JournalError,
     MeetingError,
+    TransportError,
     UploadPutBack,
 )
 from meeting_async.procrastinate._brake import Brake
@@ -102,13 +103,14 @@ class UploadWorker:
 
         Raises:
             AuthenticationFailed: It refuses the key or the secret.
+            ConfigurationError: A proxy or certificates cannot be used.
 
         """
         call = new_call(self.session, self.options, ACTIVE_ROOM_INFO, UNUSED_ROOM)
         call.begin(RetrySafety.IDEMPOTENT)
         error: MeetingError | None = None
         with (
-            suppress(MeetingError),
+            suppress(TransportError),
             anyio.move_on_after(ASK_SECONDS),
             call.session.in_use(call.loop),
         ):
