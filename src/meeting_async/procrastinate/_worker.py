@@ -243,22 +243,17 @@ async def run_worker(
         "fetch_job_polling_interval": POLL_SECONDS,
         "stalled_worker_timeout": worker.stalled_after,
         "delete_jobs": "always",
-        **app.worker_defaults,
-        **options,
     }
-    runner = Worker(
-        app,
-        **{
-            **defaults,
-            "queues": [worker.table.queue],
-            "concurrency": concurrency,
-            "install_signal_handlers": False,
-            "shutdown_graceful_timeout": grace,
-            "listen_notify": False,
-            "update_heartbeat_interval": NEVER,  # `beat` does it
-            "abort_job_polling_interval": NEVER,  # a tick has no state that could be aborted
-        },
-    )
+    fixed: dict[str, Any] = {
+        "queues": [worker.table.queue],
+        "concurrency": concurrency,
+        "install_signal_handlers": False,
+        "shutdown_graceful_timeout": grace,
+        "listen_notify": False,
+        "update_heartbeat_interval": NEVER,  # `beat` does it
+        "abort_job_polling_interval": NEVER,  # a tick has no state that could be aborted
+    }
+    runner = Worker(app, **defaults | app.worker_defaults | options | fixed)
     with on_stop(worker.must_stop.set) if signals else nullcontext():
         running = asyncio.create_task(runner.run(), name="worker")  # type: ignore[no-untyped-call] # procrastinate's
         beating = asyncio.create_task(worker.beat(runner), name="beats")
