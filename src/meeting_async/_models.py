@@ -90,7 +90,7 @@ class Request:
     is not read."""
     idempotent: bool = False
     """Whether an idle connection may be used; the server may have closed it."""
-    places: list[Any] | None = attrs.field(default=None, repr=False)
+    places: list[Any] | None = attrs.field(default=None, eq=False, repr=False)
     """Semaphores that a transport has acquired for an attempt of an upload. The attempt's requests,
     one after the other, share the list, and the client releases them at the end: so a document does
     not wait for a connection when its room was just asked about."""

@@ -85,6 +85,7 @@ def facts(entry: JournalEntry) -> tuple[object, ...]:
 
 async def test_a_new_job_was_not_sent(storage: Storage) -> None:
     """It has an entry of its own, and the next run finds it, whatever the order."""
+    assert isinstance(storage.journal(), Journal)
     first, second = await storage.run(described("a"), described("b"))
     assert facts(first)[:3] == ("ready", None, None)
     assert first.id != second.id

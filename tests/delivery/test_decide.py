@@ -124,6 +124,14 @@ HISTORIES: dict[str, tuple[dict[str, Any], list[Any], Any]] = {
     "at least once: interrupted often": (LEAST, row(*[PARTIAL] * 4), SOON),
     "at least once: five attempts": (LEAST, row(*[PARTIAL] * 5), (UploadInterrupted, "")),
     "five attempts": ({}, row(*[THROTTLED, PARTIAL] * 2, THROTTLED), (Throttled, "HTTP 429")),
+    "throttled questions in a row, some without an answer": (
+        {}, [at(2 * n, NEVER if n % 2 else THROTTLED, "check") for n in range(9)],
+        (Throttled, "HTTP 429"),
+    ),
+    "throttled questions of a long wait": (
+        {}, [step for n in range(9) for step in (locked(4 * n), at(4 * n + 2, THROTTLED, "check"))],
+        SOON,
+    ),
     "locks do not count": ({}, row(*[BUSY] * 9, THROTTLED), SOON),
     "outages do not count": ({}, row(*[NEVER] * 9, PARTIAL, PARTIAL), SOON),
     "attempts of a call": (
@@ -342,6 +350,9 @@ def test_who_waited_behind_another_upload_has_waited_for_the_server() -> None:
     assert isinstance(story(server=server, began=5.0).after(NEVER, at=70), Stop)
     assert isinstance(story(server=server, began=65.0).after(NEVER, at=70), Wait)
     first.after(BUSY, at=71)
+    server.is_away(60.0, ConnectFailed("lost before the answer to another one"))
+    assert server.away_since == 71
+    server.is_back(72.0)
     assert isinstance(story(server=server, began=5.0).after(NEVER, at=100), Wait)
 
 

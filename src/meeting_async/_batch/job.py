@@ -352,23 +352,17 @@ class BatchJob(RunningJob, UploadHooks):
     async def skip(self, error: Exception) -> UploadOutcome:
         """Return the outcome of a job that is not tried; what an earlier run has left of it counts.
 
-        If journal or file do not answer, nothing is known of it.
+        Its file is not looked at. If the journal does not answer, nothing is known of it.
         """
         try:
-            if self.common.journal is not None and await self._answered(self._is_delivered()):
-                return self.delivered(None)
-        except (errors.UploadOutcomeUnknown, errors.DocumentChanged) as known:
-            return self.failed(known)
+            await self._answered(self._registered())
         except BaseException as failure:
             if not isinstance(failure, Exception) and not is_stray(failure):
                 raise
+        if self.entry is not None and self.entry.state == "accepted":
+            return self.delivered(None)
         doubt = self._doubt_after(error)
         return self.ended("unknown" if doubt else "skipped", error=doubt or error)
-
-    async def _is_delivered(self) -> bool:
-        """Return whether an earlier run has delivered it; raise if it must not be sent."""
-        document = await self._registered()
-        return self.entry is not None and await self._is_in_room(self.entry, document)
 
     async def _registered(self) -> Document:
         """Check the job, and wait for its entry in the journal."""

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Awaitable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar, runtime_checkable
 
 import anyio
 import attrs
@@ -62,6 +62,7 @@ class JournalEntry:
     """Fingerprint of its file when it was last sent."""
 
 
+@runtime_checkable
 class Journal(Protocol):
     """A record of what a batch does. Implement it to store that elsewhere than in a file.
 

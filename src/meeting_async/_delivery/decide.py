@@ -110,6 +110,8 @@ class Server:
     """Of the retry budget."""
     away_since: float | None = None
     """Since when the server cannot be reached; ``None``: it can."""
+    answered_at: float = -math.inf
+    """When it answered last."""
     was_reached: bool = False
     """Whether anything has ever answered at the base URL."""
     _error: MeetingError | None = None
@@ -124,7 +126,7 @@ class Server:
         """Learn from a step of any call."""
         self.probes.saw(last)
         if last.verdict not in {None, Verdict.NEVER_SENT}:
-            self.is_back()
+            self.is_back(last.ended)
         if last.verdict is Verdict.ACCEPTED:
             earned = REPETITION_COST if was_retried else SUCCESS_REFUND
             self.tokens = min(self.tokens + earned, CAPACITY)
@@ -134,9 +136,9 @@ class Server:
         if self.can_retry:
             self.tokens -= REPETITION_COST
 
-    def is_back(self) -> None:
+    def is_back(self, now: float) -> None:
         """Count an answer, also one of those to questions that no history keeps."""
-        self.away_since = self._error = None
+        self.away_since, self._error, self.answered_at = None, None, now
 
     def is_away(self, since: float, error: MeetingError) -> None:
         """Count an attempt that did not reach the server. Uploads in line have waited for it, too.
@@ -144,7 +146,8 @@ class Server:
         That this machine has no descriptor left says nothing of the server.
         """
         if not isinstance(error, ResourceExhausted):
-            self.away_since = since if self.away_since is None else self.away_since
+            if self.away_since is None:
+                self.away_since = max(since, self.answered_at)
             # Without its cause, whose traceback would keep the document of its call.
             self._error = copy.copy(error)
 
@@ -282,7 +285,7 @@ class _Decision:
         for one in self.history.steps:
             if one.verdict in counted:
                 found.append(one)
-            elif one.verdict is not None:
+            elif one.verdict not in {None, Verdict.NEVER_SENT}:
                 found = [one for one in found if one.kind == "document"]
         return found
 

@@ -281,7 +281,7 @@ class _Upload:
             error = failure
         verdict = read(answer, Sent.ALL, asked)
         if verdict is not Verdict.NEVER_SENT:
-            call.session.server.is_back()
+            call.session.server.is_back(call.now())
         return step(asked, began, call.now(), verdict, answer, error)
 
     async def _send(self) -> Step:

@@ -35,7 +35,7 @@ from meeting_async.errors import (
     UploadPutBack,
 )
 from meeting_async.procrastinate import _stored
-from meeting_async.procrastinate._brake import DocumentNotFound, decide, has_answered
+from meeting_async.procrastinate._brake import DocumentNotFound, decide, has_answered, is_foreign
 from meeting_async.procrastinate._table import Row, Table, packed
 
 T = TypeVar("T")
@@ -139,6 +139,11 @@ class QueuedRun(UploadHooks):
         """The attempts of this run."""
         return self.upload.history.attempts[len(self.row.attempts) :]
 
+    @property
+    def _was_interrupted(self) -> bool:
+        """Whether the document was cut off in this run."""
+        return any(one.verdict is Verdict.PARTIAL for one in self._attempts)
+
     async def _deliver(self) -> UploadOutcome:
         with self._scope:
             document = await self._document()
@@ -163,6 +168,8 @@ class QueuedRun(UploadHooks):
         resends = self.upload.common.options.delivery == "at_least_once"
         if isinstance(error, UploadPutBack):
             self._put_back = error
+        elif is_foreign(self.error) and self._was_interrupted:
+            pass  # it would send a part of the document again and again
         elif self._put_back is None and (history.unknown_since is None or resends):
             later = decide(
                 self.error,
@@ -245,7 +252,7 @@ class QueuedRun(UploadHooks):
         assert back is not None  # noqa: S101 - else it is over
         may_have_arrived = history.unknown_since is not None or self.row.state == "sent"
         steps = history.steps
-        if self._is_cut_off and any(one.verdict is Verdict.PARTIAL for one in self._attempts):
+        if self._is_cut_off and self._was_interrupted:
             steps = steps[:-1]  # no connection was broken
         if self._starts_over:  # its room's lock still counts
             steps = [step for step in steps if step.verdict in {None, Verdict.BUSY}]

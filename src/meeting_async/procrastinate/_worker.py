@@ -253,7 +253,8 @@ async def run_worker(
         "update_heartbeat_interval": NEVER,  # `beat` does it
         "abort_job_polling_interval": NEVER,  # a tick has no state that could be aborted
     }
-    runner = Worker(app, **defaults | app.worker_defaults | options | fixed)
+    settings: dict[str, Any] = {**defaults, **app.worker_defaults, **options, **fixed}
+    runner = Worker(app, **settings)
     with on_stop(worker.must_stop.set) if signals else nullcontext():
         running = asyncio.create_task(runner.run(), name="worker")  # type: ignore[no-untyped-call] # procrastinate's
         beating = asyncio.create_task(worker.beat(runner), name="beats")

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 import time
@@ -139,7 +140,8 @@ def _files_of(journal: str | None) -> list[str]:
 
 def _resumption(journal: str | None) -> str:
     """Return the hint how to send the rest."""
-    words = (link_label(word) if "://" in word else word for word in sys.argv[1:])
+    parts = (re.match(r"(--[a-z-]+=|)(.*)", word, re.DOTALL) for word in sys.argv[1:])
+    words = (one[1] + (link_label(one[2]) if "://" in one[2] else one[2]) for one in parts if one)
     command = shlex.join([PROGRAM, *words])
     if journal is not None:
         return f"run `{command}` again to resume: accepted documents are not sent again"
