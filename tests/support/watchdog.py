@@ -47,10 +47,13 @@ class Watchdog:
 
 
 def dump_tasks(name: str, file: TextIO) -> None:
-    """Show the stack of every suspended coroutine that nothing else awaits."""
+    """Show the stack of every suspended coroutine that nothing else awaits.
+
+    Only old objects: another thread may be building a young tuple, and CPython fails then.
+    """
     suspended = [
         found
-        for found in gc.get_objects()
+        for found in gc.get_objects(generation=2)
         if isinstance(found, types.CoroutineType) and found.cr_frame and not found.cr_running
     ]
     awaited = {id(found.cr_await) for found in suspended}
