@@ -139,7 +139,6 @@ MISTAKES = [
 
 VARIABLES = [
     ("HTTPS_PROXY=socks5://127.0.0.1:1", [], "is not the URL of a plain HTTP proxy"),
-    ("SSL_CERT_FILE=nope.pem", [], "SSL_CERT_FILE "),
     ("MEETING_CA_FILE=a.pdf", ["--proxy", "http://127.0.0.1:1"], "MEETING_CA_FILE names a file"),
 ]
 
