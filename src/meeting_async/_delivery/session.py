@@ -98,7 +98,7 @@ class Session:
     locks: RoomLocks | None = None
     """``None``: the locks of the running event loop."""
     default_headers: HeaderPairs = ()
-    links: Transport | None = attrs.field(default=None)
+    links: Transport | None = None
     """For the hosts of links, when it is needed: nothing of ``transport`` reaches them."""
     observers: list[OnEvent] = attrs.field(factory=list)
     """Called with every event except BytesSent, whatever ``on_event`` a call has."""
