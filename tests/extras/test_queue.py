@@ -21,6 +21,7 @@ from meeting_async import Document, LockPolicy, MeetingClient, RetryPolicy, Uplo
 from meeting_async.errors import BatchFailed, ConfigurationError, InvalidInput, JournalError
 from meeting_async.procrastinate import SCHEMA, Documents, WhiteboardUploads, connector
 from meeting_async.testing import MeetingServer
+from meeting_async.transports import HttpTransport, Reply, Request
 from support.leaving_locks import LeavingLocks
 from support.postgres import PostgresServer, needs_postgres
 from support.queue_worker import KEYS, Order, documents
@@ -241,6 +242,27 @@ async def test_the_cause_of_other_code(
                     await anyio.sleep(0.05)
     assert room.cause.startswith("LookupError: no row ")
     assert room.cause.endswith(r"\x00\ud800")
+
+
+class BrokenTransport(HttpTransport):
+    """A transport of a user's own that fails amid a document, with an error of its own."""
+
+    async def send(self, request: Request, /) -> Reply:
+        """Take a part of a document."""
+        if not isinstance(request.body, bytes):
+            async for _ in request.body:
+                raise LookupError("no buffer")
+        return await super().send(request)
+
+
+async def test_an_error_of_other_code_amid_a_document(open_queue: Open) -> None:
+    """It ends the upload: a part of the document would be sent again and again."""
+    async with open_queue(transport=BrokenTransport()) as queue:
+        await queue.uploads.defer("room0", queue.document(), batch="default")
+        async with queue.working():
+            outcome = await queue.outcome(15)
+    assert (outcome.status, str(outcome.error)) == ("failed", "LookupError: no buffer")
+    assert [attempt.verdict for attempt in outcome.attempts] == ["partial"]
 
 
 async def test_a_server_that_is_down_for_too_long(open_queue: Open) -> None:
