@@ -89,14 +89,15 @@ async def test_an_ipv6_literal_is_not_looked_up(network: Network) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kinds", "least", "most"),
-    [("g", 0, 0.7), ("rg", 0, 0.2), ("rrrg", 0, 0.7), ("fgr", 0.24, 5), ("6g", 0, 0.2)],
+    ("kinds", "least"), [("g", 0), ("r" * 60 + "g", 0), ("fgr", 0.24), ("6" * 60 + "g", 0)]
 )
 async def test_the_next_address_is_tried(
-    network: Network, full: str, kinds: str, least: float, most: float
+    network: Network, full: str, kinds: str, least: float
 ) -> None:
-    """At once after a refusal, or where IPv6 is missing; a quarter of a second after a slow one."""
-    taken: list[float] = []
+    """At once after a refusal, or where IPv6 is missing; a quarter of a second after a slow one.
+
+    Sixty waits would take 15 seconds.
+    """
 
     def no_ipv6(sock: socket.socket, _port: int) -> None:
         if sock.family == socket.AF_INET6:
@@ -107,12 +108,10 @@ async def test_the_next_address_is_tried(
         good, refused = f"127.0.0.1:{peer.port}", f"127.0.0.1:{closed_port()}"
         which = {"g": good, "r": refused, "f": full, "6": "[::1]:1"}
         network.resolve(*[which[kind] for kind in kinds])
-        while not taken or (min(taken) >= most and len(taken) < 5):  # a busy machine may be late
-            started = anyio.current_time()
-            assert (await send()).status == 200
-            taken.append(anyio.current_time() - started)
-            assert network.left == 0
-    assert least <= min(taken) < most
+        started = anyio.current_time()
+        assert (await send()).status == 200
+    assert least <= anyio.current_time() - started < 6
+    assert network.left == 0
 
 
 @pytest.mark.parametrize(
