@@ -36,9 +36,9 @@ def text(sections: Sequence[Section], machine: dict[str, str], command: str) -> 
 
 def _report(sections: Sequence[Section], machine: dict[str, str], command: str) -> Iterator[str]:
     yield "# Benchmarks\n"
-    yield "All clients take turns in each round, in a fresh process each. The figures are medians"
-    yield "over the rounds. *Ours / theirs* is taken within one round, with the range over the"
-    yield "rounds: it depends less on the machine than the other figures.\n"
+    yield "In each round the clients run in turn, each in a new process. The figures are medians"
+    yield "over the rounds. *Ours / theirs* is the ratio within one round, with its range over the"
+    yield "rounds: it depends less on the machine.\n"
     yield f"```sh\n{command}\n```\n"
     yield from (f"* {name}: {value}" for name, value in machine.items())
     yield "\n## Targets\n"

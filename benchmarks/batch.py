@@ -36,10 +36,10 @@ HOLD_SECONDS = 0.5
 PER_ROOM = 10
 """Documents of each room."""
 NOTES = f"""\
-* {PER_ROOM} documents to each room. CPU is per upload. The server is that of small calls.
-* httpx: one AsyncClient, a semaphore, forms made without `files=`; no order within a room, no
-  waits, no retries, no outcomes.
-* places busy: part of the allowed concurrency with an attempt in flight, until fewer rooms than
+* {PER_ROOM} documents to each room. CPU is per upload. The server is that of *small calls*.
+* httpx: one AsyncClient, a semaphore, forms without `files=`; no order within a room,
+  waits, retries or outcomes.
+* places busy: share of the allowed concurrency with an attempt in flight, until fewer rooms than
   places have documents left."""
 
 CLOSING = "httpx, a connection each"

@@ -35,10 +35,10 @@ TITLE = "Many uploads at once"
 HOLD_SECONDS = 0.5
 SIZE = 64 * 1024
 NOTES = f"""\
-* A document to each room, all begun at once, with a connection each. Less is better.
-* Ours gets a path and asks about each room first, without `preflight=False`. The others get bytes.
-* The server is that of small calls; it answers {HOLD_SECONDS:g} s after it has a document.
-* descriptors: most that were open at once."""
+* One document to each room, each on its own connection. Less is better.
+* Ours gets a path and makes a check first, except with `preflight=False`. The others get bytes.
+* The server of *small calls* answers {HOLD_SECONDS:g} s after it has a document.
+* descriptors: most open at once."""
 
 AIOHTTP = "aiohttp FormData"
 WARM_UP_ROOM = "warm-up"

@@ -32,8 +32,8 @@ NOTES = f"""\
 * MB/s: 10^6 bytes per second, from the call to the accepted reply (curl: its time_total). More is
   better; of the other figures less.
 * CPU: user and system time of the client, without start-up.
-* memory: by how much the resident set grows at most; up to 0.25 MiB is noise.
-* gap: how late a task that sleeps 1 ms wakes up, at most; on an idle loop about 1 ms.
+* memory: largest growth of the resident set; up to 0.25 MiB is noise.
+* gap: how late a task that sleeps 1 ms wakes up, at most; on an idle event loop about 1 ms.
 * The document is a file in the page cache. The server is {_sink.DESCRIPTION}."""
 
 CURL = "curl"

@@ -85,7 +85,7 @@ class LockPolicy:
     min_delay: float = attrs.field(default=0.5, validator=number(float, 0.25))
     """First delay, before jitter. A server may release a lock a moment after its 200."""
     max_delay: float = attrs.field(default=7.5, validator=_positive)
-    """Longest delay before a document above 64 KiB is sent again without asking."""
+    """Longest usual delay before a document above 64 KiB is sent again without asking."""
     probe: bool = attrs.field(default=True, validator=instance(bool))
     """Ask with an empty form whether the room is free. ``False`` for a server that takes an empty
     form for an upload; then a check that denies the room is final."""

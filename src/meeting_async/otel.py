@@ -22,6 +22,7 @@ except ModuleNotFoundError as _error:
     raise ModuleNotFoundError(hint, name=_error.name) from _error
 
 from meeting_async import __version__, _events
+from meeting_async._delivery.observer import harmless
 from meeting_async._models import Reply, Request, Verdict
 from meeting_async._protocol.requests import UPLOAD_WHITEBOARD_FILE, host_and_port
 
@@ -58,11 +59,11 @@ def instrument(
 
     """
     session = client._session  # noqa: SLF001 - of this package
-    if isinstance(session.transport, _TracedTransport):
+    if session.traced is not None:
         return
     tracer = trace.get_tracer("meeting_async", __version__, tracer_provider)
     meter = metrics.get_meter("meeting_async", __version__, meter_provider)
-    session.transport = _TracedTransport(session.transport, tracer, meter)
+    session.traced = _TracedTransport(session.transport, tracer, meter)
     session.observers.append(_CallObserver(tracer, meter))
 
 
@@ -124,21 +125,25 @@ class _CallObserver:
         self._running[event.call] = call
 
     def _finish(self, event: _events.Finished) -> None:
-        self._measure(event)
         call = self._running.pop(event.call, None)
-        if call is None:
-            return
+        try:
+            self._measure(event)
+            if call is not None:
+                self._end(call.span, event)
+        finally:
+            if call is not None and call.token is not None:
+                context.detach(call.token)
+
+    def _end(self, span: trace.Span, event: _events.Finished) -> None:
         document = {} if event.document is None else {"meeting.document": event.document}
         verdict = {"meeting.verdict": event.verdict.value, "meeting.attempts": event.attempts}
-        call.span.set_attributes({**document, **verdict})
+        span.set_attributes({**document, **verdict})
         if event.verdict is not Verdict.ACCEPTED:
             # "_OTHER" is what the semantic conventions call an unknown class.
             kind = type(event.error).__name__ if event.error else "_OTHER"
-            call.span.set_attribute("error.type", kind)
-            call.span.set_status(trace.StatusCode.ERROR, str(event.error or event.verdict))
-        if call.token is not None:
-            context.detach(call.token)
-        call.span.end()
+            span.set_attribute("error.type", kind)
+            span.set_status(trace.StatusCode.ERROR, str(event.error or event.verdict))
+        span.end()
 
     def _measure(self, event: _events.Finished) -> None:
         attributes = {
@@ -179,31 +184,34 @@ class _TracedTransport:
         """Send a request in a span."""
         server = {"http.request.method": request.method, **_server(host_and_port(request.url))}
         began, outcome = anyio.current_time(), dict[str, str | int]()
-        with self._tracer.start_as_current_span(
-            request.method,
-            kind=trace.SpanKind.CLIENT,
-            attributes={**server, "url.full": request.url, **_resends()},
-            record_exception=False,  # the text of an exception may quote headers
-            set_status_on_exception=False,
-        ) as span:
-            try:
-                reply = await self._transport.send(self._with_trace_context(request))
-                outcome["http.response.status_code"] = reply.status
-                if reply.status >= 400:
-                    outcome["error.type"] = str(reply.status)
-            except BaseException as error:
-                outcome["error.type"] = type(error).__name__
-                raise
-            finally:
+        span: trace.Span = trace.INVALID_SPAN
+        with harmless():
+            attributes = {**server, "url.full": request.url, **_resends()}
+            kind = trace.SpanKind.CLIENT
+            span = self._tracer.start_span(request.method, kind=kind, attributes=attributes)
+        token = context.attach(trace.set_span_in_context(span))
+        try:
+            with harmless():
+                request = self._with_trace_context(request)
+            reply = await self._transport.send(request)
+            outcome["http.response.status_code"] = reply.status
+            if reply.status >= 400:
+                outcome["error.type"] = str(reply.status)
+        except BaseException as error:  # its text may quote headers
+            outcome["error.type"] = type(error).__name__
+            raise
+        finally:
+            context.detach(token)
+            with harmless():
                 span.set_attributes(outcome)
                 if "error.type" in outcome:
                     span.set_status(trace.StatusCode.ERROR)
                 self._seconds.record(anyio.current_time() - began, {**server, **outcome})
-            return reply
+                span.end()
+        return reply
 
     async def aclose(self) -> None:
-        """Close the transport."""
-        await self._transport.aclose()
+        """Close nothing: the client closes the transport."""
 
     def _with_trace_context(self, request: Request) -> Request:
         """Add the headers of the trace context."""

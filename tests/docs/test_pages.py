@@ -122,7 +122,7 @@ def test_every_error_has_advice() -> None:
     first_cells = " ".join(row[0] for row in rows("errors.md"))
     named = set(re.findall(r"`([A-Z]\w+)`", first_cells))
     assert named <= error_names()
-    # The page says in a sentence that ServerFailed is for other calls than uploads.
+    # ServerFailed has a sentence, not a row.
     assert error_names() - named == {"MeetingError", "ReplyError", "ServerFailed"}
 
 

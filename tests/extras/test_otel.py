@@ -15,7 +15,7 @@ import pytest
 from opentelemetry import baggage, context, trace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
@@ -462,3 +462,32 @@ def test_the_global_provider(monkeypatch: pytest.MonkeyPatch, telemetry: Telemet
     assert "traceparent" in anyio.run(main)
     (call,) = telemetry.calls
     assert attributes(call)["server.address"] == "::1"  # it needs no brackets
+
+
+class Raising(SpanProcessor):
+    """An exporter that is broken: at the begin of spans, at their end, or only of requests'."""
+
+    def __init__(self, when: str) -> None:
+        self._when = when
+
+    def on_start(self, span: Any, parent_context: Any = None) -> None:
+        if self._when == "begin":
+            raise ValueError("broken")
+
+    def on_end(self, span: ReadableSpan) -> None:
+        if self._when == "end" or (self._when == "request" and span.kind is trace.SpanKind.CLIENT):
+            raise ValueError("broken")
+
+
+@pytest.mark.both_loops
+@pytest.mark.parametrize("when", ["begin", "end", "request"])
+def test_an_exporter_that_raises(run: Run, telemetry: Telemetry, when: str) -> None:
+    """Accepted stays accepted, and nothing ends for a fault of those who watch."""
+
+    async def main() -> None:
+        telemetry.tracers.add_span_processor(Raising(when))
+        async with client_of(Scripted(busy(), busy(), accepted())) as client:
+            telemetry.watch(client)
+            assert (await upload(client)).size == len(PDF)
+
+    run(main)

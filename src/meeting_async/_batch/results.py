@@ -118,7 +118,7 @@ class BatchReport:
     bytes_resent: int = 0
     """Bytes of documents that were sent more than once."""
     waited: float = 0.0
-    """Time spent waiting for rooms, summed over all jobs."""
+    """Time between attempts, and before the first one, summed over all jobs."""
     conflicts: int = 0
     """How often a document was refused because its room was locked (409)."""
     already_delivered: int = 0

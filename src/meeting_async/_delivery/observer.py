@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import anyio
@@ -108,8 +109,15 @@ def check_callback(_instance: object, _field: object, value: Any) -> None:
 
 
 def _notify(callback: OnEvent, event: Event) -> None:
-    try:
+    with harmless():
         callback(event)
+
+
+@contextmanager
+def harmless() -> Iterator[None]:
+    """Log what an observer raises; the call goes on."""
+    try:
+        yield
     # A plain function cannot be cancelled, so a cancellation exception is its own error.
     except (Exception, anyio.get_cancelled_exc_class()):
         logger.warning("an observer raised; the call goes on", exc_info=True, extra=_OBSERVER)
