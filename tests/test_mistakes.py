@@ -249,7 +249,7 @@ CONFIGURATION: dict[Callable[..., object], list[Row]] = {
                 (os.devnull, "put the API"),
             ]
         ),
-        ({"MEETING_CA_FILE": "/nope.pem"}, "'/nope.pem'", "fix the path"),
+        ({"MEETING_CA_FILE": "/nope.pem"}, "No such file or directory", "give a PEM file"),
         ({"MEETING_CA_FILE": __file__}, "test_mistakes.py'", "give a PEM file"),
         (
             {"MEETING_PROXY": f"socks5://me:{PASSWORD}@proxy.test"},

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 import attrs
 
-from meeting_async._config import Environment, ca_file, check_names, settings_from
+from meeting_async._config import Environment, authorities, check_names, settings_from
 from meeting_async._delivery import json_call
 from meeting_async._delivery.call import Call, new_call
 from meeting_async._delivery.decide import RetrySafety
@@ -162,10 +162,8 @@ class MeetingClient:
             settings["api_secret"] = hidden(settings["api_secret"])
         _refuse_unknown(settings, ClientSettings)
         check_names(variables)
-        merged: dict[str, Any] = settings_from(variables)
-        if settings.get("signer") is not None:
-            merged = {name: merged[name] for name in merged if not name.startswith("api_")}
-        merged.update(settings)
+        signed = ("api_key", "api_secret") if settings.get("signer") is not None else ()
+        merged = {**settings_from(variables, given={*settings, *signed}), **settings}
         if merged.get("transport") is None:
             merged["transport"] = _transport_from_env(variables)
         needed = ["base_url"] if merged.get("signer") else ["base_url", "api_key", "api_secret"]
@@ -499,9 +497,9 @@ def _transport(transport: Transport | None) -> Transport:
 
 def _transport_from_env(variables: Environment) -> HttpTransport:
     """Make the default transport; no traceback shows the proxy, which may have a password."""
-    authorities = ca_file(variables) or True
+    verify = authorities(variables) or True
     try:
-        return HttpTransport(verify=authorities, proxy=variables.get("MEETING_PROXY") or None)
+        return HttpTransport(verify=verify, proxy=variables.get("MEETING_PROXY") or None)
     except ConfigurationError as error:
         failure = attrs.evolve(error, field="MEETING_PROXY")
     raise failure

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -12,6 +12,9 @@ from meeting_async._models import Secret, hidden_text
 from meeting_async._policies import parse_size
 from meeting_async._text import nearest, short_repr
 from meeting_async.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    import ssl
 
 _BOOLEANS = {"1": True, "true": True, "yes": True, "on": True} | {
     "0": False, "false": False, "no": False, "off": False, "": False
@@ -29,27 +32,22 @@ class Environment:
         return self.variables.get(name, "")
 
 
-def settings_from(variables: Environment) -> dict[str, Any]:
-    """Read the arguments of ``MeetingClient`` from variables that are set.
+def settings_from(variables: Environment, *, given: Collection[str] = ()) -> dict[str, Any]:
+    """Read the arguments of ``MeetingClient`` from variables that are set, except those given.
 
     Raises:
         ConfigurationError: A variable cannot be used; the error names it.
 
     """
-    settings: dict[str, Any] = {}
-    for name in ("base_url", "api_key"):
-        if value := variables.get(f"MEETING_{name.upper()}"):
-            settings[name] = value
-    if secret := _secret(variables):
-        settings["api_secret"] = secret
+    found = {name: read(variables) for name, read in _READERS.items() if name not in given}
+    return {name: value for name, value in found.items() if value or value is False}
+
+
+def max_size(variables: Environment) -> int | None:
+    """Read the largest document in bytes, if a variable sets it."""
     field = "MEETING_MAX_SIZE_WHITEBOARD_FILE"
-    if size := variables.get(field):
-        settings["max_size_whiteboard_file"] = parse_size(size, field=field)
-    field = "MEETING_TIMEOUT"
-    if seconds := variables.get(field):
-        settings["timeout"] = _positive_number(field, seconds)
-    settings["allow_plaintext"] = _boolean(variables, "MEETING_ALLOW_PLAINTEXT")
-    return settings
+    size = variables.get(field)
+    return parse_size(size, field=field) if size else None
 
 
 KNOWN = (
@@ -75,20 +73,27 @@ def check_names(variables: Environment) -> None:
             raise ConfigurationError(name, "", "is not a variable of this library", fix)
 
 
-def ca_file(variables: Environment) -> str:
-    """Return the path of the file with the authority's certificate, ``""`` if none is set.
+def authorities(variables: Environment) -> ssl.SSLContext | None:
+    """Load the certificate of the authority, ``None`` if no file is set.
 
     Raises:
         ConfigurationError: It is not a file with certificates.
 
     """
-    field = "MEETING_CA_FILE"
-    path = variables.get(field)
-    if path and b"CERTIFICATE-----" not in _content(field, path):
-        problem = "names a file without certificates"
+    path = variables.get("MEETING_CA_FILE")
+    return load_authorities("MEETING_CA_FILE", path) if path else None
+
+
+def load_authorities(field: str, path: str) -> ssl.SSLContext:
+    """Load a file now: a mistake is found before anything is sent, and names the caller's field."""
+    import ssl  # noqa: PLC0415 - it is slow, and plain http does without
+
+    try:
+        return ssl.create_default_context(cafile=path)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        problem = f"cannot be loaded: {getattr(error, 'strerror', None) or error}"
         fix = "give a PEM file with the certificate of your authority"
-        raise ConfigurationError(field, short_repr(path), problem, fix)
-    return path
+        raise ConfigurationError(field, short_repr(path), problem, fix) from error
 
 
 def _secret(environ: Environment) -> Secret:
@@ -117,7 +122,10 @@ def _content(field: str, path: str) -> bytes:
         raise ConfigurationError(field, short_repr(path), problem, fix) from error
 
 
-def _positive_number(name: str, text: str) -> float:
+def _timeout(variables: Environment) -> float | None:
+    name = "MEETING_TIMEOUT"
+    if not (text := variables.get(name)):
+        return None
     try:
         value = float(text)
     except ValueError:
@@ -128,11 +136,23 @@ def _positive_number(name: str, text: str) -> float:
     return value
 
 
-def _boolean(environ: Environment, name: str) -> bool:
-    text = environ.get(name)
+def _allow_plaintext(variables: Environment) -> bool:
+    name = "MEETING_ALLOW_PLAINTEXT"
+    text = variables.get(name)
     value = _BOOLEANS.get(text.strip().lower())
     if value is None:
         raise ConfigurationError(
             name, short_repr(text), "is neither yes nor no", "set it to 1 or 0"
         )
     return value
+
+
+_READERS: dict[str, Callable[[Environment], Any]] = {
+    "base_url": lambda variables: variables.get("MEETING_BASE_URL"),
+    "api_key": lambda variables: variables.get("MEETING_API_KEY"),
+    "api_secret": _secret,
+    "max_size_whiteboard_file": max_size,
+    "timeout": _timeout,
+    "allow_plaintext": _allow_plaintext,
+}
+"""What reads each argument."""

@@ -54,7 +54,7 @@ _ANSWERS: tuple[tuple[type[errors.MeetingError], int, str], ...] = (
     (errors.UploadPutBack, 202, "the document is in a queue and will be sent later"),
     (errors.UploadFailed, 422, "the document was not delivered"),
     (errors.BatchStopped, 503, "the batch was stopped before this document was sent"),
-    (errors.BatchFailed, 500, "some documents of the batch were not delivered"),
+    (errors.BatchFailed, 500, "some documents of the batch were not delivered: look at its report"),
 )
 """Class, status and sentence; the first row that fits."""
 
@@ -70,8 +70,8 @@ class HttpAnswer(NamedTuple):
     status: int
     """HTTP status."""
     body: dict[str, Any]
-    """A JSON object: ``delivered`` (``None`` if unknown or not yet), then ``document`` and ``size``
-    in bytes, or ``error``, ``detail`` and perhaps ``settled_in`` (seconds)."""
+    """A JSON object: ``delivered`` (``None`` if unknown, not yet, or a batch), then ``document``
+    and ``size`` in bytes, or ``error``, ``detail`` and perhaps ``settled_in`` (seconds)."""
     headers: dict[str, str]
     """``Retry-After`` in whole seconds with status 503 (RFC 9110, section 10.2.3); else empty."""
 
@@ -85,7 +85,8 @@ def http_answer(result: UploadReceipt | errors.MeetingError) -> HttpAnswer:
         body = {"document": public_name(result.document), "size": result.size}
         return HttpAnswer(200, {"delivered": True, **body}, {})
     status, detail = _find(result)
-    delivered = None if status == 202 else False
+    is_open = status == 202 or isinstance(result, errors.BatchFailed)  # which has some of each
+    delivered = None if is_open else False
     body = {"delivered": delivered, "error": type(result).__name__, "detail": detail}
     if isinstance(result, errors.UploadOutcomeUnknown):
         body["settled_in"] = math.ceil(result.lock_free_in)

@@ -139,7 +139,11 @@ MISTAKES = [
 
 VARIABLES = [
     ("HTTPS_PROXY=socks5://127.0.0.1:1", [], "is not the URL of a plain HTTP proxy"),
-    ("MEETING_CA_FILE=a.pdf", ["--proxy", "http://127.0.0.1:1"], "MEETING_CA_FILE names a file"),
+    (
+        "MEETING_CA_FILE=a.pdf",
+        ["--proxy", "http://127.0.0.1:1"],
+        "MEETING_CA_FILE cannot be",
+    ),
 ]
 
 

@@ -275,6 +275,7 @@ def test_the_same_manifest(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> 
         Path(folder, "a.pdf").write_bytes(PDF)
         Path(folder, "term.csv").write_text("room_id,document\nroom01,a.pdf\n")
     Path("link").symlink_to(Path("one", "inside"))
+    Path("whole").symlink_to(os.getcwd())
     told = []
     for folder, source in (
         (".", "one/term.csv"),
@@ -283,11 +284,13 @@ def test_the_same_manifest(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> 
         ("../..", "link/../term.csv"),
         (".", "two/term.csv"),
         ("two", "./term.csv"),
+        ("..", f"{os.getcwd()}/whole/one/term.csv"),
+        ("whole/one", "term.csv"),
     ):
         monkeypatch.chdir(folder)
         (found,) = call(capsys, "queue", "defer", source, "--batch", "term", "--json").objects
         told.append(found["new"])
-    assert told == [1, 0, 0, 0, 1, 0]
+    assert told == [1, 0, 0, 0, 1, 0, 0, 0]
 
 
 @pytest.mark.nightly

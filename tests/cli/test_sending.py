@@ -231,6 +231,8 @@ def test_json_of_what_ends_a_command_early(server: MeetingServer, capsys: Captur
     assert (done.code, done.objects[0]["type"]) == (2, "mistake")
     done = call(capsys, "room", "nope", "--json")
     assert (done.code, done.objects[0]["error"]["type"]) == (1, "RoomNotFound")
+    done = call(capsys, "room", "nope", "--json=true", "--max-wait", "x")
+    assert (done.code, done.objects[0]["error"]["type"]) == (2, "UsageError")
 
 
 # --- room ----------------------------------------------------------------------------------------

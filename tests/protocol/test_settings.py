@@ -101,7 +101,8 @@ def sent_with(
 def test_all_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each has its argument; empty ones, and those of other programs, are left out.
 
-    Without a mapping they are those of the process; a signer replaces key and secret.
+    Without a mapping they are those of the process. What an argument or a signer replaces is not
+    read.
     """
     variables = {
         "MEETING_BASE_URL": "http://10.0.0.1",
@@ -117,10 +118,13 @@ def test_all_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     another = HmacSigner("another", "one")
+    wrong = {**variables, "MEETING_API_SECRET_FILE": "/nope", "MEETING_TIMEOUT": "soon"}
     for given, settings, signer in (
         (variables, {}, HmacSigner("devkey", "hush-ü")),
         (None, {}, HmacSigner("devkey", "hush-ü")),
         (None, {"signer": another}, another),
+        (wrong, {"signer": another, "timeout": 60}, another),
+        (wrong, {"api_key": "another", "api_secret": "one", "timeout": None}, another),
     ):
         visit, message = sent_with(given, b"%PDF".ljust(1024), **settings)
         assert visit.request.url == "http://10.0.0.1/auth/room/uploadWhiteboardFile"

@@ -74,7 +74,7 @@ def run(argv: Sequence[str]) -> int:
     debug, server = "--debug" in argv, ""
     if list(argv[:2]) != ["queue", "worker"]:  # it has handlers of its own
         _catch_signals()
-    output = Output(as_json="--json" in argv)
+    output = Output(as_json=not {"--json", "--json=true"}.isdisjoint(argv))
     with prepared_streams(output, debug=debug):
         try:
             _check_options(argv)
@@ -132,17 +132,20 @@ def _instead(commands: Sequence[str], name: str, known: Collection[str]) -> str:
 
 def _ended_by(error: Exception, argv: Sequence[str], output: Output, server: str) -> int:
     """Print the error that ended a command and what to do, and return the exit code."""
-    if isinstance(error, CycloptsError):
-        commands = [name for name in argv[:1] if name in app]
-        # The address of a database may have a password.
-        text = re.sub(r"(://[^\s:@]*):\S*@", r"\1:...@", str(error))
-        output.note(f"error: {text}")
-        output.note(f"hint: see `{' '.join([PROGRAM, *commands])} --help`")
-        return 2
     from meeting_async.cli.results import code_of, error_object
     from meeting_async.cli.words import hints, message_of
     from meeting_async.errors import MeetingError
 
+    if isinstance(error, CycloptsError):
+        commands = [name for name in argv[:1] if name in app]
+        # The address of a database may have a password.
+        text = re.sub(r"(://[^\s:@]*):\S*@", r"\1:...@", str(error))
+        if output.as_json:
+            usage = {"type": "UsageError", "message": text, "status": None, "status_code": None}
+            output.say_object("error", {"error": usage, "exit_code": 2})
+        output.note(f"error: {text}")
+        output.note(f"hint: see `{' '.join([PROGRAM, *commands])} --help`")
+        return 2
     code = code_of(error)
     if output.as_json:
         output.say_object("error", {"error": error_object(error), "exit_code": int(code)})

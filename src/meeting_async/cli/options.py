@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import ssl
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -98,32 +97,20 @@ class Asking(Server):
         """
         if self.ca_file is None and self.proxy is None:
             return {}
-        from meeting_async._config import Environment, ca_file
+        from meeting_async._config import Environment, authorities, load_authorities
         from meeting_async.errors import ConfigurationError
         from meeting_async.transports import HttpTransport
 
-        verify = self._authorities() or ca_file(Environment(os.environ)) or True
-        proxy = self.proxy or os.environ.get("MEETING_PROXY") or None
+        variables = Environment(os.environ)
+        own = self.ca_file and load_authorities("--ca-file", self.ca_file)
+        verify = own or authorities(variables) or True
+        proxy = self.proxy or variables.get("MEETING_PROXY") or None
         try:
             return {"transport": HttpTransport(verify=verify, proxy=proxy)}
         except ConfigurationError as error:
             error.field = "--proxy" if self.proxy else "MEETING_PROXY"
             error.fix = "give http://host:port"
             raise
-
-    def _authorities(self) -> ssl.SSLContext | None:
-        """Load the file of ``--ca-file`` now: a mistake is found before anything is sent."""
-        if self.ca_file is None:
-            return None
-        from meeting_async.errors import ConfigurationError
-
-        try:
-            return ssl.create_default_context(cafile=self.ca_file)
-        except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-            reason = getattr(error, "strerror", None) or str(error)
-            fix = "give a PEM file of certificates"
-            problem = f"cannot be loaded: {reason}"
-            raise ConfigurationError("--ca-file", repr(self.ca_file), problem, fix) from error
 
 
 @dataclass(frozen=True)
@@ -146,6 +133,6 @@ DEFAULTS = Common()
 
 def max_size() -> int | None:
     """Return the largest document in bytes that the environment allows, if it sets a limit."""
-    from meeting_async._config import Environment, settings_from
+    from meeting_async import _config
 
-    return settings_from(Environment(os.environ)).get("max_size_whiteboard_file")
+    return _config.max_size(_config.Environment(os.environ))

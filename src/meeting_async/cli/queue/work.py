@@ -19,15 +19,10 @@ from meeting_async.errors import MeetingError
 
 def jobs_of(entries: Sequence[Entry]) -> Iterator[UploadJob]:
     """Return jobs with absolute paths; without a key of their own they are told apart by these."""
-    folders = {folder: _absolute(folder) for folder in {entry.folder for entry in entries}}
+    # The same path from wherever the folder is named.
+    folders = {folder: os.path.realpath(folder) for folder in {one.folder for one in entries}}
     placed = (attrs.evolve(entry, folder=folders[entry.folder]) for entry in entries)
     return (attrs.evolve(entry.job(), key=entry.key) for entry in placed)
-
-
-def _absolute(folder: str) -> str:
-    """Return the absolute path of a folder, the same one from wherever it is named."""
-    path = os.path.join(os.getcwd(), folder)
-    return os.path.realpath(path) if os.pardir in path.split(os.sep) else path
 
 
 async def defer(
