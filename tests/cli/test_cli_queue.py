@@ -246,7 +246,6 @@ def test_a_check_needs_nothing(capsys: Capture) -> None:
     assert found == {"type": "check", "documents": 1, "rooms": 1, "size": 22}
 
 
-@pytest.mark.nightly
 @pytest.mark.usefixtures("server", "tables")
 def test_other_sources(capsys: Capture) -> None:
     """A folder gives the batch its name; a manifest on stdin needs one."""
