@@ -240,7 +240,10 @@ class DocumentTypeRefused(DocumentError, ValueError):
 
 @_error(slots=False)
 class DocumentUnreadable(DocumentError, OSError):
-    """The document cannot be opened or read; the reason is also the ``__cause__``."""
+    """The document cannot be opened or read; the reason is also the ``__cause__``.
+
+    With ``check_link=True`` also: the host of a link cannot be asked now.
+    """
 
     document: str  # pyright: ignore[reportIncompatibleVariableOverride]  # never None here
     """Path or name of the document."""
