@@ -400,11 +400,12 @@ class RoomBusy(MeetingError, TimeoutError):
     limit: str = ""
     """``"max_wait"`` or ``"timeout"``, if the next wait does not fit into it."""
     place_waited: float = 0.0
-    """Seconds that it waited for a place in a batch, which ``max_wait`` does not count."""
+    """Seconds that it waited for a place in a batch, or for one of the transport's connections.
+    ``max_wait`` does not count them."""
 
     def _text(self) -> str:
         said = f" (HTTP 409: {self.reason})" if self.reason else ""
-        place = f" for it, and {self.place_waited:.1f} s for a place in the batch"
+        place = f" for it, and {self.place_waited:.1f} s for a place"
         place = place if self.place_waited >= 0.05 else ""
         limit = ", and timeout allows no more" if self.limit == "timeout" else ""
         free = "" if self.free_in is None else f"; it must be free in {self.free_in:.0f} s"

@@ -333,7 +333,7 @@ async def retry_loop(
         answer: ParsedReply = await retrying(attempt)
         return answer
     finally:  # it refers to itself, and would keep the document of ``sleep``
-        retrying.sleep = anyio.sleep
+        retrying.sleep = anyio.sleep  # type: ignore[assignment]  # may be async, too
 
 
 def _is_wait(outcome: object) -> bool:
