@@ -357,7 +357,7 @@ def test_who_waited_behind_another_upload_has_waited_for_the_server() -> None:
 
 
 def test_the_error_for_who_waits_behind_an_outage() -> None:
-    """A copy, as each call adds facts of its own; none once the server is there."""
+    """A copy, as each call adds facts of its own; none once the server is there, or hours later."""
     told = story()
     for verdict, facts, expected in (
         (NEVER, {"error": ResourceExhausted("no descriptor")}, (None, None)),  # this machine's
@@ -365,9 +365,10 @@ def test_the_error_for_who_waits_behind_an_outage() -> None:
         (BUSY, {"kind": "probe"}, (None, None)),
     ):
         told.after(verdict, at=3.0, **facts)
-        one, other = (told.server.error_for_another() for _ in range(2))
+        one, other = (told.server.error_for_another(63.0, max_outage=60) for _ in range(2))
         assert (told.server.away_since, one and type(one)) == expected
         assert one is None or one is not other
+        assert told.server.error_for_another(64.0, max_outage=60) is None
 
 
 def test_only_the_first_retry_of_an_outage_names_the_limit() -> None:

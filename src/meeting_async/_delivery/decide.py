@@ -116,6 +116,8 @@ class Server:
     """Whether anything has ever answered at the base URL."""
     _error: MeetingError | None = None
     """The error of the last attempt that did not reach it, as it would end a call."""
+    _failed_at: float = -math.inf
+    """When that attempt began."""
 
     @property
     def can_retry(self) -> bool:
@@ -149,11 +151,14 @@ class Server:
             if self.away_since is None:
                 self.away_since = max(since, self.answered_at)
             # Without its cause, whose traceback would keep the document of its call.
-            self._error = copy.copy(error)
+            self._error, self._failed_at = copy.copy(error), since
 
-    def error_for_another(self) -> MeetingError | None:
-        """Return an error like the last one, for another call; ``None``: the server is there."""
-        return copy.copy(self._error)
+    def error_for_another(self, now: float, max_outage: float) -> MeetingError | None:
+        """Return an error like the last one, for another call; ``None``: the server is there.
+
+        Nobody may have tried to reach it for hours: an error older than ``max_outage`` is past.
+        """
+        return copy.copy(self._error) if now - self._failed_at <= max_outage else None
 
 
 # --- one call ------------------------------------------------------------------------------------

@@ -222,9 +222,9 @@ class _Upload:
 
     def _taken(self, since: float) -> MeetingError:
         """Return the error for a room that is taken: what the other upload waits for, if known."""
-        waited = self.call.now() - since
-        busy = RoomBusy(waited, "another upload of this application", None, limit="max_wait")
-        return self.call.session.server.error_for_another() or busy
+        call, now = self.call, self.call.now()
+        busy = RoomBusy(now - since, "another upload of this application", None, limit="max_wait")
+        return call.session.server.error_for_another(now, call.options.retry.max_outage) or busy
 
     async def _sleep(self, seconds: float) -> None:
         """Wait before the next attempt; a wait for a place after that is told apart."""
