@@ -56,7 +56,7 @@ async def check_target(session: Session, link: str, options: Options) -> None:
         DocumentUnreadable: Its host cannot be asked now; that may be different later.
         DocumentTooLarge: Its Content-Length is above ``max_size_whiteboard_file``.
         ConfigurationError: The environment names authorities or a proxy that cannot be used.
-        ResourceExhausted: This machine has no file descriptor left.
+        ResourceExhausted: This machine has no file descriptor or thread left.
 
     """
     if session.links is None:

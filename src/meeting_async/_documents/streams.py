@@ -38,6 +38,7 @@ from meeting_async.errors import (
     DocumentError,
     DocumentTooLarge,
     DocumentUnreadable,
+    ResourceExhausted,
 )
 
 T = TypeVar("T")
@@ -252,7 +253,7 @@ async def _pieces(name: str, stream: Any, declared: int | None) -> AsyncGenerato
             for start in range(0, len(view), PIECE_BYTES):
                 yield view[start : start + PIECE_BYTES]
         _check_declared(name, size, declared, has_ended=True)
-    except DocumentError:
+    except (DocumentError, ResourceExhausted):
         raise
     except Exception as error:  # whatever somebody's stream raises
         raise unreadable(name, error) from error
