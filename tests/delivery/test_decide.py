@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Iterator
 from math import inf
 from typing import Any
@@ -188,7 +189,7 @@ HISTORIES: dict[str, tuple[dict[str, Any], list[Any], Any]] = {
     "any lock": ({}, [at(0, BUSY), locked(329)], (1, 1)),
     "longer than any lock": ({}, [at(0, BUSY), locked(330)], (RoomBusy, "330.0 s; it must be fr")),
     "free proves nothing": (
-        {}, [at(0, BUSY), at(290, BUSY, after_free=True), locked(330)], (RoomBusy, ""),
+        {}, [at(0, BUSY), at(290, BUSY, after_free=True), locked(330)], (RoomBusy, "in 260 s"),
     ),
     "another lock": (LEAST, [at(0, BUSY), at(290, UNKNOWN), locked(300), locked(600)], (1.5, 2.5)),
     "the quickest policy": ({"initial_delay": 0.25, "max_delay": 0.25}, row(PARTIAL), (0.25, 0.25)),
@@ -340,6 +341,13 @@ def test_a_dead_server_is_given_up(max_outage: float, took: float, tokens: float
         assert all(b - a >= took + 0.25 for a, b in itertools.pairwise(moments))
         assert len(moments) <= 8 + max_outage / (took + 10)
         assert max_outage <= told.now <= max_outage + took + (0.25 if tokens == 500 else 1.25)
+
+
+def test_a_server_that_is_never_given_up() -> None:
+    """The error says since when it was away, as always."""
+    told = story(max_outage=math.inf, ends_at=20.0)
+    told.after(NEVER, at=3.0)
+    assert "after 2 attempts in 17 s" in str(stopped(told.after(NEVER, at=20.0)))
 
 
 def test_who_waited_behind_another_upload_has_waited_for_the_server() -> None:

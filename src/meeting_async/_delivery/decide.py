@@ -209,15 +209,20 @@ def room_wait(history: History, policies: Policies, probes: Probes) -> RoomWait:
 
 
 def outage_ends_at(history: History, policies: Policies, server: Server) -> float:
-    """Return when an upload gives up a server that it does not reach; ``inf``: it was reached.
+    """Return when an upload gives up a server that it does not reach; ``inf``: it was reached."""
+    return _outage_began(history, policies, server) + policies.retry.max_outage
 
-    The seconds count from the call, or later, from the first attempt of any call that failed.
+
+def _outage_began(history: History, policies: Policies, server: Server) -> float:
+    """Return since when an upload does not reach the server; ``inf``: it was reached.
+
+    That is since the call, or later, since the first attempt of any call that failed.
     """
     unreached = history.in_a_row(Verdict.NEVER_SENT)
     if not (policies.is_upload and unreached):
         return math.inf
     since = min(unreached[0].began, math.inf if server.away_since is None else server.away_since)
-    return max(policies.began, since) + policies.retry.max_outage
+    return max(policies.began, since)
 
 
 def decide(
@@ -371,8 +376,7 @@ class _Decision:
             since = policies.began if first is self.history.steps[0] else first.began
             error.tried = self._tried(self._failures, last.ended - since)
         elif unreached := self.history.in_a_row(Verdict.NEVER_SENT):
-            ends_at = outage_ends_at(self.history, policies, self.server)
-            since = ends_at - policies.retry.max_outage
+            since = _outage_began(self.history, policies, self.server)
             error.tried = self._tried(len(unreached), last.ended - since)
         return error
 
