@@ -14,9 +14,9 @@ import meeting_async
 
 ROOT = Path(meeting_async.__file__).parent
 FLOORS = [
-    {"_clock", "_log", "_text", "_threads"},
+    {"_clock", "_log", "_text"},
     {"errors"},
-    {"_models", "_events", "_policies"},
+    {"_models", "_events", "_policies", "_threads"},
     {"_protocol"},
     {"_documents", "_http"},
     {"_config", "_delivery"},

@@ -19,6 +19,8 @@ from typing import TypeVar, cast
 import anyio
 import anyio.lowlevel
 
+from meeting_async.errors import ResourceExhausted
+
 T = TypeVar("T")
 
 MAX_RUNNING = 32
@@ -39,6 +41,10 @@ async def in_thread(function: Callable[[], T]) -> T:
 
     On cancellation the caller goes on at once, and the result is dropped in the thread. So
     resources must close themselves with their last reference.
+
+    Raises:
+        ResourceExhausted: No further thread can be started.
+
     """
     results, errors, done = list[T](), list[BaseException](), anyio.Event()
     try:
@@ -46,7 +52,7 @@ async def in_thread(function: Callable[[], T]) -> T:
         try:
             await done.wait()
         except BaseException:
-            run_in_thread(results.clear)  # what closes itself may block
+            leave_to_thread(results.clear)  # what closes itself may block
             raise
         if errors:
             raise errors.pop()
@@ -101,7 +107,11 @@ class _Threads:
 
     def run(self, function: Callable[[], object]) -> None:
         if not self._idle.acquire(blocking=False):
-            threading.Thread(target=self._work, name="meeting-async", daemon=True).start()
+            thread = threading.Thread(target=self._work, name="meeting-async", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                raise ResourceExhausted(f"no thread can be started: {error}") from error
         self._functions.put(function)
 
     def _work(self) -> None:
@@ -118,5 +128,18 @@ if hasattr(os, "register_at_fork"):
 
 
 def run_in_thread(function: Callable[[], object]) -> None:
-    """Run a function in a thread and do not wait for it."""
+    """Run a function in a thread and do not wait for it.
+
+    Raises:
+        ResourceExhausted: No further thread can be started.
+
+    """
     _threads.run(function)
+
+
+def leave_to_thread(function: Callable[[], object]) -> None:
+    """Run a cleanup in a thread and do not wait for it; here if no thread can be started."""
+    try:
+        run_in_thread(function)
+    except ResourceExhausted:
+        function()

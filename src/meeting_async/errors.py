@@ -27,7 +27,7 @@ The branches say where the cause is: in the caller's input, the server's answer,
     ├── RoomLocksUnavailable (ConnectionError)  the shared locks do not answer; nothing was sent
     ├── TransportError (ConnectionError)        the network failed; nothing reached the room
     │   ├── ConnectFailed                       no connection; nothing was sent
-    │   │   └── ResourceExhausted               this machine has no file descriptor left
+    │   │   └── ResourceExhausted               this machine has no descriptor or thread left
     │   ├── ConnectionLost
     │   │   └── ReplyTooLarge                   a reply of more than max_reply_bytes
     │   ├── TransferTimeout (TimeoutError)
@@ -240,7 +240,10 @@ class DocumentTypeRefused(DocumentError, ValueError):
 
 @_error(slots=False)
 class DocumentUnreadable(DocumentError, OSError):
-    """The document cannot be opened or read; the reason is also the ``__cause__``."""
+    """The document cannot be opened or read; the reason is also the ``__cause__``.
+
+    With ``check_link=True`` also: the host of a link cannot be asked now.
+    """
 
     document: str  # pyright: ignore[reportIncompatibleVariableOverride]  # never None here
     """Path or name of the document."""
@@ -397,11 +400,12 @@ class RoomBusy(MeetingError, TimeoutError):
     limit: str = ""
     """``"max_wait"`` or ``"timeout"``, if the next wait does not fit into it."""
     place_waited: float = 0.0
-    """Seconds that it waited for a place in a batch, which ``max_wait`` does not count."""
+    """Seconds that it waited for a place in a batch, or for one of the transport's connections.
+    ``max_wait`` does not count them."""
 
     def _text(self) -> str:
         said = f" (HTTP 409: {self.reason})" if self.reason else ""
-        place = f" for it, and {self.place_waited:.1f} s for a place in the batch"
+        place = f" for it, and {self.place_waited:.1f} s for a place"
         place = place if self.place_waited >= 0.05 else ""
         limit = ", and timeout allows no more" if self.limit == "timeout" else ""
         free = "" if self.free_in is None else f"; it must be free in {self.free_in:.0f} s"
@@ -465,7 +469,7 @@ class ConnectFailed(TransportError):
 
 
 class ResourceExhausted(ConnectFailed):
-    """No file descriptor is left on this machine; nothing was sent."""
+    """No file descriptor or thread is left on this machine; nothing was sent."""
 
 
 class ConnectionLost(TransportError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import ssl
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from meeting_async.errors import (
     ConfigurationError,
     DeadlineExceeded,
     DocumentTooLarge,
+    DocumentUnreadable,
     LinkRefused,
     MeetingError,
 )
@@ -39,6 +41,7 @@ PRIVATE = [
     *("10.0.0.1", "192.168.1.1", "172.16.0.1", "169.254.169.254", "100.64.0.1", "0.0.0.0"),
     *(
         "[fe80::1]",
+        "[fec0::1]",
         "[fd00::1]",
         "[::ffff:10.0.0.1]",
         "[2002:7f00:1::]",
@@ -93,16 +96,17 @@ ANSWERS: list[tuple[Script, type[MeetingError] | None, str]] = [
     (head(length=b"1000"), None, ""),
     (head(length=b"1001"), DocumentTooLarge, "1,001 bytes"),
     *((head(status), LinkRefused, "redirects") for status in (301, 302, 307)),
-    *((head(status), LinkRefused, f"HTTP {status}; is it") for status in (401, 404, 405, 500)),
+    *((head(status), LinkRefused, f"HTTP {status}; is it") for status in (401, 404, 405)),
+    *((head(status), DocumentUnreadable, f"HTTP {status}") for status in (408, 429, 500, 503)),
     (head(403), LinkRefused, "HTTP 403; if it is presigned, for GET only, upload the object as a"),
     (head(403), LinkRefused, "stream instead: the meeting server may first send HEAD"),
     (head(kind=b"text/html; charset=utf-8; " + QUERY.encode()), LinkRefused, "text/html"),
     (head(kind=b"\x9b31m"), LinkRefused, "missing"),
     (head(kind=b"image/png"), LinkRefused, "image/png"),
     (head(kind=None), LinkRefused, "missing"),
-    (head(length=b"junk"), LinkRefused, "HEAD"),
+    (head(length=b"junk"), DocumentUnreadable, "HEAD"),
     (answering(b"\x15\x03\x03 alert"), LinkRefused, "use https:// in the link"),
-    (resetting_at_once, LinkRefused, "HEAD from here has no answer"),
+    (resetting_at_once, DocumentUnreadable, "HEAD from here has no answer"),
     (silent, DeadlineExceeded, "checking the link"),
 ]  # fmt: skip
 
@@ -156,24 +160,44 @@ async def test_which_links_are_asked(
     assert len(transport.visits) == (not is_refused)
 
 
-@pytest.mark.parametrize("failures", [0, 1])
-async def test_a_name_that_leads_to_this_machine(
-    failures: int, environment: pytest.MonkeyPatch
-) -> None:
-    """Only an address that was checked is asked, also if the first lookup fails."""
-    left = iter(range(failures))
+LOOKUPS: list[tuple[str, bool, type[MeetingError] | None]] = [
+    ("127.0.0.1", False, LinkRefused),
+    ("127.0.0.1", True, LinkRefused),
+    ("unknown", False, LinkRefused),
+    ("unknown", True, None),
+    ("later", False, DocumentUnreadable),
+    ("later", True, DocumentUnreadable),
+    ("slow", True, DocumentUnreadable),
+]
 
-    def look_up(_host: str, port: int, flags: int = 0, **_facts: Any) -> list[Any]:
-        if flags & socket.AI_NUMERICHOST or next(left, None) is not None:
-            raise socket.gaierror(socket.EAI_AGAIN, "try again")
+
+@in_turn("lookup", [(f"{where} {proxied}", (where, proxied, k)) for where, proxied, k in LOOKUPS])
+async def test_a_name_that_leads_to_this_machine(
+    lookup: tuple[str, bool, type[MeetingError] | None], environment: pytest.MonkeyPatch
+) -> None:
+    """Only an address that was checked is asked; a name that does not exist is left to a proxy."""
+    where, is_proxied, kind = lookup
+    found, ended = socket.getaddrinfo, threading.Event()
+    codes = {"unknown": socket.EAI_NONAME, "later": socket.EAI_AGAIN}
+
+    def look_up(host: str, port: int, **facts: Any) -> Any:
+        if host != "files.example":
+            return found(host, port, **facts)
+        if where == "slow":
+            ended.wait(10)
+        if where in codes:
+            raise socket.gaierror(codes[where], where)
         return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", port))]
 
-    with Peer(head()) as peer:
+    with Peer(tunnel_to(head()) if is_proxied else head()) as peer:
         environment.setattr(socket, "getaddrinfo", look_up)
+        if is_proxied:
+            environment.setenv("HTTP_PROXY", peer.url)
         async with client_of(Scripted(accepted()), **SETTINGS) as client:
-            link = peer.url.replace("127.0.0.1", "files.example")
-            assert type(await put(client, link, Told())) is LinkRefused
-    assert peer.requests == []
+            result = await put(client, f"http://files.example:{peer.port}", Told())
+        ended.set()
+    assert type(result) is kind if kind else result.size is None
+    assert bool(peer.requests) is (kind is None)
 
 
 async def test_images_that_are_allowed(environment: pytest.MonkeyPatch) -> None:

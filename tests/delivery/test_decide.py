@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Iterator
 from math import inf
 from typing import Any
@@ -188,7 +189,7 @@ HISTORIES: dict[str, tuple[dict[str, Any], list[Any], Any]] = {
     "any lock": ({}, [at(0, BUSY), locked(329)], (1, 1)),
     "longer than any lock": ({}, [at(0, BUSY), locked(330)], (RoomBusy, "330.0 s; it must be fr")),
     "free proves nothing": (
-        {}, [at(0, BUSY), at(290, BUSY, after_free=True), locked(330)], (RoomBusy, ""),
+        {}, [at(0, BUSY), at(290, BUSY, after_free=True), locked(330)], (RoomBusy, "in 260 s"),
     ),
     "another lock": (LEAST, [at(0, BUSY), at(290, UNKNOWN), locked(300), locked(600)], (1.5, 2.5)),
     "the quickest policy": ({"initial_delay": 0.25, "max_delay": 0.25}, row(PARTIAL), (0.25, 0.25)),
@@ -342,6 +343,13 @@ def test_a_dead_server_is_given_up(max_outage: float, took: float, tokens: float
         assert max_outage <= told.now <= max_outage + took + (0.25 if tokens == 500 else 1.25)
 
 
+def test_a_server_that_is_never_given_up() -> None:
+    """The error says since when it was away, as always."""
+    told = story(max_outage=math.inf, ends_at=20.0)
+    told.after(NEVER, at=3.0)
+    assert "after 2 attempts in 17 s" in str(stopped(told.after(NEVER, at=20.0)))
+
+
 def test_who_waited_behind_another_upload_has_waited_for_the_server() -> None:
     """The outage counts from the call, or from the first attempt of any call that failed."""
     server = Server()
@@ -357,7 +365,7 @@ def test_who_waited_behind_another_upload_has_waited_for_the_server() -> None:
 
 
 def test_the_error_for_who_waits_behind_an_outage() -> None:
-    """A copy, as each call adds facts of its own; none once the server is there."""
+    """A copy, as each call adds facts of its own; none once the server is there, or hours later."""
     told = story()
     for verdict, facts, expected in (
         (NEVER, {"error": ResourceExhausted("no descriptor")}, (None, None)),  # this machine's
@@ -365,9 +373,10 @@ def test_the_error_for_who_waits_behind_an_outage() -> None:
         (BUSY, {"kind": "probe"}, (None, None)),
     ):
         told.after(verdict, at=3.0, **facts)
-        one, other = (told.server.error_for_another() for _ in range(2))
+        one, other = (told.server.error_for_another(63.0, max_outage=60) for _ in range(2))
         assert (told.server.away_since, one and type(one)) == expected
         assert one is None or one is not other
+        assert told.server.error_for_another(64.0, max_outage=60) is None
 
 
 def test_only_the_first_retry_of_an_outage_names_the_limit() -> None:

@@ -48,7 +48,7 @@ from meeting_async.errors import (
     UploadOutcomeUnknown,
 )
 from meeting_async.testing import MeetingServer
-from meeting_async.transports import HttpTransport
+from meeting_async.transports import HttpTransport, Reply, Request
 from support.command_line import call, export, manifest
 from support.fake_rooms import (
     Act,
@@ -339,6 +339,41 @@ def test_an_outage_ends_in_time(
         assert went.transport.uploads == []
         # One attempt is made in any case, and waits for its reply.
         assert max_outage - 1 <= went.seconds <= max(max_outage, 15) + 1.5
+
+
+class Crowded(Scripted):
+    """Each attempt waits 70 s for a connection."""
+
+    async def send(self, request: Request, /) -> Reply:
+        """Wait for a place, then answer."""
+        if request.places == []:
+            await anyio.sleep(70)
+            request.places.append(anyio.Semaphore(0))
+        return await super().send(request)
+
+
+@pytest.mark.parametrize("preflight", [True, False])
+@pytest.mark.parametrize(
+    ("script", "how"),
+    [
+        ([unreachable()], {}),
+        ([busy(), busy()], {"max_wait": 5}),
+        ([busy()] * 7, {}),
+    ],
+)
+def test_a_wait_for_a_connection_does_not_count(
+    run: Run, script: list[Act], how: dict[str, Any], preflight: bool
+) -> None:
+    """Neither as an outage, nor for ``max_wait``, nor for the age of a lock."""
+
+    async def main() -> UploadReceipt:
+        rooms = Crowded(*script, accepted(), checks=ACTIVE)
+        async with client_of(rooms, preflight=preflight) as client:
+            return await upload(client, **how)
+
+    receipt = run(main)
+    assert receipt.seconds >= 70 * len(receipt.attempts)
+    assert all(attempt.seconds < 1 for attempt in receipt.attempts)
 
 
 # --- whose answer it is --------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -286,6 +287,13 @@ NO_DOCUMENTS: dict[str, Row] = {
         f"name {name!r}": (in_memory(name=name), {}, InvalidInput, "is needed.*'deck.pdf'")
         for name in (7, "<fdopen>", "<stdin>", "", None, b"deck.pdf")
     },
+    "response": (
+        lambda _: httpx.Response(200), NAME, TypeError, r"aiter_bytes\(\).*not Response"
+    ),
+    "response as stream": (
+        lambda _: Document.from_stream(httpx.Response(200), "a"),  # type: ignore[arg-type]
+        {}, TypeError, STREAM,
+    ),
     "StringIO": (lambda _: io.StringIO("text"), NAME, TypeError, TEXT),
     "text file": (lambda path: path.open(encoding="utf-8"), NAME, TypeError, TEXT),
     "anyio's text file": (

@@ -26,7 +26,7 @@ from support import fake_rooms as acts
 from support.fake_rooms import Act, FakeRooms, Visit
 from support.leaks import descriptors, temporary_files, until
 from support.peer import Peer, discarding
-from support.sources import KINDS, START, Make, Opened
+from support.sources import KINDS, START, Make, OnlyReads, Opened
 from support.tables import in_turn
 
 pytestmark = [
@@ -182,6 +182,27 @@ async def test_an_accepted_document_is_gone(kind: str, sizes: list[int]) -> None
                 made, gone = make(kind, size)
                 assert await upload(client, made) is None
                 assert await until(lambda gone=gone: not any(ref() for ref in gone), PATIENCE)  # type: ignore[misc]
+
+
+@in_turn("kind", ["BytesIO", "open file", "async generator", "document of bytes"])
+@pytest.mark.parametrize("before", ["busy", "throttled"])
+@pytest.mark.usefixtures("_without_collector")
+async def test_a_document_that_is_accepted_at_last_is_gone(kind: str, before: str) -> None:
+    """Also after a second and a third attempt."""
+    rooms = Forgetful(lambda visit: ENDINGS[before if visit.number < 3 else "accepted"]())
+    async with nothing_left(), acts.client_of(rooms, retry=RetryPolicy(initial_delay=0.25)) as own:
+        made, gone = make(kind, 64 * KIB)
+        assert await upload(own, made) is None
+        assert await until(lambda: not any(ref() for ref in gone), PATIENCE)
+
+
+async def test_a_stream_without_weak_references_is_gone() -> None:
+    """It is known as used only during its upload."""
+    async with nothing_left(), client_of() as client:
+        made = [OnlyReads(b"%PDF")]
+        gone = weakref.ref(made[0].file)
+        assert await upload(client, made) is None
+        assert await until(lambda: gone() is None, PATIENCE)
 
 
 @in_turn("kind", ["BytesIO", "SpooledTemporaryFile on disk", "async generator"])

@@ -13,6 +13,7 @@ import threading
 import time
 import weakref
 from collections import defaultdict
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,11 @@ from typing import Any
 import anyio
 import pytest
 
-from meeting_async import Document, MeetingClient
+from meeting_async import Document, MeetingClient, MeetingError, RetryPolicy
+from meeting_async import _threads as threads
+from meeting_async.errors import DeadlineExceeded, ResourceExhausted
 from meeting_async.testing import MeetingServer
+from support.fake_rooms import Act, FakeRooms, busy, client_of, cut_off, hanging
 from support.leaks import threads_idle
 from support.sending import until
 from support.sources import (
@@ -40,6 +44,8 @@ pytestmark = pytest.mark.anyio
 
 MOST = 32
 """Threads that read at the same time (``docs/documents.md``)."""
+
+ONCE = RetryPolicy(max_interruptions=0)
 
 
 @pytest.fixture
@@ -151,6 +157,47 @@ async def test_reads_that_hang_hold_up_no_other_call() -> None:
                         await client.get_active_room_info("room1")
                 finally:
                     go_on.set()
+
+
+@pytest.mark.both_loops
+@pytest.mark.parametrize("end", [busy, cut_off, hanging])
+async def test_a_document_that_is_not_sent_to_its_end_is_closed_in_a_thread(
+    path: Path, end: Callable[..., Act], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Closing may block, too."""
+    closed: set[int] = set()
+    before_calls(monkeypatch, path, ["close"], lambda *_: closed.add(threading.get_ident()))
+    async with client_of(FakeRooms(lambda _: end(take=100_000)), retry=ONCE) as client:
+        with pytest.raises(MeetingError):
+            await client.upload_whiteboard_file("room01", path, max_wait=0, timeout=1)
+    await threads_idle()
+    assert closed
+    assert threading.get_ident() not in closed
+
+
+@pytest.mark.both_loops
+@pytest.mark.parametrize("how_many", [0, 1])
+async def test_no_thread_can_be_started(how_many: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That is told as it is; a timeout stays one."""
+    go_on, idle, drained = threading.Event(), threads._threads._idle, 0
+
+    def start(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    await sent(Reading(), filename="a.pdf")
+    await threads_idle()
+    while idle.acquire(blocking=False):
+        drained += 1
+    for _ in range(how_many):
+        idle.release()
+    monkeypatch.setattr(threading.Thread, "start", start)
+    try:
+        with pytest.raises(DeadlineExceeded if how_many else ResourceExhausted):
+            await sent(Reading(go_on), filename="a.pdf", timeout=0.2)
+    finally:
+        go_on.set()
+        for _ in range(drained - how_many):
+            idle.release()
 
 
 # --- never waited for ----------------------------------------------------------------------------

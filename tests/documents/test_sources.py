@@ -170,5 +170,6 @@ async def test_a_kept_error_keeps_nothing_open(kind: str, tmp_path: Path) -> Non
         except ConnectionError as error:
             kept = error
         assert kept.__traceback__
+        await threads_idle()
         assert descriptors() <= before
         assert temporary_files() == []

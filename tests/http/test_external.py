@@ -10,8 +10,9 @@ import httpx
 import httpx2
 import pytest
 
-from meeting_async import errors
+from meeting_async import MeetingClient, MeetingError, errors
 from meeting_async.transports import HttpxTransport
+from support.fake_rooms import PDF
 from support.peer import (
     RECORD,
     Peer,
@@ -179,6 +180,40 @@ async def test_what_a_client_raises(
             await client.aclose()
         with pytest.raises(error, match=words):
             await HttpxTransport(client).send(upload("http://meet.invalid"))
+
+
+@pytest.mark.parametrize("reads", [False, True])
+@pytest.mark.parametrize(
+    ("check", "document", "error"),
+    [
+        (200, 409, errors.RoomBusy),
+        (200, 413, errors.DocumentRefused),
+        (200, 500, errors.UploadOutcomeUnknown),
+        (401, 200, errors.AuthenticationFailed),
+    ],
+)
+async def test_a_hook_that_raises_for_a_status(
+    library: Any, reads: bool, check: int, document: int, error: type[Exception]
+) -> None:
+    """The status counts; the content does, too, if the hook has read it."""
+
+    async def hook(response: Any) -> None:
+        if reads:
+            await response.aread()
+        response.raise_for_status()
+
+    refusal = RECORD.replace(b"true", b"false")
+    answers = [reply(one, RECORD if one == 200 else refusal) for one in (check, document)]
+    with Peer(answering(*answers)) as peer:
+        async with library.AsyncClient(event_hooks={"response": [hook]}, trust_env=False) as own:
+            keys: dict[str, Any] = {"api_key": "key-0f-the-app", "api_secret": "s3cret"}
+            async with MeetingClient(peer.url, transport=HttpxTransport(own), **keys) as client:
+                upload = client.upload_whiteboard_file("room01", PDF, filename="a.pdf", max_wait=0)
+                with within(5), pytest.raises(MeetingError) as caught:
+                    await upload
+    if reads and document == 500:
+        error = errors.ProcessingFailed
+    assert type(caught.value) is error
 
 
 @both_kinds

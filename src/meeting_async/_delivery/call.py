@@ -329,8 +329,11 @@ async def retry_loop(
         return outcome
     await sleep(outcome.seconds)
     retrying = AsyncRetrying(sleep=sleep, retry=retry_if_result(_is_wait), wait=_seconds)
-    answer: ParsedReply = await retrying(attempt)
-    return answer
+    try:
+        answer: ParsedReply = await retrying(attempt)
+        return answer
+    finally:  # it refers to itself, and would keep the document of ``sleep``
+        retrying.sleep = anyio.sleep  # type: ignore[assignment]  # may be async, too
 
 
 def _is_wait(outcome: object) -> bool:

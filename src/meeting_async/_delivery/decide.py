@@ -116,6 +116,8 @@ class Server:
     """Whether anything has ever answered at the base URL."""
     _error: MeetingError | None = None
     """The error of the last attempt that did not reach it, as it would end a call."""
+    _failed_at: float = -math.inf
+    """When that attempt began."""
 
     @property
     def can_retry(self) -> bool:
@@ -149,11 +151,14 @@ class Server:
             if self.away_since is None:
                 self.away_since = max(since, self.answered_at)
             # Without its cause, whose traceback would keep the document of its call.
-            self._error = copy.copy(error)
+            self._error, self._failed_at = copy.copy(error), since
 
-    def error_for_another(self) -> MeetingError | None:
-        """Return an error like the last one, for another call; ``None``: the server is there."""
-        return copy.copy(self._error)
+    def error_for_another(self, now: float, max_outage: float) -> MeetingError | None:
+        """Return an error like the last one, for another call; ``None``: the server is there.
+
+        Nobody may have tried to reach it for hours: an error older than ``max_outage`` is past.
+        """
+        return copy.copy(self._error) if now - self._failed_at <= max_outage else None
 
 
 # --- one call ------------------------------------------------------------------------------------
@@ -204,15 +209,20 @@ def room_wait(history: History, policies: Policies, probes: Probes) -> RoomWait:
 
 
 def outage_ends_at(history: History, policies: Policies, server: Server) -> float:
-    """Return when an upload gives up a server that it does not reach; ``inf``: it was reached.
+    """Return when an upload gives up a server that it does not reach; ``inf``: it was reached."""
+    return _outage_began(history, policies, server) + policies.retry.max_outage
 
-    The seconds count from the call, or later, from the first attempt of any call that failed.
+
+def _outage_began(history: History, policies: Policies, server: Server) -> float:
+    """Return since when an upload does not reach the server; ``inf``: it was reached.
+
+    That is since the call, or later, since the first attempt of any call that failed.
     """
     unreached = history.in_a_row(Verdict.NEVER_SENT)
     if not (policies.is_upload and unreached):
         return math.inf
     since = min(unreached[0].began, math.inf if server.away_since is None else server.away_since)
-    return max(policies.began, since) + policies.retry.max_outage
+    return max(policies.began, since)
 
 
 def decide(
@@ -366,8 +376,7 @@ class _Decision:
             since = policies.began if first is self.history.steps[0] else first.began
             error.tried = self._tried(self._failures, last.ended - since)
         elif unreached := self.history.in_a_row(Verdict.NEVER_SENT):
-            ends_at = outage_ends_at(self.history, policies, self.server)
-            since = ends_at - policies.retry.max_outage
+            since = _outage_began(self.history, policies, self.server)
             error.tried = self._tried(len(unreached), last.ended - since)
         return error
 

@@ -18,7 +18,8 @@ from meeting_async.errors import RequestRefused, RoomBusy, UploadOutcomeUnknown
 
 Kind = Literal["check", "probe", "document", "call", "queue", "pause"]
 """A question, a document or a call; or a wait: behind another upload of this application
-(``queue``), or for a place among the concurrent uploads of a batch (``pause``)."""
+(``queue``), or for a place among the uploads of a batch or the transport's connections
+(``pause``)."""
 
 MAX_REASON_CHARACTERS = 500
 """Longest reason of a step; a transport of the caller's may say anything."""

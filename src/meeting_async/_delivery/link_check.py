@@ -22,6 +22,7 @@ from meeting_async._text import link_label
 from meeting_async.errors import (
     ConfigurationError,
     DocumentTooLarge,
+    DocumentUnreadable,
     LinkRefused,
     ResourceExhausted,
     TransportError,
@@ -48,13 +49,14 @@ async def check_target(session: Session, link: str, options: Options) -> None:
 
     Public means that none of the host's addresses is of this machine or of a private network; they
     are looked up once, for this and for HEAD. That is not asked if the meeting server is on this
-    machine itself. A name that is not known here is left to the proxy, if there is one.
+    machine itself. A name that does not exist here is left to the proxy, if there is one.
 
     Raises:
         LinkRefused: A server could not download a document from it.
+        DocumentUnreadable: Its host cannot be asked now; that may be different later.
         DocumentTooLarge: Its Content-Length is above ``max_size_whiteboard_file``.
         ConfigurationError: The environment names authorities or a proxy that cannot be used.
-        ResourceExhausted: This machine has no file descriptor left.
+        ResourceExhausted: This machine has no file descriptor or thread left.
 
     """
     if session.links is None:
@@ -73,7 +75,8 @@ async def check_target(session: Session, link: str, options: Options) -> None:
     except ResourceExhausted:
         raise
     except TransportError as error:
-        raise LinkRefused(link_label(link), _reason(error)) from error
+        kind = LinkRefused if error.permanent else DocumentUnreadable
+        raise kind(link_label(link), _reason(error)) from error
     except _NotPublic as error:
         raise LinkRefused(link_label(link), f"its host is not public: {error}") from None
     except ConfigurationError as error:
@@ -104,22 +107,25 @@ def _is_public(text: str) -> bool:
     if isinstance(address, ipaddress.IPv6Address):
         translated = address in _NAT64 and ipaddress.IPv4Address(address.packed[-4:])
         address = address.ipv4_mapped or address.sixtofour or translated or address
-    return address.is_global and not address.is_multicast
+    is_site_local = getattr(address, "is_site_local", False)  # fec0::/10, of IPv6 only
+    return address.is_global and not address.is_multicast and not is_site_local
 
 
 def _check(answer: ParsedReply, label: str, options: Options) -> None:
     headers = dict(reversed(answer.headers))
-    kind, length = headers.get("content-type", ""), headers.get("content-length", "")
+    media, length = headers.get("content-type", ""), headers.get("content-length", "")
     if 300 <= answer.status < 400:
         raise LinkRefused(label, "it redirects; give the link that it redirects to")
     if answer.status != 200:
         why = _PRESIGNED if answer.status == 403 else "; is it public?"
-        raise LinkRefused(label, f"it answers HEAD with HTTP {answer.status}{why}")
-    found = _MEDIA_TYPE.match(kind)
-    kind = found[0] if found else ""  # without parameters, which may repeat the link
-    is_image = kind.lower().startswith("image/") and not options.allow_images
-    if not kind or is_image or _NO_DOCUMENT.match(kind):
-        raise LinkRefused(label, f"its Content-Type is {kind or 'missing'}, not a document's")
+        may_pass = answer.status >= 500 or answer.status in {408, 429}
+        kind = DocumentUnreadable if may_pass else LinkRefused
+        raise kind(label, f"it answers HEAD with HTTP {answer.status}{why}")
+    found = _MEDIA_TYPE.match(media)
+    media = found[0] if found else ""  # without parameters, which may repeat the link
+    is_image = media.lower().startswith("image/") and not options.allow_images
+    if not media or is_image or _NO_DOCUMENT.match(media):
+        raise LinkRefused(label, f"its Content-Type is {media or 'missing'}, not a document's")
     limit = options.max_size_whiteboard_file
     if limit is not None and re.fullmatch(r"[0-9]{1,18}", length) and int(length) > limit:
         raise DocumentTooLarge(label, int(length), limit)

@@ -146,7 +146,9 @@ class RoomWait:
 
     def busy_error(self, answer: ParsedReply | None, now: float, limit: str = "") -> RoomBusy:
         """Return the error for a room that is locked for too long; ``limit`` says for which."""
-        free_in = max(0.0, self.policy.window - self._lock_age(now))
+        # After a lost race the lock is that of the upload that has won.
+        lost = [now - one.ended for one in self._refused if one.after_free]
+        free_in = max(0.0, self.policy.window - min([self._lock_age(now), *lost]))
         reason = answer.msg if answer else ""
         pauses = [
             step.seconds

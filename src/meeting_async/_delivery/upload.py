@@ -8,6 +8,7 @@ stream keeps its spool.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import (
@@ -137,6 +138,16 @@ def _warn_of_unusual(room_id: str) -> None:
     )
 
 
+class _Places(list[Any]):
+    """What the transport holds for an attempt, and when it got the last of it."""
+
+    got_at = -math.inf
+
+    def append(self, place: Any, /) -> None:
+        super().append(place)
+        self.got_at = anyio.current_time()
+
+
 @attrs.define(eq=False)
 class _Upload:
     """A running upload."""
@@ -152,8 +163,7 @@ class _Upload:
     """A check that denied the room, until a probe has decided."""
     _is_free: bool = False
     """Whether a probe in this attempt was answered *free*."""
-    _places: list[Any] = attrs.field(factory=list)
-    """What the transport holds for this attempt."""
+    _places: _Places = attrs.field(factory=_Places)
 
     async def run(self, place: Place) -> None:
         """Wait for the room's turn, then attempt until the document is accepted."""
@@ -212,9 +222,9 @@ class _Upload:
 
     def _taken(self, since: float) -> MeetingError:
         """Return the error for a room that is taken: what the other upload waits for, if known."""
-        waited = self.call.now() - since
-        busy = RoomBusy(waited, "another upload of this application", None, limit="max_wait")
-        return self.call.session.server.error_for_another() or busy
+        call, now = self.call, self.call.now()
+        busy = RoomBusy(now - since, "another upload of this application", None, limit="max_wait")
+        return call.session.server.error_for_another(now, call.options.retry.max_outage) or busy
 
     async def _sleep(self, seconds: float) -> None:
         """Wait before the next attempt; a wait for a place after that is told apart."""
@@ -273,7 +283,7 @@ class _Upload:
         return None
 
     async def _ask(self, asked: Asked, request: Request) -> Step:
-        call, began = self.call, self.call.now()
+        call, asked_at = self.call, self.call.now()
         answer, error = None, None
         try:
             answer = await self._exchange(request)
@@ -282,6 +292,7 @@ class _Upload:
         verdict = read(answer, Sent.ALL, asked)
         if verdict is not Verdict.NEVER_SENT:
             call.session.server.is_back(call.now())
+        began = max(asked_at, self._places.got_at)
         return step(asked, began, call.now(), verdict, answer, error)
 
     async def _send(self) -> Step:
@@ -290,7 +301,7 @@ class _Upload:
         self.hooks.sending()
         call.phase = "sending"
         call.emit(_events.AttemptStarted, attempt=len(call.history.attempts) + 1)
-        sending = _Sending(call, self.document, after_free=self._is_free)
+        sending = _Sending(call, self.document, self._places, after_free=self._is_free)
         try:
             body = sending.body = self.document.form(
                 sending.progress, lambda: self.hooks.may_arrive(self.document), call.now
@@ -306,7 +317,14 @@ class _Upload:
         return sending.step(answer=answer)
 
     async def _exchange(self, request: Request) -> ParsedReply:
-        return await self.call.session.send(attrs.evolve(request, places=self._places))
+        """Send a request; a wait for a place among the transport's connections is told apart."""
+        began = self.call.now()
+        try:
+            return await self.call.session.send(attrs.evolve(request, places=self._places))
+        finally:
+            got_at = self._places.got_at
+            if got_at > began and round(got_at - began, 2):  # there was none to be had at once
+                self.call.record(Step(kind="pause", began=began, ended=got_at))
 
     async def _request(self, content_type: bytes, body: bytes | Body) -> Request:
         session = self.call.session
@@ -345,13 +363,19 @@ class _Sending:
 
     call: Call
     document: Prepared
+    places: _Places
     after_free: bool
-    began: float = attrs.field(init=False)
+    called_at: float = attrs.field(init=False)
     body: MultipartBody | None = None
     body_seconds: float | None = None
 
     def __attrs_post_init__(self) -> None:
-        self.began = self.call.now()
+        self.called_at = self.call.now()
+
+    @property
+    def began(self) -> float:
+        """When its request was made, and had a place among the transport's connections."""
+        return max(self.called_at, self.places.got_at)
 
     def progress(self, sent: int) -> None:
         """Called with the bytes of the document sent so far; a link has none."""

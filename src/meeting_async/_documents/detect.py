@@ -98,8 +98,13 @@ def path_text(path: object) -> str:
 
 
 def is_file(value: object) -> bool:
-    """Return whether a value is an open file, or contains one."""
-    if isinstance(value, type):
+    """Return whether a value is an open file, or contains one.
+
+    A response of an HTTP library has an encoding and a ``read``, too, and is none.
+    """
+    has_encoding = getattr(value, "encoding", None) is not None
+    is_response = has_encoding and not (hasattr(value, "readable") or hasattr(value, "seek"))
+    if isinstance(value, type) or is_response:
         return False
     return callable(getattr(value, "read", None)) or _has_stream(value)
 

@@ -202,8 +202,9 @@ def as_document(
     detected = detect(value)
     if detected is None:
         raise TypeError(
-            "document must be a path, bytes, an open binary file, an async iterable of bytes "
-            f"or a Document (from_link, from_stream ...), not {type(value).__name__}"
+            "document must be a path, bytes, an open binary file, an async iterable of bytes (such "
+            "as response.aiter_bytes()) or a Document (from_link, from_stream ...), "
+            f"not {type(value).__name__}"
         )
     return Document._detected(detected, filename, content_type)  # noqa: SLF001 - of this module
 

@@ -35,7 +35,7 @@ from typing import BinaryIO, Protocol
 import attrs
 
 from meeting_async._text import short_repr
-from meeting_async._threads import at_disk
+from meeting_async._threads import at_disk, leave_to_thread
 from meeting_async.errors import (
     DocumentChanged,
     DocumentEmpty,
@@ -160,7 +160,7 @@ def as_view(data: object) -> memoryview:
 
 
 class OpenedFile(abc.ABC):
-    """A file that is open for one attempt. All but ``read_nowait`` and ``close`` run in threads."""
+    """A file that is open for one attempt. All but ``read_nowait`` run in threads."""
 
     @abc.abstractmethod
     def fingerprints(self) -> Iterator[tuple[int, ...]]:
@@ -270,6 +270,7 @@ class _FileReader(Reader):
     def __init__(self, content: _FileContent, opened: OpenedFile) -> None:
         self._content, self._opened = content, opened
         self._offset = content.snapshot.start
+        self._is_closed = False
 
     async def read(self, limit: int, /) -> bytes:
         data = self._opened.read_nowait(limit, self._offset)
@@ -282,8 +283,9 @@ class _FileReader(Reader):
         await at_disk(self._finish)
 
     def close(self) -> None:
-        """Close the file; a thread that reads it keeps it open."""
-        self._opened.close()
+        """Close the file in a thread, as that may block; one that reads it keeps it open."""
+        if not self._is_closed:
+            leave_to_thread(self._opened.close)
 
     def _read(self, limit: int, offset: int) -> bytes:
         with _errors_of(self._content.label):
@@ -293,6 +295,7 @@ class _FileReader(Reader):
         with _errors_of(self._content.label, again=True):
             self._content.check(self._opened)
         self._opened.close()
+        self._is_closed = True
 
 
 @contextmanager

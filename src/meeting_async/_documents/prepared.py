@@ -37,7 +37,7 @@ async def prepare(
 
     Raises:
         DocumentError: It cannot be read, or must not be uploaded.
-        ResourceExhausted: This machine has no file descriptor left.
+        ResourceExhausted: This machine has no file descriptor or thread left.
 
     """
     source = source_of(document) or BytesSource((document.link or "").encode("ascii"))

@@ -8,7 +8,6 @@ be spooled.
 
 from __future__ import annotations
 
-import collections
 import inspect
 import os
 import threading
@@ -39,6 +38,7 @@ from meeting_async.errors import (
     DocumentError,
     DocumentTooLarge,
     DocumentUnreadable,
+    ResourceExhausted,
 )
 
 T = TypeVar("T")
@@ -73,7 +73,8 @@ class StreamSource:
         """Spool the stream if it is replayable; at the end close it and delete the spool.
 
         Raises:
-            DocumentUnreadable: The stream was already used for an upload.
+            DocumentUnreadable: The stream was already used for an upload; one without support for
+                weak references: it is in use.
 
         """
         if not _claim(self.stream):
@@ -92,6 +93,7 @@ class StreamSource:
             ):
                 yield content
         finally:
+            _in_use.pop(id(self.stream), None)
             await pieces.aclose()
             await _close(name, self.stream)  # if the first piece was never asked for
 
@@ -101,8 +103,10 @@ class StreamSource:
 _used: weakref.WeakValueDictionary[int, object] = weakref.WeakValueDictionary()
 """By ``id``, as a stream need not be hashable."""
 
-_kept: collections.deque[object] = collections.deque(maxlen=1000)
-"""Used streams without support for weak references."""
+_in_use: dict[int, object] = {}
+"""Streams without support for weak references, during their upload. If one of these is used again
+after that, it is empty, or continues where it stands.
+"""
 
 _claiming = threading.Lock()
 
@@ -110,12 +114,12 @@ _claiming = threading.Lock()
 def _claim(stream: object) -> bool:
     """Return whether a stream is used for the first time."""
     with _claiming:
-        if _used.get(id(stream)) is stream or any(kept is stream for kept in _kept):
+        if _used.get(id(stream)) is stream or id(stream) in _in_use:
             return False
         try:
             _used[id(stream)] = stream
         except TypeError:
-            _kept.append(stream)
+            _in_use[id(stream)] = stream
         return True
 
 
@@ -249,7 +253,7 @@ async def _pieces(name: str, stream: Any, declared: int | None) -> AsyncGenerato
             for start in range(0, len(view), PIECE_BYTES):
                 yield view[start : start + PIECE_BYTES]
         _check_declared(name, size, declared, has_ended=True)
-    except DocumentError:
+    except (DocumentError, ResourceExhausted):
         raise
     except Exception as error:  # whatever somebody's stream raises
         raise unreadable(name, error) from error

@@ -94,7 +94,8 @@ def _made(error: Exception, connecting: bool | None) -> Exception:
 
 # --- permanent failures ---------------------------------------------------------------------------
 
-_NO_NAME = {socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)}
+NO_NAME = {socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)}
+"""Codes of ``getaddrinfo`` for a name that does not exist."""
 
 _NO_TLS = {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "BAD_RECORD_TYPE"}
 """What OpenSSL says of a peer that speaks something else."""
@@ -145,7 +146,7 @@ def _lasting_reason(error: BaseException) -> str:
         return ": ".join(found)
     if isinstance(error, ssl.SSLError) and error.reason in _NO_TLS:
         return "the port does not speak TLS: check scheme and port of the base URL"
-    if isinstance(error, socket.gaierror) and error.errno in _NO_NAME:
+    if isinstance(error, socket.gaierror) and error.errno in NO_NAME:
         return f"no connection ({text}): check the name of the host in the base URL"
     name = type(error).__name__
     if isinstance(error, UnicodeError) or name in {"UnsupportedProtocol", "InvalidURL"}:

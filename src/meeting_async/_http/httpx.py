@@ -49,6 +49,8 @@ class HttpxTransport:
     An answer that arrives while the body is still being sent may be lost with it: then the outcome
     of an upload is unknown. The client's event hooks and debug logs get the signed headers.
     What it adds by ``auth``, ``headers`` and ``cookies`` is replaced in replies that repeat it.
+    A hook that calls ``raise_for_status()`` should first ``await response.aread()``: otherwise only
+    the status of such an answer is known.
 
     Args:
         client: Your ``httpx.AsyncClient``, or that of its fork httpx2. It is used unchanged and
@@ -103,7 +105,7 @@ class _Exchange:
         """Ends the reply when it takes too long, or is too long."""
         self._response: Any = None
         self._content = bytearray()
-        self._is_early = self._is_complete = False
+        self._is_early = self._is_complete = self._is_unread = False
         self.body = _RequestBody(request.body, self._begin_reply)
 
     async def run(self) -> Reply:
@@ -133,23 +135,25 @@ class _Exchange:
 
     @property
     def _is_cut(self) -> bool:
-        return self._is_too_long and self._request.cut_reply
+        return self._is_unread or (self._is_too_long and self._request.cut_reply)
 
     async def _receive_reply(self) -> None:
         request = self._request
         timeouts = dict.fromkeys(("connect", "pool"), request.connect_timeout)
         timeouts |= {"write": request.stall_timeout, "read": request.reply_timeout}
-        self._response = await self._client.send(
-            self._client.build_request(
-                request.method,
-                request.url,
-                headers=list(request.headers),
-                content=self.body,
-                extensions={"timeout": timeouts},
-            ),
-            stream=True,
-            follow_redirects=False,
+        made = self._client.build_request(
+            request.method,
+            request.url,
+            headers=list(request.headers),
+            content=self.body,
+            extensions={"timeout": timeouts},
         )
+        try:
+            self._response = await self._client.send(made, stream=True, follow_redirects=False)
+        except Exception as error:
+            if type(error).__name__ != "HTTPStatusError":  # of a hook with raise_for_status()
+                raise
+            self._response = error.response  # type: ignore[attr-defined]
         self._is_early = self._limit.deadline == math.inf  # it came before the end of the body
         if self._is_early:
             self._begin_reply()
@@ -157,8 +161,11 @@ class _Exchange:
 
     async def _receive_content(self) -> None:
         """Read a reply without decoding, so that a small one cannot become a large one."""
-        if getattr(self._response, "is_stream_consumed", False):  # of a mock, which has its content
+        if getattr(self._response, "is_stream_consumed", False):  # by a mock or a hook
             self._take(self._response.content)
+        elif getattr(self._response, "is_closed", False):  # by a hook that raised
+            self._is_unread = True
+            return
         else:
             async for chunk in self._response.stream:
                 self._take(chunk)

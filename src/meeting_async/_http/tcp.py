@@ -17,7 +17,7 @@ from typing import Any
 import anyio
 import h11
 
-from meeting_async._http.failures import is_exhaustion
+from meeting_async._http.failures import NO_NAME, is_exhaustion
 from meeting_async._http.origins import CheckAddress, Origin, Proxy
 from meeting_async._http.tls import Tls
 from meeting_async._threads import in_thread
@@ -77,9 +77,15 @@ async def open_socket(origin: Origin) -> tuple[socket.socket, Tls | None]:
 
 async def _check_behind_proxy(host: str, port: int, check: CheckAddress) -> None:
     """Check a host's addresses; its name may be known to the proxy only."""
-    with suppress(OSError, UnicodeError), anyio.move_on_after(LOCAL_LOOKUP_SECONDS):
-        for *_, where in await look_up(host, port):
-            check(where[0])
+    try:
+        with anyio.fail_after(LOCAL_LOOKUP_SECONDS):
+            addresses = await look_up(host, port)
+    except socket.gaierror as error:
+        if error.errno not in NO_NAME:
+            raise
+        return
+    for *_, where in addresses:
+        check(where[0])
 
 
 async def connect_tcp(host: str, port: int, check: CheckAddress | None = None) -> socket.socket:

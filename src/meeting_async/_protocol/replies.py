@@ -100,7 +100,7 @@ class ParsedReply:
     @property
     def _nature(self) -> str:
         if not self.size:
-            return "no content"
+            return "content that was not read" if self.is_cut else "no content"
         kind = dict(reversed(self.headers)).get("content-type", "unknown type")
         more = "more than " if self.is_cut else ""
         return f"{more}{self.size:,} bytes of {kind[:80]}"
@@ -337,7 +337,8 @@ def reply_error(verdict: Verdict, answer: ParsedReply, *, upload: bool) -> Reply
         return Throttled(**facts, retry_after=answer.retry_after)
     if verdict is Verdict.FAILED:
         return ProcessingFailed(**facts) if upload else ServerFailed(**facts)
-    is_ours = answer.is_record if answer.status == 401 else upload or not _is_foreign(answer)
+    is_known = answer.is_record or (answer.is_cut and not answer.size)
+    is_ours = is_known if answer.status == 401 else upload or not _is_foreign(answer)
     if verdict is Verdict.REFUSED and is_ours:
         return _refusal(answer, upload=upload)(**facts)
     return UnexpectedReply(**facts)
