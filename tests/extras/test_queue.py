@@ -322,20 +322,20 @@ async def test_answers_of_a_proxy_only(queue: Queue) -> None:
 
 
 async def test_a_key_is_deferred_once(queue: Queue) -> None:
-    """A key that the batch has adds nothing, also after its delivery; another batch takes it."""
+    """Twice for a room it adds nothing, also after its delivery; other rooms and batches do."""
     defer = partial(queue.uploads.defer, "room0", queue.document())
     async with queue.working():
         assert await defer(key="a") is not None
         assert await defer(key="a") is None
         await queue.reported()
         assert await defer(key="a") is None
-        assert await queue.uploads.defer("room1", queue.document("room1"), key="a") is None
+        assert await queue.uploads.defer("room1", queue.document("room1"), key="a") is not None
         assert await defer(key="b") is not None
         assert await defer(key="a", batch="other") is not None
         assert (await queue.reported("other")).accepted == 1
         report = await queue.reported()
-    assert [outcome.key for outcome in report.outcomes] == ["a", "b"]
-    assert queue.accepted() == ["0000.pdf"] * 3
+    assert [outcome.key for outcome in report.outcomes] == ["a", "a", "b"]
+    assert queue.accepted("room0", "room1") == ["0000.pdf"] * 3 + ["0001.pdf"]
 
 
 async def test_an_interrupted_defer_many_is_repeated(queue: Queue) -> None:

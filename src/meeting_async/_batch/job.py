@@ -299,10 +299,9 @@ class BatchState(Common):
 
     @property
     def is_gone(self) -> bool:
-        """Whether no call could reach the server for as long as an upload tries."""
-        since = self.session.server.away_since
-        max_outage = self.options.retry.max_outage
-        return since is not None and since + max_outage <= self.now()
+        """Whether no call of the batch could reach the server for as long as an upload tries."""
+        since, max_outage = self.session.server.away_since, self.options.retry.max_outage
+        return since is not None and max(since, self.began) + max_outage <= self.now()
 
     def verify(self) -> None:
         """Let the other jobs begin."""

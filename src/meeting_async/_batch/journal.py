@@ -114,13 +114,13 @@ def is_journal(value: object) -> bool:
 def journal_job(room_id: str, document: Document, key: str | None) -> JournalJob:
     """Describe a job so that it is the same in the next run of its batch.
 
-    Without a key the identity is room, name and origin of the document. A path counts as it was
-    written. If it leads to another file in another working directory, that is a changed file, which
-    is reported, and not a new document.
+    The identity is its room and its key, or else name and origin of the document. A path counts as
+    it was written. If it leads to another file in another working directory, that is a changed
+    file, which is reported, and not a new document.
     """
-    facts = [room_id, document.filename, *_origin(document)] if key is None else {"key": key}
+    facts = {"name": document.filename, "from": _origin(document)} if key is None else {"key": key}
     return JournalJob(
-        identity=json.dumps(facts),
+        identity=json.dumps({"room": room_id, **facts}),
         room_id=room_id,
         document=document.filename,
         is_unique=key is not None,

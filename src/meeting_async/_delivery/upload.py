@@ -43,7 +43,13 @@ from meeting_async._protocol.verdicts import (
     overrules_denial,
     read,
 )
-from meeting_async.errors import ConnectFailed, MeetingError, RoomBusy, TransportError
+from meeting_async.errors import (
+    ConnectFailed,
+    MeetingError,
+    RoomBusy,
+    TransferTimeout,
+    TransportError,
+)
 
 RELEASE_SECONDS = 2.0
 """Longest time in seconds that the end of an upload waits until the caller's room lock is
@@ -306,7 +312,14 @@ class _Upload:
         return sending.step(answer=answer)
 
     async def _exchange(self, request: Request) -> ParsedReply:
-        return await self.call.session.send(attrs.evolve(request, places=self._places))
+        call, began = self.call, self.call.now()
+        try:
+            return await call.session.send(attrs.evolve(request, places=self._places))
+        except anyio.get_cancelled_exc_class():
+            if call.now() >= call.ends_at:  # no answer until the timeout
+                silence = TransferTimeout("no answer within the timeout", call.session.host)
+                call.session.server.is_away(began, silence)
+            raise
 
     async def _request(self, content_type: bytes, body: bytes | Body) -> Request:
         session = self.call.session

@@ -28,7 +28,7 @@ TICK = "meeting_async:tick"
 
 CANCELLED = "it was cancelled"
 
-VERSION = 3
+VERSION = 4
 """Of the table, as its comment has it."""
 
 EXCHANGE_SECONDS = 10.0

@@ -123,7 +123,8 @@ class WhiteboardUploads:
             room_id: The room.
             document: A path that workers can read, ``Document.from_link(...)``, or a reference for
                 ``documents``. A relative path is made absolute.
-            key: Identity in its batch. If the batch has an upload with this key, nothing is added.
+            key: Identity in its batch and room. If the batch has an upload for this room with this
+                key, nothing is added.
             batch: Name under which :meth:`report` finds it.
             filename: Name that the room shows, instead of the document's own.
             content_type: Media type, instead of the document's own or the one guessed.
@@ -133,7 +134,7 @@ class WhiteboardUploads:
                 or not at all, and begins some seconds after that is committed.
 
         Returns:
-            The id of the upload; ``None``: the key was deferred before.
+            The id of the upload; ``None``: the key was deferred before for this room.
 
         Raises:
             InvalidInput: An argument cannot be used. Nothing was added.
@@ -158,7 +159,7 @@ class WhiteboardUploads:
         """Add uploads to the queue, 1,000 at a time, and return how many were new.
 
         What the batch has already is not added again, so a call that was interrupted can be
-        repeated. An upload is recognised by its key, otherwise by room, document and name.
+        repeated. An upload is recognised by room and key, otherwise by room, document and name.
         ``schedule_at`` and ``connection`` are those of :meth:`defer`.
 
         Raises:
@@ -206,9 +207,9 @@ class WhiteboardUploads:
                 filename, content_type = document.filename, document.content_type
             else:
                 raise _no_place(where)
-        facts = [job.room_id, kind, source, filename] if job.key is None else {"key": job.key}
+        facts = [kind, source, filename] if job.key is None else [job.key]
         row = {
-            "identity": hashlib.sha256(json.dumps(facts).encode()).hexdigest(),
+            "identity": hashlib.sha256(json.dumps([job.room_id, *facts]).encode()).hexdigest(),
             "key": job.key,
             "room_id": job.room_id,
             "kind": kind,

@@ -38,7 +38,7 @@ CREATE INDEX IF NOT EXISTS meeting_async_uploads_open
     ON meeting_async_uploads (server, room_id, (id + 0)) WHERE state IN ('ready', 'sent');
 CREATE UNIQUE INDEX IF NOT EXISTS meeting_async_uploads_running
     ON meeting_async_uploads (server, room_id) WHERE beat_at IS NOT NULL;
-COMMENT ON TABLE meeting_async_uploads IS 'meeting-async, version 3';
+COMMENT ON TABLE meeting_async_uploads IS 'meeting-async, version 4';
 
 -- lock_schema --
 SELECT pg_advisory_xact_lock(hashtext('meeting_async_uploads'));
