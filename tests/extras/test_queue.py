@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import anyio
+import attrs
 import psycopg
 import pytest
 
@@ -468,8 +469,6 @@ def with_setting(field: str, value: Any) -> Callable[[], object]:
 @pytest.mark.parametrize(
     ("field", "make"),
     [
-        ("queue", with_setting("queue", "")),
-        ("queue", with_setting("queue", "q" * 101)),
         ("stalled_after", with_setting("stalled_after", 2.9)),
         ("stalled_after", with_setting("stalled_after", 181)),
         ("max_outage", with_setting("max_outage", -1)),
@@ -604,6 +603,18 @@ async def test_two_servers_in_one_database(dsn: str, queue: Queue, tmp_path: Pat
         await queue.delivered()
         assert other.accepted() == []
         await other.delivered()
+
+
+def test_the_name_of_a_queue() -> None:
+    """It is made of the server's address, also if that is long: no two servers have the same."""
+    paths = ("a", "b", *(f"{'long' * 30}/{end}" for end in "ab"))
+    orders = [Order(dsn="postgresql://h/d", url=f"{NOWHERE}/{path}") for path in paths]
+    names = [order.open()[2].queue for order in orders]
+    assert names[0] == f"whiteboard {NOWHERE.partition('//')[2]}/a"
+    assert len({*names}) == 4
+    assert max(map(len, names)) <= 100
+    with pytest.raises(TypeError, match="queue"):
+        attrs.evolve(orders[0], settings={"queue": "whiteboard"}).open()
 
 
 # --- look, retry, cancel -------------------------------------------------------------------------

@@ -33,6 +33,9 @@ from meeting_async.procrastinate._worker import Documents, UploadWorker, run_wor
 if TYPE_CHECKING:
     from meeting_async._client import MeetingClient
 
+MAX_NAME = 100
+"""Characters of a queue's name; procrastinate's table takes 128."""
+
 MAX_SECONDS = 366 * 86_400.0
 """Longest limit that can be set: a year."""
 
@@ -50,7 +53,6 @@ class WhiteboardUploads:
             apply.
         documents: Turns a reference into a document, in the worker; may be async. With it every
             ``str`` is a reference; without it a ``str`` is a path.
-        queue: Name of procrastinate's queue. Each server needs its own, and by default has it.
         stalled_after: Seconds without a sign of life after which the worker of an upload counts as
             lost, from 3 to 180.
         max_outage: Seconds for which an upload is put back while the server is away, throttles, or
@@ -66,13 +68,13 @@ class WhiteboardUploads:
         *,
         client: MeetingClient,
         documents: Documents | None = None,
-        queue: str | None = None,
         stalled_after: float = 30.0,
         max_outage: float = 86_400.0,
         documents_timeout: float = 60.0,
     ) -> None:
         session = client._session  # noqa: SLF001 - ours
-        self.queue: str = _queue_name(queue, session.base)
+        self.queue: str = _queue_name(session.base)
+        """Name of procrastinate's queue, made from the address of the server."""
         _check_seconds("stalled_after", stalled_after, 3, 180)
         _check_seconds("max_outage", max_outage, 0, MAX_SECONDS)
         _check_seconds("documents_timeout", documents_timeout, 0, MAX_SECONDS)
@@ -368,14 +370,11 @@ class WhiteboardUploads:
         return await self._table.drop(batch)
 
 
-def _queue_name(queue: str | None, base: str) -> str:
-    if queue is None:
-        path = urlsplit(base).path.removesuffix("/auth")
-        return f"whiteboard {host_and_port(base)}{path}"[:100]
-    if not 0 < len(queue) <= 100:
-        fix = "give 1 to 100 characters"
-        raise ConfigurationError("queue", short_repr(queue), "cannot be a name", fix)
-    return queue
+def _queue_name(base: str) -> str:
+    path = urlsplit(base).path.removesuffix("/auth")
+    name = f"whiteboard {host_and_port(base)}{path}"
+    is_long = len(name) > MAX_NAME
+    return f"whiteboard {hashlib.sha256(name.encode()).hexdigest()}" if is_long else name
 
 
 def _check_seconds(field: str, value: float, low: float, high: float) -> None:

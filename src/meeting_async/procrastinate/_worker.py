@@ -128,7 +128,7 @@ class UploadWorker:
     async def tick(self, server: str, room_id: str) -> None:
         """Run the next upload of a room, if there is one and it is due."""
         if server != self.session.base:
-            problem, fix = "is that of two servers", "give each of them its own"
+            problem, fix = "is that of two servers", "give each of them its own schema"
             raise ConfigurationError("queue", self.table.queue, problem, fix)
         row, is_tried = None, False
         try:
