@@ -261,11 +261,13 @@ class RunningJob:
 def is_stray(error: BaseException) -> bool:
     """Return whether an error is a cancellation although the current task was not cancelled.
 
-    On asyncio any code can raise one, for example by awaiting a cancelled task. It is treated like
-    any other failure, and must not end other jobs.
+    Any code can raise asyncio's, for example by awaiting a cancelled task; on trio it never means a
+    cancellation. It is treated like any other failure, and must not end other jobs.
     """
     if not isinstance(error, asyncio.CancelledError):
         return False
+    if not isinstance(error, anyio.get_cancelled_exc_class()):
+        return True
     task = asyncio.current_task()
     is_cancelled = anyio.current_effective_deadline() == -math.inf
     return task is not None and not task.cancelling() and not is_cancelled
