@@ -362,6 +362,18 @@ async def test_an_interrupted_defer_many_is_repeated(queue: Queue) -> None:
     assert await queue.uploads.defer_many(jobs[:3], batch="other") == 3
 
 
+async def test_statistics_that_cannot_be_updated(
+    dsn: str, server: MeetingServer, tmp_path: Path
+) -> None:
+    """They are no error of what was stored."""
+    impatient = f"{dsn}?options=-clock_timeout%3D100"
+    async with queue_at(impatient, server, tmp_path) as queue:
+        with psycopg.connect(dsn) as other:
+            other.execute("LOCK TABLE meeting_async_uploads IN SHARE UPDATE EXCLUSIVE MODE")
+            jobs = [UploadJob("room0", f"/{number}.pdf") for number in range(1000)]
+            assert await queue.uploads.defer_many(jobs, batch="term") == 1000
+
+
 @pytest.mark.parametrize("rounds", [2, pytest.param(10, marks=nightly)])
 async def test_two_programs_that_defer_the_same(
     dsn: str, queue: Queue, tmp_path: Path, rounds: int
@@ -482,6 +494,16 @@ def test_bad_settings(field: str, make: Callable[[], object]) -> None:
         make()
     assert caught.value.field == field
     assert "s3cr3t" not in str(caught.value)
+
+
+@pytest.mark.parametrize("names", [{"filename": ""}, {"content_type": "a/b\r\nx: y"}])
+async def test_bad_names_of_a_reference(open_queue: Open, names: dict[str, Any]) -> None:
+    """They are found at once, and not in the worker."""
+    async with open_queue(documents=documents) as queue:
+        with pytest.raises(InvalidInput) as caught:
+            await queue.uploads.defer("room0", "row 1", **names)
+        assert [caught.value.field] == [*names]
+        assert (await queue.uploads.status()).rooms == []
 
 
 async def test_references(open_queue: Open) -> None:
@@ -763,6 +785,24 @@ async def test_what_changes_meanwhile(queue: Queue, command: str, state: str, wh
         connection.execute(UNDONE.format(when=when).encode())
     with anyio.fail_after(10):
         assert await getattr(queue.uploads, command)("default") == 3
+
+
+@pytest.mark.parametrize("how", ["lost", "cancelled"])
+@pytest.mark.parametrize("state", ["ready", "failed"])
+async def test_an_end_that_is_repeated(queue: Queue, how: str, state: Any) -> None:
+    """If the reply of the database is lost, the run still has its row; not if it was cancelled."""
+    await queue.defer("room0")
+    row = await queue.uploads._table.claim("room0")
+    assert row is not None
+    error = '{"class": "UploadFailed", "args": ["KeyError", "x"]}' if state == "failed" else None
+    facts = {"reason": None, "size": None, "history": None, "is_away": None, "attempts": "[]"}
+    end = partial(
+        queue.uploads._table.end, row, state=state, error=error, **facts,
+        pause=None if error else 0.0,
+    )  # fmt: skip
+    if how == "cancelled":
+        assert await queue.uploads.cancel("default") == 1
+    assert [await end(), await end()] == [how == "lost"] * 2
 
 
 @nightly

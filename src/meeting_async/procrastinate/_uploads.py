@@ -197,18 +197,20 @@ class WhiteboardUploads:
             _check_storable("document", os.fsdecode(given))
         elif not isinstance(given, Document) and detect(given) is not None:
             raise _no_place(given)
-        if isinstance(given, str) and self._documents is not None:
-            kind, source = "reference", given
+        is_reference = isinstance(given, str) and self._documents is not None
+        # The names of a reference are checked like those of a path.
+        made: Any = "reference" if is_reference else given
+        document = as_document(made, filename=filename, content_type=content_type)
+        where = source_of(document)
+        if is_reference:
+            kind, source = "reference", str(given)
+        elif document.link is not None:
+            kind, source = "link", document.link
+        elif isinstance(where, PathSource):
+            kind, source = "path", str(folder / where.path)
+            filename, content_type = document.filename, document.content_type
         else:
-            document = as_document(given, filename=filename, content_type=content_type)
-            where = source_of(document)
-            if document.link is not None:
-                kind, source = "link", document.link
-            elif isinstance(where, PathSource):
-                kind, source = "path", str(folder / where.path)
-                filename, content_type = document.filename, document.content_type
-            else:
-                raise _no_place(where)
+            raise _no_place(where)
         facts = [kind, source, filename] if job.key is None else [job.key]
         row = {
             "identity": hashlib.sha256(json.dumps([job.room_id, *facts]).encode()).hexdigest(),
