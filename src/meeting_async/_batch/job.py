@@ -445,7 +445,7 @@ class BatchJob(RunningJob, UploadHooks):
             if reason != "inactive" and self.call is not None and self.common.scheduler.is_full:
                 self.call.phase = "waiting for a place in the batch"
                 self.call.emit(Queued, for_place=True)
-            await self.common.scheduler.acquire(self.given.room_id)
+            await self.common.scheduler.acquire()
             self._has_permit = True
 
     async def may_arrive(self, document: Prepared) -> None:
