@@ -351,7 +351,7 @@ def one_that_waits(kind: str, seconds: float) -> FakeRooms:
     [
         ("locked", 70.0, {"max_wait": 3}, errors.RoomBusy),
         ("locked", 70.0, {"timeout": 50}, errors.DeadlineExceeded),
-        ("late", 45.0, {"timeout": 50, "wait_active": 600}, errors.DeadlineExceeded),
+        ("late", 70.0, {"timeout": 50, "wait_active": 600}, errors.DeadlineExceeded),
     ],
 )
 def test_a_wait_for_a_place(
@@ -378,6 +378,19 @@ def test_a_wait_for_a_place(
     else:
         assert kind == "late" or str(found.error).endswith("while waiting for a place in the batch")
         assert found.seconds == pytest.approx(50)
+
+
+def test_a_job_that_has_waited_is_next() -> None:
+    """It keeps its room's line, so that an upload of others to the room would wait for it."""
+
+    def answer(visit: Visit) -> Act:
+        is_locked = visit.room == "bad" and visit.number == 1
+        return busy() if is_locked else accepted(replying=10.0)
+
+    jobs = [job("bad"), *(job("good", number) for number in range(9))]
+    report = in_virtual_time(jobs, FakeRooms(answer), concurrency=1)
+    assert report.outcomes[0].seconds < 40
+    assert report.seconds < 101
 
 
 # --- the timeout of a job ------------------------------------------------------------------------

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
@@ -109,6 +110,41 @@ def test_a_wrong_setting_costs_one_small_call(backend: str, kind: str) -> None:
     assert report.seconds < 150
     with pytest.raises(errors.BatchFailed, match="99 skipped"):
         report.raise_for_failures()
+
+
+@both
+def test_a_server_that_answers_nothing_within_the_timeout(backend: str) -> None:
+    """Each job ends with its timeout; after ``max_outage`` they end the batch."""
+    rooms, jobs = FakeRooms(ask=lambda _: hanging()), jobs_for(5, 20)
+    report = ran(jobs, rooms, backend=backend, timeout=25)
+    assert isinstance(report.stopped_by, errors.DeadlineExceeded)
+    assert (report.failed, report.skipped, report.seconds) == (3, 97, 75)
+
+
+def test_documents_that_are_too_slow_are_no_outage() -> None:
+    """While its questions are answered, the server is there."""
+    report = ran(jobs_for(5, 2), FakeRooms(lambda _: hanging(take=1)), timeout=25, concurrency=1)
+    assert (report.failed, report.stopped_by, report.seconds) == (10, None, 250)
+
+
+class FailingLocks:
+    """Room locks whose server is away."""
+
+    @asynccontextmanager
+    async def acquire(self, room: str, *, timeout: float | None) -> AsyncGenerator[None, None]:
+        """Fail."""
+        if room:
+            raise errors.RoomLocksUnavailable(f"no answer within {timeout} s")
+        yield
+
+
+@both
+def test_room_locks_that_fail_cost_one_job(backend: str) -> None:
+    """If that is so from the beginning; later other rooms' locks may work."""
+    locks = FailingLocks()
+    report = ran(jobs_for(5, 2), FakeRooms(), {"room_locks": locks}, backend=backend)
+    assert isinstance(report.stopped_by, errors.RoomLocksUnavailable)
+    assert (report.failed, report.skipped) == (1, 9)
 
 
 @pytest.mark.parametrize("kind", ["sync", "async", "with a length"])

@@ -149,7 +149,20 @@ def test_a_batch_can_be_left_while_its_journal_is_opened_or_closed(backend: str,
 
 
 @BACKENDS
-@pytest.mark.parametrize("verb", ["register", "mark_sending", "record"])
+def test_a_journal_that_cannot_be_opened(backend: str) -> None:
+    """The batch does not begin, and says so within 15 s."""
+
+    async def main() -> float:
+        with pytest.raises(JournalError, match="does not answer"):
+            async with running_batch(Stuck().at("opened"), JOBS, FakeRooms()):
+                pass
+        return anyio.current_time()
+
+    assert virtual_time.run(backend, main) <= LIMIT
+
+
+@BACKENDS
+@pytest.mark.parametrize("verb", ["opened", "register", "mark_sending", "record"])
 @pytest.mark.parametrize(("frozen", "seconds"), [(0, 10), (5, 2), (14, 2), (60, 2)])
 def test_a_journal_that_answers_late_is_waited_for(
     backend: str, verb: str, frozen: float, seconds: float

@@ -186,13 +186,14 @@ async def test_a_file_that_changed_is_not_sent_again(tmp_path: Path, path: Path)
 
 
 async def test_a_key_that_is_used_twice_is_refused_and_harms_nobody(path: Path) -> None:
-    """Whichever comes second, and in every run; a key is all that counts."""
+    """Whichever comes second in its room, and in every run; key and room are all that counts."""
     jobs = [job("a.pdf", key="1"), job("b.pdf", key="1"), job("c.pdf", key="2")]
     assert statuses(await batch(path, jobs)) == ["accepted", "refused", "accepted"]
     rooms = FakeRooms()
     assert statuses(await batch(path, jobs, rooms)) == ["skipped", "refused", "skipped"]
     assert rooms.visits == []
-    assert statuses(await batch(path, [job("other.pdf", "room09", key="2")])) == ["skipped"]
+    assert statuses(await batch(path, [job("other.pdf", key="2")])) == ["skipped"]
+    assert statuses(await batch(path, [job("c.pdf", "room09", key="2")])) == ["accepted"]
     wrong: Any = 7
     jobs = [job("d.pdf", key=wrong), job("e.pdf"), job("f.pdf", key="")]
     assert statuses(await batch(path, jobs)) == ["refused", "accepted", "refused"]
@@ -201,9 +202,9 @@ async def test_a_key_that_is_used_twice_is_refused_and_harms_nobody(path: Path) 
 async def test_the_journal_of_an_earlier_edition_is_read(path: Path) -> None:
     """What it knows counts: nothing that was accepted, or may have been, is sent again.
 
-    It was made by the edition before 0.2.0: two documents accepted, one unknown.
+    It was made by the first edition of this format: two documents accepted, one unknown.
     """
-    shutil.copy(Path(__file__).parent / "fixtures/format-2.db", path)
+    shutil.copy(Path(__file__).parent / "fixtures/format-3.db", path)
     jobs = [
         UploadJob(room, b"%PDF-1.7 " + name.encode(), filename=f"{name}.pdf", key=key)
         for room, name, key in (

@@ -38,7 +38,7 @@ class Course:
 def test_nobody_waits_for_ever() -> None:
     """A short room beside one that is filled up again and again; a job that returns beside both."""
     course = Course(long=9, short=1)
-    course.scheduler.rejoin("returned", lambda: course.begun.append("returned0"))
+    course.scheduler.rejoin(lambda: course.begun.append("returned0"))
     for number in range(20 * PATIENCE):
         if course.begun[-1] == "returned0":
             course.scheduler.release()
@@ -104,7 +104,7 @@ def test_any_order_of_calls(steps: list[tuple[str, str]]) -> None:
         elif step == "rejoin" and has_permit:
             running[room] = False
             scheduler.release()
-            scheduler.rejoin(room, partial(grant, room))
+            scheduler.rejoin(partial(grant, room))
         elif step == "drop":
             left, queues[room] = queues[room], []
             assert scheduler.drop(room) == left
@@ -123,7 +123,7 @@ async def test_a_permit_goes_past_a_task_that_is_cancelled(is_early: bool) -> No
     """Before it comes, or when the task has it and has not run yet (asyncio's own does that)."""
     scheduler = Scheduler[int](lambda _room, _job: None)
     scheduler.in_use = 1
-    first, second = (asyncio.create_task(scheduler.acquire(room)) for room in "ab")
+    first, second = (asyncio.create_task(scheduler.acquire()) for _ in "ab")
     await anyio.wait_all_tasks_blocked()
     if is_early:
         first.cancel()

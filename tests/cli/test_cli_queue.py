@@ -292,7 +292,6 @@ def test_the_same_manifest(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> 
     assert told == [1, 0, 0, 0, 1, 0, 0, 0]
 
 
-@pytest.mark.nightly
 @pytest.mark.usefixtures("server", "dsn")
 def test_no_tables_and_no_batch(capsys: Capture) -> None:
     """One line with the command that makes them, or with its name; exit code 2, and no page."""

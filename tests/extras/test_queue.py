@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import anyio
+import attrs
 import psycopg
 import pytest
 
@@ -322,20 +323,20 @@ async def test_answers_of_a_proxy_only(queue: Queue) -> None:
 
 
 async def test_a_key_is_deferred_once(queue: Queue) -> None:
-    """A key that the batch has adds nothing, also after its delivery; another batch takes it."""
+    """Twice for a room it adds nothing, also after its delivery; other rooms and batches do."""
     defer = partial(queue.uploads.defer, "room0", queue.document())
     async with queue.working():
         assert await defer(key="a") is not None
         assert await defer(key="a") is None
         await queue.reported()
         assert await defer(key="a") is None
-        assert await queue.uploads.defer("room1", queue.document("room1"), key="a") is None
+        assert await queue.uploads.defer("room1", queue.document("room1"), key="a") is not None
         assert await defer(key="b") is not None
         assert await defer(key="a", batch="other") is not None
         assert (await queue.reported("other")).accepted == 1
         report = await queue.reported()
-    assert [outcome.key for outcome in report.outcomes] == ["a", "b"]
-    assert queue.accepted() == ["0000.pdf"] * 3
+    assert [outcome.key for outcome in report.outcomes] == ["a", "a", "b"]
+    assert queue.accepted("room0", "room1") == ["0000.pdf"] * 3 + ["0001.pdf"]
 
 
 async def test_an_interrupted_defer_many_is_repeated(queue: Queue) -> None:
@@ -359,6 +360,18 @@ async def test_an_interrupted_defer_many_is_repeated(queue: Queue) -> None:
     assert [await add(jobs), await add([])] == [0, 0]
     assert (await queue.uploads.report("term")).queued == 1500
     assert await queue.uploads.defer_many(jobs[:3], batch="other") == 3
+
+
+async def test_statistics_that_cannot_be_updated(
+    dsn: str, server: MeetingServer, tmp_path: Path
+) -> None:
+    """They are no error of what was stored."""
+    impatient = f"{dsn}?options=-clock_timeout%3D100"
+    async with queue_at(impatient, server, tmp_path) as queue:
+        with psycopg.connect(dsn) as other:
+            other.execute("LOCK TABLE meeting_async_uploads IN SHARE UPDATE EXCLUSIVE MODE")
+            jobs = [UploadJob("room0", f"/{number}.pdf") for number in range(1000)]
+            assert await queue.uploads.defer_many(jobs, batch="term") == 1000
 
 
 @pytest.mark.parametrize("rounds", [2, pytest.param(10, marks=nightly)])
@@ -468,8 +481,6 @@ def with_setting(field: str, value: Any) -> Callable[[], object]:
 @pytest.mark.parametrize(
     ("field", "make"),
     [
-        ("queue", with_setting("queue", "")),
-        ("queue", with_setting("queue", "q" * 101)),
         ("stalled_after", with_setting("stalled_after", 2.9)),
         ("stalled_after", with_setting("stalled_after", 181)),
         ("max_outage", with_setting("max_outage", -1)),
@@ -483,6 +494,16 @@ def test_bad_settings(field: str, make: Callable[[], object]) -> None:
         make()
     assert caught.value.field == field
     assert "s3cr3t" not in str(caught.value)
+
+
+@pytest.mark.parametrize("names", [{"filename": ""}, {"content_type": "a/b\r\nx: y"}])
+async def test_bad_names_of_a_reference(open_queue: Open, names: dict[str, Any]) -> None:
+    """They are found at once, and not in the worker."""
+    async with open_queue(documents=documents) as queue:
+        with pytest.raises(InvalidInput) as caught:
+            await queue.uploads.defer("room0", "row 1", **names)
+        assert [caught.value.field] == [*names]
+        assert (await queue.uploads.status()).rooms == []
 
 
 async def test_references(open_queue: Open) -> None:
@@ -604,6 +625,18 @@ async def test_two_servers_in_one_database(dsn: str, queue: Queue, tmp_path: Pat
         await queue.delivered()
         assert other.accepted() == []
         await other.delivered()
+
+
+def test_the_name_of_a_queue() -> None:
+    """It is made of the server's address, also if that is long: no two servers have the same."""
+    paths = ("a", "b", *(f"{'long' * 30}/{end}" for end in "ab"))
+    orders = [Order(dsn="postgresql://h/d", url=f"{NOWHERE}/{path}") for path in paths]
+    names = [order.open()[2].queue for order in orders]
+    assert names[0] == f"whiteboard {NOWHERE.partition('//')[2]}/a"
+    assert len({*names}) == 4
+    assert max(map(len, names)) <= 100
+    with pytest.raises(TypeError, match="queue"):
+        attrs.evolve(orders[0], settings={"queue": "whiteboard"}).open()
 
 
 # --- look, retry, cancel -------------------------------------------------------------------------
@@ -752,6 +785,24 @@ async def test_what_changes_meanwhile(queue: Queue, command: str, state: str, wh
         connection.execute(UNDONE.format(when=when).encode())
     with anyio.fail_after(10):
         assert await getattr(queue.uploads, command)("default") == 3
+
+
+@pytest.mark.parametrize("how", ["lost", "cancelled"])
+@pytest.mark.parametrize("state", ["ready", "failed"])
+async def test_an_end_that_is_repeated(queue: Queue, how: str, state: Any) -> None:
+    """If the reply of the database is lost, the run still has its row; not if it was cancelled."""
+    await queue.defer("room0")
+    row = await queue.uploads._table.claim("room0")
+    assert row is not None
+    error = '{"class": "UploadFailed", "args": ["KeyError", "x"]}' if state == "failed" else None
+    facts = {"reason": None, "size": None, "history": None, "is_away": None, "attempts": "[]"}
+    end = partial(
+        queue.uploads._table.end, row, state=state, error=error, **facts,
+        pause=None if error else 0.0,
+    )  # fmt: skip
+    if how == "cancelled":
+        assert await queue.uploads.cancel("default") == 1
+    assert [await end(), await end()] == [how == "lost"] * 2
 
 
 @nightly

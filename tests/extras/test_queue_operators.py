@@ -381,6 +381,21 @@ async def test_a_worker_that_does_not_wait(queue: Queue) -> None:
     await queue.check(await queue.uploads.report("default"))
 
 
+async def test_the_grace_of_a_worker_with_at_least_once(open_queue: Open) -> None:
+    """A complete document without an answer is put back and sent again."""
+    async with open_queue(delivery="at_least_once") as queue:
+        queue.server.rooms["room0"].processing_seconds = 60
+        await queue.defer("room0")
+        worker = queue.start(grace=0.5)
+        await queue.until(queue.accepted)
+        queue.server.rooms["room0"].processing_seconds = 0
+        worker.signal(signal.SIGTERM)
+        assert await worker.ended(ENDED) == 0
+        assert (await queue.uploads.status()).waiting == 1
+        assert (await queue.outcome()).status == "accepted"
+        assert len(queue.accepted()) == 2
+
+
 @pytest.mark.parametrize("size", [LARGE, 16 * 1024**2], ids=["complete", "not complete"])
 async def test_the_grace_of_a_worker(queue: Queue, size: int) -> None:
     """Then a complete document is unknown, and another one is put back and sent again."""

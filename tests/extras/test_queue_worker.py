@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import anyio
 import attrs
@@ -23,9 +23,23 @@ from support import virtual_time
 from support.queue_worker import KEYS
 
 
+def row_of(run: int = 1, **facts: Any) -> Row:
+    """Make a row of the upload 7."""
+    times = dict.fromkeys(["deferred_at", "started_at", "changed_at"], datetime.now(UTC))
+    unset = dict.fromkeys(["key", "filename", "content_type", "size", "sent_ago"])
+    usual = {"kind": "path", "source": "/a.pdf", "room_id": "room0", "attempts": "[]"}
+    found: dict[str, Any] = {**usual, **times, **unset, **facts}
+    return Row(id=7, state="ready", run=run, **found)
+
+
 @attrs.define(eq=False)
 class Table:
     """There is always work; what runs has always lost its row, and recovery fails."""
+
+    recovery: float = 0.0
+    """Seconds that it takes."""
+    beats: list[list[int]] = attrs.field(factory=list)
+    """The runs of each."""
 
     async def claim(self, room_id: str) -> str:
         """Begin any upload."""
@@ -36,12 +50,14 @@ class Table:
 
     async def beat(self, rows: Iterable[Row], worker_id: int | None) -> Mapping[int, bool]:
         """Take a while."""
-        ids = [row.id for row in rows]
+        runs = {row.id: row.run for row in rows}
+        self.beats.append([*runs.values()])
         await anyio.sleep(1)
-        return dict.fromkeys(ids, False)
+        return dict.fromkeys(runs, False)
 
     async def recover(self, **_: Any) -> Mapping[int, str]:
         """Fail."""
+        await anyio.sleep(self.recovery)
         raise JournalError("uploads", "does not answer", "queue's table")
 
 
@@ -111,10 +127,7 @@ def test_errors_of_other_code(error: Exception) -> None:
 
 def test_what_a_beat_tells(caplog: pytest.LogCaptureFixture) -> None:
     """It tells that recovery fails, and nothing of a run that has ended while it was asking."""
-    facts = {"room_id": "room0", "kind": "path", "source": "/a.pdf", "attempts": "[]"}
-    times = dict.fromkeys(["deferred_at", "started_at", "changed_at"], datetime.now(UTC))
-    unset = dict.fromkeys(["key", "filename", "content_type", "size", "sent_ago"])
-    row = Row(id=7, state="ready", **facts, **times, **unset)  # type: ignore[arg-type]
+    row = row_of()
 
     async def run() -> None:
         worker = worker_of(MeetingClient("http://127.0.0.1:1", **KEYS))
@@ -132,3 +145,67 @@ def test_what_a_beat_tells(caplog: pytest.LogCaptureFixture) -> None:
     virtual_time.run("asyncio", run)
     told = [record.getMessage() for record in caplog.records]
     assert told == ["recovery has failed: the queue's table 'uploads' does not answer"]
+
+
+class Taken(Table):
+    """Each claim gets the same upload, as if the run before had been lost."""
+
+    claims: int = 0
+
+    async def claim(self, _room_id: str) -> Any:
+        """Begin the next run."""
+        self.claims += 1
+        return row_of(self.claims, kind="reference", source=str(10 * self.claims))
+
+    async def beat(self, rows: Iterable[Row], worker_id: int | None) -> Mapping[int, bool]:
+        """Find no run lost."""
+        await super().beat(rows, worker_id)
+        return {}
+
+    async def end(self, _row: Row, **_: Any) -> bool:
+        """Refuse the end of a run that is lost."""
+        return False
+
+
+def test_two_runs_of_an_upload() -> None:
+    """The end of the one that has lost its row does not stop the beats of the other."""
+
+    async def slow(seconds: str) -> NoReturn:
+        await anyio.sleep(int(seconds))
+        raise LookupError
+
+    async def run() -> None:
+        table: Any = Taken()
+        client = MeetingClient("http://127.0.0.1:1", **KEYS)
+        worker = UploadWorker(
+            table=table, session=client._session, options=client._options, documents=slow,
+            stalled_after=30.0, max_outage=60.0, documents_timeout=60.0,
+        )  # fmt: skip
+        runner: Any = SimpleNamespace(worker_id=1)
+        beating = asyncio.create_task(worker.beat(runner))
+        async with anyio.create_task_group() as tasks:
+            for _ in range(2):
+                tasks.start_soon(worker.tick, client._session.base, "room0")
+        beating.cancel()
+        assert table.beats == [[], [2], [2], [2]]
+
+    virtual_time.run("asyncio", run)
+
+
+def test_a_recovery_that_takes_long() -> None:
+    """A worker beats meanwhile, and begins no second one."""
+
+    async def run() -> None:
+        worker = worker_of(MeetingClient("http://127.0.0.1:1", **KEYS))
+        table: Any = worker.table
+        table.recovery = 1000.0
+        runner: Any = SimpleNamespace(worker_id=1)
+        beating = asyncio.create_task(worker.beat(runner))
+        await anyio.sleep(100)
+        assert len(table.beats) == 17
+        assert len(asyncio.all_tasks()) == 3
+        beating.cancel()
+        await anyio.sleep(0.1)
+        assert len(asyncio.all_tasks()) == 1
+
+    virtual_time.run("asyncio", run)

@@ -261,11 +261,13 @@ class RunningJob:
 def is_stray(error: BaseException) -> bool:
     """Return whether an error is a cancellation although the current task was not cancelled.
 
-    On asyncio any code can raise one, for example by awaiting a cancelled task. It is treated like
-    any other failure, and must not end other jobs.
+    Any code can raise asyncio's, for example by awaiting a cancelled task; on trio it never means a
+    cancellation. It is treated like any other failure, and must not end other jobs.
     """
     if not isinstance(error, asyncio.CancelledError):
         return False
+    if not isinstance(error, anyio.get_cancelled_exc_class()):
+        return True
     task = asyncio.current_task()
     is_cancelled = anyio.current_effective_deadline() == -math.inf
     return task is not None and not task.cancelling() and not is_cancelled
@@ -299,10 +301,9 @@ class BatchState(Common):
 
     @property
     def is_gone(self) -> bool:
-        """Whether no call could reach the server for as long as an upload tries."""
-        since = self.session.server.away_since
-        max_outage = self.options.retry.max_outage
-        return since is not None and since + max_outage <= self.now()
+        """Whether no call of the batch could reach the server for as long as an upload tries."""
+        since, max_outage = self.session.server.away_since, self.options.retry.max_outage
+        return since is not None and max(since, self.began) + max_outage <= self.now()
 
     def verify(self) -> None:
         """Let the other jobs begin."""
@@ -444,7 +445,7 @@ class BatchJob(RunningJob, UploadHooks):
             if reason != "inactive" and self.call is not None and self.common.scheduler.is_full:
                 self.call.phase = "waiting for a place in the batch"
                 self.call.emit(Queued, for_place=True)
-            await self.common.scheduler.acquire(self.given.room_id)
+            await self.common.scheduler.acquire()
             self._has_permit = True
 
     async def may_arrive(self, document: Prepared) -> None:

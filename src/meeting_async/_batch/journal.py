@@ -114,13 +114,13 @@ def is_journal(value: object) -> bool:
 def journal_job(room_id: str, document: Document, key: str | None) -> JournalJob:
     """Describe a job so that it is the same in the next run of its batch.
 
-    Without a key the identity is room, name and origin of the document. A path counts as it was
-    written. If it leads to another file in another working directory, that is a changed file, which
-    is reported, and not a new document.
+    The identity is its room and its key, or else name and origin of the document. A path counts as
+    it was written. If it leads to another file in another working directory, that is a changed
+    file, which is reported, and not a new document.
     """
-    facts = [room_id, document.filename, *_origin(document)] if key is None else {"key": key}
+    facts = {"name": document.filename, "from": _origin(document)} if key is None else {"key": key}
     return JournalJob(
-        identity=json.dumps(facts),
+        identity=json.dumps({"room": room_id, **facts}),
         room_id=room_id,
         document=document.filename,
         is_unique=key is not None,
@@ -212,21 +212,33 @@ class BatchJournal:
     @asynccontextmanager
     async def opened(self, server: str) -> AsyncGenerator[None, None]:
         """Open it; to close it takes some seconds at most, also if the batch was cancelled."""
-        journal, counting = self._journal.opened(server), anyio.CancelScope(shield=True)
-        await journal.__aenter__()
+        journal, failure = self._journal.opened(server), None
+        async with self._counting():
+            try:
+                await self.answered(journal.__aenter__())
+            except Exception as error:  # noqa: BLE001 - raised below, not in a group
+                failure = error
+        if failure is not None:
+            raise failure
         try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._count, counting)
-                try:
-                    yield
-                finally:
-                    counting.cancel()
+            async with self._counting():
+                yield
         finally:
             seconds = HURRIED_SECONDS if self._is_silent else CLOSING_SECONDS
             with anyio.move_on_after(seconds, shield=True) as scope:
                 await journal.__aexit__(None, None, None)
             if scope.cancelled_caught:
                 logger.warning("the journal could not be closed", extra={"action": "Journal"})
+
+    @asynccontextmanager
+    async def _counting(self) -> AsyncGenerator[None, None]:
+        counting = anyio.CancelScope(shield=True)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._count, counting)
+            try:
+                yield
+            finally:
+                counting.cancel()
 
     async def _count(self, counting: anyio.CancelScope) -> None:
         """Cancel each wait that has nothing left."""

@@ -31,8 +31,9 @@ class UploadJob:
     content_type: str | None = attrs.field(default=None, kw_only=True)
     """Media type, instead of the document's own or the one guessed from the name."""
     key: str | None = attrs.field(default=None, kw_only=True)
-    """Identity of the job in a journal, such as the primary key of a database row; unique in a
-    batch. Without a key the identity is room, document and name. Events have it, too."""
+    """With the room, identity of the job in a journal; such as the primary key of a database row.
+    Unique among the room's jobs. Without a key the identity is room, document and name. Events have
+    it, too."""
 
 
 def label_of(job: UploadJob) -> str:
@@ -245,6 +246,9 @@ def ends_room(error: BaseException | None) -> bool:
 _OF_ALL = errors.AuthenticationFailed | errors.ConfigurationError | errors.JournalError
 """Errors that every document has."""
 
+_OF_THE_SERVER = errors.ReplyError | errors.TransportError | errors.RoomLocksUnavailable
+"""Errors that every document has if the server, or that of the room locks, is away."""
+
 
 def ends_batch(error: BaseException | None, *, is_verified: bool, is_gone: bool) -> bool:
     """Return whether every other document would have the same error.
@@ -257,8 +261,9 @@ def ends_batch(error: BaseException | None, *, is_verified: bool, is_gone: bool)
         return False
     if isinstance(error, _OF_ALL):
         return True
-    is_trouble = isinstance(error, errors.ReplyError | errors.TransportError)
-    return is_trouble and (is_gone or not is_verified)
+    if is_gone and isinstance(error, errors.DeadlineExceeded):
+        return True
+    return isinstance(error, _OF_THE_SERVER) and (is_gone or not is_verified)
 
 
 def _reason(error: BaseException | None) -> BaseException | None:

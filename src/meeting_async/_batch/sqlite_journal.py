@@ -214,7 +214,7 @@ def _files(path: Path) -> list[os.stat_result]:
 
 
 def _used_before(job: JournalJob) -> InvalidInput:
-    fix = "give every job of a batch its own"
+    fix = "give every job of a room its own"
     key = json.loads(job.identity)["key"]
     return InvalidInput("key", short_repr(key), "was used in this batch before", fix)
 
@@ -224,7 +224,7 @@ def _used_before(job: JournalJob) -> InvalidInput:
 APPLICATION_ID = 0x6D61736A
 """Marks a journal (``application_id`` in SQLite's file format)."""
 
-VERSION = 2
+VERSION = 3
 
 
 @contextmanager

@@ -44,7 +44,13 @@ from meeting_async._protocol.verdicts import (
     overrules_denial,
     read,
 )
-from meeting_async.errors import ConnectFailed, MeetingError, RoomBusy, TransportError
+from meeting_async.errors import (
+    ConnectFailed,
+    MeetingError,
+    RoomBusy,
+    TransferTimeout,
+    TransportError,
+)
 
 RELEASE_SECONDS = 2.0
 """Longest time in seconds that the end of an upload waits until the caller's room lock is
@@ -318,13 +324,18 @@ class _Upload:
 
     async def _exchange(self, request: Request) -> ParsedReply:
         """Send a request; a wait for a place among the transport's connections is told apart."""
-        began = self.call.now()
+        call, began = self.call, self.call.now()
         try:
-            return await self.call.session.send(attrs.evolve(request, places=self._places))
+            return await call.session.send(attrs.evolve(request, places=self._places))
+        except anyio.get_cancelled_exc_class():
+            if call.now() >= call.ends_at:  # no answer until the timeout
+                silence = TransferTimeout("no answer within the timeout", call.session.host)
+                call.session.server.is_away(max(began, self._places.got_at), silence)
+            raise
         finally:
             got_at = self._places.got_at
             if got_at > began and round(got_at - began, 2):  # there was none to be had at once
-                self.call.record(Step(kind="pause", began=began, ended=got_at))
+                call.record(Step(kind="pause", began=began, ended=got_at))
 
     async def _request(self, content_type: bytes, body: bytes | Body) -> Request:
         session = self.call.session

@@ -165,12 +165,11 @@ class QueuedRun(UploadHooks):
         history = self.upload.history
         self.error = last_error(error, history.steps)
         self._is_cut_off = self._put_back is None and isinstance(error, _OF_THIS_WORKER)
-        resends = self.upload.common.options.delivery == "at_least_once"
         if isinstance(error, UploadPutBack):
             self._put_back = error
         elif is_foreign(self.error) and self._was_interrupted:
             pass  # it would send a part of the document again and again
-        elif self._put_back is None and (history.unknown_since is None or resends):
+        elif self._put_back is None and self._may_run_again:
             later = decide(
                 self.error,
                 away_for=self.row.away_for or 0.0,
@@ -186,10 +185,16 @@ class QueuedRun(UploadHooks):
             error = error.__cause__
         return self.upload.failed(error)
 
+    @property
+    def _may_run_again(self) -> bool:
+        """Whether the document has not arrived, or may be sent again nevertheless."""
+        resends = self.upload.common.options.delivery == "at_least_once"
+        return resends or self.upload.history.unknown_since is None
+
     def _cut_off(self) -> UploadOutcome:
-        """Put the upload back, unless it may have arrived."""
-        history, self._is_cut_off = self.upload.history, self._put_back is None
-        if history.unknown_since is None and history.answer is None:
+        """Put the upload back, if it may run again."""
+        self._is_cut_off = self._put_back is None
+        if self._may_run_again:
             self._put_back = UploadPutBack(0.0, "its worker was stopped")
         return self.upload.failed(MeetingError("its worker was stopped before an answer came"))
 

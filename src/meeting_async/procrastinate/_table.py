@@ -28,7 +28,7 @@ TICK = "meeting_async:tick"
 
 CANCELLED = "it was cancelled"
 
-VERSION = 3
+VERSION = 4
 """Of the table, as its comment has it."""
 
 EXCHANGE_SECONDS = 10.0
@@ -191,7 +191,8 @@ class Table:
 
     async def analyse(self) -> None:
         """Tell PostgreSQL how long the queue has become, so that it finds the best plans."""
-        await self._execute("ANALYZE procrastinate_jobs, meeting_async_uploads", rows=False)
+        with suppress(JournalError):
+            await self._execute("ANALYZE procrastinate_jobs, meeting_async_uploads", rows=False)
 
     # --- a run -----------------------------------------------------------------------------------
 

@@ -33,6 +33,9 @@ from meeting_async.procrastinate._worker import Documents, UploadWorker, run_wor
 if TYPE_CHECKING:
     from meeting_async._client import MeetingClient
 
+MAX_NAME = 100
+"""Characters of a queue's name; procrastinate's table takes 128."""
+
 MAX_SECONDS = 366 * 86_400.0
 """Longest limit that can be set: a year."""
 
@@ -50,7 +53,6 @@ class WhiteboardUploads:
             apply.
         documents: Turns a reference into a document, in the worker; may be async. With it every
             ``str`` is a reference; without it a ``str`` is a path.
-        queue: Name of procrastinate's queue. Each server needs its own, and by default has it.
         stalled_after: Seconds without a sign of life after which the worker of an upload counts as
             lost, from 3 to 180.
         max_outage: Seconds for which an upload is put back while the server is away, throttles, or
@@ -66,13 +68,13 @@ class WhiteboardUploads:
         *,
         client: MeetingClient,
         documents: Documents | None = None,
-        queue: str | None = None,
         stalled_after: float = 30.0,
         max_outage: float = 86_400.0,
         documents_timeout: float = 60.0,
     ) -> None:
         session = client._session  # noqa: SLF001 - ours
-        self.queue: str = _queue_name(queue, session.base)
+        self.queue: str = _queue_name(session.base)
+        """Name of procrastinate's queue, made from the address of the server."""
         _check_seconds("stalled_after", stalled_after, 3, 180)
         _check_seconds("max_outage", max_outage, 0, MAX_SECONDS)
         _check_seconds("documents_timeout", documents_timeout, 0, MAX_SECONDS)
@@ -123,7 +125,8 @@ class WhiteboardUploads:
             room_id: The room.
             document: A path that workers can read, ``Document.from_link(...)``, or a reference for
                 ``documents``. A relative path is made absolute.
-            key: Identity in its batch. If the batch has an upload with this key, nothing is added.
+            key: Identity in its batch and room. If the batch has an upload for this room with this
+                key, nothing is added.
             batch: Name under which :meth:`report` finds it.
             filename: Name that the room shows, instead of the document's own.
             content_type: Media type, instead of the document's own or the one guessed.
@@ -133,7 +136,7 @@ class WhiteboardUploads:
                 or not at all, and begins some seconds after that is committed.
 
         Returns:
-            The id of the upload; ``None``: the key was deferred before.
+            The id of the upload; ``None``: the key was deferred before for this room.
 
         Raises:
             InvalidInput: An argument cannot be used. Nothing was added.
@@ -158,7 +161,7 @@ class WhiteboardUploads:
         """Add uploads to the queue, 1,000 at a time, and return how many were new.
 
         What the batch has already is not added again, so a call that was interrupted can be
-        repeated. An upload is recognised by its key, otherwise by room, document and name.
+        repeated. An upload is recognised by room and key, otherwise by room, document and name.
         ``schedule_at`` and ``connection`` are those of :meth:`defer`.
 
         Raises:
@@ -194,21 +197,23 @@ class WhiteboardUploads:
             _check_storable("document", os.fsdecode(given))
         elif not isinstance(given, Document) and detect(given) is not None:
             raise _no_place(given)
-        if isinstance(given, str) and self._documents is not None:
-            kind, source = "reference", given
+        is_reference = isinstance(given, str) and self._documents is not None
+        # The names of a reference are checked like those of a path.
+        made: Any = "reference" if is_reference else given
+        document = as_document(made, filename=filename, content_type=content_type)
+        where = source_of(document)
+        if is_reference:
+            kind, source = "reference", str(given)
+        elif document.link is not None:
+            kind, source = "link", document.link
+        elif isinstance(where, PathSource):
+            kind, source = "path", str(folder / where.path)
+            filename, content_type = document.filename, document.content_type
         else:
-            document = as_document(given, filename=filename, content_type=content_type)
-            where = source_of(document)
-            if document.link is not None:
-                kind, source = "link", document.link
-            elif isinstance(where, PathSource):
-                kind, source = "path", str(folder / where.path)
-                filename, content_type = document.filename, document.content_type
-            else:
-                raise _no_place(where)
-        facts = [job.room_id, kind, source, filename] if job.key is None else {"key": job.key}
+            raise _no_place(where)
+        facts = [kind, source, filename] if job.key is None else [job.key]
         row = {
-            "identity": hashlib.sha256(json.dumps(facts).encode()).hexdigest(),
+            "identity": hashlib.sha256(json.dumps([job.room_id, *facts]).encode()).hexdigest(),
             "key": job.key,
             "room_id": job.room_id,
             "kind": kind,
@@ -367,14 +372,11 @@ class WhiteboardUploads:
         return await self._table.drop(batch)
 
 
-def _queue_name(queue: str | None, base: str) -> str:
-    if queue is None:
-        path = urlsplit(base).path.removesuffix("/auth")
-        return f"whiteboard {host_and_port(base)}{path}"[:100]
-    if not 0 < len(queue) <= 100:
-        fix = "give 1 to 100 characters"
-        raise ConfigurationError("queue", short_repr(queue), "cannot be a name", fix)
-    return queue
+def _queue_name(base: str) -> str:
+    path = urlsplit(base).path.removesuffix("/auth")
+    name = f"whiteboard {host_and_port(base)}{path}"
+    is_long = len(name) > MAX_NAME
+    return f"whiteboard {hashlib.sha256(name.encode()).hexdigest()}" if is_long else name
 
 
 def _check_seconds(field: str, value: float, low: float, high: float) -> None:

@@ -128,7 +128,7 @@ class UploadWorker:
     async def tick(self, server: str, room_id: str) -> None:
         """Run the next upload of a room, if there is one and it is due."""
         if server != self.session.base:
-            problem, fix = "is that of two servers", "give each of them its own"
+            problem, fix = "is that of two servers", "give each of them its own schema"
             raise ConfigurationError("queue", self.table.queue, problem, fix)
         row, is_tried = None, False
         try:
@@ -164,7 +164,8 @@ class UploadWorker:
         try:
             await run.run()
         finally:
-            del self.runs[row.id]
+            if self.runs.get(row.id) is run:  # else a later run of it has begun here
+                del self.runs[row.id]
             if isinstance(run.error, AuthenticationFailed):
                 self.stop(run.error)
 
@@ -195,21 +196,31 @@ class UploadWorker:
         After an outage of the database other workers get the time to say that they are there.
         """
         failures, recovers_at = 0, 0.0
-        while True:
-            try:
-                runs = dict(self.runs)
-                lost = await self.table.beat((run.row for run in runs.values()), runner.worker_id)
-                for id_, is_cancelled in lost.items():
-                    runs[id_].lose(is_cancelled=is_cancelled)
-                failures = 0
-            except JournalError as error:
-                failures += 1
-                recovers_at = time.monotonic() + self.stalled_after
-                if failures == 2:
-                    self.stop(error)
-            if time.monotonic() >= recovers_at:
-                await self._recover()
-            await asyncio.sleep(min(BEAT_SECONDS, self.stalled_after / 3))
+        recovery: asyncio.Task[None] | None = None
+        try:
+            while True:
+                try:
+                    await self._beat(runner)
+                    failures = 0
+                except JournalError as error:
+                    failures += 1
+                    recovers_at = time.monotonic() + self.stalled_after
+                    if failures == 2:
+                        self.stop(error)
+                if recovery is not None and recovery.done():
+                    recovery = recovery.result()
+                if recovery is None and time.monotonic() >= recovers_at:
+                    recovery = asyncio.create_task(self._recover(), name="recovery")
+                await asyncio.sleep(min(BEAT_SECONDS, self.stalled_after / 3))
+        finally:
+            if recovery is not None:
+                recovery.cancel()
+
+    async def _beat(self, runner: Worker) -> None:
+        runs = dict(self.runs)
+        lost = await self.table.beat((run.row for run in runs.values()), runner.worker_id)
+        for id_, is_cancelled in lost.items():
+            runs[id_].lose(is_cancelled=is_cancelled)
 
     async def _recover(self) -> None:
         resends = self.options.delivery == "at_least_once"

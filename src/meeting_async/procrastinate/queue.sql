@@ -38,7 +38,7 @@ CREATE INDEX IF NOT EXISTS meeting_async_uploads_open
     ON meeting_async_uploads (server, room_id, (id + 0)) WHERE state IN ('ready', 'sent');
 CREATE UNIQUE INDEX IF NOT EXISTS meeting_async_uploads_running
     ON meeting_async_uploads (server, room_id) WHERE beat_at IS NOT NULL;
-COMMENT ON TABLE meeting_async_uploads IS 'meeting-async, version 3';
+COMMENT ON TABLE meeting_async_uploads IS 'meeting-async, version 4';
 
 -- lock_schema --
 SELECT pg_advisory_xact_lock(hashtext('meeting_async_uploads'));
@@ -116,16 +116,21 @@ RETURNING id
 
 -- end --
 -- The outcome of a run, or its progress if it is put back (`pause` is then not null), and the room's
--- next tick. What the server has said of the document counts also after the run lost its row.
+-- next tick. What the server has said of the document counts also after the run lost its row. If the
+-- reply of the database was lost, the row is as the run has left it, and the same is written again.
 WITH ended AS (
     UPDATE meeting_async_uploads
-    SET state = %(state)s, error = %(error)s, reason = %(reason)s, size = coalesce(%(size)s, size),
+    SET state = %(state)s, error = %(error)s::json, reason = %(reason)s,
+        size = coalesce(%(size)s, size),
         attempts = %(attempts)s, history = %(history)s, changed_at = now(), beat_at = NULL,
         due_at = now() + %(pause)s::float8 * interval '1 second',
         away_since = CASE %(is_away)s::boolean WHEN true THEN coalesce(away_since, now())
             WHEN false THEN NULL ELSE away_since END
     WHERE id = %(id)s AND run = %(run)s
-        AND (beat_at IS NOT NULL OR %(state)s IN ('accepted', 'refused'))
+        AND (
+            beat_at IS NOT NULL OR %(state)s IN ('accepted', 'refused')
+            OR (state = %(state)s AND error::text IS NOT DISTINCT FROM %(error)s::json::text)
+        )
     RETURNING id, room_id, due_at
 ), next AS (
     INSERT INTO procrastinate_jobs (queue_name, task_name, lock, queueing_lock, args, scheduled_at)

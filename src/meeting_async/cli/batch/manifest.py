@@ -108,14 +108,14 @@ def _read_rows(manifest: Manifest, data: bytes, folder: str) -> None:
 
 
 def _find_twins(manifest: Manifest) -> None:
-    """Add a mistake for each key that is used again, and for each document that a room has already.
+    """Add a mistake for each key that a room has already, and for each document.
 
     Files are looked at only where a room would show a name twice.
     """
-    keys: dict[str, Entry] = {}
+    keys: dict[tuple[str, str], Entry] = {}
     for entry in manifest.entries:
         if entry.key is not None:
-            first = keys.setdefault(entry.key, entry)
+            first = keys.setdefault((entry.room_id, entry.key), entry)
             if first is not entry:
                 text = f"key {entry.key!r} is already used by {first.place}"
                 manifest.flaws.add(entry.number, entry.place, text)
