@@ -253,15 +253,18 @@ def test_waiting_for_stdin_ends() -> None:
     assert "Fatal" not in done.err
 
 
-def test_ignored_signals_stay_ignored(server: MeetingServer, capsys: Capture) -> None:
-    """Ctrl-C is not for what a script started in the background."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_ignored_signals_stay_ignored(
+    server: MeetingServer, capsys: Capture, number: signal.Signals
+) -> None:
+    """Ctrl-C is not for what a script started in the background, nor hang-up for `nohup`."""
     server.rooms["room01"].processing_seconds = 0.3
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = signal.signal(number, signal.SIG_IGN)
     try:
-        interrupt_when(lambda: accepted(server), signal.SIGINT)
+        interrupt_when(lambda: accepted(server), number)
         assert call(capsys, "upload", "room01", "a.pdf", "b.pdf").code == 0
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(number, before)
     assert names_in(server, "room01") == ["a.pdf", "b.pdf"]
 
 
