@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import httpx
 import pytest
 
@@ -29,7 +30,6 @@ from meeting_async import (
 )
 from meeting_async.errors import MeetingError
 from meeting_async.signers import HmacSigner
-from meeting_async.testing import run_in_virtual_time
 from meeting_async.transports import HttpTransport, HttpxTransport
 from support.fake_rooms import FakeRooms
 from support.telling import containing, traceback_with_locals
@@ -88,7 +88,7 @@ def calling(call: Callable[[MeetingClient], Awaitable[object]]) -> object:
             return await call(made)
 
     try:
-        return run_in_virtual_time(main)
+        return anyio.run(main)
     finally:
         assert rooms.visits == []
 
