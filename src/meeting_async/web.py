@@ -31,7 +31,7 @@ _ANSWERS: tuple[tuple[type[errors.MeetingError], int, str], ...] = (
     (errors.DocumentEmpty, 422, "the document is empty"),
     (errors.DocumentTooLarge, 413, "the document has {0.size:,} bytes, the limit is {0.limit:,}"),
     (errors.DocumentTypeRefused, 415, "the document is an image: put it into a PDF"),
-    (errors.DocumentUnreadable, 400, "the document did not arrive completely"),
+    (errors.DocumentUnreadable, 400, "the document could not be read completely"),
     (
         errors.DocumentChanged,
         400,

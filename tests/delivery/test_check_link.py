@@ -212,7 +212,7 @@ async def test_images_that_are_allowed(environment: pytest.MonkeyPatch) -> None:
     ("address", "kind", "words"),
     [
         ("socks5://127.0.0.1:1", ConfigurationError, "do without check_link=True"),
-        ("http://127.0.0.1:9", LinkRefused, "of HTTP_PROXY cannot be reached"),
+        ("http://127.0.0.1:9", DocumentUnreadable, "of HTTP_PROXY cannot be reached"),
     ],
 )
 async def test_a_proxy_of_the_environment_that_cannot_be_used(

@@ -39,6 +39,7 @@ from meeting_async.errors import (
     DocumentRefused,
     MeetingError,
     RequestRefused,
+    ResourceExhausted,
     RoomBusy,
     RoomNotActive,
     RoomNotFound,
@@ -357,6 +358,7 @@ class Crowded(Scripted):
     ("script", "how"),
     [
         ([unreachable()], {}),
+        ([unreachable(), unreachable()], {}),
         ([busy(), busy()], {"max_wait": 5}),
         ([busy()] * 7, {}),
     ],
@@ -374,6 +376,37 @@ def test_a_wait_for_a_connection_does_not_count(
     receipt = run(main)
     assert receipt.seconds >= 70 * len(receipt.attempts)
     assert all(attempt.seconds < 1 for attempt in receipt.attempts)
+
+
+@pytest.mark.anyio
+async def test_a_timeout_for_want_of_a_connection_is_no_outage() -> None:
+    """The only connection is busy with a conversion; then a busy room is told, not an outage."""
+    server = MeetingServer(processing_seconds=2)
+    for name in ("room01", "room02"):
+        server.add_room(name)
+    keys: dict[str, Any] = {"api_key": server.api_key, "api_secret": server.api_secret}
+    transport = HttpTransport(max_connections=1)
+    with server.run() as url:
+        async with (
+            MeetingClient(url, transport=transport, **keys) as client,
+            anyio.create_task_group() as group,
+        ):
+            group.start_soon(upload, client)
+            await until(lambda: server.rooms["room01"].locked)
+            with pytest.raises(DeadlineExceeded):
+                await upload(client, room="room02", timeout=0.2)
+            with pytest.raises(RoomBusy):
+                await upload(client, max_wait=0)
+
+
+@pytest.mark.both_loops
+def test_a_lack_of_threads_amid_a_document_is_no_lack_of_a_connection(run: Run) -> None:
+    """What was sent counts: the document is not sent again and again."""
+    lacking = failing(ResourceExhausted("no thread", "meet.test:443"), take=3)
+    went = run(partial(course, then=lambda _: lacking))
+    assert isinstance(went.outcome, MeetingError)
+    assert len(went.outcome.attempts) == 3
+    assert {one.verdict for one in went.outcome.attempts} == {Verdict.PARTIAL}
 
 
 # --- whose answer it is --------------------------------------------------------------------------

@@ -193,6 +193,15 @@ async def test_used_streams_are_forgotten_with_their_objects() -> None:
         assert await uploaded(OnlyReads(b"data")) == b"data"
 
 
+async def test_the_rest_of_a_stream_is_no_document() -> None:
+    """One that was read half-way is refused, also without support for weak references."""
+    made = OnlyReads(bytes(MIB))
+    with pytest.raises(DocumentTooLarge):
+        await uploaded(made, max_size=MIB // 2)
+    with pytest.raises(DocumentUnreadable, match="already used"):
+        await uploaded(made)
+
+
 # --- spooled -------------------------------------------------------------------------------------
 
 

@@ -216,6 +216,24 @@ async def test_a_hook_that_raises_for_a_status(
     assert type(caught.value) is error
 
 
+@pytest.mark.parametrize("status", [403, 409, 429])
+async def test_a_hook_that_asks_something_else(library: Any, status: int) -> None:
+    """What another service answers says nothing of the document, which is sent once."""
+
+    async def hook(response: Any) -> None:
+        if b"uploadWhiteboardFile" in response.request.url.raw_path:
+            other = library.Request("POST", "http://audit.test")
+            library.Response(status, request=other).raise_for_status()
+
+    with Peer(answering(reply(200, RECORD))) as peer:
+        async with library.AsyncClient(event_hooks={"response": [hook]}, trust_env=False) as own:
+            keys: dict[str, Any] = {"api_key": "key-0f-the-app", "api_secret": "s3cret"}
+            async with MeetingClient(peer.url, transport=HttpxTransport(own), **keys) as client:
+                with within(5), pytest.raises(errors.UploadOutcomeUnknown):
+                    await client.upload_whiteboard_file("room01", PDF, filename="a.pdf")
+    assert len([one for one in peer.requests if b"uploadWhiteboardFile" in one.head]) == 1
+
+
 @both_kinds
 async def test_a_client_that_sends_twice(library: Any, kind: str) -> None:
     """Digest authentication does; a call is repeated, and a document is not, which the error says.

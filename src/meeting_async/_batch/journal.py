@@ -118,9 +118,9 @@ def journal_job(room_id: str, document: Document, key: str | None) -> JournalJob
     it was written. If it leads to another file in another working directory, that is a changed
     file, which is reported, and not a new document.
     """
-    facts = {"name": document.filename, "from": _origin(document)} if key is None else {"key": key}
+    own = [room_id, document.filename, *_origin(document)]
     return JournalJob(
-        identity=json.dumps({"room": room_id, **facts}),
+        identity=json.dumps(own if key is None else {"room": room_id, "key": key}),
         room_id=room_id,
         document=document.filename,
         is_unique=key is not None,
@@ -212,23 +212,28 @@ class BatchJournal:
     @asynccontextmanager
     async def opened(self, server: str) -> AsyncGenerator[None, None]:
         """Open it; to close it takes some seconds at most, also if the batch was cancelled."""
-        journal, failure = self._journal.opened(server), None
-        async with self._counting():
-            try:
-                await self.answered(journal.__aenter__())
-            except Exception as error:  # noqa: BLE001 - raised below, not in a group
-                failure = error
-        if failure is not None:
-            raise failure
+        journal, failure, is_open = self._journal.opened(server), None, False
         try:
+            async with self._counting():
+                try:
+                    await self.answered(journal.__aenter__())
+                    is_open = True
+                except Exception as error:  # noqa: BLE001 - raised below, not in a group
+                    failure = error
+            if failure is not None:
+                raise failure
             async with self._counting():
                 yield
         finally:
-            seconds = HURRIED_SECONDS if self._is_silent else CLOSING_SECONDS
-            with anyio.move_on_after(seconds, shield=True) as scope:
-                await journal.__aexit__(None, None, None)
-            if scope.cancelled_caught:
-                logger.warning("the journal could not be closed", extra={"action": "Journal"})
+            if is_open:
+                await self._close(journal)
+
+    async def _close(self, journal: AbstractAsyncContextManager[object]) -> None:
+        seconds = HURRIED_SECONDS if self._is_silent else CLOSING_SECONDS
+        with anyio.move_on_after(seconds, shield=True) as scope:
+            await journal.__aexit__(None, None, None)
+        if scope.cancelled_caught:
+            logger.warning("the journal could not be closed", extra={"action": "Journal"})
 
     @asynccontextmanager
     async def _counting(self) -> AsyncGenerator[None, None]:

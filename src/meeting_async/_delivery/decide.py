@@ -222,7 +222,8 @@ def _outage_began(history: History, policies: Policies, server: Server) -> float
     if not (policies.is_upload and unreached):
         return math.inf
     since = min(unreached[0].began, math.inf if server.away_since is None else server.away_since)
-    return max(policies.began, since)
+    pauses = [step.seconds for step in history.steps if step.kind == "pause" and step.began > since]
+    return max(policies.began, since) + sum(pauses)
 
 
 def decide(

@@ -75,7 +75,8 @@ async def check_target(session: Session, link: str, options: Options) -> None:
     except ResourceExhausted:
         raise
     except TransportError as error:
-        kind = LinkRefused if error.permanent else DocumentUnreadable
+        may_heal = isinstance(error.__cause__, ConnectionError | TimeoutError)  # also of a proxy
+        kind = LinkRefused if error.permanent and not may_heal else DocumentUnreadable
         raise kind(link_label(link), _reason(error)) from error
     except _NotPublic as error:
         raise LinkRefused(link_label(link), f"its host is not public: {error}") from None
@@ -117,10 +118,10 @@ def _check(answer: ParsedReply, label: str, options: Options) -> None:
     if 300 <= answer.status < 400:
         raise LinkRefused(label, "it redirects; give the link that it redirects to")
     if answer.status != 200:
-        why = _PRESIGNED if answer.status == 403 else "; is it public?"
-        may_pass = answer.status >= 500 or answer.status in {408, 429}
-        kind = DocumentUnreadable if may_pass else LinkRefused
-        raise kind(label, f"it answers HEAD with HTTP {answer.status}{why}")
+        told = f"it answers HEAD with HTTP {answer.status}"
+        if answer.status >= 500 or answer.status in {408, 429}:  # it may pass
+            raise DocumentUnreadable(label, told)
+        raise LinkRefused(label, told + (_PRESIGNED if answer.status == 403 else "; is it public?"))
     found = _MEDIA_TYPE.match(media)
     media = found[0] if found else ""  # without parameters, which may repeat the link
     is_image = media.lower().startswith("image/") and not options.allow_images

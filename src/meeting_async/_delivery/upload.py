@@ -32,6 +32,7 @@ from meeting_async._delivery.room_locks import Place
 from meeting_async._documents.detect import Uploadable
 from meeting_async._documents.document import Document, as_document
 from meeting_async._documents.prepared import MultipartBody, Prepared, prepare
+from meeting_async._http.transport import HttpTransport
 from meeting_async._log import logger
 from meeting_async._models import Body, Request, UploadReceipt, Verdict
 from meeting_async._protocol import requests
@@ -47,6 +48,7 @@ from meeting_async._protocol.verdicts import (
 from meeting_async.errors import (
     ConnectFailed,
     MeetingError,
+    ResourceExhausted,
     RoomBusy,
     TransferTimeout,
     TransportError,
@@ -328,7 +330,9 @@ class _Upload:
         try:
             return await call.session.send(attrs.evolve(request, places=self._places))
         except anyio.get_cancelled_exc_class():
-            if call.now() >= call.ends_at:  # no answer until the timeout
+            # No answer until the timeout, and not for want of a place among the connections.
+            is_waiting = isinstance(call.session.transport, HttpTransport) and not self._places
+            if call.now() >= call.ends_at and not is_waiting:
                 silence = TransferTimeout("no answer within the timeout", call.session.host)
                 call.session.server.is_away(max(began, self._places.got_at), silence)
             raise
@@ -430,7 +434,9 @@ class _Sending:
             return 0
         told = answer.sent if answer else getattr(error, "sent", None)
         count = self.body.taken if told is None else int(told)
-        is_certain = isinstance(error, ConnectFailed) and not self.body.is_complete(count)
+        is_local = isinstance(error, ResourceExhausted)  # perhaps amid the document
+        is_failed = isinstance(error, ConnectFailed) and not is_local
+        is_certain = is_failed and not self.body.is_complete(count)
         return 0 if is_certain else count
 
     def _sent(self, count: int) -> Sent:

@@ -73,8 +73,7 @@ class StreamSource:
         """Spool the stream if it is replayable; at the end close it and delete the spool.
 
         Raises:
-            DocumentUnreadable: The stream was already used for an upload; one without support for
-                weak references: it is in use.
+            DocumentUnreadable: The stream was already used for an upload.
 
         """
         if not _claim(self.stream):
@@ -85,15 +84,15 @@ class StreamSource:
             if self.size is not None and max_size is not None and self.size > max_size:
                 raise DocumentTooLarge(name, self.size, max_size)
             if self.size is not None and not self.replayable:
-                yield _Passed(name, pieces, Snapshot(self.size))
+                yield _Passed(name, pieces, Snapshot(self.size), self.stream)
                 return
             async with (
                 _spooled(name, pieces, max_size) as source,
                 source.prepare(name, None) as content,
             ):
+                _forget(self.stream)
                 yield content
         finally:
-            _in_use.pop(id(self.stream), None)
             await pieces.aclose()
             await _close(name, self.stream)  # if the first piece was never asked for
 
@@ -103,10 +102,11 @@ class StreamSource:
 _used: weakref.WeakValueDictionary[int, object] = weakref.WeakValueDictionary()
 """By ``id``, as a stream need not be hashable."""
 
-_in_use: dict[int, object] = {}
-"""Streams without support for weak references, during their upload. If one of these is used again
-after that, it is empty, or continues where it stands.
-"""
+_kept: dict[int, object] = {}
+"""Streams without support for weak references that were not read to their end: the rest of one must
+not pass for a document. After its end a stream is empty, and need not be known."""
+
+MAX_KEPT = 100
 
 _claiming = threading.Lock()
 
@@ -114,13 +114,21 @@ _claiming = threading.Lock()
 def _claim(stream: object) -> bool:
     """Return whether a stream is used for the first time."""
     with _claiming:
-        if _used.get(id(stream)) is stream or id(stream) in _in_use:
+        if _used.get(id(stream)) is stream or id(stream) in _kept:
             return False
         try:
             _used[id(stream)] = stream
         except TypeError:
-            _in_use[id(stream)] = stream
+            _kept[id(stream)] = stream
+            if len(_kept) > MAX_KEPT:
+                del _kept[next(iter(_kept))]
         return True
+
+
+def _forget(stream: object) -> None:
+    """Let go of a stream that was read to its end."""
+    with _claiming:
+        _kept.pop(id(stream), None)
 
 
 # --- sent as it comes ----------------------------------------------------------------------------
@@ -133,6 +141,7 @@ class _Passed(Content, Reader):
     name: str
     pieces: AsyncIterator[memoryview]
     snapshot: Snapshot
+    stream: object
     is_consumed: bool = False
 
     async def open(self) -> Reader:
@@ -149,6 +158,7 @@ class _Passed(Content, Reader):
     async def finish(self) -> None:
         """Let the stream end, or raise if it is longer than declared."""
         await anext(self.pieces, None)
+        _forget(self.stream)
 
 
 # --- spooled -------------------------------------------------------------------------------------
@@ -184,7 +194,10 @@ async def _spooled(
     finally:
         if file is not None:
             with cleanup_scope():
-                await at_disk(file.delete)
+                try:
+                    await at_disk(file.delete)
+                except ResourceExhausted:  # no thread
+                    file.delete()
 
 
 async def _on_disk(name: str, function: Callable[[], T]) -> T:

@@ -151,9 +151,11 @@ class _Exchange:
         try:
             self._response = await self._client.send(made, stream=True, follow_redirects=False)
         except Exception as error:
-            if type(error).__name__ != "HTTPStatusError":  # of a hook with raise_for_status()
+            # Of a hook with raise_for_status(); but not if it asked something else.
+            response = getattr(error, "response", None)
+            if response is None or response.request is not made:
                 raise
-            self._response = error.response  # type: ignore[attr-defined]
+            self._response = response
         self._is_early = self._limit.deadline == math.inf  # it came before the end of the body
         if self._is_early:
             self._begin_reply()

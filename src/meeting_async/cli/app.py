@@ -74,7 +74,7 @@ def run(argv: Sequence[str]) -> int:
     debug, server = "--debug" in argv, ""
     if list(argv[:2]) != ["queue", "worker"]:  # it has handlers of its own
         _catch_signals()
-    output = Output(as_json=not {"--json", "--json=true"}.isdisjoint(argv))
+    output = Output(as_json=any(word.partition("=")[0] == "--json" for word in argv))
     with prepared_streams(output, debug=debug):
         try:
             _check_options(argv)

@@ -195,7 +195,11 @@ class QueuedRun(UploadHooks):
         """Put the upload back, if it may run again."""
         self._is_cut_off = self._put_back is None
         if self._may_run_again:
-            self._put_back = UploadPutBack(0.0, "its worker was stopped")
+            options = self.upload.common.options
+            asks = options.preflight and options.lock.probe
+            is_safe = asks or self.upload.history.unknown_since is None
+            pause = 0.0 if is_safe else options.lock.window  # it may still be converted
+            self._put_back = UploadPutBack(pause, "its worker was stopped")
         return self.upload.failed(MeetingError("its worker was stopped before an answer came"))
 
     # --- around an attempt -----------------------------------------------------------------------

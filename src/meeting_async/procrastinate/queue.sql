@@ -2,7 +2,7 @@
 --
 -- A row is an upload: all state is there. A job of procrastinate is a tick: "this room has work". It
 -- has no state of its own; lost ticks are made again, and too many do no harm. The fence of an upload
--- that runs is (id, run) together with beat_at: only the run that has the row may change it.
+-- that runs is (id, run) together with beat_at: no run changes a row that another run has.
 
 -- schema --
 CREATE TABLE IF NOT EXISTS meeting_async_uploads (
