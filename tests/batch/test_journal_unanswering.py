@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import attrs
 import pytest
 
@@ -16,7 +17,7 @@ from meeting_async import BatchReport
 from meeting_async.errors import JournalError
 from support import virtual_time
 from support.fake_rooms import FakeRooms, Visit, job
-from support.journals import HookedJournal, running_batch, traced
+from support.journals import HookedJournal, MemoryJournal, running_batch, traced
 
 LIMIT = 15.0
 """Seconds within which a batch ends whose journal does not answer."""
@@ -217,3 +218,45 @@ def test_a_disk_that_does_not_answer(
     assert found.report.accepted == len(found.complete) > 0
     if way == "nobody":
         assert "does not answer" in str(found.report.stopped_by)
+
+
+@attrs.define(eq=False)
+class Door(MemoryJournal):
+    """A journal that knows whether it is open."""
+
+    is_open: bool = False
+
+    def opened(self, _server: str) -> Any:
+        """Open it, without a generator that the collector would close."""
+        return self
+
+    async def __aenter__(self) -> None:
+        await anyio.lowlevel.checkpoint()
+        self.is_open = True
+
+    async def __aexit__(self, *_exception: object) -> None:
+        self.is_open = False
+
+
+@BACKENDS
+def test_a_cancellation_at_any_moment_closes_the_journal(backend: str) -> None:
+    """Another batch can use it then."""
+
+    async def cancelled_after(checkpoints: int) -> bool:
+        door = Door()
+        async with anyio.create_task_group() as group:
+
+            async def batch() -> None:
+                async with running_batch(door, [], FakeRooms()):
+                    await anyio.sleep(NEVER)
+
+            group.start_soon(batch)
+            for _ in range(checkpoints):
+                await anyio.lowlevel.checkpoint()
+            group.cancel_scope.cancel()
+        return door.is_open
+
+    async def main() -> None:
+        assert not any([await cancelled_after(number) for number in range(20)])
+
+    virtual_time.run(backend, main)
