@@ -63,7 +63,7 @@ def instrument(
         return
     tracer = trace.get_tracer("meeting_async", __version__, tracer_provider)
     meter = metrics.get_meter("meeting_async", __version__, meter_provider)
-    session.traced = _TracedTransport(session.transport, tracer, meter)
+    session.traced = _RequestTracer(session.transport, tracer, meter).send
     session.observers.append(_CallObserver(tracer, meter))
 
 
@@ -172,7 +172,7 @@ def _own_fields(event: _events.Event) -> dict[str, Any]:
 # --- requests ------------------------------------------------------------------------------------
 
 
-class _TracedTransport:
+class _RequestTracer:
     """Passes requests on to a transport, each in a span of its own."""
 
     def __init__(self, transport: Transport, tracer: trace.Tracer, meter: metrics.Meter) -> None:
@@ -209,9 +209,6 @@ class _TracedTransport:
                 self._seconds.record(anyio.current_time() - began, {**server, **outcome})
                 span.end()
         return reply
-
-    async def aclose(self) -> None:
-        """Close nothing: the client closes the transport."""
 
     def _with_trace_context(self, request: Request) -> Request:
         """Add the headers of the trace context."""

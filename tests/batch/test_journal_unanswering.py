@@ -163,7 +163,7 @@ def test_a_journal_that_cannot_be_opened(backend: str) -> None:
 
 
 @BACKENDS
-@pytest.mark.parametrize("verb", ["opened", "register", "mark_sending", "record"])
+@pytest.mark.parametrize("verb", ["register", "mark_sending", "record"])
 @pytest.mark.parametrize(("frozen", "seconds"), [(0, 10), (5, 2), (14, 2), (60, 2)])
 def test_a_journal_that_answers_late_is_waited_for(
     backend: str, verb: str, frozen: float, seconds: float

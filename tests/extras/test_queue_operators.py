@@ -381,9 +381,14 @@ async def test_a_worker_that_does_not_wait(queue: Queue) -> None:
     await queue.check(await queue.uploads.report("default"))
 
 
-async def test_the_grace_of_a_worker_with_at_least_once(open_queue: Open) -> None:
-    """A complete document without an answer is put back and sent again."""
-    async with open_queue(delivery="at_least_once") as queue:
+@pytest.mark.parametrize("probe", [True, False])
+async def test_the_grace_of_a_worker_with_at_least_once(open_queue: Open, probe: bool) -> None:
+    """A complete document without an answer is put back and sent again.
+
+    Where nobody asks whether the room is free, after the longest conversion.
+    """
+    lock = LockPolicy(window=6, probe=probe)
+    async with open_queue(delivery="at_least_once", lock=lock) as queue:
         queue.server.rooms["room0"].processing_seconds = 60
         await queue.defer("room0")
         worker = queue.start(grace=0.5)
@@ -392,7 +397,9 @@ async def test_the_grace_of_a_worker_with_at_least_once(open_queue: Open) -> Non
         worker.signal(signal.SIGTERM)
         assert await worker.ended(ENDED) == 0
         assert (await queue.uploads.status()).waiting == 1
+        ended = time.monotonic()
         assert (await queue.outcome()).status == "accepted"
+        assert probe or time.monotonic() - ended > 5
         assert len(queue.accepted()) == 2
 
 

@@ -211,39 +211,28 @@ class BatchJournal:
 
     @asynccontextmanager
     async def opened(self, server: str) -> AsyncGenerator[None, None]:
-        """Open it; to close it takes some seconds at most, also if the batch was cancelled."""
-        journal, failure, is_open = self._journal.opened(server), None, False
+        """Open it; to close it takes some seconds at most, also if the batch was cancelled.
+
+        Here a process that was frozen may be told that the disk does not answer: nothing was sent.
+        """
+        journal, counting = self._journal.opened(server), anyio.CancelScope(shield=True)
+        with anyio.move_on_after(ANSWER_SECONDS) as opening:
+            await journal.__aenter__()
+        if opening.cancelled_caught:
+            raise self._silence()
         try:
-            async with self._counting():
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._count, counting)
                 try:
-                    await self.answered(journal.__aenter__())
-                    is_open = True
-                except Exception as error:  # noqa: BLE001 - raised below, not in a group
-                    failure = error
-            if failure is not None:
-                raise failure
-            async with self._counting():
-                yield
+                    yield
+                finally:
+                    counting.cancel()
         finally:
-            if is_open:
-                await self._close(journal)
-
-    async def _close(self, journal: AbstractAsyncContextManager[object]) -> None:
-        seconds = HURRIED_SECONDS if self._is_silent else CLOSING_SECONDS
-        with anyio.move_on_after(seconds, shield=True) as scope:
-            await journal.__aexit__(None, None, None)
-        if scope.cancelled_caught:
-            logger.warning("the journal could not be closed", extra={"action": "Journal"})
-
-    @asynccontextmanager
-    async def _counting(self) -> AsyncGenerator[None, None]:
-        counting = anyio.CancelScope(shield=True)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._count, counting)
-            try:
-                yield
-            finally:
-                counting.cancel()
+            seconds = HURRIED_SECONDS if self._is_silent else CLOSING_SECONDS
+            with anyio.move_on_after(seconds, shield=True) as scope:
+                await journal.__aexit__(None, None, None)
+            if scope.cancelled_caught:
+                logger.warning("the journal could not be closed", extra={"action": "Journal"})
 
     async def _count(self, counting: anyio.CancelScope) -> None:
         """Cancel each wait that has nothing left."""

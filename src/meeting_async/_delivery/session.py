@@ -8,7 +8,7 @@ import itertools
 import threading
 import time
 import warnings
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
 
 import attrs
 from attrs.validators import optional
@@ -100,8 +100,8 @@ class Session:
     default_headers: HeaderPairs = ()
     links: Transport | None = None
     """For the hosts of links, when it is needed: nothing of ``transport`` reaches them."""
-    traced: Transport | None = None
-    """``transport`` with a span around each request, if the client is instrumented."""
+    traced: Callable[[Request], Awaitable[Reply]] | None = None
+    """``transport.send`` with a span around each request, if the client is instrumented."""
     observers: list[OnEvent] = attrs.field(factory=list)
     """Called with every event except BytesSent, whatever ``on_event`` a call has."""
     host: str = attrs.field(init=False)
@@ -193,7 +193,7 @@ class Session:
         self.check_open()
         server, most = self.server, request.max_reply_bytes
         try:
-            reply: Reply = await (self.traced or self.transport).send(request)
+            reply: Reply = await (self.traced or self.transport.send)(request)
         except TransportError as error:
             # What has worked may be restarting: then names and certificates are wrong, too.
             error.permanent = error.permanent and not server.was_reached

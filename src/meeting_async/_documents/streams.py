@@ -84,13 +84,12 @@ class StreamSource:
             if self.size is not None and max_size is not None and self.size > max_size:
                 raise DocumentTooLarge(name, self.size, max_size)
             if self.size is not None and not self.replayable:
-                yield _Passed(name, pieces, Snapshot(self.size), self.stream)
+                yield _Passed(name, pieces, Snapshot(self.size))
                 return
             async with (
                 _spooled(name, pieces, max_size) as source,
                 source.prepare(name, None) as content,
             ):
-                _forget(self.stream)
                 yield content
         finally:
             await pieces.aclose()
@@ -107,6 +106,7 @@ _kept: dict[int, object] = {}
 not pass for a document. After its end a stream is empty, and need not be known."""
 
 MAX_KEPT = 100
+"""Each may hold a document; the oldest is forgotten."""
 
 _claiming = threading.Lock()
 
@@ -125,12 +125,6 @@ def _claim(stream: object) -> bool:
         return True
 
 
-def _forget(stream: object) -> None:
-    """Let go of a stream that was read to its end."""
-    with _claiming:
-        _kept.pop(id(stream), None)
-
-
 # --- sent as it comes ----------------------------------------------------------------------------
 
 
@@ -141,7 +135,6 @@ class _Passed(Content, Reader):
     name: str
     pieces: AsyncIterator[memoryview]
     snapshot: Snapshot
-    stream: object
     is_consumed: bool = False
 
     async def open(self) -> Reader:
@@ -158,7 +151,6 @@ class _Passed(Content, Reader):
     async def finish(self) -> None:
         """Let the stream end, or raise if it is longer than declared."""
         await anext(self.pieces, None)
-        _forget(self.stream)
 
 
 # --- spooled -------------------------------------------------------------------------------------
@@ -266,6 +258,8 @@ async def _pieces(name: str, stream: Any, declared: int | None) -> AsyncGenerato
             for start in range(0, len(view), PIECE_BYTES):
                 yield view[start : start + PIECE_BYTES]
         _check_declared(name, size, declared, has_ended=True)
+        with _claiming:
+            _kept.pop(id(stream), None)
     except (DocumentError, ResourceExhausted):
         raise
     except Exception as error:  # whatever somebody's stream raises
