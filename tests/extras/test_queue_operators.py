@@ -347,8 +347,19 @@ async def test_one_reason_is_told_once(dsn: str, server: MeetingServer, tmp_path
 @nightly
 @pytest.mark.timeout(300)
 async def test_a_long_queue_of_one_room(queue: Queue) -> None:
-    """50,000 documents of one room slow nobody down who defers, or is sent, to other rooms."""
-    path, alone, behind = queue.document(), list[float](), list[float]()
+    """50,000 documents of one room slow nobody down who defers, or is sent, to other rooms.
+
+    In rows that the database reads, as other tests run beside this one.
+    """
+    path, alone, behind = queue.document(), list[int](), list[int]()
+
+    async def rows_read() -> int:
+        async with await psycopg.AsyncConnection.connect(queue.order.dsn) as connection:
+            found = await connection.execute(
+                "SELECT sum(seq_tup_read + idx_tup_fetch) FROM pg_stat_user_tables"
+            )
+            return int((await found.fetchall())[0][0])
+
     for number in range(100):
         queue.server.add_room(f"other{number}")
     queue.server.rooms["room0"].processing_seconds = 0.5
@@ -358,12 +369,13 @@ async def test_a_long_queue_of_one_room(queue: Queue) -> None:
             many = (UploadJob("room0", path, filename=f"{at:05}.pdf") for at in range(50_000))
             assert await queue.uploads.defer_many(many, batch="long") == 50_000
             await queue.until(lambda: len(queue.accepted("room0")) > 2)
-        began = time.monotonic()
+        before = await rows_read()
         jobs = [UploadJob(f"other{number % 100}", path, key=str(number)) for number in range(300)]
         await queue.uploads.defer_many(jobs, batch=f"{batch}")
         assert (await queue.reported(f"{batch}")).accepted == 300
-        (alone if batch < 3 else behind).append(time.monotonic() - began)
-    assert min(behind) <= 4 * max(alone[1:])  # other tests run beside it, more or fewer
+        await anyio.sleep(1.5)  # until the sessions have told what they read
+        (alone if batch < 3 else behind).append(await rows_read() - before)
+    assert max(behind) <= 2 * max(alone)
     names = queue.accepted("room0")
     assert names == [f"{number:05}.pdf" for number in range(len(names))]
     assert await queue.stop() == [0, 0]
