@@ -163,10 +163,10 @@ def test_a_journal_that_cannot_be_opened(backend: str) -> None:
 
 
 @BACKENDS
-@pytest.mark.parametrize("verb", ["register", "mark_sending", "record"])
+@pytest.mark.parametrize("verb", ["opened", "register", "mark_sending", "record", "close"])
 @pytest.mark.parametrize(("frozen", "seconds"), [(0, 10), (5, 2), (14, 2), (60, 2)])
 def test_a_journal_that_answers_late_is_waited_for(
-    backend: str, verb: str, frozen: float, seconds: float
+    caplog: pytest.LogCaptureFixture, backend: str, verb: str, frozen: float, seconds: float
 ) -> None:
     """Ten seconds are no reason to give up; while the process is frozen none count (5.2)."""
 
@@ -180,6 +180,7 @@ def test_a_journal_that_answers_late_is_waited_for(
             report = await batch.wait()
         assert (report.accepted, report.stopped_by) == (ROOMS, None)
         assert journal.journal.states == ["accepted"] * ROOMS
+        assert caplog.messages == []
 
     virtual_time.run(backend, main)
 

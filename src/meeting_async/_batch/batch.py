@@ -142,14 +142,15 @@ class Batch:
     async def _alive(self) -> AsyncGenerator[None, None]:
         """Run while the block runs. The caller's exception is raised unchanged, not in a group."""
         failure: BaseException | None = None
-        async with contextlib.AsyncExitStack() as stack:
-            loop, state = anyio.lowlevel.current_token(), self._state
-            stack.enter_context(state.session.in_use(loop))
-            state.now = clock_of(loop)
-            state.began = state.now()
-            self._context = contextvars.copy_context()
-            await self._open_journal(stack)
-            try:
+        try:
+            async with contextlib.AsyncExitStack() as stack:
+                loop, state = anyio.lowlevel.current_token(), self._state
+                stack.enter_context(state.session.in_use(loop))
+                state.now = clock_of(loop)
+                state.began = state.now()
+                self._context = contextvars.copy_context()
+                await self._open_journal(stack)
+                stack.callback(self._flow.end)
                 async with anyio.create_task_group() as self._tasks:
                     if not state.options.preflight:
                         state.verify()
@@ -163,13 +164,11 @@ class Batch:
                         self._tasks.cancel_scope.cancel()
                         if not isinstance(error, Exception):
                             raise
-            except BaseExceptionGroup as group:  # what ends the program: KeyboardInterrupt, ...
-                failure = _one_of(group)
-            except anyio.get_cancelled_exc_class():
-                if not isinstance(failure, Exception):
-                    raise
-            finally:
-                self._flow.end()
+        except BaseExceptionGroup as group:  # the journal's, or what ends the program
+            failure = _one_of(group)
+        except anyio.get_cancelled_exc_class():
+            if not isinstance(failure, Exception):
+                raise
         if failure is not None:
             raise failure
         self._raise_input_error()

@@ -191,9 +191,6 @@ some seconds, one that is gone never."""
 HURRIED_SECONDS = 2.0
 """The same once it did not answer."""
 
-CLOSING_SECONDS = 6.0
-"""Seconds that a batch waits for its journal to be closed; a file has 5 s for that."""
-
 STEP_SECONDS = 0.25
 """Waits are counted in steps of this length. A step that took longer counts as one: the process was
 frozen meanwhile (SIGSTOP, a paused container), and so was the thread that writes."""
@@ -211,28 +208,25 @@ class BatchJournal:
 
     @asynccontextmanager
     async def opened(self, server: str) -> AsyncGenerator[None, None]:
-        """Open it; to close it takes some seconds at most, also if the batch was cancelled.
-
-        Here a process that was frozen may be told that the disk does not answer: nothing was sent.
-        """
+        """Open it, and close it in the end, also if the batch was cancelled."""
         journal, counting = self._journal.opened(server), anyio.CancelScope(shield=True)
-        with anyio.move_on_after(ANSWER_SECONDS) as opening:
-            await journal.__aenter__()
-        if opening.cancelled_caught:
-            raise self._silence()
-        try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._count, counting)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._count, counting)
+            try:
+                await self.answered(journal.__aenter__())
                 try:
                     yield
                 finally:
-                    counting.cancel()
-        finally:
-            seconds = HURRIED_SECONDS if self._is_silent else CLOSING_SECONDS
-            with anyio.move_on_after(seconds, shield=True) as scope:
-                await journal.__aexit__(None, None, None)
-            if scope.cancelled_caught:
-                logger.warning("the journal could not be closed", extra={"action": "Journal"})
+                    await self._close(journal)
+            finally:
+                counting.cancel()
+
+    async def _close(self, journal: AbstractAsyncContextManager[object]) -> None:
+        try:
+            await self.answered(journal.__aexit__(None, None, None), shield=True)
+        except JournalError as error:  # what was accepted stays accepted
+            reason = f"the journal could not be closed: {error}"
+            logger.warning(reason, extra={"action": "Journal"})
 
     async def _count(self, counting: anyio.CancelScope) -> None:
         """Cancel each wait that has nothing left."""

@@ -15,6 +15,7 @@ from typing import Any
 import anyio
 import attrs
 
+from meeting_async._batch.journal import STEP_SECONDS
 from meeting_async._threads import call_soon, run_in_thread
 from meeting_async.errors import JournalError
 
@@ -87,14 +88,16 @@ class Writer:
         """Wait until everything is written and the file is closed."""
         self._queue.put(None)
         cancelled: BaseException | None = None
-        with anyio.move_on_after(CLOSING_SECONDS, shield=True) as scope:
-            while not self._closing.done.is_set():
+        left = CLOSING_SECONDS
+        while left > 0 and not self._closing.done.is_set():
+            with anyio.move_on_after(STEP_SECONDS, shield=True) as scope:
                 try:
                     await self._closing
                 except anyio.get_cancelled_exc_class() as error:
                     if scope.cancel_called:
                         raise
                     cancelled = error  # asyncio's own cancellation breaks through a shield
+            left -= STEP_SECONDS if scope.cancelled_caught else 0
         if cancelled is not None:
             raise cancelled
 
