@@ -349,9 +349,10 @@ async def test_one_reason_is_told_once(dsn: str, server: MeetingServer, tmp_path
 async def test_a_long_queue_of_one_room(queue: Queue) -> None:
     """50,000 documents of one room slow nobody down who defers, or is sent, to other rooms.
 
-    In rows that the database reads, as other tests run beside this one.
+    For none of their documents does the database read through the queue, whatever its planner knows
+    about the table. Rows and not seconds count, as other tests run beside this one.
     """
-    path, alone, behind = queue.document(), list[int](), list[int]()
+    path, waiting = queue.document(), 50_000
 
     async def rows_read() -> int:
         async with await psycopg.AsyncConnection.connect(queue.order.dsn) as connection:
@@ -364,18 +365,16 @@ async def test_a_long_queue_of_one_room(queue: Queue) -> None:
         queue.server.add_room(f"other{number}")
     queue.server.rooms["room0"].processing_seconds = 0.5
     queue.start(2, concurrency=16)
-    for batch in range(6):
-        if batch == 3:
-            many = (UploadJob("room0", path, filename=f"{at:05}.pdf") for at in range(50_000))
-            assert await queue.uploads.defer_many(many, batch="long") == 50_000
-            await queue.until(lambda: len(queue.accepted("room0")) > 2)
+    many = (UploadJob("room0", path, filename=f"{at:05}.pdf") for at in range(waiting))
+    assert await queue.uploads.defer_many(many, batch="long") == waiting
+    await queue.until(lambda: len(queue.accepted("room0")) > 2)
+    for batch in range(3):
         before = await rows_read()
         jobs = [UploadJob(f"other{number % 100}", path, key=str(number)) for number in range(300)]
         await queue.uploads.defer_many(jobs, batch=f"{batch}")
         assert (await queue.reported(f"{batch}")).accepted == 300
         await anyio.sleep(1.5)  # until the sessions have told what they read
-        (alone if batch < 3 else behind).append(await rows_read() - before)
-    assert max(behind) <= 2 * max(alone)
+        assert await rows_read() - before < 100 * waiting  # not once for each document
     names = queue.accepted("room0")
     assert names == [f"{number:05}.pdf" for number in range(len(names))]
     assert await queue.stop() == [0, 0]

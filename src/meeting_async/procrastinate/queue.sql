@@ -138,11 +138,12 @@ WITH ended AS (
         %(server)s::text || ' ' || room_id,
         jsonb_build_object('server', %(server)s::text, 'room_id', room_id), due_at
     FROM ended
-    WHERE due_at IS NOT NULL OR EXISTS (
-        SELECT FROM meeting_async_uploads AS other
+    WHERE due_at IS NOT NULL OR (
+        SELECT true FROM meeting_async_uploads AS other
         WHERE other.server = %(server)s AND other.room_id = ended.room_id
             AND other.state IN ('ready', 'sent') AND other.id <> ended.id
             AND (other.due_at IS NULL OR other.due_at <= now())
+        ORDER BY other.id + 0 LIMIT 1  -- by EXISTS the planner may read the table of a long queue
     )
     ON CONFLICT (queueing_lock) WHERE status = 'todo'
     DO UPDATE SET scheduled_at = EXCLUDED.scheduled_at
