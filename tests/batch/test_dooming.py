@@ -112,15 +112,6 @@ def test_a_wrong_setting_costs_one_small_call(backend: str, kind: str) -> None:
         report.raise_for_failures()
 
 
-@both
-def test_a_server_that_answers_nothing_within_the_timeout(backend: str) -> None:
-    """Each job ends with its timeout; after ``max_outage`` they end the batch."""
-    rooms, jobs = FakeRooms(ask=lambda _: hanging()), jobs_for(5, 20)
-    report = ran(jobs, rooms, backend=backend, timeout=25)
-    assert isinstance(report.stopped_by, errors.DeadlineExceeded)
-    assert (report.failed, report.skipped, report.seconds) == (3, 97, 75)
-
-
 def test_documents_that_are_too_slow_are_no_outage() -> None:
     """While its questions are answered, the server is there."""
     report = ran(jobs_for(5, 2), FakeRooms(lambda _: hanging(take=1)), timeout=25, concurrency=1)
@@ -323,6 +314,22 @@ def test_an_outage_ends_the_batch(backend: str, kind: str) -> None:
     assert statuses == ["accepted", "failed", *["skipped"] * 18]
     assert report.stopped_by is report.outcomes[1].error
     assert 55 < report.seconds < 65
+
+
+@both
+@pytest.mark.parametrize("kind", [*OUTAGES, "hanging"])
+@pytest.mark.parametrize("back_after", [10, 1000])
+def test_a_timeout_that_is_shorter_than_an_outage(
+    backend: str, kind: str, back_after: float
+) -> None:
+    """It ends single jobs, from the first one on; only ``max_outage`` ends the batch."""
+    act = OUTAGES.get(kind, hanging())
+    rooms = FakeRooms(ask=lambda _: act if anyio.current_time() < back_after else accepted())
+    report = ran(jobs_for(5, 20), rooms, backend=backend, timeout=7)
+    assert (report.stopped_by is None) == (back_after == 10) == (report.accepted > 90)
+    assert report.total == report.accepted + report.failed + report.skipped
+    assert report.failed < (10 if back_after == 10 else 90)
+    assert (back_after == 10 and not report.skipped) or 50 < report.seconds < 75
 
 
 def test_a_server_that_one_job_cannot_reach() -> None:

@@ -266,7 +266,8 @@ class Batch:
         if ends_room(error):  # the server's own word
             state.verify()
             return self._scheduler.drop(room)
-        if ends_batch(error, is_verified=state.is_verified, is_gone=state.is_gone):
+        away = {"is_away": state.session.server.away_since is not None, "is_gone": state.is_gone}
+        if ends_batch(error, is_verified=state.is_verified, **away):
             self._report.stopped_by = self._report.stopped_by or error
             return self._stop(error)
         return []

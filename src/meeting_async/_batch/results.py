@@ -250,11 +250,13 @@ _OF_THE_SERVER = errors.ReplyError | errors.TransportError | errors.RoomLocksUna
 """Errors that every document has if the server, or that of the room locks, is away."""
 
 
-def ends_batch(error: BaseException | None, *, is_verified: bool, is_gone: bool) -> bool:
+def ends_batch(
+    error: BaseException | None, *, is_verified: bool, is_away: bool, is_gone: bool
+) -> bool:
     """Return whether every other document would have the same error.
 
-    ``is_verified``: the server has proved that it is one and accepts the key. ``is_gone``: no
-    upload got an answer of it for ``max_outage`` seconds.
+    ``is_verified``: the server has proved that it is one and accepts the key. ``is_away``: it was
+    not reached the last time. ``is_gone``: nor by any upload for ``max_outage`` seconds.
     """
     error = _reason(error)
     if isinstance(error, errors.ResourceExhausted):
@@ -263,7 +265,8 @@ def ends_batch(error: BaseException | None, *, is_verified: bool, is_gone: bool)
         return True
     if is_gone and isinstance(error, errors.DeadlineExceeded):
         return True
-    return isinstance(error, _OF_THE_SERVER) and (is_gone or not is_verified)
+    may_heal = is_away and not getattr(error, "permanent", False)  # the job's timeout ended it
+    return isinstance(error, _OF_THE_SERVER) and (is_gone or not (is_verified or may_heal))
 
 
 def _reason(error: BaseException | None) -> BaseException | None:
