@@ -277,6 +277,7 @@ def test_what_it_prints_works_when_pasted() -> None:
     requests = [line for line in served.result.err.splitlines() if " POST " in line]
     assert len(requests) == 4
     assert re.match(r"meeting-async: \d\d:\d\d:\d\d POST /auth/room/\w+ room01 ", requests[0])
+    assert " room01 'hello.txt' 200 " in "".join(requests)
 
 
 def test_a_secret_that_was_given_is_not_printed() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -142,6 +143,10 @@ def test_what_needs_attention(server: MeetingServer, capsys: Capture) -> None:
         done = call(capsys, "queue", "report", "term", "--wait", "--report", "r.html")
     sums, traffic, *attention = done.out.splitlines()
     assert done.code == 3
+    found = re.findall(r"(refused|unknown): .*'(\w\.pdf)'", done.err)
+    assert sorted(found) == [
+        ("refused", "a.pdf"), ("refused", "b.pdf"), ("refused", "c.pdf"), ("unknown", "a.pdf")
+    ]  # fmt: skip
     assert sums == (
         "term: 1 of 5 documents delivered; 1 may or may not have arrived, "
         "2 without an active room, 1 refused."

@@ -144,9 +144,9 @@ class _Run:
         if not outcome.delivered or (is_json and not is_told):
             is_failure = outcome.status != "skipped" and category_of(outcome) != "stopped"
             if order.detailed or is_failure:
-                output.note(_line(outcome, entry), wait=True)
+                output.note(line_for(outcome, entry), wait=True)
         elif order.detailed and not order.quiet and not is_json:
-            output.tell(_line(outcome, entry), wait=True)
+            output.tell(line_for(outcome, entry), wait=True)
 
     # --- the end ---------------------------------------------------------------------------------
 
@@ -218,7 +218,7 @@ class _Run:
         return self.order.resumption if done < len(self.order) else ""
 
 
-def _line(outcome: UploadOutcome, entry: Entry) -> str:
+def line_for(outcome: UploadOutcome, entry: Entry) -> str:
     """Return the outcome of a document as one line."""
     if outcome.error is not None:
         return labelled(entry.place, f"{outcome.status}: {message_of(outcome.error)}")

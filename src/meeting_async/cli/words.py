@@ -81,7 +81,9 @@ def hints(error: BaseException | None, server: str = "") -> Iterator[str]:
                 f"there is no session in room {error.room_id}: open it first; "
                 f"`{PROGRAM} batch --wait-active SECONDS` waits for rooms"
             )
-        case errors.ConnectFailed() if not isinstance(error, errors.ResourceExhausted):
+        case errors.ResourceExhausted():
+            pass
+        case errors.ConnectFailed() | errors.UnexpectedReply(status=502 | 503 | 504):
             yield f"`{PROGRAM} check` says what is wrong on the way to {server}"
         case errors.UnexpectedReply():
             yield f"check MEETING_BASE_URL or --url: is {server} the meeting server?"

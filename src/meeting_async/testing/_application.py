@@ -39,6 +39,8 @@ class RecordedRequest:
     path: str
     room_id: str | None = None
     """Room id from the header Room-Id or the JSON body."""
+    document: str = ""
+    """Name of the file in a form."""
     status: int | None = None
     """HTTP status of the answer, even if the client had disconnected; None without an answer."""
     status_code: str = ""
@@ -53,6 +55,7 @@ class RecordedRequest:
     def __str__(self) -> str:
         answer = "no answer" if self.status is None else f"{self.status} {self.status_code}".strip()
         room = f" {self.room_id}" if self.room_id else ""
+        room += f" {self.document!r}" if self.document else ""
         seconds = "" if self.seconds is None else f" {self.seconds:.2f} s"
         line = f"{self.method} {self.path}{room} {answer} {self.body_bytes:,} bytes{seconds}"
         return "".join(c if c.isprintable() else "?" for c in line)
@@ -108,6 +111,8 @@ class Exchange:
         except Refused as refused:
             await self._send(Fault(), refused.reply(record.path))
             return
+        if isinstance(body, list):
+            record.document = next((part.filename for part in body if part.filename), "")
         named = get(parse(body) or {}, "room_id")
         if isinstance(named, str):
             record.room_id = room_id or named or None

@@ -10,9 +10,9 @@ from typing import Any
 import anyio
 import attrs
 
-from meeting_async import MeetingClient
+from meeting_async import MeetingClient, UploadOutcome
 from meeting_async.cli.console import PROGRAM, Output
-from meeting_async.cli.delivery import tell_details
+from meeting_async.cli.delivery import line_for, tell_details
 from meeting_async.cli.display import display_on
 from meeting_async.cli.entries import Entry
 from meeting_async.cli.queue.database import no_such_batch, uploads_in
@@ -75,16 +75,22 @@ class Results:
         if output.as_json:
             self._say_objects(output)
         else:
+            for outcome in self.report.outcomes:
+                if not outcome.delivered:
+                    output.note(line_for(outcome, _entry(outcome)))
             output.tell(f"{self.batch}: {self.headline}")
             tell_details(self.report, output)
         return self.code or output.code()
 
     def _say_objects(self, output: Output) -> None:
         for outcome in self.report.outcomes:
-            entry = Entry(outcome.room_id, outcome.document, size=outcome.size, key=outcome.key)
-            output.say_object("document", document_object(outcome, entry))
+            output.say_object("document", document_object(outcome, _entry(outcome)))
         facts: dict[str, Any] = {"interrupted": False, "code": self.code, "left": "queued"}
         output.say_object("summary", summary_object(self.report, self.documents, **facts))
+
+
+def _entry(outcome: UploadOutcome) -> Entry:
+    return Entry(outcome.room_id, outcome.document, size=outcome.size, key=outcome.key)
 
 
 @attrs.frozen
