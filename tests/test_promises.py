@@ -418,10 +418,10 @@ def test_promises(backend: str, schedule: Schedule) -> None:
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-@settings(max_examples=2000, deadline=None, phases=PHASES, suppress_health_check=NO_CHECKS)
+@settings(max_examples=1000, deadline=None, phases=PHASES, suppress_health_check=NO_CHECKS)
 @given(schedule=schedules())
 def test_promises_at_length(backend: str, schedule: Schedule) -> None:
-    """The same, four thousand times."""
+    """The same, two thousand times."""
     check(schedule, *run_in_virtual_time(play, schedule, backend=backend))
 
 

@@ -385,7 +385,7 @@ def is_refusal(visit: Visit) -> bool:
     "examples",
     [
         pytest.param(150, id="usual"),
-        pytest.param(3000, marks=[pytest.mark.nightly, pytest.mark.timeout(3600)]),
+        pytest.param(1500, marks=[pytest.mark.nightly, pytest.mark.timeout(3600)]),
     ],
 )
 def test_every_job_has_one_true_outcome(examples: int) -> None:

@@ -12,7 +12,7 @@ from meeting_async.testing import MeetingServer
 from support.certificates import make_certificate
 from support.command_line import PDF, call
 from support.peer import Peer, answering, relaying, reply
-from support.sending import closed_port
+from support.ports import free_port
 
 Capture = pytest.CaptureFixture[str]
 
@@ -88,7 +88,7 @@ def test_the_server_of_the_option(
     """``--url`` is checked, not the one of the environment; a mistake in it is blamed on it."""
     monkeypatch.setenv("MEETING_BASE_URL", "https://meet.invalid")
     assert call(capsys, "check", "--url", server.url).code == 0
-    done = call(capsys, "check", "--url", f"http://127.0.0.1:{closed_port()}")
+    done = call(capsys, "check", "--url", f"http://127.0.0.1:{free_port()}")
     assert (done.code, "address      failed       Connection refused" in done.out) == (1, True)
     done = call(capsys, "check", "--url", "x")
     assert (done.code, "error: --url is not an http(s) URL" in done.err) == (2, True)
@@ -103,7 +103,7 @@ def test_the_server_of_the_option(
 def test_a_proxy_of_yours(credentials: None, capsys: Capture, command: str) -> None:
     """``--proxy`` counts for loopback and plain http, too: it was asked for. It makes a tunnel."""
     with Peer(answering(reply())) as server, Peer(relaying(server.port)) as proxy:
-        url = f"http://127.0.0.1:{closed_port()}"
+        url = f"http://127.0.0.1:{free_port()}"
         done = call(capsys, *command.split(), "--url", url, "--proxy", proxy.url)
     assert done.code == 0, done
     tunnel = f"CONNECT {url.removeprefix('http://')} ".encode()
@@ -125,7 +125,7 @@ def test_one_by_option_and_one_by_variable(
         arguments = [*command.split(), "--url", "https://127.0.0.1"]
         done = call(capsys, *arguments, "--ca-file", certificate[1])
         assert (done.code, bool(proxy.requests)) == (0, True)
-        monkeypatch.setenv("MEETING_PROXY", f"http://127.0.0.1:{closed_port()}")
+        monkeypatch.setenv("MEETING_PROXY", f"http://127.0.0.1:{free_port()}")
         monkeypatch.setenv("MEETING_CA_FILE", str(certificate[1]))
         assert call(capsys, *arguments, "--proxy", proxy.url).code == 0
 

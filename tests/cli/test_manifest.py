@@ -399,7 +399,7 @@ def test_documents_on_a_file_server(
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_a_million_lines() -> None:
-    """A check of them, half of them mistakes, takes less than 90 s of CPU time and 700 MB."""
+    """A check of them, half of them mistakes, takes less than 180 s of CPU time and 700 MB."""
     with Path("m.csv").open("w") as file:
         file.write("room_id,document,key\n")
         file.writelines(
@@ -416,5 +416,5 @@ def test_a_million_lines() -> None:
         ended, status_, used = os.wait4(process.pid, os.WNOHANG)
     process.returncode = os.waitstatus_to_exitcode(status_)
     assert process.returncode == 2, Path("told").read_text()
-    assert used.ru_utime + used.ru_stime < 90
+    assert used.ru_utime + used.ru_stime < 180
     assert 0 < peak < 700_000

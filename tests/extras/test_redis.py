@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -27,7 +28,8 @@ from meeting_async.errors import ConfigurationError, RoomLocksUnavailable
 from meeting_async.redis import RedisRoomLocks
 from support import redis_server
 from support.leaks import until
-from support.redis_server import ROOM, RedisServer, free_port, needs_redis, redis_running
+from support.ports import free_port
+from support.redis_server import ROOM, RedisServer, needs_redis, redis_running
 from support.telling import containing, pickled, texts, traceback_with_locals
 
 pytestmark = [pytest.mark.anyio, needs_redis]
@@ -123,12 +125,13 @@ def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 async def test_a_lock_is_renewed_while_it_is_held(make: Make, redis: Redis) -> None:
     """Beyond its lifetime; nothing else is in Redis, and after the block nothing at all."""
-    locks, key = make(prefix="mine:", lifetime=1), f"mine:lock:{ROOM}"
+    locks, key = make(prefix="mine:", lifetime=3), f"mine:lock:{ROOM}"
+    began = anyio.current_time()
     async with locks.acquire(ROOM, timeout=0):
-        for _ in range(15):
+        while anyio.current_time() < began + 3.5:
             await anyio.sleep(0.1)
             assert await redis.keys("*") == [key.encode()]
-            assert 0 < await redis.pttl(key) <= 1000
+            assert 0 < await redis.pttl(key) <= 3000
     assert await redis.keys("*") == []
     assert await until(is_idle)
 
@@ -263,25 +266,25 @@ async def test_no_answer_later_changes_no_outcome(
     seconds: float,
     error: Exception | None,
 ) -> None:
-    """Leaving takes 0.2 s; the log has warnings; the lock is released when Redis is back."""
+    """Nobody waits on leaving; the log has warnings; the lock is released when Redis is back."""
     locks = make(lifetime=1.2 if seconds else 60)
 
-    async def upload() -> float:
+    async def upload() -> None:
         async with locks.acquire(ROOM, timeout=None):
             getattr(server, how)()
             await anyio.sleep(seconds)
+            if seconds:
+                assert await until(lambda: any("not renewed" in it for it in warnings_in(caplog)))
             if error:
                 raise error
-        return anyio.current_time()
 
-    began = anyio.current_time()
     if error:
         with pytest.raises(ZeroDivisionError) as caught:
             await upload()
         assert caught.value is error
     else:
         await upload()
-    assert anyio.current_time() - began < seconds + 0.2 + LATE + 1  # the machine may be busy
+    assert not is_idle()  # it goes on to release the lock; nobody waits for that
     assert await until(lambda: any("not released" in text for text in warnings_in(caplog)))
     assert any("not renewed" in text for text in warnings_in(caplog)) == bool(seconds)
     await anyio.to_thread.run_sync(server.restore)
@@ -330,7 +333,7 @@ async def test_a_cancellation_while_redis_is_silent(
         task.cancel()
         await anyio.sleep(0.02)
     await asyncio.wait([task])
-    assert anyio.current_time() - began < 0.2 + LATE + 1  # the machine may be busy
+    assert anyio.current_time() - began < 15  # Redis is silent for longer
     assert task.cancelled() == bool(times)
     assert entered.is_set() == (phase == "holding")
     await anyio.sleep(silence)  # a first attempt to release it fails
@@ -476,10 +479,15 @@ def test_on_trio_it_says_so() -> None:
 @contextmanager
 def workers(count: int, *args: object) -> Iterator[list[subprocess.Popen[str]]]:
     """Start processes that have begun when the block begins and are gone when it ends."""
-    script, pipe = redis_server.__file__, subprocess.PIPE
-    command = [sys.executable, "-W", "error", str(script), *map(str, args)]
+    pipe = subprocess.PIPE
+    how: dict[str, Any] = {
+        "stdin": pipe,
+        "stdout": pipe,
+        "cwd": Path(redis_server.__file__).parents[1],
+    }
+    command = [sys.executable, "-W", "error", "-m", "support.redis_server", *map(str, args)]
     with ExitStack() as stack:
-        made = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(count)]
+        made = [subprocess.Popen(command, text=True, **how) for _ in range(count)]
         for worker in made:
             stack.enter_context(worker)
             stack.callback(worker.kill)

@@ -24,11 +24,11 @@ from support.peer import (
     reply,
     silent,
 )
+from support.ports import free_port
 from support.sending import (
     Form,
     Wire,
     call,
-    closed_port,
     either,
     over,
     until,
@@ -321,7 +321,7 @@ async def test_waiting_for_a_place_is_not_connecting() -> None:
 async def test_a_request_that_fails_gives_its_place_back(wire: Wire) -> None:
     """Wherever it fails."""
     async with over(wire, answering(b"garbage\r\n\r\n"), max_connections=1) as (transport, peer):
-        for url in (peer.url, f"http://127.0.0.1:{closed_port()}") * 3:
+        for url in (peer.url, f"http://127.0.0.1:{free_port()}") * 3:
             with within(5), pytest.raises(errors.TransportError):
                 await transport.send(call(url))
 

@@ -24,8 +24,9 @@ from meeting_async.testing import MeetingServer
 from meeting_async.transports import HttpTransport, HttpxTransport
 from support.certificates import Authority
 from support.peer import Connection, Peer, Script, answering, answering_once, greeting, reply
+from support.ports import free_port
 from support.proxies import needs_tinyproxy, tinyproxy
-from support.sending import closed_port, shown, within
+from support.sending import shown, within
 
 pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
@@ -244,7 +245,7 @@ def out(outage: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         with Peer(script) as peer:
             yield peer.url
     elif outage == "refusing":
-        yield f"http://127.0.0.1:{closed_port()}"
+        yield f"http://127.0.0.1:{free_port()}"
     else:
         _resolving(monkeypatch, socket.EAI_AGAIN)
         yield "https://meet.test"
@@ -316,7 +317,7 @@ def through(address: str, **settings: Any) -> HttpTransport:
 
 async def test_a_proxy_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is named, without its password; so is the variable it comes from."""
-    address = f"127.0.0.1:{closed_port()}"
+    address = f"127.0.0.1:{free_port()}"
     for url in ("https://meet.test", "http://127.0.0.1:1"):
         words = (f"the proxy {address} cannot be reached", "check its address")
         await assert_lasting(client_of(url, through(address)), *words)
@@ -349,5 +350,5 @@ async def test_a_real_proxy(authority: Authority, tmp_path: Path) -> None:
             ):
                 transport = HttpTransport(proxy=f"http://{user}{address}", verify=file)
                 await assert_lasting(client_of(peer.url, transport), *words)
-        event = await retried(f"https://127.0.0.1:{closed_port()}", through(address))
+        event = await retried(f"https://127.0.0.1:{free_port()}", through(address))
     assert f"the proxy {address} cannot reach " in event.reason

@@ -36,13 +36,13 @@ from support.peer import (
     reply,
     silent,
 )
+from support.ports import free_port
 from support.sending import (
     MIB,
     SIGNATURE,
     Form,
     Wire,
     call,
-    closed_port,
     closing,
     either,
     over,
@@ -187,7 +187,7 @@ async def test_a_file_that_cannot_be_used(
     async with closing(transport):
         for kind in ("call", "upload"):
             with pytest.raises(errors.ConfigurationError) as caught:
-                await transport.send(either(kind, f"https://127.0.0.1:{closed_port()}"))
+                await transport.send(either(kind, f"https://127.0.0.1:{free_port()}"))
             assert caught.value.field == field
 
 
@@ -204,7 +204,7 @@ async def test_certificates_are_loaded_once_in_a_thread(monkeypatch: pytest.Monk
 
     async def fail(transport: HttpTransport, kind: str) -> None:
         with pytest.raises(errors.ConnectFailed):
-            await transport.send(either(kind, f"https://127.0.0.1:{closed_port()}"))
+            await transport.send(either(kind, f"https://127.0.0.1:{free_port()}"))
 
     async with over((None, True), answering(reply())) as (transport, peer):
         for kind in ("call", "upload"):

@@ -15,7 +15,8 @@ import pytest
 from meeting_async import errors
 from meeting_async.transports import HttpTransport, Reply
 from support.peer import Peer, answering, deaf, descriptors, reply
-from support.sending import call, closed_port, closing, upload, within
+from support.ports import free_port
+from support.sending import call, closing, upload, within
 
 pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
@@ -84,7 +85,7 @@ async def test_names_and_paths_that_are_not_ascii(network: Network) -> None:
 async def test_an_ipv6_literal_is_not_looked_up(network: Network) -> None:
     """Its family follows from the address."""
     with pytest.raises(errors.ConnectFailed):
-        await send(f"http://[::1]:{closed_port()}")
+        await send(f"http://[::1]:{free_port()}")
     assert [sock.family for sock in network.sockets] == [socket.AF_INET6]
 
 
@@ -105,7 +106,7 @@ async def test_the_next_address_is_tried(
 
     network.happening = no_ipv6
     with Peer(answering(reply())) as peer:
-        good, refused = f"127.0.0.1:{peer.port}", f"127.0.0.1:{closed_port()}"
+        good, refused = f"127.0.0.1:{peer.port}", f"127.0.0.1:{free_port()}"
         which = {"g": good, "r": refused, "f": full, "6": "[::1]:1"}
         network.resolve(*[which[kind] for kind in kinds])
         started = anyio.current_time()
@@ -126,7 +127,7 @@ async def test_all_addresses_fail(
     network: Network, codes: tuple[int, ...], kind: type[Exception], errno: int
 ) -> None:
     """The error is that of the first; but a lack of descriptors explains more."""
-    network.resolve(*[f"127.0.0.1:{closed_port()}"] * 3)
+    network.resolve(*[f"127.0.0.1:{free_port()}"] * 3)
     rest = iter(codes)
 
     def fail(_sock: socket.socket, _port: int) -> None:

@@ -25,13 +25,13 @@ from meeting_async._http.stream import Stream
 from meeting_async._http.tls import Tls
 from meeting_async.transports import HttpTransport
 from support.peer import Connection, Peer, answering, reply
+from support.ports import free_port
 from support.sending import (
     KIB,
     MIB,
     TAIL,
     Form,
     call,
-    closed_port,
     closing,
     over,
     until,
@@ -262,7 +262,7 @@ class SServer:
     def __init__(self, files: tuple[Path, Path], *options: str) -> None:
         openssl = shutil.which("openssl")
         assert openssl
-        self.port = closed_port()
+        self.port = free_port()
         key, cert = map(str, files)
         command = [openssl, "s_server", "-accept", f"127.0.0.1:{self.port}", "-key", key]
         command += ["-cert", cert, "-CAfile", cert, *options]

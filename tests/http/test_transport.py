@@ -42,6 +42,7 @@ from support.peer import (
     resetting_at_once,
     silent,
 )
+from support.ports import free_port
 from support.sending import (
     JSON_BODY,
     KIB,
@@ -51,7 +52,6 @@ from support.sending import (
     Form,
     Wire,
     call,
-    closed_port,
     closing,
     either,
     headers,
@@ -247,7 +247,7 @@ ADDRESSES = ["ftp://127.0.0.1", "http://", "http:///x", "nonsense", "http://[::1
 @pytest.mark.parametrize("url", ["a closed port", "", *ADDRESSES])
 async def test_what_cannot_be_connected_to(url: str) -> None:
     """No address, or nobody listens there: the request was not sent, and the body not touched."""
-    host, form = f"127.0.0.1:{closed_port()}", Form()
+    host, form = f"127.0.0.1:{free_port()}", Form()
     is_closed = url == "a closed port"
     url = f"http://{host}" if is_closed else url
     transport = HttpTransport()

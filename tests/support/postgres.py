@@ -23,7 +23,7 @@ import attrs
 import psycopg
 import pytest
 
-from support.redis_server import free_port
+from support.ports import free_port
 
 
 def _folder() -> Path | None:

@@ -19,8 +19,8 @@ from typing import Self
 
 import pytest
 
+from support.ports import free_port
 from support.programs import PATIENCE
-from support.sending import closed_port
 
 NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
 """Debian installs it in a folder that is not in an ordinary user's PATH."""
@@ -126,7 +126,7 @@ needs_tinyproxy = pytest.mark.skipif(
 def tinyproxy(directory: Path, password: str = "") -> Iterator[str]:
     """Run a proxy while the block does; return its host and port. Its user is ``me``."""
     assert TINYPROXY
-    port, settings = closed_port(), directory / "tinyproxy.conf"
+    port, settings = free_port(), directory / "tinyproxy.conf"
     login = f"BasicAuth me {password}" if password else ""
     settings.write_text(f"Port {port}\nListen 127.0.0.1\nTimeout 20\nMaxClients 20\n{login}\n")
     process = subprocess.Popen(

@@ -24,6 +24,7 @@ import pytest
 from redis.asyncio import Redis
 
 from meeting_async.redis import RedisRoomLocks
+from support.ports import free_port
 
 BINARY = shutil.which("redis-server")
 
@@ -87,14 +88,6 @@ class RedisServer:
                     return True
             time.sleep(0.02)
         return False
-
-
-def free_port() -> int:
-    """Return a loopback port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextlib.contextmanager

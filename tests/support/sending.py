@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import socket
 import ssl
 import time
 from collections.abc import (
@@ -171,14 +170,6 @@ def within(seconds: float) -> Iterator[None]:
     with anyio.fail_after(seconds * 3):
         yield
     assert time.monotonic() - started < seconds
-
-
-def closed_port() -> int:
-    """Return a port on which nobody listens."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 def living_tasks() -> int:

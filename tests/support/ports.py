@@ -1,0 +1,17 @@
+"""Ports on which nobody listens."""
+
+from __future__ import annotations
+
+import random
+import socket
+from pathlib import Path
+
+
+def free_port() -> int:
+    """Return a loopback port on which nobody listens, and that the kernel gives to nobody."""
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.SystemRandom().randrange(10_000, first)
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)):
+                return port
