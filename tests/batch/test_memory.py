@@ -102,7 +102,7 @@ async def kept_after(count: int, marks: tuple[int, ...]) -> list[int]:
 @pytest.mark.parametrize(
     ("count", "marks", "most"),
     [
-        (2_500, (1_000, 2_400), 250),
+        (3_000, (1_000, 2_400), 250),
         pytest.param(
             50_000,
             (10_000, 49_000),

@@ -615,7 +615,7 @@ def abandon(call):
     return task
 
 async def use(client):
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         await client.get_active_room_info("room01")
         receipt = await client.upload_whiteboard_file("room01", PDF, filename="next.pdf")
     return receipt.document

@@ -40,7 +40,7 @@ KIB, MIB = 1024, 1024**2
 SIZES = [64 * KIB, 256 * KIB - 1, 256 * KIB, 256 * KIB + 1, MIB + 1]
 """Bytes: where a document is read in one piece or in several, and where a stream is spooled."""
 
-PATIENCE = 1.0
+PATIENCE = 10.0
 """Seconds for a thread to end."""
 
 

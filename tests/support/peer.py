@@ -379,7 +379,7 @@ def flooding(data: bytes, total: int = WHOLE, head: bytes = b"HTTP/1.1 200 OK\r\
     return script
 
 
-def in_flight(connection: Connection, whole: int = 0, seconds: float = 1) -> int:
+def in_flight(connection: Connection, whole: int = 0, seconds: float = 8) -> int:
     """Count the bytes that the client has sent and a script has not read yet.
 
     They are in the kernel: in the queue of the client's socket, which is one of this process, and

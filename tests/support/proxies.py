@@ -27,7 +27,7 @@ NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', os.defpath)}:/usr/s
 
 needs_nginx = pytest.mark.skipif(NGINX is None, reason="there is no nginx (apt install nginx)")
 
-STOP_SECONDS = 5.0
+STOP_SECONDS = 40.0
 
 _CONFIGURATION = """\
 daemon off;

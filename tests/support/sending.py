@@ -200,7 +200,9 @@ class Ticker:
         """Measure while the block runs."""
         async with anyio.create_task_group() as group:
             group.start_soon(self._tick)
+            await anyio.sleep(0.01)
             yield self
+            await anyio.sleep(0.01)  # for what it did last
             group.cancel_scope.cancel()
 
     async def _tick(self) -> None:

@@ -14,7 +14,7 @@ import traceback
 import types
 from typing import Any, TextIO
 
-SECONDS = 50.0
+SECONDS = 160.0
 """Below the ``timeout`` and ``faulthandler_timeout`` of pyproject.toml."""
 
 
