@@ -173,7 +173,7 @@ def test_every_block_is_of_a_known_kind() -> None:
     assert kinds.count("python") == len(PROGRAMS) + len(files("Django"))
     assert sorted(set(kinds)) == ["ini", "python", "sh", "sql"]
     assert kinds.count("sh") == 8
-    (version,) = re.findall("its format, now ([0-9]+)", PAGE)
+    (version,) = re.findall("its version, now ([0-9]+)", PAGE)
     assert f"IS 'meeting-async, version {version}'" in SCHEMA
     names = set(re.findall(r"`(?:await )?uploads\.(\w+)\(", PAGE))
     assert names >= {"defer_many", "outcomes", "drop", "status", "report", "retry", "cancel"}
