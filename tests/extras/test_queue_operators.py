@@ -343,7 +343,45 @@ async def test_one_reason_is_told_once(dsn: str, server: MeetingServer, tmp_path
     assert mine.partition(" (")[0] in own.text
 
 
+async def test_what_is_queued_again_is_not_dropped(queue: Queue) -> None:
+    """Not by a ``drop`` that waits meanwhile for another program's ``retry``."""
+    await queue.defer("room0")
+    assert await queue.uploads.cancel("default") == 1
+    dropped = list[int]()
+
+    async def drop() -> None:
+        dropped.append(await queue.uploads.drop("default"))
+
+    waits = (
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    )
+    async with (
+        await psycopg.AsyncConnection.connect(queue.order.dsn) as other,
+        await psycopg.AsyncConnection.connect(queue.order.dsn, autocommit=True) as watching,
+        anyio.create_task_group() as tasks,
+    ):
+        await other.execute("UPDATE meeting_async_uploads SET state = 'ready'")
+        tasks.start_soon(drop)
+        with anyio.fail_after(SECONDS):
+            while not (  # noqa: ASYNC110 - the database changes it
+                await (await watching.execute(waits)).fetchall()
+            )[0][0]:
+                await anyio.sleep(0.01)
+        await other.commit()
+    assert dropped == [0]
+    assert (await queue.uploads.report("default")).queued == 1
+
+
 # --- many ----------------------------------------------------------------------------------------
+
+
+async def rows_read(queue: Queue) -> int:
+    """Count what the database has read from tables so far."""
+    await anyio.sleep(1.5)  # until the sessions have told
+    async with await psycopg.AsyncConnection.connect(queue.order.dsn) as connection:
+        sums = "SELECT sum(seq_tup_read + idx_tup_fetch) FROM pg_stat_user_tables"
+        return int((await (await connection.execute(sums)).fetchall())[0][0])
 
 
 @nightly
@@ -351,18 +389,10 @@ async def test_one_reason_is_told_once(dsn: str, server: MeetingServer, tmp_path
 async def test_a_long_queue_of_one_room(queue: Queue) -> None:
     """50,000 documents of one room slow nobody down who defers, or is sent, to other rooms.
 
-    For none of their documents does the database read through the queue, whatever its planner knows
-    about the table. Rows and not seconds count, as other tests run beside this one.
+    For none of their documents does the database read through the queue. Rows and not seconds
+    count, as other tests run beside this one.
     """
     path, waiting = queue.document(), 50_000
-
-    async def rows_read() -> int:
-        async with await psycopg.AsyncConnection.connect(queue.order.dsn) as connection:
-            found = await connection.execute(
-                "SELECT sum(seq_tup_read + idx_tup_fetch) FROM pg_stat_user_tables"
-            )
-            return int((await found.fetchall())[0][0])
-
     for number in range(100):
         queue.server.add_room(f"other{number}")
     queue.server.rooms["room0"].processing_seconds = 0.5
@@ -371,15 +401,38 @@ async def test_a_long_queue_of_one_room(queue: Queue) -> None:
     assert await queue.uploads.defer_many(many, batch="long") == waiting
     await queue.until(lambda: len(queue.accepted("room0")) > 2)
     for batch in range(3):
-        before = await rows_read()
+        before = await rows_read(queue)
         jobs = [UploadJob(f"other{number % 100}", path, key=str(number)) for number in range(300)]
         await queue.uploads.defer_many(jobs, batch=f"{batch}")
         assert (await queue.reported(f"{batch}")).accepted == 300
-        await anyio.sleep(1.5)  # until the sessions have told what they read
-        assert await rows_read() - before < 100 * waiting  # not once for each document
+        assert await rows_read(queue) - before < 100 * waiting  # not once for each document
     names = queue.accepted("room0")
     assert names == [f"{number:05}.pdf" for number in range(len(names))]
     assert await queue.stop() == [0, 0]
+
+
+@nightly
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("chunk", [2000, 400])
+async def test_a_queue_of_many_rooms(queue: Queue, chunk: int) -> None:
+    """Nor for each document through all rooms, after the database has analysed quiet tables.
+
+    It does that by itself.
+    """
+    path, rooms = queue.document(), 2000
+    for number in range(rooms):
+        queue.server.add_room(f"many{number}")
+    queue.start(concurrency=16)
+    await queue.defer_many(60, rooms=20)
+    await queue.reported()
+    async with await psycopg.AsyncConnection.connect(queue.order.dsn) as connection:
+        await connection.execute("ANALYZE procrastinate_jobs, meeting_async_uploads")
+    before = await rows_read(queue)
+    for first in range(0, rooms, chunk):
+        jobs = (UploadJob(f"many{number}", path) for number in range(first, first + chunk))
+        await queue.uploads.defer_many(jobs, batch="many")
+    await queue.until(lambda: sum(len(queue.accepted(f"many{n}")) for n in range(rooms)) == rooms)
+    assert await rows_read(queue) - before < rooms * rooms / 2
 
 
 # --- the end of a worker -------------------------------------------------------------------------

@@ -28,10 +28,13 @@ SESSION = {
     "tcp_keepalives_interval": "5",
     "tcp_keepalives_count": "3",
     "tcp_user_timeout": "20s",
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
 }
 """Settings of the server's side, which else keeps the session of a worker that has vanished, and
-what it has locked, for two hours. They are set by a statement, because poolers refuse ``options``
-of an address."""
+what it has locked, for two hours. It also plans statements while the tables are empty, and would go
+on to read them from end to end when they are full. They are set by a statement, because poolers
+refuse ``options`` of an address."""
 
 CONNECTIONS = 4
 """Most connections of a process."""

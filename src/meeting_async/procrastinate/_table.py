@@ -185,17 +185,15 @@ class Table:
     async def tick(self, rooms: Iterable[str], connection: Any = None) -> None:
         """Say that at most ``CHUNK`` rooms have work. If that fails, recovery says it."""
         names = sorted(set(rooms))
-        with suppress(JournalError):
-            if names:
-                await self._query("tick", connection, rooms=names)
+        if names:
+            with suppress(JournalError):
+                if len(await self._query("tick", connection, rooms=names)) >= CHUNK // 10:
+                    await self.analyse("procrastinate_jobs")
 
-    async def analyse(self) -> None:
-        """Tell PostgreSQL how long the queue has become, so that it finds the best plans.
-
-        Not of procrastinate's jobs: of their nearly empty table it would plan for no jobs.
-        """
+    async def analyse(self, table: str = "meeting_async_uploads") -> None:
+        """Tell PostgreSQL how long a table has become, so that it finds the best plans."""
         with suppress(JournalError):
-            await self._execute("ANALYZE meeting_async_uploads", rows=False)
+            await self._execute(f"ANALYZE {table}", rows=False)
 
     # --- a run -----------------------------------------------------------------------------------
 

@@ -3,6 +3,9 @@
 -- A row is an upload: all state is there. A job of procrastinate is a tick: "this room has work". It
 -- has no state of its own; lost ticks are made again, and too many do no harm. The fence of an upload
 -- that runs is (id, run) together with beat_at: no run changes a row that another run has.
+--
+-- What runs for each document must not read what waits for other rooms, whatever the planner believes:
+-- its statistics may be of a time when the table was empty, or had one room, or none that waited.
 
 -- schema --
 CREATE TABLE IF NOT EXISTS meeting_async_uploads (
@@ -84,7 +87,7 @@ RETURNING id
 -- The room's oldest upload, if it is due and none of the room runs. One that was begun and put back
 -- keeps the others waiting; one whose time has not come yet does not.
 WITH head AS MATERIALIZED (
-    SELECT id FROM meeting_async_uploads
+    SELECT id, state FROM meeting_async_uploads
     WHERE server = %(server)s AND room_id = %(room_id)s AND state IN ('ready', 'sent')
         AND (started_at IS NOT NULL OR due_at IS NULL OR due_at <= now())
     ORDER BY id + 0 LIMIT 1
@@ -92,14 +95,14 @@ WITH head AS MATERIALIZED (
 UPDATE meeting_async_uploads AS upload
 SET run = run + 1, beat_at = now(), changed_at = now(), started_at = coalesce(started_at, now())
 FROM head
-WHERE upload.id = head.id AND state IN ('ready', 'sent') AND beat_at IS NULL
+WHERE upload.id = head.id AND upload.state = head.state AND beat_at IS NULL
     AND (due_at IS NULL OR due_at <= now())
     AND NOT EXISTS (
         SELECT FROM meeting_async_uploads AS other
         WHERE other.server = %(server)s AND other.room_id = %(room_id)s
             AND other.beat_at IS NOT NULL
     )
-RETURNING upload.id, room_id, kind, source, state, key, filename, content_type, run, size,
+RETURNING upload.id, room_id, kind, source, upload.state, key, filename, content_type, run, size,
     fingerprint, attempts, history, deferred_at, started_at, changed_at,
     extract(epoch FROM now() - started_at)::float8 AS started_ago,
     extract(epoch FROM now() - sent_at)::float8 AS sent_ago,
@@ -215,9 +218,15 @@ WITH RECURSIVE room (id) AS (
         WHERE server = %(server)s AND state IN ('ready', 'sent') AND room_id > room.id
         ORDER BY room_id LIMIT 1
     ) FROM room WHERE room.id IS NOT NULL
+), free AS (  -- by NOT EXISTS the planner may compare each room with each tick
+    SELECT %(server)s::text || ' ' || id AS lock FROM room
+    EXCEPT SELECT lock FROM procrastinate_jobs
+    WHERE status IN ('todo', 'doing')
+        AND (status = 'doing' OR scheduled_at IS NULL OR scheduled_at <= now())
 ), due AS (
-    SELECT room.id AS room_id, %(server)s::text || ' ' || room.id AS lock
-    FROM room CROSS JOIN LATERAL (
+    SELECT lock, room.id AS room_id
+    FROM free CROSS JOIN LATERAL substr(lock, length(%(server)s::text) + 2) AS room (id)
+    CROSS JOIN LATERAL (
         SELECT due_at, beat_at FROM meeting_async_uploads
         WHERE server = %(server)s AND room_id = room.id AND state IN ('ready', 'sent')
             AND (started_at IS NOT NULL OR due_at IS NULL OR due_at <= now())
@@ -228,13 +237,7 @@ WITH RECURSIVE room (id) AS (
 INSERT INTO procrastinate_jobs AS tick (queue_name, task_name, lock, queueing_lock, args)
 SELECT %(queue)s, %(task)s, lock, lock,
     jsonb_build_object('server', %(server)s::text, 'room_id', room_id)
-FROM due
-WHERE NOT EXISTS (
-    SELECT FROM procrastinate_jobs AS other
-    WHERE other.lock = due.lock AND other.status IN ('todo', 'doing')
-        AND (other.status = 'doing' OR other.scheduled_at IS NULL OR other.scheduled_at <= now())
-)
-ORDER BY room_id LIMIT %(limit)s
+FROM due ORDER BY room_id LIMIT %(limit)s
 ON CONFLICT (queueing_lock) WHERE status = 'todo'
 DO UPDATE SET scheduled_at = NULL WHERE tick.scheduled_at > now()
 
@@ -247,12 +250,12 @@ ORDER BY id LIMIT %(limit)s
 
 -- drop --
 DELETE FROM meeting_async_uploads
-WHERE id IN (
+WHERE id = ANY (ARRAY(
     SELECT id FROM meeting_async_uploads
     WHERE server = %(server)s AND batch = %(batch)s AND state NOT IN ('ready', 'sent')
         AND id > %(after)s
-    ORDER BY id LIMIT %(limit)s
-)
+    ORDER BY id LIMIT %(limit)s FOR UPDATE
+))
 RETURNING id
 
 -- status --
@@ -282,13 +285,13 @@ WHERE last_heartbeat > now() - %(stalled_after)s * interval '1 second'
 UPDATE meeting_async_uploads
 SET state = 'ready', run = run + 1, due_at = NULL, error = NULL, reason = NULL, history = NULL,
     away_since = NULL, changed_at = now()
-WHERE id IN (
+WHERE id = ANY (ARRAY(
     SELECT id FROM meeting_async_uploads
     WHERE server = %(server)s AND batch = %(batch)s AND id > %(after)s
         AND (%(room_id)s::text IS NULL OR room_id = %(room_id)s)
         AND (state IN ('failed', 'refused') OR (%(resend)s AND state = 'unknown'))
     ORDER BY id LIMIT %(limit)s FOR UPDATE
-)
+))
 RETURNING id, room_id
 
 -- cancel --
@@ -296,10 +299,10 @@ UPDATE meeting_async_uploads
 SET state = CASE state WHEN 'sent' THEN 'unknown' ELSE 'failed' END,
     error = CASE state WHEN 'sent' THEN %(unknown)s ELSE %(failed)s END::json,
     reason = %(cancelled)s, due_at = NULL, beat_at = NULL, changed_at = now(), started_at = coalesce(started_at, now())
-WHERE id IN (
+WHERE id = ANY (ARRAY(
     SELECT id FROM meeting_async_uploads
     WHERE server = %(server)s AND batch = %(batch)s AND id > %(after)s AND state IN ('ready', 'sent')
         AND (%(room_id)s::text IS NULL OR room_id = %(room_id)s)
     ORDER BY id LIMIT %(limit)s FOR UPDATE
-)
+))
 RETURNING id, room_id
