@@ -413,13 +413,13 @@ async def test_a_long_queue_of_one_room(queue: Queue) -> None:
 
 @nightly
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("chunk", [2000, 400])
+@pytest.mark.parametrize("chunk", [1000, 200])
 async def test_a_queue_of_many_rooms(queue: Queue, chunk: int) -> None:
     """Nor for each document through all rooms, after the database has analysed quiet tables.
 
     It does that by itself.
     """
-    path, rooms = queue.document(), 2000
+    path, rooms = queue.document(), 1000
     for number in range(rooms):
         queue.server.add_room(f"many{number}")
     queue.start(concurrency=16)
@@ -431,8 +431,11 @@ async def test_a_queue_of_many_rooms(queue: Queue, chunk: int) -> None:
     for first in range(0, rooms, chunk):
         jobs = (UploadJob(f"many{number}", path) for number in range(first, first + chunk))
         await queue.uploads.defer_many(jobs, batch="many")
-    await queue.until(lambda: sum(len(queue.accepted(f"many{n}")) for n in range(rooms)) == rooms)
-    assert await rows_read(queue) - before < rooms * rooms / 2
+    with anyio.fail_after(250):
+        while len(queue.accepted()) < 60 + rooms:  # noqa: ASYNC110 - a worker changes it
+            await anyio.sleep(0.2)
+    read = await rows_read(queue) - before
+    assert read < rooms * rooms / 2
 
 
 # --- the end of a worker -------------------------------------------------------------------------
