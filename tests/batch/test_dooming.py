@@ -131,9 +131,21 @@ class FailingLocks:
 
 @both
 def test_room_locks_that_fail_cost_one_job(backend: str) -> None:
-    """If that is so from the beginning; later other rooms' locks may work."""
-    locks = FailingLocks()
-    report = ran(jobs_for(5, 2), FakeRooms(), {"room_locks": locks}, backend=backend)
+    """If that is so from the beginning; later other rooms' locks may work.
+
+    Also if the client could not reach the server some time ago.
+    """
+
+    async def main() -> BatchReport:
+        rooms = FakeRooms(ask=lambda _: unreachable())
+        async with client_of(rooms, room_locks=FailingLocks()) as client:
+            with pytest.raises(errors.ConnectFailed):
+                await client.get_active_room_info("room00")
+            async with client.upload_many(jobs_for(5, 2)) as batch:
+                pass
+        return batch.report
+
+    report = virtual_time.run(backend, main)
     assert isinstance(report.stopped_by, errors.RoomLocksUnavailable)
     assert (report.failed, report.skipped) == (1, 9)
 

@@ -163,6 +163,22 @@ def test_a_journal_that_cannot_be_opened(backend: str) -> None:
 
 
 @BACKENDS
+@pytest.mark.parametrize("verb", ["opened", "close"])
+def test_what_a_journal_raises_comes_out(backend: str, verb: str) -> None:
+    """When it is opened, and when it is closed: not in a group, and not only in the log."""
+
+    async def failing() -> None:
+        raise JournalError("mine", "lost five records")
+
+    async def main() -> None:
+        with pytest.raises(JournalError, match="lost five records"):
+            async with running_batch(HookedJournal(before={verb: failing}), JOBS, FakeRooms()):
+                pass
+
+    virtual_time.run(backend, main)
+
+
+@BACKENDS
 @pytest.mark.parametrize("verb", ["opened", "register", "mark_sending", "record", "close"])
 @pytest.mark.parametrize(("frozen", "seconds"), [(0, 10), (5, 2), (14, 2), (60, 2)])
 def test_a_journal_that_answers_late_is_waited_for(

@@ -351,7 +351,7 @@ def test_every_request_is_recorded_without_secrets(world: World) -> None:
         ("POST", "room01", 431, ""),
     ]
     assert [r.body_bytes for r in requests] == [len(document()), len('{"roomId": "room02"}'), 0]
-    assert str(requests[0]).startswith(f"POST {UPLOAD} room01 200 SUCCESS 141 bytes 0.")
+    assert str(requests[0]).startswith(f"POST {UPLOAD} room01 'deck.pdf' 200 SUCCESS 141 bytes 0.")
     shown = repr([world.server, requests, world.room])
     shown += "".join(map(str, requests))
     assert not any(s in shown for s in ("devkey", "devsecret", sign(b"room01")))

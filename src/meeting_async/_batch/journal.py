@@ -224,9 +224,10 @@ class BatchJournal:
     async def _close(self, journal: AbstractAsyncContextManager[object]) -> None:
         try:
             await self.answered(journal.__aexit__(None, None, None), shield=True)
-        except JournalError as error:  # what was accepted stays accepted
-            reason = f"the journal could not be closed: {error}"
-            logger.warning(reason, extra={"action": "Journal"})
+        except JournalError:
+            if not self._is_silent:
+                raise
+            logger.warning("the journal could not be closed", extra={"action": "Journal"})
 
     async def _count(self, counting: anyio.CancelScope) -> None:
         """Cancel each wait that has nothing left."""

@@ -266,6 +266,7 @@ def ends_batch(
     if is_gone and isinstance(error, errors.DeadlineExceeded):
         return True
     may_heal = is_away and not getattr(error, "permanent", False)  # the job's timeout ended it
+    may_heal = may_heal and not isinstance(error, errors.RoomLocksUnavailable)
     return isinstance(error, _OF_THE_SERVER) and (is_gone or not (is_verified or may_heal))
 
 

@@ -30,6 +30,7 @@ SESSION = {
     "tcp_user_timeout": "20s",
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
+    "jit": "off",
 }
 """Settings of the server's side, which else keeps the session of a worker that has vanished, and
 what it has locked, for two hours. It also plans statements while the tables are empty, and would go

@@ -187,13 +187,16 @@ class Table:
         names = sorted(set(rooms))
         if names:
             with suppress(JournalError):
-                if len(await self._query("tick", connection, rooms=names)) >= CHUNK // 10:
-                    await self.analyse("procrastinate_jobs")
+                await self._ticked(await self._query("tick", connection, rooms=names))
+
+    async def _ticked(self, ticks: Sequence[object]) -> None:
+        if len(ticks) >= CHUNK // 10:
+            await self.analyse("procrastinate_jobs")
 
     async def analyse(self, table: str = "meeting_async_uploads") -> None:
         """Tell PostgreSQL how long a table has become, so that it finds the best plans."""
         with suppress(JournalError):
-            await self._execute(f"ANALYZE {table}", rows=False)
+            await self._execute(f"ANALYZE (SKIP_LOCKED) {table}", rows=False)
 
     # --- a run -----------------------------------------------------------------------------------
 
@@ -237,7 +240,7 @@ class Table:
         )
         await self._query("recover_ticks", rows=False, stalled_after=stalled_after)
         await self._query("delete_ticks", rows=False)
-        await self._query("recover_rooms", rows=False, limit=MAX_TICKS)
+        await self._ticked(await self._query("recover_rooms", limit=MAX_TICKS))
         return {row["id"]: row["state"] for row in found}
 
     # --- results ---------------------------------------------------------------------------------

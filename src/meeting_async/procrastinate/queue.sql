@@ -240,6 +240,7 @@ SELECT %(queue)s, %(task)s, lock, lock,
 FROM due ORDER BY room_id LIMIT %(limit)s
 ON CONFLICT (queueing_lock) WHERE status = 'todo'
 DO UPDATE SET scheduled_at = NULL WHERE tick.scheduled_at > now()
+RETURNING id
 
 -- page --
 SELECT id, room_id, kind, source, state, key, filename, content_type, size, error, attempts,

@@ -23,6 +23,7 @@ from meeting_async.cli.results import (
     headline,
     summary_object,
 )
+from meeting_async.cli.words import labelled
 from meeting_async.procrastinate import QueueReport, WhiteboardUploads
 
 WAIT_SECONDS = 1.0
@@ -77,7 +78,7 @@ class Results:
         else:
             for outcome in self.report.outcomes:
                 if not outcome.delivered:
-                    output.note(line_for(outcome, _entry(outcome)))
+                    output.note(labelled(outcome.room_id, line_for(outcome, _entry(outcome))))
             output.tell(f"{self.batch}: {self.headline}")
             tell_details(self.report, output)
         return self.code or output.code()
