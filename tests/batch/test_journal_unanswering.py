@@ -213,7 +213,7 @@ def test_a_disk_that_does_not_answer(
 ) -> None:
     """A journal in a file: the same, though its thread waits for the disk.
 
-    It waits for less than a minute, so that a test fails instead of hanging.
+    It waits for two minutes, so that a test fails instead of hanging.
     """
     disk = threading.Event()
     disk.set()
@@ -227,10 +227,10 @@ def test_a_disk_that_does_not_answer(
         disk.set()
         return found
 
-    monkeypatch.setattr(sqlite3, "connect", traced(lambda _: disk.wait(45)))
+    monkeypatch.setattr(sqlite3, "connect", traced(lambda _: disk.wait(120)))
     is_stuck = anyio.Event()
     found = anyio.run(main, backend=backend)
-    assert found.seconds < (40 if way == "nobody" else LIMIT + 5)
+    assert found.seconds < (60 if way == "nobody" else 30)  # 20 on a quiet machine
     assert set(found.statuses) <= {"accepted", "failed", "skipped"}
     assert found.report.accepted == len(found.complete) > 0
     if way == "nobody":

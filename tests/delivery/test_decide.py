@@ -333,14 +333,19 @@ def test_an_empty_budget_ends_calls_with_their_own_error(
 @pytest.mark.parametrize("max_outage", [0.0, 5.0, 60.0, 600.0])
 @pytest.mark.parametrize("tokens", [0.0, 20.0, 500.0])
 def test_a_dead_server_is_given_up(max_outage: float, took: float, tokens: float) -> None:
-    """At ``max_outage``, or within a second after it if the budget is empty: not all together."""
+    """At ``max_outage``, or within a second after it if the budget is empty: not all together.
+
+    A first attempt that alone took longer is made once more: the process may have been frozen.
+    """
+    longest = took if 0 < max_outage <= took else max_outage
     for random in RANDOMS:
         told, moments = story(max_outage=max_outage, server=Server(tokens=tokens)), [0.0]
         while told.waits(told.after(NEVER, took=took, random=random)):
             moments.append(told.now)
         assert all(b - a >= took + 0.25 for a, b in itertools.pairwise(moments))
         assert len(moments) <= 8 + max_outage / (took + 10)
-        assert max_outage <= told.now <= max_outage + took + (0.25 if tokens == 500 else 1.25)
+        assert longest <= told.now <= longest + took + (0.25 if tokens == 500 else 1.25)
+        assert longest == max_outage or len(moments) == 2
 
 
 def test_a_server_that_is_never_given_up() -> None:

@@ -314,10 +314,12 @@ class _Decision:
         """
         retry = self.policies.retry
         left = outage_ends_at(self.history, self.policies, self.server) - self.now
-        if left <= 0:
+        unreached = len(self.history.in_a_row(Verdict.NEVER_SENT))
+        # A single attempt that took so long may have been frozen with the process.
+        is_frozen = unreached == 1 and last.ended - last.began >= retry.max_outage > 0
+        if left <= 0 and not is_frozen:
             return Stop(self.error())
         if self.server.can_retry:
-            unreached = len(self.history.in_a_row(Verdict.NEVER_SENT))
             seconds = self._backoff(unreached, last.hint)
         else:
             seconds, left = retry.max_delay * (0.5 + 0.5 * self.random), left + self.random
