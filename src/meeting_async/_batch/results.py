@@ -246,8 +246,8 @@ def ends_room(error: BaseException | None) -> bool:
 _OF_ALL = errors.AuthenticationFailed | errors.ConfigurationError | errors.JournalError
 """Errors that every document has."""
 
-_OF_THE_SERVER = errors.ReplyError | errors.TransportError | errors.RoomLocksUnavailable
-"""Errors that every document has if the server, or that of the room locks, is away."""
+_OF_THE_SERVER = errors.ReplyError | errors.TransportError
+"""Errors that every document has if the server is away."""
 
 
 def ends_batch(
@@ -265,8 +265,9 @@ def ends_batch(
         return True
     if is_gone and isinstance(error, errors.DeadlineExceeded):
         return True
+    if isinstance(error, errors.RoomLocksUnavailable):
+        return is_gone or not is_verified
     may_heal = is_away and not getattr(error, "permanent", False)  # the job's timeout ended it
-    may_heal = may_heal and not isinstance(error, errors.RoomLocksUnavailable)
     return isinstance(error, _OF_THE_SERVER) and (is_gone or not (is_verified or may_heal))
 
 

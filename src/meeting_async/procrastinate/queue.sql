@@ -85,7 +85,8 @@ RETURNING id
 
 -- claim --
 -- The room's oldest upload, if it is due and none of the room runs. One that was begun and put back
--- keeps the others waiting; one whose time has not come yet does not.
+-- keeps the others waiting; one whose time has not come yet does not. The row is found by its state,
+-- too, in words by which no planner can take it from among all that are open.
 WITH head AS MATERIALIZED (
     SELECT id, state FROM meeting_async_uploads
     WHERE server = %(server)s AND room_id = %(room_id)s AND state IN ('ready', 'sent')
