@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import AsyncIterator, Iterator
+from ipaddress import IPv4Address
 from pathlib import Path
 
 import anyio
@@ -44,11 +45,11 @@ class Namespace:
     """A network namespace whose programs reach two addresses of this machine."""
 
     name: str
-    subnet: str
+    subnet: IPv4Address
 
     def address(self, number: int) -> str:
         """Return one of the addresses of the link, such as that of ``DATABASE``."""
-        return f"{self.subnet}.{number}"
+        return str(self.subnet + number)
 
     def command(self, *command: str) -> list[str]:
         """Return the command that runs a program inside."""
@@ -80,8 +81,8 @@ def link() -> Iterator[Namespace]:
     """Make a namespace and a link to it; skip the test where that is not possible."""
     if os.geteuid() or not shutil.which("ip"):
         pytest.skip("needs root and `ip` (Debian: apt install iproute2) for a network namespace")
-    token = secrets.token_bytes(2)
-    made = Namespace(f"test{token.hex()}", f"198.{18 + token[0] % 2}.{token[1]}")
+    number = secrets.randbelow(2**14)  # eight addresses each of RFC 2544's 198.18.0.0/15
+    made = Namespace(f"test{number}", IPv4Address("198.18.0.0") + 8 * number)
     name, peer = made.name, ["peer", "name", made.name, "netns", made.name, "address", _INSIDE]
     with contextlib.ExitStack() as stack:
         try:
@@ -143,19 +144,22 @@ async def worker(link: Namespace, tmp_path: Path) -> AsyncIterator[Worker]:
                 "MEETING_QUEUE_DSN": dsn.replace("127.0.0.1", link.address(DATABASE)),
             }
             log = tmp_path / "log"
-            with log.open("wb") as output:
-                process = subprocess.Popen(  # noqa: ASYNC220 - takes a moment
-                    link.command(*PROGRAM, "queue", "worker"),
-                    env=environment,
-                    stdout=output,
-                    stderr=output,
-                )
-            try:
-                await queue.reported()
-                yield Worker(queue, link, process, log)
-            finally:
-                process.kill()
-                process.wait()
+            command = link.command(*PROGRAM, "queue", "worker")
+            while True:  # as a service manager: on a busy machine it may not reach its database
+                with log.open("wb") as output:
+                    process = subprocess.Popen(  # noqa: ASYNC220 - takes a moment
+                        command, env=environment, stdout=output, stderr=output
+                    )
+                try:
+                    while not queue.accepted() and process.poll() is None:  # noqa: ASYNC110
+                        await anyio.sleep(0.05)
+                    if process.poll() is None:
+                        await queue.reported()
+                        yield Worker(queue, link, process, log)
+                        break
+                finally:
+                    process.kill()
+                    process.wait()
 
 
 async def test_an_idle_worker_ends_with_its_sessions(worker: Worker) -> None:
