@@ -392,6 +392,7 @@ async def test_closing_ends_what_is_under_way(
         transport, form = HttpTransport(verify=False, proxy=proxy), Form(16 * MIB)
 
         async def close() -> None:
+            await anyio.wait_all_tasks_blocked()  # the request has begun
             if has_begun:
                 await until(lambda: form.taken)
             elif phase != "connecting":
