@@ -68,18 +68,20 @@ USABLE: list[tuple[Callable[[Any], object], list[tuple[Any, object]]]] = [
     (json_bytes, [
         ({"b": 1, "a": 2, "c": 3}, b'{"b":1,"a":2,"c":3}'),
         ({"title": "ä會😀"}, '{"title":"ä會😀"}'.encode()),
-        ({"a": [1, 2.5, True, None, {"x": ()}]}, b'{"a":[1,2.5,true,null,{"x":[]}]}'),
+        ({"a": [2**64, 2.5, True, None, {"x": ()}]},
+         b'{"a":[18446744073709551616,2.5,true,null,{"x":[]}]}'),
         (MappingProxyType({"a": 1}), b'{"a":1}'),
     ]),
     # The last component, in NFC, without what servers change, cut before the extension.
     (file_name, [
         ("/srv/files/deck.pdf", "deck.pdf"),
-        ("C:\\Users\\anna\\deck.pdf", "deck.pdf"),
+        ("C:/Users\\anna\\deck.pdf", "deck.pdf"),
         ("C:deck.pdf", "C_deck.pdf"),
         (" .hidden.pdf. ", "hidden.pdf"),
         ("u\u0308bung.pdf", "übung.pdf"),  # NFD to NFC
         ('a"b<c>d:e|f?g*h.pdf', "a_b_c_d_e_f_g_h.pdf"),
         ("a\r\nb\tc\x1b\x7f\x85.pdf", "a__b_c___.pdf"),
+        ("ü 會 😀 ; ' =.pdf", "ü 會 😀 ; ' =.pdf"),
         ("x" * 300, "x" * 200),
         ("x" * 196 + ".pdf", "x" * 196 + ".pdf"),
         ("x" * 197 + ".pdf", "x" * 196 + ".pdf"),
@@ -321,7 +323,7 @@ def test_requests_to_the_byte() -> None:
         assert [word for word in words if word in repr(request)] == []
 
 
-@pytest.mark.parametrize("value", ["", "a hush", "hush\r\nX: 1", "hüsh", "hush\0", None, b"h"])
+@pytest.mark.parametrize("value", ["", "a hush", "hush\n", "hüsh", "hush\0", None, b"h"])
 @pytest.mark.parametrize("field", ["api_key", "signature"])
 def test_what_a_signer_returns_is_checked(field: str, value: Any) -> None:
     """A signer that reads a file with a line break is named, and what it read is not shown."""
