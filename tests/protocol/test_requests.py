@@ -48,7 +48,7 @@ USABLE: list[tuple[Callable[[Any], object], list[tuple[Any, object]]]] = [
         (f"{MEET}/x-auth/", f"{MEET}/x-auth/auth"),
         ("https://auth", "https://auth/auth"),
         ("https://[2001:db8::1]:8443/p/", "https://[2001:db8::1]:8443/p/auth"),
-        ("https://bücher.example", "https://bücher.example/auth"),
+        *((url, f"{url}/auth") for url in ("https://bücher.test", "https://xn--bcher-kva.test")),
         ("HTTPS://Meet.Example.com/Prefix", "https://Meet.Example.com/Prefix/auth"),
         *((f"http://{host}", f"http://{host}/auth")
           for host in ("localhost:8080", "LOCALHOST.", "a.localhost", "127.5.6.7", "[::1]:8080")),
