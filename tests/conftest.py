@@ -16,6 +16,7 @@ from blockbuster import blockbuster_ctx
 
 from support.certificates import make_contexts
 from support.interpreter import Interpreter, interpreter
+from support.tables import LOOPS, in_turn
 from support.watchdog import Watchdog
 
 _watchdog = Watchdog()
@@ -71,20 +72,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """
     names = metafunc.fixturenames
     crossed = next((name for name in CROSSED if name in names), None)
-    loops = ["asyncio", "trio"] if metafunc.definition.get_closest_marker("both_loops") else []
-    if "anyio_backend" not in names or not loops:
-        if crossed:
-            metafunc.parametrize(crossed, CROSSED[crossed], indirect=True)
-        return
-    if crossed is None:
-        metafunc.parametrize("anyio_backend", loops, indirect=True)
-        return
-    rows = [
-        pytest.param(loop, value, marks=pytest.mark.nightly if (number + turn) % 2 else ())
-        for number, value in enumerate(CROSSED[crossed])
-        for turn, loop in enumerate(loops)
-    ]
-    metafunc.parametrize(("anyio_backend", crossed), rows, indirect=True)
+    is_both = "anyio_backend" in names and metafunc.definition.get_closest_marker("both_loops")
+    if is_both and crossed:
+        metafunc.parametrize(*in_turn(crossed, CROSSED[crossed]).args, indirect=True)
+    elif is_both:
+        metafunc.parametrize("anyio_backend", LOOPS, indirect=True)
+    elif crossed:
+        metafunc.parametrize(crossed, CROSSED[crossed], indirect=True)
 
 
 @pytest.fixture

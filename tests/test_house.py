@@ -45,17 +45,13 @@ IO = {"anyio", "asyncio", "h11", "httpx", "random", "socket", "tenacity", "time"
 
 def _modules(path: Path) -> set[str]:
     """Return the modules that a file imports when it runs."""
-    tree = ast.parse(path.read_text())
-    skipped = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
-        for inner in ast.walk(node)
-    }
     found: set[str] = set()
-    for node in ast.walk(tree):
-        if id(node) in skipped:
+    nodes: list[ast.AST] = [ast.parse(path.read_text())]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
             continue
+        nodes += [inner for inner in ast.iter_child_nodes(node) if not isinstance(inner, ast.expr)]
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module == "meeting_async":

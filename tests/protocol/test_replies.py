@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import math
 import time
@@ -10,15 +11,12 @@ from typing import Any
 
 import attrs
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from meeting_async import ActiveRoom, Attempt, Participant, UploadReceipt, Verdict
+from meeting_async import ActiveRoom, Attempt, UploadReceipt, Verdict
 from meeting_async._models import Secret
 from meeting_async._protocol.replies import (
     KEPT_BODY_BYTES,
     ParsedReply,
-    json_object,
     parse_reply,
     retry_after,
 )
@@ -43,12 +41,9 @@ def read(content: bytes, *headers: tuple[bytes, bytes]) -> ParsedReply:
         (b'{"status":true}', True, False, None),
         (b'{"status":false,"msg":"m","status_code":500}', False, False, None),
         (b'{"status":true,"msg":null,"status_code":"S"}', True, False, "S"),
-        (b'{"status":"true","msg":"m","status_code":"S"}', None, False, "S"),
         (b'{"status":1,"msg":"m","status_code":"S"}', None, False, "S"),
-        (b'{"status":null}', None, False, None),
         (b'{"Status":true}', None, False, None),
         (b'{"room":{"status":true}}', None, False, None),
-        (b"{}", None, False, None),
     ],
 )
 def test_what_an_object_says(
@@ -70,8 +65,7 @@ NOT_AN_OBJECT = [
     *(b'{"status": true, "msg": "' + text + b'"}' for text in (b"\xff", b"\xed\xa0\x80")),
     b'{"status": true, "n": ' + b"9" * 5_000 + b"}",
     b'{"status": true, "a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
-    *(b"[" * 100_000, b'{"a":' * 100_000, b"{}" + b" " * 300_000 + b"{}"),
-    b'{"a": 1, "a": 2}' + b" " * 300_000,
+    *(b"{}" + b" " * 300_000 + b"{}", b'{"a": 1, "a": 2}' + b" " * 300_000),
     *(RECORD.decode().encode(name) for name in ("utf-16", "utf-32")),
     gzip.compress(b"[" * 1_000_000, mtime=0),
     *(b'{"status": True}', b'{"status": true,}', RECORD.replace(b'"', b"'")),
@@ -84,18 +78,6 @@ def test_what_is_no_json_object(content: bytes) -> None:
     answer = read(content, (b"Content-Type", b"text/html"))
     assert (answer.payload, answer.accepted, answer.is_record) == (None, None, False)
     assert answer.msg == (f"{len(content):,} bytes of text/html" if content else "no content")
-
-
-def test_a_record_that_is_cut_off_anywhere_is_none() -> None:
-    """Truncated at every byte."""
-    assert [n for n in range(len(RECORD) + 1) if json_object(RECORD[:n])] == [len(RECORD)]
-
-
-@given(st.binary())
-def test_no_content_is_an_error(content: bytes) -> None:
-    """Anything may come from the network."""
-    payload = read(content).payload
-    assert payload is None or isinstance(payload, dict)
 
 
 @pytest.mark.parametrize(
@@ -127,22 +109,23 @@ def test_what_is_kept_of_a_reply_is_limited() -> None:
     assert "hush" not in repr(read(b'{"status": true, "token": "hush"}'))
 
 
-@pytest.mark.parametrize(
-    ("name", "is_secret"),
-    [
-        *((name, True) for name in ("X-Api-Key", "apikey", "Ocp-Apim-Subscription-Key", "X-Auth")),
-        *((name, True) for name in ("Proxy-Authorization", "COOKIE", "X-Csrf-Token", "X-Session")),
-        *((name, False) for name in ("X-Request-Id", "Idempotency-Key", "User-Agent", "X-Tenant")),
-    ],
-)
-def test_which_headers_are_credentials(name: str, is_secret: bool) -> None:
+SECRET_HEADERS = [
+    *("X-Api-Key", "apikey", "Ocp-Apim-Subscription-Key", "X-Auth", "Proxy-Authorization"),
+    *("COOKIE", "X-Csrf-Token", "X-Session"),
+]
+OTHER_HEADERS = ["X-Request-Id", "Idempotency-Key", "User-Agent", "X-Tenant"]
+
+
+def test_which_headers_are_credentials() -> None:
     """Their values are replaced where a reply repeats them; an operator needs the others."""
     reply = Reply(400, ((b"X-Debug", b"a-value-of-a-header"),), b'{"msg": "a-value-of-a-header"}')
-    answer = parse_reply(reply, ((name.encode(), Secret(b"a-value-of-a-header")),))
-    assert ("a-value-of-a-header" not in f"{answer.msg} {answer.headers}") is is_secret
+    for name in SECRET_HEADERS + OTHER_HEADERS:
+        answer = parse_reply(reply, ((name.encode(), Secret(b"a-value-of-a-header")),))
+        is_shown = "a-value-of-a-header" in f"{answer.msg} {answer.headers}"
+        assert is_shown is (name in OTHER_HEADERS), name
 
 
-@pytest.mark.parametrize("depth", range(100, 1000, 100))
+@pytest.mark.parametrize("depth", [100, 500, 900])
 def test_a_credential_deep_in_a_reply(depth: int) -> None:
     """However deep it stands, it is replaced, or the reply is no JSON."""
     content = b'{"a": %b"a-value-of-a-header"%b}' % (b"[" * depth, b"]" * depth)
@@ -194,71 +177,30 @@ def test_the_first_of_several_hints_counts() -> None:
     assert answer.retry_after == 7
 
 
-PERSON = {
-    "sid": "PA_1",
-    "identity": "anna",
-    "name": "Anna Ünal",
-    "state": "ACTIVE",
-    "metadata": '{"is_presenter": true}',
-    "joined_at": "1767225600",
-    "version": 3,
-}
-INFO = {
-    "room_title": "Algebra 代數",
-    "room_id": "room01",
-    "sid": "RM_1",
-    "joined_participants": "2",
-    "is_running": 1,
-    "is_recording": 0,
-    "is_active_rtmp": 0,
-    "webhook_url": "https://lms.example.com/hook?token=hush",
-    "is_breakout_room": 0,
-    "parent_room_id": "",
-    "creation_time": "1767225500",
-    "metadata": '{"lang": "hush"}',
-    "a_field_of_next_year": [1, 2],
-}
-REPLY = {"status": True, "room": {"room_info": INFO, "participants_info": [PERSON, {}]}}
-"""As the server of the facts answers: integers as text, flags as numbers, metadata as JSON text."""
+ODD: list[Any] = [None, [], {}]
 
 
-ODD: list[Any] = [None, [], "room01", {}]
-
-
-def test_a_complete_reply() -> None:
-    """Every field finds its place, and unknown ones are kept in ``raw``."""
-    active = ActiveRoom.from_reply("room01", REPLY)
-    facts = attrs.asdict(active, recurse=False)
-    people = facts.pop("participants")
-    assert facts == {
-        "room_id": "room01",
-        "title": "Algebra 代數",
-        "sid": "RM_1",
-        "is_running": True,
-        "is_recording": False,
-        "is_active_rtmp": False,
-        "is_breakout_room": False,
-        "parent_room_id": "",
-        "joined_participants": 2,
-        "creation_time": 1767225500,
-        "webhook_url": "https://lms.example.com/hook?token=hush",
-        "metadata": {"lang": "hush"},
-        "raw": REPLY,
-    }
-    anna = ("anna", "Anna Ünal", "PA_1", "ACTIVE", 1767225600, {"is_presenter": True}, PERSON)
-    assert people == (Participant(*anna), Participant(None, None, None, None, None, None, {}))
-    assert "hush" not in repr(active)
-    assert "presenter" not in repr(people)
+def test_what_is_kept_of_a_room() -> None:
+    """Unknown fields are in ``raw``; what may hold a token does not show."""
+    hook = "https://lms.example.com/hook?token=hush"
+    info = {"room_id": "room02", "webhook_url": hook, "metadata": '"hush"', "of_next_year": [1, 2]}
+    anna = {"identity": "anna", "metadata": '{"note": "hush"}'}
+    reply = {"status": True, "room": {"room_info": info, "participants_info": [anna, {}]}}
+    active = ActiveRoom.from_reply("room01", reply)
+    assert (active.room_id, active.webhook_url, active.raw) == ("room02", hook, reply)
+    assert [person.identity for person in active.participants] == ["anna", None]
+    assert [person.raw for person in active.participants] == [anna, {}]
+    assert "hush" not in f"{active!r} {active.participants!r}"
 
 
 @pytest.mark.parametrize(
     "reply",
     [
-        *({"room": value} for value in ODD),
+        *({"room": value} for value in ("room01", *ODD)),
         {},
         {"room": {"room_info": None, "participants_info": None}},
         {"room": {"room_info": 1, "participants_info": "anna"}},
-        {"room": {"participants_info": [None, 1, "anna", []]}},
+        {"room": {"room_info": {"room_id": 5}, "participants_info": [None, 1, "anna", []]}},
     ],
 )
 def test_missing_and_odd_structure_is_never_an_error(reply: dict[str, Any]) -> None:
@@ -268,45 +210,26 @@ def test_missing_and_odd_structure_is_never_an_error(reply: dict[str, Any]) -> N
     assert {active.title, active.is_running, active.creation_time, active.metadata} == {None}
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
-    max_leaves=4,
-)
-FIELDS = st.sampled_from(sorted({*INFO, *PERSON}))
-
-
-@settings(max_examples=25)
-@given(st.dictionaries(FIELDS, JSON), st.dictionaries(FIELDS, JSON))
-def test_no_value_of_a_field_is_an_error(info: dict[str, Any], person: dict[str, Any]) -> None:
-    """Whatever types a server sends: typed fields are of their type or ``None``."""
-    reply = {"room": {"room_info": info, "participants_info": [person]}}
-    active = ActiveRoom.from_reply("room01", reply)
-    for text in (active.title, active.sid, active.webhook_url, active.parent_room_id):
-        assert text is None or isinstance(text, str)
-    for flag in (active.is_running, active.is_recording, active.is_active_rtmp):
-        assert flag is None or isinstance(flag, bool)
-    for integer in (active.joined_participants, active.creation_time):
-        assert integer is None or type(integer) is int
-    assert active.participants[0].raw == person
-
-
-FIELD_VALUES: dict[str, list[tuple[Any, object]]] = {
+FIELD_VALUES: dict[tuple[str, ...], list[tuple[Any, object]]] = {
     # 64-bit integers arrive as JSON strings; signed and unsigned ones, and nothing else.
-    "creation_time": [
+    ("creation_time", "joined_participants", "joined_at"): [
         *((0, 0), (-7, -7), ("7", 7), ("-7", -7), (2**64 - 1, 2**64 - 1)),
         ("18446744073709551615", 2**64 - 1),
         *((junk, None) for junk in ("", "-", "--7", "+7", " 7", "7.5", "1e3", "1_0", "٣", "²")),
         *((junk, None) for junk in ("9" * 5000, True, False, 7.5, *ODD)),
     ],
     # Flags are 0 and 1 on the wire; JSON's own booleans will do.
-    "is_recording": [
+    ("is_running", "is_recording", "is_active_rtmp", "is_breakout_room"): [
         *((yes, True) for yes in (1, 2, "1", True)),
         *((no, False) for no in (0, "0", False)),
         *((junk, None) for junk in ("true", "", math.nan, *ODD)),
     ],
+    ("room_title", "sid", "webhook_url", "parent_room_id", "identity", "name", "state"): [
+        *((text, text) for text in ("", "Algebra 代數")),
+        *((junk, None) for junk in (5, 7.5, True, *ODD)),
+    ],
     # Metadata is a JSON text in JSON; what cannot be decoded stays as it is.
-    "metadata": [
+    ("metadata",): [
         ('{"a": [1, "ü"]}', {"a": [1, "ü"]}),
         *(("null", None), ("", None), (None, None), ({"a": 1}, {"a": 1})),
         *((text, text) for text in ("not json", "{", "[" * 100_000, "9" * 5_000)),
@@ -314,18 +237,17 @@ FIELD_VALUES: dict[str, list[tuple[Any, object]]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("field", "given_value", "expected"),
-    [(field, *row) for field, rows in FIELD_VALUES.items() for row in rows],
-    ids=lambda value: repr(value)[:20],
-)
-def test_values_of_fields(field: str, given_value: Any, expected: object) -> None:
-    """Integers, flags and metadata, however they are written; junk is ``None``."""
-    info = {"room": {"room_info": {field: given_value}}}
-    found = getattr(ActiveRoom.from_reply("room01", info), field)
-    assert (type(found), found) == (type(expected), expected)
-    if field == "creation_time":
-        assert Participant.from_reply({"joined_at": given_value}).joined_at == expected
+@pytest.mark.parametrize("fields", FIELD_VALUES, ids=lambda fields: fields[0])
+def test_values_of_fields(fields: tuple[str, ...]) -> None:
+    """Integers, flags, texts and metadata, however they are written; junk is ``None``."""
+    for field, (value, expected) in itertools.product(fields, FIELD_VALUES[fields]):
+        info = {"room_info": {field: value}, "participants_info": [{field: value}]}
+        active = ActiveRoom.from_reply("room01", {"room": info})
+        name = "title" if field == "room_title" else field
+        found = [getattr(one, name) for one in (active, *active.participants) if hasattr(one, name)]
+        assert found, field
+        assert {type(one) for one in found} == {type(expected)}, (field, value)
+        assert all(one == expected for one in found), (field, value)
 
 
 def test_replies_and_receipts_do_not_show_their_content() -> None:

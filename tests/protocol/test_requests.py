@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import math
 import pickle
-import unicodedata
 from collections.abc import Callable
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
 import attrs
-import h11
 import httpx
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from meeting_async import Timeouts
 from meeting_async._protocol.multipart import (
@@ -51,10 +47,8 @@ USABLE: list[tuple[Callable[[Any], object], list[tuple[Any, object]]]] = [
         *((f"{MEET}/p/q{end}", f"{MEET}/p/q/auth") for end in ("", "/", "/auth", "/auth/")),
         (f"{MEET}/x-auth/", f"{MEET}/x-auth/auth"),
         ("https://auth", "https://auth/auth"),
-        (f"{MEET}:8443/p", f"{MEET}:8443/p/auth"),
         ("https://[2001:db8::1]:8443/p/", "https://[2001:db8::1]:8443/p/auth"),
-        ("https://bücher.example", "https://bücher.example/auth"),
-        ("https://xn--bcher-kva.example/", "https://xn--bcher-kva.example/auth"),
+        *((url, f"{url}/auth") for url in ("https://bücher.test", "https://xn--bcher-kva.test")),
         ("HTTPS://Meet.Example.com/Prefix", "https://Meet.Example.com/Prefix/auth"),
         *((f"http://{host}", f"http://{host}/auth")
           for host in ("localhost:8080", "LOCALHOST.", "a.localhost", "127.5.6.7", "[::1]:8080")),
@@ -72,19 +66,16 @@ USABLE: list[tuple[Callable[[Any], object], list[tuple[Any, object]]]] = [
     ]),
     # Compact UTF-8 in the caller's order; these very bytes are signed and sent.
     (json_bytes, [
-        ({}, b"{}"),
         ({"b": 1, "a": 2, "c": 3}, b'{"b":1,"a":2,"c":3}'),
         ({"title": "ä會😀"}, '{"title":"ä會😀"}'.encode()),
-        ({"a": [1, 2.5, True, None, {"x": ()}]}, b'{"a":[1,2.5,true,null,{"x":[]}]}'),
-        ({"n": 2**64}, b'{"n":18446744073709551616}'),
+        ({"a": [2**64, 2.5, True, None, {"x": ()}]},
+         b'{"a":[18446744073709551616,2.5,true,null,{"x":[]}]}'),
         (MappingProxyType({"a": 1}), b'{"a":1}'),
     ]),
     # The last component, in NFC, without what servers change, cut before the extension.
     (file_name, [
         ("/srv/files/deck.pdf", "deck.pdf"),
-        ("../../etc/passwd", "passwd"),
-        ("C:\\Users\\anna\\deck.pdf", "deck.pdf"),
-        ("a/b\\c/deck.pdf", "deck.pdf"),
+        ("C:/Users\\anna\\deck.pdf", "deck.pdf"),
         ("C:deck.pdf", "C_deck.pdf"),
         (" .hidden.pdf. ", "hidden.pdf"),
         ("u\u0308bung.pdf", "übung.pdf"),  # NFD to NFC
@@ -92,7 +83,6 @@ USABLE: list[tuple[Callable[[Any], object], list[tuple[Any, object]]]] = [
         ("a\r\nb\tc\x1b\x7f\x85.pdf", "a__b_c___.pdf"),
         ("ü 會 😀 ; ' =.pdf", "ü 會 😀 ; ' =.pdf"),
         ("x" * 300, "x" * 200),
-        ("x" * 300 + ".pdf", "x" * 196 + ".pdf"),
         ("x" * 196 + ".pdf", "x" * 196 + ".pdf"),
         ("x" * 197 + ".pdf", "x" * 196 + ".pdf"),
         ("é" * 150 + ".pptx", "é" * 97 + ".pptx"),  # 97 * 2 + 5 = 199: no half characters
@@ -128,11 +118,6 @@ def test_usable_arguments(function: Any, given_value: Any, expected: object) -> 
         assert httpx.URL(f"{expected}/room/create").path.endswith("/auth/room/create")
 
 
-def test_plaintext_is_a_decision_of_the_caller() -> None:
-    """Plain http leaves this machine only with allow_plaintext=True."""
-    assert auth_base("http://meet.lan:8080", allow_plaintext=True) == "http://meet.lan:8080/auth"
-
-
 CIRCULAR: dict[str, Any] = {}
 CIRCULAR["self"] = CIRCULAR
 DEEP: list[Any] = []
@@ -140,6 +125,24 @@ for _ in range(100_000):
     DEEP = [DEEP]
 
 UNUSABLE: list[tuple[Callable[[Any], object], str, list[Any]]] = [
+    # No address; one with a typing error still holds its password ("hush").
+    (auth_base, "base_url", [
+        *("//meet.example.com", "https:/m.example.com", "https://", "https:///p", "ftp://m.test"),
+        *(MEET + port for port in (":port", ":65536", ":-1")),
+        *("https://[2001:db8::1", "https://anna:hush@m.test", "https://@m.test"),
+        *(MEET + end for end in ("?", "/?a=b", "/#", "#frag", " ", "/\r\nX: y", "/\0", "\u200b")),
+        *(MEET + end for end in ("\\@evil.example", "/\ud800", "?api_secret=hush", "#a?hush")),
+        *("https://anna:h/hush@m.test", "https://anna:hush#x@m.test", "https:\\\\anna:hush@m.test"),
+        *("https://anna:hush@m.test:port", "https://anna:h@hush@m.test", "anna:hush@m.test"),
+        f"{MEET}/{'a' * 300}?hush",
+    ]),
+    # A signature in clear text is for this machine only.
+    (auth_base, "base_url", [
+        f"http://{host}" for host in (
+            "meet.example.com", "10.0.0.1", "0.0.0.0", "[2001:db8::1]", "localhost.evil.test",
+            "127.0.0.1.evil.test",
+        )
+    ]),
     # A path that leaves ``/auth``, or the server, would carry a signature elsewhere.
     (method_path, "path", [
         *("", "/", "//room/create", "room/create/", "room//create", "..", "../x", "room/../../x"),
@@ -184,77 +187,15 @@ UNUSABLE: list[tuple[Callable[[Any], object], str, list[Any]]] = [
     ids=[f"{row[1]}-{number}" for row in UNUSABLE for number in range(len(row[2]))],
 )
 def test_unusable_arguments(function: Any, field: str, given_value: Any) -> None:
-    """Refused before anything is signed or sent; the error names the argument, and is short."""
+    """Refused before anything is signed or sent; the error names the argument, and is short.
+
+    No password is shown.
+    """
     with pytest.raises((InvalidInput, ConfigurationError)) as caught:
         function(given_value)
     assert caught.value.field == field
     assert len(str(caught.value)) < 300
-
-
-@pytest.mark.parametrize(
-    ("base_url", "problem"),
-    [
-        *((url, "not an http(s) URL") for url in ("", "meet.example.com", "meet.example.com:8443")),
-        *((url, "not an http(s) URL") for url in ("//meet.example.com", "https:/m.example.com")),
-        *((url, "not an http(s) URL") for url in ("https://", "https:///p", "ftp://m.example.com")),
-        *((MEET + port, "not a URL") for port in (":port", ":65536", ":-1")),
-        ("https://[2001:db8::1", "not a URL"),
-        *((MEET + end, "query or a fragment") for end in ("?", "/?a=b", "/#", "#frag")),
-        *((f"https://{user}@m.example.com", "user name") for user in ("anna:hush", "anna", "")),
-        *((url, "blanks") for url in (f" {MEET}", f"{MEET} ", f"{MEET}\n", f"{MEET}/\r\nX: y")),
-        *((url, "") for url in (  # a URL with a typing error still holds its password
-            "https://anna:hush@m.test:port", "https://anna:h@hush@m.test",
-            "https://anna:h/hush@m.test", "https://anna:hush#x@m.test",
-            "https:\\\\anna:hush@m.test", "anna:hush@m.test", f"{MEET}?api_secret=hush",
-            f"{MEET}#a?hush", f"{MEET}/{'a' * 300}?hush",
-        )),
-        *((MEET + end, "") for end in ("/\0", "\\@evil.example", "\u200b", "/\ud800")),
-        *((f"http://{host}", "clear text")
-          for host in ("meet.example.com", "10.0.0.1", "0.0.0.0", "[2001:db8::1]",
-                       "localhost.evil.test", "127.0.0.1.evil.test")),
-    ],
-    ids=lambda text: ascii(text)[:60],
-)  # fmt: skip
-def test_unusable_base_urls(base_url: str, problem: str) -> None:
-    """Found at once, not at the first call; the setting is named, and no password is shown."""
-    with pytest.raises(ConfigurationError) as caught:
-        auth_base(base_url)
-    assert caught.value.field == "base_url"
-    assert problem in caught.value.problem
     assert "hush" not in f"{caught.value} {caught.value!r}"
-
-
-@given(st.text(max_size=20))
-def test_an_accepted_room_id_survives_a_header(room_id: str) -> None:
-    """The server signs what arrives: the very bytes that were signed here (RFC 9110 5.5)."""
-    try:
-        room = room_id_bytes(room_id)
-    except InvalidInput:
-        return
-    sent = h11.Connection(h11.CLIENT).send(
-        h11.Request(method="POST", target="/", headers=[(b"Host", b"h"), (b"Room-Id", room)])
-    )
-    server = h11.Connection(h11.SERVER)
-    server.receive_data(sent or b"")
-    event = server.next_event()
-    assert isinstance(event, h11.Request)
-    assert dict(event.headers)[b"room-id"] == room
-
-
-@settings(max_examples=50)
-@given(st.text() | st.text(min_size=150, max_size=300))
-def test_a_file_name_is_harmless(name: str) -> None:
-    """Whatever goes in: no path, nothing that a server changes, one way to spell it."""
-    try:
-        clean = file_name(name)
-    except InvalidInput:
-        return
-    assert clean not in {"", ".", ".."}
-    assert not set(clean) & set('/\\<>:"|?*')
-    assert not any(unicodedata.category(character) == "Cc" for character in clean)
-    assert len(clean.encode()) <= 200
-    assert unicodedata.is_normalized("NFC", clean)
-    assert file_name(clean) == clean
 
 
 # --- signatures ----------------------------------------------------------------------------------
@@ -266,20 +207,11 @@ SECRET = "s3cret-key"
 VECTORS: list[tuple[str | bytes, bytes, str]] = [
     (SECRET, b"room01", "971f33ad0b2630662929c978c3935e4079d20bf6cefcf11ab014bbfdd0510cbb"),
     (SECRET, "raum-ä".encode(), "2c34e43c1a01d1c181395636524f2f4b9c88b382e70c66aaea9c877861b6061b"),
-    (
-        SECRET,
-        '{"title":"會議 \u2013 “Q”","room_id":"raum-ä","n":[1,2.5,null,true]}'.encode(),
-        "f92013be02b194e0d44fec39f13d92793398e14ffc7d951ae4ac1f689e6e729a",
-    ),
-    (SECRET, b"{}", "761bc208b8a8880862a951b0a985f1c17675c73727e6add33b1a97377147f091"),
     (SECRET, b"", "03b5d47de6f8548b83940d24f99f8345cb156d953238ce3a1b7cb6ece090dcd5"),
     ("geheim-ü-鍵", b"room01", "b080249773cafcccfbcec852ffdc0928cdb3140427e54bbda47cd5c0d0a2eb81"),
-    (
-        b"\xff\x80\xfe\x01",
-        b"room01",
-        "889bec62920670bc6e3bced0251f99dd31778a2aef8413739563ecfb2ddd6b25",
-    ),
-]
+    (b"\xff\x80\xfe\x01", b"room01",
+     "889bec62920670bc6e3bced0251f99dd31778a2aef8413739563ecfb2ddd6b25"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("secret", "message", "signature"), VECTORS)
@@ -299,11 +231,12 @@ def test_verify_refuses_everything_else(signature: str) -> None:
     assert HmacSigner("devkey", "another").verify(b"room01", VECTORS[0][2]) is False
 
 
-@pytest.mark.parametrize("ending", ["\n", "\r\n", "\n\n"])
-@pytest.mark.parametrize("secret", [SECRET, SECRET.encode(), " s3 cret "])
-def test_a_line_break_at_the_end_is_stripped_with_a_warning(secret: Any, ending: str) -> None:
+@pytest.mark.parametrize(
+    ("typed", "secret"),
+    [(f"{SECRET}\r\n", SECRET), (b"\xff\n\n", b"\xff"), (" s3 cret \n", " s3 cret ")],
+)
+def test_a_line_break_at_the_end_is_stripped_with_a_warning(typed: Any, secret: Any) -> None:
     """It comes from reading a file; other blanks belong to the secret."""
-    typed: Any = secret + (ending if isinstance(secret, str) else ending.encode())
     with pytest.warns(UserWarning, match="line break") as caught:
         signer = HmacSigner("devkey", typed)
     assert caught[0].filename == __file__
@@ -328,18 +261,14 @@ def test_unusable_keys_and_secrets(key: Any, secret: Any, kind: type[Exception])
     assert containing(traceback_with_locals(caught.value), ["hush"]) == []
 
 
-@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-@pytest.mark.parametrize(
-    "value", [HmacSigner("k", "hush"), SignedHeaders("k", "hush"), [HmacSigner("k", "hush")]]
-)
-def test_what_holds_a_secret_prints_nothing_and_does_not_pickle(
-    value: object, protocol: int
-) -> None:
+@pytest.mark.parametrize("value", [HmacSigner("k", "hush"), SignedHeaders("k", "hush")])
+def test_what_holds_a_secret_prints_nothing_and_does_not_pickle(value: object) -> None:
     """A log shows ``(hidden)``; a pickle on a disk or a queue would carry the secret."""
     assert "(hidden)" in repr(value)
     assert "hush" not in f"{value} {value!r}"
-    with pytest.raises(TypeError, match="pickle"):
-        pickle.dumps(value, protocol)
+    for protocol in (0, pickle.HIGHEST_PROTOCOL):
+        with pytest.raises(TypeError, match="pickle"):
+            pickle.dumps(value, protocol)
 
 
 # --- requests ------------------------------------------------------------------------------------
@@ -352,7 +281,7 @@ COMMON = (
     (b"Authorization", b"Basic aHVzaDpodXNo"),
 )
 # Computed once with: printf '%s' MESSAGE | openssl dgst -sha256 -hmac s3cret-key
-RAUM_JSON_SIGNATURE = b"99362310581eecab6a1dabbbe6949c81812f04d373d9ce7c5d7a2aa8bbd6aff5"
+RAUM_JSON_SIGNATURE = "99362310581eecab6a1dabbbe6949c81812f04d373d9ce7c5d7a2aa8bbd6aff5"
 SIGNER = HmacSigner("devkey", SECRET)
 TIMEOUTS = Timeouts(connect=1, send_stall=2, reply=3, upload_reply=4)
 
@@ -361,64 +290,40 @@ class Form:
     """A body of some gigabytes."""
 
     length = 12_345_678_901
-    sent = 0
 
 
-def test_json_request_to_the_byte() -> None:
-    """``docs/interface.md``, Authentication: the body that is sent is what was signed."""
-    body = json_bytes({"room_id": "raum-ä"})
-    url = f"{MEET}/auth/room/create"
-    request = json_request(url, body, SIGNER.sign(body), EXTRA, TIMEOUTS, idempotent=True)
-    assert request.headers == (
-        (b"API-KEY", b"devkey"),
-        (b"HASH-SIGNATURE", RAUM_JSON_SIGNATURE),
-        (b"Content-Type", b"application/json"),
-        (b"Content-Length", b"21"),
-        *COMMON,
-    )
-    assert (request.method, request.url) == ("POST", url)
-    assert request.body == body
-    assert (request.connect_timeout, request.stall_timeout) == (1.0, 2.0)
-    assert request.reply_timeout == 3
-    assert request.idempotent
-    assert request.max_reply_bytes == 1024**2
+def test_requests_to_the_byte() -> None:
+    """``docs/interface.md``, Authentication: what is sent is what was signed.
 
-
-@pytest.mark.parametrize(
-    ("body", "length", "reply"), [(Form(), b"12345678901", 4), (b"question", b"8", 3)]
-)
-def test_upload_request_to_the_byte(body: Any, length: bytes, reply: float) -> None:
-    """The room's bytes that are sent are the signed message; a document never rides idle lines."""
-    room = room_id_bytes("raum-ä")
+    The server may take its time with a document, which never rides idle lines. No credential shows.
+    """
+    body, room = json_bytes({"room_id": "raum-ä"}), room_id_bytes("raum-ä")
+    call = json_request(MEET, body, SIGNER.sign(body), EXTRA, TIMEOUTS, idempotent=True)
+    assert call.body == body
     kind = b"multipart/form-data; boundary=b"
-    request = upload_request(MEET, room, kind, body, SIGNER.sign(room), EXTRA, TIMEOUTS)
-    assert request.headers == (
-        (b"API-KEY", b"devkey"),
-        (b"HASH-SIGNATURE", VECTORS[1][2].encode()),
-        (b"Room-Id", b"raum-\xc3\xa4"),
-        (b"Content-Type", kind),
-        (b"Content-Length", length),
-        *COMMON,
+    forms: list[Any] = [Form(), b"question"]
+    document, question = (
+        upload_request(MEET, room, kind, form, SIGNER.sign(room), EXTRA, TIMEOUTS) for form in forms
     )
-    assert request.reply_timeout == reply
-    assert request.idempotent is isinstance(body, bytes)
-    assert request.max_reply_bytes == 1024**2
+    of_call = [(b"Content-Type", b"application/json"), (b"Content-Length", b"21")]
+    of_form = [(b"Room-Id", b"raum-\xc3\xa4"), (b"Content-Type", kind)]
+    for request, signature, own, reply_timeout in (
+        (call, RAUM_JSON_SIGNATURE, of_call, 3),
+        (document, VECTORS[1][2], [*of_form, (b"Content-Length", b"12345678901")], 4),
+        (question, VECTORS[1][2], [*of_form, (b"Content-Length", b"8")], 3),
+    ):
+        keys = [(b"API-KEY", b"devkey"), (b"HASH-SIGNATURE", signature.encode())]
+        assert request.headers == (*keys, *own, *COMMON)
+        assert (request.method, request.url) == ("POST", MEET)
+        assert (request.connect_timeout, request.stall_timeout) == (1.0, 2.0)
+        assert request.reply_timeout == reply_timeout
+        assert request.idempotent is (request is not document)
+        assert request.max_reply_bytes == 1024**2
+        words = ["devkey", signature, "aHVzaDpodXNo"]
+        assert [word for word in words if word in repr(request)] == []
 
 
-def test_credentials_do_not_show() -> None:
-    """Neither key and signature nor headers of the caller, which may be a proxy's password."""
-    request = json_request(MEET, b"{}", SIGNER.sign(b"{}"), EXTRA, TIMEOUTS, idempotent=True)
-    hidden = {name for name, value in request.headers if "(hidden)" in repr(value)}
-    assert hidden >= {b"API-KEY", b"HASH-SIGNATURE", b"Authorization"}
-    shown = repr(request)
-    assert SIGNER.sign(b"{}").signature not in shown
-    assert "devkey" not in shown
-    assert "aHVzaDpodXNo" not in shown
-
-
-@pytest.mark.parametrize(
-    "value", ["", "a b", "hush\n", "hush\r\nX: 1", "hüsh", "hush\0", None, b"h"]
-)
+@pytest.mark.parametrize("value", ["", "a hush", "hush\n", "hüsh", "hush\0", None, b"h"])
 @pytest.mark.parametrize("field", ["api_key", "signature"])
 def test_what_a_signer_returns_is_checked(field: str, value: Any) -> None:
     """A signer that reads a file with a line break is named, and what it read is not shown."""

@@ -1,4 +1,4 @@
-"""Settings: what can be used, defaults that are promises, and ``MEETING_*`` variables."""
+"""Settings: what can be used, and ``MEETING_*`` variables."""
 
 from __future__ import annotations
 
@@ -18,73 +18,52 @@ from support.fake_rooms import FakeRooms, Visit
 from support.fakes import headers_of
 from support.telling import containing, traceback_with_locals
 
-
-def test_defaults() -> None:
-    """What the documentation says."""
-    assert attrs.asdict(LockPolicy()) == {
-        "max_wait": None, "window": 300, "min_delay": 0.5, "max_delay": 7.5, "probe": True,
-    }  # fmt: skip
-    assert attrs.asdict(RetryPolicy()) == {
-        "max_attempts": 5, "max_interruptions": 2, "initial_delay": 0.5, "max_delay": 20,
-        "max_retry_after": 60, "max_outage": 60,
-    }  # fmt: skip
-    assert attrs.asdict(Timeouts()) == {
-        "connect": 10, "send_stall": 30, "reply": 15, "upload_reply": 330,
-    }  # fmt: skip
-
-
 JUNK: list[Any] = [-1, math.nan, -math.inf, "5", True, False, [1], 1j]
-NUMBERS = [
-    (kind, field.name)
-    for kind in (LockPolicy, RetryPolicy, Timeouts)
-    for field in attrs.fields(kind)
-    if field.name != "probe"
-]
+"""No number of seconds or attempts."""
+LIMITS: dict[type, dict[str, tuple[list[Any], list[Any]]]] = {
+    LockPolicy: {
+        "max_wait": (JUNK, [None, 0, 0.1, math.inf]),
+        "window": ([*JUNK, None], [0, 300]),
+        "min_delay": ([*JUNK, 0, 0.24, None], [0.25, 5]),
+        "max_delay": ([*JUNK, 0, None], [0.1, 60]),
+        "probe": ([0, 1, None, "yes"], [True, False]),
+    },
+    RetryPolicy: {
+        "max_attempts": ([*JUNK, 0, 1.0, None], [1, 100]),
+        "max_interruptions": ([*JUNK, 0.5], [0, 10]),
+        "initial_delay": ([*JUNK, 0, 0.24], [0.25]),
+        "max_delay": ([*JUNK, 0, 0.24], [0.25]),
+        "max_retry_after": ([*JUNK, None], [0, 60]),
+        "max_outage": ([*JUNK, None], [0, 3600]),
+    },
+    Timeouts: dict.fromkeys(
+        ["connect", "send_stall", "reply", "upload_reply"], ([*JUNK, 0, None], [0.1, 1e6])
+    ),
+}
+"""What each setting refuses and allows."""
 
 
-@pytest.mark.parametrize(("kind", "name"), NUMBERS, ids=str)
-def test_junk_is_refused_by_name(kind: type, name: str) -> None:
-    """Negative, NaN, text and truth values are no numbers of seconds or attempts."""
-    for value in JUNK:
-        with pytest.raises(ConfigurationError) as caught:
-            kind(**{name: value})
-        assert (caught.value.field, caught.value.value) == (name, repr(value))
+@pytest.mark.parametrize("kind", LIMITS)
+def test_limits_of_the_settings(kind: type) -> None:
+    """No setting can make anything repeat sooner than after a quarter of a second.
 
-
-@pytest.mark.parametrize(
-    ("kind", "name", "refused", "allowed"),
-    [
-        (LockPolicy, "max_wait", [], [None, 0, 0.1, math.inf]),
-        (LockPolicy, "min_delay", [0, 0.24, None], [0.25, 5]),
-        (LockPolicy, "max_delay", [0, None], [0.1, 60]),
-        (LockPolicy, "probe", [0, 1, None, "yes"], [True, False]),
-        (RetryPolicy, "max_attempts", [0, 1.0, None], [1, 100]),
-        (RetryPolicy, "max_interruptions", [0.5], [0, 10]),
-        (RetryPolicy, "initial_delay", [0, 0.24], [0.25]),
-        (RetryPolicy, "max_delay", [0, 0.24], [0.25]),
-        (RetryPolicy, "max_outage", [None], [0, 3600]),
-        *((Timeouts, name, [0, None], [0.1, 1e6])
-          for name in ("connect", "send_stall", "reply", "upload_reply")),
-    ],
-)  # fmt: skip
-def test_limits_of_the_settings(
-    kind: type, name: str, refused: list[Any], allowed: list[Any]
-) -> None:
-    """No setting can make anything repeat sooner than after a quarter of a second."""
-    for value in allowed:
-        assert getattr(kind(**{name: value}), name) == value
-    for value in refused:
-        with pytest.raises(ConfigurationError, match=name):
-            kind(**{name: value})
+    Negative, NaN, text and truth values are no numbers; what is refused is named.
+    """
+    assert LIMITS[kind].keys() == {field.name for field in attrs.fields(kind)}
+    for name, (refused, allowed) in LIMITS[kind].items():
+        for value in allowed:
+            assert getattr(kind(**{name: value}), name) == value
+        for value in refused:
+            with pytest.raises(ConfigurationError) as caught:
+                kind(**{name: value})
+            assert (caught.value.field, caught.value.value) == (name, repr(value))
 
 
 VARIABLES = {"MEETING_BASE_URL": "https://meet.test", "MEETING_API_KEY": "devkey"}
 
 
-def sent_with(
-    variables: dict[str, str] | None, data: bytes = b"%PDF", **settings: Any
-) -> tuple[Visit, bytes]:
-    """Upload with the settings of variables; return what was sent, and the signed message."""
+def sent_with(variables: dict[str, str] | None, data: bytes = b"%PDF", **settings: Any) -> Visit:
+    """Upload to "room01" with the settings of variables, and return what was sent."""
     rooms = FakeRooms()
     made = MeetingClient.from_env(variables, transport=rooms, **settings)
     assert "hush" not in repr(made)
@@ -95,7 +74,7 @@ def sent_with(
 
     run_in_virtual_time(main)
     (visit,) = rooms.uploads
-    return visit, b"room01"
+    return visit
 
 
 def test_all_variables(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,9 +105,9 @@ def test_all_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         (wrong, {"signer": another, "timeout": 60}, another),
         (wrong, {"api_key": "another", "api_secret": "one", "timeout": None}, another),
     ):
-        visit, message = sent_with(given, b"%PDF".ljust(1024), **settings)
+        visit = sent_with(given, b"%PDF".ljust(1024), **settings)
         assert visit.request.url == "http://10.0.0.1/auth/room/uploadWhiteboardFile"
-        headers, signed = headers_of(visit), signer.sign(message)
+        headers, signed = headers_of(visit), signer.sign(b"room01")
         assert (headers["api-key"], headers["hash-signature"]) == (signed.api_key, signed.signature)
     with pytest.raises(DocumentTooLarge, match="1,025 bytes"):
         sent_with(variables, b"%PDF".ljust(1025))
@@ -146,8 +125,8 @@ def test_the_secret_from_a_file(tmp_path: Path, content: bytes, secret: bytes) -
     path = tmp_path / "secret"
     path.write_bytes(content)
     variables = {**VARIABLES, "MEETING_API_SECRET_FILE": str(path)}
-    visit, message = sent_with(variables)
-    assert HmacSigner("devkey", secret).verify(message, headers_of(visit)["hash-signature"])
+    signature = headers_of(sent_with(variables))["hash-signature"]
+    assert HmacSigner("devkey", secret).verify(b"room01", signature)
     with pytest.raises(ConfigurationError) as caught:
         MeetingClient.from_env({**variables, "MEETING_BASE_URL": "ftp://meet.test"})
     assert containing(traceback_with_locals(caught.value), ["hush"]) == []

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, TextIO
+from typing import Any, TextIO
 
 import attrs
 import pytest
@@ -123,12 +123,12 @@ def run(*arguments: object, **settings: Any) -> Result:
     return finish(start(*arguments, **settings))
 
 
-def shell(script: str, *, stdin: IO[bytes] | None = None) -> Result:
+def shell(script: str) -> Result:
     """Run a script of bash, in which ``$M`` is the command line."""
     environ = {**os.environ, "M": " ".join(PROGRAM)}
     done = subprocess.run(
-        ["bash", "-c", script], env=environ, stdin=stdin, capture_output=True, text=True,
-        timeout=SECONDS, check=False,
+        ["bash", "-c", script], env=environ, capture_output=True, text=True, timeout=SECONDS,
+        check=False,
     )  # fmt: skip
     return Result(done.returncode, done.stdout, done.stderr)
 

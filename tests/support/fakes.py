@@ -7,8 +7,6 @@ assert transport.kinds == ["upload", "probe", "upload"]
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -19,6 +17,7 @@ import attrs
 from meeting_async import Document, Event, Finished, LockPolicy, MeetingClient, UploadReceipt
 from meeting_async.errors import MeetingError
 from support.fake_rooms import Act, FakeRooms, Visit, accepted, busy, free
+from support.raw_http import sign
 
 E = TypeVar("E", bound=Event)
 
@@ -100,7 +99,7 @@ def is_out(visit: Visit) -> bool:
 
 def signature(message: bytes) -> str:
     """Sign as the interface says."""
-    return hmac.new(SECRET.encode(), message, hashlib.sha256).hexdigest()
+    return sign(message, SECRET.encode())
 
 
 @attrs.define(eq=False)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import collections
-import contextlib
 import tempfile
 import threading
 from collections.abc import Callable
@@ -12,15 +10,9 @@ from pathlib import Path
 import anyio
 
 from meeting_async import _threads as threads
+from support.peer import descriptors
 
-
-def descriptors() -> collections.Counter[str]:
-    """Count what this process has open, by what the descriptors lead to."""
-    found: collections.Counter[str] = collections.Counter()
-    for entry in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):  # the descriptor of the listing itself
-            found[str(entry.readlink())] += 1
-    return found
+__all__ = ["descriptors", "temporary_files", "threads_idle", "until"]
 
 
 def temporary_files() -> list[Path]:

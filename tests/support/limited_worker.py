@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import io
 import json
 import os
 import resource
@@ -132,8 +133,8 @@ def _work(order: dict[str, Any], out: int) -> None:
         _be_killed_at(statement)
     _limit(**{name: order[name] for name in ("limit", "is_deadly") if name in order})
     if "arguments" in order:
-        with _stderr_into(tell):
-            tell("code", int(command_line(order["arguments"])))
+        sys.stderr = sys.stdout = _TellingStream(tell)
+        tell("code", int(command_line(order["arguments"])))
         return
     for _ in range(order.get("rounds", 1)):
         anyio.run(_batch, order, tell, backend=order.get("backend", "asyncio"))
@@ -150,22 +151,17 @@ def _be_killed_at(statement: int) -> None:
     cast("Any", sqlite3).connect = traced(count)
 
 
-@contextlib.contextmanager
-def _stderr_into(tell: Tell) -> Iterator[None]:
-    class Stream:
-        encoding = "utf-8"
+class _TellingStream(io.TextIOBase):
+    """Tells what is written."""
 
-        def write(self, text: str) -> int:
-            tell("stderr", text)
-            return len(text)
+    encoding = "utf-8"
 
-        def flush(self) -> None: ...
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
 
-        def isatty(self) -> bool:
-            return False
-
-    sys.stderr = sys.stdout = Stream()
-    yield
+    def write(self, text: str) -> int:
+        self._tell("stderr", text)
+        return len(text)
 
 
 async def _batch(order: dict[str, Any], tell: Tell) -> None:

@@ -95,13 +95,6 @@ class Connection:
         """Send all of ``data``."""
         self.sock.sendall(data)
 
-    def drip(self, pieces: Iterable[bytes], every: float) -> None:
-        """Send one piece every so many seconds, until the other side closes."""
-        for piece in pieces:
-            self.sock.sendall(piece)
-            if self.closed_within(every):
-                return
-
     def closed_within(self, seconds: float) -> bool:
         """Wait without reading; tell whether the other side, or the test, closed meanwhile."""
         poll = select.poll()
@@ -305,12 +298,15 @@ def early(data: bytes, then: Callable[[Connection], None]) -> Script:
 
 
 def dripping(pieces: Callable[[], Iterable[bytes]], every: float = 0.05) -> Script:
-    """Read the request, then answer in pieces, one every so many seconds."""
+    """Read the request, then answer in pieces, one every so many seconds, until it closes."""
 
     def script(connection: Connection) -> None:
         connection.read_head()
         connection.read_body()
-        connection.drip(pieces(), every)
+        for piece in pieces():
+            connection.send(piece)
+            if connection.closed_within(every):
+                return
 
     return script
 
@@ -355,7 +351,7 @@ def _pass_on(source: socket.socket, target: socket.socket) -> None:
 
 
 def descriptors(*peers: Peer) -> collections.Counter[str]:
-    """Count what this process has open, without what its peers have."""
+    """Count what this process has open, by what it leads to, without what peers have."""
     theirs = set().union(*(peer.descriptors() for peer in peers))
     found: collections.Counter[str] = collections.Counter()
     for entry in Path("/proc/self/fd").iterdir():
@@ -365,33 +361,33 @@ def descriptors(*peers: Peer) -> collections.Counter[str]:
     return found
 
 
-def flooding(data: bytes, total: int = WHOLE, head: bytes = b"HTTP/1.1 200 OK\r\n\r\n") -> Script:
-    """Read the request, then send ``head`` and so many bytes of ``data`` at full speed."""
+def flooding(data: bytes, head: bytes = b"HTTP/1.1 200 OK\r\n\r\n") -> Script:
+    """Read the request, then send ``head`` and ``data`` without end at full speed."""
 
     def script(connection: Connection) -> None:
         connection.read_head()
         connection.read_body()
         connection.send(head)
         block = data * (65536 // len(data))
-        for _ in range(0, total, len(block)):
+        while True:
             connection.send(block)
 
     return script
 
 
-def in_flight(connection: Connection, whole: int = 0, seconds: float = 8) -> int:
+def in_flight(connection: Connection, whole: int) -> int:
     """Count the bytes that the client has sent and a script has not read yet.
 
     They are in the kernel: in the queue of the client's socket, which is one of this process, and
-    in the one of the peer's; what is on its way from one to the other may count twice. With
-    ``whole``, wait first until the client's kernel takes no more, or there are as many bytes.
+    in the one of the peer's; what is on its way from one to the other may count twice. Wait first
+    until the client's kernel takes no more, or ``whole`` bytes are there.
     """
-    until, steady, last = time.monotonic() + seconds, 0, -1
+    until, steady, last = time.monotonic() + 8, 0, -1
     while True:
         count, takes_more = _client_queue(connection)
         full = count == last and (not takes_more or count >= whole)
         steady, last = steady + 1 if full else 0, count
-        if steady == 3 or not whole or time.monotonic() > until:
+        if steady == 3 or time.monotonic() > until:
             return count
         time.sleep(0.001)
 
@@ -410,9 +406,9 @@ def _client_queue(connection: Connection) -> tuple[int, bool]:
     return waiting, False
 
 
-def delivered(connection: Connection, seconds: float = 1) -> None:
+def delivered(connection: Connection) -> None:
     """Wait until the client's kernel has acknowledged everything that a script has sent."""
-    until = time.monotonic() + seconds
+    until = time.monotonic() + 1
     while _queued(connection.sock.fileno(), termios.TIOCOUTQ) and time.monotonic() < until:
         time.sleep(0.001)
 

@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ import psycopg
 import pytest
 
 from support.ports import free_port
+from support.programs import until_it_answers
 
 
 def _folder() -> Path | None:
@@ -39,8 +40,6 @@ PROGRAMS = _folder()
 needs_postgres = pytest.mark.skipif(
     PROGRAMS is None, reason="PostgreSQL is not installed (Debian: apt install postgresql)"
 )
-
-START_SECONDS = 60.0
 
 
 @attrs.define
@@ -102,7 +101,8 @@ class PostgresServer:
                 stderr=log,
                 start_new_session=True,
             )
-        until_it_answers(lambda: psycopg.connect(self.dsn(), connect_timeout=2), self.process)
+        connect = partial(psycopg.connect, self.dsn(), connect_timeout=2)
+        until_it_answers(connect, self.process, psycopg.OperationalError)
 
     def stop(self) -> float:
         """End it like ``pg_ctl stop -m fast``, and return how many seconds that took."""
@@ -119,18 +119,6 @@ class PostgresServer:
             self.process.send_signal(number)
             self.process.wait()
             self.process = None
-
-
-def until_it_answers(connect: Callable[[], Any], process: subprocess.Popen[bytes]) -> None:
-    """Wait until a process that was started can be connected to."""
-    ends_at = time.monotonic() + START_SECONDS
-    while True:
-        with contextlib.suppress(OSError, psycopg.OperationalError):
-            connect().close()
-            return
-        assert time.monotonic() < ends_at
-        assert process.poll() is None
-        time.sleep(0.02)
 
 
 @contextlib.contextmanager

@@ -1,11 +1,14 @@
-"""Running a program to its end; and a browser, which shows a page."""
+"""Running a program to its end, or until it answers; and a browser, which shows a page."""
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +29,20 @@ def run_to_its_end(command: Sequence[str], folder: Path, environment: Mapping[st
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def until_it_answers(
+    connect: Callable[[], Any], process: subprocess.Popen[bytes], *errors: type[Exception]
+) -> None:
+    """Wait until a process that was started can be connected to; these errors say: not yet."""
+    ends_at = time.monotonic() + PATIENCE
+    while True:
+        with contextlib.suppress(OSError, *errors):
+            connect().close()
+            return
+        assert time.monotonic() < ends_at
+        assert process.poll() is None
+        time.sleep(0.02)
 
 
 _BROWSER = shutil.which("chromium-headless-shell") or shutil.which("chromium")

@@ -10,9 +10,9 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -20,7 +20,7 @@ from typing import Self
 import pytest
 
 from support.ports import free_port
-from support.programs import PATIENCE
+from support.programs import PATIENCE, until_it_answers
 
 NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
 """Debian installs it in a folder that is not in an ordinary user's PATH."""
@@ -133,21 +133,8 @@ def tinyproxy(directory: Path, password: str = "") -> Iterator[str]:
         [TINYPROXY, "-d", "-c", settings], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        _wait_for(port)
+        until_it_answers(partial(socket.create_connection, ("127.0.0.1", port)), process)
         yield f"127.0.0.1:{port}"
     finally:
         process.kill()  # told to end, it would wait for its connections
         process.wait(PATIENCE)
-
-
-def _wait_for(port: int) -> None:
-    until = time.monotonic() + PATIENCE
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port)).close()
-        except OSError:
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.01)
-        else:
-            return

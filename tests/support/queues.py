@@ -71,11 +71,9 @@ class Queue:
             path = self.document(room_id, size)
             assert await self.uploads.defer(room_id, path, **options) is not None
 
-    async def defer_many(self, count: int, rooms: int = 10, size: int = SMALL) -> None:
+    async def defer_many(self, count: int, rooms: int = 10) -> None:
         """Defer documents for several rooms."""
-        assert (
-            await self.uploads.defer_many(self.jobs(count, rooms, size), batch="default") == count
-        )
+        assert await self.uploads.defer_many(self.jobs(count, rooms), batch="default") == count
 
     # --- workers ---------------------------------------------------------------------------------
 

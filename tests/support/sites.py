@@ -20,6 +20,7 @@ import attrs
 
 from meeting_async.testing import MeetingServer
 from support.command_line import variables
+from support.raw_http import FORM, document
 
 FRAMEWORKS = ["fastapi", "starlette", "litestar", "quart", "django"]
 APPLICATIONS = Path(__file__).parents[2] / "docs" / "frameworks"
@@ -42,7 +43,8 @@ PATIENCE = 40.0
 _LISTENS = "0A"
 """The kernel's TCP_LISTEN, as proc(5) prints it."""
 
-BOUNDARY = b"the-boundary"
+form = document
+"""Make a browser's form with one file."""
 
 
 def shared(name: str) -> Any:
@@ -195,7 +197,7 @@ class Browser:
 
     def post(self, path: str, form: bytes) -> None:
         """Send the head of a form, and as much of it as there is."""
-        self.request("POST", path, len(form), FORM)
+        self.request("POST", path, len(form), f"Content-Type: {FORM}")
         self.send(form)
 
     def answer(self) -> tuple[int, dict[str, str], Any]:
@@ -250,19 +252,3 @@ class Told(NamedTuple):
     id: str
     event: str
     data: dict[str, Any]
-
-
-FORM = f"Content-Type: multipart/form-data; boundary={BOUNDARY.decode()}"
-
-
-def form(document: bytes, name: str = "deck.pdf") -> bytes:
-    """Make a browser's form with one file."""
-    return b"".join(
-        [
-            b"--" + BOUNDARY + b"\r\n",
-            b'Content-Disposition: form-data; name="document"; filename="' + name.encode() + b'"',
-            b"\r\nContent-Type: application/pdf\r\n\r\n",
-            document,
-            b"\r\n--" + BOUNDARY + b"--\r\n",
-        ]
-    )

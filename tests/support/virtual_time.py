@@ -12,8 +12,6 @@ import anyio.lowlevel
 
 from meeting_async.testing import VirtualTimeLoop, run_in_virtual_time
 
-__all__ = ["VirtualTimeLoop", "run"]
-
 T = TypeVar("T")
 
 

@@ -21,14 +21,13 @@ SECONDS = 160.0
 class Watchdog:
     """One daemon thread that looks whether the current test is late."""
 
-    def __init__(self, seconds: float = SECONDS) -> None:
-        self._seconds = seconds
+    def __init__(self) -> None:
         self._test: tuple[str, float] | None = None
         self._thread: threading.Thread | None = None
 
     def begin(self, name: str) -> None:
         """Watch a test."""
-        self._test = (name, time.monotonic() + self._seconds)
+        self._test = (name, time.monotonic() + SECONDS)
         if self._thread is None:
             self._thread = threading.Thread(target=self._watch, daemon=True, name="watchdog")
             self._thread.start()
