@@ -69,7 +69,6 @@ OF_SENDING = ("document", "Print only failures", "Time limit in seconds for each
 @pytest.mark.parametrize(
     ("arguments", "told", "hint"),
     [
-        (["uplod"], 'Did you mean "upload"', "see `meeting-async --help`"),
         (["upload", "room01"], "FILE", "see `meeting-async upload --help`"),
         (["uplod", "room01"], 'Did you mean "upload"', "see `meeting-async --help`"),
         (["room", "r", "--tiemout", "3"], "mean --timeout?", "`meeting-async room --help`"),
