@@ -1,9 +1,9 @@
-"""A folder with documents, an environment without settings, and a server to export."""
+"""A folder with documents and a manifest, no settings, and a server to export."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -23,6 +23,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("a.pdf", "b.pdf", "c.pdf"):
         Path(name).write_bytes(PDF)
+    Path("m.csv").write_text("room_id,document\nroom01,a.pdf\n")
 
 
 @pytest.fixture
@@ -34,3 +35,23 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[MeetingServer]:
     with server.run():
         export(monkeypatch, server)
         yield server
+
+
+@pytest.fixture
+def stdin() -> Iterator[Callable[[bytes | Path], None]]:
+    """Give commands in this process a file, or a pipe with some bytes, as their stdin."""
+    before = os.dup(0)
+
+    def give(content: bytes | Path) -> None:
+        if isinstance(content, Path):
+            source = os.open(content, os.O_RDONLY)
+        else:
+            source, writing = os.pipe()
+            os.write(writing, content)
+            os.close(writing)
+        os.dup2(source, 0)
+        os.close(source)
+
+    yield give
+    os.dup2(before, 0)
+    os.close(before)

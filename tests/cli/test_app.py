@@ -9,7 +9,7 @@ import signal
 import socket
 import tomllib
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import attrs
 import pytest
 
 from meeting_async import Batch, MeetingClient, UploadOutcome, __version__
+from meeting_async.cli.app import app
 from meeting_async.cli.demo import stage
 from meeting_async.testing import MeetingServer
 from support import raw_http
@@ -68,7 +69,6 @@ OF_SENDING = ("document", "Print only failures", "Time limit in seconds for each
 @pytest.mark.parametrize(
     ("arguments", "told", "hint"),
     [
-        (["uplod"], 'Did you mean "upload"', "see `meeting-async --help`"),
         (["upload", "room01"], "FILE", "see `meeting-async upload --help`"),
         (["uplod", "room01"], 'Did you mean "upload"', "see `meeting-async --help`"),
         (["room", "r", "--tiemout", "3"], "mean --timeout?", "`meeting-async room --help`"),
@@ -104,7 +104,6 @@ def test_hints_name_the_server(
     server: MeetingServer, capsys: Capture, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     """``--url`` wins over the environment; and a key may belong to another server."""
-    Path("m.csv").write_text("room_id,document\nroom01,a.pdf\n")
     monkeypatch.setenv("MEETING_API_KEY", "other")
     monkeypatch.setenv("MEETING_BASE_URL", "https://meet.example.com")
     done = call(capsys, *command.split(), "--url", server.url)
@@ -173,7 +172,6 @@ def test_missing_extras_are_told_alike(
     server: MeetingServer, python: Interpreter, package: str, command: str, extra: str
 ) -> None:
     """One line with what to install, exit code 2, and nothing is sent."""
-    Path("m.csv").write_text("room_id,document\nroom01,a.pdf\n")
     code, _, err = python.run(
         f"import sys; sys.modules[{package!r}] = None; from meeting_async.cli import main; "
         f"sys.exit(main({command}))",
@@ -184,42 +182,35 @@ def test_missing_extras_are_told_alike(
     assert (code, server.requests) == (2, [])
 
 
-@pytest.fixture(scope="module")
-def completion(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Install the completion of bash."""
-    home = tmp_path_factory.mktemp("home")
-    arguments = ("--install-completion", "--shell", "bash", "--output", home / "script")
-    assert run(*arguments, env={**os.environ, "HOME": str(home)}).code == 0
-    return home / "script"
+COMPLETED = {
+    "upl": "upload",
+    "upload room01 --max-w": "--max-wait",
+    "upload room01 a": "a.pdf",
+    "upload room01 b.pdf a": "a.pdf",
+    "batch a": "a.pdf",
+    "batch m.csv --journal a": "a.pdf",
+    "batch m.csv --report a": "a.pdf",
+    "check --ca-file a": "a.pdf",
+    "queue defer a": "a.pdf",
+}
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "upl", "upload room01 --max-w", "upload room01 a", "upload room01 b.pdf a", "batch a",
-        "batch m.csv --journal a", "batch m.csv --report a", "check --ca-file a", "queue defer a",
-    ],
-)  # fmt: skip
-def test_completion(completion: Path, words: str) -> None:
+def test_completion(tmp_path: Path) -> None:
     """Commands, options, and files wherever a path is expected, as in any other command."""
-    Path("week 1.pdf").write_bytes(PDF)
-    done = shell(
-        f"source {completion}; COMP_WORDS=(meeting-async {words}); "
-        f"COMP_CWORD={len(words.split())}; _meeting_async; printf '%s\n' \"${{COMPREPLY[@]}}\""
-    )
-    expected = {"upl": "upload", "--max-w": "--max-wait", "a": "a.pdf"}
-    assert done.out.splitlines() == [expected[words.rpartition(" ")[2]]]
-
-
-def test_a_room_is_shown_also_if_quiet(server: MeetingServer, capsys: Capture) -> None:
-    """What was asked for is a result, not progress."""
-    assert call(capsys, "room", "room01", "-q").out == call(capsys, "room", "room01").out != ""
+    arguments = ("--install-completion", "--shell", "bash", "--output", "script")
+    assert run(*arguments, env={**os.environ, "HOME": str(tmp_path)}).code == 0
+    asked = [
+        f"COMPREPLY=(); COMP_WORDS=(meeting-async {words}); COMP_CWORD={len(words.split())}; "
+        '_meeting_async; echo "${COMPREPLY[*]}"'
+        for words in COMPLETED
+    ]
+    done = shell("\n".join(["source ./script", *asked]))
+    assert dict(zip(COMPLETED, done.out.splitlines(), strict=True)) == COMPLETED
 
 
 def test_logs_and_warnings_are_lines(server: MeetingServer, capsys: Capture) -> None:
     """What the library warns of is shown once; what the command tells itself is not repeated."""
     server.add_room("an odd room that no other test has")
-    Path("a.pdf").write_bytes(PDF)
     done = call(capsys, "upload", "an odd room that no other test has", "a.pdf")
     assert done.err.count("known servers refuse it") == 1
     assert len(done.err.splitlines()) == 3  # sending, the warning, and what was refused
@@ -265,17 +256,29 @@ def _serving(*arguments: object, **environ: str) -> Iterator[Served]:
         assert served.result.code == 0
 
 
+def _refused(url: str) -> tuple[tuple[int, str], int]:
+    """Return the answers to a document for a room without a presenter, and to a mere header."""
+    fresh = {"room_id": "fresh", "metadata": {"room_title": "Fresh", "room_features": {}}}
+    assert raw_http.talk(url, raw_http.call("/auth/room/create", fresh)).status == 200
+    hello = raw_http.upload(raw_http.document(b"Hello\n", "hello.txt"), room="fresh")
+    return raw_http.talk(url, hello).code, raw_http.talk(url, raw_http.upload()).status
+
+
 def test_what_it_prints_works_when_pasted() -> None:
-    """Exports, this command line and curl; each request is one line, Ctrl-C or SIGTERM the end."""
+    """Exports, this command line and curl; each request is one line, Ctrl-C or SIGTERM the end.
+
+    A presenter is needed, and a PDF may be a header only.
+    """
     with _serving() as served:
         pasted = served.said.partition("For the shell that uploads:")[2]
         done = shell(f'meeting-async() {{ $M "$@"; }}\n{pasted}')
+        assert _refused(served.url) == ((400, "USER_NOT_ACTIVE"), 200)
     assert "hello.txt: accepted by room01" in done.out
     assert done.out.count('"status": true') == 2
     assert served.result is not None
     assert served.result.err.splitlines()[-1] == "meeting-async: stopped"
     requests = [line for line in served.result.err.splitlines() if " POST " in line]
-    assert len(requests) == 4
+    assert len(requests) == 4 + 3
     assert re.match(r"meeting-async: \d\d:\d\d:\d\d POST /auth/room/\w+ room01 ", requests[0])
     assert " room01 'hello.txt' 200 " in "".join(requests)
 
@@ -291,32 +294,23 @@ def test_a_secret_that_was_given_is_not_printed() -> None:
 
 
 def test_a_presenter_and_strict_pdfs_are_options() -> None:
-    """By default a presenter is needed and a PDF may be a header only; options change both."""
-    fresh = {"room_id": "fresh", "metadata": {"room_title": "Fresh", "room_features": {}}}
-    text, seen = raw_http.document(b"Hello\n", "hello.txt"), []
-    with ExitStack() as stack:
-        for given in [(), ("--no-presenter-required", "--strict-pdf")]:
-            url = stack.enter_context(_serving("--quiet", *given)).url
-            assert raw_http.talk(url, raw_http.call("/auth/room/create", fresh)).status == 200
-            pdf = raw_http.talk(url, raw_http.upload())
-            hello = raw_http.talk(url, raw_http.upload(text, room="fresh"))
-            seen.append((hello.code, pdf.status))
-    assert seen == [((400, "USER_NOT_ACTIVE"), 200), ((200, "SUCCESS"), 500)]
+    """No presenter is needed then, and a PDF may not be a header only."""
+    with _serving("--quiet", "--no-presenter-required", "--strict-pdf") as served:
+        assert _refused(served.url) == ((200, "SUCCESS"), 500)
 
 
 def test_the_container_file_of_the_docs() -> None:
-    """It copies what the package is built from, and its command serves to the outside."""
+    """It copies what the package is built from, and its command listens to the outside."""
     root = Path(__file__).parents[2]
     shown = (root / "docs" / "command-line.md").read_text().partition("```dockerfile\n")[2]
     lines = shown.partition("```")[0].splitlines()
     copied = {name for line in lines if line.startswith("COPY ") for name in line.split()[1:-1]}
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     assert copied == {"pyproject.toml", project["readme"], *project["license-files"], "src"}
-    program, command, *arguments = json.loads(lines[-1].removeprefix("CMD "))
-    assert (program, command) == ("meeting-async", "serve")
-    assert arguments == ["--host", "0.0.0.0"]
-    with _serving(*arguments) as served:
-        assert served.url.startswith("http://127.0.0.1:")
+    program, *command = json.loads(lines[-1].removeprefix("CMD "))
+    found, given, _ = app.parse_args(command, exit_on_error=False, print_error=False)
+    assert (program, found.__name__) == ("meeting-async", "serve")
+    assert given.kwargs == {"host": "0.0.0.0"}
 
 
 def test_mistakes_of_serve(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,6 +330,7 @@ def test_the_demo(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten lines on every kind of document, and one sentence in the end; nothing else is said."""
     monkeypatch.setattr(stage, "PROCESSING_SECONDS", 0.1)
     monkeypatch.setattr(stage, "LOCK_SECONDS", 1.0)
+    monkeypatch.setattr(stage, "LIMIT", 1024**2)
     done = call(capsys, "demo")
     lines = done.out.splitlines()
     begin = "\n".join(lines[:10])

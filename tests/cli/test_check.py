@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from meeting_async.testing import MeetingServer
 from support.certificates import make_certificate
-from support.command_line import PDF, call
+from support.command_line import call
 from support.peer import Peer, answering, relaying, reply
 from support.ports import free_port
 
 Capture = pytest.CaptureFixture[str]
 
 COMMANDS = ["check room01", "room room01", "upload room01 a.pdf", "batch m.csv"]
-every_command = pytest.mark.parametrize("command", COMMANDS)
 
 
 @pytest.fixture
@@ -25,22 +23,8 @@ def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     """Export key and secret, and write a manifest."""
     monkeypatch.setenv("MEETING_API_KEY", "key")
     monkeypatch.setenv("MEETING_API_SECRET", "secret")
-    Path("m.csv").write_text("room_id,document\nroom01,a.pdf\n")
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Make a key and a certificate that no authority knows."""
-    return make_certificate(tmp_path_factory.mktemp("certificate"))
-
-
-@pytest.fixture
-def secure(certificate: tuple[Path, Path], credentials: None) -> Iterator[Peer]:
-    """Run a server with that certificate, which accepts everything."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate[1], certificate[0])
-    with Peer(answering(reply()), tls=context) as peer:
-        yield peer
+    rows = "".join(f"room0{number},a.pdf\n" for number in range(3))
+    Path("m.csv").write_text(f"room_id,document\n{rows}")
 
 
 # --- check ---------------------------------------------------------------------------------------
@@ -99,7 +83,7 @@ def test_the_server_of_the_option(
 # --- authorities and proxies ---------------------------------------------------------------------
 
 
-@every_command
+@pytest.mark.parametrize("command", COMMANDS)
 def test_a_proxy_of_yours(credentials: None, capsys: Capture, command: str) -> None:
     """``--proxy`` counts for loopback and plain http, too: it was asked for. It makes a tunnel."""
     with Peer(answering(reply())) as server, Peer(relaying(server.port)) as proxy:
@@ -111,66 +95,50 @@ def test_a_proxy_of_yours(credentials: None, capsys: Capture, command: str) -> N
     assert all(one.head.startswith(tunnel) for one in proxy.requests)
 
 
-@every_command
 def test_one_by_option_and_one_by_variable(
-    secure: Peer,
-    certificate: tuple[Path, Path],
-    capsys: Capture,
-    monkeypatch: pytest.MonkeyPatch,
-    command: str,
+    credentials: None, capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """An option replaces its own variable, not the other."""
-    with Peer(relaying(secure.port)) as proxy:
+    key, certificate = make_certificate(tmp_path)  # no authority knows it
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    with Peer(answering(reply()), tls=context) as secure, Peer(relaying(secure.port)) as proxy:
         monkeypatch.setenv("MEETING_PROXY", proxy.url)
-        arguments = [*command.split(), "--url", "https://127.0.0.1"]
-        done = call(capsys, *arguments, "--ca-file", certificate[1])
+        arguments = ("room", "room01", "--url", "https://127.0.0.1")
+        done = call(capsys, *arguments, "--ca-file", certificate)
         assert (done.code, bool(proxy.requests)) == (0, True)
         monkeypatch.setenv("MEETING_PROXY", f"http://127.0.0.1:{free_port()}")
-        monkeypatch.setenv("MEETING_CA_FILE", str(certificate[1]))
+        monkeypatch.setenv("MEETING_CA_FILE", str(certificate))
         assert call(capsys, *arguments, "--proxy", proxy.url).code == 0
 
 
-MISTAKES = [
-    ("--ca-file", "nope.pem", "cannot be loaded: No such file or directory"),
-    ("--ca-file", "a.pdf", "cannot be loaded: "),
-    ("--proxy", "socks5://127.0.0.1", "is not the URL of a plain HTTP proxy"),
-]
-
-
-VARIABLES = [
-    ("HTTPS_PROXY=socks5://127.0.0.1:1", [], "is not the URL of a plain HTTP proxy"),
-    (
-        "MEETING_CA_FILE=a.pdf",
-        ["--proxy", "http://127.0.0.1:1"],
-        "MEETING_CA_FILE cannot be",
+NO_PROXY = "is not the URL of a plain HTTP proxy"
+MISTAKES = {
+    "authorities": ("", "--ca-file nope.pem", "--ca-file cannot be loaded: No such file or "),
+    "proxy": ("", "--proxy socks5://127.0.0.1", f"--proxy {NO_PROXY}"),
+    "proxy of the system": ("HTTPS_PROXY=socks5://127.0.0.1:1", "", NO_PROXY),
+    "authorities of a variable, and a proxy": (
+        "MEETING_CA_FILE=a.pdf", "--proxy http://127.0.0.1:1", "MEETING_CA_FILE cannot be"
     ),
-]
+}  # fmt: skip
+"""A variable and an option, of which one is wrong, and what is told."""
 
 
-@every_command
-@pytest.mark.parametrize(("variable", "options", "told"), VARIABLES)
+@pytest.mark.parametrize("command", ["check room01", "batch m.csv"])
+@pytest.mark.parametrize(("variable", "option", "told"), MISTAKES.values(), ids=MISTAKES)
 @pytest.mark.usefixtures("credentials")
-def test_mistakes_in_variables(
+def test_mistakes(
     capsys: Capture,
     monkeypatch: pytest.MonkeyPatch,
     command: str,
     variable: str,
-    options: list[str],
+    option: str,
     told: str,
 ) -> None:
-    """Exit code 2, and the message once, however many documents there are."""
-    Path("m.csv").write_text("room_id,document\nroom01,a.pdf\nroom02,b.pdf\nroom03,c.pdf\n")
-    monkeypatch.setenv(*variable.split("="))
-    done = call(capsys, *command.split(), "--url", "https://meet.invalid", *options)
-    assert (done.code, done.err.count(told)) == (2, 1), done.err
-
-
-@every_command
-def test_mistakes(server: MeetingServer, credentials: None, capsys: Capture, command: str) -> None:
-    """Told by the option's name and value before anything is sent."""
-    for option, value, told in MISTAKES:
-        done = call(capsys, *command.split(), option, value)
-        (line,) = done.err.splitlines()
-        assert (done.code, server.requests, PDF) == (2, [], Path("a.pdf").read_bytes())
-        assert f"{option} {told}" in line
-        assert value in line
+    """Exit code 2, and one line with name and value, however many documents there are."""
+    if variable:
+        monkeypatch.setenv(*variable.split("="))
+    done = call(capsys, *command.split(), "--url", "https://meet.invalid", *option.split())
+    (line,) = [line for line in done.err.splitlines() if told in line]
+    assert (done.code, variable.partition("=")[2] in line) == (2, True), done.err
+    assert variable or option.split()[1] in line

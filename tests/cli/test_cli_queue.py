@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from select import PIPE_BUF
@@ -126,7 +125,6 @@ def test_the_whole_way(server: MeetingServer, dsn: str, capsys: Capture) -> None
 def test_what_needs_attention(server: MeetingServer, capsys: Capture) -> None:
     """By its reason, in the report as in the page; exit code 3 hides none of it."""
     server.lose_next_reply(path="/room/uploadWhiteboardFile")
-    Path("m.csv").write_text("room_id,document\nroom01,a.pdf\n")
     assert call(capsys, "queue", "defer", "m.csv", "--batch", "term").code == 0
     with _working("--quiet", "--concurrency", "1") as worker:
         assert call(capsys, "queue", "report", "term", "--wait", "-q").code == 3
@@ -204,7 +202,6 @@ def test_a_worker_says_what_it_has_cut_off(
 ) -> None:
     """After its grace, in one line on stderr, also with --quiet: the document may have arrived."""
     server.processing_seconds = 60
-    Path("m.csv").write_text("room_id,document\nroom01,a.pdf\n")
     assert call(capsys, "queue", "defer", "m.csv", "--batch", "term").code == 0
     with _working("--grace", "0.2", *quiet) as worker:
         until(lambda: server.rooms["room01"].accepted)
@@ -225,26 +222,21 @@ def test_a_worker_whose_output_nobody_reads(
     """It uploads all the same, and a signal ends it, though the pipe is full."""
     manifest(server, rooms=8, documents=15)  # lines of some 6 KiB
     assert call(capsys, "queue", "defer", "m.csv", "--batch", "term").code == 0
-    reading, writing = os.pipe()
-    fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, PIPE_BUF)
     with Path("err").open("w") as err:
-        stderr = writing if streams == "both" else err
-        process = start("queue", "worker", stdout=writing, stderr=stderr)
-    os.close(writing)
-    try:
-        until(lambda: accepted(server) == 120)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=20) == 0
-    finally:
-        process.kill()
-        process.wait()
-        os.close(reading)
+        stderr = subprocess.STDOUT if streams == "both" else err
+        process = start("queue", "worker", stderr=stderr, pipesize=PIPE_BUF)
+    with process:
+        try:
+            until(lambda: accepted(server) == 120)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=20) == 0
+        finally:
+            process.kill()
     assert call(capsys, "queue", "report", "term").code == 0
 
 
 def test_a_check_needs_nothing(capsys: Capture) -> None:
     """No server, no database; and it says the same as for a batch."""
-    Path("m.csv").write_text("room_id,document\nroom01,a.pdf\n")
     done = call(capsys, "queue", "defer", "m.csv", "--check")
     assert (done.code, done.out) == (0, "m.csv: 1 document for 1 room, 22 bytes\n")
     (found,) = call(capsys, "queue", "defer", "m.csv", "--check", "--json").objects
@@ -252,7 +244,7 @@ def test_a_check_needs_nothing(capsys: Capture) -> None:
 
 
 @pytest.mark.usefixtures("server", "tables")
-def test_other_sources(capsys: Capture) -> None:
+def test_other_sources(capsys: Capture, stdin: Callable[[bytes], None]) -> None:
     """A folder gives the batch its name; a manifest on stdin needs one."""
     Path("term", "room01").mkdir(parents=True)
     Path("a.pdf").rename("term/room01/a.pdf")
@@ -266,9 +258,9 @@ def test_other_sources(capsys: Capture) -> None:
     (status,) = call(capsys, "queue", "status", "--json").objects
     assert status["waiting"] == 1  # a mistake lets nothing be queued
     assert "--batch is not set" in call(capsys, "queue", "defer", "-").err
-    process = start("queue", "defer", "-", "--batch", "b", stdin=subprocess.PIPE)
-    out, _ = process.communicate("room_id,document\nroom02,b.pdf\n", timeout=50)
-    assert (process.returncode, "batch 'b': 1 new" in out) == (0, True)
+    stdin(b"room_id,document\nroom02,b.pdf\n")
+    done = call(capsys, "queue", "defer", "-", "--batch", "b")
+    assert (done.code, "batch 'b': 1 new" in done.out) == (0, True)
 
 
 @pytest.mark.usefixtures("server", "tables")
@@ -300,7 +292,6 @@ def test_the_same_manifest(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.usefixtures("server", "dsn")
 def test_no_tables_and_no_batch(capsys: Capture) -> None:
     """One line with the command that makes them, or with its name; exit code 2, and no page."""
-    Path("m.csv").write_text("room_id,document\nroom01,a.pdf\n")
     for command in ("defer m.csv", "worker", "report m.csv"):
         done = call(capsys, "queue", *command.split())
         assert (done.code, done.out, len(done.err.splitlines())) == (2, "", 1)

@@ -99,7 +99,9 @@ LATIN = os.fsdecode(b"w\xf6che.pdf")
 """A name as an old archive brings it: not UTF-8."""
 
 ODD: dict[str, tuple[dict[str, str], str]] = {
-    "the document of line 1": ({"document": "a.pdf"}, "the same document for the same room as m."),
+    "the document of line 1": (
+        {"document": "a.pdf", "key": ""}, "the same document for the same room as m.jsonl:1: "
+    ),
     "the key of line 1": ({"key": "k"}, "key 'k' is already used by m.jsonl:1"),
     "no such document": ({"document": "nope.pdf"}, "'nope.pdf' cannot be read: No such file"),
     "a folder": ({"document": "."}, "'.' cannot be read: it is not a regular file"),
@@ -119,8 +121,8 @@ ODD: dict[str, tuple[dict[str, str], str]] = {
     "a file as a folder": ({"document": "a.pdf/a.pdf"}, ""),
     "a pipe": ({"document": "pipe.pdf"}, ""),
     "a file that the system makes up": ({"document": "/proc/version"}, ""),
-}
-"""What the second line says of its document, and what is told of it."""
+}  # fmt: skip
+"""What a line says of its document, and what is told of it."""
 
 
 @pytest.fixture
@@ -147,29 +149,21 @@ def check_mistakes(done: Result, *places: str) -> None:
 
 
 @pytest.mark.usefixtures("_odd_files")
-@pytest.mark.parametrize(("odd", "told"), ODD.values(), ids=ODD)
-def test_mistakes_come_first(
-    server: MeetingServer, capsys: Capture, odd: dict[str, str], told: str
-) -> None:
+@pytest.mark.parametrize("options", ["--check", "", "--journal j.db"])
+def test_mistakes_come_first(server: MeetingServer, capsys: Capture, options: str) -> None:
     """Each has its line; a run finds what a check finds, and sends nothing, not even line 1."""
-    first = {"room_id": "room01", "document": "a.pdf", "key": "k"}
-    second = {"room_id": "room01", "document": "c.pdf", **odd}
-    Path("m.jsonl").write_text(f"{json.dumps(first)}\n{json.dumps(second)}")
-    for options in ("--check", "", "--journal j.db"):
-        done = call(capsys, "batch", "m.jsonl", *options.split())
-        check_mistakes(done, f"m.jsonl:2: {told}")
-        assert ("is empty" in done.err) == ("empty" in told)
+    lines = [{"room_id": "room01", "document": "a.pdf", "key": "k"}]
+    for number, (odd, _) in enumerate(ODD.values()):
+        lines.append({"room_id": "room01", "document": "c.pdf", "key": f"{number}", **odd})
+    Path("m.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    done = call(capsys, "batch", "m.jsonl", *options.split())
+    check_mistakes(done)
+    found = re.findall(r"error: m\.jsonl:(\d+): (.*)", done.err)
+    assert [int(line) for line, _ in found] == [*range(2, 2 + len(ODD))]
+    for (name, (_, told)), (_, text) in zip(ODD.items(), found, strict=True):
+        assert text.startswith(told), name
+        assert ("is empty" in text) == ("empty" in told), name
     assert (server.requests, Path("j.db").exists()) == ([], False)
-
-
-@pytest.mark.usefixtures("_odd_files")
-@pytest.mark.parametrize("name", [LATIN, "loop.pdf", "pipe.pdf", "/proc/version"])
-def test_odd_files_of_an_upload(server: MeetingServer, capsys: Capture, name: str) -> None:
-    """``upload`` checks all files first, too: nothing is sent, not even what stands before."""
-    done = call(capsys, "upload", "room01", "a.pdf", name)
-    assert (done.code, server.requests) == (2, [])
-    for word in (*UNTOLD, "is empty"):
-        assert word not in done.err
 
 
 FILES = {"a.pdf": 0, "./a.pdf": 0, "here/a.pdf": 0, "b/a.pdf": 1, "b/../b/a.pdf": 1}

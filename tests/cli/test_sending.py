@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -14,21 +13,28 @@ from anyio.from_thread import start_blocking_portal
 
 from meeting_async import MeetingClient
 from meeting_async.testing import MeetingServer
-from support.command_line import PDF, PNG, Result, call, manifest, names_in, run, start, until
+from support.command_line import PDF, PNG, Result, call, manifest, names_in, until
 
 Capture = pytest.CaptureFixture[str]
+Stdin = Callable[[bytes | Path], None]
 
 
 def test_documents_are_accepted_in_their_order(server: MeetingServer, capsys: Capture) -> None:
-    """Several files; a line for each on stdout, and nothing else there but the sums."""
-    done = call(capsys, "upload", "room01", "b.pdf", "a.pdf")
+    """Files and links; a line for each on stdout, and nothing else there but the sums.
+
+    The query of a link may be a credential and is not shown.
+    """
+    link = server.host_file("plan.pdf", PDF) + "?token=secret"
+    done = call(capsys, "upload", "room01", "b.pdf", link, "a.pdf")
     assert done.code == 0
-    assert names_in(server, "room01") == ["b.pdf", "a.pdf"]
-    first, second, sums = done.out.splitlines()
+    assert names_in(server, "room01") == ["b.pdf", "plan.pdf", "a.pdf"]
+    first, second, third, sums = done.out.splitlines()
     assert first.startswith("b.pdf: accepted by room01 (22 bytes, ")
-    assert second.startswith("a.pdf: accepted by room01 (22 bytes, ")
+    assert "/plan.pdf?…: accepted by room01 (" in second
+    assert third.startswith("a.pdf: accepted by room01 (22 bytes, ")
     assert "attempt" not in done.out
-    assert sums == "room01: 2 of 2 documents delivered."
+    assert "token" not in done.out + done.err
+    assert sums == "room01: 3 of 3 documents delivered."
 
 
 def somebody_uploads(server: MeetingServer, seconds: int) -> None:
@@ -109,47 +115,35 @@ def test_a_room_that_is_not_there_skips_the_rest(server: MeetingServer, capsys: 
 
 def test_waiting_is_told(server: MeetingServer, capsys: Capture) -> None:
     """Somebody who waits learns what for; the wait ends in success."""
-    room = server.rooms["room01"]
-    room.lock(300)
-
-    def unlock_after_a_refusal() -> None:
-        until(lambda: any(request.status == 409 for request in server.requests))
-        room.unlock()
-
-    holder = threading.Thread(target=unlock_after_a_refusal)
-    holder.start()
+    somebody_uploads(server, 0)
     done = call(capsys, "upload", "room01", "a.pdf")
-    holder.join()
     assert done.code == 0
     assert "a.pdf to room room01: the room is locked, again in" in done.err
-    assert " attempts)" in done.out
+    assert ", 2 attempts)" in done.out
 
 
 def test_a_limit_of_the_environment(
     server: MeetingServer, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """``MEETING_TIMEOUT`` covers the wait for a room; ``--timeout`` replaces it."""
-    for _ in range(2):
-        somebody_uploads(server, 3)
-    monkeypatch.setenv("MEETING_TIMEOUT", "2")
+    somebody_uploads(server, 30)
+    monkeypatch.setenv("MEETING_TIMEOUT", "20")
     assert "timeout allows no more" in call(capsys, "upload", "room01", "a.pdf").err
     assert not server.rooms["room01"].accepted
+    monkeypatch.setenv("MEETING_TIMEOUT", "0.000001")
+    assert call(capsys, "upload", "room01", "a.pdf").code == 1
     assert call(capsys, "upload", "room01", "a.pdf", "--timeout", "60").code == 0
 
 
-@pytest.mark.parametrize("kind", ["pipe", "file"])
-def test_stdin(server: MeetingServer, kind: str) -> None:
+@pytest.mark.parametrize("content", [PDF + PDF, Path("a.pdf")], ids=["pipe", "file"])
+def test_stdin(server: MeetingServer, capsys: Capture, stdin: Stdin, content: bytes | Path) -> None:
     """``-`` with ``--filename``: the bytes that come, under that name."""
-    arguments = ("upload", "room01", "-", "--filename", "week 1.pdf")
-    if kind == "file":
-        with Path("a.pdf").open("rb") as file:
-            done = run(*arguments, stdin=file)
-    else:
-        with subprocess.Popen(["cat", "a.pdf", "b.pdf"], stdout=subprocess.PIPE) as cat:
-            done = run(*arguments, stdin=cat.stdout)
+    stdin(content)
+    done = call(capsys, "upload", "room01", "-", "--filename", "week 1.pdf")
     assert (done.code, done.err.count("\n")) == (0, 1)
     (received,) = server.rooms["room01"].received
-    assert (received.name, received.size) == ("week 1.pdf", len(PDF) * (2 if kind == "pipe" else 1))
+    size = len(content if isinstance(content, bytes) else PDF)
+    assert (received.name, received.size) == ("week 1.pdf", size)
 
 
 @pytest.mark.parametrize("command", ["upload room01 - --filename x.pdf", "batch -"])
@@ -173,16 +167,6 @@ def test_quiet_says_only_what_went_wrong(server: MeetingServer, capsys: Capture)
     assert "nope.pdf" in call(capsys, "upload", "room01", "nope.pdf", "-q").err
 
 
-def test_links(server: MeetingServer, capsys: Capture) -> None:
-    """The server downloads them; a query may be a credential and is not shown."""
-    link = server.host_file("plan.pdf", PDF) + "?token=secret"
-    done = call(capsys, "upload", "room01", link)
-    assert done.code == 0
-    assert "plan.pdf" in done.out
-    assert "token" not in done.out + done.err
-    assert names_in(server, "room01") == ["plan.pdf"]
-
-
 @pytest.mark.parametrize(
     ("command", "code"),
     [
@@ -199,7 +183,6 @@ def test_passwords_are_not_shown(
     code: int,
 ) -> None:
     """Neither that of a link nor that of a proxy, which the command to run again has."""
-    Path("m.csv").write_text("room_id,document\nroom01,a.pdf\n")
     monkeypatch.setattr("sys.argv", ["meeting-async", *command.split()])
     done = call(capsys, *command.split())
     told = done.out + done.err
@@ -269,12 +252,16 @@ def test_room_needs_nothing_in_the_reply(server: MeetingServer, capsys: Capture)
 
 
 def test_room_tells_repetitions(server: MeetingServer, capsys: Capture) -> None:
-    """Progress goes to stderr."""
-    server.reply_next(503, headers=[("Retry-After", "0")], path="/room/getActiveRoomInfo")
-    done = call(capsys, "room", "room01")
-    assert done.code == 0
-    assert "room room01: " in done.err
-    assert "again in" in done.err
+    """Progress goes to stderr; ``-q`` leaves it out, and not what was asked for."""
+    told = []
+    for options in ([], ["-q"]):
+        server.reply_next(503, headers=[("Retry-After", "0")], path="/room/getActiveRoomInfo")
+        told.append(call(capsys, "room", "room01", *options))
+    loud, quiet = told
+    assert (loud.code, quiet) == (0, Result(0, loud.out, ""))
+    assert "room room01: " in loud.err
+    assert "again in" in loud.err
+    assert loud.out
 
 
 # --- batch ---------------------------------------------------------------------------------------
@@ -295,21 +282,17 @@ def test_everything_is_delivered_in_order(server: MeetingServer, capsys: Capture
     assert traffic.startswith("44 bytes sent in ")
 
 
-@pytest.mark.parametrize("kind", ["folder", "stdin"])
-def test_other_sources(server: MeetingServer, capsys: Capture, kind: str) -> None:
-    """A folder, whose journal and report may lie in it; or a manifest on stdin."""
-    if kind == "folder":
-        Path("term", "room03").mkdir(parents=True)
-        Path("a.pdf").rename("term/room03/week 1.pdf")
-        for _ in range(2):  # at the second time they are there
-            report, journal = "term/report.html", "term/term.db"
-            done = call(capsys, "batch", "term", "--report", report, "--journal", journal)
-            assert done.code == 0
-    else:
-        process = start("batch", "-", stdin=subprocess.PIPE)
-        process.communicate("room_id,document,filename\nroom03,a.pdf,week 1.pdf\n", timeout=50)
-        assert process.returncode == 0
-    assert names_in(server, "room03") == ["week 1.pdf"]
+def test_other_sources(server: MeetingServer, capsys: Capture, stdin: Stdin) -> None:
+    """A manifest on stdin; or a folder, whose journal and report may lie in it."""
+    stdin(b"room_id,document,filename\nroom02,a.pdf,week 1.pdf\n")
+    assert call(capsys, "batch", "-").code == 0
+    Path("term", "room03").mkdir(parents=True)
+    Path("a.pdf").rename("term/room03/week 1.pdf")
+    for _ in range(2):  # at the second time they are there
+        report, journal = "term/report.html", "term/term.db"
+        done = call(capsys, "batch", "term", "--report", report, "--journal", journal)
+        assert done.code == 0
+    assert names_in(server, "room02") == names_in(server, "room03") == ["week 1.pdf"]
 
 
 def test_missing_rooms_are_one_line_each(server: MeetingServer, capsys: Capture) -> None:
@@ -317,7 +300,6 @@ def test_missing_rooms_are_one_line_each(server: MeetingServer, capsys: Capture)
     Path("m.csv").write_text(
         "room_id,document,key\n" + "".join(f"nope,a.pdf,{n}\n" for n in range(5)) + "room01,b.pdf\n"
     )
-    server.add_room("last")
     server.lose_next_reply(path="/room/uploadWhiteboardFile")
     done = call(capsys, "batch", "m.csv", "--concurrency", "1", "--report", "r.html")
     _, _, *attention = done.out.splitlines()
@@ -336,7 +318,6 @@ def test_waiting_for_rooms(server: MeetingServer, capsys: Capture) -> None:
         room.active = True
 
     threading.Thread(target=begin, daemon=True).start()
-    Path("m.csv").write_text("room_id,document\nroom01,a.pdf\n")
     assert call(capsys, "batch", "m.csv", "--wait-active", "40").code == 0
 
 
@@ -366,20 +347,6 @@ def test_unknown_hides_nothing_and_is_hidden_by_nothing(
     Path("m.csv").write_text("room_id,document\nroom02,a.pdf\n")
     server.lose_next_reply(path="/room/uploadWhiteboardFile")
     assert "to resume" not in call(capsys, "batch", "m.csv", "--journal", "k.db").err
-
-
-def test_going_on(server: MeetingServer, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a journal the same command sends only what is missing; the hint is that command."""
-    Path("m.csv").write_text("room_id,document\nroom01,a.pdf\nroom 4,b.pdf\n")
-    arguments = ["batch", "m.csv", "--journal", "my term.db"]
-    monkeypatch.setattr("sys.argv", ["meeting-async", *arguments])
-    done = call(capsys, *arguments)
-    assert done.code == 1
-    assert "hint: run `meeting-async batch m.csv --journal 'my term.db'` again" in done.err
-    Path("m.csv").write_text("room_id,document\nroom01,a.pdf\nroom02,b.pdf\n")
-    done = call(capsys, *arguments)
-    assert (done.code, names_in(server, "room01")) == (0, ["a.pdf"])
-    assert "2 of 2 documents delivered (1 by an earlier run)." in done.out
 
 
 def test_a_wrong_key_stops_a_batch(
