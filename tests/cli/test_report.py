@@ -319,6 +319,7 @@ def _files(tmp_path: Path) -> None:
     """Make manifests, a folder, and other names for them and for the documents."""
     Path("m.csv").write_text("room_id,document\nroom01,a.pdf\nroom02,b.pdf\nroom03,other.pdf\n")
     Path("m.jsonl").write_text('{"room_id": "room01", "document": "a.pdf"}\n')
+    Path("pages.csv").write_text("room_id,document\nroom01,r.html\n")
     Path("term", "room01").mkdir(parents=True)
     Path("term", "room01", "week.pdf").write_bytes(b"%PDF-1.7")
     Path("other.pdf").symlink_to("c.pdf")
@@ -339,6 +340,7 @@ NEEDED = [
     *(f"m.csv --report {place}" for place in ("a.pdf", "hard.html", "other.pdf")),
     *(f"m.csv --report {place}" for place in ("index.html", "nowhere/r.html", ".")),
     "m.csv --check --report a.pdf",
+    "pages.csv --report here/r.html",  # an earlier report, and now a document
     "term --report here/term/room01/week.pdf",
     # A journal to be, and what will be beside it, though none of that is there yet.
     *(f"m.csv --journal j.db --report {place}" for place in ("j.db", "journal.html")),

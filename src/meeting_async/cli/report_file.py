@@ -71,10 +71,14 @@ def _check_replaceable(path: str, known: os.stat_result, needed: Iterable[str]) 
         head = file.read(HEAD_BYTES)
     if head and MARK not in head:
         raise _refused(path, "is your own file, and not a report")
-    for other in needed:
-        with suppress(OSError, ValueError):
-            if os.path.samestat(known, os.stat(other)):
-                raise _refused(path, "is one of the documents")
+    if any(_is_at(other, known) for other in needed):
+        raise _refused(path, "is one of the documents")
+
+
+def _is_at(path: str, known: os.stat_result) -> bool:
+    with suppress(OSError, ValueError):  # it is not there, or no path
+        return os.path.samestat(known, os.stat(path))
+    return False
 
 
 def _refused(path: str, problem: str) -> InvalidInput:
