@@ -132,7 +132,7 @@ def schedules(draw: st.DrawFn) -> Schedule:
         "absent": st.sampled_from([[], [], [], [], ["room1"]]),
         "restarts": st.lists(seconds, max_size=3),
         "people": st.sampled_from([0, 0, 0, 3000]),
-        "is_endless": st.sampled_from([*[False] * 9, True]),
+        "is_endless": st.sampled_from([*[False] * 19, True]),
     })  # fmt: skip
     delivery = draw(st.sampled_from(["at_most_once", "at_least_once"]))
     return Schedule(uploads, delivery, draw(server))
@@ -373,7 +373,6 @@ EXAMPLES: dict[str, Schedule] = {
     **{f"success {how}, twice": alone(how, delivery="at_least_once") for how in EARLY},
     "reset in the boundary": alone("reset in the boundary"),
     **{f"check: {how}": alone(checks=[how]) for how in QUESTION_FAULTS},
-    **{f"check, small: {how}": alone(checks=[how], size=SMALL) for how in QUESTION_FAULTS},
     **{f"check for 4 s: {how}": alone(checks=[how] * 4) for how in NO_ANSWERS},
     **{f"check in a hurry: {how}": alone(checks=[how] * 4, uploads=HURRIED) for how in NO_ANSWERS},
     **{f"form: {how}": alone(answers=[how]) for how in QUESTION_FAULTS},

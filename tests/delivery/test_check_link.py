@@ -37,18 +37,9 @@ pytestmark = [pytest.mark.anyio]
 QUERY = "token=hush-hush-hush"
 PUBLIC = ["93.184.215.14", "[2606:2800:21f:cb07:6820:80da:af6b:8b2c]"]
 PRIVATE = [
-    *("127.0.0.1", "127.1", "2130706433", "0x7f000001", "[::1]", "[::ffff:127.0.0.1]", "localhost"),
-    *("10.0.0.1", "192.168.1.1", "172.16.0.1", "169.254.169.254", "100.64.0.1", "0.0.0.0"),
-    *(
-        "[fe80::1]",
-        "[fec0::1]",
-        "[fd00::1]",
-        "[::ffff:10.0.0.1]",
-        "[2002:7f00:1::]",
-        "[64:ff9b::7f00:1]",
-        "[::]",
-        "224.0.0.1",
-    ),
+    *("127.0.0.1", "2130706433", "localhost", "10.0.0.1", "0.0.0.0", "100.64.0.1"),
+    *("[::1]", "[fec0::1]", "[::ffff:10.0.0.1]", "[2002:7f00:1::]", "[64:ff9b::7f00:1]"),
+    "224.0.0.1",
 ]
 HEADERS = {b"host", b"user-agent", b"accept"}
 """All that HEAD has."""
@@ -95,9 +86,9 @@ ANSWERS: list[tuple[Script, type[MeetingError] | None, str]] = [
     (head(kind=b"application/vnd.ms-powerpoint; x=y"), None, ""),
     (head(length=b"1000"), None, ""),
     (head(length=b"1001"), DocumentTooLarge, "1,001 bytes"),
-    *((head(status), LinkRefused, "redirects") for status in (301, 302, 307)),
-    *((head(status), LinkRefused, f"HTTP {status}; is it") for status in (401, 404, 405)),
-    *((head(status), DocumentUnreadable, f"HTTP {status}") for status in (408, 429, 500, 503)),
+    *((head(status), LinkRefused, "redirects") for status in (301, 307)),
+    *((head(status), LinkRefused, f"HTTP {status}; is it") for status in (401, 405)),
+    *((head(status), DocumentUnreadable, f"HTTP {status}") for status in (408, 429, 500)),
     (head(403), LinkRefused, "HTTP 403; if it is presigned, for GET only, upload the object as a"),
     (head(403), LinkRefused, "stream instead: the meeting server may first send HEAD"),
     (head(kind=b"text/html; charset=utf-8; " + QUERY.encode()), LinkRefused, "text/html"),

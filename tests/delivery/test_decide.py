@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 from collections.abc import Iterator
 from math import inf
 from typing import Any
@@ -156,6 +155,10 @@ HISTORIES: dict[str, tuple[dict[str, Any], list[Any], Any]] = {
         {}, [at(0, NEVER), at(60, NEVER)],
         (ConnectFailed, "no line; after 2 attempts in 60 s; nothing was sent"),
     ),
+    "never given up, but in time": (
+        {"max_outage": inf, "ends_at": 20.0}, [at(3, NEVER), at(20, NEVER)],
+        (ConnectFailed, "after 2 attempts in 17 s"),
+    ),
     "no outage": ({"max_outage": 0}, [at(0, NEVER)], (ConnectFailed, "nothing was sent")),
     "it ends with an answer": (
         {}, [at(0, NEVER), at(59, NEVER), at(61, BUSY), at(62, NEVER), at(121, NEVER)], (0.5, 1),
@@ -245,17 +248,14 @@ def test_a_stream_that_cannot_be_read_again_is_not_repeated() -> None:
 
 
 @pytest.mark.parametrize(("verdict", "safety"), WAITS, ids=str)
-@pytest.mark.parametrize("hint", [None, 0.0, 1.0, 2.0, 60.0, 3600.0])
-@pytest.mark.parametrize("lost", [0, 3])
-def test_a_hint_makes_a_wait_longer_never_shorter(
-    verdict: Verdict, safety: RetrySafety, hint: float | None, lost: int
-) -> None:
+def test_a_hint_makes_a_wait_longer_never_shorter(verdict: Verdict, safety: RetrySafety) -> None:
     """Nothing is attempted again within 0.25 s; of a hint at most 60 s count, and jitter."""
-    for random in RANDOMS:
+    hints, races = (None, 0.0, 1.0, 2.0, 60.0, 3600.0), (0, 3) if verdict is BUSY else (0,)
+    for hint, lost, random in itertools.product(hints, races, RANDOMS):
         waits = []
         for told_hint in (None, hint):
             told = story(safety, max_outage=1e4)
-            for _ in range(lost if verdict is BUSY else 0):  # races
+            for _ in range(lost):
                 told.after(BUSY, took=10.0, body_seconds=10.0, after_free=True)
             answer = {} if verdict in {BUSY, THROTTLED} else said(502)
             waits.append(seconds_of(told.after(verdict, random=random, hint=told_hint, **answer)))
@@ -267,10 +267,8 @@ def test_a_hint_makes_a_wait_longer_never_shorter(
 @pytest.mark.parametrize("random", RANDOMS)
 def test_backoff_doubles(random: float) -> None:
     """0.5 s at first, twice as much each time, 20 s at most, between half and all of it."""
-    for told, verdict in (
-        (story(IDEMPOTENT, max_attempts=10), UNKNOWN),
-        (story(max_outage=1e4), NEVER),
-    ):
+    call, upload = story(IDEMPOTENT, max_attempts=10), story(max_outage=1e4)
+    for told, verdict in ((call, UNKNOWN), (upload, NEVER)):
         for now, limit in enumerate([0.5, 1, 2, 4, 8, 16, 20, 20, 20]):
             delay = seconds_of(told.after(verdict, at=now * 100.0, random=random))
             assert max(0.25, limit / 2) <= delay <= limit
@@ -346,13 +344,6 @@ def test_a_dead_server_is_given_up(max_outage: float, took: float, tokens: float
         assert len(moments) <= 8 + max_outage / (took + 10)
         assert longest <= told.now <= longest + took + (0.25 if tokens == 500 else 1.25)
         assert longest == max_outage or len(moments) == 2
-
-
-def test_a_server_that_is_never_given_up() -> None:
-    """The error says since when it was away, as always."""
-    told = story(max_outage=math.inf, ends_at=20.0)
-    told.after(NEVER, at=3.0)
-    assert "after 2 attempts in 17 s" in str(stopped(told.after(NEVER, at=20.0)))
 
 
 def test_who_waited_behind_another_upload_has_waited_for_the_server() -> None:

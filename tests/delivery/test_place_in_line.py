@@ -66,9 +66,9 @@ def an_upload(folder: Path, name: str) -> UploadFile:
 
 KINDS: dict[str, Make] = {
     "path": a_path,
-    "path of 30 MiB": partial(a_path, size=30 * MIB),
+    "path of 2 MiB": partial(a_path, size=2 * MIB),
     "bytes": lambda _folder, _name: SMALL,
-    "bytes of 5 MiB": lambda _folder, _name: SMALL.ljust(5 * MIB),
+    "bytes of 1 MiB": lambda _folder, _name: SMALL.ljust(MIB),
     "open file": lambda folder, name: a_path(folder, name).open("rb"),
     "slow stream": lambda _folder, _name: Slow(),
     "framework": an_upload,

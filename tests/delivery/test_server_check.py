@@ -21,8 +21,9 @@ from support.fake_rooms import Act, FakeRooms, absent, accepted, busy, client_of
 from support.fake_rooms import reply as answered
 from support.peer import Peer, Script, answering, deaf, relaying, reply, silent
 from support.ports import free_port
+from support.tables import in_turn
 
-pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
+pytestmark = [pytest.mark.anyio]
 
 Contexts = tuple[ssl.SSLContext, ssl.SSLContext]
 KEY, SECRET = "devkey-of-the-test", "devsecret-of-the-test"
@@ -76,6 +77,7 @@ def failed(found: ServerCheck) -> dict[str, Finding]:
 # --- a server that works -------------------------------------------------------------------------
 
 
+@pytest.mark.both_loops
 async def test_everything_is_right(server: MeetingServer) -> None:
     """Each step says what it saw; two small calls change nothing on the server.
 
@@ -103,6 +105,7 @@ async def test_a_certificate_has_an_end(tls: Contexts) -> None:
     assert found.certificate.detail.endswith((" (1 days)", " (2 days)"))
 
 
+@pytest.mark.both_loops
 async def test_through_a_proxy(tls: Contexts) -> None:
     """The proxy looks the server up; certificate and answer are the server's."""
     with Peer(answering(reply()), tls=tls[0]) as peer, Peer(relaying(peer.port)) as proxy:
@@ -185,7 +188,7 @@ async def test_a_proxy_that_is_away_or_refuses(tls: Contexts) -> None:
     assert "user and password" in bad["proxy"].fix
 
 
-@pytest.mark.parametrize("script", [silent, deaf])
+@in_turn("script", [("silent", silent), ("deaf", deaf)])
 async def test_a_server_that_does_not_answer(script: Script) -> None:
     """The time limit is kept, and what it cut short has failed."""
     with Peer(script) as peer:

@@ -45,7 +45,6 @@ from support.fake_rooms import (
     absent,
     accepted,
     busy,
-    conversion_failed,
     cut_off,
     failing,
     free,
@@ -93,18 +92,12 @@ async def told(*script: Act, **how: Any) -> EventRecorder:
         ([busy(), accepted()], {}, [*ONE, "WaitingForRoom", *ONE, "Finished"], "accepted", 2),
         ([unreachable(), accepted()], {}, [ONE[0], "RetryScheduled", *ONE, LAST], "accepted", 2),
         ([cut_off()] * 3, {}, [ONE[0], "RetryScheduled"] * 2 + [ONE[0], "Finished"], "partial", 3),
-        ([busy()], {"max_wait": 0}, [*ONE, "Finished"], "busy", 1),
-        ([reply(429, b"", "0")] * 5, {}, [*ONE, "RetryScheduled"] * 4 + [*ONE, LAST],
-         "throttled", 5),
-        ([], {"checks": reply(401, record("INVALID_API_KEY"))}, ["Finished"], "refused", 0),
-        ([reply(400, record("ROOM_NOT_FOUND"))], {"data": ASKED}, ["Finished"], "refused", 0),
         ([free(), accepted()], {"data": ASKED}, [*TWO, LAST], "accepted", 1),
         ([busy(), free(), accepted()], {"data": ASKED}, ["WaitingForRoom", *TWO, LAST],
          "accepted", 1),
         ([unreachable(), free(), accepted()], {"data": ASKED}, ["RetryScheduled", *TWO, LAST],
          "accepted", 2),
         ([busy()], {"data": ASKED, "max_wait": 0}, ["Finished"], "busy", 0),
-        ([hanging(take=1)], {"timeout": 5}, [ONE[0], "Finished"], "partial", 1),
         ([accepted()], {"data": SOME_LINK}, [ONE[0], "Finished"], "accepted", 1),
     ],
 )  # fmt: skip
@@ -151,11 +144,9 @@ def test_waits_and_retries_say_why_and_how_long(run: Run) -> None:
     [
         ([accepted(sending=3, replying=2)], {}, 1000, 0, 0),
         ([cut_off(), accepted()], {}, 1000, 0, 0),  # before the document
-        ([lost(sending=3)], {}, 1000, 0, 0),
         ([reply(429, b"", "5"), accepted()], {}, 2000, 1000, 0),
         ([busy(sending=2), accepted(sending=3)], {}, 2000, 1000, 0),
         ([busy(), busy(sending=2), accepted()], {}, 3000, 2000, 2),
-        ([busy(), conversion_failed(sending=3)], {}, 2000, 1000, 0),
         ([busy(), lost(sending=3)], {}, 2000, 1000, 0),
         ([busy(), hanging(sending=3)], {"timeout": 60}, 2000, 1000, 0),
         ([busy()], {"max_wait": 0.1}, 1000, 0, 0),
@@ -634,7 +625,6 @@ def test_every_ending_is_told(run: Run, name: str, text: str) -> None:
         assert READABLE in str(result)
 
 
-@pytest.mark.both_loops
 @pytest.mark.anyio
 async def test_outcomes_and_errors_of_batches(tmp_path: Path) -> None:
     """Also those of a batch that was stopped, and of journals that cannot be used."""
