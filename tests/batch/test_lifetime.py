@@ -121,6 +121,23 @@ async def test_a_slow_consumer_stops_the_reading_and_nothing_else() -> None:
 # --- leaving -------------------------------------------------------------------------------------
 
 
+@in_turn("body", ["nothing", "break", "an iterator that is kept", "wait"])
+async def test_leaving_the_block_waits_for_all_jobs(body: str) -> None:
+    """However many outcomes nobody has taken; they are in the report."""
+    async with client_of(FakeRooms(seconds=0.001)) as client:
+        async with client.upload_many(jobs_for(10, 10), window=7) as batch:
+            kept = aiter(batch)
+            if body in {"break", "an iterator that is kept"}:
+                assert (await anext(kept)).status == "accepted"
+            if body != "an iterator that is kept":
+                del kept
+            if body == "wait":
+                assert (await batch.wait()).total == 100
+    assert statuses(batch.report) == ["accepted"] * 100
+    left = [outcome async for outcome in batch]
+    assert len(left) == (99 if body == "an iterator that is kept" else 0)
+
+
 RAISED = [
     *(Oops("x"), SystemExit(3), StopAsyncIteration(), StopIteration()),
     *(ExceptionGroup("mine", [Oops("y")]), GeneratorExit()),

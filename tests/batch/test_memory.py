@@ -98,7 +98,7 @@ async def kept_after(count: int, marks: tuple[int, ...]) -> list[int]:
 @pytest.mark.parametrize(
     ("count", "marks", "most"),
     [
-        (3_000, (1_000, 2_400), 250),
+        (1_600, (600, 1_500), 250),
         pytest.param(
             50_000,
             (10_000, 49_000),
@@ -112,7 +112,7 @@ async def test_a_batch_of_any_length_needs_the_same_memory(
 ) -> None:
     """From an asynchronous generator, over ever new rooms: nothing grows.
 
-    One block of memory per job would be 1,400 or 39,000; the rest is caches of the interpreter.
+    One block of memory per job would be 900 or 39,000; the rest is caches of the interpreter.
     """
     early, late = await kept_after(count, marks)
     assert late - early < most

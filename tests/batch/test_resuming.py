@@ -131,7 +131,7 @@ async def test_a_file_that_changed_is_not_sent_again(tmp_path: Path, path: Path)
     jobs = [UploadJob(f"room0{n}", file) for n, file in enumerate(files)]
     for file in files:
         await file.write_bytes(b"%PDF-1.7")
-    await batch(path, jobs, scripted({"room01": [lost()], "room02": [cut_off()]}))
+    await batch(path, jobs, scripted({"room01": [lost()], "room02": [conversion_failed()]}))
     for file in files:
         await file.write_bytes(b"%PDF-1.7 another one")
     rooms = FakeRooms()

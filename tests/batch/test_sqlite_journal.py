@@ -32,7 +32,7 @@ import pytest
 from meeting_async import UploadJob
 from meeting_async.errors import JournalError, JournalInUse
 from meeting_async.journals import JournalEntry, JournalJob, SqliteJournal
-from support.fake_rooms import FakeRooms
+from support.fake_rooms import FakeRooms, Visit
 from support.interruptions import cancelled_by_scope
 from support.journals import SERVER, HookedJournal, running_batch, states_in, traced
 from support.leaks import descriptors
@@ -240,13 +240,11 @@ CHANGES: dict[str, Change] = {
     "halved": lambda path: os.truncate(path, path.stat().st_size // 2),
     "folder moved": lambda path: path.parent.rename(f"{path.parent} moved"),
 }
-WHEN = {"after the third document": ("record", 3), "at the fourth document": ("mark_sending", 4)}
-"""What is asked of the journal next."""
 
 
 @pytest.mark.parametrize("end", ["", "-wal"])
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("when", WHEN)
+@pytest.mark.parametrize("when", ["after the third document", "at the fourth document"])
 async def test_a_file_that_changes_stops_the_batch(
     tmp_path: Path, end: str, change: str, when: str
 ) -> None:
@@ -255,20 +253,26 @@ async def test_a_file_that_changes_stops_the_batch(
     At the fourth the journal is at rest. A file that shrinks amid a write, which makes it as long
     as it should be, cannot be told from an intact one.
     """
-    path, at_rest, (verb, number) = tmp_path / "term.db", anyio.Event(), WHEN[when]
+    path, at_rest = tmp_path / "term.db", anyio.Event()
 
     async def strike() -> None:
-        if journal.calls.count(verb) == number:
-            if verb == "mark_sending":
-                await at_rest.wait()
-            await anyio.to_thread.run_sync(CHANGES[change], Path(f"{path}{end}"))
+        await anyio.to_thread.run_sync(CHANGES[change], Path(f"{path}{end}"))
+
+    async def at_end(_visit: Visit) -> None:
+        if when == "after the third document" and len(rooms.uploads) == 3:
+            await strike()
+
+    async def marking() -> None:
+        if when == "at the fourth document" and journal.calls.count("mark_sending") == 4:
+            await at_rest.wait()
+            await strike()
 
     async def recorded() -> None:
         if journal.calls.count("record") == 3:
             at_rest.set()
 
-    journal = HookedJournal(SqliteJournal(path), {verb: strike}, {"record": recorded})
-    rooms = FakeRooms()
+    hooks: Any = {"before": {"mark_sending": marking}, "after": {"record": recorded}}
+    journal, rooms = HookedJournal(SqliteJournal(path), **hooks), FakeRooms(at_end=at_end)
     async with running_batch(journal, JOBS, rooms, concurrency=1) as batch:
         report = await batch.wait()
     complete = [visit.name for visit in rooms.uploads if visit.is_complete]
