@@ -188,6 +188,7 @@ BAD: dict[str, tuple[Callable[[Path], UploadJob], str]] = {
     "media type": (lambda _: job("bad", 0, PDF, content_type="\n"), "refused"),
     "path no UTF-8": (lambda folder: UploadJob("bad", folder / LATIN), "refused"),
     "name no UTF-8": (lambda _: UploadJob("bad", PDF, filename="w\udcf6che.pdf"), "refused"),
+    "half a character": (lambda _: UploadJob("bad", PDF, filename="\ud83d.pdf"), "refused"),
     "room no UTF-8": (lambda _: job("o\udcf6d"), "refused"),
     "loop": (lambda folder: UploadJob("bad", folder / "loop.pdf"), "failed"),
     "good path": (lambda folder: UploadJob("bad", folder / LATIN, filename="w.pdf"), "accepted"),

@@ -435,6 +435,7 @@ async def test_a_generator_is_not_read_on(kind: str, end: str) -> None:
 
     wrong_key = reply(401, record("INVALID_API_KEY"))
     rooms = FakeRooms(ask=lambda _: wrong_key if end == "wrong key" else accepted())
+    kinds: dict[str, Callable[[], Any]]
     kinds = {"sync": plain, "async": asynchronous, "with a length": ProgressBar}
     async with client_of(rooms) as client:
         with contextlib.suppress(Oops):

@@ -85,7 +85,7 @@ async def kept_after(count: int, marks: tuple[int, ...]) -> list[int]:
     """Run a batch of so many jobs; return what is in use when so many are over."""
     transport, used = Quick(), []
     async with client_of(transport) as made:
-        async with made.upload_many(endless(count), keep_outcomes=False, window=500) as batch:
+        async with made.upload_many(endless(count), keep_outcomes=False, window=100) as batch:
             seen = 0
             async for _ in batch:
                 seen += 1
@@ -98,7 +98,7 @@ async def kept_after(count: int, marks: tuple[int, ...]) -> list[int]:
 @pytest.mark.parametrize(
     ("count", "marks", "most"),
     [
-        (1_600, (600, 1_500), 250),
+        (1_200, (300, 1_000), 250),
         pytest.param(
             50_000,
             (10_000, 49_000),
@@ -112,7 +112,7 @@ async def test_a_batch_of_any_length_needs_the_same_memory(
 ) -> None:
     """From an asynchronous generator, over ever new rooms: nothing grows.
 
-    One block of memory per job would be 900 or 39,000; the rest is caches of the interpreter.
+    One block of memory per job would be 700 or 39,000; the rest is caches of the interpreter.
     """
     early, late = await kept_after(count, marks)
     assert late - early < most
