@@ -22,6 +22,7 @@ from support.fake_rooms import FakeRooms, client_of, job
 from support.fakes import EventRecorder
 from support.journals import HookedJournal
 from support.leaving_locks import LeavingLocks
+from support.tables import in_turn
 
 LATEST = 3.0
 """Seconds after the server's answer in which an upload has ended."""
@@ -54,9 +55,8 @@ TROUBLES: dict[str, tuple[str, Any]] = {
 """What goes wrong after the server's answer."""
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@in_turn("trouble", TROUBLES, loop="backend")
 @pytest.mark.parametrize("timeout", [None, 1.0])
-@pytest.mark.parametrize("trouble", TROUBLES)
 def test_what_comes_after_the_answer_cannot_undo_it(
     trouble: str, timeout: float | None, backend: str
 ) -> None:
@@ -151,16 +151,13 @@ class StruckRooms(FakeRooms):
 
 
 PLACES = ["answer", "amid the lock", "journal", "lock", "finished", "behind the journal"]
-BY_DAY = 3
 WAYS = [
-    pytest.param(backend, by, place, marks=marks)
-    for backend, by in (("asyncio", "task"), ("trio", "scope"), ("asyncio", "scope"))
-    for number, place in enumerate(PLACES)
-    for marks in [
-        pytest.mark.nightly if number >= BY_DAY or (backend, by) == ("asyncio", "scope") else ()
-    ]
+    pytest.param(backend, by, place, marks=() if place in PLACES[:3] else pytest.mark.nightly)
+    for backend, by in (("asyncio", "task"), ("trio", "scope"))
+    for place in PLACES
 ]
 WAYS += [pytest.param(backend, "exit", "finished") for backend in ("asyncio", "trio")]
+"""By day half of the places."""
 
 
 class TheEnd(BaseException):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import math
 import os
 import pickle
 import random
@@ -28,6 +26,7 @@ from meeting_async import (
     errors,
 )
 from support import virtual_time
+from support.batches import ran, run, statuses
 from support.fake_rooms import (
     PDF,
     Act,
@@ -46,40 +45,9 @@ from support.fake_rooms import (
     lost,
     refused,
 )
-from support.tables import LOOPS, crossed
+from support.tables import LOOPS, crossed, in_turn
 
 pytestmark = pytest.mark.anyio
-BACKENDS = ["asyncio", "trio"]
-both = pytest.mark.parametrize("backend", BACKENDS)
-
-
-async def ran(
-    jobs: Any, rooms: FakeRooms, settings: dict[str, Any] | None = None, **how: Any
-) -> BatchReport:
-    """Run a batch to its end and return its report."""
-    async with client_of(rooms, **settings or {}) as client:
-        async with client.upload_many(jobs, **how) as batch:
-            report = await batch.wait()
-    assert rooms.collisions == []
-    return report
-
-
-def in_virtual_time(
-    jobs: Any,
-    rooms: FakeRooms,
-    settings: dict[str, Any] | None = None,
-    *,
-    backend: str = "asyncio",
-    **how: Any,
-) -> BatchReport:
-    """Do the same on a clock that jumps."""
-    return virtual_time.run(backend, lambda: ran(jobs, rooms, settings, **how))
-
-
-def statuses(report: BatchReport) -> list[str]:
-    """Return what became of the jobs in the order of the input; each has one outcome."""
-    assert [outcome.index for outcome in report.outcomes] == list(range(report.total))
-    return [outcome.status for outcome in report.outcomes]
 
 
 # --- order ---------------------------------------------------------------------------------------
@@ -95,7 +63,7 @@ def test_in_order_within_a_room_side_by_side_among_rooms(
 ) -> None:
     """200 jobs on 20 rooms: never two in a room at once, never more in flight than allowed."""
     rooms, jobs = FakeRooms(seconds=1.0), jobs_for(20, 10)
-    report = in_virtual_time(given(jobs), rooms, backend=backend, concurrency=concurrency)
+    report = ran(given(jobs), rooms, backend=backend, concurrency=concurrency)
     assert statuses(report) == ["accepted"] * 200
     for room in range(20):
         expected = [f"room{room:02}-{number}.pdf" for number in range(10)]
@@ -105,17 +73,17 @@ def test_in_order_within_a_room_side_by_side_among_rooms(
 
 
 SHAPES: dict[str, list[int]] = {
-    "uniform": [10] * 60,
-    "skewed (Zipf 0.5)": [max(1, round(44 * rank**-0.5)) for rank in range(1, 61)],
-    "skewed (Zipf 1)": [max(1, round(128 / rank)) for rank in range(1, 61)],
-    "one hot room": [100, *[10] * 59],
+    "uniform": [10] * 30,
+    "skewed (Zipf 0.5)": [max(1, round(31 * rank**-0.5)) for rank in range(1, 31)],
+    "skewed (Zipf 1)": [max(1, round(64 / rank)) for rank in range(1, 31)],
+    "one hot room": [100, *[10] * 29],
 }
 """How many documents each room gets."""
 
 
 @crossed(locked=(0.0, 0.3), shape=SHAPES.keys())
 def test_the_total_time_is_near_the_least_possible(shape: str, locked: float) -> None:
-    """60 rooms, 10 permits: at most 1.05 times what no order can beat, locked rooms or not.
+    """30 rooms, 5 permits: at most 1.05 times what no order can beat, locked rooms or not.
 
     No room can be done before its lock ends and its documents are converted one after another.
     What cannot begin before a moment keeps all permits busy from then on at best.
@@ -128,7 +96,7 @@ def test_the_total_time_is_near_the_least_possible(shape: str, locked: float) ->
     least = later = 0.0
     for room in sorted(chains, key=ends.__getitem__, reverse=True):
         later += sum(chains[room])
-        least = max(least, ends[room] + sum(chains[room]), ends[room] + later / 10)
+        least = max(least, ends[room] + sum(chains[room]), ends[room] + later / 5)
     jobs = [job(room, number) for room, chain in chains.items() for number in range(len(chain))]
     dice.shuffle(jobs)
 
@@ -136,7 +104,7 @@ def test_the_total_time_is_near_the_least_possible(shape: str, locked: float) ->
         is_locked = anyio.current_time() < ends[visit.room]
         return busy() if is_locked else accepted(replying=chains[visit.room].pop())
 
-    report = in_virtual_time(jobs, FakeRooms(answer), concurrency=10)
+    report = ran(jobs, FakeRooms(answer), concurrency=5)
     assert report.accepted == len(jobs)
     assert report.seconds <= 1.05 * least
 
@@ -203,65 +171,32 @@ class Strange:
         raise KeyError("strange")
 
 
-def released() -> memoryview:
-    """Make a view that can no longer be looked at."""
-    view = memoryview(bytearray(PDF))
-    view.release()
-    return view
-
-
-class Raising(io.BytesIO):
-    """A file of a program of yours that raises at an attribute or a method."""
-
-    def __init__(self, where: str) -> None:
-        super().__init__(PDF)
-        self.where = where
-
-    def __getattribute__(self, name: str) -> Any:
-        """Raise for one name."""
-        if name == object.__getattribute__(self, "__dict__").get("where"):
-            raise ZeroDivisionError(name)
-        return super().__getattribute__(name)
-
-
 LATIN = os.fsdecode(b"w\xf6che.pdf")
 """A name as an old archive brings it: not UTF-8."""
 
 BAD: dict[str, tuple[Callable[[Path], UploadJob], str]] = {
     "no room": (lambda _: job(""), "refused"),
-    "blanks": (lambda _: job(" room "), "refused"),
-    "control": (lambda _: job("a\nb"), "refused"),
-    "None": (lambda _: UploadJob(None, PDF, filename="x.pdf"), "refused"),  # type: ignore[arg-type]  # wrong on purpose
-    "number": (lambda _: UploadJob(7, PDF, filename="x.pdf"), "refused"),  # type: ignore[arg-type]  # wrong on purpose
     "list": (lambda _: UploadJob([], PDF, filename="x.pdf"), "refused"),  # type: ignore[arg-type]  # wrong on purpose
     "key": (lambda _: job("bad", key=7), "refused"),
-    "no document": (lambda _: job("bad", 0, None), "refused"),
     "text": (lambda _: UploadJob("bad", PDF, filename=5), "refused"),  # type: ignore[arg-type]  # wrong on purpose
     "URL": (lambda _: UploadJob("bad", "https://u:p@host/deck.pdf?token=geheim"), "refused"),
     "no name": (lambda _: UploadJob("bad", PDF), "refused"),
-    "empty": (lambda _: job("bad", 0, b""), "refused"),
     "image": (lambda _: job("bad", 0, b"\x89PNG\r\n\x1a\n" + bytes(100)), "refused"),
     "gone": (lambda _: UploadJob("bad", "/nowhere/deck.pdf"), "failed"),
     "KeyError": (lambda _: job("bad", 0, raising(KeyError("x"))), "failed"),
     "strange path": (lambda _: UploadJob("bad", Strange()), "failed"),
-    "released": (lambda _: job("bad", 0, released()), "failed"),
     "media type": (lambda _: job("bad", 0, PDF, content_type="\n"), "refused"),
     "path no UTF-8": (lambda folder: UploadJob("bad", folder / LATIN), "refused"),
     "name no UTF-8": (lambda _: UploadJob("bad", PDF, filename="w\udcf6che.pdf"), "refused"),
     "half a character": (lambda _: UploadJob("bad", PDF, filename="\ud83d.pdf"), "refused"),
     "room no UTF-8": (lambda _: job("o\udcf6d"), "refused"),
     "loop": (lambda folder: UploadJob("bad", folder / "loop.pdf"), "failed"),
-    "raising name": (lambda _: UploadJob("bad", Raising("name")), "failed"),
-    "raising read": (lambda _: job("bad", 0, Raising("read")), "failed"),
-    "raising seek": (lambda _: job("bad", 0, Raising("seek")), "failed"),
-    "raising tell": (lambda _: job("bad", 0, Raising("tell")), "failed"),
     "good path": (lambda folder: UploadJob("bad", folder / LATIN, filename="w.pdf"), "accepted"),
     "good key": (lambda _: job("bad", key="\udcf6"), "accepted"),
 }
 
 
-@pytest.mark.both_loops
-@pytest.mark.parametrize("kind", BAD)
+@in_turn("kind", BAD)
 async def test_a_job_that_cannot_be_done_disturbs_no_other(tmp_path: Path, kind: str) -> None:
     """Its outcome says so, its neighbours are accepted; in the next run of a journal, too."""
     tmp_path.joinpath(LATIN).write_bytes(PDF)
@@ -271,7 +206,7 @@ async def test_a_job_that_cannot_be_done_disturbs_no_other(tmp_path: Path, kind:
         is_again = journal is not None and journal.exists()
         rooms = FakeRooms()
         jobs = [job("good", 0), make(tmp_path), job("good", 1), job("bad", 1)]
-        report = await ran(jobs, rooms, journal=journal)
+        report = await run(jobs, rooms, journal=journal)
         good = "skipped" if is_again else "accepted"
         expected = good if status == "accepted" else status
         assert statuses(report) == [good, expected, good, good]
@@ -304,7 +239,7 @@ def test_times_and_totals_add_up() -> None:
     )
     acts["linked"] = [accepted()]
     link = UploadJob("linked", Document.from_link("https://files.example.com/deck.pdf"))
-    report = in_virtual_time([*(job(room) for room in list(acts)[:-1]), link], rooms)
+    report = ran([*(job(room) for room in list(acts)[:-1]), link], rooms)
     counts = (report.accepted, report.refused, report.failed, report.unknown, report.skipped)
     assert counts == (4, 1, 0, 1, 0)
     first, held = report.outcomes[0], report.outcomes[2]
@@ -326,7 +261,7 @@ def test_what_is_unknown_is_sent_again(how: dict[str, str]) -> None:
     """On request, or by a client that delivers at least once."""
     rooms = FakeRooms(lambda visit: lost() if visit.number == 1 else accepted())
     settings = {"delivery": how.pop("delivery")} if "delivery" in how else {}
-    report = in_virtual_time([job("a", 0)], rooms, settings, **how)
+    report = ran([job("a", 0)], rooms, settings, **how)
     assert statuses(report) == ["accepted"]
     assert [a.verdict for a in report.outcomes[0].attempts] == ["unknown", "accepted"]
     assert (len(rooms.of("probe")), report.seconds < 10) == (1, True)
@@ -362,7 +297,7 @@ def test_a_wait_for_a_place(
     jobs = [job("bad"), *(job("good", number) for number in range(9))]
     for concurrency, events in told.items():
         rooms, listening = one_that_waits(kind, seconds), {"on_event": events.append}
-        report = in_virtual_time(jobs, rooms, listening, concurrency=concurrency, **how)
+        report = ran(jobs, rooms, listening, concurrency=concurrency, **how)
         if concurrency == 1:
             found = report.outcomes[0]
     queued = {n: [e for e in events if isinstance(e, Queued)] for n, events in told.items()}
@@ -388,7 +323,7 @@ def test_a_job_that_has_waited_is_next() -> None:
         return busy() if is_locked else accepted(replying=10.0)
 
     jobs = [job("bad"), *(job("good", number) for number in range(9))]
-    report = in_virtual_time(jobs, FakeRooms(answer), concurrency=1)
+    report = ran(jobs, FakeRooms(answer), concurrency=1)
     assert report.outcomes[0].seconds < 40
     assert report.seconds < 101
 
@@ -419,8 +354,7 @@ SLOW: dict[str, tuple[dict[str, Any], Callable[[], Any], str]] = {
 """What requests of a room meet, its document, and what the job comes to."""
 
 
-@both
-@pytest.mark.parametrize("kind", SLOW)
+@in_turn("kind", SLOW, loop="backend")
 def test_a_timeout_covers_everything(backend: str, kind: str) -> None:
     """It counts from the job's turn, holds for whatever the job does, and for no other job."""
     meets, document, status = SLOW[kind]
@@ -430,7 +364,7 @@ def test_a_timeout_covers_everything(backend: str, kind: str) -> None:
 
     rooms = FakeRooms(scripted("answer"), ask=scripted("ask"))
     jobs = [job("first"), job("slow", 0, document()), job("other")]
-    report = in_virtual_time(jobs, rooms, backend=backend, timeout=30.5, wait_active=600)
+    report = ran(jobs, rooms, backend=backend, timeout=30.5, wait_active=600)
     assert statuses(report) == ["accepted", status, "accepted"]
     outcome = report.outcomes[1]
     assert 20 < outcome.seconds <= 30.5 + 0.25  # a wait that does not fit ends it before
@@ -441,50 +375,27 @@ def test_a_timeout_covers_everything(backend: str, kind: str) -> None:
 # --- arguments -----------------------------------------------------------------------------------
 
 WRONG: dict[str, list[Any]] = {
-    "concurrency": [0, -1, 1.5, "3", True, None],
-    "window": [0, -1, 2.5, math.inf],
+    "concurrency": [0, 1.5, "3", True, None],
+    "window": [0, 2.5],
     "on_unknown": ["retry", 5, []],
-    "wait_active": [0, -1, math.nan, "60", True],
-    "timeout": [0, -1, math.nan, "60"],
-    "max_wait": [-1, math.nan, "60"],
+    "wait_active": [0, "60"],
+    "timeout": [0, "60"],
+    "max_wait": [-1, "60"],
     "journal": [5, object()],
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [(name, value) for name, values in WRONG.items() for value in values]
-)
-async def test_wrong_arguments_are_named(name: str, value: Any) -> None:
-    """At once, and not when the batch is entered."""
-    async with client_of(FakeRooms()) as client:
-        with pytest.raises(errors.InvalidInput, match=name) as caught:
-            client.upload_many([], **{name: value})
-    assert caught.value.field == name
-
-
-async def test_arguments_that_contradict_each_other_are_refused() -> None:
-    """A client that may send twice, and a batch that must not."""
+async def test_wrong_arguments_are_named() -> None:
+    """At once, and not when the batch is entered; also what contradicts the client's settings."""
     async with client_of(FakeRooms(), delivery="at_least_once") as client:
+        for name, values in WRONG.items():
+            for value in values:
+                with pytest.raises(errors.InvalidInput, match=name) as caught:
+                    client.upload_many([], **{name: value})
+                assert caught.value.field == name
         with pytest.raises(errors.ConfigurationError, match=r"contradicts .*at_least_once"):
             client.upload_many([], on_unknown="report")
         client.upload_many([], on_unknown="resend")
-
-
-async def test_no_jobs() -> None:
-    """Nothing is sent, and nothing is wrong."""
-    rooms = FakeRooms()
-    report = await ran([], rooms)
-    report.raise_for_failures()
-    assert (report.total, report.outcomes, rooms.visits) == (0, [], [])
-
-
-async def test_totals_only() -> None:
-    """Without outcomes in the report they still come by."""
-    async with client_of(FakeRooms()) as client:
-        async with client.upload_many(jobs_for(3, 2), keep_outcomes=False) as batch:
-            came = [outcome async for outcome in batch]
-    assert len(came) == batch.report.accepted == 6
-    assert batch.report.outcomes == []
 
 
 # --- events --------------------------------------------------------------------------------------
@@ -506,7 +417,7 @@ def test_every_event_names_its_job() -> None:
         rooms = FakeRooms(lambda v: next(acts.get(v.room, iter([accepted()]))), ask=ask)
         jobs = [job(room, key=f"row {room}") for room in ("first", "locked", "torn", "late")]
         jobs.append(job("bad", 0, b"", key="row bad"))
-        await ran(jobs, rooms, wait_active=60, on_event=events.append)
+        await run(jobs, rooms, wait_active=60, on_event=events.append)
         return events
 
     events = virtual_time.run("asyncio", main)
@@ -552,10 +463,13 @@ def test_values() -> None:
     assert UploadOutcome(attempts=attempts, seconds=0.9, **facts).waited == 0
 
 
-def test_an_empty_report() -> None:
-    """A batch that ended early has failed, though all that was read is in its room."""
-    report = BatchReport(seconds=12.34)
+async def test_an_empty_report() -> None:
+    """Without jobs nothing is sent, and nothing is wrong, unless the batch ended early."""
+    rooms = FakeRooms()
+    report = await run([], rooms)
+    assert (report.total, report.outcomes, rooms.visits) == (0, [], [])
     report.raise_for_failures()
+    report.seconds = 12.34
     assert repr(report) == "<BatchReport of 0 jobs in 12.3 s>"
     report.stopped_by = errors.JournalError("j.db", "is full")
     assert repr(report) == "<BatchReport of 0 jobs in 12.3 s, stopped by JournalError>"

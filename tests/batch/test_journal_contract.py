@@ -66,13 +66,12 @@ async def registered(journal: Journal, *jobs: JournalJob) -> list[JournalEntry]:
     return [await entry for entry in [journal.register(job) for job in jobs]]
 
 
-def recording(state: Any, *, mark: bool = False) -> Callable[..., Awaitable[None]]:
-    """Make a note of all jobs of a run."""
+def recording(*states: Any) -> Callable[..., Awaitable[None]]:
+    """Make a note of each job of a run."""
 
     async def note(journal: Journal, *entries: JournalEntry) -> None:
-        for entry in entries:
-            if mark:
-                await journal.mark_sending(entry, 7, None)
+        for entry, state in zip(entries, states, strict=True):
+            await journal.mark_sending(entry, 7, None)
             await journal.record(entry, state, "because")
 
     return note
@@ -121,12 +120,13 @@ async def test_what_is_sent_is_found_by_the_next_run(storage: Storage) -> None:
     assert facts(entry) == ("sent", None, None, 0)
 
 
-@pytest.mark.parametrize("state", ["ready", "accepted", "refused", "failed", "unknown"])
-async def test_each_outcome_is_kept(storage: Storage, state: Any) -> None:
+async def test_each_outcome_is_kept(storage: Storage) -> None:
     """The last one counts."""
-    for said in ("failed", state):
-        await storage.run(described(), note=recording(said, mark=True))
-    assert await storage.states() == [state]
+    states = ["ready", "accepted", "refused", "failed", "unknown"]
+    jobs = [described(state) for state in states]
+    for said in (["failed"] * 5, states):
+        await storage.run(*jobs, note=recording(*said))
+    assert await storage.states(*jobs) == states
 
 
 @pytest.mark.parametrize("together", [True, False])
@@ -153,7 +153,7 @@ async def test_jobs_that_are_alike_have_an_entry_each_in_turn(
 
 async def test_a_run_that_ended_early_leaves_the_rest_as_it_was(storage: Storage) -> None:
     """Jobs that a run did not come to are found by the run after that."""
-    await storage.run(described("a"), described("b"), note=recording("accepted"))
+    await storage.run(described("a"), described("b"), note=recording("accepted", "accepted"))
     await storage.run(described("a"))
     assert await storage.states(described("b"), described("a")) == ["accepted"] * 2
 
@@ -198,12 +198,17 @@ async def test_a_journal_belongs_to_one_server(storage: Storage) -> None:
     assert await storage.states() == ["accepted"]
 
 
-@pytest.mark.parametrize("text", ["a\0b", "' OR 1=1 --", "x" * 100_000, "für '\"[{\\ \u2028"])
-async def test_any_text(storage: Storage, text: str) -> None:
+async def test_any_text(storage: Storage) -> None:
     """Whatever is in an identity or a reason."""
-    job = JournalJob(identity=text, room_id="r", document="d", is_unique=False)
-    await storage.run(job, note=lambda journal, entry: journal.record(entry, "accepted", text))
-    assert await storage.states(job, described()) == ["accepted", "ready"]
+    texts = ["a\0b", "' OR 1=1 --", "x" * 100_000, "für '\"[{\\ \u2028"]
+    jobs = [JournalJob(identity=t, room_id=t, document=t, is_unique=False) for t in texts]
+
+    async def accepted(journal: Journal, *entries: JournalEntry) -> None:
+        for entry, text in zip(entries, texts, strict=True):
+            await journal.record(entry, "accepted", text)
+
+    await storage.run(*jobs, note=accepted)
+    assert await storage.states(*jobs, described()) == [*["accepted"] * 4, "ready"]
 
 
 async def test_a_mark_that_is_cancelled_does_not_outlive_the_outcome(storage: Storage) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ import pytest
 from meeting_async import BatchReport
 from meeting_async.errors import JournalError
 from support import virtual_time
+from support.batches import statuses
 from support.fake_rooms import FakeRooms, Visit, job
-from support.journals import HookedJournal, MemoryJournal, running_batch, traced
+from support.journals import HookedJournal, running_batch, traced
+from support.tables import LOOPS, crossed, in_turn
 
 LIMIT = 15.0
 """Seconds within which a batch ends whose journal does not answer."""
@@ -56,11 +59,6 @@ class Ended:
     """Documents that were sent to their end."""
     seconds: float
     """From the moment that counts to its end."""
-
-    @property
-    def statuses(self) -> list[str]:
-        """What became of each job."""
-        return [outcome.status for outcome in self.report.outcomes]
 
 
 class Oops(Exception):
@@ -101,9 +99,8 @@ async def ended(is_stuck: anyio.Event, journal: Any, way: str, rooms: FakeRooms)
     return Ended(batch.report, [v.name for v in rooms.uploads if v.is_complete], seconds)
 
 
-@BACKENDS
+@in_turn("way", [*WAYS, "nobody"], loop="backend")
 @pytest.mark.parametrize("verbs", STUCK)
-@pytest.mark.parametrize("way", [*WAYS, "nobody"])
 def test_a_batch_whose_journal_does_not_answer_ends(backend: str, verbs: str, way: str) -> None:
     """Within 15 s, however it is left, or by itself; what was accepted stays accepted."""
 
@@ -115,10 +112,10 @@ def test_a_batch_whose_journal_does_not_answer_ends(backend: str, verbs: str, wa
     # What was being sent when it was noticed may end; then the file is closed.
     limit = LIMIT + 4 if way == "nobody" else LIMIT
     assert found.seconds <= limit + 0.01
-    assert len(found.statuses) == len(JOBS)
+    assert len(statuses(found.report)) == len(JOBS)
     if {"register", "mark_sending"} & STUCK[verbs]:
         assert found.complete == []
-        assert set(found.statuses) <= {"failed", "skipped"}
+        assert set(statuses(found.report)) <= {"failed", "skipped"}
     accepted = [o.document for o in found.report.outcomes if o.status == "accepted"]
     assert sorted(accepted) == sorted(found.complete)
     if way == "nobody":
@@ -127,8 +124,7 @@ def test_a_batch_whose_journal_does_not_answer_ends(backend: str, verbs: str, wa
         assert bool(found.complete) is not bool({"register", "mark_sending"} & STUCK[verbs])
 
 
-@BACKENDS
-@pytest.mark.parametrize("verb", ["opened", "close"])
+@in_turn("verb", ["opened", "close"], loop="backend")
 def test_a_batch_can_be_left_while_its_journal_is_opened_or_closed(backend: str, verb: str) -> None:
     """A cancelled task ends within 15 s."""
 
@@ -149,42 +145,43 @@ def test_a_batch_can_be_left_while_its_journal_is_opened_or_closed(backend: str,
     assert virtual_time.run(backend, main) <= LIMIT + 0.01
 
 
-@BACKENDS
-def test_a_journal_that_cannot_be_opened(backend: str) -> None:
-    """The batch does not begin, and says so within 15 s."""
+async def failing() -> None:
+    """Fail."""
+    raise JournalError("mine", "lost five records")
+
+
+UNUSABLE: dict[str, tuple[Callable[[], HookedJournal], str]] = {
+    "opened": (lambda: HookedJournal(before={"opened": failing}), "lost five records"),
+    "close": (lambda: HookedJournal(before={"close": failing}), "lost five records"),
+    "opened, in vain": (lambda: Stuck().at("opened"), "does not answer"),
+}
+"""Journals, and what is said of them."""
+
+
+@in_turn("kind", UNUSABLE, loop="backend")
+def test_what_a_journal_raises_comes_out(backend: str, kind: str) -> None:
+    """When it is opened, and when it is closed, within 15 s: in no group, not only in the log."""
+    made, told = UNUSABLE[kind]
 
     async def main() -> float:
-        with pytest.raises(JournalError, match="does not answer"):
-            async with running_batch(Stuck().at("opened"), JOBS, FakeRooms()):
+        with pytest.raises(JournalError, match=told):
+            async with running_batch(made(), JOBS, FakeRooms()):
                 pass
         return anyio.current_time()
 
     assert virtual_time.run(backend, main) <= LIMIT
 
 
-@BACKENDS
-@pytest.mark.parametrize("verb", ["opened", "close"])
-def test_what_a_journal_raises_comes_out(backend: str, verb: str) -> None:
-    """When it is opened, and when it is closed: not in a group, and not only in the log."""
-
-    async def failing() -> None:
-        raise JournalError("mine", "lost five records")
-
-    async def main() -> None:
-        with pytest.raises(JournalError, match="lost five records"):
-            async with running_batch(HookedJournal(before={verb: failing}), JOBS, FakeRooms()):
-                pass
-
-    virtual_time.run(backend, main)
-
-
-@BACKENDS
-@pytest.mark.parametrize("verb", ["opened", "register", "mark_sending", "record", "close"])
-@pytest.mark.parametrize(("frozen", "seconds"), [(0, 10), (5, 2), (14, 2), (60, 2)])
+@crossed(
+    verb=("opened", "register", "mark_sending", "record", "close"),
+    late={"10 s": (0, 10), "frozen for 14 s": (14, 2), "frozen for 60 s": (60, 2)},
+    backend=LOOPS,
+)
 def test_a_journal_that_answers_late_is_waited_for(
-    caplog: pytest.LogCaptureFixture, backend: str, verb: str, frozen: float, seconds: float
+    caplog: pytest.LogCaptureFixture, backend: str, verb: str, late: tuple[float, float]
 ) -> None:
     """Ten seconds are no reason to give up; while the process is frozen none count (5.2)."""
+    frozen, seconds = late
 
     async def delay() -> None:
         virtual_time.jump(frozen)
@@ -231,49 +228,7 @@ def test_a_disk_that_does_not_answer(
     is_stuck = anyio.Event()
     found = anyio.run(main, backend=backend)
     assert found.seconds < (60 if way == "nobody" else 30)  # 20 on a quiet machine
-    assert set(found.statuses) <= {"accepted", "failed", "skipped"}
+    assert set(statuses(found.report)) <= {"accepted", "failed", "skipped"}
     assert found.report.accepted == len(found.complete) > 0
     if way == "nobody":
         assert "does not answer" in str(found.report.stopped_by)
-
-
-@attrs.define(eq=False)
-class Door(MemoryJournal):
-    """A journal that knows whether it is open."""
-
-    is_open: bool = False
-
-    def opened(self, _server: str) -> Any:
-        """Open it, without a generator that the collector would close."""
-        return self
-
-    async def __aenter__(self) -> None:
-        await anyio.lowlevel.checkpoint()
-        self.is_open = True
-
-    async def __aexit__(self, *_exception: object) -> None:
-        self.is_open = False
-
-
-@BACKENDS
-def test_a_cancellation_at_any_moment_closes_the_journal(backend: str) -> None:
-    """Another batch can use it then."""
-
-    async def cancelled_after(checkpoints: int) -> bool:
-        door = Door()
-        async with anyio.create_task_group() as group:
-
-            async def batch() -> None:
-                async with running_batch(door, [], FakeRooms()):
-                    await anyio.sleep(NEVER)
-
-            group.start_soon(batch)
-            for _ in range(checkpoints):
-                await anyio.lowlevel.checkpoint()
-            group.cancel_scope.cancel()
-        return door.is_open
-
-    async def main() -> None:
-        assert not any([await cancelled_after(number) for number in range(20)])
-
-    virtual_time.run(backend, main)

@@ -7,17 +7,18 @@ import contextlib
 import gc
 import itertools
 import time
-import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.lowlevel
+import attrs
 import pytest
 
 from meeting_async import Batch, Event, MeetingClient, UploadJob, errors
 from support import virtual_time
+from support.batches import statuses
 from support.fake_rooms import (
     PDF,
     Act,
@@ -32,18 +33,15 @@ from support.fake_rooms import (
     job,
     jobs_for,
     lost,
+    record,
+    reply,
 )
+from support.journals import MemoryJournal
 from support.sending import until
+from support.tables import LOOPS, crossed, in_turn
 
-pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
-both = pytest.mark.parametrize("backend", ["asyncio", "trio"])
-
-
-@pytest.fixture
-def asyncio_only(anyio_backend_name: str) -> None:
-    """Leave out trio, which has no cancellation but that of scopes."""
-    if anyio_backend_name != "asyncio":
-        pytest.skip("asyncio's own cancellation")
+pytestmark = pytest.mark.anyio
+both_loops = pytest.mark.both_loops
 
 
 class Oops(Exception):
@@ -52,13 +50,6 @@ class Oops(Exception):
 
 class TheEnd(BaseException):
     """What no program goes on after."""
-
-
-def statuses(batch: Batch) -> list[str]:
-    """Return what became of the jobs in the order of the input; each has one outcome."""
-    outcomes = batch.report.outcomes
-    assert [outcome.index for outcome in outcomes] == list(range(batch.report.total))
-    return [outcome.status for outcome in outcomes]
 
 
 async def check_idle(batch: Batch, client: MeetingClient) -> None:
@@ -77,7 +68,7 @@ def out(rooms: FakeRooms) -> int:
 # --- consumers -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("end", ["by itself", "wait", "leave"])
+@in_turn("end", ["by itself", "wait", "leave"])
 async def test_several_consumers(end: str) -> None:
     """Each outcome goes to one of them, and every one ends when the last job has, however slow.
 
@@ -103,6 +94,7 @@ async def test_several_consumers(end: str) -> None:
     assert all(came.values())
 
 
+@both_loops
 async def test_a_slow_consumer_stops_the_reading_and_nothing_else() -> None:
     """No more is read than the window holds; what was read goes on to its end."""
     read: list[int] = []
@@ -126,26 +118,10 @@ async def test_a_slow_consumer_stops_the_reading_and_nothing_else() -> None:
         batch.stop()
 
 
-async def test_a_generator_that_waits_for_outcomes_of_its_batch() -> None:
-    """The first answer decides what comes next."""
-    ended = anyio.Event()
-
-    async def read() -> AsyncIterator[UploadJob]:
-        yield job("a", 0)
-        await ended.wait()
-        yield job("a", 1)
-
-    async with client_of(FakeRooms()) as client, client.upload_many(read()) as batch:
-        with anyio.fail_after(20):
-            async for _ in batch:
-                ended.set()
-    assert statuses(batch) == ["accepted", "accepted"]
-
-
 # --- leaving -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("body", ["nothing", "break", "an iterator that is kept", "wait"])
+@in_turn("body", ["nothing", "break", "an iterator that is kept", "wait"])
 async def test_leaving_the_block_waits_for_all_jobs(body: str) -> None:
     """However many outcomes nobody has taken; they are in the report."""
     async with client_of(FakeRooms(seconds=0.001)) as client:
@@ -157,19 +133,18 @@ async def test_leaving_the_block_waits_for_all_jobs(body: str) -> None:
                 del kept
             if body == "wait":
                 assert (await batch.wait()).total == 100
-    assert statuses(batch) == ["accepted"] * 100
+    assert statuses(batch.report) == ["accepted"] * 100
     left = [outcome async for outcome in batch]
     assert len(left) == (99 if body == "an iterator that is kept" else 0)
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        *(Oops("x"), SystemExit(3), StopAsyncIteration(), StopIteration()),
-        *(ExceptionGroup("mine", [Oops("y")]), GeneratorExit()),
-    ],
-    ids=lambda error: type(error).__name__,
-)
+RAISED = [
+    *(Oops("x"), SystemExit(3), StopAsyncIteration(), StopIteration()),
+    *(ExceptionGroup("mine", [Oops("y")]), GeneratorExit()),
+]
+
+
+@in_turn("error", [(type(error).__name__, error) for error in RAISED])
 async def test_what_the_body_raises_comes_out_as_it_is(error: BaseException) -> None:
     """No group around it, its place in the traceback; what was on its way is cut off."""
     rooms = FakeRooms(lambda visit: hanging() if visit.number == 1 else accepted())
@@ -180,10 +155,11 @@ async def test_what_the_body_raises_comes_out_as_it_is(error: BaseException) -> 
                 raise error
         assert caught.value is error
         assert "raise error" in str(caught.traceback[0].statement)
-        assert sorted(statuses(batch)) == ["skipped"] * 4 + ["unknown"] * 2
+        assert sorted(statuses(batch.report)) == ["skipped"] * 4 + ["unknown"] * 2
         await check_idle(batch, client)
 
 
+@both_loops
 async def test_an_error_while_cancelled_is_not_lost() -> None:
     """As without a batch: what a body raises when it is cancelled wins."""
     async with client_of(FakeRooms(lambda _: hanging())) as client:
@@ -196,6 +172,7 @@ async def test_an_error_while_cancelled_is_not_lost() -> None:
                     raise Oops
 
 
+@both_loops
 async def test_the_program_ends_in_a_job() -> None:
     """What is no Exception comes out bare; the rest is accounted for.
 
@@ -210,11 +187,18 @@ async def test_the_program_ends_in_a_job() -> None:
             async with client.upload_many(jobs_for(3, 1)) as batch:
                 await batch.wait()
     assert batch.report.total == 3
-    assert statuses(batch)[0] == "failed"
-    assert set(statuses(batch)) <= {"failed", "skipped"}
+    assert statuses(batch.report)[0] == "failed"
+    assert set(statuses(batch.report)) <= {"failed", "skipped"}
 
 
 # --- cancellation from outside -------------------------------------------------------------------
+
+
+by_scope_and_natively = pytest.mark.parametrize(
+    ("anyio_backend", "by"),
+    [("asyncio", "scope"), ("trio", "scope"), ("asyncio", "asyncio's own")],
+    indirect=["anyio_backend"],
+)
 
 
 @contextlib.asynccontextmanager
@@ -233,12 +217,10 @@ async def limit(by: str) -> AsyncIterator[Callable[[], object]]:
     assert task.cancelling() == 0
 
 
-@pytest.mark.parametrize("by", ["scope", "timeout"])
+@by_scope_and_natively
 @pytest.mark.parametrize("when", ["in the block", "while it is left"])
-async def test_cancelled_from_outside(when: str, by: str, anyio_backend_name: str) -> None:
+async def test_cancelled_from_outside(when: str, by: str) -> None:
     """It ends in time, and the scope knows that it caught it; nothing begins any more."""
-    if by == "timeout" and anyio_backend_name != "asyncio":
-        pytest.skip("asyncio's own cancellation")
     events: list[Event] = []
     rooms = FakeRooms(lambda visit: hanging() if visit.number == 1 else accepted())
     async with client_of(rooms) as client, anyio.create_task_group() as tasks:
@@ -252,7 +234,7 @@ async def test_cancelled_from_outside(when: str, by: str, anyio_backend_name: st
             async with client.upload_many(jobs_for(3, 2), on_event=events.append) as batch:
                 if when == "in the block":
                     await batch.wait()
-        assert sorted(statuses(batch)) == ["skipped"] * 3 + ["unknown"] * 3
+        assert sorted(statuses(batch.report)) == ["skipped"] * 3 + ["unknown"] * 3
         unknown = {o.index for o in batch.report.outcomes if o.status == "unknown"}
         assert {event.index for event in events} == unknown
         for outcome in batch.report.outcomes:
@@ -262,7 +244,7 @@ async def test_cancelled_from_outside(when: str, by: str, anyio_backend_name: st
         await check_idle(batch, client)
 
 
-@pytest.mark.parametrize("how", ["generator", "document", "transport", "late"])
+@in_turn("how", ["generator", "document", "transport", "late"])
 async def test_a_cancellation_that_nobody_asked_for(how: str) -> None:
     """To await what was cancelled elsewhere raises CancelledError: the failure of one job."""
 
@@ -289,7 +271,7 @@ async def test_a_cancellation_that_nobody_asked_for(how: str) -> None:
         else:
             await batch.wait()
     bad = "unknown" if how == "late" else "failed"
-    assert statuses(batch) == (
+    assert statuses(batch.report) == (
         ["accepted"] if how == "generator" else ["accepted", bad, "accepted"]
     )
 
@@ -320,12 +302,31 @@ async def cancelled_by_scope(steps: int, function: Callable[[], Any]) -> bool:
     return scope.cancelled_caught
 
 
-@pytest.mark.parametrize("how", ["scope", "task"])
-async def test_cancelled_at_any_moment(how: str, anyio_backend_name: str) -> None:
-    """No permit, lock or task is left, each job that was read has one outcome, the next works."""
-    if how == "task" and anyio_backend_name != "asyncio":
-        pytest.skip("asyncio's own cancellation")
-    cancelled = natively_cancelled if how == "task" else cancelled_by_scope
+@attrs.define(eq=False)
+class Door(MemoryJournal):
+    """A journal that knows whether it is open."""
+
+    is_open: bool = False
+
+    def opened(self, _server: str) -> Any:
+        """Open it, without a generator that the collector would close."""
+        return self
+
+    async def __aenter__(self) -> None:
+        await anyio.lowlevel.checkpoint()
+        self.is_open = True
+
+    async def __aexit__(self, *_exception: object) -> None:
+        self.is_open = False
+
+
+@by_scope_and_natively
+async def test_cancelled_at_any_moment(by: str) -> None:
+    """No permit, lock or task is left, each job that was read has one outcome, the next works.
+
+    The journal is closed.
+    """
+    cancelled, door = cancelled_by_scope if by == "scope" else natively_cancelled, Door()
     seen: set[str] = set()
     rooms = FakeRooms()
     async with client_of(rooms) as client:
@@ -334,16 +335,17 @@ async def test_cancelled_at_any_moment(how: str, anyio_backend_name: str) -> Non
 
             async def run(steps: int = steps, batches: list[Batch] = batches) -> None:
                 jobs = [UploadJob(f"r{steps}-{n % 2}", PDF, filename=f"{n}.pdf") for n in range(4)]
-                async with client.upload_many(jobs, concurrency=1, window=2) as batch:
+                how: dict[str, Any] = {"journal": door, "concurrency": 1, "window": 2}
+                async with client.upload_many(jobs, **how) as batch:
                     batches.append(batch)
                     async for _ in batch:
                         pass
 
             struck = await cancelled(steps, run)
             for batch in batches:
-                seen.update(statuses(batch))
+                seen.update(statuses(batch.report))
                 await check_idle(batch, client)
-            assert rooms.running == 0
+            assert (rooms.running, door.is_open) == (0, False)
             if not struck:
                 break
     assert seen >= {"accepted", "skipped"}
@@ -353,8 +355,7 @@ async def test_cancelled_at_any_moment(how: str, anyio_backend_name: str) -> Non
 # --- reading -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("where", ["iteration", "wait", "leaving"])
-@pytest.mark.parametrize("kind", ["sync", "async"])
+@crossed(where=("iteration", "wait", "leaving"), kind=("sync", "async"), anyio_backend=LOOPS)
 async def test_the_input_raises(kind: str, where: str) -> None:
     """Those read before still end; then the caller's own exception comes out, as it is and once."""
     error = Oops("row 3")
@@ -379,7 +380,7 @@ async def test_the_input_raises(kind: str, where: str) -> None:
         assert caught.value is error
         assert "plain" in [entry.name for entry in caught.traceback]
         assert (await batch.wait()).total == 3
-    assert statuses(batch) == ["accepted"] * 3
+    assert statuses(batch.report) == ["accepted"] * 3
     assert came == (["accepted"] * 3 if where == "iteration" else [])
     assert batch.report.stopped_by is error
     with pytest.raises(errors.BatchFailed, match="row 3") as failed:
@@ -387,49 +388,71 @@ async def test_the_input_raises(kind: str, where: str) -> None:
     assert failed.value.__cause__ is error
 
 
-@pytest.mark.parametrize("item", [None, ("room", "deck.pdf"), "deck.pdf", UploadJob])
-async def test_an_item_that_is_no_job(item: Any) -> None:
+async def test_an_item_that_is_no_job() -> None:
     """It is named by its place; those read before still end."""
-    jobs = [job("a", 0), job("a", 1), item, job("a", 2)]
+    jobs: list[Any] = [job("a", 0), job("a", 1), UploadJob, job("a", 2)]
     async with client_of(FakeRooms()) as client, client.upload_many(jobs) as batch:
         with pytest.raises(TypeError, match="job 2 must be an UploadJob"):
             await batch.wait()
-    assert statuses(batch) == ["accepted", "accepted"]
+    assert statuses(batch.report) == ["accepted", "accepted"]
 
 
-@pytest.mark.parametrize("kind", ["sync", "async"])
-@pytest.mark.parametrize("end", ["raised", "stopped"])
-async def test_generators_are_closed(kind: str, end: str) -> None:
-    """However the batch ends, their ``finally`` has run when the block is left."""
-    closed: list[bool] = []
+@crossed(
+    kind=("sync", "async", "with a length"),
+    end=("wrong key", "raised", "stopped"),
+    anyio_backend=LOOPS,
+)
+async def test_a_generator_is_not_read_on(kind: str, end: str) -> None:
+    """It is closed when the block is left, though it has no end; what was read is accounted for.
+
+    However the batch ends, and also if it has a length, as a progress bar has (findings 5.3).
+    """
+    read, closed = list[int](), list[bool]()
 
     def plain() -> Iterator[UploadJob]:
         try:
             for number in itertools.count():
-                yield job("room", number)
+                read.append(number)
+                yield job(f"room{number}", number)
         finally:
             closed.append(True)
 
     async def asynchronous() -> AsyncIterator[UploadJob]:
         try:
-            yield job("room")
+            for number in range(5):
+                read.append(number)
+                yield job(f"room{number}", number)
             await anyio.sleep_forever()
         finally:
             closed.append(True)
 
-    async with client_of(FakeRooms()) as client:
+    class ProgressBar:
+        def __len__(self) -> int:
+            return 10**9
+
+        def __iter__(self) -> Iterator[UploadJob]:
+            return plain()
+
+    wrong_key = reply(401, record("INVALID_API_KEY"))
+    rooms = FakeRooms(ask=lambda _: wrong_key if end == "wrong key" else accepted())
+    kinds: dict[str, Callable[[], Any]]
+    kinds = {"sync": plain, "async": asynchronous, "with a length": ProgressBar}
+    async with client_of(rooms) as client:
         with contextlib.suppress(Oops):
-            jobs: Any = plain() if kind == "sync" else asynchronous()
-            async with client.upload_many(jobs, window=5) as batch:
-                outcome = await anext(aiter(batch))
+            async with client.upload_many(kinds[kind](), window=50) as batch:
+                await anext(aiter(batch))
                 if end == "raised":
                     raise Oops
-                batch.stop()
+                if end == "stopped":
+                    batch.stop()
+    assert batch.report.total == len(read) < 60
     assert closed
-    assert outcome.index == 0
+    if end == "wrong key":
+        assert isinstance(batch.report.stopped_by, errors.AuthenticationFailed)
+        assert len(rooms.visits) == 1
 
 
-@pytest.mark.parametrize("kind", ["sync", "async"])
+@in_turn("kind", ["sync", "async"])
 async def test_other_tasks_run_while_jobs_are_read(kind: str, tmp_path: Path) -> None:
     """A generator that never waits does not hold the loop for 20 ms (findings 5.9)."""
     turns, document = 0, PDF.ljust(250_000)  # with a journal it is hashed when it is read
@@ -466,8 +489,7 @@ async def test_other_tasks_run_while_jobs_are_read(kind: str, tmp_path: Path) ->
 # --- stopping ------------------------------------------------------------------------------------
 
 
-@both
-@pytest.mark.parametrize("delivery", ["at_most_once", "at_least_once"])
+@in_turn("delivery", ["at_most_once", "at_least_once"], loop="backend")
 def test_stopping_waits_for_nothing_else(backend: str, delivery: Any) -> None:
     """What is being answered comes to its end; what waits, now or then, ends at once, unsent.
 
@@ -509,7 +531,7 @@ def test_stopping_waits_for_nothing_else(backend: str, delivery: Any) -> None:
 
     seconds, batch = virtual_time.run(backend, run)
     assert seconds == pytest.approx(20, abs=1)
-    assert statuses(batch)[6:] == ["skipped"] * 49
+    assert statuses(batch.report)[6:] == ["skipped"] * 49
     assert batch.report.stopped_by is None
     with pytest.raises(errors.BatchFailed, match="skipped"):
         batch.report.raise_for_failures()
@@ -572,7 +594,7 @@ async def test_a_batch_runs_once_and_in_its_block() -> None:
 
 
 async def test_a_closed_client() -> None:
-    """It says so on entering; nothing is left unclosed."""
+    """It says so on entering; nothing is left unclosed, which would be a warning."""
     client = client_of(FakeRooms())
     await client.aclose()
     batch = client.upload_many([job("a")])
@@ -580,8 +602,5 @@ async def test_a_closed_client() -> None:
         async with batch:
             pass
     del batch
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        client.upload_many([job("a")])
-        gc.collect()
-    assert [str(warning.message) for warning in caught] == []
+    client.upload_many([job("a")])
+    gc.collect()

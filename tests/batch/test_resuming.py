@@ -14,6 +14,7 @@ import pytest
 
 from meeting_async import BatchReport, Document, MeetingClient, UploadJob, errors
 from meeting_async.journals import SqliteJournal
+from support.batches import statuses
 from support.fake_rooms import (
     Act,
     FakeRooms,
@@ -21,7 +22,6 @@ from support.fake_rooms import (
     absent,
     accepted,
     busy,
-    client_of,
     conversion_failed,
     cut_off,
     hanging,
@@ -31,6 +31,8 @@ from support.fake_rooms import (
     reply,
 )
 from support.journals import HookedJournal, running_batch, states_in
+from support.sending import until
+from support.tables import in_turn
 
 pytestmark = pytest.mark.anyio
 
@@ -67,11 +69,6 @@ async def batch(
         return await running.wait()
 
 
-def statuses(report: BatchReport) -> list[str]:
-    """Return what became of each job."""
-    return [outcome.status for outcome in report.outcomes]
-
-
 async def snapshot(path: Path) -> dict[str, str]:
     """Return what a copy of the journal says, as it is on disk at the moment.
 
@@ -90,42 +87,16 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.mark.both_loops
-@pytest.mark.parametrize("kind", ["path", "text", "journal"])
-async def test_what_was_accepted_is_skipped(path: Path, kind: str) -> None:
+async def test_what_was_accepted_is_skipped(path: Path) -> None:
     """No request is made for it; it counts as delivered already."""
-    journal = {"path": path, "text": str(path), "journal": SqliteJournal(path)}[kind]
     jobs = [job("a.pdf"), job("b.pdf"), job("c.pdf", "room02")]
-    assert statuses(await batch(journal, jobs)) == ["accepted"] * 3
+    assert statuses(await batch(str(path), jobs)) == ["accepted"] * 3
     rooms = FakeRooms()
-    report = await batch(journal, jobs, rooms)
+    report = await batch(SqliteJournal(path), jobs, rooms)
     assert statuses(report) == ["skipped"] * 3
     assert (report.already_delivered, rooms.visits) == (3, [])
     assert all(outcome.delivered and outcome.error is None for outcome in report.outcomes)
     report.raise_for_failures()
-
-
-@pytest.mark.parametrize(
-    ("act", "status"),
-    [(refused(), "refused"), (conversion_failed(), "failed"), (cut_off(), "failed")],
-)
-async def test_what_did_not_arrive_is_sent_again(path: Path, act: Act, status: str) -> None:
-    """Refused or failed, once or twice."""
-    for _ in range(2):
-        assert statuses(await batch(path, [job()], scripted({"room01": [act]}))) == [status]
-        assert states_in(path) == {"a.pdf": status}
-    rooms = FakeRooms()
-    assert statuses(await batch(path, [job()], rooms)) == ["accepted"]
-    assert sent(rooms) == ["a.pdf"]
-
-
-async def test_what_was_skipped_is_sent(path: Path) -> None:
-    """A batch that was stopped by a wrong key, a room that was not there."""
-    wrong = FakeRooms(ask=lambda _: reply(401, record("INVALID_API_KEY")))
-    jobs = [job("a.pdf"), job("b.pdf"), job("c.pdf", "room02")]
-    assert statuses(await batch(path, jobs, wrong)) == ["refused", "skipped", "skipped"]
-    rooms = scripted({"room01": [absent()]})
-    assert statuses(await batch(path, jobs, rooms)) == ["refused", "skipped", "accepted"]
-    assert statuses(await batch(path, jobs)) == ["accepted", "accepted", "skipped"]
 
 
 @pytest.mark.both_loops
@@ -150,25 +121,17 @@ async def test_what_is_unknown_is_reported_in_every_run(path: Path) -> None:
     assert rooms.visits == []
 
 
-async def test_what_is_unknown_is_sent_again_on_request(path: Path) -> None:
-    """In its place in the room's order, once the room has said that it is free."""
-    jobs = [job("a.pdf"), job("b.pdf")]
-    await batch(path, jobs[:1], scripted({"room01": [lost()]}))
-    rooms = FakeRooms()
-    report = await batch(path, jobs, rooms, on_unknown="resend")
-    assert statuses(report) == ["accepted", "accepted"]
-    assert (sent(rooms), len(rooms.of("probe"))) == (["a.pdf", "b.pdf"], 1)
-    assert states_in(path) == {"a.pdf": "accepted", "b.pdf": "accepted"}
-
-
 async def test_a_file_that_changed_is_not_sent_again(tmp_path: Path, path: Path) -> None:
-    """Neither the one that a room has nor, on request, the one it may have."""
+    """Neither the one that a room has nor, on request, the one it may have.
+
+    It counts as it was when it was last sent, and not as it was when it was sent in vain.
+    """
     names = ["accepted.pdf", "unknown.pdf", "failed.pdf"]
     files = [anyio.Path(tmp_path, name) for name in names]
     jobs = [UploadJob(f"room0{n}", file) for n, file in enumerate(files)]
     for file in files:
         await file.write_bytes(b"%PDF-1.7")
-    await batch(path, jobs, scripted({"room01": [lost()], "room02": [cut_off()]}))
+    await batch(path, jobs, scripted({"room01": [lost()], "room02": [conversion_failed()]}))
     for file in files:
         await file.write_bytes(b"%PDF-1.7 another one")
     rooms = FakeRooms()
@@ -180,6 +143,9 @@ async def test_a_file_that_changed_is_not_sent_again(tmp_path: Path, path: Path)
         assert "an earlier run of the batch sent the file as it was then" in str(error)
     assert states_in(path)["accepted.pdf"] == "accepted"
     assert states_in(path)["unknown.pdf"] == "unknown"
+    assert statuses(await batch(path, jobs)) == ["failed", "unknown", "skipped"]
+    await files[2].write_bytes(b"%PDF-1.7 a third one")
+    assert statuses(await batch(path, jobs)) == ["failed", "unknown", "failed"]
     for file in files:
         await file.unlink()  # who deletes what was delivered may run the batch again
     assert statuses(await batch(path, jobs)) == ["skipped", "unknown", "skipped"]
@@ -247,8 +213,7 @@ UNBEGUN: dict[str, tuple[Act | None, int]] = {
 """Why jobs do not begin: an answer to the first one, or ``None``; and the window."""
 
 
-@pytest.mark.both_loops
-@pytest.mark.parametrize("how", UNBEGUN)
+@in_turn("how", UNBEGUN)
 async def test_what_is_known_of_jobs_that_do_not_begin(
     tmp_path: Path, path: Path, how: str
 ) -> None:
@@ -291,8 +256,7 @@ async def test_what_is_known_of_jobs_that_do_not_begin(
     assert states_in(path) == dict(zip(names, states, strict=True))
 
 
-@pytest.mark.both_loops
-@pytest.mark.parametrize("act", [accepted(), lost()])
+@in_turn("act", [("accepted", accepted()), ("lost", lost())])
 async def test_a_job_that_is_stopped_before_the_journal_answers(path: Path, act: Act) -> None:
     """The answer is waited for, and counts."""
     (before,) = statuses(await batch(path, [job()], scripted({"room01": [act]})))
@@ -348,53 +312,32 @@ async def test_after_a_409_it_is_no_longer_called_sent(path: Path) -> None:
     assert seen == ["ready", "ready"]
 
 
-# --- a journal that fails ------------------------------------------------------------------------
-
-
-@pytest.mark.both_loops
-async def test_a_journal_that_cannot_be_used_is_told_before_anything_is_sent(path: Path) -> None:
-    """On entering the block; the client can go on."""
-    rooms = FakeRooms()
-    async with client_of(rooms) as client:
-        async with client.upload_many([job()], journal=path) as first:
-            with pytest.raises(errors.JournalInUse):
-                async with client.upload_many([job("b.pdf")], journal=path):
-                    pass
-            assert statuses(await first.wait()) == ["accepted"]
-        with pytest.raises(errors.JournalError):
-            async with client.upload_many([job("b.pdf")], journal=path.parent):
-                pass
-        async with client.upload_many([job("b.pdf")], journal=path) as third:
-            assert statuses(await third.wait()) == ["accepted"]
-    assert sent(rooms) == ["a.pdf", "b.pdf"]
-
-
 # --- a batch that is left ------------------------------------------------------------------------
 
 
-@pytest.mark.both_loops
-@pytest.mark.parametrize(
-    ("act", "status", "state"),
+@in_turn(
+    "left",
     [
-        (hanging(), "unknown", "unknown"),
-        (hanging(take=100), "failed", "failed"),
-        (hanging(take=0), "failed", "failed"),
+        ("complete", (hanging(), "unknown")),
+        ("half", (hanging(take=100), "failed")),
+        ("nothing of it", (hanging(take=0), "failed")),
     ],
 )
 async def test_what_was_on_its_way_when_the_block_was_left(
-    path: Path, act: Act, status: str, state: str
+    path: Path, left: tuple[Act, str]
 ) -> None:
     """The journal says what is known, as the report does."""
+    act, state = left
     jobs = [job("a.pdf", document=b"%PDF-1.7" + bytes(100_000)), job("b.pdf")]
     rooms = scripted({"room01": [act]})
     with anyio.fail_after(20), anyio.CancelScope() as scope:
         async with running_batch(path, jobs, rooms) as running:
-            while not rooms.uploads or rooms.uploads[0].is_complete != (state == "unknown"):  # noqa: ASYNC110 - sent by another task
-                await anyio.sleep(0.01)
+            await until(lambda: rooms.uploads)
+            await until(lambda: rooms.uploads[0].is_complete == (state == "unknown"))
             await anyio.sleep(0.1)
             scope.cancel()
             await running.wait()
-    assert statuses(running.report) == [status, "skipped"]
+    assert statuses(running.report) == [state, "skipped"]
     assert states_in(path) == {"a.pdf": state, "b.pdf": "ready"}
     report = await batch(path, jobs)
     assert statuses(report)[0] == ("unknown" if state == "unknown" else "accepted")
@@ -445,20 +388,3 @@ async def test_a_second_sending_that_is_cut_off_leaves_the_doubt(path: Path, scr
     rooms = FakeRooms()
     assert statuses(await batch(path, [job()], rooms)) == ["unknown"]
     assert rooms.visits == []
-
-
-@pytest.mark.parametrize("state", ["ready", "refused", "failed"])
-async def test_a_file_counts_as_it_was_when_it_was_last_sent(
-    tmp_path: Path, path: Path, state: str
-) -> None:
-    """Not as it was when it was sent in vain, and touched only when a new one is there."""
-    deck = anyio.Path(tmp_path, "deck.pdf")
-    acts = {"ready": busy(), "refused": refused(), "failed": conversion_failed()}
-    await deck.write_bytes(b"%PDF-1.7")
-    jobs = [UploadJob("room01", deck)]
-    await batch(path, jobs, scripted({"room01": [acts[state]]}), max_wait=0)
-    await deck.write_bytes(b"%PDF-1.77")
-    assert statuses(await batch(path, jobs)) == ["accepted"]
-    assert statuses(await batch(path, jobs)) == ["skipped"]
-    await deck.write_bytes(b"%PDF-1.777")
-    assert statuses(await batch(path, jobs)) == ["failed"]
