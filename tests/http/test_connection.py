@@ -157,7 +157,6 @@ class Meanwhile(Form):
         return await super().__anext__()
 
 
-@both_loops
 async def test_a_long_upload_lets_other_tasks_run(packets: Pair) -> None:
     """After a few milliseconds, even if the socket takes everything at once."""
     turns = found = 0
@@ -289,7 +288,6 @@ class Sparing(FullOfAnswers):
         return super().encrypt(data[:7000])
 
 
-@both_loops
 async def test_a_record_that_was_begun_is_not_finished_after_a_refusal(tcp: Pair) -> None:
     """Else more of the form would arrive than is told, perhaps its end."""
     tcp.encrypt(Sparing(tcp.ours))
@@ -334,7 +332,6 @@ class Renegotiating(Sparing):
         raise BlockingIOError
 
 
-@both_loops
 async def test_tls_that_must_read_before_it_writes(tcp: Pair) -> None:
     """The upload waits for the peer instead of asking all the time."""
     tcp.encrypt(stand_in := Renegotiating(tcp.ours))
