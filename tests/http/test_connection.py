@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator
@@ -225,21 +224,10 @@ async def test_a_peer_that_answered_well_and_stopped_reading(tcp: Pair) -> None:
     assert not form.is_complete
 
 
-# --- breaking and closing ------------------------------------------------------------------------
-
-
 async def _after(seconds: float, pair: Pair, data: bytes) -> None:
     await anyio.sleep(seconds)
     pair.peer.setblocking(False)
     pair.peer.send(data)
-
-
-async def test_closing_twice(tcp: Pair) -> None:
-    """The second time does nothing, not even to a descriptor with the same number."""
-    tcp.stream.close()
-    with open(os.devnull) as file:  # noqa: ASYNC230 - takes the number
-        tcp.stream.close()
-        assert os.fstat(file.fileno())
 
 
 # --- TLS -----------------------------------------------------------------------------------------
@@ -332,6 +320,7 @@ class Renegotiating(Sparing):
         raise BlockingIOError
 
 
+@both_loops
 async def test_tls_that_must_read_before_it_writes(tcp: Pair) -> None:
     """The upload waits for the peer instead of asking all the time."""
     tcp.encrypt(stand_in := Renegotiating(tcp.ours))

@@ -26,6 +26,7 @@ from support.peer import (
     reply,
     silent,
 )
+from support.ports import free_port
 from support.sending import Form, Wire, call, over, until, upload, within
 
 pytestmark = [pytest.mark.anyio]
@@ -81,6 +82,7 @@ CLEAN = {
     "plain": (reply(), True),
     "empty": (reply(content=b""), True),
     "long": (reply(content=RECORD.ljust(100_000)), True),
+    "long head": (reply(headers=[b"X-Long: " + b"x" * 50_000]), True),
     "refusal": (reply(500), True),
     "length twice": (reply(headers=[b"Content-Length: %d" % len(RECORD)]), True),  # h11 merges
     "odd length": (reply(length=False, headers=[b"Content-Length: 0%d" % len(RECORD)]), True),
@@ -309,6 +311,14 @@ async def test_waiting_for_a_place_is_not_connecting() -> None:
         for _ in range(2):
             group.start_soon(transport.send, call(peer.url, connect_timeout=0.5))
     assert len(peer.requests) == 2
+
+
+async def test_a_request_that_fails_gives_its_place_back() -> None:
+    """Wherever it fails."""
+    async with over(TCP, answering(b"garbage\r\n\r\n"), max_connections=1) as (transport, peer):
+        for url in (peer.url, f"http://127.0.0.1:{free_port()}") * 3:
+            with within(5), pytest.raises(errors.TransportError):
+                await transport.send(call(url))
 
 
 @both_loops

@@ -88,8 +88,6 @@ class Refusing:
     before: int
     """Bytes of the body that it reads first."""
     then: Then = attrs.field(repr=lambda then: then.__name__)
-    is_late: bool = False
-    """Whether it waits until the client is blocked."""
     in_flight: int = 0
     """Bytes that were sent before the answer and not read."""
     after: int = 0
@@ -100,7 +98,7 @@ class Refusing:
         connection.read_head()
         self.before = min(self.before, connection.request.length - len(TAIL) - 1)
         connection.read_body(self.before, keep=False)
-        if self.is_late or self.then in READING:  # what is sent behind the answer can be told
+        if self.then in READING:  # so that what is sent behind the answer can be told
             self.in_flight = in_flight(connection, connection.request.length - self.before)
         for piece in self.pieces:
             connection.send(piece)
@@ -124,10 +122,7 @@ WHOLE: dict[str, tuple[list[bytes], Then]] = {
         linger,
     ),
     "a page, linger": ([reply(413, PAGE)], linger),
-    "late, reset": ([reply(413)], reset),
-    "late, stop": ([reply(413)], stop),
 }
-"""The late ones are found long before the stall of a client that is blocked ends."""
 CUT: dict[str, tuple[list[bytes], Then]] = {
     "its head, reset": ([cut(413)], reset),
     "its head, end": ([cut(413)], end),
@@ -157,8 +152,7 @@ async def test_a_refusal_amid_30_mib(wire: Wire, status: int, name: str, before:
     pieces, then = (WHOLE | CUT)[name]
     said = b"".join(pieces).replace(b"/1.1 413 ", b"/1.1 %d " % status)
     rest = io.BytesIO(said)
-    pieces = [rest.read(len(piece)) for piece in pieces]
-    seen = Refusing(pieces, before, then, is_late=name.startswith("late"))
+    seen = Refusing([rest.read(len(piece)) for piece in pieces], before, then)
     form = Form(30 * MIB)
     async with over(wire, seen, receive_buffer=RECEIVE_BUFFER) as (transport, peer):
         with within(9):
@@ -193,6 +187,25 @@ async def test_a_refusal_without_content(wire: Wire, status: int, counts: bool, 
             if not counts:
                 raised.enter_context(pytest.raises(ConnectionError))
             assert (await transport.send(upload(peer.url))).status == status
+
+
+@pytest.mark.parametrize("then", [reset, stop])
+async def test_a_refusal_while_the_client_is_blocked(wire: Wire, then: Then) -> None:
+    """The peer stops reading, and says later why; that is found long before the stall ends."""
+
+    def script(connection: Connection) -> None:
+        connection.read_head()
+        connection.closed_within(0.3)
+        connection.send(reply(413))
+        then(Refusing([], 0, then), connection)
+
+    form = Form(64 * MIB, chunk=512 * KIB)
+    async with over(wire, script, receive_buffer=RECEIVE_BUFFER) as (transport, peer):
+        with within(9):
+            answer = await transport.send(upload(peer.url, form))
+    assert answer.status == 413
+    assert answer.sent
+    assert answer.sent < 32 * MIB
 
 
 # --- what is said before the last byte of the request --------------------------------------------

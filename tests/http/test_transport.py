@@ -189,6 +189,19 @@ async def test_a_cut(wire: Wire, script: Script, hold: int, sent: range) -> None
     assert all(len(received.body) in range(sent.stop) for received in peer.requests)
 
 
+async def test_a_peer_that_hangs_up_before_reading() -> None:
+    """A small document that was only gathered in a buffer of ours was not sent."""
+    async with over((None, True), lambda connection: None) as (transport, peer):
+
+        async def is_gone() -> None:
+            await until(lambda: peer.connected and not peer.open)
+
+        form = Form(1000, 1000, is_gone)
+        with pytest.raises(errors.TransportError) as caught:
+            await transport.send(upload(peer.url, form))
+    assert caught.value.sent == 0
+
+
 @both_loops
 @pytest.mark.parametrize("seconds", [0.02, 0.4])
 async def test_a_peer_that_stops_reading(wire: Wire, seconds: float) -> None:
@@ -389,7 +402,7 @@ async def test_closing_ends_what_is_under_way(
 
         async def close() -> None:
             if has_begun:
-                await until(lambda: form.taken)
+                await until(lambda: form.taken if phase == "sending" else form.is_complete)
             elif phase != "connecting":
                 await until(lambda: peer.connected or looks.is_set())
             await anyio.sleep(0.05)
