@@ -21,7 +21,7 @@ import attrs
 import httpx
 import pytest
 
-from meeting_async import MeetingClient, errors
+from meeting_async import MeetingClient, RetryPolicy, errors
 from meeting_async.transports import HttpTransport, HttpxTransport
 from support.interpreter import Interpreter
 from support.peer import (
@@ -346,10 +346,9 @@ async def test_a_proxy_that_repeats_its_password(
         url = f"http://me:{SECRET}@127.0.0.1:{proxy.port}"
         scheme = "https" if is_httpx else "http"
         own = HttpxTransport(httpx.AsyncClient(proxy=url)) if is_httpx else HttpTransport(proxy=url)
-        account: dict[str, Any] = {"api_key": "key", "api_secret": "secret"}
-        async with MeetingClient(
-            f"{scheme}://meet.invalid", transport=own, allow_plaintext=True, **account
-        ) as client:
+        how: dict[str, Any] = {"transport": own, "retry": RetryPolicy(max_attempts=1, max_outage=0)}
+        how |= {"api_key": "key", "api_secret": "secret", "allow_plaintext": True}
+        async with MeetingClient(f"{scheme}://meet.invalid", **how) as client:
             with pytest.raises(errors.MeetingError) as caught:
                 await client.call("room/isRoomActive", {"room_id": "room01"})
         if is_httpx:
