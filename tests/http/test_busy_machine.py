@@ -226,14 +226,7 @@ from support.peer import Peer, answering, reply
 
 ERRORS = {
     "EBUSY": OSError(errno.EBUSY, "Device or resource busy"),
-    "EMFILE": OSError(errno.EMFILE, "Too many open files"),
-    "ENFILE": OSError(errno.ENFILE, "Too many open files in system"),
-    "ENOENT": OSError(errno.ENOENT, "No such file or directory"),
-    "EIO": OSError(errno.EIO, "Input/output error"),
-    "EAI_AGAIN": socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"),
     "EAI_NONAME": socket.gaierror(socket.EAI_NONAME, "Name or service not known"),
-    "EAI_FAIL": socket.gaierror(socket.EAI_FAIL, "Non-recoverable failure in name resolution"),
-    "EAI_SYSTEM": socket.gaierror(socket.EAI_SYSTEM, "System error"),
     "real": None,
 }
 POLICY = RetryPolicy(max_attempts=1, max_outage=0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator
@@ -157,7 +156,6 @@ class Meanwhile(Form):
         return await super().__anext__()
 
 
-@both_loops
 async def test_a_long_upload_lets_other_tasks_run(packets: Pair) -> None:
     """After a few milliseconds, even if the socket takes everything at once."""
     turns = found = 0
@@ -226,21 +224,10 @@ async def test_a_peer_that_answered_well_and_stopped_reading(tcp: Pair) -> None:
     assert not form.is_complete
 
 
-# --- breaking and closing ------------------------------------------------------------------------
-
-
 async def _after(seconds: float, pair: Pair, data: bytes) -> None:
     await anyio.sleep(seconds)
     pair.peer.setblocking(False)
     pair.peer.send(data)
-
-
-async def test_closing_twice(tcp: Pair) -> None:
-    """The second time does nothing, not even to a descriptor with the same number."""
-    tcp.stream.close()
-    with open(os.devnull) as file:  # noqa: ASYNC230 - takes the number
-        tcp.stream.close()
-        assert os.fstat(file.fileno())
 
 
 # --- TLS -----------------------------------------------------------------------------------------
@@ -289,7 +276,6 @@ class Sparing(FullOfAnswers):
         return super().encrypt(data[:7000])
 
 
-@both_loops
 async def test_a_record_that_was_begun_is_not_finished_after_a_refusal(tcp: Pair) -> None:
     """Else more of the form would arrive than is told, perhaps its end."""
     tcp.encrypt(Sparing(tcp.ours))

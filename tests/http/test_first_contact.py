@@ -27,8 +27,9 @@ from support.peer import Connection, Peer, Script, answering, answering_once, gr
 from support.ports import free_port
 from support.proxies import needs_tinyproxy, tinyproxy
 from support.sending import shown, within
+from support.tables import in_turn
 
-pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
+pytestmark = [pytest.mark.anyio]
 
 SOON = 30.0
 """Seconds on a busy machine for what takes some milliseconds. Retries would take a minute."""
@@ -110,26 +111,22 @@ def both(verify: Any = True) -> list[Any]:
 
 # --- certificates --------------------------------------------------------------------------------
 
-CERTIFICATES: dict[str, tuple[dict[str, Any], bool, tuple[str, ...]]] = {
+Certificate = tuple[dict[str, Any], bool, tuple[str, ...]]
+"""Of the server; whether its authority is trusted, and what is said."""
+CERTIFICATES: dict[str, Certificate] = {
     "good": ({"names": HERE}, False, ("not trusted", "MEETING_CA_FILE", "SSL_CERT_FILE", "verify")),
     "expired": ({"names": HERE, "days": -1}, True, ("has expired", "renew it")),
-    "other": (
-        {"names": "DNS:elsewhere.test"},
-        True,
-        ("is for another name", "127.0.0.1", "base URL"),
-    ),
+    "other": ({"names": ELSEWHERE}, True, ("is for another name", "127.0.0.1", "base URL")),
 }
-"""Of the server; whether its authority is trusted, and what is said."""
 
 
-@pytest.mark.parametrize(
-    ("certificate", "is_trusted", "words"), CERTIFICATES.values(), ids=CERTIFICATES
-)
+@in_turn("certificate", CERTIFICATES.items())
 async def test_a_certificate_that_is_not_accepted(
-    authority: Authority, certificate: dict[str, Any], is_trusted: bool, words: tuple[str, ...]
+    authority: Authority, certificate: Certificate
 ) -> None:
     """The error says what is wrong with it, and who can do what; nothing is sent."""
-    with Peer(answering(reply()), tls=authority.sign(**certificate)) as peer:
+    how, is_trusted, words = certificate
+    with Peer(answering(reply()), tls=authority.sign(**how)) as peer:
         for transport in both(str(authority.file) if is_trusted else True):
             await assert_lasting(client_of(peer.url, transport), *words)
     assert peer.requests == []
@@ -160,26 +157,21 @@ def bad_request(connection: Connection) -> None:
     connection.send(reply(400))
 
 
-PORTS: dict[str, tuple[str, Script, tuple[str, ...]]] = {
+Port = tuple[str, Script, tuple[str, ...]]
+USE_TLS = "speaks TLS", "use https://"
+PORTS: dict[str, Port] = {
     "https to http": ("https", bad_request, ("does not speak TLS", "base URL")),
     "https to ssh": ("https", greeting, ("does not speak TLS", "base URL")),
     "http to ssh": ("http", greeting, ("speaks no HTTP/1.1", "port of the base URL")),
-    **{
-        f"http to TLS, {name}": ("http", answering_once(record), ("speaks TLS", "use https://"))
-        for name, record in {
-            "an alert of Java": b"\x15\3\1\0\2\2\x46",
-            "an alert of Rust": b"\x15\3\3\0\2\2\x16",
-            "a handshake": b"\x16\3\3\0\4\0\0\0\0",
-        }.items()
-    },
+    "http to TLS, an alert": ("http", answering_once(b"\x15\3\1\0\2\2\x46"), USE_TLS),
+    "http to TLS, a handshake": ("http", answering_once(b"\x16\3\3\0\4\0\0\0\0"), USE_TLS),
 }
 
 
-@pytest.mark.parametrize(("scheme", "script", "words"), PORTS.values(), ids=PORTS)
-async def test_a_port_of_another_protocol(
-    scheme: str, script: Script, words: tuple[str, ...]
-) -> None:
+@in_turn("port", PORTS.items())
+async def test_a_port_of_another_protocol(port: Port) -> None:
     """The error says what is wrong: the scheme or the port."""
+    scheme, script, words = port
     with Peer(script) as peer:
         for transport in both() if scheme == "https" else [None]:
             client = client_of(peer.url.replace("http", scheme), transport)
@@ -193,7 +185,7 @@ PAGES = {
 }
 
 
-@pytest.mark.parametrize("page", PAGES.values(), ids=PAGES)
+@in_turn("page", PAGES.items())
 async def test_http_on_a_port_with_tls_that_answers_a_page(page: bytes) -> None:
     """Not in the words of the server, but in ours."""
     with Peer(answering(reply(400, page))) as peer:
@@ -208,7 +200,7 @@ async def test_http_on_a_port_with_tls_that_answers_a_page(page: bytes) -> None:
 NAMES = ["no-such-host.invalid", "a..invalid", *(f"{'a' * n}.invalid" for n in (64, 300))]
 
 
-@pytest.mark.parametrize("host", NAMES)
+@in_turn("host", NAMES)
 async def test_a_name_that_does_not_exist(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or that is none; whoever resolves it."""
     _resolving(monkeypatch, socket.EAI_NONAME)
@@ -268,7 +260,7 @@ async def retried(url: str, transport: Any = None, before: Any = None) -> RetryS
     return found[0]
 
 
-@pytest.mark.parametrize("outage", OUTAGES)
+@in_turn("outage", OUTAGES)
 async def test_what_may_heal_is_retried(
     outage: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

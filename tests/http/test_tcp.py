@@ -19,7 +19,9 @@ from support.peer import Peer, answering, deaf, descriptors, reply
 from support.ports import free_port
 from support.sending import call, closing, upload, within
 
-pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
+pytestmark = [pytest.mark.anyio]
+
+both_loops = pytest.mark.both_loops
 
 Happening = Callable[[socket.socket, int], None]
 
@@ -90,8 +92,9 @@ async def test_an_ipv6_literal_is_not_looked_up(network: Network) -> None:
     assert [sock.family for sock in network.sockets] == [socket.AF_INET6]
 
 
+@both_loops
 @pytest.mark.parametrize(
-    ("kinds", "least"), [("g", 0), ("r" * 60 + "g", 0), ("fgr", 0.24), ("6" * 60 + "g", 0)]
+    ("kinds", "least"), [("r" * 60 + "g", 0), ("fgr", 0.24), ("6" * 60 + "g", 0)]
 )
 async def test_the_next_address_is_tried(
     network: Network, full: str, kinds: str, least: float
@@ -144,14 +147,7 @@ async def test_all_addresses_fail(
 
 
 @pytest.mark.parametrize(
-    ("addresses", "expected"),
-    [
-        ("6666", "1234"),
-        ("6644", "1324"),
-        ("4466", "1324"),
-        ("644444", "123456"),
-        ("66644", "14253"),
-    ],
+    ("addresses", "expected"), [("4466", "1324"), ("644444", "123456"), ("66644", "14253")]
 )
 async def test_the_families_take_turns(network: Network, addresses: str, expected: str) -> None:
     """The resolver's first choice begins; the order within stays (RFC 8305 section 4)."""
@@ -169,7 +165,8 @@ async def test_an_error_that_is_no_os_error(network: Network) -> None:
         await send()
 
 
-@pytest.mark.parametrize("after", [0, 0.01, 0.4])
+@both_loops
+@pytest.mark.parametrize("after", [0.01, 0.4])
 async def test_cancelled_amid_the_race(network: Network, full: str, after: float) -> None:
     """During the first attempt and during both: no descriptor stays."""
     network.resolve(full, full)
@@ -181,6 +178,7 @@ async def test_cancelled_amid_the_race(network: Network, full: str, after: float
     assert descriptors() == before
 
 
+@both_loops
 async def test_cancelled_when_one_has_just_answered(network: Network) -> None:
     """A connection that nobody takes is closed."""
     with Peer(deaf) as peer, anyio.CancelScope() as scope:
@@ -197,6 +195,7 @@ async def test_cancelled_when_one_has_just_answered(network: Network) -> None:
     assert network.left == 0
 
 
+@both_loops
 @pytest.mark.parametrize("what", ["TCP", "TLS", "lookup"])
 async def test_connecting_is_limited(what: str, full: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A name that is not looked up, TCP that is not answered, and a handshake that is not."""

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import anyio
@@ -53,7 +53,6 @@ from support.sending import (
     Wire,
     call,
     closing,
-    either,
     headers,
     living_tasks,
     over,
@@ -62,9 +61,11 @@ from support.sending import (
     upload,
     within,
 )
+from support.tables import in_turn
 
-pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
+pytestmark = [pytest.mark.anyio]
 
+both_loops = pytest.mark.both_loops
 both_kinds = pytest.mark.parametrize("kind", ["call", "upload"])
 
 # --- the first request ---------------------------------------------------------------------------
@@ -114,7 +115,8 @@ def test_the_loop_runs_while_what_sends_is_loaded(backend: str) -> None:
 # --- bytes ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [0, 1, 1000, 64 * KIB, 3 * MIB + 1])
+@both_loops
+@pytest.mark.parametrize("size", [0, 1000, 3 * MIB + 1])
 async def test_the_bytes_on_the_wire(wire: Wire, size: int) -> None:
     """Method, target, headers and body arrive exactly as they were given."""
     form = Form(size)
@@ -132,6 +134,7 @@ async def test_the_bytes_on_the_wire(wire: Wire, size: int) -> None:
     assert lines[3:-2] == [b"%b: %b" % pair for pair in headers(form.length, Room_Id=b"room01")]
 
 
+@both_loops
 async def test_a_call_is_one_packet(wire: Wire) -> None:
     """Head and body leave together, so that the server is woken once."""
     sizes: list[int] = []
@@ -152,7 +155,6 @@ LENGTH = SIZE + len(TAIL)
 CUTS: dict[str, tuple[Script, int, range]] = {
     "at once": (resetting_at_once, 64 * KIB, range(64 * KIB + 1)),
     "before the body": (resetting(0), 64 * KIB, range(64 * KIB + 1)),
-    "after 1 byte": (resetting(1), 64 * KIB, range(1, 64 * KIB + 1)),
     "after 1 MiB": (resetting(MIB), MIB + 64 * KIB, range(MIB, MIB + 64 * KIB + 1)),
     "one byte before the boundary": (
         resetting(-len(TAIL) - 1),
@@ -161,12 +163,12 @@ CUTS: dict[str, tuple[Script, int, range]] = {
     ),
     "right before the boundary": (resetting(-len(TAIL)), SIZE, range(SIZE, SIZE + 1)),
     "within the boundary": (resetting(-len(TAIL) + 1), -1, range(LENGTH, LENGTH + 1)),
-    "before its last byte": (resetting(-1), -1, range(LENGTH, LENGTH + 1)),
     "right after the boundary": (resetting(WHOLE), -1, range(LENGTH, LENGTH + 1)),
 }
 """Where the peer resets, up to which byte the body waits for that, and how much was then sent."""
 
 
+@both_loops
 @pytest.mark.parametrize(("script", "hold", "sent"), CUTS.values(), ids=CUTS.keys())
 async def test_a_cut(wire: Wire, script: Script, hold: int, sent: range) -> None:
     """The connection is lost, and ``sent`` is what the operating system took.
@@ -187,9 +189,9 @@ async def test_a_cut(wire: Wire, script: Script, hold: int, sent: range) -> None
     assert all(len(received.body) in range(sent.stop) for received in peer.requests)
 
 
-async def test_a_peer_that_hangs_up_before_reading(wire: Wire) -> None:
+async def test_a_peer_that_hangs_up_before_reading() -> None:
     """A small document that was only gathered in a buffer of ours was not sent."""
-    async with over(wire, lambda connection: None) as (transport, peer):
+    async with over((None, True), lambda connection: None) as (transport, peer):
 
         async def is_gone() -> None:
             await until(lambda: peer.connected and not peer.open)
@@ -200,6 +202,7 @@ async def test_a_peer_that_hangs_up_before_reading(wire: Wire) -> None:
     assert caught.value.sent == 0
 
 
+@both_loops
 @pytest.mark.parametrize("seconds", [0.02, 0.4])
 async def test_a_peer_that_stops_reading(wire: Wire, seconds: float) -> None:
     """It is given up in time; ``sent`` is what fits into the buffers, not what the body yielded."""
@@ -241,10 +244,10 @@ async def test_a_fragment_is_reset() -> None:
 # --- errors --------------------------------------------------------------------------------------
 
 
-ADDRESSES = ["ftp://127.0.0.1", "http://", "http:///x", "nonsense", "http://[::1", "http://h:99999"]
+ADDRESSES = ["", "ftp://127.0.0.1", "http://", "http://[::1", "http://h:99999"]
 
 
-@pytest.mark.parametrize("url", ["a closed port", "", *ADDRESSES])
+@pytest.mark.parametrize("url", ["a closed port", *ADDRESSES])
 async def test_what_cannot_be_connected_to(url: str) -> None:
     """No address, or nobody listens there: the request was not sent, and the body not touched."""
     host, form = f"127.0.0.1:{free_port()}", Form()
@@ -262,23 +265,33 @@ async def test_what_cannot_be_connected_to(url: str) -> None:
         assert isinstance(caught.value.__cause__, ConnectionRefusedError)
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [OSError, ConnectionResetError, TimeoutError, httpx.ReadError, h11.RemoteProtocolError,
-     errors.DocumentEmpty, errors.ConnectionLost],
-)  # fmt: skip
-async def test_an_error_of_the_body(wire: Wire, kind: type[Exception]) -> None:
+@contextlib.asynccontextmanager
+async def transport_of(module: Any) -> AsyncIterator[Transport]:
+    """Open a transport, ours or one with a client of a library."""
+    if module is None:
+        transport = HttpTransport()
+        async with closing(transport):
+            yield transport
+        return
+    async with module.AsyncClient(trust_env=False) as client:
+        yield HttpxTransport(client)
+
+
+@in_turn("module", [("ours", None), ("httpx", httpx)])
+@pytest.mark.parametrize("kind", [OSError, h11.RemoteProtocolError, errors.ConnectionLost])
+async def test_an_error_of_the_body(module: Any, kind: type[Exception]) -> None:
     """It reaches the caller as it is, whatever it is, and no complete form is sent."""
     error = kind("torn")
 
     async def fail() -> None:
         raise error
 
-    async with over(wire, silent) as (transport, peer):
-        form = Form(MIB, MIB // 2, fail)
-        with within(5), pytest.raises(type(error)) as caught:
-            await transport.send(upload(peer.url, form))
-        await until(lambda: not peer.open)
+    with Peer(silent) as peer:
+        async with transport_of(module) as transport:
+            form = Form(MIB, MIB // 2, fail)
+            with within(5), pytest.raises(type(error)) as caught:
+                await transport.send(upload(peer.url, form))
+            await until(lambda: not peer.open)
     assert caught.value is error
     assert form.taken == MIB // 2
 
@@ -299,18 +312,14 @@ async def test_a_body_of_another_length() -> None:
             await until(lambda: not peer.open)
 
 
-@pytest.mark.parametrize("value", [SIGNATURE + "\n", " " + SIGNATURE, SIGNATURE + "\0"])
 @pytest.mark.parametrize("module", [None, httpx, httpx2])
-async def test_a_header_that_cannot_be_sent(module: Any, value: str) -> None:
+async def test_a_header_that_cannot_be_sent(module: Any) -> None:
     """The libraries below quote it in their errors; ours do not, and nothing hangs on to theirs."""
-    pairs = (*headers(2)[:1], (b"HASH-SIGNATURE", Secret(value.encode())), *headers(2)[2:])
+    broken = Secret(SIGNATURE.encode() + b"\n")
+    pairs = (*headers(2)[:1], (b"HASH-SIGNATURE", broken), *headers(2)[2:])
     with Peer(answering(reply())) as peer:
         request = attrs.evolve(call(peer.url, b"{}"), headers=pairs)
-        async with contextlib.AsyncExitStack() as stack:
-            transport: Transport = HttpTransport()
-            if module:
-                client = await stack.enter_async_context(module.AsyncClient(trust_env=False))
-                transport = HttpxTransport(client)
+        async with transport_of(module) as transport:
             with pytest.raises(errors.TransportError) as caught:
                 await transport.send(request)
     assert SIGNATURE not in shown(caught.value)
@@ -367,7 +376,7 @@ PHASES: dict[str, Script] = {
 }
 
 
-@pytest.mark.parametrize("phase", PHASES)
+@in_turn("phase", PHASES)
 async def test_closing_ends_what_is_under_way(
     phase: str, full: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -394,7 +403,7 @@ async def test_closing_ends_what_is_under_way(
         async def close() -> None:
             await anyio.wait_all_tasks_blocked()  # the request has begun
             if has_begun:
-                await until(lambda: form.taken)
+                await until(lambda: form.taken if phase == "sending" else form.is_complete)
             elif phase != "connecting":
                 await until(lambda: peer.connected or looks.is_set())
             await anyio.sleep(0.05)
@@ -412,6 +421,7 @@ async def test_closing_ends_what_is_under_way(
     assert form.taken > 0 or not has_begun
 
 
+@both_loops
 async def test_closing_at_any_moment_of_connecting() -> None:
     """Either the request was sent before, or never is; no connection is left."""
     for delay in range(12):
@@ -439,13 +449,12 @@ async def test_closing_at_any_moment_of_connecting() -> None:
 # --- loops ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["call", "upload"])
-def test_one_loop_after_another(kind: str) -> None:
+def test_one_loop_after_another() -> None:
     """Idle connections of the first loop are closed, not used."""
     transport = HttpTransport()
 
     async def main(peer: Peer, last: bool) -> None:
-        assert (await transport.send(either(kind, peer.url))).status == 200
+        assert (await transport.send(call(peer.url))).status == 200
         if last:
             await transport.aclose()
 
@@ -459,6 +468,7 @@ def test_one_loop_after_another(kind: str) -> None:
 # --- cancellation --------------------------------------------------------------------------------
 
 
+@both_loops
 @both_kinds
 async def test_cancelled_at_every_wait(wire: Wire, kind: str) -> None:
     """Its connection is closed, no task and no place is left, and the next request works."""
