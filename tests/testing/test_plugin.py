@@ -218,14 +218,6 @@ def test_a_wrong_marker_is_one_clear_line(inner: Inner) -> None:
     assert "_meeting_async_pytest.py" not in done.stdout.str()
 
 
-def test_the_marker_and_the_fixtures_are_listed(inner: Inner) -> None:
-    """Pytest says what there is."""
-    inner("", "--markers").stdout.fnmatch_lines(["@pytest.mark.meeting_server(*, rooms=*"])
-    inner("", "--fixtures").stdout.fnmatch_lines(
-        ["meeting_server*", "meeting_client*", "in_virtual_time*"]
-    )
-
-
 # --- virtual time, and what need not be there ----------------------------------------------------
 
 
