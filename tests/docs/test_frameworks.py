@@ -395,11 +395,11 @@ def reading(seen: list[str], done: asyncio.Event) -> Any:
             seen.append(message["type"])
             more = message.get("more_body", False)
         # A framework listens while its handler works.
-        tasks = heard, _ = [asyncio.ensure_future(one) for one in (receive(), done.wait())]
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        heard, finished = (asyncio.ensure_future(one) for one in (receive(), done.wait()))
+        await asyncio.wait([heard, finished], return_when=asyncio.FIRST_COMPLETED)
         seen.append(heard.result()["type"] if heard.done() else "silence")
-        for task in tasks:
-            task.cancel()
+        heard.cancel()
+        finished.cancel()
         await send({"type": "http.response.start", "status": 200})
         await send({"type": "http.response.body", "body": b'{"delivered": true}'})
 
