@@ -1,4 +1,4 @@
-"""Worlds for golden requests."""
+"""A meeting server, and worlds for golden requests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.raw_http import World, opened_world
+from meeting_async.testing import MeetingServer
+from support.raw_http import BODY_LIMIT, LIMIT, World, opened_world
+
+
+@pytest.fixture
+def server() -> MeetingServer:
+    """Provide a server with one room, not running yet."""
+    server = MeetingServer(max_size_whiteboard_file=LIMIT, max_body_size=BODY_LIMIT)
+    server.add_room("room01")
+    return server
 
 
 @pytest.fixture(params=["socket", "in process"])

@@ -45,32 +45,26 @@ def inner_pytest(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> 
     return run
 
 
-IN_VIRTUAL_TIME = """
-import sniffio
-
-@pytest.mark.meeting_server(processing_seconds=60)
-def test_it(meeting_server, meeting_client, in_virtual_time{fixture}):
-    async def main(name):
-        assert sniffio.current_async_library() == {backend}
-        meeting_server.rooms["room01"].lock(300)
-        return await upload(meeting_client, name)
-
-    receipt = in_virtual_time(main, "late.pdf")
-    assert 360 <= receipt.seconds < 400
-    assert [file.name for file in meeting_server.rooms["room01"].received] == ["late.pdf"]
-"""
-
-
 def test_users_need_not_load_it(
     inner: Inner, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The entry point is registered, gets along with all other plugins, and can be switched off."""
+    """The entry point is registered, gets along with all other plugins, and can be switched off.
+
+    One of them, pytest-asyncio, runs the test.
+    """
     (found,) = entry_points(group="pytest11", name="meeting_async")
     assert found.value == "_meeting_async_pytest"
     monkeypatch.delenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD")
-    test = "def test_it(meeting_server):\n    pass\n"
-    scope = ("-o", "asyncio_default_fixture_loop_scope=function")
-    inner(test, *scope).assert_outcomes(passed=1)
+    inner(
+        """
+@pytest.mark.asyncio
+async def test_it(meeting_server, meeting_client):
+    await meeting_client.get_active_room_info("room01")
+    await upload(meeting_client)
+    assert len(meeting_server.rooms["room01"].received) == 1
+""",
+        *("-o", "asyncio_default_fixture_loop_scope=function"),
+    ).assert_outcomes(passed=1)
     off = ("-p", "no:meeting_async", "-p", "no:asyncio")
     done = pytester.runpytest_inprocess("--assert=plain", *off)
     done.assert_outcomes(errors=1)
@@ -80,7 +74,7 @@ def test_users_need_not_load_it(
 # --- fixtures ------------------------------------------------------------------------------------
 
 TESTS = """
-import meeting_async.testing, threading, trio.testing
+import meeting_async.testing, sniffio, threading, trio.testing
 from meeting_async import MeetingClient
 from meeting_async.errors import DocumentRefused, RoomNotActive, UploadOutcomeUnknown
 
@@ -162,7 +156,7 @@ class TestMarkers:
         assert (dict(meeting_server.rooms), meeting_server.api_key) == ({}, "class")
 
 @pytest.mark.anyio
-@pytest.mark.meeting_server(in_process=True)
+@pytest.mark.meeting_server(in_process=True, processing_seconds=300)
 class TestClocksOfAnyio:
     @pytest.fixture(params=[
         ("asyncio", {"loop_factory": meeting_async.testing.VirtualTimeLoop}),
@@ -171,9 +165,19 @@ class TestClocksOfAnyio:
     def anyio_backend(self, request):
         return request.param
 
-    async def test_it(self, meeting_server, meeting_client):
-        meeting_server.rooms["room01"].lock(300)
+    async def test_it(self, meeting_client):
         assert 300 <= (await upload(meeting_client)).seconds < 340
+
+@pytest.mark.meeting_server(processing_seconds=280)
+def test_clock(meeting_server, meeting_client, in_virtual_time, anyio_backend_name):
+    async def main(name):
+        assert sniffio.current_async_library() == anyio_backend_name
+        meeting_server.rooms["room01"].lock(20)
+        return await upload(meeting_client, name)
+
+    receipt = in_virtual_time(main, "late.pdf")
+    assert 300 <= receipt.seconds < 340
+    assert [file.name for file in meeting_server.rooms["room01"].received] == ["late.pdf"]
 """
 
 
@@ -181,28 +185,12 @@ def test_servers_and_clients(inner: Inner) -> None:
     """On a socket and in process, on both loops, each test with its own, with faults in one line.
 
     Nothing is left open, connections of JSON calls included; of the markers the closest wins. What
-    another client of the event loop sends to the room of that name holds up nobody. A lock of five
-    minutes and a conversion of one take no time (or there were a timeout), on the test's backend.
+    another client of the event loop sends to the room of that name holds up nobody. A lock and a
+    conversion of five minutes take no time (or there were a timeout), on the test's backend.
     """
-    virtual = IN_VIRTUAL_TIME.format(fixture=", anyio_backend_name", backend="anyio_backend_name")
-    done = inner(TESTS + virtual, "-v", "--strict-markers")
+    done = inner(TESTS, "-v", "--strict-markers")
     done.assert_outcomes(passed=18)
     done.stdout.fnmatch_lines(["*test_socket[[]asyncio[]] PASSED*", "*test_socket[[]trio[]] PASS*"])
-
-
-def test_with_pytest_asyncio(inner: Inner) -> None:
-    """Another plugin for asynchronous tests will do."""
-    inner(
-        """
-@pytest.mark.asyncio
-async def test_it(meeting_server, meeting_client):
-    await meeting_client.get_active_room_info("room01")
-    await upload(meeting_client)
-    assert len(meeting_server.rooms["room01"].received) == 1
-""",
-        *("-p", "asyncio", "--asyncio-mode=auto"),
-        *("-o", "asyncio_default_fixture_loop_scope=function"),
-    ).assert_outcomes(passed=1)
 
 
 # --- the marker ----------------------------------------------------------------------------------
@@ -228,14 +216,6 @@ def test_a_wrong_marker_is_one_clear_line(inner: Inner) -> None:
     assert len(found) == len(tests)
     assert all(any(problem in line for line in found) for problem in WRONG_MARKERS.values())
     assert "_meeting_async_pytest.py" not in done.stdout.str()
-
-
-def test_the_marker_and_the_fixtures_are_listed(inner: Inner) -> None:
-    """Pytest says what there is."""
-    inner("", "--markers").stdout.fnmatch_lines(["@pytest.mark.meeting_server(*, rooms=*"])
-    inner("", "--fixtures").stdout.fnmatch_lines(
-        ["meeting_server*", "meeting_client*", "in_virtual_time*"]
-    )
 
 
 # --- virtual time, and what need not be there ----------------------------------------------------
@@ -267,40 +247,35 @@ def test_nothing_is_imported_for_those_who_do_not_ask(
 
 HINT = 'pip install ".[testing]" in a clone'
 
+ASKING = """
+@pytest.fixture
+def anyio_backend():
+    return "trio"
+
+def test_server(meeting_server): pass
+def test_clock(anyio_backend, in_virtual_time): pass
+def test_neither(): pass
+"""
+
 
 @pytest.mark.parametrize(
-    ("missing", "arguments", "line"),
+    ("missing", "errors", "line"),
     [
-        ("python_multipart", "meeting_server", f"needs python_multipart: {HINT}"),
-        ("h11", "meeting_client", f"needs h11: {HINT}"),
-        ("h11", "in_virtual_time", f"needs h11: {HINT}"),
-        (
-            "trio.testing",
-            "anyio_backend, in_virtual_time",
-            "in_virtual_time on trio needs trio: pip install trio",
-        ),
+        ("python_multipart", 2, f"needs python_multipart: {HINT}"),
+        ("h11", 2, f"needs h11: {HINT}"),
+        ("trio.testing", 1, "in_virtual_time on trio needs trio: pip install trio"),
     ],
 )
 def test_what_is_missing_is_named(
-    inner: Inner, monkeypatch: pytest.MonkeyPatch, missing: str, arguments: str, line: str
+    inner: Inner, monkeypatch: pytest.MonkeyPatch, missing: str, errors: int, line: str
 ) -> None:
     """In one clear line, where a test asks for it; all other tests run."""
     monkeypatch.setitem(sys.modules, missing, None)
     monkeypatch.delitem(sys.modules, "meeting_async.testing")  # to be imported again
-    done = inner(
-        '@pytest.fixture\ndef anyio_backend():\n    return "trio"\n\n'
-        f"def test_one({arguments}): pass\ndef test_two(): pass\n"
-    )
-    done.assert_outcomes(passed=1, errors=1)
+    done = inner(ASKING)
+    done.assert_outcomes(passed=3 - errors, errors=errors)
     told, _, _ = str(done.stdout).partition("short test summary")  # repeats it, perhaps cut
-    assert sum(found.endswith(line) for found in told.splitlines()) == 1
+    assert sum(found.endswith(line) for found in told.splitlines()) == errors
     assert "exception" not in done.stdout.str()  # "The above exception was the direct cause of"
     assert "Traceback" not in done.stdout.str()
     assert "_meeting_async_pytest.py" not in done.stdout.str()
-
-
-def test_asyncio_needs_no_trio(inner: Inner, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Virtual time on asyncio works without it."""
-    monkeypatch.setitem(sys.modules, "trio", None)
-    monkeypatch.setitem(sys.modules, "trio.testing", None)
-    inner(IN_VIRTUAL_TIME.format(fixture="", backend='"asyncio"')).assert_outcomes(passed=1)

@@ -228,8 +228,7 @@ def test_timelines(what: str, backend: str) -> None:
 ROOM = {"room_id": "room01"}
 
 
-@BACKENDS
-def test_an_ended_room_is_forgotten_after_some_seconds(backend: str) -> None:
+def test_an_ended_room_is_forgotten_after_some_seconds() -> None:
     """By calls at once, by uploads later; one that is switched off stays not active."""
     server = MeetingServer()
     server.add_room("room01")
@@ -252,7 +251,7 @@ def test_an_ended_room_is_forgotten_after_some_seconds(backend: str) -> None:
         assert await codes("room01") == ({"ROOM_NOT_FOUND"}, "ROOM_NOT_FOUND")
         assert await codes("room02") == ({"ROOM_NOT_ACTIVE"}, "ROOM_NOT_ACTIVE")
 
-    run_in_virtual_time(main, backend=backend)
+    run_in_virtual_time(main)
 
 
 @BACKENDS
