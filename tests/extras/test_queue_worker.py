@@ -258,8 +258,9 @@ def test_what_nobody_can_read(how: str) -> None:
     async def run() -> list[Mapping[str, Any]]:
         table = Taken(kind="path" if how == "no such file" else "reference")
         worker = worker_of(table, UploadWorker, find)
-        for _ in range(4):
-            await worker.tick(worker.session.base, "room0")
+        with anyio.fail_after(4 * 60 + 10):  # documents_timeout
+            for _ in range(4):
+                await worker.tick(worker.session.base, "room0")
         await worker.session.aclose()
         return table.ends
 
