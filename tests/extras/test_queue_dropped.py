@@ -45,10 +45,12 @@ class Namespace:
 
     name: str
     subnet: str
+    first: int
+    """Last number before those of this link."""
 
     def address(self, number: int) -> str:
         """Return one of the addresses of the link, such as that of ``DATABASE``."""
-        return f"{self.subnet}.{number}"
+        return f"{self.subnet}.{self.first + number}"
 
     def command(self, *command: str) -> list[str]:
         """Return the command that runs a program inside."""
@@ -80,8 +82,9 @@ def link() -> Iterator[Namespace]:
     """Make a namespace and a link to it; skip the test where that is not possible."""
     if os.geteuid() or not shutil.which("ip"):
         pytest.skip("needs root and `ip` (Debian: apt install iproute2) for a network namespace")
-    token = secrets.token_bytes(2)
-    made = Namespace(f"test{token.hex()}", f"198.{18 + token[0] % 2}.{token[1]}")
+    token = secrets.token_bytes(3)  # other tests run at the same time
+    subnet = f"198.{18 + token[0] % 2}.{token[1]}"
+    made = Namespace(f"test{token.hex()}", subnet, first=token[2] // 8 * 8)
     name, peer = made.name, ["peer", "name", made.name, "netns", made.name, "address", _INSIDE]
     with contextlib.ExitStack() as stack:
         try:

@@ -455,15 +455,15 @@ async def test_the_grace_of_a_worker_with_at_least_once(open_queue: Open, probe:
         room = queue.server.rooms["room0"]
         room.processing_seconds = queue.server.lock_seconds = 60
         await queue.defer("room0")
-        worker = queue.start(grace=0.5)
+        queue.start(grace=0.5)
         await queue.until(queue.accepted)
         room.processing_seconds = 0
         began = time.monotonic()
-        worker.signal(signal.SIGTERM)
-        assert await worker.ended(ENDED) == 0
+        assert await queue.stop() == [0]
         room.unlock()
         assert (await queue.uploads.status()).waiting == 1
-        assert (await queue.outcome()).status == "accepted"
+        async with queue.working():
+            assert (await queue.outcome()).status == "accepted"
         assert probe or time.monotonic() - began > 4
         assert len(queue.accepted()) == 2
 
@@ -475,12 +475,11 @@ async def test_the_grace_of_a_worker(queue: Queue) -> None:
     server.stall_next_upload(after=200_000)
     await queue.defer("room0", size=LARGE)
     await queue.defer("room1", size=16 * 1024**2)
-    worker = queue.start(grace=0.5)
+    queue.start(grace=0.5)
     await queue.until(lambda: queue.accepted() and queue.sent("room1", 200_000))
-    worker.signal(signal.SIGTERM)
-    assert await worker.ended(ENDED) == 0
-    report = await queue.reported()
-    await queue.check(report, unknown=1)
+    assert await queue.stop() == [0]
+    async with queue.working():
+        report = await queue.reported()
     assert [outcome.status for outcome in report.outcomes] == ["unknown", "accepted"]
     assert queue.accepted() == ["0000.pdf", "0001.pdf"]
 
