@@ -424,7 +424,8 @@ async def test_references(open_queue: Open) -> None:
         await queue.uploads.defer("room0", "three", filename="Name.pdf")
         await queue.uploads.defer("room1", path)  # a path, as it is no str
         assert asked == []
-        for names in ({"filename": ""}, {"content_type": "a/b\r\nx: y"}):  # not in the worker
+        wrong: list[dict[str, Any]] = [{"filename": ""}, {"content_type": "a/b\r\nx: y"}]
+        for names in wrong:  # not in the worker
             with pytest.raises(InvalidInput) as caught:
                 await queue.uploads.defer("room0", "four", **names)
             assert [caught.value.field] == [*names]
@@ -668,16 +669,15 @@ async def test_what_changes_meanwhile(queue: Queue) -> None:
 async def test_an_end_that_is_repeated(queue: Queue) -> None:
     """If the reply of the database is lost, the run still has its row; not if it was cancelled."""
     raw = '{"class": "UploadFailed", "args": ["KeyError", "x"]}'
-    put_back = {"state": "ready", "error": None, "pause": 0.0}
-    failed = {"state": "failed", "error": raw, "pause": None}
+    put_back: dict[str, Any] = {"state": "ready", "error": None, "pause": 0.0}
+    failed: dict[str, Any] = {"state": "failed", "error": raw, "pause": None}
     facts = {"reason": None, "size": None, "history": None, "is_away": None, "attempts": "[]"}
     for number, (kind, is_cancelled) in enumerate(product((put_back, failed), (False, True))):
         await queue.defer(room_id := f"room{number}")
         row = await queue.uploads._table.claim(room_id)
         assert row is not None
         assert not is_cancelled or await queue.uploads.cancel("default", room_id=room_id) == 1
-        given: Any = {**kind, **facts}
-        ends = [await queue.uploads._table.end(row, **given) for _ in range(2)]
+        ends = [await queue.uploads._table.end(row, **kind, **facts) for _ in range(2)]
         assert ends == [not is_cancelled] * 2, (kind, is_cancelled)
 
 
