@@ -37,6 +37,7 @@ from support.fake_rooms import (
     unreachable,
 )
 from support.fakes import KEY, LARGE, PDF, SECRET, EventRecorder, Scripted, client_of, headers_of
+from support.tables import in_turn
 from support.telling import logging_to
 
 UPLOAD = "room/uploadWhiteboardFile"
@@ -205,8 +206,7 @@ class WithSpan(logging.Formatter):
         return str(trace.get_current_span().get_span_context().span_id)
 
 
-@pytest.mark.both_loops
-@pytest.mark.parametrize("what", CALLS)
+@in_turn("what", CALLS)
 def test_one_call(run: Run, telemetry: Telemetry, what: str) -> None:
     """A span with its events, a child for each request, of one trace; metrics for both.
 
@@ -404,7 +404,6 @@ async def test_the_server_sees_the_trace_and_nobody_else(telemetry: Telemetry) -
 # --- instrument() --------------------------------------------------------------------------------
 
 
-@pytest.mark.both_loops
 def test_it_is_independent_of_on_event(run: Run, telemetry: Telemetry) -> None:
     """A client, one made from it, and calls with an ``on_event`` of their own; each only once."""
 
@@ -480,8 +479,7 @@ class Raising(SpanProcessor):
             raise ValueError("broken")
 
 
-@pytest.mark.both_loops
-@pytest.mark.parametrize("when", ["begin", "end", "request"])
+@in_turn("when", ["begin", "end", "request"])
 def test_an_exporter_that_raises(run: Run, telemetry: Telemetry, when: str) -> None:
     """Accepted stays accepted, and nothing ends for a fault of those who watch."""
 

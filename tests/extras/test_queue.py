@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import os
-import signal
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,14 +18,14 @@ import pytest
 
 from meeting_async import Document, LockPolicy, MeetingClient, RetryPolicy, UploadJob, errors
 from meeting_async.errors import BatchFailed, ConfigurationError, InvalidInput, JournalError
-from meeting_async.procrastinate import SCHEMA, Documents, WhiteboardUploads, connector
+from meeting_async.procrastinate import SCHEMA, WhiteboardUploads, connector
 from meeting_async.testing import MeetingServer
 from meeting_async.transports import HttpTransport, Reply, Request
 from support.leaving_locks import LeavingLocks
 from support.ports import free_port
 from support.postgres import PostgresServer, needs_postgres
-from support.queue_worker import KEYS, Order, documents
-from support.queues import ENDED, LARGE, SECONDS, SMALL, UPLOAD, WINDOW, Open, Queue, queue_at
+from support.queue_worker import KEYS, Order
+from support.queues import LARGE, SMALL, UPLOAD, WINDOW, Open, Queue, queue_at
 
 pytestmark = [pytest.mark.anyio, needs_postgres]
 nightly = pytest.mark.nightly
@@ -105,11 +103,6 @@ def lock(queue: Queue) -> None:
         room.lock(300)
 
 
-def lose(queue: Queue, when: Any) -> None:
-    """Lose the replies to the next two documents."""
-    queue.server.lose_next_reply(path=UPLOAD, when=when, times=2)
-
-
 def file_is(queue: Queue, content: bytes) -> None:
     """Replace the documents."""
     for name in queue.documents:
@@ -126,20 +119,14 @@ Script = Callable[[Queue], object]
 ENDS: dict[str, tuple[Script, type[Exception], str]] = {
     "no such room": (lambda q: q.server.refuse_next("ROOM_NOT_FOUND", path=UPLOAD, times=2),
                      errors.RoomNotFound, "refused"),
-    "not active": (lambda q: room_is(q, active=False), errors.RoomNotActive, "refused"),
-    "no presenter": (lambda q: room_is(q, presenter=False), errors.RequestRefused, "refused"),
-    "too large": (lambda q: setattr(q.server, "max_size_whiteboard_file", 1000),
-                  errors.DocumentRefused, "refused"),
-    "wrong type": (lambda q: file_is(q, b"\x7fELF" + bytes(1000)),
-                   errors.RequestRefused, "refused"),
     "empty": (lambda q: file_is(q, b""), errors.DocumentEmpty, "refused"),
     "conversion fails": (lambda q: room_is(q, fail_conversion=True),
                          errors.ProcessingFailed, "failed"),
     "locked for too long": (lock, errors.RoomBusy, "failed"),
     "cut off three times": (cut_off,
                             errors.UploadInterrupted, "failed"),
-    "lost, and there": (lambda q: lose(q, "afterwards"), errors.UploadOutcomeUnknown, "unknown"),
-    "lost, not there": (lambda q: lose(q, "instead"), errors.UploadOutcomeUnknown, "unknown"),
+    "lost": (lambda q: q.server.lose_next_reply(path=UPLOAD, times=2),
+             errors.UploadOutcomeUnknown, "unknown"),
 }  # fmt: skip
 """How an upload ends without being accepted: what happens, the error, and the status."""
 
@@ -169,48 +156,10 @@ async def test_the_error_of_an_outcome(
             told = str(own).replace(path.name, "0000.pdf").replace("room1", "room0")
             assert str(error) == told
             assert f"{status}: {told}" in caplog.text
-            for fact in ("status", "status_code", "msg"):
+            for fact in ("status", "status_code", "msg", "body"):
                 assert getattr(error, fact, None) == getattr(own, fact, None)
         assert queue.sent("room0", SMALL) == times <= (3 if status == "failed" else 1)
-        there = how in {"lost, and there", "conversion fails"}
-        assert len(queue.accepted("room0")) == there
-
-
-@pytest.mark.parametrize(
-    ("how", "told"),
-    [
-        ("raises", "LookupError: no row 'a'"),
-        ("hangs", "TimeoutError"),
-        ("is cancelled", "DocumentNotFound: CancelledError"),
-    ],
-)
-@nightly
-@pytest.mark.timeout(300)
-async def test_the_error_of_other_code(open_queue: Open, how: str, told: str) -> None:
-    """What nobody can read is put back three times; then it has failed with class and text."""
-    asked: list[float] = []
-
-    async def find(reference: str) -> Document:
-        asked.append(time.monotonic())
-        if how == "hangs":
-            await anyio.sleep_forever()
-        if how == "is cancelled":
-            raise asyncio.CancelledError  # as from a task that the function awaits
-        raise LookupError(f"no row {reference!r}")
-
-    settings = {"documents_timeout": 0.2}
-    async with open_queue(documents=find, settings=settings) as queue:
-        await queue.uploads.defer("room0", "a")
-        async with queue.working():
-            await queue.until(lambda: asked)
-            await anyio.sleep(0.5)
-            (room,) = (await queue.uploads.status()).rooms
-            assert room.cause
-            outcome = await queue.outcome(240)
-    assert len(asked) == 4
-    assert outcome.status == "failed"
-    assert type(outcome.error) is errors.UploadFailed
-    assert (outcome.error.kind, str(outcome.error)[: len(told)]) == (told.partition(":")[0], told)
+        assert len(queue.accepted("room0")) == (how in {"lost", "conversion fails"})
 
 
 async def find_unstorable(reference: str) -> Document:
@@ -226,23 +175,17 @@ class BrokenLocks:
         raise LookupError(f"no row {room}\0\ud800")
 
 
-@pytest.mark.parametrize(
-    ("documents", "client"),
-    [(find_unstorable, {}), (None, {"room_locks": BrokenLocks()})],
-    ids=["documents", "room locks"],
-)
-async def test_the_cause_of_other_code(
-    open_queue: Open, documents: Documents | None, client: dict[str, Any]
-) -> None:
+async def test_the_cause_of_other_code(open_queue: Open) -> None:
     """It is no outcome, and can be stored and read, whatever characters it has."""
-    async with open_queue(documents=documents, **client) as queue:
-        await queue.uploads.defer("room0", "a" if documents else queue.document())
+    async with open_queue(documents=find_unstorable, room_locks=BrokenLocks()) as queue:
+        await queue.uploads.defer("room0", "a")
+        await queue.uploads.defer("room1", queue.document())
         async with queue.working():
-            with anyio.fail_after(15):
-                while not (room := (await queue.uploads.status()).rooms[0]).cause:  # noqa: ASYNC110
-                    await anyio.sleep(0.05)
-    assert room.cause.startswith("LookupError: no row ")
-    assert room.cause.endswith(r"\x00\ud800")
+            found = await queue.status_when(lambda found: all(room.cause for room in found.rooms))
+    causes = {room.room_id: f"{room.cause}" for room in found.rooms}
+    assert causes["room0"] == r"LookupError: no row a\x00\ud800"
+    assert causes["room1"].startswith("LookupError: no row ")
+    assert causes["room1"].endswith(r"room1\x00\ud800")
 
 
 class BrokenTransport(HttpTransport):
@@ -280,32 +223,6 @@ async def test_a_server_that_is_down_for_too_long(open_queue: Open) -> None:
         assert (outcome.status, type(outcome.error)) == ("failed", errors.ConnectFailed)
     assert 2.0 <= first.seconds <= 15
     assert len(again.attempts) > len(first.attempts) + 1  # not given up at the first one
-
-
-AWAY: dict[str, Script] = {
-    "throttled": lambda q: q.server.reply_next(429, path=UPLOAD, times=4),
-    "a proxy without its server": lambda q: q.server.reply_next(502, path=CHECK, times=4),
-    "a page in place of the server": lambda q: q.server.reply_next(
-        200, body=b"<html>", path=CHECK, times=4
-    ),
-    "it cannot take its lock": lambda q: q.server.reply_next(
-        500, json={"status": False, "msg": "x", "status_code": "SERVER_ERROR"}, path=CHECK, times=4
-    ),
-}
-
-
-@nightly
-@pytest.mark.timeout(240)
-@pytest.mark.parametrize("how", AWAY)
-async def test_what_costs_no_document(open_queue: Open, how: str) -> None:
-    """While something else answers in the server's place, all is put back; then all is accepted."""
-    retry = RetryPolicy(max_attempts=2, initial_delay=0.25, max_outage=0.5)
-    async with open_queue(retry=retry) as queue:
-        AWAY[how](queue)
-        await queue.defer_many(6, rooms=2)
-        async with queue.working():
-            report = await queue.reported(seconds=180)
-    await queue.check(report)
 
 
 @nightly
@@ -418,27 +335,21 @@ async def test_what_the_room_shows(queue: Queue, monkeypatch: pytest.MonkeyPatch
 
 BAD: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
     "bytes": ("room0", b"%PDF", {}, "document"),
-    "bytes with a name": ("room0", b"%PDF", {"filename": "a.pdf"}, "document"),
     "file object": ("room0", io.BytesIO(b"%PDF"), {}, "document"),
     "no document": ("room0", None, {}, "document: TypeError"),
     "link": ("room0", "https://example.com/a.pdf", {}, "from_link: TypeError"),
     "empty room": ("", "/a.pdf", {}, "room_id"),
     "blank room": (" room0", "/a.pdf", {}, "room_id"),
     "NUL in the room": ("room\0", "/a.pdf", {}, "room_id"),
-    "surrogate in the room": ("room\ud800", "/a.pdf", {}, "room_id"),
     "number as room": (5, "/a.pdf", {}, "room_id: TypeError"),
     "NUL in the path": ("room0", "/a\0.pdf", {}, "document"),
-    "NUL in the path, with a name": ("room0", "/a\0.pdf", {"filename": "a.pdf"}, "document"),
-    "surrogate in the path": ("room0", "/a\udcff.pdf", {}, "document"),
     "bytes path": ("room0", Path(os.fsdecode(b"/a\xff.pdf")), {}, "document"),
     "NUL in the name": ("room0", "/a.pdf", {"filename": "a\0.pdf"}, "filename"),
-    "surrogate in the name": ("room0", "/a.pdf", {"filename": "a\ud800.pdf"}, "filename"),
     "empty name": ("room0", "/a.pdf", {"filename": ""}, "filename"),
     "type": ("room0", "/a.pdf", {"content_type": "a\0/b"}, "content_type"),
     "line in the type": ("room0", "/a.pdf", {"content_type": "a/b\r\nx: y"}, "content_type"),
     "empty key": ("room0", "/a.pdf", {"key": ""}, "key"),
     "NUL in the key": ("room0", "/a.pdf", {"key": "a\0"}, "key"),
-    "surrogate in the key": ("room0", "/a.pdf", {"key": "a\ud800"}, "key"),
     "number as key": ("room0", "/a.pdf", {"key": 5}, "key"),
     "empty batch": ("room0", "/a.pdf", {"batch": ""}, "batch"),
     "NUL in the batch": ("room0", "/a.pdf", {"batch": "a\0"}, "batch"),
@@ -496,18 +407,8 @@ def test_bad_settings(field: str, make: Callable[[], object]) -> None:
     assert "s3cr3t" not in str(caught.value)
 
 
-@pytest.mark.parametrize("names", [{"filename": ""}, {"content_type": "a/b\r\nx: y"}])
-async def test_bad_names_of_a_reference(open_queue: Open, names: dict[str, Any]) -> None:
-    """They are found at once, and not in the worker."""
-    async with open_queue(documents=documents) as queue:
-        with pytest.raises(InvalidInput) as caught:
-            await queue.uploads.defer("room0", "row 1", **names)
-        assert [caught.value.field] == [*names]
-        assert (await queue.uploads.status()).rooms == []
-
-
 async def test_references(open_queue: Open) -> None:
-    """A function turns references into documents, in the worker, at each run."""
+    """A function turns references into documents, in the worker; bad names are found at once."""
     asked: list[str] = []
 
     async def find(reference: str) -> Document:
@@ -523,34 +424,16 @@ async def test_references(open_queue: Open) -> None:
         await queue.uploads.defer("room0", "three", filename="Name.pdf")
         await queue.uploads.defer("room1", path)  # a path, as it is no str
         assert asked == []
+        wrong: list[dict[str, Any]] = [{"filename": ""}, {"content_type": "a/b\r\nx: y"}]
+        for names in wrong:  # not in the worker
+            with pytest.raises(InvalidInput) as caught:
+                await queue.uploads.defer("room0", "four", **names)
+            assert [caught.value.field] == [*names]
         async with queue.working():
             assert (await queue.reported()).accepted == 4
     assert asked == ["one", "path", "three"]
     assert queue.accepted("room0") == ["row.pdf", "0000.pdf", "Name.pdf"]
     assert queue.accepted("room1") == ["0000.pdf"]
-
-
-@nightly
-async def test_a_worker_that_cannot_read_a_document(open_queue: Open) -> None:
-    """Without ``documents``, or without the file share, it puts it back; another one delivers."""
-    settings = {"documents": documents}
-    async with open_queue(settings=settings) as queue:
-        path, other = queue.document("room0"), queue.document("room1")
-        await queue.uploads.defer("room0", str(path))  # a reference
-        await queue.uploads.defer("room1", other)
-        content = other.read_bytes()
-        other.unlink()
-        unable = queue.command("worker")
-        with anyio.fail_after(SECONDS):
-            while "cannot be read" not in f"{(await queue.uploads.status()).causes}":  # noqa: ASYNC110
-                await anyio.sleep(0.05)
-        unable.signal(signal.SIGTERM)
-        assert await unable.ended(ENDED) == 0
-        assert (await queue.uploads.report("default")).queued == 2
-        other.write_bytes(content)
-        queue.start()
-        assert (await queue.reported()).accepted == 2  # named after the reference
-    assert queue.accepted() == [path.name, other.name]
 
 
 # --- tables --------------------------------------------------------------------------------------
@@ -698,11 +581,7 @@ async def test_the_status(queue: Queue) -> None:
     async with queue.working():
         await queue.until(lambda: queue.sent("room0") > 1)
         assert (await queue.uploads.status("term")).workers >= 1
-        with anyio.fail_after(SECONDS):
-            while (  # noqa: ASYNC110 - a worker changes it
-                found := await queue.uploads.status("term")
-            ).waiting < 3:
-                await anyio.sleep(0.05)
+        found = await queue.status_when(lambda found: found.waiting == 3, "term")
     (room,) = found.rooms
     assert (room.room_id, found.running) == ("room0", 0)
     assert found.oldest == room.oldest > 0.3
@@ -766,45 +645,40 @@ BEGIN
     END IF;
     RETURN NEW;
 END $$;
-CREATE TRIGGER undo {when} ON meeting_async_uploads FOR EACH ROW EXECUTE FUNCTION undo();
+CREATE TRIGGER back BEFORE UPDATE ON meeting_async_uploads FOR EACH ROW EXECUTE FUNCTION undo();
+CREATE TRIGGER again AFTER DELETE ON meeting_async_uploads FOR EACH ROW EXECUTE FUNCTION undo();
 """
 """Other programs that are very fast: at once each upload is as it was before a command."""
 
 
-@pytest.mark.parametrize(
-    ("command", "state", "when"),
-    [
-        ("retry", "refused", "BEFORE UPDATE"),
-        ("cancel", "ready", "BEFORE UPDATE"),
-        ("drop", "refused", "AFTER DELETE"),
-    ],
-)
-async def test_what_changes_meanwhile(queue: Queue, command: str, state: str, when: str) -> None:
+async def test_what_changes_meanwhile(queue: Queue) -> None:
     """A command goes through a batch once: it ends, and counts each upload once."""
-    await queue.defer_many(3)
+    commands = {"retry": "refused", "cancel": "ready", "drop": "refused"}
+    state_is = "UPDATE meeting_async_uploads SET state = %s WHERE batch = %s"
+    for command in commands:
+        await queue.uploads.defer_many(queue.jobs(3), batch=command)
     with psycopg.connect(queue.order.dsn) as connection:
-        connection.execute(f"UPDATE meeting_async_uploads SET state = '{state}'".encode())
-        connection.execute(UNDONE.format(when=when).encode())
-    with anyio.fail_after(10):
-        assert await getattr(queue.uploads, command)("default") == 3
+        for command, state in commands.items():
+            connection.execute(state_is, [state, command])
+        connection.execute(UNDONE)
+    for command in commands:
+        with anyio.fail_after(10):
+            assert await getattr(queue.uploads, command)(command) == 3
 
 
-@pytest.mark.parametrize("how", ["lost", "cancelled"])
-@pytest.mark.parametrize("state", ["ready", "failed"])
-async def test_an_end_that_is_repeated(queue: Queue, how: str, state: Any) -> None:
+async def test_an_end_that_is_repeated(queue: Queue) -> None:
     """If the reply of the database is lost, the run still has its row; not if it was cancelled."""
-    await queue.defer("room0")
-    row = await queue.uploads._table.claim("room0")
-    assert row is not None
-    error = '{"class": "UploadFailed", "args": ["KeyError", "x"]}' if state == "failed" else None
+    raw = '{"class": "UploadFailed", "args": ["KeyError", "x"]}'
+    put_back: dict[str, Any] = {"state": "ready", "error": None, "pause": 0.0}
+    failed: dict[str, Any] = {"state": "failed", "error": raw, "pause": None}
     facts = {"reason": None, "size": None, "history": None, "is_away": None, "attempts": "[]"}
-    end = partial(
-        queue.uploads._table.end, row, state=state, error=error, **facts,
-        pause=None if error else 0.0,
-    )  # fmt: skip
-    if how == "cancelled":
-        assert await queue.uploads.cancel("default") == 1
-    assert [await end(), await end()] == [how == "lost"] * 2
+    for number, (kind, is_cancelled) in enumerate(product((put_back, failed), (False, True))):
+        await queue.defer(room_id := f"room{number}")
+        row = await queue.uploads._table.claim(room_id)
+        assert row is not None
+        assert not is_cancelled or await queue.uploads.cancel("default", room_id=room_id) == 1
+        ends = [await queue.uploads._table.end(row, **kind, **facts) for _ in range(2)]
+        assert ends == [not is_cancelled] * 2, (kind, is_cancelled)
 
 
 @nightly

@@ -63,10 +63,6 @@ class Site:
 # --- what happens --------------------------------------------------------------------------------
 
 
-async def nothing(site: Site) -> None:
-    """All is well."""
-
-
 async def killed(site: Site) -> None:
     """A worker is killed, and replaced."""
     site.worker.kill()
@@ -131,6 +127,12 @@ async def jumps(site: Site) -> None:
         worker.signal(site.dice.choice([signal.SIGUSR1, signal.SIGUSR2]))
 
 
+async def jumps_and_stops(site: Site) -> None:
+    """After such a jump a worker is told to stop."""
+    await jumps(site)
+    await told_to_stop(site)
+
+
 BY_HAND = (
     "DELETE FROM procrastinate_jobs",
     "UPDATE procrastinate_jobs SET status = 'cancelled'",
@@ -179,35 +181,33 @@ class Trouble:
     happens: Callable[[Site], Awaitable[None]]
     unknown: int = 0
     rounds: int = 20
-    """In the nightly run."""
-    quick: bool = False
-    """Whether it happens once in the usual run, too."""
+    """What happens once is for the usual run, the rest is nightly."""
 
 
 ON_THE_WAY = 2 * PLACES
 TROUBLES = {
-    "nothing": Trouble(nothing, rounds=1),
+    "once: clocks jump, told to stop": Trouble(jumps_and_stops, rounds=1),
+    "once: connections cut": Trouble(cut, ON_THE_WAY, rounds=1),
     "killed": Trouble(killed, PLACES, rounds=60),
     "frozen": Trouble(frozen, PLACES),
     "frozen for 8 s": Trouble(partial(frozen, seconds=8), PLACES, rounds=8),
     "frozen for 45 s": Trouble(partial(frozen, seconds=45), PLACES, rounds=3),
-    "told to stop": Trouble(told_to_stop, quick=True),
-    "connections cut": Trouble(cut, ON_THE_WAY, rounds=100, quick=True),
+    "told to stop": Trouble(told_to_stop),
+    "connections cut": Trouble(cut, ON_THE_WAY, rounds=100),
     "silence": Trouble(silent, ON_THE_WAY, rounds=8),
     "silence for 45 s": Trouble(partial(silent, seconds=45), ON_THE_WAY, rounds=2),
     "database restarted": Trouble(restarted, ON_THE_WAY, rounds=10),
     "database crashed": Trouble(crashed, ON_THE_WAY, rounds=10),
     "server away": Trouble(server_away, ON_THE_WAY, rounds=10),
     "rooms locked": Trouble(locked, rounds=10),
-    "clocks jump": Trouble(jumps, quick=True),
+    "clocks jump": Trouble(jumps),
     "jobs changed by hand": Trouble(by_hand),
     "jobs aborted": Trouble(aborted, ON_THE_WAY, rounds=10),
     "anything": Trouble(anything, ON_THE_WAY, rounds=80),
 }
 ROWS = [
-    pytest.param(name, often, id=f"{name}-{often}", marks=nightly if often == "often" else ())
+    pytest.param(name, marks=nightly if trouble.rounds > 1 else ())
     for name, trouble in TROUBLES.items()
-    for often in (["once", "often"] if trouble.quick else ["often"])
 ]
 
 
@@ -227,11 +227,11 @@ async def site(
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("name", "often"), ROWS)
-async def test_what_happens_meanwhile(site: Site, name: str, often: str) -> None:
+@pytest.mark.parametrize("name", ROWS)
+async def test_what_happens_meanwhile(site: Site, name: str) -> None:
     """Every document has one outcome, which is true, whatever happens while it is on its way."""
     trouble, site.dice, queue = TROUBLES[name], dice_for(name), site.queue
-    rounds = 1 if often == "once" else trouble.rounds
+    rounds = trouble.rounds
     each = 12 if rounds == 1 else max(6, 240 // rounds)
     await queue.defer_many(24, rooms=20)
     site.work(2)

@@ -20,7 +20,7 @@ import procrastinate
 
 from meeting_async import LockPolicy, UploadJob, UploadOutcome
 from meeting_async.errors import JournalError
-from meeting_async.procrastinate import Documents, QueueReport, WhiteboardUploads
+from meeting_async.procrastinate import Documents, QueueReport, QueueStatus, WhiteboardUploads
 from meeting_async.testing import MeetingServer
 from support.queue_worker import Order, Process
 
@@ -145,6 +145,15 @@ class Queue:
         while not condition():
             assert time.monotonic() < ends_at, await self.picture()
             await anyio.sleep(0.02)
+
+    async def status_when(
+        self, condition: Callable[[QueueStatus], object], batch: str | None = None
+    ) -> QueueStatus:
+        """Wait until a condition holds of the status, and return it."""
+        with anyio.fail_after(SECONDS):
+            while not condition(found := await self.uploads.status(batch)):  # noqa: ASYNC110
+                await anyio.sleep(0.05)
+        return found
 
     async def reported(
         self, batch: str = "default", *, queued: int = 0, seconds: float = SECONDS
