@@ -31,7 +31,6 @@ from support.fake_rooms import (
     conversion_failed,
     cut_off,
     failing,
-    hanging,
     lost,
     record,
     refused,
@@ -60,8 +59,8 @@ ACTS: dict[str, Callable[[], Act]] = {
     "KeyError before": lambda: failing(KeyError("x"), take=0),
     "KeyError within": lambda: failing(KeyError("x"), take=5),
     "KeyError behind": lambda: failing(KeyError("x"), replying=0.5),
-    "silent": hanging,
-    "deaf": lambda: hanging(take=5),
+    "silent": lambda: lost(replying=330),
+    "deaf": lambda: cut_off(5, sending=30),
     "wrong key": lambda: reply(401, record("INVALID_API_KEY")),
 }
 USUAL = st.sampled_from([name for name in ACTS if name != "wrong key"])
@@ -91,6 +90,9 @@ DOCUMENTS: dict[str, Callable[[], Any]] = {
 }
 ROOMS = st.sampled_from(["a", "b", "c", "", " d", None, 5])
 
+NEVER = 10_000.0
+"""More seconds than any plan takes."""
+
 
 @attrs.frozen
 class Plan:
@@ -108,7 +110,7 @@ class Plan:
     end: str = "wait"
     after: int = 0
     """Outcomes after which the end comes."""
-    at: float = 1000.0
+    at: float = NEVER
     """Seconds after which a scope is cancelled."""
     concurrency: int = 2
     window: int = 10
@@ -153,7 +155,7 @@ plans = st.builds(
     raises_after=st.one_of(st.none(), st.integers(0, 5)),
     end=st.sampled_from(["wait", "wait", "leave", "break", "raise", "stop"]),
     after=st.integers(0, 4),
-    at=st.one_of(st.just(1000.0), st.floats(0, 20)),
+    at=st.one_of(st.just(NEVER), st.floats(0, 20)),
     concurrency=st.integers(1, 4),
     window=st.integers(1, 10),
     wait_active=st.one_of(st.none(), st.floats(1, 30)),
@@ -332,8 +334,9 @@ def check_totals(course: Course, outcomes: list[UploadOutcome]) -> None:
 
 
 def check_end(course: Course) -> None:
-    """Nothing is raised but what the body or the input raised, and never in a group."""
+    """It comes; nothing is raised but what the body or the input raised, and never in a group."""
     error, plan = course.error, course.plan
+    assert not (course.cancelled and plan.at == NEVER)
     if error is not None:
         assert type(error) is Oops, repr(error)
         is_struck = len(course.came) == plan.after
