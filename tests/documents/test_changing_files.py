@@ -213,14 +213,13 @@ MOMENTS: dict[str, Moment] = {
 """What is done while the file changes: the rooms, and the settings of the client."""
 SMALL, LARGE = 1000, 700_000
 """Bytes of a document that is read in one piece, and of one that is not."""
-USUAL_SIZE = {"signed": SMALL, "sent": LARGE}
 
 Case = tuple[str, str, str, int]
 CASES: dict[bool, list[tuple[str, Case]]] = {True: [], False: []}
 """Every moment, kind, change and size; only some are tried each time."""
 for _kind, _changes in CHANGES.items():
     for _case in itertools.product(MOMENTS, [_kind], _changes, (SMALL, LARGE)):
-        is_usual = _case[1:3] == ("path", "rewrite") or USUAL_SIZE.get(_case[0]) == _case[3]
+        is_usual = (_case[0] != "locked" and _case[3] == LARGE) or _case[1:3] == ("path", "rewrite")
         CASES[is_usual].append((", ".join(map(str, _case)), _case))
 
 

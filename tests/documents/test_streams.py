@@ -142,7 +142,7 @@ TORN = ConnectionResetError("the storage hung up")
 FAULTS: dict[str, tuple[list[Any], type[Exception], str]] = {
     **{
         repr(item)[:9]: ([DATA[:9], item], DocumentUnreadable, "instead of bytes")
-        for item in ("text", None)
+        for item in ("text", None, 7)
     },
     "its own error": ([DATA[:9], TORN], DocumentUnreadable, "the storage hung up"),
     "nothing": ([], DocumentChanged, f"after 0 of the declared {SIZE:,} bytes"),
