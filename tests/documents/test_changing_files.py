@@ -8,7 +8,7 @@ import itertools
 import os
 import re
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +17,16 @@ import anyio.lowlevel
 import attrs
 import pytest
 
-from meeting_async import Event, LockPolicy, MeetingClient, UploadJob, WaitingForRoom
+from meeting_async import Event, LockPolicy, WaitingForRoom
 from meeting_async.errors import DocumentChanged, DocumentUnreadable
 from meeting_async.signers import HmacSigner, SignedHeaders
 from meeting_async.transports import Reply, Request
-from support.fake_rooms import Act, FakeRooms, Visit, accepted, busy, client_of
+from support.fake_rooms import FakeRooms, accepted, busy, client_of
 from support.leaks import descriptors, threads_idle
 from support.sources import OLD, START, OwnFile
+from support.tables import in_turn
 
-pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
+pytestmark = pytest.mark.anyio
 
 # --- changes -------------------------------------------------------------------------------------
 
@@ -195,86 +196,39 @@ class Amid(FakeRooms):
         return result
 
 
-@attrs.define
-class Behind:
-    """Room locks of which one is waited for; meanwhile something happens."""
-
-    happening: Callable[[], None]
-
-    @contextlib.asynccontextmanager
-    async def acquire(self, _room: str, *, timeout: float | None) -> AsyncIterator[None]:
-        """Acquire, after a wait."""
-        if timeout == 0:
-            raise TimeoutError
-        await anyio.lowlevel.checkpoint()
-        self.happening()
-        yield
-
-
-def connecting(file: Changing) -> FakeRooms:
-    """Let a file change before its room takes any of it."""
-
-    def answer(_visit: Visit) -> Act:
-        file()
-        return accepted()
-
-    return FakeRooms(answer)
-
-
 def on_waiting(file: Changing) -> Callable[[Event], None]:
     """Let a file change when its upload begins to wait."""
     return lambda event: file() if isinstance(event, WaitingForRoom) else None
 
 
-async def upload(client: MeetingClient, file: Changing) -> None:
-    """Upload it."""
-    await client.upload_whiteboard_file("room01", file.value, filename="deck.pdf")
-
-
-async def batch(client: MeetingClient, file: Changing) -> None:
-    """Upload it in a batch."""
-    async with client.upload_many([UploadJob("room01", file.value, filename="deck.pdf")]) as batch:
-        (outcome,) = (await batch.wait()).outcomes
-    if outcome.error is not None:
-        raise outcome.error
-
-
-Moment = tuple[Any, Callable[[Changing], FakeRooms], Callable[[Changing], dict[str, Any]]]
+Moment = tuple[Callable[[Changing], FakeRooms], Callable[[Changing], dict[str, Any]]]
 MOMENTS: dict[str, Moment] = {
-    "signed": (upload, lambda _: FakeRooms(), lambda file: {"signer": SlowSigner(file)}),
-    "sent": (upload, Amid, lambda _: {}),
-    "connected": (upload, connecting, lambda _: {}),
-    "queued": (upload, lambda _: FakeRooms(), lambda file: {"room_locks": Behind(file)}),
+    "signed": (lambda _: FakeRooms(), lambda file: {"signer": SlowSigner(file)}),
+    "sent": (Amid, lambda _: {}),
     "locked": (
-        upload,
         lambda _: FakeRooms(lambda visit: busy() if visit.number == 1 else accepted()),
         lambda file: {"lock": LockPolicy(min_delay=0.25), "on_event": on_waiting(file)},
     ),
-    "batch": (batch, lambda _: FakeRooms(), lambda file: {"signer": SlowSigner(file)}),
 }
-"""What is done while the file changes: the call, the rooms, and the settings of the client."""
+"""What is done while the file changes: the rooms, and the settings of the client."""
 SMALL, LARGE = 1000, 700_000
 """Bytes of a document that is read in one piece, and of one that is not."""
 
-
-def cases() -> list[Any]:
-    """Make parameters: every moment, kind, change and size; only some are tried each time."""
-    found = []
-    for kind, changes in CHANGES.items():
-        for moment, change, size in itertools.product(MOMENTS, changes, (SMALL, LARGE)):
-            each_time = moment in {"signed", "sent"} or (kind, change) == ("path", "rewrite")
-            marks = () if each_time else pytest.mark.nightly
-            found.append(pytest.param(moment, kind, change, size, marks=marks))
-    return found
+Case = tuple[str, str, str, int]
+CASES: dict[bool, list[tuple[str, Case]]] = {True: [], False: []}
+"""Every moment, kind, change and size; only some are tried each time."""
+for _kind, _changes in CHANGES.items():
+    for _case in itertools.product(MOMENTS, [_kind], _changes, (SMALL, LARGE)):
+        is_usual = (_case[0] != "locked" and _case[3] == LARGE) or _case[1:3] == ("path", "rewrite")
+        CASES[is_usual].append((", ".join(map(str, _case)), _case))
 
 
-@pytest.mark.parametrize(("moment", "kind", "change", "size"), cases())
-async def test_a_room_gets_the_new_version_or_none(
-    moment: str, kind: str, change: str, size: int, tmp_path: Path
-) -> None:
+@in_turn("case", CASES[True], nightly=CASES[False])
+async def test_a_room_gets_the_new_version_or_none(case: Case, tmp_path: Path) -> None:
     """Whenever a file changes; no room gets a part of one version and a part of another."""
+    moment, kind, change, size = case
     happening, said = CHANGES[kind][change]
-    call, make_rooms, settings = MOMENTS[moment]
+    make_rooms, settings = MOMENTS[moment]
     file = Changing(tmp_path / "documents" / "deck.pdf", kind, size, happening)
     before, errors = descriptors(), list[DocumentChanged | DocumentUnreadable]()
     with file.stack:
@@ -282,7 +236,7 @@ async def test_a_room_gets_the_new_version_or_none(
         async with client_of(rooms, preflight=False, **settings(file)) as client:
             with anyio.fail_after(20):
                 try:
-                    await call(client, file)
+                    await client.upload_whiteboard_file("room01", file.value, filename="deck.pdf")
                 except (DocumentChanged, DocumentUnreadable) as error:
                     errors.append(error)
         await threads_idle()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import io
 import itertools
 import os
 import resource
@@ -22,7 +21,6 @@ import pytest
 from meeting_async.errors import (
     DocumentChanged,
     DocumentEmpty,
-    DocumentTooLarge,
     DocumentUnreadable,
     MeetingError,
     ResourceExhausted,
@@ -130,12 +128,9 @@ async def test_what_is_not_a_document_is_refused_at_once(
     assert descriptors() == before
 
 
-@pytest.mark.parametrize(
-    ("path", "said"), [("/dev/zero", "not a regular file"), ("/proc/self/status", "but no size")]
-)
-async def test_an_open_file_without_a_size_is_refused(path: str, said: str) -> None:
-    """It has no end, or the system makes it up when it is read."""
-    with Path(path).open("rb") as file, pytest.raises(DocumentUnreadable, match=said):  # noqa: ASYNC230 - a test of open files
+async def test_an_open_file_without_an_end_is_refused() -> None:
+    """As by its path."""
+    with open("/dev/zero", "rb") as file, pytest.raises(DocumentUnreadable, match="not a regular"):  # noqa: ASYNC230 - a test of open files
         with anyio.fail_after(30):
             await sent(file, filename="deck.pdf")
 
@@ -154,15 +149,6 @@ async def test_a_file_at_its_end_is_empty(path: Path) -> None:
             with pytest.raises(DocumentEmpty) as caught:
                 await sent(file)
             assert "seek(0)" in caught.value.__notes__[0]
-
-
-async def test_a_huge_file_is_refused_without_being_read(tmp_path: Path) -> None:
-    """Nothing of a terabyte is read but its first bytes."""
-    path = tmp_path / "deck.pdf"
-    path.touch()
-    os.truncate(path, 1 << 40)
-    with anyio.fail_after(30), pytest.raises(DocumentTooLarge, match="more than"):
-        await sent(path, settings={"max_size_whiteboard_file": "30MiB"})
 
 
 # --- files that change ---------------------------------------------------------------------------
@@ -187,10 +173,10 @@ async def test_an_open_file_may_be_renamed_deleted_and_closed(path: Path) -> Non
         assert LARGE in form
 
 
-@pytest.mark.parametrize("make", [lambda path: path.open("rb"), OwnFile, io.BytesIO])
+@pytest.mark.parametrize("make", [lambda path: path.open("rb"), lambda _path: OwnFile()])
 async def test_a_file_that_its_owner_closes_is_unreadable(path: Path, make: Any) -> None:
     """Between two attempts."""
-    file = make(path if make.__name__ == "<lambda>" else LARGE)
+    file = make(path)
     async with prepared_document(file) as prepared:
         file.close()
         with pytest.raises(DocumentUnreadable, match="closed"):
@@ -250,7 +236,7 @@ async def test_whatever_a_file_system_can_do_all_is_read(
 
     def short(fd: int, limit: int, offset: int) -> bytes:
         seen.add(threading.get_ident())
-        return pread(fd, min(limit, 777), offset)
+        return pread(fd, limit // 2 + 1, offset)
 
     def short_preadv(fd: int, buffers: Any, offset: int, flags: int = 0) -> int:
         if nowait == "refused":
@@ -341,11 +327,8 @@ def _raising(error: Exception) -> Callable[[int], bytes]:
 
 BAD_READS: dict[str, tuple[Callable[[int], Any], type[MeetingError], str]] = {
     "text": (lambda _size: "text", DocumentUnreadable, "'text' instead of bytes"),
-    "None": (lambda _size: None, DocumentUnreadable, "None instead of bytes"),
-    "a number": (lambda _size: 7, DocumentUnreadable, "7 instead of bytes"),
     "too much": (lambda size: bytes(size + 1), DocumentUnreadable, "returned"),
     "nothing": (lambda _size: b"", DocumentChanged, "ended after 0 of"),
-    "EIO": (_raising(OSError(5, "Input/output error")), DocumentUnreadable, "Input"),
     "EOFError": (_raising(EOFError("torn archive")), DocumentUnreadable, "torn"),
     "no words": (_raising(ZeroDivisionError()), DocumentUnreadable, "ZeroDivisionError"),
 }

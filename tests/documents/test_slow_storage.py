@@ -25,7 +25,7 @@ from meeting_async import Document, MeetingClient, MeetingError, RetryPolicy
 from meeting_async import _threads as threads
 from meeting_async.errors import DeadlineExceeded, ResourceExhausted
 from meeting_async.testing import MeetingServer
-from support.fake_rooms import Act, FakeRooms, busy, client_of, cut_off, hanging
+from support.fake_rooms import Act, FakeRooms, busy, client_of, hanging
 from support.leaks import threads_idle
 from support.sending import until
 from support.sources import (
@@ -39,6 +39,7 @@ from support.sources import (
     sent,
     uploaded,
 )
+from support.tables import in_turn
 
 pytestmark = pytest.mark.anyio
 
@@ -101,9 +102,8 @@ IN_THREADS: dict[str, tuple[Any, set[str]]] = {
 }
 
 
-@pytest.mark.both_loops
 @pytest.mark.parametrize("size", [len(LARGE), len(SMALL)], ids=["large", "small"])
-@pytest.mark.parametrize("kind", IN_THREADS)
+@in_turn("kind", IN_THREADS)
 async def test_storage_is_asked_in_threads(
     path: Path, kind: str, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,8 +159,7 @@ async def test_reads_that_hang_hold_up_no_other_call() -> None:
                     go_on.set()
 
 
-@pytest.mark.both_loops
-@pytest.mark.parametrize("end", [busy, cut_off, hanging])
+@in_turn("end", [("busy", busy), ("hanging", hanging)])
 async def test_a_document_that_is_not_sent_to_its_end_is_closed_in_a_thread(
     path: Path, end: Callable[..., Act], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,7 +168,7 @@ async def test_a_document_that_is_not_sent_to_its_end_is_closed_in_a_thread(
     before_calls(monkeypatch, path, ["close"], lambda *_: closed.add(threading.get_ident()))
     async with client_of(FakeRooms(lambda _: end(take=100_000)), retry=ONCE) as client:
         with pytest.raises(MeetingError):
-            await client.upload_whiteboard_file("room01", path, max_wait=0, timeout=1)
+            await client.upload_whiteboard_file("room01", path, max_wait=0, timeout=0.4)
     await threads_idle()
     assert closed
     assert threading.get_ident() not in closed

@@ -26,7 +26,9 @@ from support.sources import (
 
 pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
-ROOMS = 20
+ROOMS = 8
+MANY = 300_000
+"""Bytes that are read in more than one call of a thread."""
 
 
 @pytest.fixture
@@ -36,9 +38,8 @@ def document_bytes(request: pytest.FixtureRequest) -> bytes:
 
 
 ALIKE = {
-    *("bytearray", "memoryview", "unbuffered file", "file open for writing, too", "FastAPI"),
-    *("NamedTemporaryFile", "Quart", "Django SimpleUploadedFile", "Django InMemoryUploadedFile"),
-    *("reads of memoryview",),
+    *("unbuffered file", "file open for writing, too", "FastAPI", "NamedTemporaryFile"),
+    "Django InMemoryUploadedFile",
 }
 """Kinds that take the same way as another one."""
 
@@ -131,7 +132,7 @@ async def test_cancelled_at_every_wait_it_leaves_nothing(
     ways = [cancelled_by_scope, *([cancelled_natively] if anyio_backend[0] == "asyncio" else [])]
     for cancelled in ways:
         waits = 1
-        while await _leaves_nothing(cancelled, waits, kind, document_bytes, tmp_path):
+        while await _leaves_nothing(cancelled, waits, kind, document_bytes[:MANY], tmp_path):
             waits += 1
         assert waits > 2
 
@@ -141,8 +142,7 @@ async def _leaves_nothing(cancelled: Any, wait: int, kind: str, data: bytes, fol
         before, stands = descriptors(), document.position()
 
         async def upload() -> None:
-            attempts = 1 if kind == "stream sent as it comes" else 2
-            assert await uploaded(document.value, attempts) == document.content
+            assert await uploaded(document.value) == document.content
 
         was_cancelled: bool = await cancelled(upload(), wait)
         await threads_idle()
@@ -152,24 +152,3 @@ async def _leaves_nothing(cancelled: Any, wait: int, kind: str, data: bytes, fol
         if not document.is_stream:
             assert await uploaded(document.value) == document.content
         return was_cancelled
-
-
-# --- failures ------------------------------------------------------------------------------------
-
-
-@every_kind
-async def test_a_kept_error_keeps_nothing_open(kind: str, tmp_path: Path) -> None:
-    """A transport fails, and the caller keeps the error with its traceback."""
-    async with opened(kind, LARGE, tmp_path) as document:
-        before = descriptors()
-        try:
-            async with prepared_document(document.value) as prepared, form_of(prepared) as body:
-                for _ in range(3):
-                    await anext(body, b"")
-                raise ConnectionError("reset by peer")  # noqa: TRY301 - as sending does
-        except ConnectionError as error:
-            kept = error
-        assert kept.__traceback__
-        await threads_idle()
-        assert descriptors() <= before
-        assert temporary_files() == []

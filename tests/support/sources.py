@@ -23,12 +23,10 @@ import django.conf  # type: ignore[import-untyped]
 import pytest
 from django.core.files.uploadedfile import (  # type: ignore[import-untyped]
     InMemoryUploadedFile,
-    SimpleUploadedFile,
     TemporaryUploadedFile,
 )
 from fastapi import UploadFile as FastAPIUpload
 from litestar.datastructures import UploadFile as LitestarUpload
-from quart.datastructures import FileStorage as QuartUpload
 from starlette.datastructures import UploadFile as StarletteUpload
 from werkzeug.datastructures import FileStorage
 
@@ -335,8 +333,6 @@ def _link(_stack: AsyncExitStack, _data: bytes, _path: Path) -> Opened:
 KINDS: dict[str, Make] = {
     "path": lambda _stack, data, path: Opened(path, data),
     "bytes": _whole(bytes),
-    "bytearray": _whole(bytearray),
-    "memoryview": _whole(memoryview),
     "BytesIO": _object(io.BytesIO),
     "open file": _file(lambda path: path.open("rb")),
     "unbuffered file": _file(lambda path: path.open("rb", buffering=0)),
@@ -347,7 +343,6 @@ KINDS: dict[str, Make] = {
     "gzip": _file(_gzip),
     "no hash, no weak references": _object(Peculiar),
     "reads of bytearray": _object(partial(OwnFile, kind=bytearray)),
-    "reads of memoryview": _object(partial(OwnFile, kind=memoryview)),
     "Starlette": _upload(lambda file: StarletteUpload(file, filename="deck.pdf")),
     "FastAPI": _upload(lambda file: FastAPIUpload(file, filename="deck.pdf")),
     "Litestar": _object(
@@ -355,8 +350,6 @@ KINDS: dict[str, Make] = {
         inside=lambda upload: upload.file,
     ),
     "werkzeug": _upload(lambda file: FileStorage(file, "deck.pdf")),
-    "Quart": _upload(lambda file: QuartUpload(file, "deck.pdf")),
-    "Django SimpleUploadedFile": _object(partial(SimpleUploadedFile, "deck.pdf")),
     "Django InMemoryUploadedFile": _filled(
         io.BytesIO,
         lambda file: InMemoryUploadedFile(file, "document", "deck.pdf", "a/b", 1, None),
