@@ -145,6 +145,25 @@ def test_a_batch_can_be_left_while_its_journal_is_opened_or_closed(backend: str,
     assert virtual_time.run(backend, main) <= LIMIT + 0.01
 
 
+@pytest.mark.parametrize("backend", LOOPS)
+def test_a_cancelled_batch_closes_its_journal(backend: str) -> None:
+    """To the end, also one of your own: its next run finds it free."""
+
+    async def main() -> None:
+        closed = anyio.Event()
+
+        async def close() -> None:
+            await anyio.sleep(1)
+            closed.set()
+
+        with anyio.CancelScope() as scope:
+            async with running_batch(HookedJournal(before={"close": close}), JOBS, FakeRooms()):
+                scope.cancel()
+        assert closed.is_set()
+
+    virtual_time.run(backend, main)
+
+
 async def failing() -> None:
     """Fail."""
     raise JournalError("mine", "lost five records")
