@@ -19,7 +19,7 @@ import pytest
 from meeting_async import MeetingClient, UploadJob, errors
 from meeting_async._batch.job import Common, RunningJob
 from meeting_async.errors import JournalError
-from meeting_async.procrastinate._brake import DocumentNotFound, decide, has_answered
+from meeting_async.procrastinate._brake import Brake, DocumentNotFound, decide, has_answered
 from meeting_async.procrastinate._run import QueuedRun
 from meeting_async.procrastinate._table import Row
 from meeting_async.procrastinate._worker import UploadWorker
@@ -164,6 +164,22 @@ def test_pauses_while_the_server_is_away(away_for: float, longest: float) -> Non
     found = [decide(error, away_for=away_for, unreadable=0, max_outage=1e5) for _ in range(20)]
     pauses = {later.seconds for later in found if later}
     assert longest / 2 <= min(pauses) < max(pauses) <= longest
+
+
+@pytest.mark.parametrize(("outage", "most", "late"), [(1.0, 4, 3), (3600.0, 150, 31)])
+def test_a_worker_pauses_while_nothing_answers(outage: float, most: int, late: float) -> None:
+    """One upload goes out after each pause; they grow from two seconds to half a minute."""
+
+    async def run() -> tuple[int, float]:
+        brake, tried, is_back = Brake(), 0, False
+        while not is_back:
+            if await brake.may_begin():
+                tried, is_back = tried + 1, anyio.current_time() >= outage
+                brake.saw(is_back)
+        return tried, anyio.current_time()
+
+    tried, ended = virtual_time.run("asyncio", run)
+    assert (tried <= most, ended - outage <= late) == (True, True)
 
 
 def test_whether_the_server_has_answered() -> None:
