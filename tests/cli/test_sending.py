@@ -120,6 +120,9 @@ def test_waiting_is_told(server: MeetingServer, capsys: Capture) -> None:
     assert done.code == 0
     assert "a.pdf to room room01: the room is locked, again in" in done.err
     assert ", 2 attempts)" in done.out
+    somebody_uploads(server, 0)
+    Path("m.csv").write_text("room_id,document\nroom01,b.pdf\n")
+    assert ", a room was locked " in call(capsys, "batch", "m.csv").out
 
 
 def test_a_limit_of_the_environment(
