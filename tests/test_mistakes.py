@@ -105,6 +105,11 @@ def room_info(room_id: Any) -> object:
     return calling(lambda made: made.get_active_room_info(room_id))
 
 
+def wait_until_active() -> object:
+    """Wait without a limit."""
+    return calling(lambda made: made.wait_until_active("room01"))
+
+
 def batch(jobs: Any = (), **how: Any) -> object:
     """Run a batch."""
 
@@ -266,6 +271,7 @@ INPUT: dict[Callable[..., object], list[Row]] = {
         ({"timeout": "3"}, "'3'", "give seconds"),
     ],
     room_info: [({"room_id": ""}, "''", "pass the id of an active room")],
+    wait_until_active: [({}, "timeout", "None", "give seconds, here or to the client")],
     Document.from_link: [
         ({"url": "ftp://x/y"}, "document_link", "'ftp://x/y'", "http(s)"),
         (

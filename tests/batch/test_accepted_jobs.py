@@ -156,8 +156,8 @@ WAYS = [
     for backend, by in (("asyncio", "task"), ("trio", "scope"))
     for place in PLACES
 ]
-WAYS += [pytest.param(backend, "exit", "finished") for backend in ("asyncio", "trio")]
 """By day half of the places."""
+WAYS += [pytest.param(backend, "exit", "finished") for backend in ("asyncio", "trio")]
 
 
 class TheEnd(BaseException):

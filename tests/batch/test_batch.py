@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import random
@@ -171,6 +172,20 @@ class Strange:
         raise KeyError("strange")
 
 
+class Raising(io.BytesIO):
+    """A file of a program of yours that raises at an attribute or a method."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__(PDF)
+        self.where = where
+
+    def __getattribute__(self, name: str) -> Any:
+        """Raise for one name."""
+        if name == object.__getattribute__(self, "__dict__").get("where"):
+            raise ZeroDivisionError(name)
+        return super().__getattribute__(name)
+
+
 LATIN = os.fsdecode(b"w\xf6che.pdf")
 """A name as an old archive brings it: not UTF-8."""
 
@@ -191,6 +206,8 @@ BAD: dict[str, tuple[Callable[[Path], UploadJob], str]] = {
     "half a character": (lambda _: UploadJob("bad", PDF, filename="\ud83d.pdf"), "refused"),
     "room no UTF-8": (lambda _: job("o\udcf6d"), "refused"),
     "loop": (lambda folder: UploadJob("bad", folder / "loop.pdf"), "failed"),
+    "raising name": (lambda _: UploadJob("bad", Raising("name")), "failed"),
+    "raising read": (lambda _: job("bad", 0, Raising("read")), "failed"),
     "good path": (lambda folder: UploadJob("bad", folder / LATIN, filename="w.pdf"), "accepted"),
     "good key": (lambda _: job("bad", key="\udcf6"), "accepted"),
 }

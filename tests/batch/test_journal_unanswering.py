@@ -28,8 +28,6 @@ LIMIT = 15.0
 NEVER = 86_400.0
 """Seconds: a day, so that a test fails instead of hanging."""
 
-BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
-
 
 @attrs.define(eq=False)
 class Stuck:
@@ -222,7 +220,7 @@ def test_a_journal_that_answers_late_is_waited_for(
 
 @pytest.mark.nightly
 @pytest.mark.timeout(200)
-@BACKENDS
+@pytest.mark.parametrize("backend", LOOPS)
 @pytest.mark.parametrize("way", [*WAYS, "nobody"])
 def test_a_disk_that_does_not_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, way: str

@@ -118,6 +118,22 @@ async def test_a_slow_consumer_stops_the_reading_and_nothing_else() -> None:
         batch.stop()
 
 
+async def test_a_generator_that_waits_for_outcomes_of_its_batch() -> None:
+    """The first answer decides what comes next."""
+    ended = anyio.Event()
+
+    async def read() -> AsyncIterator[UploadJob]:
+        yield job("a", 0)
+        await ended.wait()
+        yield job("a", 1)
+
+    async with client_of(FakeRooms()) as client, client.upload_many(read()) as batch:
+        with anyio.fail_after(20):
+            async for _ in batch:
+                ended.set()
+    assert statuses(batch.report) == ["accepted", "accepted"]
+
+
 # --- leaving -------------------------------------------------------------------------------------
 
 

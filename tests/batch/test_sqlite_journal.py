@@ -250,8 +250,8 @@ async def test_a_file_that_changes_stops_the_batch(
 ) -> None:
     """File or log, around the third of six documents: no other one is sent to its end.
 
-    At the fourth the journal is at rest. A file that shrinks amid a write, which makes it as long
-    as it should be, cannot be told from an intact one.
+    It changes while the journal is at rest: a write would make a file that has just shrunk as long
+    as it should be, and nobody could tell.
     """
     path, at_rest = tmp_path / "term.db", anyio.Event()
 

@@ -256,7 +256,7 @@ def _serving(*arguments: object, **environ: str) -> Iterator[Served]:
         assert served.result.code == 0
 
 
-def _refused(url: str) -> tuple[tuple[int, str], int]:
+def _answers(url: str) -> tuple[tuple[int, str], int]:
     """Return the answers to a document for a room without a presenter, and to a mere header."""
     fresh = {"room_id": "fresh", "metadata": {"room_title": "Fresh", "room_features": {}}}
     assert raw_http.talk(url, raw_http.call("/auth/room/create", fresh)).status == 200
@@ -272,7 +272,7 @@ def test_what_it_prints_works_when_pasted() -> None:
     with _serving() as served:
         pasted = served.said.partition("For the shell that uploads:")[2]
         done = shell(f'meeting-async() {{ $M "$@"; }}\n{pasted}')
-        assert _refused(served.url) == ((400, "USER_NOT_ACTIVE"), 200)
+        assert _answers(served.url) == ((400, "USER_NOT_ACTIVE"), 200)
     assert "hello.txt: accepted by room01" in done.out
     assert done.out.count('"status": true') == 2
     assert served.result is not None
@@ -294,9 +294,9 @@ def test_a_secret_that_was_given_is_not_printed() -> None:
 
 
 def test_a_presenter_and_strict_pdfs_are_options() -> None:
-    """No presenter is needed then, and a PDF may not be a header only."""
+    """With them no presenter is needed, and a PDF that is only a header fails."""
     with _serving("--quiet", "--no-presenter-required", "--strict-pdf") as served:
-        assert _refused(served.url) == ((200, "SUCCESS"), 500)
+        assert _answers(served.url) == ((200, "SUCCESS"), 500)
 
 
 def test_the_container_file_of_the_docs() -> None:

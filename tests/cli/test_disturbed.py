@@ -68,18 +68,23 @@ def test_what_only_waits_is_not_called_failed(server: MeetingServer, capsys: Cap
     assert "failed" not in done.out + done.err
 
 
-def test_second_signal_cuts(server: MeetingServer, capsys: Capture) -> None:
+@pytest.mark.parametrize("command", ["upload", "batch"])
+def test_second_signal_cuts(server: MeetingServer, capsys: Capture, command: str) -> None:
     """What may have arrived is told as unknown, and the exit code is 3, not 130."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     manifest(server, rooms=3, documents=2)
     for room in server.rooms.values():
         room.processing_seconds = 60
+    arguments = {
+        "upload": ("room01", "a.pdf", "b.pdf"),
+        "batch": ("m.csv", "--report", "r.html"),
+    }[command]
     interrupt_when(lambda: accepted(server), signal.SIGTERM, signal.SIGINT)
-    done = call(capsys, "batch", "m.csv", "--report", "r.html")
+    done = call(capsys, command, *arguments)
     assert done.code == 3
     assert "is unknown" in done.err
     assert "may or may not have arrived" in done.out
-    assert "Interrupted: " in Path("r.html").read_text()
+    assert command == "upload" or "Interrupted: " in Path("r.html").read_text()
 
 
 def _check_account(server: MeetingServer, done: Result) -> None:
@@ -321,8 +326,8 @@ def test_pipes_of_a_shell(server: MeetingServer) -> None:
     count = accepted(server)
     assert (done.code, f"{count} of 80 documents" in done.err) == (141, True)
     told = done.err
-    done = shell("$M upload room01 a.pdf >/dev/full")
-    assert (done.code, names_in(server, "room01")) == (0, ["a.pdf"])
+    done = shell("$M upload room01 a.pdf >/dev/full && $M upload room01 b.pdf >&-")
+    assert (done.code, names_in(server, "room01")) == (0, ["a.pdf", "b.pdf"])
     for word in ("Traceback", "Exception", "BrokenPipe"):
         assert word not in told + done.err
 

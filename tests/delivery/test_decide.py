@@ -333,7 +333,7 @@ def test_an_empty_budget_ends_calls_with_their_own_error(
 def test_a_dead_server_is_given_up(max_outage: float, took: float, tokens: float) -> None:
     """At ``max_outage``, or within a second after it if the budget is empty: not all together.
 
-    A first attempt that alone took longer is made once more: the process may have been frozen.
+    Or after a second attempt, if the first alone took so long: the process may have been frozen.
     """
     longest = took if 0 < max_outage <= took else max_outage
     for random in RANDOMS:

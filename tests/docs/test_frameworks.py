@@ -19,7 +19,8 @@ import pytest
 
 from meeting_async import MeetingClient
 from meeting_async.testing import MeetingServer, Room
-from support.sites import FRAMEWORKS, Browser, Site, eventually, form, serving, shared
+from support.raw_http import document as form
+from support.sites import FRAMEWORKS, Browser, Site, eventually, serving, shared
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc")
 

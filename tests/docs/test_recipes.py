@@ -21,7 +21,8 @@ import pytest
 from meeting_async.testing import MeetingServer
 from support.command_line import export
 from support.programs import run_to_its_end
-from support.sites import Browser, Site, eventually, form, serving
+from support.raw_http import document as form
+from support.sites import Browser, Site, eventually, serving
 from support.terminal import drawn_by
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -216,7 +216,7 @@ SMALL, LARGE = 1000, 700_000
 
 Case = tuple[str, str, str, int]
 CASES: dict[bool, list[tuple[str, Case]]] = {True: [], False: []}
-"""Every moment, kind, change and size; only some are tried each time."""
+"""Every moment, kind, change and size, by whether it is tried each time, or at night only."""
 for _kind, _changes in CHANGES.items():
     for _case in itertools.product(MOMENTS, [_kind], _changes, (SMALL, LARGE)):
         is_usual = (_case[0] != "locked" and _case[3] == LARGE) or _case[1:3] == ("path", "rewrite")

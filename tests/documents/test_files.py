@@ -21,6 +21,7 @@ import pytest
 from meeting_async.errors import (
     DocumentChanged,
     DocumentEmpty,
+    DocumentTooLarge,
     DocumentUnreadable,
     MeetingError,
     ResourceExhausted,
@@ -129,7 +130,7 @@ async def test_what_is_not_a_document_is_refused_at_once(
 
 
 async def test_an_open_file_without_an_end_is_refused() -> None:
-    """As by its path."""
+    """As if its path were given."""
     with open("/dev/zero", "rb") as file, pytest.raises(DocumentUnreadable, match="not a regular"):  # noqa: ASYNC230 - a test of open files
         with anyio.fail_after(30):
             await sent(file, filename="deck.pdf")
@@ -149,6 +150,15 @@ async def test_a_file_at_its_end_is_empty(path: Path) -> None:
             with pytest.raises(DocumentEmpty) as caught:
                 await sent(file)
             assert "seek(0)" in caught.value.__notes__[0]
+
+
+async def test_a_huge_file_is_refused_without_being_read(tmp_path: Path) -> None:
+    """Nothing of a terabyte is read but its first bytes."""
+    path = tmp_path / "deck.pdf"
+    path.touch()
+    os.truncate(path, 1 << 40)
+    with anyio.fail_after(30), pytest.raises(DocumentTooLarge, match="more than"):
+        await sent(path, settings={"max_size_whiteboard_file": "30MiB"})
 
 
 # --- files that change ---------------------------------------------------------------------------

@@ -168,7 +168,7 @@ async def test_a_document_that_is_not_sent_to_its_end_is_closed_in_a_thread(
     before_calls(monkeypatch, path, ["close"], lambda *_: closed.add(threading.get_ident()))
     async with client_of(FakeRooms(lambda _: end(take=100_000)), retry=ONCE) as client:
         with pytest.raises(MeetingError):
-            await client.upload_whiteboard_file("room01", path, max_wait=0, timeout=0.4)
+            await client.upload_whiteboard_file("room01", path, max_wait=0, timeout=1)
     await threads_idle()
     assert closed
     assert threading.get_ident() not in closed

@@ -101,6 +101,27 @@ async def test_one_object_goes_to_many_rooms_at_once(
         assert temporary_files() == []
 
 
+# --- failures ------------------------------------------------------------------------------------
+
+
+@every_kind
+async def test_a_kept_error_keeps_nothing_open(kind: str, tmp_path: Path) -> None:
+    """A transport fails, and the caller keeps the error with its traceback."""
+    async with opened(kind, LARGE, tmp_path) as document:
+        before = descriptors()
+        try:
+            async with prepared_document(document.value) as prepared, form_of(prepared) as body:
+                for _ in range(3):
+                    await anext(body, b"")
+                raise ConnectionError("reset by peer")  # noqa: TRY301 - as sending does
+        except ConnectionError as error:
+            kept = error
+        assert kept.__traceback__
+        await threads_idle()
+        assert descriptors() <= before
+        assert temporary_files() == []
+
+
 # --- cancellation --------------------------------------------------------------------------------
 
 

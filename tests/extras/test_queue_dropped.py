@@ -145,21 +145,23 @@ async def worker(link: Namespace, tmp_path: Path) -> AsyncIterator[Worker]:
             }
             log = tmp_path / "log"
             command = link.command(*PROGRAM, "queue", "worker")
-            while True:  # as a service manager: on a busy machine it may not reach its database
-                with log.open("wb") as output:
+            for _ in range(3):  # as a service manager: a busy machine may not reach its database
+                with log.open("ab") as output:
                     process = subprocess.Popen(  # noqa: ASYNC220 - takes a moment
                         command, env=environment, stdout=output, stderr=output
                     )
                 try:
-                    while not queue.accepted() and process.poll() is None:  # noqa: ASYNC110
-                        await anyio.sleep(0.05)
+                    with anyio.move_on_after(60):
+                        while not queue.accepted() and process.poll() is None:  # noqa: ASYNC110
+                            await anyio.sleep(0.05)
                     if process.poll() is None:
                         await queue.reported()
                         yield Worker(queue, link, process, log)
-                        break
+                        return
                 finally:
                     process.kill()
                     process.wait()
+            pytest.fail(f"it ends each time: {log.read_text()}")
 
 
 async def test_an_idle_worker_ends_with_its_sessions(worker: Worker) -> None:

@@ -209,6 +209,8 @@ async def test_a_wrong_key(queue: Queue) -> None:
     jobs = await queue.app.job_manager.list_jobs_async()
     assert [(job.status, job.attempts) for job in jobs] == [("todo", 0)] * 20
     assert not any(one.path.endswith("uploadWhiteboardFile") for one in queue.server.requests)
+    queue.start()
+    await queue.check(await queue.reported())
 
 
 async def test_a_setting_that_cannot_be_used(queue: Queue) -> None:

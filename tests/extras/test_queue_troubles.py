@@ -181,7 +181,7 @@ class Trouble:
     happens: Callable[[Site], Awaitable[None]]
     unknown: int = 0
     rounds: int = 20
-    """What happens once is for the usual run, the rest is nightly."""
+    """Those with one round are in the usual run, the others nightly."""
 
 
 ON_THE_WAY = 2 * PLACES

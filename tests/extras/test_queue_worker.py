@@ -139,7 +139,7 @@ PUT_BACK = {
         "TransportError", "UnexpectedReply",
     },
 }  # fmt: skip
-"""What does not end an upload, and for how long. Only the server's word about the document does."""
+"""What does not end an upload, and for how long: only the server's word about it does."""
 
 
 def test_what_costs_no_document() -> None:

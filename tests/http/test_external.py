@@ -137,7 +137,7 @@ async def test_what_a_client_raises(
             await HttpxTransport(client).send(upload("http://meet.invalid"))
 
 
-async def failed(library: Any, hook: Any, *answers: bytes) -> tuple[MeetingError, Peer]:
+async def failed(library: Any, hook: Any, *answers: bytes, **how: Any) -> tuple[MeetingError, Peer]:
     """Upload with a hook for responses; return how it failed."""
     keys: dict[str, Any] = {"api_key": "key-0f-the-app", "api_secret": "s3cret"}
     with Peer(answering(*answers)) as peer:
@@ -146,7 +146,7 @@ async def failed(library: Any, hook: Any, *answers: bytes) -> tuple[MeetingError
             MeetingClient(peer.url, transport=HttpxTransport(own), **keys) as client,
         ):
             with within(5), pytest.raises(MeetingError) as caught:
-                await client.upload_whiteboard_file("room01", PDF, filename="a.pdf", max_wait=0)
+                await client.upload_whiteboard_file("room01", PDF, filename="a.pdf", **how)
     return caught.value, peer
 
 
@@ -173,7 +173,7 @@ async def test_a_hook_that_raises_for_a_status(
     answers = [reply(one, RECORD if one == 200 else refusal) for one in (check, document)]
     if reads and document == 500:
         error = errors.ProcessingFailed
-    assert type((await failed(library, hook, *answers))[0]) is error
+    assert type((await failed(library, hook, *answers, max_wait=0))[0]) is error
 
 
 async def test_a_hook_that_asks_something_else(library: Any) -> None:

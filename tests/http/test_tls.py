@@ -354,6 +354,18 @@ async def test_no_handshake(server: ssl.SSLContext, client: ssl.SSLContext, what
     assert form.taken == caught.value.sent == 0
 
 
+async def test_a_server_that_demands_a_certificate_gets_none(
+    server: ssl.SSLContext, files: tuple[Path, Path]
+) -> None:
+    """With TLS 1.3 that shows after the handshake: the request was not read."""
+    server.verify_mode = ssl.CERT_REQUIRED
+    client = ssl.create_default_context(cafile=files[1])
+    async with over((server, client), answering(reply())) as (transport, peer):
+        with pytest.raises(errors.TransportError):
+            await transport.send(call(peer.url))
+    assert peer.requests == []
+
+
 async def test_a_context_that_others_use_for_http_2(
     server: ssl.SSLContext, client: ssl.SSLContext
 ) -> None:

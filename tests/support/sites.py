@@ -20,7 +20,7 @@ import attrs
 
 from meeting_async.testing import MeetingServer
 from support.command_line import variables
-from support.raw_http import FORM, document
+from support.raw_http import FORM
 
 FRAMEWORKS = ["fastapi", "starlette", "litestar", "quart", "django"]
 APPLICATIONS = Path(__file__).parents[2] / "docs" / "frameworks"
@@ -42,9 +42,6 @@ PATIENCE = 40.0
 
 _LISTENS = "0A"
 """The kernel's TCP_LISTEN, as proc(5) prints it."""
-
-form = document
-"""Make a browser's form with one file."""
 
 
 def shared(name: str) -> Any:

@@ -185,8 +185,8 @@ def test_servers_and_clients(inner: Inner) -> None:
     """On a socket and in process, on both loops, each test with its own, with faults in one line.
 
     Nothing is left open, connections of JSON calls included; of the markers the closest wins. What
-    another client of the event loop sends to the room of that name holds up nobody. A lock and a
-    conversion of five minutes take no time (or there were a timeout), on the test's backend.
+    another client of the event loop sends to the room of that name holds up nobody. Locks and
+    conversions of minutes take no time (or there were a timeout), on the test's backend.
     """
     done = inner(TESTS, "-v", "--strict-markers")
     done.assert_outcomes(passed=18)
