@@ -192,7 +192,7 @@ def _single(server: MeetingServer) -> list[Item]:
         Item("room03", "lecture.pdf", largest, f"{size(LIMIT)}, the limit"),
         Item(LOCKED, "exam.pdf", pdf(["Exam"]), "waited: the room was locked"),
         Item("room01", "diagram.png", PNG, "it is a PNG image", is_image),
-        Item("room01", "too-large.pdf", too_large, "1 byte above it", is_too_large),
+        Item("room01", "too-large.pdf", too_large, "1 byte above the limit", is_too_large),
     ]
 
 
