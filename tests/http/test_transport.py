@@ -244,11 +244,16 @@ async def test_a_fragment_is_reset() -> None:
 # --- errors --------------------------------------------------------------------------------------
 
 
-ADDRESSES = ["", "ftp://127.0.0.1", "http://", "http://[::1", "http://h:99999"]
+ADDRESSES = {
+    **dict.fromkeys(["", "ftp://127.0.0.1", "http://", "http://:80"], "http or https with a host"),
+    "http://[::1": "Invalid IPv6",
+    "http://h:99999": "out of range",
+    "a closed port": "refused",
+}
 
 
-@pytest.mark.parametrize("url", ["a closed port", *ADDRESSES])
-async def test_what_cannot_be_connected_to(url: str) -> None:
+@pytest.mark.parametrize(("url", "words"), ADDRESSES.items())
+async def test_what_cannot_be_connected_to(url: str, words: str) -> None:
     """No address, or nobody listens there: the request was not sent, and the body not touched."""
     host, form = f"127.0.0.1:{free_port()}", Form()
     is_closed = url == "a closed port"
@@ -258,10 +263,10 @@ async def test_what_cannot_be_connected_to(url: str) -> None:
         for request in (call(url), upload(url, form)):
             with pytest.raises(errors.ConnectFailed) as caught:
                 await transport.send(request)
+            assert words in caught.value.reason
     assert form.taken == caught.value.sent == 0
     if is_closed:
         assert (caught.value.host, type(caught.value)) == (host, errors.ConnectFailed)
-        assert "refused" in caught.value.reason
         assert isinstance(caught.value.__cause__, ConnectionRefusedError)
 
 
