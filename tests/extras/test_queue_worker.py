@@ -112,7 +112,7 @@ def test_answers_that_are_lost_after_a_minute() -> None:
 
         async def place() -> None:
             while True:
-                await worker.tick(worker.session.base, "room0")
+                await worker.tick("room0")
 
         async with anyio.create_task_group() as tasks:
             for _ in range(8):
@@ -245,7 +245,7 @@ def test_two_runs_of_an_upload() -> None:
         worker = worker_of(Taken(), UploadWorker, slow)
         async with beating(worker), anyio.create_task_group() as tasks:
             for _ in range(2):
-                tasks.start_soon(worker.tick, worker.session.base, "room0")
+                tasks.start_soon(worker.tick, "room0")
         assert worker.table.beats == [[], [2], [2], [2]]
 
     virtual_time.run("asyncio", run)
@@ -276,7 +276,7 @@ def test_what_nobody_can_read(how: str) -> None:
         table = Taken(kind="path" if how == "no such file" else "reference")
         worker = worker_of(table, UploadWorker, find)
         for _ in range(4):
-            await worker.tick(worker.session.base, "room0")
+            await worker.tick("room0")
         await worker.session.aclose()
         return table.ends
 
@@ -295,7 +295,7 @@ def test_a_worker_without_documents() -> None:
     async def run() -> list[Mapping[str, Any]]:
         worker = worker_of(Taken(), UploadWorker)
         for _ in range(4):
-            await worker.tick(worker.session.base, "room0")
+            await worker.tick("room0")
         ends: list[Mapping[str, Any]] = worker.table.ends
         return ends
 

@@ -47,6 +47,10 @@ class DocumentNotFound(errors.MeetingError):
     """The function for references has raised, or took too long; the cause says more."""
 
 
+UNREADABLE = (errors.DocumentUnreadable, DocumentNotFound)
+"""Errors of a document that another worker may be able to read."""
+
+
 @attrs.frozen
 class Later:
     """Why an upload that has failed is put back, and for how long."""
@@ -54,7 +58,6 @@ class Later:
     seconds: float
     is_away: bool = False
     """Whether the server, or what is needed to reach it, was away."""
-    is_unreadable: bool = False
 
 
 def decide(
@@ -69,9 +72,8 @@ def decide(
         return Later(JOURNAL_SECONDS)
     if isinstance(error, errors.AuthenticationFailed):
         return Later(0.0)
-    is_unreadable = isinstance(error, errors.DocumentUnreadable | DocumentNotFound)
-    if is_unreadable and unreadable < len(UNREADABLE_SECONDS):
-        return Later(UNREADABLE_SECONDS[unreadable], is_unreadable=True)
+    if isinstance(error, UNREADABLE) and unreadable < len(UNREADABLE_SECONDS):
+        return Later(UNREADABLE_SECONDS[unreadable])
     is_away = isinstance(error, _AWAY) and not isinstance(error, _OF_THE_DOCUMENT)
     if (is_away or is_foreign(error)) and away_for < max_outage:
         seconds = min(max(away_for / 4, SHORTEST_SECONDS), LONGEST_SECONDS)

@@ -67,9 +67,8 @@ def connector(dsn: str, *, max_size: int = CONNECTIONS) -> procrastinate.Psycopg
         # Each statement is a transaction of its own, without two more statements around it.
         await connection.set_autocommit(True)
         calls = ", ".join(["set_config(%s, %s, false)"] * len(settings))
-        if settings:
-            values = [part for setting in settings.items() for part in setting]
-            await connection.execute(f"SELECT {calls}".encode(), values)
+        values = [part for setting in settings.items() for part in setting]
+        await connection.execute(f"SELECT {calls}".encode(), values)
 
     return procrastinate.PsycopgConnector(
         conninfo=address,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -35,7 +34,13 @@ from meeting_async.errors import (
     UploadPutBack,
 )
 from meeting_async.procrastinate import _stored
-from meeting_async.procrastinate._brake import DocumentNotFound, decide, has_answered, is_foreign
+from meeting_async.procrastinate._brake import (
+    UNREADABLE,
+    DocumentNotFound,
+    decide,
+    has_answered,
+    is_foreign,
+)
 from meeting_async.procrastinate._table import Row, Table, packed
 
 T = TypeVar("T")
@@ -86,10 +91,6 @@ class QueuedRun(UploadHooks):
     """Why the run ends without an outcome."""
     _is_away: bool | None = None
     """Whether the server was not reached; ``None``: it was not tried."""
-    _starts_over: bool = False
-    """Whether the next run has all attempts of the retry policy again."""
-    _unreadable: int = attrs.field(init=False)
-    """How often the document was put back because it could not be read."""
     _is_marked: bool = False
     """Whether the table says that the document may have arrived."""
     _is_cut_off: bool = False
@@ -98,7 +99,6 @@ class QueuedRun(UploadHooks):
 
     def __attrs_post_init__(self) -> None:
         history, row = self.upload.history, self.row
-        self._unreadable = int(row.history.get("unreadable") or 0)
         history.attempts.extend(row.attempts)
         history.steps.extend(loaded(row.history.get("steps") or (), anyio.current_time()))
         history.was_sent = row.state == "sent"
@@ -140,6 +140,11 @@ class QueuedRun(UploadHooks):
         return self.upload.history.attempts[len(self.row.attempts) :]
 
     @property
+    def _unreadable(self) -> int:
+        """How often earlier runs have put the document back because it could not be read."""
+        return int(self.row.history.get("unreadable", 0))
+
+    @property
     def _was_interrupted(self) -> bool:
         """Whether the document was cut off in this run."""
         return any(one.verdict is Verdict.PARTIAL for one in self._attempts)
@@ -169,7 +174,7 @@ class QueuedRun(UploadHooks):
             self._put_back = error
         elif is_foreign(self.error) and self._was_interrupted:
             pass  # it would send a part of the document again and again
-        elif self._put_back is None and self._may_run_again:
+        elif self._may_run_again:
             later = decide(
                 self.error,
                 away_for=self.row.away_for or 0.0,
@@ -178,8 +183,6 @@ class QueuedRun(UploadHooks):
             )
             if later is not None:
                 self._is_away = later.is_away or None
-                self._starts_over = later.is_away
-                self._unreadable += later.is_unreadable
                 self._put_back = UploadPutBack(later.seconds, _stored.told(self.error))
         if isinstance(error, DocumentNotFound) and isinstance(error.__cause__, Exception):
             error = error.__cause__
@@ -221,10 +224,10 @@ class QueuedRun(UploadHooks):
         """
         took = self.stalled_after
         while took >= self.stalled_after:
-            began = time.monotonic()
+            began = anyio.current_time()
             if not await self.table.mark_sending(self.row, *document.version):
                 raise UploadPutBack(0.0, "it was cancelled, or another worker has taken over")
-            took = time.monotonic() - began
+            took = anyio.current_time() - began
         self._is_marked = True
 
     # --- the row ---------------------------------------------------------------------------------
@@ -249,26 +252,25 @@ class QueuedRun(UploadHooks):
 
     def _ended(self, outcome: UploadOutcome) -> dict[str, object]:
         """Return what the row keeps of an outcome."""
-        # Nobody runs an upload again that was given up before its first attempt.
-        state = "failed" if outcome.status == "skipped" else outcome.status
         error = _stored.stored(outcome.error) if outcome.error else None
         kept = {"error": error, "reason": None, "size": outcome.size, "history": None}
-        return {"state": state, "pause": None, "is_away": None, **kept}
+        return {"state": outcome.status, "pause": None, "is_away": None, **kept}
 
     def _progress(self) -> dict[str, object]:
         """Return what the row keeps of a run without an outcome."""
         history, back = self.upload.history, self._put_back
         assert back is not None  # noqa: S101 - else it is over
-        may_have_arrived = history.unknown_since is not None or self.row.state == "sent"
         steps = history.steps
         if self._is_cut_off and self._was_interrupted:
             steps = steps[:-1]  # no connection was broken
-        if self._starts_over:  # its room's lock still counts
+        if self._is_away and self.error is not back:
+            # The next run has all attempts of the retry policy again; its room's lock still counts.
             steps = [step for step in steps if step.verdict in {None, Verdict.BUSY}]
         kept = stored(steps, anyio.current_time() + back.seconds)
-        facts = json.dumps({"unreadable": self._unreadable, "steps": kept})
+        unreadable = self._unreadable + isinstance(self.error, UNREADABLE)
+        facts = json.dumps({"unreadable": unreadable, "steps": kept})
         return {
-            "state": "sent" if may_have_arrived else "ready",
+            "state": "sent" if history.may_have_arrived else "ready",
             "pause": back.seconds,
             "is_away": self._is_away,
             "error": None,

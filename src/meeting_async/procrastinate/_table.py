@@ -178,16 +178,13 @@ class Table:
         """
         rows = json.dumps([{**job, "position": at} for at, job in enumerate(jobs)])
         found = await self._query("defer", connection, batch=batch, jobs=rows)
-        if not all(job["due_at"] for job in jobs):
-            await self.tick((row["room_id"] for row in found), connection)
-        return sorted(row["id"] for row in found)
+        await self.tick((row["room_id"] for row in found), connection)
+        return [row["id"] for row in found]
 
     async def tick(self, rooms: Iterable[str], connection: Any = None) -> None:
         """Say that at most ``CHUNK`` rooms have work. If that fails, recovery says it."""
-        names = sorted(set(rooms))
-        if names:
-            with suppress(JournalError):
-                await self._ticked(await self._query("tick", connection, rooms=names))
+        with suppress(JournalError):
+            await self._ticked(await self._query("tick", connection, rooms=[*set(rooms)]))
 
     async def _ticked(self, ticks: Sequence[object]) -> None:
         if len(ticks) >= CHUNK // 10:
@@ -337,8 +334,8 @@ def failure(error: Exception) -> JournalError:
     cause = error.__cause__ or error
     name = type(cause).__name__
     fix = ""
-    if name in {"UndefinedTable", "UndefinedColumn", "UndefinedFunction"}:
-        fix = _OTHERS_TABLES if "procrastinate_" in str(cause) else f"; {_HOW_TO_APPLY}"
+    if name.startswith("Undefined") and "procrastinate_" in str(cause):
+        fix = _OTHERS_TABLES
     elif "prepared statement" in str(cause):
         fix = f"; a pooler in transaction mode? {_SESSION_MODE}"
     return unusable(f"cannot be used: {name}: {cause}{fix}")

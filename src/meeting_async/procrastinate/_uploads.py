@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import anyio
 import procrastinate
 import psycopg
 
@@ -88,13 +87,13 @@ class WhiteboardUploads:
             raise ConfigurationError("app", "", problem, fix)
         app.task(name=TICK)(self._tick)
 
-    async def _tick(self, *, server: str, room_id: str) -> None:
+    async def _tick(self, *, room_id: str, **_: object) -> None:
         """Upload the next document of a room. A worker runs it as a job of procrastinate."""
         if self._worker is None:
             problem = "are not run by a worker of procrastinate"
             fix = "give it the names of its own queues, and run `meeting-async queue worker`"
             raise ConfigurationError("ticks of uploads", "", problem, fix)
-        await self._worker.tick(server, room_id)
+        await self._worker.tick(room_id)
 
     async def apply_schema(self) -> None:
         """Make the table of uploads, beside procrastinate's own schema; its rows stay.
@@ -179,10 +178,8 @@ class WhiteboardUploads:
                 if len(chunk) == CHUNK:
                     count += len(await self._table.defer(batch, chunk, connection))
                     chunk.clear()
-                    await anyio.lowlevel.checkpoint()
-        if chunk:
-            count += len(await self._table.defer(batch, chunk, connection))
-        if count >= CHUNK and connection is None:
+        count += len(await self._table.defer(batch, chunk, connection))
+        if count >= CHUNK:
             await self._table.analyse()
         return count
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext, suppress
 from functools import partial
@@ -35,7 +34,6 @@ from meeting_async._protocol.requests import ACTIVE_ROOM_INFO, active_room_body
 from meeting_async._protocol.verdicts import Sent, read
 from meeting_async.errors import (
     AuthenticationFailed,
-    ConfigurationError,
     JournalError,
     MeetingError,
     TransportError,
@@ -50,9 +48,6 @@ Documents = Callable[[str], Document | Awaitable[Document]]
 
 NO_DOCUMENTS_SECONDS = 10.0
 """Pause of a reference that a worker without ``documents`` has met."""
-
-ASK_SECONDS = 15.0
-"""Longest time for the question with which a worker begins."""
 
 POLL_SECONDS = 0.25
 """Interval at which an idle worker looks for ticks. It does not listen for them: PostgreSQL could
@@ -109,11 +104,7 @@ class UploadWorker:
         call = new_call(self.session, self.options, ACTIVE_ROOM_INFO, UNUSED_ROOM)
         call.begin(RetrySafety.IDEMPOTENT)
         error: MeetingError | None = None
-        with (
-            suppress(TransportError),
-            anyio.move_on_after(ASK_SECONDS),
-            call.session.in_use(call.loop),
-        ):
+        with suppress(TransportError), call.session.in_use(call.loop):
             request = await json_request(
                 call, ACTIVE_ROOM_INFO, active_room_body(UNUSED_ROOM), max_reply_bytes=CHECK_BYTES
             )
@@ -125,11 +116,8 @@ class UploadWorker:
 
     # --- an upload -------------------------------------------------------------------------------
 
-    async def tick(self, server: str, room_id: str) -> None:
+    async def tick(self, room_id: str) -> None:
         """Run the next upload of a room, if there is one and it is due."""
-        if server != self.session.base:
-            problem, fix = "is that of two servers", "give each of them its own schema"
-            raise ConfigurationError("queue", self.table.queue, problem, fix)
         row, is_tried = None, False
         try:
             is_tried = await self._brake.may_begin() and not self.must_stop.is_set()
@@ -204,12 +192,12 @@ class UploadWorker:
                     failures = 0
                 except JournalError as error:
                     failures += 1
-                    recovers_at = time.monotonic() + self.stalled_after
+                    recovers_at = anyio.current_time() + self.stalled_after
                     if failures == 2:
                         self.stop(error)
                 if recovery is not None and recovery.done():
                     recovery = recovery.result()
-                if recovery is None and time.monotonic() >= recovers_at:
+                if recovery is None and anyio.current_time() >= recovers_at:
                     recovery = asyncio.create_task(self._recover(), name="recovery")
                 await asyncio.sleep(min(BEAT_SECONDS, self.stalled_after / 3))
         finally:
@@ -294,12 +282,12 @@ async def _end(
 ) -> None:
     """Stop a worker: its uploads have ``grace`` seconds, and it has some more to end."""
     runner.stop()  # type: ignore[no-untyped-call] # procrastinate's
-    idle_since = began = time.monotonic()
-    while not running.done() and time.monotonic() < began + grace + ENDING_SECONDS:
+    idle_since = began = anyio.current_time()
+    while not running.done() and anyio.current_time() < began + grace + ENDING_SECONDS:
         await asyncio.wait([running], timeout=0.2)
         if worker.runs:
-            idle_since = time.monotonic()
-        elif time.monotonic() > idle_since + ENDING_SECONDS:
+            idle_since = anyio.current_time()
+        elif anyio.current_time() > idle_since + ENDING_SECONDS:
             break
     if not running.done():
         logger.error("the worker does not end by itself", extra={"action": "queue"})

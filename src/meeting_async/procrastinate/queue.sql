@@ -94,7 +94,7 @@ WITH head AS MATERIALIZED (
     ORDER BY id + 0 LIMIT 1
 )
 UPDATE meeting_async_uploads AS upload
-SET run = run + 1, beat_at = now(), changed_at = now(), started_at = coalesce(started_at, now())
+SET run = run + 1, beat_at = now(), started_at = coalesce(started_at, now())
 FROM head
 WHERE upload.id = head.id AND upload.state = head.state AND beat_at IS NULL
     AND (due_at IS NULL OR due_at <= now())
@@ -112,7 +112,7 @@ RETURNING upload.id, room_id, kind, source, upload.state, key, filename, content
 -- mark --
 -- Durably, before the closing boundary of the document is sent.
 UPDATE meeting_async_uploads
-SET state = 'sent', sent_at = now(), beat_at = now(), changed_at = now(), size = %(size)s,
+SET state = 'sent', sent_at = now(), beat_at = now(), size = %(size)s,
     fingerprint = %(fingerprint)s
 FROM (SELECT set_config('synchronous_commit', 'on', true)) AS durably
 WHERE id = %(id)s AND run = %(run)s AND beat_at IS NOT NULL
@@ -286,7 +286,7 @@ WHERE last_heartbeat > now() - %(stalled_after)s * interval '1 second'
 -- retry --
 UPDATE meeting_async_uploads
 SET state = 'ready', run = run + 1, due_at = NULL, error = NULL, reason = NULL, history = NULL,
-    away_since = NULL, changed_at = now()
+    away_since = NULL
 WHERE id = ANY (ARRAY(
     SELECT id FROM meeting_async_uploads
     WHERE server = %(server)s AND batch = %(batch)s AND id > %(after)s
@@ -300,7 +300,7 @@ RETURNING id, room_id
 UPDATE meeting_async_uploads
 SET state = CASE state WHEN 'sent' THEN 'unknown' ELSE 'failed' END,
     error = CASE state WHEN 'sent' THEN %(unknown)s ELSE %(failed)s END::json,
-    reason = %(cancelled)s, due_at = NULL, beat_at = NULL, changed_at = now(), started_at = coalesce(started_at, now())
+    reason = %(cancelled)s, due_at = NULL, beat_at = NULL, changed_at = now()
 WHERE id = ANY (ARRAY(
     SELECT id FROM meeting_async_uploads
     WHERE server = %(server)s AND batch = %(batch)s AND id > %(after)s AND state IN ('ready', 'sent')
