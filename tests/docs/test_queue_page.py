@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import contextlib
+import inspect
 import json
 import os
 import re
@@ -11,8 +12,9 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import attrs
 import psycopg
@@ -20,7 +22,8 @@ import pytest
 
 from meeting_async.cli.app import app as cli_app
 from meeting_async.procrastinate import SCHEMA, WhiteboardUploads
-from meeting_async.procrastinate._worker import ENDING_SECONDS
+from meeting_async.procrastinate._connect import CONNECTIONS
+from meeting_async.procrastinate._worker import ENDING_SECONDS, POLL_SECONDS
 from meeting_async.testing import MeetingServer
 from support.command_line import variables
 from support.postgres import PostgresServer, needs_postgres
@@ -35,6 +38,11 @@ def blocks(language: str, heading: str) -> list[str]:
     """Return the blocks of a language in a section."""
     text = PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def default(function: Callable[..., object], name: str) -> Any:
+    """Return the default of an argument."""
+    return inspect.signature(function).parameters[name].default
 
 
 def command_for(end: str, batch: str = "web") -> str:
@@ -195,6 +203,17 @@ def test_the_units() -> None:
     grace = re.search(r"terminationGracePeriodSeconds: (\d+)", PAGE)
     assert grace
     assert int(service["TimeoutStopSec"]) == int(grace[1]) > given.kwargs["grace"] + ENDING_SECONDS
+
+
+def test_the_figures() -> None:
+    """Those of the page are the code's."""
+    found = {
+        f"asks for work every {POLL_SECONDS} s": True,
+        f"has at most {['no', 'one', 'two', 'three', 'four'][CONNECTIONS]} connections": True,
+        f"After `grace` seconds ({default(WhiteboardUploads.run_worker, 'grace'):g})": True,
+        f"run_worker(concurrency={default(WhiteboardUploads.run_worker, 'concurrency')})": True,
+    }
+    assert {text: text in PAGE for text in found} == found
 
 
 # --- the commands and programs -------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -151,12 +152,17 @@ async def test_the_error_of_an_outcome(
             await anyio.sleep(0.5)
         error, own = outcome.error, raised.value
         assert (type(error), outcome.status) == (type(own), status)
-        assert (error.room_id, error.document) == ("room0", "0000.pdf")  # type: ignore[union-attr]
+        assert isinstance(error, errors.MeetingError)
+        assert (error.room_id, error.document) == ("room0", "0000.pdf")
+        assert error.attempts == outcome.attempts
+        if isinstance(own, errors.UploadOutcomeUnknown) and isinstance(error, type(own)):
+            assert (error.size, error.bytes_sent) == (own.size, own.bytes_sent)
+            assert 0 <= error.lock_free_in <= WINDOW
         if status == "refused":
             told = str(own).replace(path.name, "0000.pdf").replace("room1", "room0")
             assert str(error) == told
             assert f"{status}: {told}" in caplog.text
-            for fact in ("status", "status_code", "msg", "body"):
+            for fact in ("status", "status_code", "msg", "body", "headers"):
                 assert getattr(error, fact, None) == getattr(own, fact, None)
         assert queue.sent("room0", SMALL) == times <= (3 if status == "failed" else 1)
         assert len(queue.accepted("room0")) == (how in {"lost", "conversion fails"})
@@ -171,7 +177,9 @@ class BrokenLocks:
     """Room locks of a user's own whose store fails."""
 
     def acquire(self, room: str, *, timeout: float | None) -> NoReturn:
-        """Fail."""
+        """Fail, or raise as from a task that was cancelled."""
+        if room.endswith("room2"):
+            raise asyncio.CancelledError
         raise LookupError(f"no row {room}\0\ud800")
 
 
@@ -180,12 +188,14 @@ async def test_the_cause_of_other_code(open_queue: Open) -> None:
     async with open_queue(documents=find_unstorable, room_locks=BrokenLocks()) as queue:
         await queue.uploads.defer("room0", "a")
         await queue.uploads.defer("room1", queue.document())
+        await queue.uploads.defer("room2", queue.document())
         async with queue.working():
             found = await queue.status_when(lambda found: all(room.cause for room in found.rooms))
     causes = {room.room_id: f"{room.cause}" for room in found.rooms}
     assert causes["room0"] == r"LookupError: no row a\x00\ud800"
     assert causes["room1"].startswith("LookupError: no row ")
     assert causes["room1"].endswith(r"room1\x00\ud800")
+    assert causes["room2"].startswith("RuntimeError: it was cancelled")
 
 
 class BrokenTransport(HttpTransport):
@@ -221,6 +231,8 @@ async def test_a_server_that_is_down_for_too_long(open_queue: Open) -> None:
             again = await queue.outcome()
     for outcome in (first, again):
         assert (outcome.status, type(outcome.error)) == ("failed", errors.ConnectFailed)
+        began = [attempt.started for attempt in outcome.attempts]
+        assert began == sorted(began)  # since the first run
     assert 2.0 <= first.seconds <= 15
     assert len(again.attempts) > len(first.attempts) + 1  # not given up at the first one
 
@@ -275,18 +287,18 @@ async def test_an_interrupted_defer_many_is_repeated(queue: Queue) -> None:
     assert before in {1000, 1200}
     assert await add(slowly()) == 1500 - before
     assert [await add(jobs), await add([])] == [0, 0]
-    assert (await queue.uploads.report("term")).queued == 1500
+    assert await add([attrs.evolve(jobs[0], filename="other.pdf")]) == 1
+    assert (await queue.uploads.report("term")).queued == 1501
     assert await queue.uploads.defer_many(jobs[:3], batch="other") == 3
 
 
-async def test_statistics_that_cannot_be_updated(
-    dsn: str, server: MeetingServer, tmp_path: Path
-) -> None:
-    """They are no error of what was stored."""
+async def test_what_can_wait_after_a_defer(dsn: str, server: MeetingServer, tmp_path: Path) -> None:
+    """Statistics and ticks are no errors of what was stored: workers look for it anyway."""
     impatient = f"{dsn}?options=-clock_timeout%3D100"
     async with queue_at(impatient, server, tmp_path) as queue:
         with psycopg.connect(dsn) as other:
             other.execute("LOCK TABLE meeting_async_uploads IN SHARE UPDATE EXCLUSIVE MODE")
+            other.execute("LOCK TABLE procrastinate_jobs IN SHARE MODE")
             jobs = [UploadJob("room0", f"/{number}.pdf") for number in range(1000)]
             assert await queue.uploads.defer_many(jobs, batch="term") == 1000
 
@@ -318,7 +330,8 @@ async def test_what_the_room_shows(queue: Queue, monkeypatch: pytest.MonkeyPatch
     link = queue.server.host_file("plan.pdf", b"%PDF-1.7\n") + "?token=s3cret"
     monkeypatch.chdir(queue.folder)
     await queue.uploads.defer("room0", path.name)
-    await queue.uploads.defer("room0", Path(path.name), filename="Übung 1.pdf")
+    named = Document.from_path(path.name, filename="Übung 1.pdf", content_type="c/d")
+    await queue.uploads.defer("room0", named)
     await queue.uploads.defer("room0", os.fspath(path), content_type="a/b")
     await queue.uploads.defer("room0", Document.from_link(link))
     await queue.uploads.defer("room1", Document.from_link(link.replace("plan", "other")))
@@ -326,7 +339,8 @@ async def test_what_the_room_shows(queue: Queue, monkeypatch: pytest.MonkeyPatch
     async with queue.working():
         report = await queue.reported()
     assert queue.accepted("room0")[:3] == ["0000.pdf", "Übung 1.pdf", "0000.pdf"]
-    assert queue.server.rooms["room0"].accepted[2].content_type == "a/b"
+    types = [file.content_type for file in queue.server.rooms["room0"].accepted[1:3]]
+    assert types == ["c/d", "a/b"]
     *_, good, bad = report.outcomes
     assert [good.status, report.accepted, bad.status == "accepted"] == ["accepted", 4, False]
     assert good.document.startswith(link.partition("?")[0])
@@ -336,6 +350,7 @@ async def test_what_the_room_shows(queue: Queue, monkeypatch: pytest.MonkeyPatch
 BAD: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
     "bytes": ("room0", b"%PDF", {}, "document"),
     "file object": ("room0", io.BytesIO(b"%PDF"), {}, "document"),
+    "document of bytes": ("room0", Document.from_bytes(b"%PDF", filename="a"), {}, "document"),
     "no document": ("room0", None, {}, "document: TypeError"),
     "link": ("room0", "https://example.com/a.pdf", {}, "from_link: TypeError"),
     "empty room": ("", "/a.pdf", {}, "room_id"),
@@ -384,7 +399,13 @@ async def test_bad_input_is_found_before_anything_is_stored(queue: Queue) -> Non
     assert await queue.uploads.defer_many(good, batch="term") == 5
 
 
-def with_setting(field: str, value: Any) -> Callable[[], object]:
+def twice() -> None:
+    """Make two queues of one application."""
+    app, client, _ = Order(dsn="postgresql://h/d", url=NOWHERE).open()
+    WhiteboardUploads(app, client=client)
+
+
+def with_setting(field: str, value: Any) -> Callable[[], Any]:
     """Make an application with a setting."""
     return Order(dsn="postgresql://h/d", url=NOWHERE, settings={field: value}).open
 
@@ -396,6 +417,8 @@ def with_setting(field: str, value: Any) -> Callable[[], object]:
         ("stalled_after", with_setting("stalled_after", 181)),
         ("max_outage", with_setting("max_outage", -1)),
         ("documents_timeout", with_setting("documents_timeout", -1)),
+        ("app", twice),
+        ("grace", lambda: asyncio.run(with_setting("max_outage", 0)()[2].run_worker(grace=-1))),
         ("dsn", lambda: connector("postgresql://user:s3cr3t@host:5432/db?no_such=s3cr3t")),
     ],
 )
@@ -539,6 +562,7 @@ async def test_a_report_of_all_outcomes(queue: Queue) -> None:
         assert (report.total, report.skipped, report.stopped_by) == (4, 0, None)
         assert report.bytes_delivered == 3 * SMALL
         assert report.seconds > 0
+        assert all(0 <= outcome.started <= report.seconds for outcome in report.outcomes)
         assert [outcome.index for outcome in report.outcomes] == [0, 1, 2, 4]
         assert [outcome.key for outcome in report.outcomes] == ["k0", "k1", "k2", None]
         with pytest.raises(BatchFailed, match="nowhere"):
@@ -552,7 +576,9 @@ async def test_a_report_of_all_outcomes(queue: Queue) -> None:
         assert [await queue.uploads.drop("term") for _ in range(2)] == [4, 0]
         left = await queue.uploads.report("term")
         assert (left.total, left.queued) == (0, 1)
-        with pytest.raises(BatchFailed, match="no outcome yet"):
+        with pytest.raises(
+            BatchFailed, match=r"^1 of 1 documents .*: 1 skipped; .* no outcome yet"
+        ):
             left.raise_for_failures()
         queue.server.rooms["room3"].unlock()
         (await queue.reported("term")).raise_for_failures()
@@ -562,6 +588,8 @@ async def test_a_report_of_all_outcomes(queue: Queue) -> None:
 async def test_a_scheduled_upload(queue: Queue) -> None:
     """It is sent when its time has come, and does not keep the others of its room waiting."""
     await queue.defer("room0", schedule_at=datetime.now(UTC) + timedelta(hours=1))
+    found = await queue.uploads.status()
+    assert (found.oldest, found.causes, found.rooms[0].oldest < 0) == (None, {}, True)
     await queue.defer("room0")
     assert (await queue.uploads.status()).scheduled == 1
     async with queue.working():
@@ -578,9 +606,19 @@ async def test_the_status(queue: Queue) -> None:
     assert (await queue.uploads.status()).oldest is None
     queue.server.rooms["room0"].lock(60)
     await queue.defer("room0", "room0", "room0", size=LARGE, batch="term")
+    await queue.defer("room1")
+    found = await queue.uploads.status()
+    assert [room.room_id for room in found.rooms] == ["room0", "room1"]  # the oldest first
+    assert found.oldest == found.rooms[0].oldest > found.rooms[1].oldest
+    assert (found.causes, found.workers) == ({"their turn, or a worker": 4}, 0)
     async with queue.working():
         await queue.until(lambda: queue.sent("room0") > 1)
-        assert (await queue.uploads.status("term")).workers >= 1
+        assert (await queue.uploads.status("term")).workers == 1
+        with psycopg.connect(queue.order.dsn) as connection:
+            connection.execute(
+                "UPDATE procrastinate_workers SET last_heartbeat = now() - '1 h'::interval"
+            )
+        await queue.status_when(lambda found: found.workers == 1)  # it beats again
         found = await queue.status_when(lambda found: found.waiting == 3, "term")
     (room,) = found.rooms
     assert (room.room_id, found.running) == ("room0", 0)
@@ -614,7 +652,10 @@ async def test_failed_uploads_are_retried(queue: Queue) -> None:
 
 
 async def test_queued_uploads_are_cancelled(queue: Queue) -> None:
-    """What waits has failed at once, what runs is cancelled within seconds; other batches go on."""
+    """What waits has failed at once, what runs is cancelled within seconds; other batches go on.
+
+    So does the room of what ran.
+    """
     queue.server.lock_seconds = queue.server.rooms["room1"].processing_seconds = 60
     await queue.defer("room0", "room0", "room0", "room1", batch="term")
     await queue.defer("room0")
@@ -622,10 +663,16 @@ async def test_queued_uploads_are_cancelled(queue: Queue) -> None:
     assert await cancel(room_id="room0") == 3
     async with queue.working():
         await queue.until(lambda: queue.accepted("room1"))
+        found = await queue.uploads.status("term")
+        assert (found.running, found.waiting, found.causes) == (1, 0, {})
+        assert found.oldest is not None
         assert await cancel() == 1
         report = await queue.reported("term", seconds=20)
         assert await cancel() == 0
-        assert (await queue.reported()).accepted == 1
+        queue.server.rooms["room1"].unlock()
+        queue.server.rooms["room1"].processing_seconds = 0
+        await queue.defer("room1")
+        assert (await queue.reported(seconds=20)).accepted == 2
     *waited, ran = report.outcomes
     assert [outcome.status for outcome in waited] == ["failed"] * 3
     assert "cancelled" in str(waited[0].error)
@@ -667,18 +714,28 @@ async def test_what_changes_meanwhile(queue: Queue) -> None:
 
 
 async def test_an_end_that_is_repeated(queue: Queue) -> None:
-    """If the reply of the database is lost, the run still has its row; not if it was cancelled."""
+    """If the reply of the database is lost, the run still has its row; not if it was cancelled.
+
+    But the server's answer counts then, too. What was put back is claimed when its pause is over.
+    """
     raw = '{"class": "UploadFailed", "args": ["KeyError", "x"]}'
     put_back: dict[str, Any] = {"state": "ready", "error": None, "pause": 0.0}
+    later: dict[str, Any] = {**put_back, "pause": 60.0}
     failed: dict[str, Any] = {"state": "failed", "error": raw, "pause": None}
+    kinds = (put_back, later, failed, {**failed, "state": "accepted", "error": None})
     facts = {"reason": None, "size": None, "history": None, "is_away": None, "attempts": "[]"}
-    for number, (kind, is_cancelled) in enumerate(product((put_back, failed), (False, True))):
+    table = queue.uploads._table
+    for number, (kind, is_cancelled) in enumerate(product(kinds, (False, True))):
         await queue.defer(room_id := f"room{number}")
-        row = await queue.uploads._table.claim(room_id)
+        row = await table.claim(room_id)
         assert row is not None
+        assert await table.claim(room_id) is None
         assert not is_cancelled or await queue.uploads.cancel("default", room_id=room_id) == 1
-        ends = [await queue.uploads._table.end(row, **kind, **facts) for _ in range(2)]
-        assert ends == [not is_cancelled] * 2, (kind, is_cancelled)
+        assert await table.mark_sending(row, SMALL, None) is not is_cancelled
+        ends = [await table.end(row, **kind, **facts) for _ in range(2)]
+        counts = not is_cancelled or kind["state"] == "accepted"
+        assert ends == [counts] * 2, (kind, is_cancelled)
+        assert (await table.claim(room_id) is not None) == (kind is put_back and counts)
 
 
 @nightly
@@ -730,3 +787,75 @@ async def test_a_complete_document_of_a_dead_worker(
     is_sent_again = delivery == "at_least_once" and not changed
     assert outcome.status == ("accepted" if is_sent_again else "unknown")
     assert len(queue.accepted()) == 1 + is_sent_again
+
+
+LEFT = {
+    "room0": ("ready", "1 hour", "accepted"),
+    "room1": ("sent", "1 hour", "unknown"),
+    "room2": ("ready", "0 s", "running"),
+}
+"""Uploads of a worker: their states, since when it is silent, and what becomes of them."""
+
+
+async def test_what_a_lost_worker_leaves(queue: Queue) -> None:
+    """Others take over what it has not sent completely; the rest is unknown. A slow one goes on."""
+    await queue.defer(*LEFT)
+    found = {}
+    async with await psycopg.AsyncConnection.connect(
+        queue.order.dsn, autocommit=True
+    ) as connection:
+        for room_id, (state, silent, _) in LEFT.items():
+            await connection.execute(
+                "UPDATE meeting_async_uploads SET run = 1, state = %s, started_at = now(),"
+                " sent_at = now(), size = 7, beat_at = now() - %s::interval WHERE room_id = %s",
+                [state, silent, room_id],
+            )
+        async with queue.working():
+            report = await queue.reported(queued=1)
+            assert (await queue.uploads.status()).running == 1
+    found = {outcome.room_id: outcome for outcome in report.outcomes}
+    assert {name: found[name].status if name in found else "running" for name in LEFT} == {
+        name: then for name, (_, _, then) in LEFT.items()
+    }
+    error: Any = found["room1"].error
+    assert (error.size, error.bytes_sent, "worker was lost" in error.reason) == (7, 7, True)
+
+
+@pytest.mark.parametrize("commits", [True, False])
+async def test_a_transaction_of_the_caller(queue: Queue, *, commits: bool) -> None:
+    """The upload is part of it, and begins within ten seconds; nobody waits for it."""
+    async with await psycopg.AsyncConnection.connect(queue.order.dsn) as connection:
+        defer = partial(queue.uploads.defer, "room0", connection=connection)
+        async with queue.working():
+            assert await defer(queue.document()) is not None
+            await queue.defer("room0")
+            assert (await queue.reported()).accepted == 1
+            await (connection.commit() if commits else connection.rollback())
+            if commits:
+                await queue.until(lambda: len(queue.accepted()) == 2, 10)
+            assert (await queue.reported()).total == 1 + commits
+
+
+async def test_a_worker_of_procrastinate(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
+    """It cannot run uploads, and says so; a worker of the queue does."""
+    await queue.defer("room0")
+    await queue.app.run_worker_async(wait=False, install_signal_handlers=False)
+    assert "run `meeting-async queue worker`" in caplog.text
+    await queue.delivered()
+
+
+async def test_connections(dsn: str, server: MeetingServer, tmp_path: Path) -> None:
+    """Settings of the address win over those for workers. There are four connections at most."""
+    address = f"{dsn}?options=-cjit%3Don&keepalives_idle=7"
+    count = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+    async with queue_at(address, server, tmp_path) as queue:
+        async with anyio.create_task_group() as tasks:
+            for number in range(40):
+                tasks.start_soon(partial(queue.defer, f"room{number % 20}", batch="many"))
+        connector: Any = queue.app.connector
+        async with connector.pool.connection() as connection:
+            assert connection.info.get_parameters()["keepalives_idle"] == "7"
+            shown = [await connection.execute(f"SHOW {one}") for one in ("jit", "enable_seqscan")]
+            assert [await one.fetchone() for one in shown] == [("on",), ("off",)]
+            (sessions,) = await (await connection.execute(count)).fetchone()
+    assert 1 < sessions <= 4

@@ -7,7 +7,7 @@ import inspect
 import json
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -16,51 +16,68 @@ import anyio
 import attrs
 import pytest
 
-from meeting_async import MeetingClient, UploadJob, errors
+from meeting_async import Document, LockPolicy, MeetingClient, RetryPolicy, UploadJob, errors
 from meeting_async._batch.job import Common, RunningJob
+from meeting_async._delivery.history import Step, stored
+from meeting_async._models import Attempt, Verdict
 from meeting_async.errors import JournalError
 from meeting_async.procrastinate._brake import Brake, DocumentNotFound, decide, has_answered
 from meeting_async.procrastinate._run import QueuedRun
 from meeting_async.procrastinate._table import Row
 from meeting_async.procrastinate._worker import UploadWorker
-from support import virtual_time
+from support import fake_rooms, virtual_time
+from support.fake_rooms import Act, FakeRooms
 from support.queue_worker import KEYS
 
 
 def row_of(run: int = 1, **facts: Any) -> Row:
-    """Make a row of the upload 7."""
+    """Make a row of the upload 7, which is ready if nothing else is said."""
     times = dict.fromkeys(["deferred_at", "started_at", "changed_at"], datetime.now(UTC))
     unset = dict.fromkeys(["key", "filename", "content_type", "size", "sent_ago"])
     usual = {"kind": "path", "source": "/a.pdf", "room_id": "room0", "attempts": "[]"}
-    found: dict[str, Any] = {**usual, **times, **unset, **facts}
-    return Row(id=7, state="ready", run=run, **found)
+    found: dict[str, Any] = {"state": "ready", **usual, **times, **unset, **facts}
+    return Row(id=7, run=run, **found)
 
 
 @attrs.define(eq=False)
 class Table:
-    """There is always work; what runs has always lost its row, and recovery fails."""
+    """There is work at each other claim; what runs has always lost its row, and recovery fails."""
 
+    claims: int = 0
     recovery: float = 0.0
     """Seconds that it takes."""
+    is_cancelled: bool = False
+    """Why rows are lost."""
+    silent: frozenset[int] = frozenset()
+    """Beats without an answer of the database."""
     beats: list[list[int]] = attrs.field(factory=list)
     """The runs of each."""
+    recovered: list[float] = attrs.field(factory=list)
+    """When recoveries began."""
+    handed_on: list[str] = attrs.field(factory=list)
+    """Rooms that were ticked again."""
 
-    async def claim(self, room_id: str) -> str:
+    async def claim(self, room_id: str) -> str | None:
         """Begin any upload."""
-        return room_id
+        self.claims += 1
+        return room_id if self.claims % 2 else None
 
     async def tick(self, rooms: Iterable[str]) -> None:
         """Put work back."""
+        self.handed_on += rooms
 
     async def beat(self, rows: Iterable[Row], worker_id: int | None) -> Mapping[int, bool]:
         """Take a while."""
         runs = {row.id: row.run for row in rows}
         self.beats.append([*runs.values()])
         await anyio.sleep(1)
-        return dict.fromkeys(runs, False)
+        if len(self.beats) in self.silent:
+            raise JournalError("uploads", "does not answer", "queue's table")
+        return dict.fromkeys(runs, self.is_cancelled)
 
     async def recover(self, **_: Any) -> Mapping[int, str]:
         """Fail."""
+        self.recovered.append(anyio.current_time())
         await anyio.sleep(self.recovery)
         raise JournalError("uploads", "does not answer", "queue's table")
 
@@ -79,9 +96,11 @@ class Worker(UploadWorker):
         self._brake.saw(self.answers)
 
 
-def worker_of(table: Any, kind: type[UploadWorker] = Worker, documents: Any = None) -> Any:
+def worker_of(
+    table: Any, kind: type[UploadWorker] = Worker, documents: Any = None, **settings: Any
+) -> Any:
     """Make a worker."""
-    client = MeetingClient("http://127.0.0.1:1", **KEYS)
+    client = MeetingClient("http://127.0.0.1:1", **KEYS, **settings)
     return kind(
         table=table,
         session=client._session,
@@ -108,7 +127,7 @@ def test_answers_that_are_lost_after_a_minute() -> None:
     """A worker tries one upload now and then; when one is answered, it goes on with all places."""
 
     async def run() -> tuple[list[float], int]:
-        worker = worker_of(Table())
+        worker = worker_of(table)
 
         async def place() -> None:
             while True:
@@ -123,7 +142,9 @@ def test_answers_that_are_lost_after_a_minute() -> None:
             tasks.cancel_scope.cancel()
         return lost, len(worker.begun) - len(lost)
 
+    table = Table()
     lost, later = virtual_time.run("asyncio", run)
+    assert len(table.handed_on) > 100  # meanwhile another worker may have them
     tried = [at - lost[0] for at in lost if at > lost[0] + 61]
     assert tried[0] < 63  # soon, however many were lost together
     assert 5 <= len(tried) <= 10
@@ -167,25 +188,42 @@ def test_pauses_while_the_server_is_away(away_for: float, longest: float) -> Non
 
 
 @pytest.mark.parametrize(("outage", "most", "late"), [(1.0, 4, 3), (3600.0, 150, 31)])
-def test_a_worker_pauses_while_nothing_answers(outage: float, most: int, late: float) -> None:
-    """One upload goes out after each pause; they grow from two seconds to half a minute."""
+def test_a_worker_pauses_while_nothing_answers(
+    outage: float, most: int, late: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One upload goes out after each pause; they grow from two seconds to half a minute.
+
+    If there was nothing to send, another one goes out at once. The log says it once.
+    """
 
     async def run() -> tuple[int, float]:
-        brake, tried, is_back = Brake(), 0, False
+        await anyio.sleep(1000)  # all went well so far
+        brake, tried, is_back, began = Brake(), 0, False, anyio.current_time()
         while not is_back:
             if await brake.may_begin():
-                tried, is_back = tried + 1, anyio.current_time() >= outage
+                before = anyio.current_time()
+                brake.saw(None)
+                assert (await brake.may_begin(), anyio.current_time()) == (True, before)
+                tried, is_back = tried + 1, anyio.current_time() >= began + outage
                 brake.saw(is_back)
-        return tried, anyio.current_time()
+        return tried, anyio.current_time() - began
 
     tried, ended = virtual_time.run("asyncio", run)
     assert (tried <= most, ended - outage <= late) == (True, True)
+    told = [record.getMessage() for record in caplog.records]
+    assert told == [
+        "the worker pauses: 3 uploads in a row had no answer",
+        "the worker goes on",
+    ]
 
 
 def test_whether_the_server_has_answered() -> None:
     """Code of the user's own slows a worker down like a server that is away."""
     ends = (LookupError(), errors.RequestRefused(400, None, ""), errors.DocumentEmpty("a.pdf"))
     assert [has_answered([], error) for error in ends] == [False, True, None]
+    last = {verdict: Attempt(1, 0.0, 1.0, verdict, None, "") for verdict in Verdict}
+    answers = {verdict for verdict in Verdict if has_answered([last[verdict]], None)}
+    assert answers == {Verdict.ACCEPTED, Verdict.BUSY, Verdict.REFUSED, Verdict.FAILED}
 
 
 def test_what_a_beat_tells(caplog: pytest.LogCaptureFixture) -> None:
@@ -213,25 +251,50 @@ class Taken(Table):
     """Each claim gets the same upload, as if the run before had been lost."""
 
     kind: str = "reference"
-    claims: int = 0
+    state: str = "ready"
+    history: list[Step] | None = None
+    unreadable: int = 0
+    is_lost: bool = False
+    """Whether beats say that the run has lost its row."""
+    away: float = 0.0
+    """Until then no end can be written."""
+    marks: list[Any] = attrs.field(factory=list)
+    """What follows, in turn, when a document is to be completed; the last one again and again."""
+    marked: int = 0
     ends: list[Mapping[str, Any]] = attrs.field(factory=list)
     """What each run says in the end."""
 
     async def claim(self, _room_id: str) -> Any:
         """Begin the next run, which knows what the one before has said."""
         self.claims += 1
-        history = self.ends[-1]["history"] if self.ends else None
-        return row_of(self.claims, kind=self.kind, source=f"{10 * self.claims}", history=history)
+        steps = stored(self.history or (), anyio.current_time())
+        first = {"unreadable": self.unreadable, "steps": steps}
+        history = self.ends[-1]["history"] if self.ends else json.dumps(first)
+        attempts = self.ends[-1]["attempts"] if self.ends else "[]"
+        facts = {"kind": self.kind, "state": self.state, "attempts": attempts, "history": history}
+        return row_of(self.claims, source=f"{10 * self.claims}", **facts)
+
+    async def mark_sending(self, *_: object) -> bool:
+        """Allow a document to be completed, if nothing else is said."""
+        self.marked += 1
+        follows = [True, *self.marks][min(self.marked, len(self.marks))]
+        if isinstance(follows, Exception):
+            raise follows
+        if not isinstance(follows, bool):
+            virtual_time.jump(follows)
+        return bool(follows)
 
     async def beat(self, rows: Iterable[Row], worker_id: int | None) -> Mapping[int, bool]:
-        """Find no run lost."""
-        await super().beat(rows, worker_id)
-        return {}
+        """Find no run lost, if nothing else is said."""
+        found = await super().beat(rows, worker_id)
+        return found if self.is_lost else {}
 
     async def end(self, _row: Row, **facts: Any) -> bool:
-        """Refuse the end of a run that is lost."""
+        """Take what a run says, if the database is there."""
+        if anyio.current_time() < self.away:
+            raise JournalError("uploads", "does not answer", "queue's table")
         self.ends.append(facts)
-        return False
+        return True
 
 
 def test_two_runs_of_an_upload() -> None:
@@ -289,18 +352,19 @@ def test_what_nobody_can_read(how: str) -> None:
     assert (error["class"], *error["args"][:2]) == UNREADABLE[how]
 
 
-def test_a_worker_without_documents() -> None:
-    """It puts a reference back, each time, for one that has them."""
+@pytest.mark.parametrize("state", ["ready", "sent"])
+def test_a_worker_without_documents(state: str) -> None:
+    """It puts a reference back, each time, for one that has them; what was sent stays *sent*."""
 
     async def run() -> list[Mapping[str, Any]]:
-        worker = worker_of(Taken(), UploadWorker)
+        worker = worker_of(Taken(state=state), UploadWorker)
         for _ in range(4):
             await worker.tick("room0")
         ends: list[Mapping[str, Any]] = worker.table.ends
         return ends
 
     ends = virtual_time.run("asyncio", run)
-    assert [(end["state"], end["pause"]) for end in ends] == [("ready", 10.0)] * 4
+    assert [(end["state"], end["pause"]) for end in ends] == [(state, 10.0)] * 4
     assert "it is a reference" in ends[0]["reason"]
 
 
@@ -315,3 +379,192 @@ def test_a_recovery_that_takes_long() -> None:
             assert len(asyncio.all_tasks()) == 3
 
     virtual_time.run("asyncio", run)
+
+
+@pytest.mark.parametrize(
+    ("silent", "ends"), [({1}, False), ({1, 3, 5}, False), ({2, 3}, True)], ids=str
+)
+def test_a_database_that_is_away(silent: set[int], ends: bool) -> None:
+    """A worker goes on after one beat without an answer, and ends after two in a row.
+
+    Then it takes over nothing until the others have had time to say that they are there.
+    """
+
+    async def run() -> None:
+        table = Table(silent=frozenset(silent))
+        worker = worker_of(table)
+        async with beating(worker):
+            await anyio.sleep(60)
+        assert (worker.must_stop.is_set(), worker.error is not None) == (ends, ends)
+        last = 6 * max(silent) - 5
+        assert [at for at in table.recovered if last <= at < last + 29] == []
+        assert table.recovered[-1] > last + 29
+
+    virtual_time.run("asyncio", run)
+
+
+@pytest.mark.parametrize("away", [299.0, 400.0])
+def test_an_outcome_that_cannot_be_written(away: float) -> None:
+    """It is tried for five minutes; then the worker counts as lost for this upload."""
+
+    async def run() -> tuple[int, float]:
+        table = Taken(kind="path", unreadable=3, away=away)
+        worker = worker_of(table, UploadWorker)
+        with nullcontext() if away < 300 else pytest.raises(JournalError):
+            await worker.tick("room0")
+        await worker.session.aclose()
+        return len(table.ends), anyio.current_time()
+
+    written, ended = virtual_time.run("asyncio", run)
+    assert written == (away < 300)
+    assert min(away, 300) <= ended <= 302
+
+
+SILENT = JournalError("uploads", "does not answer", "queue's table")
+WAITED = [
+    Step(kind="queue", began=0.0, ended=1.0),
+    Step(kind="document", began=1.0, ended=2.0, verdict=Verdict.BUSY),
+]
+"""What an earlier run has seen."""
+
+
+class TakenRooms:
+    """Room locks that another process has."""
+
+    def acquire(self, room: str, *, timeout: float | None) -> NoReturn:
+        """Refuse to wait."""
+        raise TimeoutError
+
+
+UNCERTAIN = {"delivery": "at_least_once"}
+BRIEF = {"retry": RetryPolicy(max_outage=0)}
+Left = tuple[str, "bool | None", int, float]
+"""State, whether the server was away, how many steps count for the limits of the next run, and
+after how many seconds that begins at the earliest; at most ten seconds later."""
+PUT_BACKS: dict[str, tuple[list[Act], dict[str, Any], dict[str, Any], Left]] = {
+    "no connection": ([fake_rooms.unreachable()], {}, {}, ("ready", True, 1, 0)),
+    "none for as long as a run tries": (
+        [fake_rooms.unreachable()], BRIEF, {}, ("ready", True, 0, 0)
+    ),
+    "none after a wait": (
+        [fake_rooms.unreachable()], BRIEF, {"history": WAITED}, ("ready", True, 2, 0)
+    ),
+    "cut off": ([fake_rooms.cut_off()], {}, {}, ("ready", False, 1, 0)),
+    "busy": ([fake_rooms.busy()], {}, {}, ("ready", False, 1, 0)),
+    "busy after an outage": (
+        [fake_rooms.unreachable(), fake_rooms.busy()], {}, {}, ("ready", False, 2, 0)
+    ),
+    "taken elsewhere": ([], {"room_locks": TakenRooms()}, {}, ("ready", None, 0, 1)),
+    "throttled": ([fake_rooms.reply(429, retry_after="5")], {}, {}, ("ready", True, 1, 5)),
+    "lost": ([fake_rooms.lost()], UNCERTAIN, {}, ("sent", False, 1, 0)),
+    "lost, and no connection": (
+        [fake_rooms.lost(), fake_rooms.unreachable()], UNCERTAIN | BRIEF, {}, ("sent", True, 0, 0)
+    ),
+    "not marked": ([], {}, {"marks": [SILENT]}, ("ready", None, 0, 0)),
+    "taken over": ([], {}, {"marks": [False]}, ("ready", None, 0, 0)),
+    "taken over while it was marked": ([], {}, {"marks": [40.0, False]}, ("ready", None, 0, 0)),
+    "stopped": ([fake_rooms.accepted(sending=600)], {}, {}, ("ready", None, 0, 0)),
+    "stopped before an answer": ([fake_rooms.hanging()], UNCERTAIN, {}, ("sent", None, 1, 0)),
+    "stopped, and nobody asks": (
+        [fake_rooms.hanging()], {"preflight": False, **UNCERTAIN}, {}, ("sent", None, 1, 300)
+    ),
+    "stopped, and nobody asks with an empty form": (
+        [fake_rooms.hanging()], {"lock": LockPolicy(probe=False), **UNCERTAIN}, {},
+        ("sent", None, 1, 300),
+    ),
+    "stopped on its way, and nobody asks": (
+        [fake_rooms.accepted(sending=600)], {"preflight": False}, {}, ("ready", None, 0, 0)
+    ),
+}  # fmt: skip
+"""What a document meets in its runs, settings, what the table does, and what is left."""
+
+
+async def find_small(_reference: str) -> Document:
+    """Make a document."""
+    return Document.from_bytes(fake_rooms.PDF, filename="a.pdf")
+
+
+@pytest.mark.parametrize("how", PUT_BACKS)
+def test_what_a_run_leaves_to_the_next(how: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Limits hold across runs. Nothing but a broken connection counts as an interruption."""
+    acts, settings, facts, left = PUT_BACKS[how]
+    rooms = FakeRooms(lambda visit: [*acts, fake_rooms.accepted()][visit.number - 1])
+
+    async def run() -> None:
+        table = Taken(**facts)
+        worker = worker_of(table, UploadWorker, find_small, **{"transport": rooms, **settings})
+        for _ in range(max(1, len(acts))):
+            task = asyncio.create_task(worker.tick("room0"))
+            await asyncio.wait([task], timeout=50)
+            task.cancel()
+            await asyncio.wait([task])
+        await worker.session.aclose()
+        assert task.cancelled() == how.startswith("stopped")
+        end = table.ends[-1]
+        kept = json.loads(end["history"])
+        *state, seconds = left
+        assert [end["state"], end["is_away"], len(kept["steps"])] == state
+        assert seconds <= end["pause"] <= seconds + 10
+        assert kept["unreadable"] == 0
+
+    virtual_time.run("asyncio", run)
+    assert "upload 7, " not in caplog.text  # it has no outcome
+    may_be_there = left[0] == "sent" or left[1] is not None
+    assert may_be_there or not any(visit.is_complete for visit in rooms.uploads)
+
+
+def test_an_answer_that_is_lost_for_good() -> None:
+    """After all attempts of ``retry`` a document may have arrived, with ``at_least_once``, too."""
+
+    async def run() -> None:
+        table, transport = Taken(), FakeRooms(lambda _: fake_rooms.lost())
+        settings = {"transport": transport, "retry": RetryPolicy(max_attempts=1), **UNCERTAIN}
+        worker = worker_of(table, UploadWorker, find_small, **settings)
+        await worker.tick("room0")
+        await worker.session.aclose()
+        assert [end["state"] for end in table.ends] == ["unknown"]
+
+    virtual_time.run("asyncio", run)
+
+
+def test_a_worker_that_is_told_to_stop() -> None:
+    """It starts no upload, and hands on what it has not begun."""
+
+    async def run() -> None:
+        worker = worker_of(Table())
+        worker.must_stop.set()
+        await worker.tick("room0")
+        assert (worker.begun, worker.table.handed_on) == ([], ["room0"])
+
+    virtual_time.run("asyncio", run)
+
+
+LOST_ROWS = {
+    "complete": (Act(replying=60, result=fake_rooms.accepted().result), False, "accepted", 60),
+    "complete, cancelled": (fake_rooms.hanging(), True, "unknown", 0),
+    "on its way": (fake_rooms.accepted(sending=60), False, "failed", 0),
+}
+"""A document, whether its row was cancelled, and what its run says then, after how many seconds."""
+
+
+@pytest.mark.parametrize("how", LOST_ROWS)
+def test_a_run_that_has_lost_its_row(how: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It ends within seconds; only an answer to a complete document is awaited.
+
+    That is no reason to pause.
+    """
+    act, is_cancelled, state, seconds = LOST_ROWS[how]
+
+    async def run() -> None:
+        table = Taken(is_lost=True, is_cancelled=is_cancelled)
+        transport = FakeRooms(lambda _: act)
+        worker = worker_of(table, UploadWorker, find_small, transport=transport)
+        async with beating(worker):
+            for _ in range(3):
+                await worker.tick("room0")
+        await worker.session.aclose()
+        assert [end["state"] for end in table.ends] == [state] * 3
+        assert 3 * seconds <= anyio.current_time() <= 3 * (seconds + 10)
+
+    virtual_time.run("asyncio", run)
+    assert "the worker pauses" not in caplog.text

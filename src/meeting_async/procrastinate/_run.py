@@ -25,7 +25,6 @@ from meeting_async._documents.document import Document
 from meeting_async._documents.prepared import Prepared
 from meeting_async._log import logger
 from meeting_async._models import Attempt, Verdict
-from meeting_async._text import one_line
 from meeting_async.errors import (
     DocumentError,
     JournalError,
@@ -209,10 +208,10 @@ class QueuedRun(UploadHooks):
 
     def waiting(self, reason: Reason, seconds: float | None) -> NoReturn:
         """End the run instead of waiting."""
-        call, last = self.upload.call, self.upload.history.attempts[-1:]
+        call = self.upload.call
         if reason != "queue":
             away = {Verdict.NEVER_SENT, Verdict.THROTTLED}
-            self._is_away = reason == "retry" and any(one.verdict in away for one in last)
+            self._is_away = any(one.verdict in away for one in self._attempts)
         pause = NEIGHBOUR_SECONDS if seconds is None else seconds
         self._put_back = UploadPutBack(pause, call.phase if call else "")
         raise self._put_back
@@ -274,7 +273,7 @@ class QueuedRun(UploadHooks):
             "pause": back.seconds,
             "is_away": self._is_away,
             "error": None,
-            "reason": one_line(back.reason),
+            "reason": back.reason,
             "size": None,
             "history": facts,
         }

@@ -32,6 +32,6 @@ def rebuilt(raw: Mapping[str, Any] | None) -> MeetingError | None:
 
 def told(error: BaseException) -> str:
     """Return the text of an error as one line; that of other code begins with its type."""
-    if isinstance(error, MeetingError):
-        return str(error)
-    return one_line(f"{type(error).__name__}: {error}")
+    return one_line(
+        str(error) if isinstance(error, MeetingError) else f"{type(error).__name__}: {error}"
+    )
