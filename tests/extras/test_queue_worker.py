@@ -97,7 +97,12 @@ class Worker(UploadWorker):
 
 
 def worker_of(
-    table: Any, kind: type[UploadWorker] = Worker, documents: Any = None, **settings: Any
+    table: Any,
+    kind: type[UploadWorker] = Worker,
+    documents: Any = None,
+    *,
+    stalled_after: float = 30.0,
+    **settings: Any,
 ) -> Any:
     """Make a worker."""
     client = MeetingClient("http://127.0.0.1:1", **KEYS, **settings)
@@ -106,7 +111,7 @@ def worker_of(
         session=client._session,
         options=client._options,
         documents=documents,
-        stalled_after=30.0,
+        stalled_after=stalled_after,
         max_outage=86_400.0,
         documents_timeout=60.0,
     )
@@ -187,7 +192,7 @@ def test_pauses_while_the_server_is_away(away_for: float, longest: float) -> Non
     assert longest / 2 <= min(pauses) < max(pauses) <= longest
 
 
-@pytest.mark.parametrize(("outage", "most", "late"), [(1.0, 4, 3), (3600.0, 150, 31)])
+@pytest.mark.parametrize(("outage", "most", "late"), [(1.0, 4, 3), (3.0, 6, 3), (3600.0, 150, 31)])
 def test_a_worker_pauses_while_nothing_answers(
     outage: float, most: int, late: float, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -294,7 +299,7 @@ class Taken(Table):
         if anyio.current_time() < self.away:
             raise JournalError("uploads", "does not answer", "queue's table")
         self.ends.append(facts)
-        return True
+        return not self.is_lost
 
 
 def test_two_runs_of_an_upload() -> None:
@@ -368,14 +373,15 @@ def test_a_worker_without_documents(state: str) -> None:
     assert "it is a reference" in ends[0]["reason"]
 
 
-def test_a_recovery_that_takes_long() -> None:
+@pytest.mark.parametrize(("stalled_after", "beats"), [(30.0, 17), (3.0, 50)])
+def test_a_recovery_that_takes_long(stalled_after: float, beats: int) -> None:
     """A worker beats meanwhile, and begins no second one."""
 
     async def run() -> None:
-        worker = worker_of(Table(recovery=1000.0))
+        worker = worker_of(Table(recovery=1000.0), stalled_after=stalled_after)
         async with beating(worker):
             await anyio.sleep(100)
-            assert len(worker.table.beats) == 17
+            assert len(worker.table.beats) == beats
             assert len(asyncio.all_tasks()) == 3
 
     virtual_time.run("asyncio", run)
@@ -506,6 +512,8 @@ def test_what_a_run_leaves_to_the_next(how: str, caplog: pytest.LogCaptureFixtur
         assert [end["state"], end["is_away"], len(kept["steps"])] == state
         assert seconds <= end["pause"] <= seconds + 10
         assert kept["unreadable"] == 0
+        if kept["steps"] and not facts:  # its age when the next run begins
+            assert kept["steps"][-1]["ended"] == pytest.approx(-end["pause"])
 
     virtual_time.run("asyncio", run)
     assert "upload 7, " not in caplog.text  # it has no outcome
@@ -527,16 +535,19 @@ def test_an_answer_that_is_lost_for_good() -> None:
     virtual_time.run("asyncio", run)
 
 
-def test_a_worker_that_is_told_to_stop() -> None:
-    """It starts no upload, and hands on what it has not begun."""
+def test_a_worker_that_must_stop(caplog: pytest.LogCaptureFixture) -> None:
+    """It starts no upload, hands on what it has not begun, and says once why."""
 
     async def run() -> None:
         worker = worker_of(Table())
-        worker.must_stop.set()
+        for error in (SILENT, errors.AuthenticationFailed(401, None, "")):
+            worker.stop(error)
         await worker.tick("room0")
+        assert worker.error is SILENT
         assert (worker.begun, worker.table.handed_on) == ([], ["room0"])
 
     virtual_time.run("asyncio", run)
+    assert [record.getMessage() for record in caplog.records] == [f"the worker ends now: {SILENT}"]
 
 
 LOST_ROWS = {
@@ -568,3 +579,4 @@ def test_a_run_that_has_lost_its_row(how: str, caplog: pytest.LogCaptureFixture)
 
     virtual_time.run("asyncio", run)
     assert "the worker pauses" not in caplog.text
+    assert caplog.text.count("upload 7 was cancelled, or taken over by another worker") == 3
