@@ -188,6 +188,7 @@ ON_THE_WAY = 2 * PLACES
 TROUBLES = {
     "once: clocks jump, told to stop": Trouble(jumps_and_stops, rounds=1),
     "once: connections cut": Trouble(cut, ON_THE_WAY, rounds=1),
+    "once: killed": Trouble(killed, PLACES, rounds=1),
     "killed": Trouble(killed, PLACES, rounds=60),
     "frozen": Trouble(frozen, PLACES),
     "frozen for 8 s": Trouble(partial(frozen, seconds=8), PLACES, rounds=8),
