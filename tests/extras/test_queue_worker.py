@@ -23,7 +23,7 @@ from meeting_async._models import Attempt, Verdict
 from meeting_async.errors import JournalError
 from meeting_async.procrastinate._brake import Brake, DocumentNotFound, decide, has_answered
 from meeting_async.procrastinate._run import QueuedRun
-from meeting_async.procrastinate._table import Row
+from meeting_async.procrastinate._table import Row, packed
 from meeting_async.procrastinate._worker import UploadWorker
 from support import fake_rooms, virtual_time
 from support.fake_rooms import Act, FakeRooms
@@ -442,8 +442,8 @@ class TakenRooms:
         raise TimeoutError
 
 
-UNCERTAIN = {"delivery": "at_least_once"}
-BRIEF = {"retry": RetryPolicy(max_outage=0)}
+UNCERTAIN: dict[str, Any] = {"delivery": "at_least_once"}
+BRIEF: dict[str, Any] = {"retry": RetryPolicy(max_outage=0)}
 Left = tuple[str, "bool | None", int, float]
 """State, whether the server was away, how many steps count for the limits of the next run, and
 after how many seconds that begins at the earliest; at most ten seconds later."""
@@ -526,13 +526,23 @@ def test_an_answer_that_is_lost_for_good() -> None:
 
     async def run() -> None:
         table, transport = Taken(), FakeRooms(lambda _: fake_rooms.lost())
-        settings = {"transport": transport, "retry": RetryPolicy(max_attempts=1), **UNCERTAIN}
+        settings = {**UNCERTAIN, "transport": transport, "retry": RetryPolicy(max_attempts=1)}
         worker = worker_of(table, UploadWorker, find_small, **settings)
         await worker.tick("room0")
         await worker.session.aclose()
         assert [end["state"] for end in table.ends] == ["unknown"]
 
     virtual_time.run("asyncio", run)
+
+
+def test_attempts_of_a_long_outage() -> None:
+    """Of those that never sent anything only the first and the last ones are kept."""
+    never, busy = Verdict.NEVER_SENT, Verdict.BUSY
+    verdicts = [busy, *[never] * 500, busy, *[never] * 500]
+    attempts = [Attempt(at, 0.0, 1.0, one, None, "") for at, one in enumerate(verdicts)]
+    kept = [number for number, *_ in json.loads(packed(attempts))]
+    assert {0, 1, 501, 1001} <= {*kept}
+    assert len(kept) < 100
 
 
 def test_a_worker_that_must_stop(caplog: pytest.LogCaptureFixture) -> None:
