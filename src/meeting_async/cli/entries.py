@@ -112,15 +112,8 @@ class Entry:
         return Document.from_path(self.path, filename=self.filename)
 
     def job(self) -> UploadJob:
-        """Make the job. Its key stays the same if manifest and documents are moved together.
-
-        A document that cannot be used is refused at the job's turn.
-        """
-        try:
-            document = self.document()
-        except MeetingError:
-            return UploadJob(self.room_id, self.path, filename=self.filename, key=self.key)
-        key = self.key
+        """Make the job. Its key stays the same if manifest and documents are moved together."""
+        document, key = self.document(), self.key
         if key is None and not self.is_link:
             key = json.dumps([self.room_id, self.target, document.filename])
         return UploadJob(self.room_id, document, key=key)
@@ -163,7 +156,7 @@ def _looked_at(path: str) -> tuple[int, bytes]:
             if status.st_size or not head:
                 return status.st_size, head
             problem = "it has content, but no size: copy it to a file on disk"  # as in /proc
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+    except (OSError, ValueError) as error:  # ValueError: half a character in the path
         raise unreadable(path, error) from error
     raise unreadable(path, OSError(problem))
 
