@@ -10,7 +10,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Collection, Iterable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from typing import TextIO
 
 from meeting_async.cli.console import Output
@@ -37,12 +37,11 @@ def check_report(path: str, *, needed: Iterable[str] = (), unmade: Collection[st
         known = _status_of(path)
         if known is not None and stat.S_ISDIR(known.st_mode):
             raise _refused(path, "is a folder")
-        if known is not None and _is_replaced(known):
-            _check_replaceable(path, known, needed)
         if known is None or _is_replaced(known):
-            descriptor, probe = tempfile.mkstemp(dir=os.path.dirname(place))
-            os.close(descriptor)
-            os.unlink(probe)
+            if known is not None:
+                _check_replaceable(path, known, needed)
+            with tempfile.NamedTemporaryFile(dir=os.path.dirname(place)):
+                pass
     except OSError as error:
         raise _refused(path, f"cannot be written: {error.strerror}") from error
 
@@ -56,7 +55,7 @@ def _status_of(path: str) -> os.stat_result | None:
 def _own_stream(known: os.stat_result) -> TextIO | None:
     """Return stdout or stderr if it is this file, whatever a path such as /dev/stdout leads to."""
     for stream in (sys.stdout, sys.stderr):
-        with suppress(AttributeError, OSError):  # it is closed, or a fake in a test
+        with suppress(OSError):  # it is closed, or a fake in a test
             if os.path.samestat(known, os.fstat(stream.fileno())):
                 return stream
     return None
@@ -99,19 +98,20 @@ def write_report(path: str, page: str, output: Output) -> None:
 def _write(path: str, page: str) -> None:
     known = _status_of(path)
     if known is not None and not _is_replaced(known):
-        stream = _own_stream(known)
-        with nullcontext(stream) if stream else open(path, "w", encoding="utf-8") as file:
-            file.write(page)
+        if (stream := _own_stream(known)) is not None:
+            stream.write(page)
+        else:
+            with open(path, "wb") as file:
+                file.write(page.encode())
         return
     place = os.path.realpath(path)
     descriptor, unfinished = tempfile.mkstemp(".html", ".report-", os.path.dirname(place))
     try:
-        with open(descriptor, "w", encoding="utf-8") as file:
-            file.write(page)
+        with open(descriptor, "wb") as file:
+            file.write(page.encode())
             file.flush()
             os.fsync(descriptor)
         os.replace(unfinished, place)
     except BaseException:
-        with suppress(OSError):
-            os.unlink(unfinished)
+        os.unlink(unfinished)
         raise
