@@ -41,8 +41,6 @@ class ExitCode(enum.IntEnum):
 def code_of(error: BaseException) -> ExitCode:
     """Return the exit code for an error that ended a command before anything was sent."""
     usage = (errors.InvalidInput, errors.JournalError, errors.DocumentError)
-    if isinstance(error, errors.RoomBusy):
-        return ExitCode.BUSY
     return ExitCode.USAGE if isinstance(error, usage) else ExitCode.FAILED
 
 
