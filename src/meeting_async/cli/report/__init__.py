@@ -61,7 +61,7 @@ def page(
         groups=groups_of(outcomes),
         rooms=_rooms(outcomes),
         documents_for=Counter(rooms) or Counter(outcome.room_id for outcome in outcomes),
-        span=max([report.seconds, *(o.started + o.seconds for o in outcomes), 0.001]),
+        span=report.seconds or 1.0,
         tables=[*_tables(outcomes)],
         most_rows=MOST_ROWS,
     )
@@ -135,7 +135,6 @@ _ENVIRONMENT = jinja2.Environment(
     autoescape=True,
     undefined=jinja2.StrictUndefined,
     trim_blocks=True,
-    lstrip_blocks=True,
     keep_trailing_newline=True,
     # Replaces control characters and those that reverse the direction of writing.
     finalize=lambda value: printable(value) if isinstance(value, str) else value,
