@@ -120,17 +120,21 @@ class Query:
         return Results(self.batch, self.server, report, report.began)
 
     async def _wait(self, uploads: WhiteboardUploads) -> None:
-        report = await uploads.report(self.batch, keep_outcomes=False)
+        report, pause = await self._progress(uploads)
         documents = report.total + report.queued
         display = display_on(self.output, documents, detailed=False, quiet=self.quiet)
         display.report = report
         with display:
-            while display.report.total < documents:
-                began = time.monotonic()
-                report = await uploads.report(self.batch, keep_outcomes=False)
-                documents = report.total + report.queued
-                report.bytes_sent = 0  # the display would show a speed that counts earlier bytes
+            while report.queued:
+                await anyio.sleep(pause)
+                report, pause = await self._progress(uploads)
                 display.report = report
                 display.tick()
-                took = time.monotonic() - began
-                await anyio.sleep(max(WAIT_SECONDS, took / LONGEST_SHARE))
+
+    async def _progress(self, uploads: WhiteboardUploads) -> tuple[QueueReport, float]:
+        """Return the totals, and how long to pause until they are read again."""
+        began = time.monotonic()
+        report = await uploads.report(self.batch, keep_outcomes=False)
+        report.bytes_sent = 0  # the display would show a speed that counts earlier bytes
+        took = time.monotonic() - began
+        return report, max(WAIT_SECONDS, took / LONGEST_SHARE)
