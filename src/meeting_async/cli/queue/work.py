@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 
 import attrs
 
@@ -44,8 +43,8 @@ async def run(
     """
     async with uploads_in(dsn, client) as (_, uploads):
         log.ready = f"ready for uploads of queue {uploads.queue!r}; Ctrl-C or SIGTERM stops"
-        with log.listening():
-            await uploads.run_worker(concurrency=concurrency, grace=grace)
+        log.listen()
+        await uploads.run_worker(concurrency=concurrency, grace=grace)
 
 
 class WorkerLog(logging.Handler):
@@ -58,20 +57,12 @@ class WorkerLog(logging.Handler):
         self.ready = ""
         """What to print as soon as signals are handled."""
 
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        """Receive procrastinate's log, and no other handler does."""
+    def listen(self) -> None:
+        """Receive procrastinate's log, and no other handler does: until the process ends."""
         logger = logging.getLogger("procrastinate")
-        before = logger.level, logger.propagate
         logger.addHandler(self)
         logger.setLevel(logging.INFO)
         logger.propagate = False
-        try:
-            yield
-        finally:
-            logger.removeHandler(self)
-            logger.setLevel(before[0])
-            logger.propagate = before[1]
 
     def tell(self, event: Event) -> None:
         """Print an upload that was accepted; the library's log tells the others."""
