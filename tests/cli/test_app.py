@@ -134,6 +134,9 @@ def test_errors_of_ours_are_one_line(
     assert "error: ZeroDivisionError: division by zero (--debug shows where)" in done.err
     assert "Traceback" not in done.err
     assert "Traceback" in call(capsys, "room", "room01", "--debug").err
+    monkeypatch.setattr("meeting_async.cli.entries.check_size", lambda *_: 1 / 0)
+    done = call(capsys, "upload", "room01", "a.pdf")  # whose check is in a thread
+    assert (done.code, "error: ZeroDivisionError: " in done.err) == (1, True)
 
 
 def test_an_unforeseen_error_hides_nothing(
@@ -154,6 +157,7 @@ def test_an_unforeseen_error_hides_nothing(
     (document, summary) = done.objects
     assert document["delivered"] is True
     assert done.code == summary["exit_code"] == 0
+    assert call(capsys, "upload", "room01", "a.pdf", "b.pdf").code == 1
 
 
 @pytest.mark.parametrize(

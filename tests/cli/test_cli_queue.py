@@ -72,7 +72,6 @@ def _work_until_done(capsys: Capture, batch: str) -> tuple[Result, Result]:
     return worker[0], report
 
 
-@pytest.mark.nightly
 def test_the_whole_way(server: MeetingServer, dsn: str, capsys: Capture) -> None:
     """Tables, uploads, a worker that a signal ends, results; a second time nothing is new.
 
@@ -94,7 +93,8 @@ def test_the_whole_way(server: MeetingServer, dsn: str, capsys: Capture) -> None
     done = call(capsys, "queue", "report", "m.csv", "--report", "r.html")
     told = "m.csv: 0 of 4 documents delivered; 4 queued."
     assert (done.code, done.out.splitlines()[0]) == (75, told)
-    assert "4 queued" in Path("r.html").read_text()
+    page = Path("r.html").read_text()
+    assert ("4 queued" in page, "queue retry" in page) == (True, False)
     (summary,) = call(capsys, "queue", "report", "m.csv", "--json").objects
     assert (summary["queued"], summary["documents"], summary["exit_code"]) == (4, 4, 75)
     worker, report = _work_until_done(capsys, "m.csv")
@@ -120,7 +120,6 @@ def test_the_whole_way(server: MeetingServer, dsn: str, capsys: Capture) -> None
     assert expected.items() <= deferred.items()
 
 
-@pytest.mark.nightly
 @pytest.mark.usefixtures("tables")
 def test_what_needs_attention(server: MeetingServer, capsys: Capture) -> None:
     """By its reason, in the report as in the page; exit code 3 hides none of it."""
@@ -165,7 +164,6 @@ def test_what_needs_attention(server: MeetingServer, capsys: Capture) -> None:
     assert worker[0].err.count("unknown: 'a") == 1
 
 
-@pytest.mark.nightly
 @pytest.mark.usefixtures("tables")
 def test_an_operator_looks_and_cancels_and_retries(server: MeetingServer, capsys: Capture) -> None:
     """Three commands, for people and for programs; a room limits them."""
@@ -174,12 +172,13 @@ def test_an_operator_looks_and_cancels_and_retries(server: MeetingServer, capsys
     first, *more = call(capsys, "queue", "status").out.splitlines()
     assert first.startswith("3 waiting, 0 running, 0 scheduled; the oldest for ")
     assert first.endswith("; 0 workers")
-    assert [line.rpartition(",")[0] for line in more[1:]] == [
-        "room01: 2 waiting, 0 running", "room02: 1 waiting, 0 running",
+    assert [line.rpartition(",")[0] or line for line in more] == [
+        "3 wait for: their turn", "room01: 2 waiting, 0 running", "room02: 1 waiting, 0 running",
     ]  # fmt: skip
+    assert not re.search(r" 0 m?s\b", f"{first.partition('for')[2]} {more}")
     (status,) = call(capsys, "queue", "status", "term", "--json").objects
     assert (status["type"], status["waiting"], len(status["rooms"])) == ("status", 3, 2)
-    assert status["oldest_seconds"] > 0
+    assert (status["oldest_seconds"] > 0, sum(status["causes"].values())) == (True, 3)
     done = call(capsys, "queue", "cancel", "term", "--room", "room01")
     assert (done.code, done.out) == (0, "batch 'term': 2 cancelled\n")
     (again,) = call(capsys, "queue", "retry", "term", "--json").objects
@@ -192,6 +191,13 @@ def test_an_operator_looks_and_cancels_and_retries(server: MeetingServer, capsys
     assert names_in(server, "room01") == ["a.pdf", "b.pdf"]
     (status,) = call(capsys, "queue", "status", "--json").objects
     assert (status["oldest_seconds"], status["rooms"]) == (None, [])
+    assert call(capsys, "queue", "status").out.splitlines()[0].endswith("0 scheduled; 0 workers")
+    manifest(server, rooms=50, documents=1)
+    call(capsys, "queue", "defer", "m.csv")
+    told = call(capsys, "queue", "status", "m.csv").out
+    left_out = re.findall(r"and ([0-9]+) more rooms \(--json has all\)", told)
+    assert told.count("\nclass") + int(left_out[0]) == 50
+    assert len(call(capsys, "queue", "status", "--json").objects[0]["rooms"]) == 50
 
 
 @pytest.mark.nightly
@@ -313,6 +319,8 @@ def test_no_tables_and_no_batch(capsys: Capture) -> None:
         (f"postgresql://u:1/{PASSWORD}@h/x", "%2F for /", 2),
         (f"postgresql://u:x@{PASSWORD}@h/x", "%40 for @", 2),
         (f"postgresql://u:{PASSWORD}%zz@h/x", "%25 for %", 2),
+        (f"postgresql://h:1,u:{PASSWORD}", "%2F for /", 2),  # only the port is wrong
+        (f"postgresql://u:{PASSWORD}@127.0.0.1:1,localhost/x", "connection to server at", 1),
         (PASSWORD, "--dsn is not the address", 2),
         ("", "--dsn is not set", 2),
     ],

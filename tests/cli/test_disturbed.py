@@ -288,6 +288,8 @@ def test_the_sums_of_a_batch_go_to_the_other_stream(
     assert told in Path("r.html").read_text()
     assert (count < 40, done.code) == ((True, 141) if ends_early else (False, 0))
     assert "Traceback" not in done.err
+    with STREAMS[stream]() as stdout:  # what was refused is told all the same
+        assert call(capsys, "upload", "nope", "a.pdf", *json, stdout=stdout).code == 1
 
 
 def test_stderr_lost(

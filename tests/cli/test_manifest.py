@@ -106,6 +106,9 @@ ODD: dict[str, tuple[dict[str, str], str]] = {
     "no such document": ({"document": "nope.pdf"}, "'nope.pdf' cannot be read: No such file"),
     "a folder": ({"document": "."}, "'.' cannot be read: it is not a regular file"),
     "an image": ({"document": "image.pdf"}, "'image.pdf' is a PNG image"),
+    "an image with a name": (
+        {"document": "image.pdf", "filename": "week.pdf"}, "'week.pdf' is a PNG image"
+    ),
     "an empty document": ({"document": "empty.pdf"}, "'empty.pdf' is empty"),
     "a link with a name": ({"document": LINK, "filename": "x"}, "filename cannot be given for a"),
     "a link with a password": ({"document": PRIVATE_LINK}, "document_link contains a user name"),
@@ -113,6 +116,7 @@ ODD: dict[str, tuple[dict[str, str], str]] = {
     "a name that is not UTF-8": ({"document": LATIN}, ""),
     "a name for the room that is not UTF-8": ({"filename": "w\udcf6che.pdf"}, ""),
     "half a character": ({"filename": "\ud83d.pdf"}, ""),
+    "half a character of a path": ({"document": "\ud83d.pdf", "filename": "c.pdf", "key": ""}, ""),
     "a room that is not UTF-8": ({"room_id": "r\udcf6om"}, ""),
     "a key that is not UTF-8": ({"key": "k\udcf6y"}, ""),
     "a document that leads to itself": ({"document": "loop.pdf"}, ""),
@@ -133,6 +137,7 @@ def _odd_files() -> None:
     Path(LATIN).write_bytes(PDF)
     Path("loop.pdf").symlink_to("loop.pdf")
     os.mkfifo("pipe.pdf")
+    Path("r.html").touch()
 
 
 UNTOLD = ("Traceback", "[Errno", "secret")
@@ -143,13 +148,14 @@ def check_mistakes(done: Result, *places: str) -> None:
     assert (done.code, done.out) == (2, "")
     *mistakes, last = done.err.splitlines()
     assert [place for place in places if not any(place in line for line in mistakes)] == []
+    assert [line for line in mistakes if not line.startswith("meeting-async: error: ")] == []
     assert last == "meeting-async: nothing was sent"
     for word in UNTOLD:
         assert word not in done.err
 
 
 @pytest.mark.usefixtures("_odd_files")
-@pytest.mark.parametrize("options", ["--check", "", "--journal j.db"])
+@pytest.mark.parametrize("options", ["--check", "", "--journal j.db --report r.html"])
 def test_mistakes_come_first(server: MeetingServer, capsys: Capture, options: str) -> None:
     """Each has its line; a run finds what a check finds, and sends nothing, not even line 1."""
     lines = [{"room_id": "room01", "document": "a.pdf", "key": "k"}]
@@ -356,14 +362,16 @@ def test_check(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_keys_survive_a_move(tmp_path: Path) -> None:
-    """A journal recognises documents when the manifest and its documents were moved together."""
-    keys = []
+    """A journal recognises documents when the manifest and its documents were moved together.
+
+    One with a ``key`` is recognised by it, and a link by itself.
+    """
+    rows = f"room01,a.pdf,\nroom01,a.pdf,k1\nroom01,{LINK},\nroom01,{LINK},k2\n"
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()
-        (tmp_path / folder / "m.csv").write_text("room_id,document\nroom01,a.pdf\n")
-        (entry,) = manifest_of(str(tmp_path / folder / "m.csv")).entries
-        keys.append(entry.job().key)
-    assert keys[0] == keys[1] == json.dumps(["room01", "a.pdf", "a.pdf"])
+        (tmp_path / folder / "m.csv").write_text(f"room_id,document,key\n{rows}")
+        keys = [entry.job().key for entry in manifest_of(str(tmp_path / folder / "m.csv")).entries]
+        assert keys == [json.dumps(["room01", "a.pdf", "a.pdf"]), "k1", None, "k2"]
 
 
 @pytest.mark.parametrize(("seconds", "at_once"), [(0, 1), (0.002, 16)])

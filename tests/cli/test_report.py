@@ -123,40 +123,63 @@ def test_an_interrupted_batch_is_not_a_failed_one() -> None:
     text = _text(html)
     assert "Interrupted" in text.partition("left to send.")[2]
     assert "Needs attention" not in text
+    assert "<details>\n<summary>2 documents left to send" in html
     assert not re.search(r'class="(failed|refused|unknown)(?! none)', html)
     assert "Needs attention" in _text(_page(one_of_each()))
 
 
 def test_everything_is_told() -> None:
     """The most urgent first, with what to do; every document is in a table."""
-    text = _text(_page(one_of_each()))
+    html = _page(one_of_each())
+    text = _text(html)
     titles = [
         "May or may not have arrived", "Without an active room", "Refused", "Failed",
         "Not tried", "Left to send",
     ]  # fmt: skip
     places = [text.index(title, text.index("Needs attention")) for title in titles]
     assert places == sorted(places)
-    assert "6 documents not known to be in their rooms" in text
+    assert "<details open>\n<summary>6 documents not known to be in their rooms" in html
     assert "1 document left to send" in text
     assert "2 documents in their rooms" in text
 
 
+def _numbers(html: str) -> dict[str, str]:
+    return dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", html))
+
+
+def test_the_totals() -> None:
+    """Each with its name; what never happened is 0."""
+    assert _numbers(_page(one_of_each())) == {
+        "accepted": "1", "by an earlier run": "1", "may or may not have arrived": "1",
+        "without an active room": "2", "refused": "1", "failed": "1", "not tried": "1",
+        "left to send": "1", "took": "20.0 s", "sent, 150 bytes/s": "2.9 KiB",
+        "sent more than once": "1,000 bytes", "a room was locked": "1 time",
+    }  # fmt: skip
+    calm = _numbers(_page(report_of([outcome()])))
+    assert (calm["sent more than once"], calm["a room was locked"]) == ("0", "0")
+
+
 def test_a_room_counts_all_its_documents() -> None:
-    """Those of an earlier run, those that were left out, and those that were never read, too."""
+    """Those of an earlier run, those that were left out, and those that were never read, too.
+
+    Rooms with failures come first, then the last to end.
+    """
     made = report_of(
         [
             outcome(0, "resumed", status="skipped"),
-            *(outcome(n, "resumed") for n in range(1, 5)),
-            outcome(5, "lost", status="failed", error=LOST),
-            *(outcome(n, "lost", status="skipped", error=LOST) for n in range(6, 9)),
-            outcome(9, "stopped"),
+            *(outcome(n, "resumed") for n in range(1, 4)),
+            outcome(4, "resumed", started=5.0, seconds=6.0),
+            outcome(5, "lost"),
+            outcome(6, "lost", status="failed", error=LOST),
+            *(outcome(n, "lost", status="skipped", error=LOST) for n in (7, 8)),
+            outcome(9, "begun", started=8.5),
             outcome(10, "earlier", status="skipped"),
         ]
     )
-    rooms = ["resumed"] * 5 + ["lost"] * 4 + ["stopped"] * 3 + ["earlier"]
+    rooms = ["resumed"] * 5 + ["lost"] * 4 + ["begun"] * 3 + ["earlier"]
     text = _text(_page(made, 13, rooms=rooms)).partition("Rooms over time")[2]
-    found = dict(re.findall(r"(\w+) (\d of \d) ", text))
-    assert found == {"resumed": "5 of 5", "lost": "0 of 4", "stopped": "1 of 3"}
+    found = re.findall(r"(\w+) (\d of \d) ", text)
+    assert found == [("lost", "1 of 4"), ("resumed", "5 of 5"), ("begun", "1 of 3")]
     assert "5 of 5" in _text(_page(made))  # a queue knows the rooms of outcomes only
 
 
@@ -329,6 +352,7 @@ def _files(tmp_path: Path) -> None:
     Path("linked.db").symlink_to("j.db")
     Path("hard.html").hardlink_to("b.pdf")
     Path("index.html").write_text("<!DOCTYPE html>\n<title>Algebra</title>")
+    Path("empty.html").touch()
     Path("r.html").write_text(OLD)
     Path("r.html").chmod(0o644)
 
@@ -374,9 +398,9 @@ def no_umask() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("no_umask")
-@pytest.mark.parametrize("report", ["r.html", "new.html"])
+@pytest.mark.parametrize("report", ["r.html", "new.html", "empty.html"])
 def test_only_its_owner_may_read_it(server: MeetingServer, capsys: Capture, report: str) -> None:
-    """A new one, and one that replaces a report that all could read; nothing else is left."""
+    """A new one, and one that replaces an empty file or a report that all could read."""
     before = set(contents())
     assert call(capsys, "batch", "m.csv", "--report", report).code == 0
     assert stat.S_IMODE(os.stat(report).st_mode) == 0o600

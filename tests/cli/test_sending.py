@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -70,6 +71,7 @@ ENDINGS = [
     ("nothing", "a.pdf nope.pdf", 2, "nothing was sent", ""),
     ("nothing", "a.pdf slides", 2, "'slides'): use `meeting-async batch FOLDER`", ""),
     ("nothing", "-", 2, "--filename", ""),
+    ("nothing", "- --filename=", 2, "error: -: filename", ""),
     ("nothing", "a.pdf b.pdf --filename x.pdf", 2, "one by one", ""),
     ("nothing", "ftp://example.com/x.pdf", 2, "http(s) URL", ""),
     ("nothing", "--timeout 0 a.pdf", 2, "timeout", "meeting-async upload --help"),
@@ -142,11 +144,12 @@ def test_a_limit_of_the_environment(
 def test_stdin(server: MeetingServer, capsys: Capture, stdin: Stdin, content: bytes | Path) -> None:
     """``-`` with ``--filename``: the bytes that come, under that name."""
     stdin(content)
-    done = call(capsys, "upload", "room01", "-", "--filename", "week 1.pdf")
+    done = call(capsys, "upload", "room01", "-", "--filename", "week 1.pdf", "--json")
     assert (done.code, done.err.count("\n")) == (0, 1)
     (received,) = server.rooms["room01"].received
     size = len(content if isinstance(content, bytes) else PDF)
     assert (received.name, received.size) == ("week 1.pdf", size)
+    assert (done.objects[0]["place"], done.objects[0]["size"]) == ("week 1.pdf", size)
 
 
 @pytest.mark.parametrize("command", ["upload room01 - --filename x.pdf", "batch -"])
@@ -203,8 +206,10 @@ DOCUMENT = {
 
 def test_json_has_one_shape(server: MeetingServer, capsys: Capture) -> None:
     """The same objects for ``upload`` and ``batch``, as ``docs/command-line.md`` lists them."""
-    Path("m.csv").write_text("room_id,document\nroom01,a.pdf\nnope,b.pdf\n")
+    Path("m.csv").write_text("room_id,document\nroom01,a.pdf\nnope,b.pdf\nnope,c.pdf\n")
+    began = time.monotonic()
     uploaded = call(capsys, "upload", "room01", "a.pdf", "--json").objects
+    took = time.monotonic() - began
     batched = call(capsys, "batch", "m.csv", "--json").objects
     for objects in (uploaded, batched):
         assert {found["type"] for found in objects} == {"document", "summary"}
@@ -212,8 +217,13 @@ def test_json_has_one_shape(server: MeetingServer, capsys: Capture) -> None:
     assert set(uploaded[-1]) == set(batched[-1])
     assert (uploaded[-1]["exit_code"], batched[-1]["exit_code"]) == (0, 1)
     refused = next(found for found in batched if found["outcome"] == "refused")
-    assert refused["error"]["type"] == "RoomNotFound"
+    facts = [refused["error"][name] for name in ("type", "status", "status_code")]
+    assert facts == ["RoomNotFound", 400, "ROOM_NOT_FOUND"]
     assert refused["place"] == "m.csv:3"
+    assert [found["size"] for found in batched[:-1]] == [len(PDF)] * 3
+    one, sums = uploaded
+    assert 0 <= one["waited"] <= one["seconds"] <= one["started"] + one["seconds"] <= took
+    assert one["waited"] <= sums["waited"] <= sums["seconds"] <= took
     page = Path(__file__).parents[2] / "docs" / "command-line.md"
     documented = page.read_text()
     for name in {*DOCUMENT, *uploaded[-1]}:
@@ -331,6 +341,8 @@ def test_busy_rooms(server: MeetingServer, capsys: Capture) -> None:
     done = call(capsys, "batch", "m.csv", "--max-wait", "0")
     assert (done.code, names_in(server, "room02")) == (75, ["a.pdf"])
     assert "failed: 1 document for room room01: Room busy: another upload" in done.out
+    Path("m.csv").write_text("room_id,document\nroom01,a.pdf\nnope,a.pdf\n")
+    assert call(capsys, "batch", "m.csv", "--max-wait", "0").code == 1
 
 
 def test_unknown_hides_nothing_and_is_hidden_by_nothing(
