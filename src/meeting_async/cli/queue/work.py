@@ -42,8 +42,7 @@ async def run(
 
     """
     async with uploads_in(dsn, client) as (_, uploads):
-        log.ready = f"ready for uploads of queue {uploads.queue!r}; Ctrl-C or SIGTERM stops"
-        log.listen()
+        log.listen(f"ready for uploads of queue {uploads.queue!r}; Ctrl-C or SIGTERM stops")
         await uploads.run_worker(concurrency=concurrency, grace=grace)
 
 
@@ -54,11 +53,13 @@ class WorkerLog(logging.Handler):
         super().__init__()
         self._output = output
         self._quiet = quiet
-        self.ready = ""
-        """What to print as soon as signals are handled."""
 
-    def listen(self) -> None:
-        """Receive procrastinate's log, and no other handler does: until the process ends."""
+    def listen(self, ready: str) -> None:
+        """Receive procrastinate's log, and no other handler does: until the process ends.
+
+        ``ready`` is what to print as soon as signals are handled.
+        """
+        self._ready = ready
         logger = logging.getLogger("procrastinate")
         logger.addHandler(self)
         logger.setLevel(logging.INFO)
@@ -76,7 +77,7 @@ class WorkerLog(logging.Handler):
         """Print that the worker is ready, and procrastinate's errors."""
         if getattr(record, "action", "") == "start_worker":
             # Signals are handled before the loop's next step.
-            asyncio.get_running_loop().call_soon(self._output.note, self.ready)
+            asyncio.get_running_loop().call_soon(self._output.note, self._ready)
         elif record.levelno >= logging.ERROR:
             error = record.exc_info[1] if record.exc_info else None
             ours = isinstance(error, MeetingError)
