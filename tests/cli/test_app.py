@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import time
 import tomllib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -58,10 +59,15 @@ def test_help_says_what_is_needed(capsys: Capture) -> None:
     for command in ("room", "check", "upload", "batch", "serve", "demo"):
         text = " ".join(re.sub("[│─]", " ", call(capsys, command, "--help").out).split())
         assert not re.search(r"--[\w-]*(secret|key|password)", text)
-        if command not in {"serve", "demo"}:
+        if command == "serve":
+            assert re.findall(r"\[default: (.*?)\]", text) == SERVED
+        elif command != "demo":
             found = [word in text for word in OF_SENDING]
             assert found == [command in {"upload", "batch"}] * len(OF_SENDING)
 
+
+SERVED = ["127.0.0.1", "8080", "30MiB", "300.0", "0.0", "True", "False"]
+"""Where ``serve`` listens, its limit and times, and whether it is strict, unless told otherwise."""
 
 OF_SENDING = ("document", "Print only failures", "Time limit in seconds for each document")
 
@@ -297,10 +303,17 @@ def test_a_secret_that_was_given_is_not_printed() -> None:
     assert "s3cr3t" not in str(served)
 
 
-def test_a_presenter_and_strict_pdfs_are_options() -> None:
-    """With them no presenter is needed, and a PDF that is only a header fails."""
-    with _serving("--quiet", "--no-presenter-required", "--strict-pdf") as served:
+def test_what_serve_is_told() -> None:
+    """No presenter is needed, and a PDF that is only a header fails; the limit, and a duration."""
+    rules = ("--no-presenter-required", "--strict-pdf")
+    with _serving("--quiet", *rules, "--max-size", "1KiB", "--processing-seconds", 0.3) as served:
+        began = time.monotonic()
         assert _answers(served.url) == ((200, "SUCCESS"), 500)
+        assert time.monotonic() - began >= 0.3
+        large = raw_http.upload(raw_http.document(b" " * 1025, "notes.txt"))
+        assert raw_http.talk(served.url, large).status == 413
+    assert "Documents up to 1.0 KiB" in served.said
+    assert served.result == Result(0, "", "meeting-async: stopped\n")
 
 
 def test_the_container_file_of_the_docs() -> None:
@@ -330,25 +343,32 @@ def test_mistakes_of_serve(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> 
     assert (done.code, "MEETING_API_SECRET_FILE is not UTF-8 text" in done.err) == (2, True)
 
 
-def test_the_demo(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten lines on every kind of document, and one sentence in the end; nothing else is said."""
+@pytest.fixture
+def _short_demo(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stage, "PROCESSING_SECONDS", 0.1)
     monkeypatch.setattr(stage, "LOCK_SECONDS", 1.0)
     monkeypatch.setattr(stage, "LIMIT", 1024**2)
+
+
+@pytest.mark.usefixtures("_short_demo")
+def test_the_demo(capsys: Capture) -> None:
+    """Ten lines on every kind of document, and one sentence in the end; nothing else is said."""
     done = call(capsys, "demo")
     lines = done.out.splitlines()
     begin = "\n".join(lines[:10])
     kinds = ("handout.pdf", "timetable.txt", "syllabus.pdf", "diagram.png", "too-large.pdf")
     for word in (*kinds, "refused, not sent", "waited: the room was locked"):
         assert word in begin
-    assert re.search(r"first run +\d+ accepted, then stopped", done.out)
-    assert re.search(r"second run +\d+ accepted, \d+ accepted before, 5 without a room", done.out)
+    first = re.findall(r"first run +(\d+) accepted, then stopped", done.out)
+    second = r"second run +(\d+) accepted, (\d+) accepted before, 5 without a room"
+    ((rest, before),) = re.findall(second, done.out)
+    assert ([before], int(before) + int(rest), rest == "0") == (first, 25, False)
     last = done.out.rstrip().rpartition("\n\n")[2].replace("\n", " ")
-    assert re.fullmatch(r"Everything was as expected: [^.]+, in \d+\.\d s\.", last)
+    assert re.fullmatch(r"Everything was as expected: 30 doc[^.]+, in \d+\.\d s\.", last)
     assert (done.code, done.err, max(map(len, lines)) < 80) == (0, "", True)
 
 
-@pytest.mark.nightly
+@pytest.mark.usefixtures("_short_demo")
 def test_the_demo_notices_what_is_wrong(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     """A demonstration that cannot fail would prove nothing."""
     add = MeetingServer.add_room
@@ -362,7 +382,8 @@ def test_the_demo_notices_what_is_wrong(capsys: Capture, monkeypatch: pytest.Mon
     done = call(capsys, "demo")
     assert done.code == 1
     assert "not as expected: handout.pdf to room01: " in done.err
-    assert "class02 received nothing" in done.err
+    assert "handout.pdf     to room01  NOT ACCEPTED" in done.out
+    assert "class02 received nothing instead of week-1.pdf, week-2.pdf, " in done.err
     assert done.out.splitlines()[-1].startswith("Not everything was as expected: ")
 
 
