@@ -17,16 +17,19 @@ import pytest
 from meeting_async.testing import MeetingServer
 from support.command_line import (
     PDF,
+    PROGRAM,
     Result,
     accepted,
     call,
     finish,
+    full_disk,
     manifest,
     names_in,
     start,
     until,
 )
 from support.postgres import PostgresServer, needs_postgres
+from support.terminal import drawn_by
 
 Capture = pytest.CaptureFixture[str]
 
@@ -140,7 +143,7 @@ def test_what_needs_attention(server: MeetingServer, capsys: Capture) -> None:
         done = call(capsys, "queue", "report", "term", "--wait", "--report", "r.html")
     sums, traffic, *attention = done.out.splitlines()
     assert done.code == 3
-    found = re.findall(r"(refused|unknown): .*'(\w\.pdf)'", done.err)
+    found = re.findall(r"(accepted|refused|unknown): .*'(\w\.pdf)'", done.err)
     assert sorted(found) == [
         ("refused", "a.pdf"), ("refused", "b.pdf"), ("refused", "c.pdf"), ("unknown", "a.pdf")
     ]  # fmt: skip
@@ -162,6 +165,9 @@ def test_what_needs_attention(server: MeetingServer, capsys: Capture) -> None:
     assert worker[0].out == ""
     assert worker[0].err.count("refused: ") == 3
     assert worker[0].err.count("unknown: 'a") == 1
+    for extra, count in ([], 3), (["--resend"], 1):
+        told = call(capsys, "queue", "retry", "term", *extra).out
+        assert told == f"batch 'term': {count} queued again\n"
 
 
 @pytest.mark.usefixtures("tables")
@@ -181,14 +187,19 @@ def test_an_operator_looks_and_cancels_and_retries(server: MeetingServer, capsys
     assert (status["oldest_seconds"] > 0, sum(status["causes"].values())) == (True, 3)
     done = call(capsys, "queue", "cancel", "term", "--room", "room01")
     assert (done.code, done.out) == (0, "batch 'term': 2 cancelled\n")
+    assert call(capsys, "queue", "report", "term", "--report", "r.html").code == 75
+    assert "`meeting-async queue retry term` queues again" in Path("r.html").read_text()
+    told = call(capsys, "queue", "retry", "term", "--room", "room02").out
+    assert told == "batch 'term': 0 queued again\n"
     (again,) = call(capsys, "queue", "retry", "term", "--json").objects
-    assert (again["type"], again["documents"]) == ("queued_again", 2)
-    assert (
-        call(capsys, "queue", "retry", "term", "--resend").out == "batch 'term': 0 queued again\n"
-    )
-    _, report = _work_until_done(capsys, "term")
-    assert report.code == 0
+    assert again == {"type": "queued_again", "batch": "term", "documents": 2}
+    server.rooms["room01"].processing_seconds = 1.0
+    with _working():
+        code, drawn = drawn_by([*PROGRAM, "queue", "report", "term", "--wait"])
+    assert (code, "3 of 3 documents " in drawn, "/s" in drawn) == (0, True, False), drawn
     assert names_in(server, "room01") == ["a.pdf", "b.pdf"]
+    with full_disk() as stdout:
+        assert call(capsys, "queue", "report", "term", stdout=stdout).code == 1
     (status,) = call(capsys, "queue", "status", "--json").objects
     assert (status["oldest_seconds"], status["rooms"]) == (None, [])
     assert call(capsys, "queue", "status").out.splitlines()[0].endswith("0 scheduled; 0 workers")
@@ -219,9 +230,8 @@ def test_a_worker_says_what_it_has_cut_off(
     assert call(capsys, "queue", "report", "term").code == 3
 
 
-@pytest.mark.nightly
 @pytest.mark.usefixtures("tables")
-@pytest.mark.parametrize("streams", ["stdout", "both"])
+@pytest.mark.parametrize("streams", ["both", pytest.param("stdout", marks=pytest.mark.nightly)])
 def test_a_worker_whose_output_nobody_reads(
     server: MeetingServer, capsys: Capture, streams: str
 ) -> None:
@@ -303,6 +313,8 @@ def test_no_tables_and_no_batch(capsys: Capture) -> None:
         assert (done.code, done.out, len(done.err.splitlines())) == (2, "", 1)
         assert done.err.endswith("tables: run `meeting-async queue apply-schema`\n")
     assert call(capsys, "queue", "apply-schema").code == 0
+    done = call(capsys, "queue", "report", "m.csv", "--report", "a.pdf")
+    assert (done.code, "is your own file" in done.err, Path("a.pdf").read_bytes()) == (2, True, PDF)
     for command, *extra in (["report"], ["report", "--wait"], ["retry"], ["cancel"]):
         done = call(capsys, "queue", command, "no such", *extra)
         assert (done.code, done.out) == (2, "")
