@@ -61,17 +61,23 @@ class Server:
         from meeting_async import MeetingClient
         from meeting_async.errors import ConfigurationError
 
-        if self.url is not None:
-            settings["base_url"] = self.url
+        given = {name: value for name, value in self._variables().items() if value is not None}
         try:
-            return MeetingClient.from_env(**settings, **self._settings())
+            return MeetingClient.from_env({**os.environ, **given}, **settings)
         except ConfigurationError as error:
-            if error.field == "base_url" and self.url is not None:
-                error.field = "--url"
+            if (name := {"base_url": "MEETING_BASE_URL"}.get(error.field, error.field)) in given:
+                error.field = _OPTIONS[name]
             raise
 
-    def _settings(self) -> dict[str, Any]:
-        return {}
+    def _variables(self) -> dict[str, str | None]:
+        """Return the variables that options replace; ``None`` if the option is not given."""
+        return {"MEETING_BASE_URL": self.url}
+
+
+_OPTIONS = {
+    "MEETING_BASE_URL": "--url", "MEETING_CA_FILE": "--ca-file", "MEETING_PROXY": "--proxy"
+}  # fmt: skip
+"""Options that may have a mistake, by the variables that they replace."""
 
 
 @dataclass(frozen=True)
@@ -86,31 +92,10 @@ class Asking(Server):
     "Time limit in seconds, instead of MEETING_TIMEOUT."
     json: Json = False
 
-    def _settings(self) -> dict[str, Any]:
-        limit = {} if self.timeout is None else {"timeout": self.timeout}
-        return {**limit, **self._transport()}
-
-    def _transport(self) -> dict[str, Any]:
-        """Make a transport for ``--ca-file`` and ``--proxy``; without them the environment counts.
-
-        If one is given, the other may still come from its variable.
-        """
-        if self.ca_file is None and self.proxy is None:
-            return {}
-        from meeting_async._config import Environment, authorities, load_authorities
-        from meeting_async.errors import ConfigurationError
-        from meeting_async.transports import HttpTransport
-
-        variables = Environment(os.environ)
-        own = self.ca_file and load_authorities("--ca-file", self.ca_file)
-        verify = own or authorities(variables) or True
-        proxy = self.proxy or variables.get("MEETING_PROXY") or None
-        try:
-            return {"transport": HttpTransport(verify=verify, proxy=proxy)}
-        except ConfigurationError as error:
-            error.field = "--proxy" if self.proxy else "MEETING_PROXY"
-            error.fix = "give http://host:port"
-            raise
+    def _variables(self) -> dict[str, str | None]:
+        timeout = None if self.timeout is None else str(self.timeout)
+        more = {"MEETING_CA_FILE": self.ca_file, "MEETING_PROXY": self.proxy}
+        return {**super()._variables(), **more, "MEETING_TIMEOUT": timeout}
 
 
 @dataclass(frozen=True)
