@@ -8,7 +8,6 @@ prints meanwhile, such as progress, is dropped after 1,000 lines.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import logging
@@ -19,7 +18,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -30,10 +29,8 @@ if TYPE_CHECKING:
 
 PROGRAM = "meeting-async"
 
-_TOLD_BY_DISPLAYS = {
-    "Queued", "AttemptStarted", "WaitingForRoom", "WaitingUntilActive", "RetryScheduled", "Finished"
-}  # fmt: skip
-"""Events that the command line shows itself; their log records are not printed."""
+_TOLD_BY_DISPLAYS = {"RetryScheduled", "Finished"}
+"""Events logged as warnings that the command line shows itself; these records are not printed."""
 
 
 def printable(text: str) -> str:
@@ -68,13 +65,13 @@ class Stream:
     """``None`` if it was closed before the program started (``>&-`` in a shell)."""
     is_hurried: Callable[[], bool] = lambda: False
     """Returns whether to stop waiting for a pipe that nobody reads."""
-    error: Exception | None = None
+    error: OSError | None = None
     """The error after which nothing more is written; ``None`` while it works."""
 
     @property
     def encoding(self) -> str:
         """The encoding of the file, which :mod:`rich` asks for."""
-        return getattr(self.file, "encoding", None) or "utf-8"
+        return self.file.encoding if self.file else "utf-8"
 
     def fileno(self) -> int:
         """Return the file descriptor."""
@@ -83,39 +80,33 @@ class Stream:
         return self.file.fileno()
 
     def isatty(self) -> bool:
-        """Return whether it is a terminal that can still be written."""
-        return self.file is not None and self.error is None and self.file.isatty()
+        """Return whether it is a terminal."""
+        return self.file is not None and self.file.isatty()
 
     def write(self, text: str) -> int:
-        """Write text, or drop it after an error."""
+        """Write text, with escapes for what the encoding lacks, or drop it after an error."""
         if self.file is not None and self.error is None:
             try:
                 self._write(self.file, text)
-            except (OSError, ValueError) as error:  # ValueError: the file is closed
-                self._lose(error)
+            except OSError as error:
+                self.error = error
         return len(text)
 
     def flush(self) -> None:
-        """Flush the buffer, or do nothing after an error."""
-        if self.file is not None and self.error is None:
-            try:
-                self.file.flush()
-            except (OSError, ValueError) as error:
-                self._lose(error)
+        """Do nothing: what is written is written at once."""
 
     def line(self, text: str) -> bool:
-        """Write a line, flush it, and return whether the stream still works."""
+        """Write a line, and return whether the stream still works."""
         self.write(f"{text}\n")
-        self.flush()
         return self.file is not None and self.error is None
 
     def _write(self, file: TextIO, text: str) -> None:
         try:
             number = file.fileno()
-        except (AttributeError, OSError):  # a fake in a test
+        except OSError:  # a fake in a test
             file.write(text)
             return
-        data, waited = text.encode(file.encoding, file.errors or "strict"), 0.0
+        data, waited = text.encode(file.encoding, "backslashreplace"), 0.0
         while data:
             with _writing:  # a pipe that is ready takes so many bytes without blocking
                 if select.select([], [number], [], 0)[1]:
@@ -124,14 +115,6 @@ class Stream:
                 waited += POLL_SECONDS if self.is_hurried() else 0.0
                 if waited >= HURRIED_SECONDS:
                     raise BlockingIOError(errno.EAGAIN, "nobody reads it")
-
-    def _lose(self, error: Exception) -> None:
-        """Stop writing. The descriptor becomes /dev/null: the flush at exit must not fail."""
-        self.error = error
-        with contextlib.suppress(OSError, ValueError):
-            null = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(null, self.fileno())
-            os.close(null)
 
 
 class Output:
@@ -173,7 +156,7 @@ class Output:
         if unread is None or wait:
             write(text)
         else:
-            with contextlib.suppress(queue.Full):
+            with suppress(queue.Full):
                 unread.put_nowait(partial(write, text))
 
     @property
@@ -221,10 +204,9 @@ class Output:
         A reader that has closed the pipe, such as ``| head``, is not an error.
         """
         error = self.results.error
-        if error is None or getattr(error, "errno", None) == errno.EPIPE:
+        if error is None or error.errno == errno.EPIPE:
             return 0
-        reason = getattr(error, "strerror", None) or str(error)
-        self.note(f"error: stdout cannot be written: {reason}")
+        self.note(f"error: stdout cannot be written: {error.strerror}")
         return 1
 
 
@@ -237,12 +219,9 @@ def console_on(stream: Stream) -> Console:
 
 @contextmanager
 def prepared_streams(output: Output, *, debug: bool) -> Iterator[None]:
-    """Escape characters that a stream cannot encode; show logs and warnings."""
-    for stream in (sys.stdout, sys.stderr):
-        # Only a real stream has this method; a fake in a test accepts every character.
-        getattr(stream, "reconfigure", lambda **_: None)(errors="backslashreplace")
-    handler, root, logger = _LogLines(output), logging.getLogger(), logging.getLogger(_LIBRARY)
-    handler.is_debug = debug
+    """Let everything be printed by ``output``, also logs and warnings."""
+    root, logger = logging.getLogger(), logging.getLogger(_LIBRARY)
+    handler = _LogLines(output, is_debug=debug)
     before = logger.level
     root.addHandler(handler)
     logger.setLevel(logging.DEBUG if debug else logging.WARNING)
@@ -264,17 +243,16 @@ _LIBRARY = "meeting_async"
 class _LogLines(logging.Handler):
     """Prints the library's log to stderr, and the errors that other packages log."""
 
-    is_debug = False
-
-    def __init__(self, output: Output) -> None:
+    def __init__(self, output: Output, *, is_debug: bool) -> None:
         super().__init__()
         self._output = output
+        self._is_debug = is_debug
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print what no display shows (``--debug``: everything); of other packages only errors."""
         if record.name.partition(".")[0] != _LIBRARY:
             is_news = record.levelno >= logging.ERROR
         else:
-            is_news = self.is_debug or getattr(record, "action", "") not in _TOLD_BY_DISPLAYS
+            is_news = self._is_debug or getattr(record, "action", "") not in _TOLD_BY_DISPLAYS
         if is_news:
             self._output.note(f"{record.levelname.lower()}: {record.getMessage()}")
