@@ -10,7 +10,6 @@ import re
 import signal
 import traceback
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from itertools import takewhile
 
 from cyclopts import App, CycloptsError, Parameter
@@ -61,7 +60,6 @@ app: App = App(
     help_format="plaintext",  # other formats import a parser, which is slow
     version=_version,
     default_parameter=Parameter(negative=(), show_default=False),
-    suppress_keyboard_interrupt=False,
 )
 app.register_install_completion_command(help="Install completion for the current shell.")
 for _command in (demo, serve, check, room, batch, queue):
@@ -96,11 +94,9 @@ def run(argv: Sequence[str]) -> int:
 
 def _catch_signals() -> None:
     """Let SIGTERM and SIGHUP do what Ctrl-C does, unless the parent process ignores them."""
-    for name in ("SIGTERM", "SIGHUP"):
-        number = getattr(signal, name, None)
-        with suppress(ValueError):  # not in the main thread
-            if number and signal.getsignal(number) is signal.SIG_DFL:
-                signal.signal(number, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, signal.default_int_handler)
 
 
 _ELSEWHERE = {
@@ -126,7 +122,7 @@ def _check_options(argv: Sequence[str]) -> None:
 def _instead(commands: Sequence[str], name: str, known: Collection[str]) -> str:
     if text := _ELSEWHERE.get((" ".join(commands), name)):
         return text
-    near = difflib.get_close_matches(name, known, 1)
+    near = difflib.get_close_matches(name, known)
     return f"Did you mean {near[0]}?" if near else "Write a path as ./-name."
 
 
@@ -148,7 +144,7 @@ def _ended_by(error: Exception, argv: Sequence[str], output: Output, server: str
         return 2
     code = code_of(error)
     if output.as_json:
-        output.say_object("error", {"error": error_object(error), "exit_code": int(code)})
+        output.say_object("error", {"error": error_object(error), "exit_code": code})
     if isinstance(error, MeetingError):
         output.note(f"error: {message_of(error)}")
     else:

@@ -39,11 +39,11 @@ class Order:
     entries: Sequence[Entry]
     settings: Mapping[str, Any]
     """Arguments of ``upload_many``."""
+    server: str
+    """Base URL of the server."""
+    quiet: bool
     report: str | None = None
     """Path of the HTML report; ``None``: no report."""
-    server: str = ""
-    """Base URL of the server."""
-    quiet: bool = False
     detailed: bool = False
     """Print what happens to every document, because there are few."""
     resumption: str = ""
@@ -64,9 +64,9 @@ def signals_counted() -> Iterator[list[int]]:
     After the block they are ignored, so that none of them can interrupt the summary or the exit.
     """
     seen: list[int] = []
-    numbers = [getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP")]
+    numbers = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
     # The parent process may have set a signal to be ignored, as `nohup` does.
-    caught = [n for n in numbers if n and signal.getsignal(n) is not signal.SIG_IGN]
+    caught = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
     for number in caught:
         signal.signal(number, lambda number, _frame: seen.append(number))
     yield seen
@@ -157,8 +157,8 @@ class _Run:
             if outcome.index not in self._told:  # it was cancelled
                 self.tell(outcome)
         documents, interrupted = len(self.order), bool(self.signals)
-        is_lost = self.output.is_lost
-        code = exit_code(report, documents, interrupted=interrupted, unread=is_lost)
+        unread = self.output.is_lost
+        code = exit_code(report, documents, interrupted=interrupted, unread=unread)
         sums = headline(report, documents, interrupted=interrupted)
         if self.order.report is not None:
             self._write_page(self.order.report, report, sums)
@@ -167,7 +167,7 @@ class _Run:
             fields = summary_object(report, documents, interrupted=interrupted, code=code)
             if not self.output.say_object("summary", fields):
                 self.output.note(line)
-        elif is_lost or not self.order.quiet:
+        elif not self.order.quiet:
             self._sum_up(report, line)
         self._advise(report, failure)
         return code
@@ -222,8 +222,6 @@ def line_for(outcome: UploadOutcome, entry: Entry) -> str:
     """Return the outcome of a document as one line."""
     if outcome.error is not None:
         return labelled(entry.place, f"{outcome.status}: {message_of(outcome.error)}")
-    if outcome.status == "skipped":
-        return f"{entry.place}: accepted in an earlier run"
     facts = [] if entry.size is None else [size(entry.size)]
     facts += [f"{outcome.seconds:.1f} s"]
     if len(outcome.attempts) > 1:
