@@ -11,7 +11,6 @@ import re
 import shlex
 import sys
 import time
-from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
@@ -112,11 +111,9 @@ def _checked(source: str, journal: str | None, report: str | None) -> Manifest:
 
     ours = _files_of(journal)
     # An earlier report in the folder is not one of its documents.
-    pages = [report] if report and report.lower().endswith((".html", ".htm")) else []
-    manifest = manifest_of(source, besides=[*ours, *pages])
+    manifest = manifest_of(source, besides=[*ours, report or ""])
     if report is not None:
-        paths = (entry.path for entry in manifest.entries if not entry.is_link)
-        check_report(report, needed=chain([source], paths), unmade=ours)
+        check_report(report, needed=(entry.path for entry in manifest.entries), unmade=ours)
     manifest.flaws.find_in(manifest.entries, max_size())
     return manifest
 
@@ -140,8 +137,8 @@ def _files_of(journal: str | None) -> list[str]:
 
 def _resumption(journal: str | None) -> str:
     """Return the hint how to send the rest."""
-    parts = (re.match(r"(--[a-z-]+=|)(.*)", word, re.DOTALL) for word in sys.argv[1:])
-    words = (one[1] + (link_label(one[2]) if "://" in one[2] else one[2]) for one in parts if one)
+    argv = sys.argv[1:]
+    words = (re.sub("(?s)[^=]*://.*", lambda link: link_label(link[0]), one) for one in argv)
     command = shlex.join([PROGRAM, *words])
     if journal is not None:
         return f"run `{command}` again to resume: accepted documents are not sent again"

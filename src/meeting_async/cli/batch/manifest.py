@@ -80,11 +80,10 @@ def _text_of(source: str) -> bytes:
     if source == STDIN and sys.stdin is None:
         raise _unusable(source, "is closed")
     try:
-        with open(0 if source == STDIN else source, "rb", closefd=source != STDIN) as file:
+        with open(os.dup(0) if source == STDIN else source, "rb") as file:
             data = file.read(MAX_MANIFEST_BYTES + 1)
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        reason = getattr(error, "strerror", None) or str(error)
-        raise _unusable(source, f"cannot be read: {reason}") from error
+    except OSError as error:
+        raise _unusable(source, f"cannot be read: {error.strerror}") from error
     if len(data) > MAX_MANIFEST_BYTES:
         raise _unusable(source, f"is larger than {MAX_MANIFEST_BYTES // 1024**2} MiB")
     return data
@@ -97,12 +96,11 @@ def _unusable(source: str, problem: str) -> InvalidInput:
 def _read_rows(manifest: Manifest, data: bytes, folder: str) -> None:
     """Add the entries of a manifest whose relative paths start at ``folder``."""
     name = manifest.name
-    rooms: dict[str, str] = {}  # keeps one string per room instead of one per line
     for line, row in rows_in(data):
         if isinstance(row, str):
             manifest.flaws.add(line, f"{name}:{line}", row)
             continue
-        room_id = rooms.setdefault(row["room_id"], row["room_id"])
+        room_id = sys.intern(row["room_id"])  # one string per room instead of one per line
         target, filename, key = row["document"], row.get("filename"), row.get("key")
         manifest.entries.append(Entry(room_id, target, folder, name, line, filename, key))
 
