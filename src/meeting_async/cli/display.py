@@ -202,7 +202,7 @@ class Bars(Display):
             if row is not None:
                 self._progress.remove_task(self._rows.pop(event.call))
             return
-        words = printable(words_for(event))
+        words = words_for(event)
         if not words:
             return
         if row is None:

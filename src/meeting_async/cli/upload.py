@@ -53,7 +53,7 @@ def upload(
     if flaws.count:
         flaws.tell(output)
         return ExitCode.USAGE
-    settings = {"concurrency": 1, "max_wait": max_wait}
+    settings = {"max_wait": max_wait}
     order = Order(
         room_id, entries, settings, server=common.server, detailed=True, quiet=common.quiet
     )

@@ -48,7 +48,6 @@ _SHELL_NAMES = {
     "base_url": "MEETING_BASE_URL",
     "api_key": "MEETING_API_KEY",
     "api_secret": "MEETING_API_SECRET",
-    "max_size_whiteboard_file": "MEETING_MAX_SIZE_WHITEBOARD_FILE",
     "allow_plaintext=True": "MEETING_ALLOW_PLAINTEXT=1",
 }
 _SETTING = re.compile("|".join(_SHELL_NAMES))
