@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import signal
@@ -52,6 +53,7 @@ def test_help_says_what_is_needed(capsys: Capture) -> None:
     """
     version = call(capsys, "--version")
     assert (version.code, version.out.strip()) == (0, __version__)
+    assert call(capsys, "upload", "--version") == version
     top = call(capsys, "--help").out
     for word in ("MEETING_BASE_URL", "MEETING_API_SECRET_FILE", "demo", "serve", " 75 ", " 130 "):
         assert word in top
@@ -64,6 +66,10 @@ def test_help_says_what_is_needed(capsys: Capture) -> None:
         elif command != "demo":
             found = [word in text for word in OF_SENDING]
             assert found == [command in {"upload", "batch"}] * len(OF_SENDING)
+        defaults = re.findall(r"\[default: (\w+)\]", text)
+        assert command not in {"room", "check", "upload", "batch"} or defaults == (
+            ["32", "report"] if command == "batch" else []
+        )
 
 
 SERVED = ["127.0.0.1", "8080", "30MiB", "300.0", "0.0", "True", "False"]
@@ -80,8 +86,15 @@ OF_SENDING = ("document", "Print only failures", "Time limit in seconds for each
         (["room", "r", "--tiemout", "3"], "mean --timeout?", "`meeting-async room --help`"),
         (["upload", "r", "a.pdf", "--tiemout", "3"], "mean --timeout?", "`meeting-async upload"),
         (["batch", "--jurnal", "j.db", "m.csv"], "mean --journal?", "`meeting-async batch"),
-        (["upload", "r", "--zzz=1"], "Unknown option: --zzz.", "`meeting-async upload --help`"),
-        (["upload", "-r", "folder"], "`meeting-async batch FOLDER` sends", "`meeting-async upload"),
+        (["upload", "r", "--zzz=1"], "--zzz. Write a path as ./-name.", "`meeting-async upload"),
+        (["queue", "--zzz"], 'Unknown command "--zzz"', "`meeting-async queue --help`"),
+        *(
+            (["upload", option, "x"], "`meeting-async batch FOLDER` sends", "`meeting-async upload")
+            for option in ("-r", "-R", "--recursive")
+        ),
+        (["upload", "r", "a.pdf", "--max-wait", "-1"], "--max-wait", "`meeting-async upload"),
+        (["batch", "m.csv", "--wait-active", "0"], "--wait-active", "`meeting-async batch"),
+        (["room", "r", "--timeout", "0"], "--timeout", "`meeting-async room --help`"),
         (["batch", "m.csv", "--concurrency", "0"], "concurrency", "`meeting-async batch --help`"),
         (["room", "room01"], "MEETING_API_SECRET are not set", "`meeting-async serve` runs a"),
         (["room", "room01", "--json"], "MEETING_API_SECRET are not set", "prints what to export"),
@@ -98,11 +111,12 @@ def test_mistakes(capsys: Capture, arguments: list[str], told: str, hint: str) -
 
 
 def test_a_path_that_looks_like_an_option(server: MeetingServer, capsys: Capture) -> None:
-    """It can be sent all the same: after ``--``, or with its folder."""
-    Path("-a.pdf").write_bytes(PDF)
-    for words in (["./-a.pdf"], ["--", "-a.pdf"]):
+    """It can be sent all the same: after ``--``, or with its folder; or like a list of JSON."""
+    for name in ("-a.pdf", "[1] a.pdf", "[1]"):
+        Path(name).write_bytes(PDF)
+    for words in (["./-a.pdf"], ["--", "-a.pdf"], ["[1] a.pdf"], ["[1]"]):
         assert call(capsys, "upload", "room01", *words).code == 0
-    assert names_in(server, "room01") == ["-a.pdf", "-a.pdf"]
+    assert names_in(server, "room01") == ["-a.pdf", "-a.pdf", "[1] a.pdf", "[1]"]
 
 
 @pytest.mark.parametrize("command", ["room room01", "upload room01 a.pdf", "batch m.csv"])
@@ -154,12 +168,12 @@ def test_an_unforeseen_error_hides_nothing(
     async def fail(batch: Batch) -> AsyncIterator[UploadOutcome]:
         async for outcome in outcomes(batch):
             if outcome.delivered:
-                raise RuntimeError("no such thing")
+                raise AssertionError
             yield outcome
 
     monkeypatch.setattr(Batch, "__aiter__", fail)
     done = call(capsys, "upload", "room01", "a.pdf", "--json")
-    assert "error: no such thing" in done.err
+    assert "error: AssertionError\n" in done.err
     (document, summary) = done.objects
     assert document["delivered"] is True
     assert done.code == summary["exit_code"] == 0
@@ -218,14 +232,30 @@ def test_completion(tmp_path: Path) -> None:
     assert dict(zip(COMPLETED, done.out.splitlines(), strict=True)) == COMPLETED
 
 
-def test_logs_and_warnings_are_lines(server: MeetingServer, capsys: Capture) -> None:
-    """What the library warns of is shown once; what the command tells itself is not repeated."""
+@pytest.mark.filterwarnings("default")
+def test_logs_and_warnings_are_lines(
+    server: MeetingServer, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the library warns of is shown once; what the command tells itself is not repeated.
+
+    Of other packages only errors are shown.
+    """
     server.add_room("an odd room that no other test has")
     done = call(capsys, "upload", "an odd room that no other test has", "a.pdf")
     assert done.err.count("known servers refuse it") == 1
     assert len(done.err.splitlines()) == 3  # sending, the warning, and what was refused
     assert "DEBUG" not in done.err.upper()
     assert "debug: call" in call(capsys, "room", "room01", "--debug").err
+    monkeypatch.setenv("MEETING_API_SECRET", f"{server.api_secret}\n")
+    assert "meeting-async: warning: " in call(capsys, "room", "room01").err
+
+    def log(*_: object, **__: object) -> None:
+        for level in (logging.WARNING, logging.ERROR):
+            logging.getLogger("asyncio").log(level, "told")
+
+    monkeypatch.setattr(MeetingClient, "get_active_room_info", log)
+    told = call(capsys, "room", "room01").err
+    assert ("meeting-async: error: told\n" in told, "warning: told" in told) == (True, False)
 
 
 # --- serve and demo ------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ app: App = App(
     help=_HELP,
     help_format="plaintext",  # other formats import a parser, which is slow
     version=_version,
-    default_parameter=Parameter(negative=(), show_default=False),
+    default_parameter=Parameter(negative=(), show_default=False, json_list=False),
 )
 app.register_install_completion_command(help="Install completion for the current shell.")
 for _command in (demo, serve, check, room, batch, queue):
