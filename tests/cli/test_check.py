@@ -78,6 +78,8 @@ def test_the_server_of_the_option(
     assert (done.code, "error: --url is not an http(s) URL" in done.err) == (2, True)
     monkeypatch.setenv("MEETING_BASE_URL", "x")
     assert "error: MEETING_BASE_URL is not an" in call(capsys, "check").err
+    monkeypatch.delenv("MEETING_BASE_URL")
+    assert "hint: `meeting-async serve` runs a server" in call(capsys, "check").err
 
 
 # --- authorities and proxies ---------------------------------------------------------------------
@@ -120,6 +122,7 @@ MISTAKES = {
     "authorities of a variable, and a proxy": (
         "MEETING_CA_FILE=a.pdf", "--proxy http://127.0.0.1:1", "MEETING_CA_FILE cannot be"
     ),
+    "proxy of a variable": ("MEETING_PROXY=socks5://[::1]", "", f"MEETING_PROXY {NO_PROXY}"),
 }  # fmt: skip
 """A variable and an option, of which one is wrong, and what is told."""
 

@@ -6,7 +6,9 @@ Also in a real terminal: 80 columns, resumed, resized, interrupted.
 from __future__ import annotations
 
 import io
+import os
 import re
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,11 +78,13 @@ def test_every_event_has_words(event: Event, words: str) -> None:
 
 def test_amounts_are_readable() -> None:
     """Sizes in the units of limits, times to three digits."""
-    assert [size(n) for n in (1, 1023, 1024, 1024**2 - 1, 30 * 1024**2, 5 * 1024**3)] == [
-        "1 byte", "1,023 bytes", "1.0 KiB", "1.0 MiB", "30.0 MiB", "5.0 GiB"
+    sizes = (1, 1023, 1024, 1024**2 - 1, 30 * 1024**2, 5 * 1024**3, 2000 * 1024**4)
+    assert [size(n) for n in sizes] == [
+        "1 byte", "1,023 bytes", "1.0 KiB", "1.0 MiB", "30.0 MiB", "5.0 GiB", "2,000.0 TiB"
     ]  # fmt: skip
-    assert [duration(s) for s in (0, 0.0123, 1, 59.96, 3599.6, 90_000)] == [
-        "0 s", "12 ms", "1.0 s", "1 min 0 s", "1 h 0 min", "25 h 0 min"
+    times = (0, 0.0123, 0.9996, 1, 59.96, 61.4, 3599.6, 90_060)
+    assert [duration(s) for s in times] == [
+        "0 s", "12 ms", "1.0 s", "1.0 s", "1 min 0 s", "1 min 1 s", "1 h 0 min", "25 h 1 min"
     ]  # fmt: skip
 
 
@@ -100,33 +104,36 @@ def _frame(bars: Bars) -> list[str]:
 
 
 def test_bars_are_honest_after_a_stop() -> None:
-    """What was skipped is not done."""
-    stopped = [outcome(n, status="skipped", error=STOPPED) for n in range(2, 10)]
+    """What was skipped is not done, and no time is left; one document needs no sums."""
+    stopped = [outcome(n, status="skipped", error=STOPPED) for n in range(6, 10)]
+    failed = [outcome(n, status="failed", error=LOST) for n in range(1, 6)]
     bars = _bars(documents=10)
     sent = outcome(0, attempts=(attempt(bytes_sent=3 * 1024**2),))
-    bars.report = report_of([sent, outcome(1, status="failed", error=LOST), *stopped])
+    bars.report = report_of([sent, *failed, *stopped])
     sums, total, *_ = _frame(bars)
-    assert sums == "1 accepted, 1 failed, 8 skipped"
-    assert re.fullmatch(r"2 of 10 documents .*━ .*[\d.,]+ [MGT]iB/s", total)
+    assert sums == "1 accepted, 5 failed, 4 skipped"
+    assert re.fullmatch(r"6 of 10 documents .*━ .*[\d.,]+ [MGT]iB/s", total)
 
 
 @pytest.mark.parametrize("is_stopping", [False, True])
 def test_the_time_left_is_of_this_run(monkeypatch: pytest.MonkeyPatch, is_stopping: bool) -> None:
-    """What an earlier run delivered takes no time; after Ctrl-C the rest is not sent at all.
+    """What was delivered before takes no time; after Ctrl-C the rest is not sent at all.
 
     Sums, speed and time are shown in full at 80 columns.
     """
     bars = _bars(documents=1000)
+    before = [outcome(n) for n in range(100)]
+    bars.report = report_of(before)
     bars.tick()
-    earlier = [outcome(n, status="skipped") for n in range(500)]
-    bars.report = report_of([*earlier, *(outcome(500 + n) for n in range(10))])
+    earlier = [outcome(100 + n, status="skipped") for n in range(400)]
+    bars.report = report_of([*before, *earlier, *(outcome(500 + n) for n in range(10))])
     bars.is_stopping = is_stopping
     now = time.monotonic
     monkeypatch.setattr("time.monotonic", lambda: now() + 100)  # so it took 10 s for each
     words = "stopping" if is_stopping else r"1 h 2[12] min left"
     sums, total = _frame(bars)
-    assert sums == "10 accepted, 500 accepted before"
-    assert re.fullmatch(rf"510 of 1,?000 documents .* [\d.]+ bytes/s, {words}", total)
+    assert sums == "110 accepted, 400 accepted before"
+    assert re.fullmatch(rf"510 of 1,?000 documents .* [\d.]+ KiB/s, {words}", total)
     assert "…" not in total
 
 
@@ -139,27 +146,30 @@ def test_a_frame_is_erased_also_if_it_was_wrapped() -> None:
     with bars:
         bars(_event(AttemptStarted, attempt=1, document="a long name of a document.pdf"))
         bars._progress.refresh()
-        console.width = 20
-        written = console.file.tell()
-        bars._progress.refresh()
-        console.file.seek(written)
-        erased = console.file.read().split("accepted")[0]
-    # Sums, total and upload were a row each, and are one, three and three now.
-    assert erased.count("\x1b[1A") == 6
+        erased = []
+        for console.width in (20, 80):
+            written = console.file.tell()
+            bars._progress.refresh()
+            console.file.seek(written)
+            erased.append(console.file.read().split("accepted")[0].count("\x1b[1A"))
+    # Sums, total and upload were a row each, and are one, three and three now; then one each again.
+    assert erased == [6, 2]
 
 
 @pytest.mark.parametrize("width", [50, 80])
 def test_long_texts_leave_room_for_each_other(width: int) -> None:
     """Name, bar and words are all there, and the terminal's ^C does not wrap the last line."""
     bars = _bars(width, documents=8)
-    bars.report = report_of([outcome(n, status=s) for n, s in enumerate(("failed", "refused"))])
+    bars.report = report_of(
+        [outcome(n, status=s) for n, s in enumerate(("failed", "refused", "unknown"))]
+    )
     for number in range(2):
         bars(_event(WaitingForRoom, number, document=f"{'long ' * 20}.pdf", **WAIT))
     shown = _frame(bars)
     assert len(shown) == 4
-    assert shown[0] == "0 accepted, 1 refused, 1 failed"
+    assert shown[0] == "0 accepted, 1 refused, 1 failed, 1 unknown"
     for line in shown[1:]:
-        assert re.match(r"(2 of 8|room01) .*[━╸╺]{10} (\d+ ms|[\d.]+ s|the room)", line)
+        assert re.match(r"(3 of 8|room01) .*[━╸╺]{10} (\d+ ms|[\d.]+ s|the room)", line)
         assert len(line) <= width - 2
 
 
@@ -171,11 +181,14 @@ def test_bars_fit_the_terminal() -> None:
     bars(_event(WaitingForRoom, 1, **WAIT))
     bars(_event(Finished, 0, verdict=Verdict.ACCEPTED, attempts=1, seconds=1.0))
     bars(_event(AttemptStarted, 99, attempt=1, document=None))  # a JSON call
+    bars(_event(BytesSent, 2, attempt=1, sent=1, total=2, document="[2]\x1b.pdf"))
     bars(_event(Started, 98))  # it may be refused at once, and an empty bar says nothing
+    bars(_event(Finished, 98, verdict=Verdict.FAILED, attempts=0, seconds=0.0))
     shown = _frame(bars)
     assert len(shown) <= 10 - 2
     assert "room01  1.pdf" in shown[2]
     assert "the room is locked, again in" in shown[2]
+    assert re.fullmatch(r"room01  2\.pdf +━{5}[╸╺ ].* sending 50%", shown[3])
     assert shown[-1] == "and 14 more"
     assert all(len(line) <= 80 for line in shown)
 
@@ -183,13 +196,23 @@ def test_bars_fit_the_terminal() -> None:
 def test_lines_do_not_repeat_themselves(capsys: Capture) -> None:
     """A room is not told each time it is asked, nor each upload that cannot reach the server.
 
+    What is sent for long says so every ten seconds.
     Of that the first retry tells, with the address and the reason: it may be the wrong port.
     """
     one, batch = Lines(Output(), 1, detailed=True), Lines(Output(), 2, detailed=False)
     for _ in range(5):
         one(_event(WaitingForRoom, **WAIT))
-    one(_event(AttemptStarted, attempt=1))
+    for attempt_ in (1, 2):
+        one(_event(AttemptStarted, attempt=attempt_))
+        one(_event(BytesSent, attempt=attempt_, sent=1, total=2))
     assert len(capsys.readouterr().err.splitlines()) == 2
+    now = time.monotonic
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("time.monotonic", lambda: now() + 10)
+        for _ in range(2):
+            one(_event(BytesSent, attempt=2, sent=1, total=2))
+    told = "meeting-async: a.pdf to room room01: sending 50% (attempt 2)\n"
+    assert capsys.readouterr().err == told
     for facts in (AWAY, {**AWAY, "limit": ""}):
         batch(_event(RetryScheduled, **facts))
     told = "meeting-async: h:1: no connection, again in 2.0 s, for up to 60 s\n"
@@ -206,6 +229,7 @@ def test_sums_are_told_now_and_then(capsys: Capture, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("time.monotonic", lambda: now() + 10)
     one.tick()  # its lines say it
     lines.tick()
+    lines.tick()
     told = capsys.readouterr().err
     assert told == "meeting-async: 2 of 3 documents: 1 accepted, 1 accepted before\n"
 
@@ -219,24 +243,50 @@ def test_force_color_makes_no_terminal_of_a_file(
     assert "\x1b" not in done.out + done.err
 
 
+def test_a_terminal_that_cannot_redraw(
+    server: MeetingServer, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An editor's (``TERM=dumb``) has lines, too."""
+    monkeypatch.setenv("TERM", "dumb")
+    leader, follower = os.openpty()
+    with open(follower, "w") as stderr:
+        monkeypatch.setattr(sys, "stderr", stderr)
+        assert call(capsys, "upload", "room01", "a.pdf").code == 0
+        told = os.read(leader, 65536)
+    os.close(leader)
+    assert told == b"meeting-async: a.pdf to room room01: sending\r\n"
+
+
 # --- on a terminal -------------------------------------------------------------------------------
 
 
 def test_on_a_terminal(server: MeetingServer) -> None:
-    """Bars while it lasts, and then only the result; Ctrl-C typed there finishes the upload."""
+    """Bars while it lasts, and then only the result; Ctrl-C typed there finishes the upload.
+
+    No line is cut or wrapped, and names are shown as they are.
+    """
     server.rooms["room01"].processing_seconds = 1.0
+    name = f"[b]{'a' * 90}.pdf"
+    Path("a.pdf").rename(name)
 
     def interrupt(process: Process) -> None:
-        until(lambda: accepted(server))
+        until(lambda: accepted(server) == 2)
         process.terminate()
 
-    command = [*PROGRAM, "upload", "room01", "a.pdf", "b.pdf"]
-    code, text = drawn_by(command, meanwhile=interrupt)
-    assert (code, "━" in text, "sent, waiting for the answer" in text) == (130, True, True)
+    command = [*PROGRAM, "upload", "room01", name, "b.pdf", "c.pdf"]
+    code, text = drawn_by(command, columns=70, meanwhile=interrupt)
+    assert code == 130
+    for words in (
+        *("━", "room01  [b]aaa", "sent, waiting for the answer"),
+        *("1 of 3 documents", "1 accepted", "stopping"),
+    ):
+        assert words in text
     lines = [re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", line) for line in re.split(r"[\r\n]+", text)]
     assert not any(re.search("━ *$", line) for line in lines)  # a bar without words
-    assert any(line.startswith("a.pdf: accepted by room01") for line in lines)
-    assert any("1 of 2 documents delivered; 1 left to send" in line for line in lines)
+    assert any(line.startswith(f"{name}: accepted by room01") for line in lines)
+    assert any("2 of 3 documents delivered; 1 left to send" in line for line in lines)
+    note = "finishing the running uploads; press Ctrl-C again to cancel them"
+    assert f"meeting-async: {note}" in lines
     assert text.endswith("\n")
     assert "\x1b[?25h" in text.split("━")[-1]  # the cursor is back
 

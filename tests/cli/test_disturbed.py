@@ -54,6 +54,8 @@ def test_first_signal_finishes(server: MeetingServer, capsys: Capture) -> None:
     outcomes = {found["document"]: found["outcome"] for found in done.objects[:-1]}
     assert outcomes == {"a.pdf": "accepted", "b.pdf": "skipped"}
     assert done.objects[-1]["interrupted"] is True
+    told = "finishing the running uploads; press Ctrl-C again to cancel them"
+    assert done.err.count(told) == 1
     assert names_in(server, "room01") == ["a.pdf"]
 
 
@@ -134,6 +136,15 @@ def test_before_anything_is_sent(server: MeetingServer) -> None:
     done = finish(process)
     assert (done.code, done.err) == (130, "meeting-async: interrupted: nothing was sent\n")
     assert not server.requests
+
+
+def test_a_question_is_interrupted(server: MeetingServer, capsys: Capture) -> None:
+    """Where nothing is to be sent, only that is said."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    server.reply_next(503, headers={"Retry-After": "60"}, path="/room/getActiveRoomInfo")
+    interrupt_when(lambda: server.requests, signal.SIGINT)
+    done = call(capsys, "room", "room01", "-q")
+    assert (done.code, done.err) == (130, "meeting-async: interrupted\n")
 
 
 def test_a_disk_that_does_not_answer(server: MeetingServer) -> None:
@@ -264,6 +275,7 @@ def test_an_upload_that_was_delivered_is_not_called_failed(
             done = call(capsys, "upload", "room01", "a.pdf", *options, stdout=stdout)
         assert done.code == 0
         assert "a.pdf: accepted by room01" in done.err
+        assert stream == "closed" or "1 of 1 document delivered" in done.err
         assert "Traceback" not in done.err
     assert names_in(server, "room01") == ["a.pdf", "a.pdf"]
 
@@ -287,6 +299,8 @@ def test_the_sums_of_a_batch_go_to_the_other_stream(
     assert told in done.err
     assert told in Path("r.html").read_text()
     assert (count < 40, done.code) == ((True, 141) if ends_early else (False, 0))
+    warned = done.err.count("the output cannot be written: finishing the running uploads")
+    assert warned == bool(ends_early)
     assert "Traceback" not in done.err
     with STREAMS[stream]() as stdout:  # what was refused is told all the same
         assert call(capsys, "upload", "nope", "a.pdf", *json, stdout=stdout).code == 1
@@ -295,7 +309,13 @@ def test_the_sums_of_a_batch_go_to_the_other_stream(
 def test_stderr_lost(
     server: MeetingServer, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Results can be read, so everything is delivered; with both lost, the report tells it."""
+    """Results can be read, so everything is delivered; with both lost, the report tells it.
+
+    So it is without a stderr, ``2>&-``.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stderr", None)
+        assert call(capsys, "upload", "room02", "a.pdf").code == 0
     with full_disk() as stdout, full_disk() as stderr, full_disk() as another:
         monkeypatch.setattr(sys, "stderr", stderr)
         done = call(capsys, "batch", "m.csv")
@@ -303,7 +323,7 @@ def test_stderr_lost(
         manifest(server, rooms=4, documents=10)
         monkeypatch.setattr(sys, "stderr", another)
         done = call(capsys, "batch", "m.csv", "--json", "--report", "r.html", stdout=stdout)
-    count = accepted(server) - 1
+    count = accepted(server) - 2
     assert done.code == (0 if count == 40 else 141)
     assert f"{count} of 40 documents" in Path("r.html").read_text()
 
@@ -313,7 +333,7 @@ def test_commands_that_only_print(server: MeetingServer, capsys: Capture, stream
     """A reader that goes away is no error; a full disk is, told in one line."""
     manifest(server, rooms=1, documents=1)
     server.rooms["room01"].participants = ["Ada"] * 100  # more than a stream gathers
-    for command in ("room room01", "room room01 --json", "--help", "batch m.csv --check"):
+    for command in ("room room01", "room room01 --json", "check", "--help", "batch m.csv --check"):
         with STREAMS[stream]() as stdout:
             done = call(capsys, *command.split(), stdout=stdout)
         assert done.code == (1 if stream == "full" else 0), command

@@ -17,8 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meeting_async.cli import entries
+from meeting_async.cli.batch import manifest
 from meeting_async.cli.batch.manifest import manifest_of
 from meeting_async.cli.batch.rows import rows_in
+from meeting_async.errors import InvalidInput
 from meeting_async.testing import MeetingServer
 from support.command_line import PDF, PNG, Result, call, names_in, start
 
@@ -63,14 +65,16 @@ def test_manifests_as_they_are_written(text: str) -> None:
         (b"room_id,document,key,key\n", 1, "the first line must name the columns"),
         (b"room_id,document\n\n,a.pdf\n", 3, "room_id is empty"),
         (b"room_id,document\nroom01,\n", 2, "document is empty"),
+        (b"room_id,document\nroom01\n", 2, "document is empty"),
         (b"room_id,document\nroom01,a,b.pdf\n", 2, "3 values for 2 columns"),
+        (b"room_id,document,\nroom01,a.pdf,b.pdf\n", 2, "unknown name ''"),
         (b"room_id,document\nroom01,\xe4.pdf\n", 2, "not UTF-8 (byte 0xe4)"),
         (b'room_id,document\nroom01,"a.pdf\n', 2, "a quote is not closed"),
         (b'room_id,document\n"a\nb",a.pdf\n,b\n', 4, "room_id is empty"),
         (b'{"room_id": "room01"}', 1, "document is empty"),
         (OBJECT + b'\n{"room_id": 1, "document": "a"}', 2, "room_id is not a string"),
         (OBJECT + b"\n[]", 2, "each line must be a JSON object"),
-        (OBJECT + b"\n{", 2, "not JSON"),
+        (OBJECT + b"\n{]", 2, "not JSON: Expecting property name enclosed in double quotes (each"),
         (OBJECT + b'\n{"key": "1", "key": "2"}', 2, "a name appears twice"),
         (OBJECT + b'\n{"file": "x"}', 2, "unknown name 'file'"),
         (OBJECT + b"\n" + b"[" * 100_000, 2, "not JSON"),
@@ -78,9 +82,10 @@ def test_manifests_as_they_are_written(text: str) -> None:
     ],
 )
 def test_mistakes_of_the_text(data: bytes, line: int, told: str) -> None:
-    """Each is told with the line where its record begins."""
+    """Each is told with the line where its record begins; no other line is blamed."""
     found = [(at, text) for at, text in rows_in(data) if isinstance(text, str)]
-    assert any(line == at and told in text for at, text in found), found
+    assert {at for at, _ in found} == {line}
+    assert any(told in text for _, text in found), found
 
 
 @given(
@@ -225,12 +230,12 @@ def _file(*names: str) -> None:
 
 def test_folders(capsys: Capture) -> None:
     """``ROOM_ID/file`` in natural order; what nobody means to send is left out and counted."""
-    names = ["a9", "a10b2", "a10b10", "Week 1", "week 9", "week 10", "²"]
+    names = ["a9", "a10b2", "a10b10", "Week 1", "week 01", "week 1", "week 9", "week 10", "²"]
     _file(*(f"term/room01/{name}.pdf" for name in sorted(names)))
-    _file(*(f"term/room01/{name}" for name in (".hidden", "~$x.docx", "Thumbs.db")))
-    manifest = manifest_of("term", besides=["term/term.db"])
-    assert [entry.target for entry in manifest.entries] == [f"room01/{name}.pdf" for name in names]
-    assert manifest.left_out == 3
+    _file(*(f"term/room01/{name}" for name in (".hidden", "~$x.docx", "Thumbs.db", "desktop.ini")))
+    found = manifest_of("term", besides=["term/term.db"])
+    assert [entry.target for entry in found.entries] == [f"room01/{name}.pdf" for name in names]
+    assert str(found).endswith(", 4 hidden files left out")
     Path("term", "room01", "sub").mkdir()
     Path("term", "beside.pdf").touch()
     done = call(capsys, "batch", "term", "--check")
@@ -349,10 +354,22 @@ def test_a_source_without_documents_is_a_mistake(capsys: Capture, source: str) -
     assert (done.code, source in done.err, "Traceback" in done.err) == (2, True, False)
 
 
+def test_what_is_too_large_for_a_manifest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A video that was named by mistake is not read to its end."""
+    monkeypatch.setattr(manifest, "MAX_MANIFEST_BYTES", 1024**2)
+    text = b"room_id,document\nroom01,a.pdf\n"
+    Path("m.csv").write_bytes(text.ljust(1024**2, b"\n"))
+    assert len(manifest_of("m.csv").entries) == 1
+    Path("m.csv").write_bytes(text.ljust(1024**2 + 1, b"\n"))
+    with pytest.raises(InvalidInput, match=r"is larger than 1 MiB \(got 'm.csv'\)"):
+        manifest_of("m.csv")
+
+
 def test_check(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sums of what would be sent; it goes by the configured limit."""
     text = "room_id,document\nroom01,a.pdf\nroom02,b.pdf\n"
-    assert "m.csv: 2 documents for 2 rooms, 44 bytes, checked in" in _check(capsys, text).out
+    told = r"m\.csv: 2 documents for 2 rooms, 44 bytes, checked in \d{1,2}\.\d s\n"
+    assert re.fullmatch(told, _check(capsys, text).out)
     assert call(capsys, "batch", "m.csv", "--dry-run").out.startswith(
         "m.csv: 2 documents for 2 rooms"
     )

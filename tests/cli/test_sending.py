@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 import sys
 import threading
 import time
@@ -12,9 +14,12 @@ from pathlib import Path
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from meeting_async import MeetingClient
+from meeting_async import MeetingClient, errors
+from meeting_async.cli.console import Output
+from meeting_async.cli.delivery import tell_details
 from meeting_async.testing import MeetingServer
 from support.command_line import PDF, PNG, Result, call, manifest, names_in, until
+from support.reports import attempt, outcome, report_of
 
 Capture = pytest.CaptureFixture[str]
 Stdin = Callable[[bytes | Path], None]
@@ -55,6 +60,9 @@ HAPPENS: dict[str, Callable[[MeetingServer], object]] = {
     "somebody uploads for 30 s": lambda server: somebody_uploads(server, 30),
     "the room ends": lambda server: setattr(server.rooms["room01"], "active", False),
     "the presenter leaves": lambda server: setattr(server.rooms["room01"], "presenter", False),
+    "no meeting server": lambda server: server.reply_next(
+        404, body=b"<html>", path="/room/getActiveRoomInfo"
+    ),
     "nginx refuses": lambda server: server.reply_next(413, body=b"<html><center>nginx</center>"),
 }
 ENDINGS = [
@@ -65,6 +73,7 @@ ENDINGS = [
     ("somebody uploads", "a.pdf --max-wait 0", 75, "room 'room01' is busy", "--max-wait SECONDS"),
     ("somebody uploads for 30 s", "a.pdf --timeout 20", 75, "allows no more", "--timeout SECONDS"),
     ("the presenter leaves", "a.pdf", 1, "HTTP 400 USER_NOT_ACTIVE", "presenter role must be in"),
+    ("no meeting server", "a.pdf", 1, "HTTP 404", "MEETING_BASE_URL or --url: is http://127.0"),
     ("nginx refuses", "a.pdf", 1, "larger than the server", "client_max_body_size of nginx"),
     ("nothing", "image.png", 2, "PNG image", ""),
     ("nothing", "nope.pdf", 2, "nope.pdf' cannot be read: No such file", ""),
@@ -99,6 +108,7 @@ def test_exit_code_and_hint(
     assert done.code == code
     assert told in done.err
     assert hint in done.err
+    assert "=True" not in done.err  # that is for Python
     assert code in {1, 3, 75} or not server.requests
     assert "Traceback" not in done.err
     for line in done.err.splitlines():
@@ -141,8 +151,14 @@ def test_a_limit_of_the_environment(
 
 
 @pytest.mark.parametrize("content", [PDF + PDF, Path("a.pdf")], ids=["pipe", "file"])
-def test_stdin(server: MeetingServer, capsys: Capture, stdin: Stdin, content: bytes | Path) -> None:
-    """``-`` with ``--filename``: the bytes that come, under that name."""
+def test_stdin(
+    server: MeetingServer,
+    capsys: Capture,
+    monkeypatch: pytest.MonkeyPatch,
+    stdin: Stdin,
+    content: bytes | Path,
+) -> None:
+    """``-`` with ``--filename``: the bytes that come, under that name, up to the limit."""
     stdin(content)
     done = call(capsys, "upload", "room01", "-", "--filename", "week 1.pdf", "--json")
     assert (done.code, done.err.count("\n")) == (0, 1)
@@ -150,6 +166,10 @@ def test_stdin(server: MeetingServer, capsys: Capture, stdin: Stdin, content: by
     size = len(content if isinstance(content, bytes) else PDF)
     assert (received.name, received.size) == ("week 1.pdf", size)
     assert (done.objects[0]["place"], done.objects[0]["size"]) == ("week 1.pdf", size)
+    stdin(content)
+    monkeypatch.setenv("MEETING_MAX_SIZE_WHITEBOARD_FILE", f"{size - 1}")
+    done = call(capsys, "upload", "room01", "-", "--filename", "week 1.pdf")
+    assert (done.code, "FILE must be the limit of the server" in done.err) == (1, True)
 
 
 @pytest.mark.parametrize("command", ["upload room01 - --filename x.pdf", "batch -"])
@@ -194,6 +214,7 @@ def test_passwords_are_not_shown(
     told = done.out + done.err
     assert (done.code, "s3cr3t" in told) == (code, False)
     assert "http://(hidden)@127.0.0.1:1" in told
+    assert ("`meeting-async check` says what is wrong on the way to" in told) == (code == 1)
 
 
 # --- JSON ----------------------------------------------------------------------------------------
@@ -234,10 +255,15 @@ def test_json_of_what_ends_a_command_early(server: MeetingServer, capsys: Captur
     """Mistakes and errors are objects, too."""
     done = call(capsys, "upload", "room01", "nope.pdf", "--json")
     assert (done.code, done.objects[0]["type"]) == (2, "mistake")
-    done = call(capsys, "room", "nope", "--json")
-    assert (done.code, done.objects[0]["error"]["type"]) == (1, "RoomNotFound")
-    done = call(capsys, "room", "nope", "--json=true", "--max-wait", "x")
-    assert (done.code, done.objects[0]["error"]["type"]) == (2, "UsageError")
+    for command, code, kind in (
+        ("room nope --json", 1, "RoomNotFound"),
+        ("room nope --json=true --max-wait x", 2, "UsageError"),
+    ):
+        done = call(capsys, *command.split())
+        (found,) = done.objects
+        assert (found["type"], found["exit_code"], found["error"]["type"]) == ("error", code, kind)
+        assert {*found["error"]} == {"type", "message", "status", "status_code"}
+        assert done.code == code
 
 
 # --- room ----------------------------------------------------------------------------------------
@@ -250,18 +276,54 @@ def test_room_is_shown(server: MeetingServer, capsys: Capture) -> None:
     assert done.code == 0
     assert "participants  2 (Presenter, Ann\ufffd[31m)" in done.out
     (found,) = call(capsys, "room", "room01", "--json").objects
-    assert found["type"] == "room"
+    assert (found["type"], found["room_id"]) == ("room", "room01")
     assert found["reply"]["room"]["room_info"]["room_id"] == "room01"
 
 
-def test_room_needs_nothing_in_the_reply(server: MeetingServer, capsys: Capture) -> None:
+FACTS: list[tuple[dict[str, object], list[dict[str, str]], list[str]]] = [
+    (
+        {"creation_time": 10**18},
+        [],
+        ["since 1000000000000000000", "running unknown", "participants 0", "recording unknown"],
+    ),
+    (
+        {"room_title": "room01", "is_running": True, "is_recording": False, "sid": "RM_1"},
+        [{"name": "Ann", "identity": "1"}, {"identity": "2"}, {}],
+        ["running yes", "participants 3 (Ann, 2, somebody)", "recording no", "session RM_1"],
+    ),
+    (
+        {"room_title": "Algebra", "creation_time": 10**9, "joined_participants": 7},
+        [{"name": "Ann"}],
+        ["title Algebra", r"since 2001-09-0[89] \d\d:\d\d:40 \S+", "participants 7 (Ann)"],
+    ),
+    ({"creation_time": 10**12, "is_breakout_room": True}, [], ["breakout of another room"]),
+    (
+        {"creation_time": 10**30, "is_breakout_room": True, "parent_room_id": "main"},
+        [],
+        ["breakout of main"],
+    ),
+]
+"""What the server says of a room and of who is there, and lines for people."""
+
+
+@pytest.mark.parametrize(("info", "people", "told"), FACTS)
+def test_facts_of_a_room(
+    server: MeetingServer,
+    capsys: Capture,
+    info: dict[str, object],
+    people: list[dict[str, str]],
+    told: list[str],
+) -> None:
     """Nothing is required, and a time may be anything."""
-    room = {"room_info": {"creation_time": 10**18}}
+    room = {"room_info": info, "participants_info": people}
     record = {"status": True, "msg": "", "status_code": "", "room": room}
     server.reply_next(200, json=record, path="/room/getActiveRoomInfo")
     done = call(capsys, "room", "room01")
-    assert done.code == 0
-    assert "running       unknown" in done.out
+    lines = [re.sub(" +", " ", line) for line in done.out.splitlines()]
+    assert (done.code, lines[0]) == (0, "room room01")
+    for line in told:
+        assert any(line == one or re.fullmatch(line, one) for one in lines), (line, lines)
+    assert any(line.startswith("title") for line in lines) == ("title Algebra" in told)
 
 
 def test_room_tells_repetitions(server: MeetingServer, capsys: Capture) -> None:
@@ -274,6 +336,7 @@ def test_room_tells_repetitions(server: MeetingServer, capsys: Capture) -> None:
     assert (loud.code, quiet) == (0, Result(0, loud.out, ""))
     assert "room room01: " in loud.err
     assert "again in" in loud.err
+    assert "sending" not in loud.err  # it is no document
     assert loud.out
 
 
@@ -298,9 +361,10 @@ def test_everything_is_delivered_in_order(server: MeetingServer, capsys: Capture
 def test_other_sources(server: MeetingServer, capsys: Capture, stdin: Stdin) -> None:
     """A manifest on stdin; or a folder, whose journal and report may lie in it."""
     stdin(b"room_id,document,filename\nroom02,a.pdf,week 1.pdf\n")
-    assert call(capsys, "batch", "-").code == 0
+    assert "stdin: 1 of 1 document delivered." in call(capsys, "batch", "-").out
     Path("term", "room03").mkdir(parents=True)
     Path("a.pdf").rename("term/room03/week 1.pdf")
+    Path("term", "term.db").symlink_to("../elsewhere.db")
     for _ in range(2):  # at the second time they are there
         report, journal = "term/report.html", "term/term.db"
         done = call(capsys, "batch", "term", "--report", report, "--journal", journal)
@@ -318,6 +382,7 @@ def test_missing_rooms_are_one_line_each(server: MeetingServer, capsys: Capture)
     _, _, *attention = done.out.splitlines()
     told = "without an active room: 5 documents for room nope: Room not found"
     assert attention[-1].startswith(told)
+    assert "--on-unknown" not in done.err  # it needs a journal
     assert done.err.count("m.csv:") == 1 + done.err.count("is unknown") + done.err.count("refused:")
 
 
@@ -362,6 +427,29 @@ def test_unknown_hides_nothing_and_is_hidden_by_nothing(
     Path("m.csv").write_text("room_id,document\nroom02,a.pdf\n")
     server.lose_next_reply(path="/room/uploadWhiteboardFile")
     assert "to resume" not in call(capsys, "batch", "m.csv", "--journal", "k.db").err
+    server.lose_next_reply(path="/room/uploadWhiteboardFile")
+    assert "another run sends everything again" in call(capsys, "batch", "m.csv").err
+
+
+def test_many_reasons_are_counted(capsys: Capture) -> None:
+    """After 20, those of most documents first; traffic says what was sent more than once."""
+    lost = [errors.ConnectFailed(f"reason {n}", "h") for n in range(22)]
+    facts = {"status": "failed", "attempts": (attempt(), attempt(2))}
+    outcomes = [outcome(n, error=lost[n % 22], **facts) for n in range(43)]
+    tell_details(report_of(outcomes), Output())
+    traffic, *told = capsys.readouterr().out.splitlines()
+    assert traffic.endswith(" of that were sent again")
+    assert [line.rpartition(" ")[2] for line in told[:-1]] == [f"{n}" for n in range(20)]
+    assert told[-1] == "… and 2 further reasons"
+
+
+def test_uploads_at_the_same_time(server: MeetingServer, capsys: Capture) -> None:
+    """With ``--concurrency 1`` a room is asked when the document before has been accepted."""
+    manifest(server, rooms=4, documents=1)
+    server.processing_seconds = 0.1
+    assert call(capsys, "batch", "m.csv", "--concurrency", "1").code == 0
+    times = [(one.at, one.at + (one.seconds or 0)) for one in server.requests]
+    assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(times))
 
 
 def test_a_wrong_key_stops_a_batch(
