@@ -61,6 +61,7 @@ def test_help_says_what_is_needed(capsys: Capture) -> None:
     for command in ("room", "check", "upload", "batch", "serve", "demo"):
         text = " ".join(re.sub("[│─]", " ", call(capsys, command, "--help").out).split())
         assert not re.search(r"--[\w-]*(secret|key|password)", text)
+        assert ("--no-" in text) == (command == "serve")  # who wants no --debug leaves it out
         if command == "serve":
             assert re.findall(r"\[default: (.*?)\]", text) == SERVED
         elif command != "demo":

@@ -246,15 +246,16 @@ def test_force_color_makes_no_terminal_of_a_file(
 def test_a_terminal_that_cannot_redraw(
     server: MeetingServer, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An editor's (``TERM=dumb``) has lines, too."""
+    """An editor's (``TERM=dumb``) has lines, too, with escapes for what it has no letters for."""
     monkeypatch.setenv("TERM", "dumb")
+    Path("a.pdf").rename("ü.pdf")
     leader, follower = os.openpty()
-    with open(follower, "w") as stderr:
+    with open(follower, "w", encoding="ascii") as stderr:
         monkeypatch.setattr(sys, "stderr", stderr)
-        assert call(capsys, "upload", "room01", "a.pdf").code == 0
+        assert call(capsys, "upload", "room01", "ü.pdf").code == 0
         told = os.read(leader, 65536)
     os.close(leader)
-    assert told == b"meeting-async: a.pdf to room room01: sending\r\n"
+    assert told == b"meeting-async: \\xfc.pdf to room room01: sending\r\n"
 
 
 # --- on a terminal -------------------------------------------------------------------------------
@@ -268,22 +269,26 @@ def test_on_a_terminal(server: MeetingServer) -> None:
     server.rooms["room01"].processing_seconds = 1.0
     name = f"[b]{'a' * 90}.pdf"
     Path("a.pdf").rename(name)
+    Path(":bug:").mkdir()
+    Path("c.pdf").rename(":bug:/c.pdf")
 
     def interrupt(process: Process) -> None:
         until(lambda: accepted(server) == 2)
         process.terminate()
 
-    command = [*PROGRAM, "upload", "room01", name, "b.pdf", "c.pdf"]
-    code, text = drawn_by(command, columns=70, meanwhile=interrupt)
+    command = [*PROGRAM, "upload", "room01", name, "b.pdf", ":bug:/c.pdf"]
+    environ = {**os.environ, "COLUMNS": "70"}
+    code, text = drawn_by(command, meanwhile=interrupt, env=environ)
     assert code == 130
     for words in (
         *("━", "room01  [b]aaa", "sent, waiting for the answer"),
         *("1 of 3 documents", "1 accepted", "stopping"),
+        *(f"{name}: accepted by room01 (22 bytes, ", "meeting-async: :bug:/c.pdf: skipped"),
     ):
         assert words in text
     lines = [re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", line) for line in re.split(r"[\r\n]+", text)]
     assert not any(re.search("━ *$", line) for line in lines)  # a bar without words
-    assert any(line.startswith(f"{name}: accepted by room01") for line in lines)
+    assert text.count("accepted by room01") == 2
     assert any("2 of 3 documents delivered; 1 left to send" in line for line in lines)
     note = "finishing the running uploads; press Ctrl-C again to cancel them"
     assert f"meeting-async: {note}" in lines

@@ -255,14 +255,16 @@ def test_json_of_what_ends_a_command_early(server: MeetingServer, capsys: Captur
     """Mistakes and errors are objects, too."""
     done = call(capsys, "upload", "room01", "nope.pdf", "--json")
     assert (done.code, done.objects[0]["type"]) == (2, "mistake")
-    for command, code, kind in (
-        ("room nope --json", 1, "RoomNotFound"),
-        ("room nope --json=true --max-wait x", 2, "UsageError"),
+    for command, code, kind, status in (
+        ("room nope --json", 1, "RoomNotFound", 200),
+        ("room nope --json=true --max-wait x", 2, "UsageError", None),
     ):
         done = call(capsys, *command.split())
         (found,) = done.objects
         assert (found["type"], found["exit_code"], found["error"]["type"]) == ("error", code, kind)
         assert {*found["error"]} == {"type", "message", "status", "status_code"}
+        assert found["error"]["status"] == status
+        assert found["error"]["message"] in done.err
         assert done.code == code
 
 
@@ -334,7 +336,7 @@ def test_room_tells_repetitions(server: MeetingServer, capsys: Capture) -> None:
         told.append(call(capsys, "room", "room01", *options))
     loud, quiet = told
     assert (loud.code, quiet) == (0, Result(0, loud.out, ""))
-    assert "room room01: " in loud.err
+    assert "meeting-async: room room01: " in loud.err
     assert "again in" in loud.err
     assert "sending" not in loud.err  # it is no document
     assert loud.out
@@ -382,7 +384,6 @@ def test_missing_rooms_are_one_line_each(server: MeetingServer, capsys: Capture)
     _, _, *attention = done.out.splitlines()
     told = "without an active room: 5 documents for room nope: Room not found"
     assert attention[-1].startswith(told)
-    assert "--on-unknown" not in done.err  # it needs a journal
     assert done.err.count("m.csv:") == 1 + done.err.count("is unknown") + done.err.count("refused:")
 
 
@@ -428,7 +429,9 @@ def test_unknown_hides_nothing_and_is_hidden_by_nothing(
     server.lose_next_reply(path="/room/uploadWhiteboardFile")
     assert "to resume" not in call(capsys, "batch", "m.csv", "--journal", "k.db").err
     server.lose_next_reply(path="/room/uploadWhiteboardFile")
-    assert "another run sends everything again" in call(capsys, "batch", "m.csv").err
+    done = call(capsys, "batch", "m.csv")
+    assert "another run sends everything again" in done.err
+    assert "--on-unknown" not in done.err  # it needs a journal
 
 
 def test_many_reasons_are_counted(capsys: Capture) -> None:
@@ -441,6 +444,8 @@ def test_many_reasons_are_counted(capsys: Capture) -> None:
     assert traffic.endswith(" of that were sent again")
     assert [line.rpartition(" ")[2] for line in told[:-1]] == [f"{n}" for n in range(20)]
     assert told[-1] == "… and 2 further reasons"
+    tell_details(report_of(outcomes[:20]), Output())
+    assert "further" not in capsys.readouterr().out
 
 
 def test_uploads_at_the_same_time(server: MeetingServer, capsys: Capture) -> None:
@@ -462,6 +467,11 @@ def test_a_wrong_key_stops_a_batch(
     assert (done.code, done.objects[-1]["stopped_by"]["type"]) == (1, "AuthenticationFailed")
     assert [request.path for request in server.requests] == ["/auth/room/getActiveRoomInfo"]
     assert "The batch ended early" in Path("r.html").read_text()
+    monkeypatch.setenv("MEETING_API_KEY", server.api_key)
+    Path("m.csv").write_text("room_id,document\nnope,a.pdf\nroom01,b.pdf\n")
+    server.refuse_next("INVALID_TOKEN_OR_SIGNATURE", path="/room/uploadWhiteboardFile")
+    done = call(capsys, "batch", "m.csv", "--concurrency", "1")
+    assert "hint: check that MEETING_API_KEY" in done.err  # what stopped it, not what failed first
 
 
 def test_a_journal_in_use(server: MeetingServer, capsys: Capture) -> None:

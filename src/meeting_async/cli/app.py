@@ -111,7 +111,7 @@ def _check_options(argv: Sequence[str]) -> None:
     commands, apps, words = app.parse_commands(argv)
     if not commands or commands[-1].startswith("-") or apps[-1].default_command is None:
         return  # --help, for example
-    known = {*apps[-1].help_flags, *apps[-1].version_flags}
+    known = {*apps[-1].help_flags}
     known.update(*(one.names for one in apps[-1].assemble_argument_collection()))
     for word in takewhile(lambda word: word != "--", words):
         name = word.partition("=")[0]

@@ -76,7 +76,7 @@ class Stream:
     def fileno(self) -> int:
         """Return the file descriptor."""
         if self.file is None:
-            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+            raise OSError("it was closed before the program started")
         return self.file.fileno()
 
     def isatty(self) -> bool:

@@ -194,10 +194,9 @@ class _Run:
     def _advise(self, report: BatchReport, failure: Exception | None) -> None:
         """Print the error that ended the batch early, and hints what to do next."""
         first = next((o.error for o in report.outcomes if not o.delivered), None)
-        error = failure or report.stopped_by
-        if error is not None and (failure or not report.total):
-            self.output.note(f"error: {message_of(error)}")
-        advice = [*hints(error or first, self.order.server)]
+        if failure is not None:
+            self.output.note(f"error: {message_of(failure)}")
+        advice = [*hints(failure or report.stopped_by or first, self.order.server)]
         if report.unknown and self._has_journal:
             advice.append(
                 "unknown documents are sent again only with --on-unknown resend; for a single one "

@@ -132,7 +132,7 @@ def _files_of(journal: str | None) -> list[str]:
     if journal is None:
         return []
     places = {journal, os.path.realpath(journal)}
-    return [f"{place}{end}" for place in places for end in ("", "-wal", "-shm", "-journal")]
+    return [f"{place}{end}" for place in places for end in ("", "-wal", "-shm")]
 
 
 def _resumption(journal: str | None) -> str:
