@@ -107,12 +107,14 @@ def test_bars_are_honest_after_a_stop() -> None:
     """What was skipped is not done, and no time is left; one document needs no sums."""
     stopped = [outcome(n, status="skipped", error=STOPPED) for n in range(6, 10)]
     failed = [outcome(n, status="failed", error=LOST) for n in range(1, 6)]
-    bars = _bars(documents=10)
+    bars, one = _bars(documents=10), _bars(documents=1)
     sent = outcome(0, attempts=(attempt(bytes_sent=3 * 1024**2),))
     bars.report = report_of([sent, *failed, *stopped])
     sums, total, *_ = _frame(bars)
     assert sums == "1 accepted, 5 failed, 4 skipped"
     assert re.fullmatch(r"6 of 10 documents .*━ .*[\d.,]+ [MGT]iB/s", total)
+    one.report = report_of([sent])
+    assert _frame(one) == []
 
 
 @pytest.mark.parametrize("is_stopping", [False, True])
@@ -138,7 +140,10 @@ def test_the_time_left_is_of_this_run(monkeypatch: pytest.MonkeyPatch, is_stoppi
 
 
 def test_a_frame_is_erased_also_if_it_was_wrapped() -> None:
-    """A terminal that has got narrower shows a long line in several rows."""
+    """A terminal that has got narrower shows a long line in several rows.
+
+    Where it can, it is told not to: what is drawn before the program learns of it is cut.
+    """
     console = Console(
         file=io.StringIO(), width=80, height=24, force_terminal=True, color_system=None
     )
@@ -151,12 +156,15 @@ def test_a_frame_is_erased_also_if_it_was_wrapped() -> None:
             written = console.file.tell()
             bars._progress.refresh()
             console.file.seek(written)
-            erased.append(console.file.read().split("accepted")[0].count("\x1b[1A"))
+            begin, end = console.file.read().split("accepted")
+            erased.append(begin.count("\x1b[1A"))
+            assert begin.rstrip("0 ").endswith("\x1b[?7l")
+            assert end.endswith("\x1b[?7h")
     # Sums, total and upload were a row each, and are one, three and three now; then one each again.
     assert erased == [6, 2]
 
 
-@pytest.mark.parametrize("width", [50, 80])
+@pytest.mark.parametrize("width", [40, 80])
 def test_long_texts_leave_room_for_each_other(width: int) -> None:
     """Name, bar and words are all there, and the terminal's ^C does not wrap the last line."""
     bars = _bars(width, documents=8)
@@ -167,7 +175,8 @@ def test_long_texts_leave_room_for_each_other(width: int) -> None:
         bars(_event(WaitingForRoom, number, document=f"{'long ' * 20}.pdf", **WAIT))
     shown = _frame(bars)
     assert len(shown) == 4
-    assert shown[0] == "0 accepted, 1 refused, 1 failed, 1 unknown"
+    sums = "0 accepted, 1 refused, 1 failed, 1 unknown"
+    assert shown[0] == (sums if width == 80 else "0 accepted, 1 refused, 1 failed, 1 un…")
     for line in shown[1:]:
         assert re.match(r"(3 of 8|room01) .*[━╸╺]{10} (\d+ ms|[\d.]+ s|the room)", line)
         assert len(line) <= width - 2
@@ -182,6 +191,7 @@ def test_bars_fit_the_terminal() -> None:
     bars(_event(Finished, 0, verdict=Verdict.ACCEPTED, attempts=1, seconds=1.0))
     bars(_event(AttemptStarted, 99, attempt=1, document=None))  # a JSON call
     bars(_event(BytesSent, 2, attempt=1, sent=1, total=2, document="[2]\x1b.pdf"))
+    bars(_event(RetryScheduled, 3, **{**CUT, "reason": "[b]cut"}))
     bars(_event(Started, 98))  # it may be refused at once, and an empty bar says nothing
     bars(_event(Finished, 98, verdict=Verdict.FAILED, attempts=0, seconds=0.0))
     shown = _frame(bars)
@@ -189,6 +199,7 @@ def test_bars_fit_the_terminal() -> None:
     assert "room01  1.pdf" in shown[2]
     assert "the room is locked, again in" in shown[2]
     assert re.fullmatch(r"room01  2\.pdf +━{5}[╸╺ ].* sending 50%", shown[3])
+    assert "[b]cut, again in" in shown[4]
     assert shown[-1] == "and 14 more"
     assert all(len(line) <= 80 for line in shown)
 

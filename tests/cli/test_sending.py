@@ -231,7 +231,9 @@ def test_json_has_one_shape(server: MeetingServer, capsys: Capture) -> None:
     began = time.monotonic()
     uploaded = call(capsys, "upload", "room01", "a.pdf", "--json").objects
     took = time.monotonic() - began
-    batched = call(capsys, "batch", "m.csv", "--json").objects
+    done = call(capsys, "batch", "m.csv", "--json")
+    assert "hint: there is no session in room nope" in done.err
+    batched = done.objects
     for objects in (uploaded, batched):
         assert {found["type"] for found in objects} == {"document", "summary"}
         assert all(set(found) == DOCUMENT for found in objects[:-1])

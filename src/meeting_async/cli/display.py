@@ -258,14 +258,12 @@ class _Progress(Progress):
         words = Column(no_wrap=True, overflow="ellipsis", ratio=1)
         super().__init__(
             TextColumn("{task.description}", markup=False, table_column=name),
-            BarColumn(BAR_WIDTH, table_column=Column(min_width=BAR_WIDTH)),
+            BarColumn(BAR_WIDTH),
             TextColumn("{task.fields[words]}", markup=False, table_column=words),
             console=console,
             expand=True,
             refresh_per_second=FRAMES_PER_SECOND,
             transient=True,  # removed at the end; results are printed as lines
-            redirect_stdout=False,
-            redirect_stderr=False,
         )
 
     def get_renderables(self) -> Iterable[RenderableType]:
@@ -293,16 +291,14 @@ class _Resizable(RenderHook):
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._columns = console.width
         self._frame: ConsoleRenderable = Text()
         self._lengths: list[int] = []
         """Columns of each line of the last frame."""
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
         """Move up by the rows that wrapping has added; the rest of the frame erases itself."""
-        before, self._columns = self._columns, self._console.width
-        is_narrower = self._columns < before
-        added = sum(max(0, n - 1) // self._columns for n in self._lengths) if is_narrower else 0
+        columns = self._console.width
+        added = sum(max(0, n - 1) // columns for n in self._lengths)
         row = ((ControlType.ERASE_IN_LINE, 2), (ControlType.CURSOR_UP, 1))
         *others, self._frame = renderables
         return [Control(*row * added), *others, self]
