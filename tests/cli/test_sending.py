@@ -341,6 +341,10 @@ def test_room_tells_repetitions(server: MeetingServer, capsys: Capture) -> None:
     assert "meeting-async: room room01: " in loud.err
     assert "again in" in loud.err
     assert "sending" not in loud.err  # it is no document
+    server.reply_next(502, body=b"<html>", path="/room/getActiveRoomInfo", times=99)
+    done = call(capsys, "room", "room01", "--timeout", "0.1")
+    assert (done.code, "HTTP 502" in done.err) == (1, True)
+    assert f"says what is wrong on the way to {server.url}\n" in done.err
     assert loud.out
 
 
@@ -434,6 +438,25 @@ def test_unknown_hides_nothing_and_is_hidden_by_nothing(
     done = call(capsys, "batch", "m.csv")
     assert "another run sends everything again" in done.err
     assert "--on-unknown" not in done.err  # it needs a journal
+
+
+REASONS: list[tuple[Exception, str]] = [
+    (errors.DocumentTypeRefused("a.pdf", "a PNG image"), "Document type refused: a PNG image"),
+    (errors.InvalidInput("room_id", "''", "is empty", "give one"), "Invalid input: is empty"),
+    (errors.RoomBusy(1.0, "another upload", None), "Room busy: another upload"),
+    (errors.DeadlineExceeded(1.0, "waiting"), "Deadline exceeded"),
+    (errors.ProcessingFailed(500, None, "no pages"), "Processing failed: no pages (HTTP 500)"),
+    (errors.UploadFailed("KeyError", "'x'"), "Key error: 'x'"),
+    (ValueError("no such codec"), "Value error: no such codec"),
+]
+
+
+@pytest.mark.parametrize(("error", "told"), REASONS)
+def test_reasons_are_words(capsys: Capture, error: Exception, told: str) -> None:
+    """What the same reason has in common, without rooms and documents."""
+    tell_details(report_of([outcome(status="failed", error=error)]), Output())
+    line = capsys.readouterr().out.splitlines()[1]
+    assert line == f"failed: 1 document for room room01: {told}"
 
 
 def test_many_reasons_are_counted(capsys: Capture) -> None:

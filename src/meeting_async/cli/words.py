@@ -67,9 +67,8 @@ def labelled(label: str, text: str) -> str:
     return text if label in text else f"{label}: {text}"
 
 
-def hints(error: BaseException | None, server: str = "") -> Iterator[str]:
+def hints(error: BaseException | None, server: str) -> Iterator[str]:
     """Yield at most one line: the command or setting that helps with an error of ``server``."""
-    server = server or "this server"
     match error:
         case errors.ConfigurationError(problem="is not set" | "are not set"):
             yield f"`{PROGRAM} serve` runs a server on this machine and prints what to export"
@@ -93,7 +92,7 @@ def hints(error: BaseException | None, server: str = "") -> Iterator[str]:
             yield "MEETING_MAX_SIZE_WHITEBOARD_FILE must be the limit of the server"
 
 
-_FACTS = ("msg", "reason", "change", "problem", "kind", "held_by")
+_FACTS = ("reason", "change", "problem", "kind", "held_by")
 """Attributes of errors with the reason; they do not name a room or a document."""
 
 
