@@ -57,7 +57,7 @@ def test_help_says_what_is_needed(capsys: Capture) -> None:
     top = call(capsys, "--help").out
     for word in ("MEETING_BASE_URL", "MEETING_API_SECRET_FILE", "demo", "serve", " 75 ", " 130 "):
         assert word in top
-    assert "upload [OPTIONS] ROOM_ID FILE..." in call(capsys, "upload", "--help").out
+    assert "upload [OPTIONS] ROOM_ID FILE..." in call(capsys, "upload", "room01", "--help").out
     for command in ("room", "check", "upload", "batch", "serve", "demo"):
         text = " ".join(re.sub("[│─]", " ", call(capsys, command, "--help").out).split())
         assert not re.search(r"--[\w-]*(secret|key|password)", text)
@@ -246,7 +246,8 @@ def test_logs_and_warnings_are_lines(
     assert done.err.count("known servers refuse it") == 1
     assert len(done.err.splitlines()) == 3  # sending, the warning, and what was refused
     assert "DEBUG" not in done.err.upper()
-    assert "debug: call" in call(capsys, "room", "room01", "--debug").err
+    done = call(capsys, "upload", "room01", "a.pdf", "--debug")
+    assert re.search("debug: call .*: accepted in ", done.err)
     monkeypatch.setenv("MEETING_API_SECRET", f"{server.api_secret}\n")
     assert "meeting-async: warning: " in call(capsys, "room", "room01").err
 
