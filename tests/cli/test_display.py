@@ -167,7 +167,7 @@ def test_a_frame_is_erased_also_if_it_was_wrapped() -> None:
 @pytest.mark.parametrize("width", [40, 80])
 def test_long_texts_leave_room_for_each_other(width: int) -> None:
     """Name, bar and words are all there, and the terminal's ^C does not wrap the last line."""
-    bars = _bars(width, documents=8)
+    bars = _bars(width, 7, documents=8)  # as many lines as it needs
     bars.report = report_of(
         [outcome(n, status=s) for n, s in enumerate(("failed", "refused", "unknown"))]
     )
@@ -194,6 +194,7 @@ def test_bars_fit_the_terminal() -> None:
     bars(_event(RetryScheduled, 3, **{**CUT, "reason": "[b]cut"}))
     bars(_event(Started, 98))  # it may be refused at once, and an empty bar says nothing
     bars(_event(Finished, 98, verdict=Verdict.FAILED, attempts=0, seconds=0.0))
+    assert _frame(_bars(height=2, documents=2))[1].startswith("0 of 2 documents")
     shown = _frame(bars)
     assert len(shown) <= 10 - 2
     assert "room01  1.pdf" in shown[2]

@@ -493,8 +493,9 @@ def test_a_wrong_key_stops_a_batch(
     assert [request.path for request in server.requests] == ["/auth/room/getActiveRoomInfo"]
     assert "The batch ended early" in Path("r.html").read_text()
     monkeypatch.setenv("MEETING_API_KEY", server.api_key)
-    Path("m.csv").write_text("room_id,document\nnope,a.pdf\nroom01,b.pdf\n")
-    server.refuse_next("INVALID_TOKEN_OR_SIGNATURE", path="/room/uploadWhiteboardFile")
+    Path("m.csv").write_text("room_id,document\nroom01,a.pdf\nroom01,b.pdf\nroom02,c.pdf\n")
+    for refusal in ("ROOM_NOT_FOUND", "INVALID_TOKEN_OR_SIGNATURE"):
+        server.refuse_next(refusal, path="/room/uploadWhiteboardFile")
     done = call(capsys, "batch", "m.csv", "--concurrency", "1")
     assert "hint: check that MEETING_API_KEY" in done.err  # what stopped it, not what failed first
 
