@@ -38,6 +38,7 @@ def test_a_line_for_each_step(server: MeetingServer, capsys: Capture) -> None:
     assert [*lines][:4] == ["name", "address", "proxy", "certificate"]
     assert lines["secret"].startswith("ok ")
     assert "room free    ok           no other upload" in done.out
+    assert ": \n" not in done.out  # what is ok has nothing to fix
     assert not server.rooms["room01"].received
 
 

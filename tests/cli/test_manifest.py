@@ -367,11 +367,11 @@ def test_what_is_too_large_for_a_manifest(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_check(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sums of what would be sent; it goes by the configured limit."""
-    text = "room_id,document\nroom01,a.pdf\nroom02,b.pdf\n"
-    told = r"m\.csv: 2 documents for 2 rooms, 44 bytes, checked in \d{1,2}\.\d s\n"
+    text = f"room_id,document\nroom01,a.pdf\nroom02,b.pdf\nroom02,{LINK}\n"
+    told = r"m\.csv: 3 documents for 2 rooms, 44 bytes, checked in \d{1,2}\.\d s\n"
     assert re.fullmatch(told, _check(capsys, text).out)
     assert call(capsys, "batch", "m.csv", "--dry-run").out.startswith(
-        "m.csv: 2 documents for 2 rooms"
+        "m.csv: 3 documents for 2 rooms"
     )
     monkeypatch.setenv("MEETING_MAX_SIZE_WHITEBOARD_FILE", "20")
     done = _check(capsys, text)

@@ -30,7 +30,7 @@ def rows_in(data: bytes) -> Iterator[tuple[int, Row | Mistake]]:
     try:
         data.decode()
     except UnicodeDecodeError as error:
-        line = 1 + data.count(b"\n", 0, error.start)
+        line = 1 + data[: error.start].count(b"\n")
         byte = f"byte 0x{data[error.start]:02x}"
         yield line, f"not UTF-8 ({byte}): save it as UTF-8 (in Excel: 'CSV UTF-8')"
         return
