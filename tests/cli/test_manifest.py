@@ -229,7 +229,10 @@ def _file(*names: str) -> None:
 
 
 def test_folders(capsys: Capture) -> None:
-    """``ROOM_ID/file`` in natural order; what nobody means to send is left out and counted."""
+    """``ROOM_ID/file`` in natural order; what nobody means to send is left out and counted.
+
+    Mistakes are told in the order of their places.
+    """
     names = ["a9", "a10b2", "a10b10", "Week 1", "week 01", "week 1", "week 9", "week 10", "²"]
     _file(*(f"term/room01/{name}.pdf" for name in sorted(names)))
     _file(*(f"term/room01/{name}" for name in (".hidden", "~$x.docx", "Thumbs.db", "desktop.ini")))
@@ -238,9 +241,14 @@ def test_folders(capsys: Capture) -> None:
     assert str(found).endswith(", 4 hidden files left out")
     Path("term", "room01", "sub").mkdir()
     Path("term", "beside.pdf").touch()
+    Path("term", "here").symlink_to("here")
+    _file("term/room02/empty.pdf")
+    os.truncate("term/room02/empty.pdf", 0)
     done = call(capsys, "batch", "term", "--check")
     assert "term/room01/sub: is a folder inside a room's folder" in done.err
     assert "term/beside.pdf: is not in the folder of a room" in done.err
+    places = ["term/beside.pdf", "term/here", "term/room01/sub", "term/room02/empty.pdf"]
+    assert re.findall("error: (term/[^:]+): ", done.err) == places
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _DEFAULTS = Asking()
 
 
-def room(room_id: str, /, *, common: Asking = _DEFAULTS, output: Printed) -> int:
+def room(room_id: str, /, *, common: Asking = _DEFAULTS, output: Printed) -> None:
     """Show what the server says about an active room.
 
     Args:
@@ -37,7 +37,6 @@ def room(room_id: str, /, *, common: Asking = _DEFAULTS, output: Printed) -> int
     else:
         for name, value in _facts(found):
             output.say(f"{name:<13} {printable(value)}")
-    return output.code()
 
 
 async def _ask(client: MeetingClient, room_id: str, retries: Display) -> ActiveRoom:
