@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from anyio.from_thread import start_blocking_portal
@@ -462,7 +463,7 @@ def test_reasons_are_words(capsys: Capture, error: Exception, told: str) -> None
 def test_many_reasons_are_counted(capsys: Capture) -> None:
     """After 20, those of most documents first; traffic says what was sent more than once."""
     lost = [errors.ConnectFailed(f"reason {n}", "h") for n in range(22)]
-    facts = {"status": "failed", "attempts": (attempt(), attempt(2))}
+    facts: dict[str, Any] = {"status": "failed", "attempts": (attempt(), attempt(2))}
     outcomes = [outcome(n, error=lost[n % 22], **facts) for n in range(43)]
     tell_details(report_of(outcomes), Output())
     traffic, *told = capsys.readouterr().out.splitlines()
