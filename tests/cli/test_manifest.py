@@ -108,6 +108,7 @@ ODD: dict[str, tuple[dict[str, str], str]] = {
         {"document": "a.pdf", "key": ""}, "the same document for the same room as m.jsonl:1: "
     ),
     "the key of line 1": ({"key": "k"}, "key 'k' is already used by m.jsonl:1"),
+    "no document": ({"document": ""}, "document is empty"),
     "no such document": ({"document": "nope.pdf"}, "'nope.pdf' cannot be read: No such file"),
     "a folder": ({"document": "."}, "'.' cannot be read: it is not a regular file"),
     "an image": ({"document": "image.pdf"}, "'image.pdf' is a PNG image"),
