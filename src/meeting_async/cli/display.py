@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from typing import Self
 
 from rich.console import (
     Console,
@@ -68,8 +67,8 @@ class Display:
     def tick(self) -> None:
         """Called several times a second."""
 
-    def __enter__(self) -> Self:
-        return self
+    def __enter__(self) -> None:
+        pass
 
     def __exit__(self, *_: object) -> None:
         pass
@@ -233,12 +232,11 @@ class Bars(Display):
         elif left and done_here >= MIN_DONE:
             yield f"{duration(seconds / done_here * left)} left"
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> None:
         self.tick()
         self._progress.start()
         self._console.push_render_hook(_Resizable(self._console))
         self._output.live = self._console
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._output.live = None
