@@ -14,6 +14,7 @@ from benchmarks.waiting._strategies import FIRST, ORACLE, OURS
 from benchmarks.waiting._study import Effort
 
 
+@pytest.mark.nightly
 def test_the_simulation_of_waiting() -> None:
     """On a slow and on a fast line, in Mbit/s, the client keeps to its targets.
 

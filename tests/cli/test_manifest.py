@@ -426,13 +426,13 @@ def test_documents_on_a_file_server(
 
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
-def test_a_million_lines() -> None:
-    """A check of them, half of them mistakes, takes less than 180 s of CPU time and 700 MB."""
+def test_three_hundred_thousand_lines() -> None:
+    """A check of them, half of them mistakes, takes less than 60 s of CPU time and 300 MB."""
     with Path("m.csv").open("w") as file:
         file.write("room_id,document,key\n")
         file.writelines(
             f"course-{n // 100:06},{'nope' if n % 2 else 'a'}.pdf,{n:08}\n"
-            for n in range(1_000_000)
+            for n in range(300_000)
         )
     with Path("told").open("w") as told:
         process = start("batch", "m.csv", "--check", stdout=told, stderr=told)
@@ -444,5 +444,5 @@ def test_a_million_lines() -> None:
         ended, status_, used = os.wait4(process.pid, os.WNOHANG)
     process.returncode = os.waitstatus_to_exitcode(status_)
     assert process.returncode == 2, Path("told").read_text()
-    assert used.ru_utime + used.ru_stime < 180
-    assert 0 < peak < 700_000
+    assert used.ru_utime + used.ru_stime < 60
+    assert 0 < peak < 300_000

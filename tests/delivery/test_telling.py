@@ -585,16 +585,13 @@ def check_secrets(told: Told) -> None:
     assert containing(outside, ["hush-hush"]) == []
 
 
-@in_turn("name", endings())
-@pytest.mark.parametrize(
-    "text",
-    [
-        pytest.param(text, id=name, marks=pytest.mark.nightly if name != "hostile" else ())
-        for name, text in TEXTS.items()
-    ],
-)
-def test_every_ending_is_told(run: Run, name: str, text: str) -> None:
+EACH = [(f"{text}-{name}", (name, text)) for text in TEXTS for name in endings()]
+
+
+@in_turn("ending", EACH[: len(endings())], nightly=EACH[len(endings()) :])
+def test_every_ending_is_told(run: Run, ending: tuple[str, str]) -> None:
     """To callers, observers, operators, browsers and other processes."""
+    name, text = ending[0], TEXTS[ending[1]]
     make, script, settings, kind, verdict = endings(text)[name]
     told, log = Told(), LogFile()
 

@@ -42,7 +42,7 @@ LOOPS = ("asyncio", "trio")
 def in_turn(
     name: str, values: Iterable[Any], *, loop: str = "anyio_backend", nightly: Sequence[Any] = ()
 ) -> pytest.MarkDecorator:
-    """Run each value on one loop, and nightly on the other; some values nightly only.
+    """Run each value on one loop, and nightly on the other; some values nightly, on one loop.
 
     A value that is not text comes as a pair with its name.
     """
@@ -52,9 +52,12 @@ def in_turn(
     )
     rows = []
     for number, (label, given) in enumerate([*pairs, *late]):
+        is_late = number >= len(pairs)
         for turn, backend in enumerate(LOOPS):
-            is_late = (number + turn) % 2 or (label, given) in late
-            marks = [pytest.mark.nightly] if is_late else []
+            is_other = (number + turn) % 2
+            if is_late and is_other:
+                continue
+            marks = [pytest.mark.nightly] if is_late or is_other else []
             rows.append(pytest.param(backend, given, id=f"{label}-{backend}", marks=marks))
     indirect = [loop] if loop == "anyio_backend" else []
     return pytest.mark.parametrize((loop, name), rows, indirect=indirect)
