@@ -431,8 +431,7 @@ def test_three_hundred_thousand_lines() -> None:
     with Path("m.csv").open("w") as file:
         file.write("room_id,document,key\n")
         file.writelines(
-            f"course-{n // 100:06},{'nope' if n % 2 else 'a'}.pdf,{n:08}\n"
-            for n in range(300_000)
+            f"course-{n // 100:06},{'nope' if n % 2 else 'a'}.pdf,{n:08}\n" for n in range(300_000)
         )
     with Path("told").open("w") as told:
         process = start("batch", "m.csv", "--check", stdout=told, stderr=told)

@@ -800,13 +800,13 @@ async def test_a_complete_document_of_a_dead_worker(
 LEFT = {
     "room0": ("ready", "1 hour", "accepted"),
     "room1": ("sent", "1 hour", "unknown"),
-    "room2": ("ready", "0 s", "running"),
+    "room2": ("ready", "-1 hour", "running"),
 }
 """Uploads of a worker: their states, since when it is silent, and what becomes of them."""
 
 
 async def test_what_a_lost_worker_leaves(queue: Queue) -> None:
-    """Others take over what it has not sent completely; the rest is unknown. A slow one goes on."""
+    """Others take over what it has not sent completely; the rest is unknown. What beats stays."""
     await queue.defer(*LEFT)
     found = {}
     async with await psycopg.AsyncConnection.connect(
@@ -852,10 +852,24 @@ async def test_a_worker_of_procrastinate(queue: Queue, caplog: pytest.LogCapture
     await queue.delivered()
 
 
+async def test_an_address_in_two_spellings(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
+    """Its queue has one name; a worker says that it does not take the uploads of the other one."""
+    queue.order, there = (
+        attrs.evolve(queue.order, url=queue.order.url.replace("127.0.0.1", name))
+        for name in ("localhost", "LOCALHOST")
+    )
+    app, client, uploads = there.open()
+    async with app.open_async(), client:
+        await uploads.defer("room0", queue.document())
+        async with queue.working():
+            await queue.until(lambda: "write the address in one way" in caplog.text)
+
+
 async def test_connections(dsn: str, server: MeetingServer, tmp_path: Path) -> None:
     """Settings of the address win over those for workers. There are four connections at most."""
     address = f"{dsn}?options=-cjit%3Don&keepalives_idle=7"
     count = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+    count += " AND backend_type = 'client backend'"
     async with queue_at(address, server, tmp_path) as queue:
         async with anyio.create_task_group() as tasks:
             for number in range(40):

@@ -16,7 +16,15 @@ import anyio
 import attrs
 import pytest
 
-from meeting_async import Document, LockPolicy, MeetingClient, RetryPolicy, UploadJob, errors
+from meeting_async import (
+    Document,
+    LockPolicy,
+    MeetingClient,
+    RetryPolicy,
+    Timeouts,
+    UploadJob,
+    errors,
+)
 from meeting_async._batch.job import Common, RunningJob
 from meeting_async._delivery.history import Step, stored
 from meeting_async._models import Attempt, Verdict
@@ -543,6 +551,45 @@ def test_attempts_of_a_long_outage() -> None:
     kept = [number for number, *_ in json.loads(packed(attempts))]
     assert {0, 1, 501, 1001} <= {*kept}
     assert len(kept) < 100
+
+
+RAISED = {
+    "a put-back": (errors.UploadPutBack(1.0, "store\0down"), "ready"),
+    "a stop": (errors.BatchStopped("before it began"), "failed"),
+}
+"""Errors of this library, and the state that they lead to."""
+
+
+@pytest.mark.parametrize("how", RAISED)
+def test_documents_may_raise_anything(how: str) -> None:
+    """What is stored is what an operator can read and retry."""
+    error, state = RAISED[how]
+
+    async def find(_reference: str) -> Document:
+        raise error
+
+    async def run() -> None:
+        table = Taken(unreadable=3)
+        worker = worker_of(table, UploadWorker, find)
+        await worker.tick("room0")
+        await worker.session.aclose()
+        (end,) = table.ends
+        assert (end["state"], str(end["reason"]).isprintable()) == (state, True)
+
+    virtual_time.run("asyncio", run)
+
+
+def test_a_server_that_does_not_answer_the_first_question() -> None:
+    """A worker begins all the same, after 15 s."""
+
+    async def run() -> None:
+        transport = FakeRooms(ask=lambda _: fake_rooms.hanging())
+        worker = worker_of(Table(), timeouts=Timeouts(reply=600), transport=transport)
+        await worker.check_key()
+        await worker.session.aclose()
+        assert anyio.current_time() == 15
+
+    virtual_time.run("asyncio", run)
 
 
 def test_a_worker_that_must_stop(caplog: pytest.LogCaptureFixture) -> None:

@@ -25,6 +25,7 @@ from meeting_async._documents.document import Document
 from meeting_async._documents.prepared import Prepared
 from meeting_async._log import logger
 from meeting_async._models import Attempt, Verdict
+from meeting_async._text import one_line
 from meeting_async.errors import (
     DocumentError,
     JournalError,
@@ -253,7 +254,9 @@ class QueuedRun(UploadHooks):
         """Return what the row keeps of an outcome."""
         error = _stored.stored(outcome.error) if outcome.error else None
         kept = {"error": error, "reason": None, "size": outcome.size, "history": None}
-        return {"state": outcome.status, "pause": None, "is_away": None, **kept}
+        # Nobody runs an upload again that was given up before its first attempt.
+        state = "failed" if outcome.status == "skipped" else outcome.status
+        return {"state": state, "pause": None, "is_away": None, **kept}
 
     def _progress(self) -> dict[str, object]:
         """Return what the row keeps of a run without an outcome."""
@@ -273,7 +276,7 @@ class QueuedRun(UploadHooks):
             "pause": back.seconds,
             "is_away": self._is_away,
             "error": None,
-            "reason": back.reason,
+            "reason": one_line(back.reason),
             "size": None,
             "history": facts,
         }

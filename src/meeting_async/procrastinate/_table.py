@@ -178,7 +178,8 @@ class Table:
         """
         rows = json.dumps([{**job, "position": at} for at, job in enumerate(jobs)])
         found = await self._query("defer", connection, batch=batch, jobs=rows)
-        await self.tick((row["room_id"] for row in found), connection)
+        if not all(job["due_at"] for job in jobs):
+            await self.tick((row["room_id"] for row in found), connection)
         return [row["id"] for row in found]
 
     async def tick(self, rooms: Iterable[str], connection: Any = None) -> None:

@@ -87,12 +87,16 @@ class WhiteboardUploads:
             raise ConfigurationError("app", "", problem, fix)
         app.task(name=TICK)(self._tick)
 
-    async def _tick(self, *, room_id: str, **_: object) -> None:
+    async def _tick(self, *, server: str, room_id: str) -> None:
         """Upload the next document of a room. A worker runs it as a job of procrastinate."""
         if self._worker is None:
             problem = "are not run by a worker of procrastinate"
             fix = "give it the names of its own queues, and run `meeting-async queue worker`"
             raise ConfigurationError("ticks of uploads", "", problem, fix)
+        if server != self._table.server:
+            problem = f"has uploads for {server} and a worker for {self._table.server}"
+            fix = "write the address in one way, or give each server a schema of its own"
+            raise ConfigurationError("queue", self.queue, problem, fix)
         await self._worker.tick(room_id)
 
     async def apply_schema(self) -> None:
@@ -178,7 +182,8 @@ class WhiteboardUploads:
                 if len(chunk) == CHUNK:
                     count += len(await self._table.defer(batch, chunk, connection))
                     chunk.clear()
-        count += len(await self._table.defer(batch, chunk, connection))
+        if chunk:
+            count += len(await self._table.defer(batch, chunk, connection))
         if count >= CHUNK:
             await self._table.analyse()
         return count

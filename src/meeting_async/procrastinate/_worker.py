@@ -49,6 +49,9 @@ Documents = Callable[[str], Document | Awaitable[Document]]
 NO_DOCUMENTS_SECONDS = 10.0
 """Pause of a reference that a worker without ``documents`` has met."""
 
+ASK_SECONDS = 15.0
+"""Longest time for the question with which a worker begins."""
+
 POLL_SECONDS = 0.25
 """Interval at which an idle worker looks for ticks. It does not listen for them: PostgreSQL could
 not stop while a connection that listened is being closed."""
@@ -104,7 +107,11 @@ class UploadWorker:
         call = new_call(self.session, self.options, ACTIVE_ROOM_INFO, UNUSED_ROOM)
         call.begin(RetrySafety.IDEMPOTENT)
         error: MeetingError | None = None
-        with suppress(TransportError), call.session.in_use(call.loop):
+        with (
+            suppress(TransportError),
+            anyio.move_on_after(ASK_SECONDS),
+            call.session.in_use(call.loop),
+        ):
             request = await json_request(
                 call, ACTIVE_ROOM_INFO, active_room_body(UNUSED_ROOM), max_reply_bytes=CHECK_BYTES
             )
