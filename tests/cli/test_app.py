@@ -53,7 +53,8 @@ def test_help_says_what_is_needed(capsys: Capture) -> None:
     """
     version = call(capsys, "--version")
     assert (version.code, version.out.strip()) == (0, __version__)
-    assert call(capsys, "upload", "--version") == version
+    for words in ("upload", "upload room01 a.pdf", "queue", "queue status"):
+        assert call(capsys, *words.split(), "--version") == version
     top = call(capsys, "--help").out
     for word in ("MEETING_BASE_URL", "MEETING_API_SECRET_FILE", "demo", "serve", " 75 ", " 130 "):
         assert word in top

@@ -123,6 +123,9 @@ MISTAKES = {
     "authorities of a variable, and a proxy": (
         "MEETING_CA_FILE=a.pdf", "--proxy http://127.0.0.1:1", "MEETING_CA_FILE cannot be"
     ),
+    "proxy of a variable, and an empty one": (
+        "MEETING_PROXY=socks5://[::1]", "--proxy=", f"MEETING_PROXY {NO_PROXY}"
+    ),
     "proxy of a variable": ("MEETING_PROXY=socks5://[::1]", "", f"MEETING_PROXY {NO_PROXY}"),
 }  # fmt: skip
 """A variable and an option, of which one is wrong, and what is told."""
@@ -146,3 +149,4 @@ def test_mistakes(
     (line,) = [line for line in done.err.splitlines() if told in line]
     assert (done.code, variable.partition("=")[2] in line) == (2, True), done.err
     assert variable or option.split()[1] in line
+    assert "Httpx" not in line  # that is advice for programs

@@ -303,7 +303,8 @@ def test_the_sums_of_a_batch_go_to_the_other_stream(
     assert warned == bool(ends_early)
     assert "Traceback" not in done.err
     with STREAMS[stream]() as stdout:  # what was refused is told all the same
-        assert call(capsys, "upload", "nope", "a.pdf", *json, stdout=stdout).code == 1
+        done = call(capsys, "upload", "nope", "a.pdf", *json, stdout=stdout)
+    assert (done.code, "there is no session in room nope" in done.err) == (1, True)
 
 
 def test_stderr_lost(

@@ -378,6 +378,7 @@ NEEDED = [
     # A journal to be, and what will be beside it, though none of that is there yet.
     *(f"m.csv --journal j.db --report {place}" for place in ("j.db", "journal.html")),
     *(f"m.csv --journal linked.db --report {place}" for place in ("./j.db-wal", "here/j.db-shm")),
+    "m.csv --journal linked.db --report j.db-journal",
 ]
 
 

@@ -367,12 +367,24 @@ def test_everything_is_delivered_in_order(server: MeetingServer, capsys: Capture
     assert traffic.startswith("44 bytes sent in ")
 
 
-def test_other_sources(server: MeetingServer, capsys: Capture, stdin: Stdin) -> None:
-    """A manifest on stdin; or a folder, whose journal and report may lie in it."""
+def test_other_sources(
+    server: MeetingServer, capsys: Capture, monkeypatch: pytest.MonkeyPatch, stdin: Stdin
+) -> None:
+    """A manifest on stdin; or a folder, whose journal and report may lie in it.
+
+    It does not matter from where, nor that the first run was killed while it made its journal.
+    """
     stdin(b"room_id,document,filename\nroom02,a.pdf,week 1.pdf\n")
     assert "stdin: 1 of 1 document delivered." in call(capsys, "batch", "-").out
     Path("term", "room03").mkdir(parents=True)
     Path("a.pdf").rename("term/room03/week 1.pdf")
+    for more in ([], ["--journal", "../new.db"]):
+        with monkeypatch.context() as inside:
+            inside.chdir("term/room03")
+            done = call(capsys, "batch", "..", "--check", *more)
+        assert (done.code, done.out.count("..: 1 document for 1 room, 22 bytes")) == (0, 1)
+        Path("term/new.db-journal").touch()
+    Path("term/new.db-journal").unlink()
     Path("term", "term.db").symlink_to("../elsewhere.db")
     for _ in range(2):  # at the second time they are there
         report, journal = "term/report.html", "term/term.db"

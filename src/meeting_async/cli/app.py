@@ -16,7 +16,7 @@ from cyclopts import App, CycloptsError, Parameter
 
 from meeting_async.cli.batch import batch
 from meeting_async.cli.check import check
-from meeting_async.cli.console import PROGRAM, Output, prepared_streams
+from meeting_async.cli.console import PROGRAM, Output, prepared_streams, version
 from meeting_async.cli.demo import demo
 from meeting_async.cli.options import DEFAULTS
 from meeting_async.cli.queue import queue
@@ -48,17 +48,11 @@ Exit codes:
 """
 
 
-def _version() -> str:
-    import meeting_async
-
-    return meeting_async.__version__
-
-
 app: App = App(
     name=PROGRAM,
     help=_HELP,
     help_format="plaintext",  # other formats import a parser, which is slow
-    version=_version,
+    version=version,
     default_parameter=Parameter(negative=(), show_default=False, json_list=False),
 )
 app.register_install_completion_command(help="Install completion for the current shell.")
@@ -111,7 +105,7 @@ def _check_options(argv: Sequence[str]) -> None:
     commands, apps, words = app.parse_commands(argv)
     if not commands or commands[-1].startswith("-") or apps[-1].default_command is None:
         return  # --help, for example
-    known = {*apps[-1].help_flags}
+    known = {*apps[-1].help_flags, *apps[-1].version_flags}
     known.update(*(one.names for one in apps[-1].assemble_argument_collection()))
     for word in takewhile(lambda word: word != "--", words):
         name = word.partition("=")[0]

@@ -29,6 +29,14 @@ if TYPE_CHECKING:
 
 PROGRAM = "meeting-async"
 
+
+def version() -> str:
+    """Return the version of the package."""
+    from meeting_async import __version__
+
+    return __version__
+
+
 _TOLD_BY_DISPLAYS = {"RetryScheduled", "Finished"}
 """Events logged as warnings that the command line shows itself; these records are not printed."""
 
@@ -65,13 +73,13 @@ class Stream:
     """``None`` if it was closed before the program started (``>&-`` in a shell)."""
     is_hurried: Callable[[], bool] = lambda: False
     """Returns whether to stop waiting for a pipe that nobody reads."""
-    error: OSError | None = None
+    error: Exception | None = None
     """The error after which nothing more is written; ``None`` while it works."""
 
     @property
     def encoding(self) -> str:
         """The encoding of the file, which :mod:`rich` asks for."""
-        return self.file.encoding if self.file else "utf-8"
+        return getattr(self.file, "encoding", None) or "utf-8"
 
     def fileno(self) -> int:
         """Return the file descriptor."""
@@ -88,7 +96,7 @@ class Stream:
         if self.file is not None and self.error is None:
             try:
                 self._write(self.file, text)
-            except OSError as error:
+            except (OSError, ValueError) as error:  # ValueError: the file is closed
                 self.error = error
         return len(text)
 
@@ -103,7 +111,7 @@ class Stream:
     def _write(self, file: TextIO, text: str) -> None:
         try:
             number = file.fileno()
-        except OSError:  # a fake in a test
+        except (AttributeError, OSError):  # a program has put something else there
             file.write(text)
             return
         data, waited = text.encode(file.encoding, "backslashreplace"), 0.0
@@ -204,9 +212,10 @@ class Output:
         A reader that has closed the pipe, such as ``| head``, is not an error.
         """
         error = self.results.error
-        if error is None or error.errno == errno.EPIPE:
+        if error is None or getattr(error, "errno", None) == errno.EPIPE:
             return 0
-        self.note(f"error: stdout cannot be written: {error.strerror}")
+        reason = getattr(error, "strerror", None) or error
+        self.note(f"error: stdout cannot be written: {reason}")
         return 1
 
 

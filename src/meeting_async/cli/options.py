@@ -61,23 +61,23 @@ class Server:
         from meeting_async import MeetingClient
         from meeting_async.errors import ConfigurationError
 
-        given = {name: value for name, value in self._variables().items() if value is not None}
+        given = {name: value for name, value in self._variables().items() if value}
+        if self.url is not None:
+            settings["base_url"] = self.url
         try:
             return MeetingClient.from_env({**os.environ, **given}, **settings)
         except ConfigurationError as error:
-            if (name := {"base_url": "MEETING_BASE_URL"}.get(error.field, error.field)) in given:
-                error.field = _OPTIONS[name]
+            if error.field in {*given, *settings}:
+                error.field = _OPTIONS.get(error.field, error.field)
             raise
 
     def _variables(self) -> dict[str, str | None]:
-        """Return the variables that options replace; ``None`` if the option is not given."""
-        return {"MEETING_BASE_URL": self.url}
+        """Return the variables that options replace, if they are given and not empty."""
+        return {}
 
 
-_OPTIONS = {
-    "MEETING_BASE_URL": "--url", "MEETING_CA_FILE": "--ca-file", "MEETING_PROXY": "--proxy"
-}  # fmt: skip
-"""Options that may have a mistake, by the variables that they replace."""
+_OPTIONS = {"base_url": "--url", "MEETING_CA_FILE": "--ca-file", "MEETING_PROXY": "--proxy"}
+"""Options that may have a mistake, by what they replace."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,8 @@ class Asking(Server):
 
     def _variables(self) -> dict[str, str | None]:
         timeout = None if self.timeout is None else str(self.timeout)
-        more = {"MEETING_CA_FILE": self.ca_file, "MEETING_PROXY": self.proxy}
-        return {**super()._variables(), **more, "MEETING_TIMEOUT": timeout}
+        files = {"MEETING_CA_FILE": self.ca_file, "MEETING_PROXY": self.proxy}
+        return {**files, "MEETING_TIMEOUT": timeout}
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,11 @@ _SHELL_NAMES = {
     "allow_plaintext=True": "MEETING_ALLOW_PLAINTEXT=1",
 }
 _SETTING = re.compile("|".join(_SHELL_NAMES))
+_FOR_PROGRAMS = (
+    ", or pass allow_images=True if your server takes it",
+    "; for others use HttpxTransport(httpx.AsyncClient(proxy=...))",
+)
+"""Advice of errors that a command line cannot follow."""
 
 
 def message_of(error: BaseException) -> str:
@@ -58,7 +63,9 @@ def message_of(error: BaseException) -> str:
     if isinstance(error, errors.ConfigurationError):
         fix = _SETTING.sub(lambda found: _SHELL_NAMES[found[0]], error.fix)
         error = attrs.evolve(error, field=_SHELL_NAMES.get(error.field, error.field), fix=fix)
-    text = str(error).replace(", or pass allow_images=True if your server takes it", "")
+    text = str(error)
+    for advice in _FOR_PROGRAMS:
+        text = text.replace(advice, "")
     return text or type(error).__name__
 
 

@@ -111,7 +111,8 @@ def _checked(source: str, journal: str | None, report: str | None) -> Manifest:
 
     ours = _files_of(journal)
     # An earlier report in the folder is not one of its documents.
-    manifest = manifest_of(source, besides=[*ours, report or ""])
+    pages = [report] if report and report.lower().endswith((".html", ".htm")) else []
+    manifest = manifest_of(source, besides=[*ours, *pages])
     if report is not None:
         check_report(report, needed=(entry.path for entry in manifest.entries), unmade=ours)
     manifest.flaws.find_in(manifest.entries, max_size())
@@ -132,7 +133,7 @@ def _files_of(journal: str | None) -> list[str]:
     if journal is None:
         return []
     places = {journal, os.path.realpath(journal)}
-    return [f"{place}{end}" for place in places for end in ("", "-wal", "-shm")]
+    return [f"{place}{end}" for place in places for end in ("", "-journal", "-wal", "-shm")]
 
 
 def _resumption(journal: str | None) -> str:

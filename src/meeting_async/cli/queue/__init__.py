@@ -15,7 +15,7 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
 from meeting_async.cli.batch import tell_check
-from meeting_async.cli.console import Output
+from meeting_async.cli.console import Output, version
 from meeting_async.cli.options import DryRun, File, Json, Printed, Server, max_size
 
 if TYPE_CHECKING:
@@ -32,7 +32,11 @@ Dsn = Annotated[str | None, Parameter(help=_DSN_HELP)]
 
 DEFAULTS = Server()
 
-queue: App = App(name="queue", help="Upload by workers on many machines, through PostgreSQL.")
+queue: App = App(
+    name="queue",
+    help="Upload by workers on many machines, through PostgreSQL.",
+    version=version,
+)
 
 
 @queue.command
