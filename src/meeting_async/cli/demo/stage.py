@@ -50,7 +50,7 @@ class Item:
 
     room_id: str
     name: str
-    content: bytes = attrs.field(repr=False)
+    content: bytes
     remark: str = ""
     error: type[errors.MeetingError] | None = None
     """The error that must refuse it; ``None`` if it must be accepted."""
