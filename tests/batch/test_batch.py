@@ -172,18 +172,9 @@ class Strange:
         raise KeyError("strange")
 
 
-class Raising(io.BytesIO):
-    """A file of a program of yours that raises at an attribute or a method."""
-
-    def __init__(self, where: str) -> None:
-        super().__init__(PDF)
-        self.where = where
-
-    def __getattribute__(self, name: str) -> Any:
-        """Raise for one name."""
-        if name == object.__getattribute__(self, "__dict__").get("where"):
-            raise ZeroDivisionError(name)
-        return super().__getattribute__(name)
+def raising_at(name: str) -> Any:
+    """Make a file of your own that raises at an attribute or a method."""
+    return type("Raising", (io.BytesIO,), {name: property(lambda _: 1 / 0)})(PDF)
 
 
 LATIN = os.fsdecode(b"w\xf6che.pdf")
@@ -206,8 +197,8 @@ BAD: dict[str, tuple[Callable[[Path], UploadJob], str]] = {
     "half a character": (lambda _: UploadJob("bad", PDF, filename="\ud83d.pdf"), "refused"),
     "room no UTF-8": (lambda _: job("o\udcf6d"), "refused"),
     "loop": (lambda folder: UploadJob("bad", folder / "loop.pdf"), "failed"),
-    "raising name": (lambda _: UploadJob("bad", Raising("name")), "failed"),
-    "raising read": (lambda _: job("bad", 0, Raising("read")), "failed"),
+    "raising name": (lambda _: UploadJob("bad", raising_at("name")), "failed"),
+    "raising read": (lambda _: job("bad", 0, raising_at("read")), "failed"),
     "good path": (lambda folder: UploadJob("bad", folder / LATIN, filename="w.pdf"), "accepted"),
     "good key": (lambda _: job("bad", key="\udcf6"), "accepted"),
 }

@@ -112,7 +112,8 @@ async def test_a_batch_of_any_length_needs_the_same_memory(
 ) -> None:
     """From an asynchronous generator, over ever new rooms: nothing grows.
 
-    One block of memory per job would be 700 or 39,000; the rest is caches, of sources, too.
+    One block of memory per job would be 700 or 39,000; the rest is caches: the
+    interpreter's, and lines of sources.
     """
     early, late = await kept_after(count, marks)
     assert late - early < most

@@ -45,7 +45,7 @@ def job(name: str = "a.pdf", room: str = "room01", **how: Any) -> UploadJob:
     return UploadJob(room, document, filename=name, **how)
 
 
-def scripted(script: dict[str, list[Act]], **how: Any) -> FakeRooms:
+def scripted(script: dict[str, list[Act]]) -> FakeRooms:
     """Make rooms whose uploads meet these acts, one after another; then all is well."""
     left = {room: list(acts) for room, acts in script.items()}
 
@@ -53,7 +53,7 @@ def scripted(script: dict[str, list[Act]], **how: Any) -> FakeRooms:
         acts = left.get(visit.room)
         return acts.pop(0) if acts else accepted()
 
-    return FakeRooms(answer, **how)
+    return FakeRooms(answer)
 
 
 def sent(rooms: FakeRooms) -> list[str]:

@@ -59,23 +59,22 @@ def test_help_says_what_is_needed(capsys: Capture) -> None:
     for word in ("MEETING_BASE_URL", "MEETING_API_SECRET_FILE", "demo", "serve", " 75 ", " 130 "):
         assert word in top
     assert "upload [OPTIONS] ROOM_ID FILE..." in call(capsys, "upload", "room01", "--help").out
-    for command in ("room", "check", "upload", "batch", "serve", "demo"):
+    for command, defaults in DEFAULTS.items():
         text = " ".join(re.sub("[│─]", " ", call(capsys, command, "--help").out).split())
         assert not re.search(r"--[\w-]*(secret|key|password)", text)
         assert ("--no-" in text) == (command == "serve")  # who wants no --debug leaves it out
-        if command == "serve":
-            assert re.findall(r"\[default: (.*?)\]", text) == SERVED
-        elif command != "demo":
+        assert re.findall(r"\[default: (.*?)\]", text) == defaults.split()
+        if command not in {"serve", "demo"}:
             found = [word in text for word in OF_SENDING]
             assert found == [command in {"upload", "batch"}] * len(OF_SENDING)
-        defaults = re.findall(r"\[default: (\w+)\]", text)
-        assert command not in {"room", "check", "upload", "batch"} or defaults == (
-            ["32", "report"] if command == "batch" else []
-        )
 
 
-SERVED = ["127.0.0.1", "8080", "30MiB", "300.0", "0.0", "True", "False"]
-"""Where ``serve`` listens, its limit and times, and whether it is strict, unless told otherwise."""
+DEFAULTS = {
+    **dict.fromkeys(["room", "check", "upload", "demo"], ""),
+    "batch": "32 report",
+    "serve": "127.0.0.1 8080 30MiB 300.0 0.0 True False",
+}
+"""What each command takes unless told otherwise."""
 
 OF_SENDING = ("document", "Print only failures", "Time limit in seconds for each document")
 
@@ -242,6 +241,7 @@ def test_logs_and_warnings_are_lines(
 
     Of other packages only errors are shown.
     """
+    monkeypatch.setenv("FORCE_COLOR", "1")  # it makes no terminal of a file: bars would be noise
     server.add_room("an odd room that no other test has")
     done = call(capsys, "upload", "an odd room that no other test has", "a.pdf")
     assert done.err.count("known servers refuse it") == 1

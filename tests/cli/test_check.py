@@ -126,7 +126,6 @@ MISTAKES = {
     "proxy of a variable, and an empty one": (
         "MEETING_PROXY=socks5://[::1]", "--proxy=", f"MEETING_PROXY {NO_PROXY}"
     ),
-    "proxy of a variable": ("MEETING_PROXY=socks5://[::1]", "", f"MEETING_PROXY {NO_PROXY}"),
 }  # fmt: skip
 """A variable and an option, of which one is wrong, and what is told."""
 

@@ -208,8 +208,8 @@ def test_bars_fit_the_terminal() -> None:
 def test_lines_do_not_repeat_themselves(capsys: Capture) -> None:
     """A room is not told each time it is asked, nor each upload that cannot reach the server.
 
-    What is sent for long says so every ten seconds.
     Of that the first retry tells, with the address and the reason: it may be the wrong port.
+    What is sent for long says so every ten seconds.
     """
     one, batch = Lines(Output(), 1, detailed=True), Lines(Output(), 2, detailed=False)
     for _ in range(5):
@@ -244,15 +244,6 @@ def test_sums_are_told_now_and_then(capsys: Capture, monkeypatch: pytest.MonkeyP
     lines.tick()
     told = capsys.readouterr().err
     assert told == "meeting-async: 2 of 3 documents: 1 accepted, 1 accepted before\n"
-
-
-def test_force_color_makes_no_terminal_of_a_file(
-    server: MeetingServer, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In a log file bars would be noise."""
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    done = call(capsys, "upload", "room01", "a.pdf")
-    assert "\x1b" not in done.out + done.err
 
 
 def test_a_terminal_that_cannot_redraw(

@@ -44,21 +44,6 @@ from support.ports import free_port
 Capture = pytest.CaptureFixture[str]
 
 
-def test_first_signal_finishes(server: MeetingServer, capsys: Capture) -> None:
-    """The upload that is under way is delivered and told; the next one is not begun."""
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup` ignores it, and so does the command
-    server.rooms["room01"].processing_seconds = 1.0
-    interrupt_when(lambda: accepted(server), signal.SIGHUP)
-    done = call(capsys, "upload", "room01", "a.pdf", "b.pdf", "--json")
-    assert done.code == 130
-    outcomes = {found["document"]: found["outcome"] for found in done.objects[:-1]}
-    assert outcomes == {"a.pdf": "accepted", "b.pdf": "skipped"}
-    assert done.objects[-1]["interrupted"] is True
-    told = "finishing the running uploads; press Ctrl-C again to cancel them"
-    assert done.err.count(told) == 1
-    assert names_in(server, "room01") == ["a.pdf"]
-
-
 def test_what_only_waits_is_not_called_failed(server: MeetingServer, capsys: Capture) -> None:
     """It is left to send: one number in the result, and no line for each."""
     manifest(server, rooms=4, documents=1)
@@ -70,29 +55,26 @@ def test_what_only_waits_is_not_called_failed(server: MeetingServer, capsys: Cap
     assert "failed" not in done.out + done.err
 
 
-@pytest.mark.parametrize("command", ["upload", "batch"])
-def test_second_signal_cuts(server: MeetingServer, capsys: Capture, command: str) -> None:
+def test_second_signal_cuts(server: MeetingServer, capsys: Capture) -> None:
     """What may have arrived is told as unknown, and the exit code is 3, not 130."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup` ignores it, and so does the command
     manifest(server, rooms=3, documents=2)
     for room in server.rooms.values():
         room.processing_seconds = 60
-    arguments = {
-        "upload": ("room01", "a.pdf", "b.pdf"),
-        "batch": ("m.csv", "--report", "r.html"),
-    }[command]
-    interrupt_when(lambda: accepted(server), signal.SIGTERM, signal.SIGINT)
-    done = call(capsys, command, *arguments)
+    interrupt_when(lambda: accepted(server), signal.SIGHUP, signal.SIGINT)
+    done = call(capsys, "batch", "m.csv", "--report", "r.html")
     assert done.code == 3
     assert "is unknown" in done.err
     assert "may or may not have arrived" in done.out
-    assert command == "upload" or "Interrupted: " in Path("r.html").read_text()
+    assert "Interrupted: " in Path("r.html").read_text()
 
 
 def _check_account(server: MeetingServer, done: Result) -> None:
     """Outcomes, summary and page are all out, and agree with what the server accepted."""
     summary = done.objects[-1]
     assert (summary["type"], summary["exit_code"]) == ("summary", done.code)
+    assert summary["interrupted"] is True
     assert len(done.objects) == 1 + summary["documents"]
     told = [found["outcome"] for found in done.objects[:-1]]
     assert told.count("accepted") <= accepted(server)
@@ -312,7 +294,7 @@ def test_stderr_lost(
 ) -> None:
     """Results can be read, so everything is delivered; with both lost, the report tells it.
 
-    So it is without a stderr, ``2>&-``.
+    Without a stderr (``2>&-``) everything is delivered, too.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stderr", None)

@@ -64,27 +64,28 @@ HAPPENS: dict[str, Callable[[MeetingServer], object]] = {
     "no meeting server": lambda server: server.reply_next(
         404, body=b"<html>", path="/room/getActiveRoomInfo"
     ),
+    "a proxy answers": lambda server: server.reply_next(
+        502, headers={"Retry-After": "60"}, path="/room/getActiveRoomInfo"
+    ),
     "nginx refuses": lambda server: server.reply_next(413, body=b"<html><center>nginx</center>"),
 }
 ENDINGS = [
-    ("a wrong secret", "a.pdf", 1, "authentication failed", "check that MEETING_API_KEY and"),
-    ("a wrong secret", "a.pdf", 1, "are there quotes or blanks around it?", ""),
+    ("a wrong secret", "a.pdf", 1, "are there quotes or blanks", "check that MEETING_API_KEY and"),
     ("the room ends", "a.pdf", 1, "HTTP", "open it first"),
     ("the reply is lost", "a.pdf", 3, "is unknown", "look into the room before"),
     ("somebody uploads", "a.pdf --max-wait 0", 75, "room 'room01' is busy", "--max-wait SECONDS"),
     ("somebody uploads for 30 s", "a.pdf --timeout 20", 75, "allows no more", "--timeout SECONDS"),
     ("the presenter leaves", "a.pdf", 1, "HTTP 400 USER_NOT_ACTIVE", "presenter role must be in"),
     ("no meeting server", "a.pdf", 1, "HTTP 404", "MEETING_BASE_URL or --url: is http://127.0"),
+    ("a proxy answers", "a.pdf --timeout 20", 1, "HTTP 502", "wrong on the way to http://127.0"),
     ("nginx refuses", "a.pdf", 1, "larger than the server", "client_max_body_size of nginx"),
     ("nothing", "image.png", 2, "PNG image", ""),
-    ("nothing", "nope.pdf", 2, "nope.pdf' cannot be read: No such file", ""),
-    ("nothing", "a.pdf nope.pdf", 2, "nothing was sent", ""),
+    ("nothing", "a.pdf nope.pdf", 2, "nope.pdf' cannot be read: No such file", "nothing was sent"),
     ("nothing", "a.pdf slides", 2, "'slides'): use `meeting-async batch FOLDER`", ""),
     ("nothing", "-", 2, "--filename", ""),
     ("nothing", "- --filename=", 2, "error: -: filename", ""),
     ("nothing", "a.pdf b.pdf --filename x.pdf", 2, "one by one", ""),
     ("nothing", "ftp://example.com/x.pdf", 2, "http(s) URL", ""),
-    ("nothing", "--timeout 0 a.pdf", 2, "timeout", "meeting-async upload --help"),
 ]
 
 
@@ -116,14 +117,6 @@ def test_exit_code_and_hint(
         assert line.startswith("meeting-async: ")
         assert line.count("nope.pdf") <= 1
         assert line.count("such room") <= 1
-
-
-def test_a_room_that_is_not_there_skips_the_rest(server: MeetingServer, capsys: Capture) -> None:
-    """The next document would get the same answer; the hint names the host."""
-    done = call(capsys, "upload", "nowhere", "a.pdf", "b.pdf")
-    assert done.code == 1
-    assert "b.pdf: skipped" in done.err
-    assert "hint: there is no session in room nowhere" in done.err
 
 
 def test_waiting_is_told(server: MeetingServer, capsys: Capture) -> None:
@@ -274,41 +267,30 @@ def test_json_of_what_ends_a_command_early(server: MeetingServer, capsys: Captur
 # --- room ----------------------------------------------------------------------------------------
 
 
-def test_room_is_shown(server: MeetingServer, capsys: Capture) -> None:
-    """Facts for people; the server's reply as it is for programs."""
-    server.rooms["room01"].participants = ("Ann\x1b[31m",)
-    done = call(capsys, "room", "room01")
-    assert done.code == 0
-    assert "participants  2 (Presenter, Ann\ufffd[31m)" in done.out
+def test_room_for_programs(server: MeetingServer, capsys: Capture) -> None:
+    """The server's reply as it is."""
     (found,) = call(capsys, "room", "room01", "--json").objects
     assert (found["type"], found["room_id"]) == ("room", "room01")
     assert found["reply"]["room"]["room_info"]["room_id"] == "room01"
 
 
-FACTS: list[tuple[dict[str, object], list[dict[str, str]], list[str]]] = [
-    (
-        {"creation_time": 10**18},
-        [],
-        ["since 1000000000000000000", "running unknown", "participants 0", "recording unknown"],
-    ),
+FACTS: list[tuple[dict[str, object], list[dict[str, str]], str]] = [
+    ({"creation_time": 10**18}, [], r"running unknown; since 10{18}; participants 0; .*"),
+    ({"creation_time": 10**30}, [], r"running unknown; since 10{30}; .*; recording unknown"),
     (
         {"room_title": "room01", "is_running": True, "is_recording": False, "sid": "RM_1"},
-        [{"name": "Ann", "identity": "1"}, {"identity": "2"}, {}],
-        ["running yes", "participants 3 (Ann, 2, somebody)", "recording no", "session RM_1"],
+        [{"name": "Ann\x1b[31m", "identity": "1"}, {"identity": "2"}, {}],
+        r"running yes; participants 3 \(Ann\ufffd\[31m, 2, somebody\); recording no; session RM_1",
     ),
     (
         {"room_title": "Algebra", "creation_time": 10**9, "joined_participants": 7},
         [{"name": "Ann"}],
-        ["title Algebra", r"since 2001-09-0[89] \d\d:\d\d:40 \S+", "participants 7 (Ann)"],
+        r"title Algebra; .*; since 2001-09-0[89] \d\d:\d\d:40 \S+; participants 7 \(Ann\); .*",
     ),
-    ({"creation_time": 10**12, "is_breakout_room": True}, [], ["breakout of another room"]),
-    (
-        {"creation_time": 10**30, "is_breakout_room": True, "parent_room_id": "main"},
-        [],
-        ["breakout of main"],
-    ),
+    ({"creation_time": 10**12, "is_breakout_room": True}, [], ".*; breakout of another room"),
+    ({"is_breakout_room": True, "parent_room_id": "main"}, [], ".*; breakout of main"),
 ]
-"""What the server says of a room and of who is there, and lines for people."""
+"""What the server says of a room and of who is there, and the lines for people."""
 
 
 @pytest.mark.parametrize(("info", "people", "told"), FACTS)
@@ -317,18 +299,15 @@ def test_facts_of_a_room(
     capsys: Capture,
     info: dict[str, object],
     people: list[dict[str, str]],
-    told: list[str],
+    told: str,
 ) -> None:
     """Nothing is required, and a time may be anything."""
     room = {"room_info": info, "participants_info": people}
     record = {"status": True, "msg": "", "status_code": "", "room": room}
     server.reply_next(200, json=record, path="/room/getActiveRoomInfo")
     done = call(capsys, "room", "room01")
-    lines = [re.sub(" +", " ", line) for line in done.out.splitlines()]
-    assert (done.code, lines[0]) == (0, "room room01")
-    for line in told:
-        assert any(line == one or re.fullmatch(line, one) for one in lines), (line, lines)
-    assert any(line.startswith("title") for line in lines) == ("title Algebra" in told)
+    lines = re.sub(" +", " ", "; ".join(done.out.splitlines()))
+    assert (done.code, bool(re.fullmatch(f"room room01; {told}", lines))) == (0, True), lines
 
 
 def test_room_tells_repetitions(server: MeetingServer, capsys: Capture) -> None:
@@ -342,29 +321,10 @@ def test_room_tells_repetitions(server: MeetingServer, capsys: Capture) -> None:
     assert "meeting-async: room room01: " in loud.err
     assert "again in" in loud.err
     assert "sending" not in loud.err  # it is no document
-    server.reply_next(502, body=b"<html>", path="/room/getActiveRoomInfo", times=99)
-    done = call(capsys, "room", "room01", "--timeout", "0.1")
-    assert (done.code, "HTTP 502" in done.err) == (1, True)
-    assert f"says what is wrong on the way to {server.url}\n" in done.err
     assert loud.out
 
 
 # --- batch ---------------------------------------------------------------------------------------
-
-
-def test_everything_is_delivered_in_order(server: MeetingServer, capsys: Capture) -> None:
-    """Of each room; the sums are on stdout, and nothing else is."""
-    link = server.host_file("plan.pdf", b"%PDF-1.7")
-    Path("m.csv").write_text(
-        f"room_id,document,filename\nroom01,b.pdf,Week 2.pdf\nroom02,a.pdf\nroom01,{link}\n"
-    )
-    done = call(capsys, "batch", "m.csv")
-    assert done.code == 0
-    assert names_in(server, "room01") == ["Week 2.pdf", "plan.pdf"]
-    assert names_in(server, "room02") == ["a.pdf"]
-    sums, traffic = done.out.splitlines()
-    assert sums == "m.csv: 3 of 3 documents delivered."
-    assert traffic.startswith("44 bytes sent in ")
 
 
 def test_other_sources(
@@ -476,7 +436,8 @@ def test_many_reasons_are_counted(capsys: Capture) -> None:
     """After 20, those of most documents first; traffic says what was sent more than once."""
     lost = [errors.ConnectFailed(f"reason {n}", "h") for n in range(22)]
     facts: dict[str, Any] = {"status": "failed", "attempts": (attempt(), attempt(2))}
-    outcomes = [outcome(n, error=lost[n % 22], **facts) for n in range(43)]
+    turns = enumerate([21, *range(21), *range(21)])
+    outcomes = [outcome(n, error=lost[reason], **facts) for n, reason in turns]
     tell_details(report_of(outcomes), Output())
     traffic, *told = capsys.readouterr().out.splitlines()
     assert traffic.endswith(" of that were sent again")
@@ -486,7 +447,7 @@ def test_many_reasons_are_counted(capsys: Capture) -> None:
     assert "further" not in capsys.readouterr().out
 
 
-def test_uploads_at_the_same_time(server: MeetingServer, capsys: Capture) -> None:
+def test_one_upload_at_a_time(server: MeetingServer, capsys: Capture) -> None:
     """With ``--concurrency 1`` a room is asked when the document before has been accepted."""
     manifest(server, rooms=4, documents=1)
     server.processing_seconds = 0.1

@@ -368,9 +368,9 @@ def call(path: Any = "room/create", payload: Any = None, **how: Any) -> Make:
     return lambda client: client.call(path, payload or {"room_id": "room01"}, **how)
 
 
-def room_info(room: str = "room01") -> Make:
+def room_info() -> Make:
     """Ask for a room."""
-    return lambda client: client.get_active_room_info(room)
+    return lambda client: client.get_active_room_info("room01")
 
 
 def raw(status: int, content: bytes, *headers: tuple[bytes, bytes], kind: bytes = b"") -> Act:

@@ -62,9 +62,9 @@ class Pair:
         return await self.exchange(upload("http://x", form, stall_timeout=self.stall))
 
 
-def big(chunk: int = MIB) -> Form:
+def big() -> Form:
     """Make a form that no buffer holds."""
-    return Form(64 * MIB, chunk=chunk)
+    return Form(64 * MIB, chunk=MIB)
 
 
 @contextmanager

@@ -302,9 +302,9 @@ async def test_a_path_that_is_not_there() -> None:
 # --- proxies -------------------------------------------------------------------------------------
 
 
-def through(address: str, **settings: Any) -> HttpTransport:
+def through(address: str) -> HttpTransport:
     """Make a transport through a proxy with a password."""
-    return HttpTransport(proxy=f"http://me:{PASSWORD}@{address}", **settings)
+    return HttpTransport(proxy=f"http://me:{PASSWORD}@{address}")
 
 
 async def test_a_proxy_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,9 +84,9 @@ refused = free
 """To a document: this one is not wanted."""
 
 
-def conversion_failed(**how: Any) -> Act:
+def conversion_failed() -> Act:
     """Reply that the document could not be converted."""
-    return reply(500, record("INTERNAL_SERVER_ERROR"), **how)
+    return reply(500, record("INTERNAL_SERVER_ERROR"))
 
 
 def failing(error: BaseException, **how: Any) -> Act:
@@ -104,9 +104,9 @@ def cut_off(take: int = 1, **how: Any) -> Act:
     return failing(ConnectionLost("reset"), take=take, **how)
 
 
-def unreachable(**how: Any) -> Act:
+def unreachable() -> Act:
     """Get no connection."""
-    return failing(ConnectFailed("refused", "meet.test:443"), take=0, **how)
+    return failing(ConnectFailed("refused", "meet.test:443"), take=0)
 
 
 def hanging(**how: Any) -> Act:

@@ -72,7 +72,7 @@ class Server:
             raise
 
     def _variables(self) -> dict[str, str | None]:
-        """Return the variables that options replace, if they are given and not empty."""
+        """Return the variables that options replace; nothing, or an empty text, replaces none."""
         return {}
 
 
@@ -93,9 +93,11 @@ class Asking(Server):
     json: Json = False
 
     def _variables(self) -> dict[str, str | None]:
-        timeout = None if self.timeout is None else str(self.timeout)
-        files = {"MEETING_CA_FILE": self.ca_file, "MEETING_PROXY": self.proxy}
-        return {**files, "MEETING_TIMEOUT": timeout}
+        return {
+            "MEETING_CA_FILE": self.ca_file,
+            "MEETING_PROXY": self.proxy,
+            "MEETING_TIMEOUT": None if self.timeout is None else str(self.timeout),
+        }
 
 
 @dataclass(frozen=True)
