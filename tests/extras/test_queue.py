@@ -239,17 +239,6 @@ async def test_a_server_that_is_down_for_too_long(open_queue: Open) -> None:
     assert len(again.attempts) > len(first.attempts) + 1  # not given up at the first one
 
 
-@nightly
-async def test_answers_of_a_proxy_only(queue: Queue) -> None:
-    """While uploads get a 503 that is not the server's, a worker risks a few documents, not all."""
-    queue.server.reply_next(503, path=UPLOAD, times=1000)
-    await queue.defer_many(60, rooms=20)
-    async with queue.working(concurrency=4):
-        await anyio.sleep(6.0)
-        unknown = (await queue.uploads.report("default")).unknown
-    assert 3 <= unknown <= 4 + 8
-
-
 # --- defer ---------------------------------------------------------------------------------------
 
 
@@ -745,6 +734,8 @@ async def test_an_end_that_is_repeated(queue: Queue) -> None:
             old.append(row)
     assert await queue.uploads.retry("default") == 4
     for row in old:  # a later run has it, or will have it
+        assert await table.beat([row], None) == {row.id: False}
+        assert not await table.mark_sending(row, SMALL, None)
         assert not await table.end(row, **accepted, **facts)
 
 
@@ -774,61 +765,41 @@ async def test_a_hundred_and_twenty_thousand(queue: Queue) -> None:
     assert (await queue.uploads.report("term", keep_outcomes=False)).queued == count
 
 
-@nightly
-@pytest.mark.parametrize("delivery", ["at_most_once", "at_least_once"])
-@pytest.mark.parametrize("changed", [False, True], ids=["", "changed"])
-async def test_a_complete_document_of_a_dead_worker(
-    open_queue: Open, delivery: str, changed: bool
-) -> None:
-    """It is unknown; with your consent it is sent again, if it is the same that was sent."""
-    async with open_queue(delivery=delivery) as queue:
-        room = queue.server.rooms["room0"]
-        room.processing_seconds = queue.server.lock_seconds = 60
-        await queue.defer("room0")
-        worker = queue.start()
-        await queue.until(queue.accepted)
-        worker.kill()
-        room.processing_seconds = 0
-        room.unlock()
-        if changed:
-            file_is(queue, b"%PDF-1.7\n another document")
-        outcome = await queue.outcome()
-        assert await queue.stop() == [0]
-    is_sent_again = delivery == "at_least_once" and not changed
-    assert outcome.status == ("accepted" if is_sent_again else "unknown")
-    assert len(queue.accepted()) == 1 + is_sent_again
-
-
 LEFT = {
-    "room0": ("ready", "1 hour", "accepted"),
-    "room1": ("sent", "1 hour", "unknown"),
-    "room2": ("ready", "-1 hour", "running"),
+    "room0": ("ready", "1 hour", SMALL, "accepted", "accepted"),
+    "room1": ("sent", "1 hour", SMALL, "unknown", "accepted"),
+    "room2": ("sent", "1 hour", 7, "unknown", "unknown"),
+    "room3": ("ready", "-1 hour", None, None, None),
 }
-"""Uploads of a worker: their states, since when it is silent, and what becomes of them."""
+"""Uploads of a worker: state, since when it is silent, bytes sent, and the outcomes with
+``at_most_once`` and ``at_least_once``; ``None``: it runs."""
 
 
-async def test_what_a_lost_worker_leaves(queue: Queue) -> None:
-    """Others take over what it has not sent completely; the rest is unknown. What beats stays."""
-    await queue.defer(*LEFT)
-    found = {}
-    async with await psycopg.AsyncConnection.connect(
-        queue.order.dsn, autocommit=True
-    ) as connection:
-        for room_id, (state, silent, _) in LEFT.items():
-            await connection.execute(
-                "UPDATE meeting_async_uploads SET run = 1, state = %s, started_at = now(),"
-                " sent_at = now(), size = 7, beat_at = now() - %s::interval WHERE room_id = %s",
-                [state, silent, room_id],
-            )
+@pytest.mark.parametrize("delivery", ["at_most_once", "at_least_once"])
+async def test_what_a_lost_worker_leaves(open_queue: Open, delivery: str) -> None:
+    """Others take over what it has not sent completely; the rest is unknown. What beats stays.
+
+    With ``at_least_once`` the rest is sent again, if it is the same that was sent.
+    """
+    async with open_queue(delivery=delivery) as queue:
+        await queue.defer(*LEFT)
+        with psycopg.connect(queue.order.dsn) as connection:
+            for room_id, (state, silent, size, *_) in LEFT.items():
+                connection.execute(
+                    "UPDATE meeting_async_uploads SET run = 1, state = %s, started_at = now(),"
+                    " sent_at = now(), size = %s, fingerprint = %s, beat_at = now() - %s::interval"
+                    " WHERE room_id = %s",
+                    [state, size, "another" if size == 7 else None, silent, room_id],
+                )
         async with queue.working():
             report = await queue.reported(queued=1)
             assert (await queue.uploads.status()).running == 1
     found = {outcome.room_id: outcome for outcome in report.outcomes}
-    assert {name: found[name].status if name in found else "running" for name in LEFT} == {
-        name: then for name, (_, _, then) in LEFT.items()
-    }
-    error: Any = found["room1"].error
-    assert (error.size, error.bytes_sent, "worker was lost" in error.reason) == (7, 7, True)
+    statuses = {name: found[name].status if name in found else None for name in LEFT}
+    assert statuses == {name: row[3 + (delivery != "at_most_once")] for name, row in LEFT.items()}
+    error: Any = found["room2"].error
+    assert (error.size, error.bytes_sent) == (7, 7)
+    assert ("worker was lost" in error.reason) == (delivery == "at_most_once")
 
 
 @pytest.mark.parametrize("commits", [True, False])
@@ -882,4 +853,4 @@ async def test_connections(dsn: str, server: MeetingServer, tmp_path: Path) -> N
             shown = [await connection.execute(f"SHOW {one}") for one in ("jit", "enable_seqscan")]
             assert [await one.fetchone() for one in shown] == [("on",), ("off",)]
             (sessions,) = await (await connection.execute(count)).fetchone()
-    assert 1 < sessions <= 4
+    assert sessions <= 4

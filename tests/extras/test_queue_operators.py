@@ -6,7 +6,6 @@ import asyncio
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
@@ -17,7 +16,7 @@ import anyio
 import psycopg
 import pytest
 
-from meeting_async import LockPolicy, RetryPolicy, UploadJob
+from meeting_async import LockPolicy, UploadJob
 from meeting_async.errors import AuthenticationFailed, JournalError
 from meeting_async.testing import MeetingServer
 from support.postgres import (
@@ -29,58 +28,13 @@ from support.postgres import (
     postgres_running,
 )
 from support.queue_worker import documents
-from support.queues import ENDED, ENDS_WELL, LARGE, SECONDS, Open, Queue, queue_at
+from support.queues import ENDED, ENDS_WELL, LARGE, SECONDS, Queue, queue_at
 
 pytestmark = [pytest.mark.anyio, needs_postgres]
 nightly = pytest.mark.nightly
 
 
 # --- the database --------------------------------------------------------------------------------
-
-
-@pytest.mark.timeout(120)
-@nightly
-@pytest.mark.parametrize("commits", [True, False])
-async def test_a_transaction_that_stays_open(queue: Queue, *, commits: bool) -> None:
-    """Nobody else waits for it; what it has deferred is sent within 10 s, or was never there."""
-    rooms = [f"room{number}" for number in range(20)]
-    await queue.defer(*rooms, schedule_at=datetime.now(UTC) + timedelta(seconds=0.3))
-    await anyio.sleep(0.4)  # all are due when a worker starts
-    async with await psycopg.AsyncConnection.connect(queue.order.dsn) as connection:
-        for room_id in rooms[:10]:
-            path = queue.document(room_id)
-            await queue.uploads.defer(room_id, path, connection=connection)
-        began = time.monotonic()
-        queue.start(2)
-        with anyio.fail_after(29):
-            await queue.defer("room0", "room19")  # of another program
-        await anyio.sleep(began + 30 - time.monotonic())
-        report = await queue.uploads.report("default")
-        await (connection.commit() if commits else connection.rollback())
-    assert (report.accepted, report.queued) == (22, 0)
-    await (queue.until(lambda: len(queue.accepted()) == 32, 10) if commits else anyio.sleep(2))
-    report = await queue.reported()
-    assert report.accepted == report.total == 22 + 10 * commits
-    assert len(set(queue.accepted())) == len(queue.accepted()) == report.total
-    assert await queue.stop() == [0, 0]
-
-
-@pytest.mark.timeout(900)
-@nightly
-async def test_postgresql_can_stop(queue: Queue, postgres: PostgresServer) -> None:
-    """``pg_ctl stop -m fast`` ends within 10 s under four busy workers, each time."""
-    rounds = 10
-    for room in queue.server.rooms.values():
-        room.processing_seconds = 0.1
-    queue.start(4)
-    for number in range(rounds):
-        await queue.defer_many(80, rooms=20)
-        await queue.until(lambda: len(queue.accepted()) >= 80 * number + 20)  # noqa: B023 - at once
-        assert await anyio.to_thread.run_sync(postgres.stop) < 10
-        await anyio.to_thread.run_sync(postgres.start)
-        await queue.reported()
-    await queue.check(await queue.reported(), unknown=20 * rounds)
-    await queue.stop()
 
 
 @pytest.mark.parametrize("mode", ["session", "transaction"])
@@ -234,38 +188,6 @@ async def test_a_setting_that_cannot_be_used(queue: Queue) -> None:
     assert "HTTPS_PROXY" in text
 
 
-@nightly
-@pytest.mark.timeout(300)
-async def test_a_wrong_key_that_comes_back(queue: Queue) -> None:
-    """A service manager starts it each second: the others go on, hardly slower."""
-    for room in queue.server.rooms.values():
-        room.processing_seconds = 0.5
-    queue.start(2, concurrency=16)
-    times, codes = [], []
-
-    async def come_back() -> None:
-        while True:
-            worker = queue.command("worker", MEETING_API_SECRET="wrong")
-            codes.append(await worker.ended(ENDED))
-            await anyio.sleep(1)
-
-    for is_alone in (True, False):
-        began = time.monotonic()
-        async with anyio.create_task_group() as tasks:
-            if not is_alone:
-                tasks.start_soon(come_back)
-            await queue.defer_many(240, rooms=20)
-            report = await queue.reported(seconds=200)
-            times.append(time.monotonic() - began)
-            if not is_alone:
-                await queue.until(lambda: codes)
-            tasks.cancel_scope.cancel()
-    await queue.check(report)
-    assert times[1] <= 3 * times[0]
-    assert set(codes) == {1}
-    assert all(attempt.status != 401 for one in report.outcomes for attempt in one.attempts)
-
-
 # --- clocks --------------------------------------------------------------------------------------
 
 
@@ -290,42 +212,6 @@ async def test_a_clock_that_jumps(queue: Queue, jump: signal.Signals) -> None:
 
 
 # --- words ---------------------------------------------------------------------------------------
-
-
-@nightly
-async def test_a_worker_that_thaws(queue: Queue) -> None:
-    """What it still hears of a complete document becomes the outcome, and it logs no traceback."""
-    queue.server.lock_seconds, queue.server.rooms["room0"].processing_seconds = 30, 6.5
-    await queue.defer("room0")
-    first = queue.start()
-    await queue.until(queue.accepted)
-    first.signal(signal.SIGSTOP)
-    queue.start()
-    assert (await queue.outcome(20)).status == "unknown"
-    first.signal(signal.SIGCONT)
-    with anyio.fail_after(20):
-        while (await queue.outcome()).status != "accepted":  # noqa: ASYNC110 - a worker changes it
-            await anyio.sleep(0.1)
-    assert await queue.stop() == [0, 0]
-    assert "Traceback" not in first.text
-    assert len(queue.accepted()) == 1
-
-
-@nightly
-async def test_a_worker_that_thaws_too_late(queue: Queue) -> None:
-    """It says that another worker has taken over, and completes no document of that one."""
-    queue.server.stall_next_upload(10, after=200_000)
-    await queue.defer("room0", size=16 * 1024**2)
-    first = queue.start()
-    await queue.until(lambda: queue.sent("room0", 200_000))
-    first.signal(signal.SIGSTOP)
-    queue.start()
-    report = await queue.reported()
-    first.signal(signal.SIGCONT)
-    await queue.until(lambda: "another worker" in first.text)
-    assert await queue.stop() == [0, 0]
-    assert "Traceback" not in first.text
-    await queue.check(report)
 
 
 @nightly
@@ -460,23 +346,6 @@ async def test_a_worker_that_does_not_wait(queue: Queue) -> None:
     assert [*await queue.app.job_manager.list_jobs_async()] == []  # nothing piles up
 
 
-async def test_the_grace_of_a_worker_with_at_least_once(open_queue: Open) -> None:
-    """A complete document without an answer is put back and sent again."""
-    async with open_queue(delivery="at_least_once") as queue:
-        room = queue.server.rooms["room0"]
-        room.processing_seconds = queue.server.lock_seconds = 60
-        await queue.defer("room0")
-        queue.start(grace=0.5)
-        await queue.until(queue.accepted)
-        room.processing_seconds = 0
-        assert await queue.stop() == [0]
-        room.unlock()
-        assert (await queue.uploads.status()).waiting == 1
-        async with queue.working():
-            assert (await queue.outcome()).status == "accepted"
-        assert len(queue.accepted()) == 2
-
-
 async def test_the_grace_of_a_worker(queue: Queue) -> None:
     """Then a complete document is unknown, and another one is put back and sent again."""
     server = queue.server
@@ -520,36 +389,6 @@ async def test_a_worker_in_a_scope_that_is_cancelled(queue: Queue) -> None:
         assert (status.running, status.waiting, report.accepted) == (0, 1, 1)
         await uploads.run_worker(signals=False, wait=False)
     assert (await queue.uploads.report("default")).accepted == 2
-
-
-UNMARKED = """
-CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'full'; END $$;
-CREATE TRIGGER fail BEFORE UPDATE ON meeting_async_uploads
-    FOR EACH ROW WHEN (NEW.state = 'sent') EXECUTE FUNCTION fail();
-"""
-"""A database that cannot write the mark *sent*."""
-
-
-@nightly
-@pytest.mark.parametrize("is_stopped", [True, False], ids=["stopped", "not marked"])
-async def test_what_counts_as_an_interruption(open_queue: Open, *, is_stopped: bool) -> None:
-    """A broken connection does; a worker that stops, or cannot write its mark, does not."""
-    retry = RetryPolicy(max_interruptions=1, initial_delay=0.25)
-    async with open_queue(retry=retry) as queue:
-        await queue.defer("room0", size=16 * 1024**2)
-        with psycopg.connect(queue.order.dsn, autocommit=True) as connection:
-            if is_stopped:
-                queue.server.stall_next_upload(after=200_000)
-            else:
-                connection.execute(UNMARKED)
-            async with queue.working(grace=0.1):
-                await queue.until(lambda: queue.sent("room0", 200_000))
-                await queue.status_when(lambda found: is_stopped or found.rooms[0].cause)
-            connection.execute("DROP TRIGGER IF EXISTS fail ON meeting_async_uploads")
-        queue.server.cut_next_upload(after=200_000)
-        report = await queue.delivered()
-    verdicts = [attempt.verdict for attempt in report.outcomes[0].attempts]
-    assert verdicts == ["partial", "partial", "accepted"]
 
 
 @pytest.mark.parametrize("grace", [0.2, 600])
