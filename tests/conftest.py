@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import ssl
@@ -137,3 +138,27 @@ def postgres(postgres_of_session: Any) -> Iterator[Any]:
     yield postgres_of_session
     if postgres_of_session.process is None:
         postgres_of_session.start()
+
+
+@pytest.fixture(scope="session")
+def _dsn_of_session(postgres_of_session: Any) -> str:
+    """Make a database with the queue's tables."""
+    from support.queue_worker import Order
+
+    dsn: str = postgres_of_session.new_database()
+
+    async def apply() -> None:
+        app, client, uploads = Order(dsn=dsn, url="http://127.0.0.1:1").open()
+        async with app.open_async(), client:
+            await app.schema_manager.apply_schema_async()
+            await uploads.apply_schema()
+
+    asyncio.run(apply())
+    return dsn
+
+
+@pytest.fixture
+def dsn(postgres: Any, _dsn_of_session: str) -> str:
+    """Provide a database with the queue's tables, and no row in them."""
+    postgres.empty(_dsn_of_session)
+    return _dsn_of_session

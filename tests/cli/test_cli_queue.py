@@ -39,18 +39,20 @@ GOOD = {"room_id": "room01", "document": "b.pdf"}
 DSN, PASSWORD = "MEETING_QUEUE_DSN", "s3cr3t"
 
 
-@pytest.fixture
-def dsn(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Make an empty database; its address has a password, and the environment has the address."""
-    found = postgres.new_database().replace("tester@", f"tester:{PASSWORD}@")
-    monkeypatch.setenv(DSN, found)
-    return found
+def _export(monkeypatch: pytest.MonkeyPatch, dsn: str) -> None:
+    monkeypatch.setenv(DSN, dsn.replace("tester@", f"tester:{PASSWORD}@"))
 
 
 @pytest.fixture
-def tables(dsn: str, capsys: Capture) -> None:
-    """Make the tables."""
-    assert call(capsys, "queue", "apply-schema").code == 0
+def no_tables(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make an empty database; its address, with a password, is in the environment."""
+    _export(monkeypatch, postgres.new_database())
+
+
+@pytest.fixture
+def tables(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Provide a database with the tables, likewise."""
+    _export(monkeypatch, dsn)
 
 
 @contextmanager
@@ -75,7 +77,8 @@ def _work_until_done(capsys: Capture, batch: str) -> tuple[Result, Result]:
     return worker[0], report
 
 
-def test_the_whole_way(server: MeetingServer, dsn: str, capsys: Capture) -> None:
+@pytest.mark.usefixtures("no_tables")
+def test_the_whole_way(server: MeetingServer, capsys: Capture) -> None:
     """Tables, uploads, a worker that a signal ends, results; a second time nothing is new.
 
     Exit code 75 until a worker has been there; with ``--json`` as elsewhere.
@@ -306,7 +309,7 @@ def test_the_same_manifest(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> 
     assert told == [1, 0, 0, 0, 1, 0, 0, 0]
 
 
-@pytest.mark.usefixtures("server", "dsn")
+@pytest.mark.usefixtures("server", "no_tables")
 def test_no_tables_and_no_batch(capsys: Capture) -> None:
     """One line with the command that makes them, or with its name; exit code 2, and no page."""
     for command in ("defer m.csv", "worker", "report m.csv"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
@@ -11,31 +10,9 @@ import pytest
 
 from meeting_async.testing import MeetingServer
 from support.postgres import Network, PostgresServer, network_to
-from support.queue_worker import Order
 from support.queues import WINDOW, Open, Queue, queue_at
 
 ROOMS = 20
-
-
-@pytest.fixture(scope="session")
-def template(postgres_of_session: PostgresServer) -> str:
-    """Make a database with both schemas, to be copied."""
-    dsn = postgres_of_session.new_database()
-
-    async def apply() -> None:
-        app, client, uploads = Order(dsn=dsn, url="http://127.0.0.1:1").open()
-        async with app.open_async(), client:
-            await app.schema_manager.apply_schema_async()
-            await uploads.apply_schema()
-
-    asyncio.run(apply())
-    return dsn
-
-
-@pytest.fixture
-def dsn(postgres: PostgresServer, template: str) -> str:
-    """Make a database with both schemas."""
-    return postgres.new_database(like=template)
 
 
 @pytest.fixture

@@ -138,12 +138,17 @@ async def test_a_full_disk(server: MeetingServer, tmp_path: Path) -> None:
 
 async def test_a_function_of_procrastinate_is_missing(queue: Queue) -> None:
     """The worker ends and names it: to apply this package's schema would not help."""
-    with psycopg.connect(queue.order.dsn) as connection:
-        connection.execute("DROP FUNCTION procrastinate_fetch_job_v2 CASCADE")
-    await queue.defer("room0")
-    code, text = await queue.run("worker")
+    rename = "ALTER FUNCTION {} RENAME TO {}"
+    name = "procrastinate_fetch_job_v2"
+    with psycopg.connect(queue.order.dsn, autocommit=True) as connection:
+        connection.execute(rename.format(name, "gone"))
+        try:
+            await queue.defer("room0")
+            code, text = await queue.run("worker")
+        finally:
+            connection.execute(rename.format("gone", name))
     assert code == 1
-    assert "procrastinate_fetch_job_v2" in text
+    assert name in text
     assert "apply-schema" not in text
 
 

@@ -58,13 +58,27 @@ class PostgresServer:
         """Return the address of a database."""
         return f"postgresql://tester@127.0.0.1:{self.port}/{database}"
 
-    def new_database(self, *, like: str | None = None) -> str:
-        """Make a database, empty or a copy of the one at an address, and return its address."""
+    def new_database(self) -> str:
+        """Make a database and return its address."""
         name = f"test_{uuid.uuid4().hex[:12]}"
-        template = f" TEMPLATE {like.rpartition('/')[2]}" if like else ""
         with psycopg.connect(self.dsn(), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}{template}".encode())
+            connection.execute(f"CREATE DATABASE {name}".encode())
         return self.dsn(name)
+
+    def empty(self, dsn: str) -> None:
+        """Remove all rows of a database, after everybody else was sent away.
+
+        A copy of a database would take ten times as long.
+        """
+        send_away = (
+            b"SELECT pg_terminate_backend(pid, 9000) FROM pg_stat_activity"
+            b" WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        tables = b"SELECT string_agg(tablename, ',') FROM pg_tables WHERE schemaname = 'public'"
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute(send_away)
+            for (names,) in connection.execute(tables):
+                connection.execute(f"TRUNCATE {names} RESTART IDENTITY".encode())
 
     def initialise(self) -> None:
         """Make the folder of a new server."""
