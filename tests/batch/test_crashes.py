@@ -360,7 +360,7 @@ RUNS = [
     pytest.param("resend", 1, "trio", 2, 12, id="resend"),
     *(
         pytest.param(
-            on_unknown, concurrency, backend, 200, 300, marks=[nightly, pytest.mark.timeout(3600)]
+            on_unknown, concurrency, backend, 100, 300, marks=[nightly, pytest.mark.timeout(3600)]
         )
         for on_unknown, concurrency, backend in [
             *[("report", 1, "asyncio"), ("report", 8, "trio")],

@@ -180,7 +180,7 @@ class Trouble:
 
     happens: Callable[[Site], Awaitable[None]]
     unknown: int = 0
-    rounds: int = 20
+    rounds: int = 10
     """Those with one round are in the usual run, the others nightly."""
 
 
@@ -189,22 +189,22 @@ TROUBLES = {
     "once: clocks jump, told to stop": Trouble(jumps_and_stops, rounds=1),
     "once: connections cut": Trouble(cut, ON_THE_WAY, rounds=1),
     "once: killed": Trouble(killed, PLACES, rounds=1),
-    "killed": Trouble(killed, PLACES, rounds=60),
+    "killed": Trouble(killed, PLACES, rounds=30),
     "frozen": Trouble(frozen, PLACES),
     "frozen for 8 s": Trouble(partial(frozen, seconds=8), PLACES, rounds=8),
     "frozen for 45 s": Trouble(partial(frozen, seconds=45), PLACES, rounds=3),
     "told to stop": Trouble(told_to_stop),
-    "connections cut": Trouble(cut, ON_THE_WAY, rounds=100),
+    "connections cut": Trouble(cut, ON_THE_WAY, rounds=50),
     "silence": Trouble(silent, ON_THE_WAY, rounds=8),
     "silence for 45 s": Trouble(partial(silent, seconds=45), ON_THE_WAY, rounds=2),
-    "database restarted": Trouble(restarted, ON_THE_WAY, rounds=10),
-    "database crashed": Trouble(crashed, ON_THE_WAY, rounds=10),
-    "server away": Trouble(server_away, ON_THE_WAY, rounds=10),
-    "rooms locked": Trouble(locked, rounds=10),
+    "database restarted": Trouble(restarted, ON_THE_WAY),
+    "database crashed": Trouble(crashed, ON_THE_WAY),
+    "server away": Trouble(server_away, ON_THE_WAY),
+    "rooms locked": Trouble(locked),
     "clocks jump": Trouble(jumps),
     "jobs changed by hand": Trouble(by_hand),
-    "jobs aborted": Trouble(aborted, ON_THE_WAY, rounds=10),
-    "anything": Trouble(anything, ON_THE_WAY, rounds=80),
+    "jobs aborted": Trouble(aborted, ON_THE_WAY),
+    "anything": Trouble(anything, ON_THE_WAY, rounds=40),
 }
 ROWS = [
     pytest.param(name, marks=nightly if trouble.rounds > 1 else ())
@@ -233,7 +233,7 @@ async def test_what_happens_meanwhile(site: Site, name: str) -> None:
     """Every document has one outcome, which is true, whatever happens while it is on its way."""
     trouble, site.dice, queue = TROUBLES[name], dice_for(name), site.queue
     rounds = trouble.rounds
-    each = 12 if rounds == 1 else max(6, 240 // rounds)
+    each = 12 if rounds == 1 else max(6, 120 // rounds)
     await queue.defer_many(24, rooms=20)
     site.work(2)
     await queue.until(lambda: len(queue.accepted()) >= PLACES)
