@@ -152,7 +152,7 @@ QUICK, USUAL, SLOW = 0.0, 0.05, 1.0
 )
 async def test_chunks_suit_the_line(seconds: list[float], sizes: list[int]) -> None:
     """They grow while the transport takes them quickly, and shrink when it does not."""
-    clock, found = 0.0, []
+    clock, found = 1000.0, []
     async with prepared_document(Document.from_bytes(bytes(4096 * KIB), "a.pdf")) as prepared:
         body = prepared.form(now=lambda: clock)
         await anext(body)
