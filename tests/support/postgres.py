@@ -71,7 +71,7 @@ class PostgresServer:
         A copy of a database would take ten times as long.
         """
         send_away = (
-            b"SELECT pg_terminate_backend(pid, 9000) FROM pg_stat_activity"
+            b"SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
             b" WHERE datname = current_database() AND pid <> pg_backend_pid()"
         )
         tables = b"SELECT string_agg(tablename, ',') FROM pg_tables WHERE schemaname = 'public'"
