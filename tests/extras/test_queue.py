@@ -693,11 +693,10 @@ async def test_what_changes_meanwhile(queue: Queue) -> None:
     state_is = "UPDATE meeting_async_uploads SET state = %s WHERE batch = %s"
     for command in commands:
         await queue.uploads.defer_many(queue.jobs(3), batch=command)
-    with psycopg.connect(queue.order.dsn) as connection:
+    with psycopg.connect(queue.order.dsn, autocommit=True) as connection:
         for command, state in commands.items():
             connection.execute(state_is, [state, command])
         connection.execute(UNDONE)
-        connection.commit()
         try:
             for command in commands:
                 with anyio.fail_after(10):

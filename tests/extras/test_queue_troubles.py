@@ -232,19 +232,17 @@ async def site(
 async def test_what_happens_meanwhile(site: Site, name: str) -> None:
     """Every document has one outcome, which is true, whatever happens while it is on its way."""
     trouble, site.dice, queue = TROUBLES[name], dice_for(name), site.queue
-    rounds = trouble.rounds
-    each = 12 if rounds == 1 else max(6, 120 // rounds)
     await queue.defer_many(24, rooms=20)
     site.work(2)
     await queue.until(lambda: len(queue.accepted()) >= PLACES)
-    for _ in range(rounds):
+    for _ in range(trouble.rounds):
         await trouble.happens(site)
         with anyio.fail_after(SECONDS):
-            await defer_in_any_case(queue, each)
+            await defer_in_any_case(queue, 12)
         await queue.supervise()
         await anyio.sleep(site.dice.uniform(0, 0.6))
     report = await queue.reported(seconds=240)
-    await queue.check(report, unknown=trouble.unknown * rounds)
+    await queue.check(report, unknown=trouble.unknown * trouble.rounds)
     if trouble.happens is by_hand:
         await queue.stop()
         site.work(1)

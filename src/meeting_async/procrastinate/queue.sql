@@ -34,7 +34,7 @@ CREATE TABLE IF NOT EXISTS meeting_async_uploads (
     error json,                   -- class and args of the error that ended it
     attempts json NOT NULL DEFAULT '[]',
     history json,                 -- what the next run has to know
-    UNIQUE (batch, server, identity)  -- not with `server` first: no way to find a server's rooms
+    UNIQUE (batch, server, identity)  -- with `server` first, the planner may look for rooms in it
 );
 -- By `id + 0`, or the planner may read past a long queue of another room in the primary key.
 CREATE INDEX IF NOT EXISTS meeting_async_uploads_open
