@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 import sys
 import tomllib
 from pathlib import Path
@@ -14,7 +15,7 @@ import meeting_async
 
 ROOT = Path(meeting_async.__file__).parent
 FLOORS = [
-    {"_clock", "_log", "_text"},
+    {"_clock", "_log", "_system", "_text"},
     {"errors"},
     {"_models", "_events", "_policies", "_threads"},
     {"_protocol"},
@@ -91,6 +92,19 @@ def test_pure_rooms_do_no_io(imports: list[tuple[str, str, str]]) -> None:
         for file, room, module in imports
         if PURE & {room, file} and module.split(".")[0] in IO
     ]
+
+
+SYSTEMS = re.compile(
+    r"sys\.platform|os\.name\b|import platform"
+    r"|(?:has|get)attr\((?:os|socket|signal|select|errno|stat|time|asyncio), "
+)
+"""What asks which system this is, or what it has."""
+
+
+def test_a_system_is_asked_for_in_one_place() -> None:
+    """What differs between Linux, macOS and Windows stands in one module."""
+    asking = [path.name for path in ROOT.rglob("*.py") if SYSTEMS.search(path.read_text("utf-8"))]
+    assert asking == ["_system.py"]
 
 
 def test_imports_are_declared(imports: list[tuple[str, str, str]]) -> None:

@@ -8,7 +8,6 @@ one that never returns does not block the interpreter's exit, as a thread of any
 
 from __future__ import annotations
 
-import os
 import queue
 import threading
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from typing import TypeVar, cast
 import anyio
 import anyio.lowlevel
 
+from meeting_async._system import after_fork
 from meeting_async.errors import ResourceExhausted
 
 T = TypeVar("T")
@@ -123,8 +123,7 @@ class _Threads:
 
 
 _threads = _Threads()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_threads.reset)
+after_fork(_threads.reset)
 
 
 def run_in_thread(function: Callable[[], object]) -> None:

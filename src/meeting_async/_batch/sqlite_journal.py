@@ -13,11 +13,13 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple, Self
+from urllib.parse import quote
 
 import attrs
 
 from meeting_async._batch.journal import JournalEntry, JournalJob, State
 from meeting_async._batch.writer import Commit, Write, Writer, journal_error
+from meeting_async._system import name_problem
 from meeting_async._text import short_repr
 from meeting_async.errors import InvalidInput, JournalError, JournalInUse
 
@@ -250,6 +252,8 @@ def _check_kind(full: Path, path: str) -> None:
     Opening a database normally changes the WAL file that a crashed process has left. Reading the
     file without SQLite would release the locks that this process has on it (fcntl).
     """
+    if problem := name_problem(path):
+        raise JournalError(path, f"cannot be made: it {problem}: name another file")
     try:
         status = full.stat()
     except FileNotFoundError:
@@ -261,7 +265,7 @@ def _check_kind(full: Path, path: str) -> None:
     if status.st_size == 0:  # no crash leaves that: see `_make`
         fix = "if not, delete it; then all documents count as new"
         raise JournalError(path, f"is empty: was it cut? {fix}")
-    with closing(sqlite3.connect(f"{full.as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
+    with closing(sqlite3.connect(_uri(full, "mode=ro&immutable=1"), uri=True)) as connection:
         # Amid a checkpoint the header counts pages that only the WAL has. Without this, SQLite
         # refuses such a file; with it, it reads the header alone.
         connection.execute("PRAGMA writable_schema = ON")
@@ -272,6 +276,12 @@ def _check_kind(full: Path, path: str) -> None:
     if version != VERSION:
         fix = "finish its batch with the version that made it, or name another file"
         raise JournalError(path, f"has format {version} instead of {VERSION}: {fix}")
+
+
+def _uri(full: Path, how: str) -> str:
+    """Return the URI of a file for SQLite, which knows no host: that of a share is in the path."""
+    name = quote(os.fsencode(full.as_posix()), safe="/:")
+    return f"file://{'' if name.startswith('/') else '/'}{name}?{how}"
 
 
 def _make(full: Path) -> None:
@@ -295,7 +305,7 @@ def _taken(full: Path) -> sqlite3.Connection:
     if not full.exists():
         _make(full)
     # In exclusive mode a second connection is refused at once, wherever it is.
-    name = f"{full.as_uri()}?mode=rw"
+    name = _uri(full, "mode=rw")
     connection = sqlite3.connect(name, uri=True, timeout=0, isolation_level=None)
     try:
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")

@@ -26,6 +26,7 @@ from meeting_async._documents.files import (
     Source,
 )
 from meeting_async._documents.streams import StreamSource
+from meeting_async._system import can_read_at
 from meeting_async._text import link_label, short_repr
 from meeting_async.errors import InvalidInput
 
@@ -211,7 +212,7 @@ def _is_regular(file: Any) -> bool:
     Only exact classes count: a GzipFile has the descriptor of the compressed file.
     """
     raw = file.raw if type(file) in {io.BufferedReader, io.BufferedRandom} else file
-    return type(raw) is io.FileIO and hasattr(os, "pread")
+    return type(raw) is io.FileIO and can_read_at()
 
 
 def _name(value: Any) -> str | None:

@@ -14,7 +14,6 @@ each read. So every attempt begins at the same position, and the caller's file i
 from __future__ import annotations
 
 import abc
-import errno
 import io
 import os
 import stat
@@ -34,6 +33,14 @@ from typing import BinaryIO, Protocol
 
 import attrs
 
+from meeting_async._system import (
+    NO_DESCRIPTOR,
+    NO_WAIT,
+    READ_FLAGS,
+    openable,
+    read_at,
+    read_nowait,
+)
 from meeting_async._text import short_repr
 from meeting_async._threads import at_disk, leave_to_thread
 from meeting_async.errors import (
@@ -140,7 +147,7 @@ class BytesReader(Reader):
 
 def unreadable(name: str, error: BaseException) -> MeetingError:
     """Return the error of a document that cannot be read."""
-    if isinstance(error, OSError) and error.errno in {errno.EMFILE, errno.ENFILE}:
+    if isinstance(error, OSError) and error.errno in NO_DESCRIPTOR:
         return ResourceExhausted(f"{name!r} cannot be opened: {error.strerror}")
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return DocumentUnreadable(name, reason[:500])
@@ -323,7 +330,8 @@ class PathSource(FileSource):
 
     def open(self) -> OpenedFile:
         """Open the file."""
-        return _RegularFile(_open_regular(self.path), self.path)
+        path = openable(self.path)
+        return _RegularFile(_open_regular(path), path)
 
 
 @attrs.frozen(eq=False)
@@ -365,7 +373,11 @@ class _Descriptor:
 
 
 class _RegularFile(OpenedFile):
-    """An open regular file; if it has a path, the path must still lead to it."""
+    """An open regular file; if it has a path, the path must still lead to it.
+
+    Its descriptor belongs to one attempt, which reads it in one thread at a time: so two uploads of
+    a file stay apart also where a read moves the descriptor's position.
+    """
 
     def __init__(self, number: int, path: str | None = None) -> None:
         self._path = path
@@ -381,24 +393,18 @@ class _RegularFile(OpenedFile):
 
     def read(self, limit: int, offset: int, /) -> bytes:
         with self._used() as number:
-            if hasattr(os, "pread"):
-                return os.pread(number, limit, offset)
-            os.lseek(number, offset, os.SEEK_SET)  # pragma: no cover - Windows
-            return os.read(number, limit)  # pragma: no cover - Windows
+            return read_at(number, limit, offset)
 
     def read_nowait(self, limit: int, offset: int, /) -> bytes | None:
         # One buffer for all reads saves CPU. The caller gets a copy, as a transport may still hold
         # the last chunk.
-        if self._descriptor is None or not hasattr(os, "RWF_NOWAIT"):
+        if self._descriptor is None:
             return None
         if len(self._buffer) < limit:
             self._buffer = bytearray(limit)
         view = memoryview(self._buffer)[:limit]
-        try:
-            count = os.preadv(self._descriptor.number, [view], offset, os.RWF_NOWAIT)
-        except OSError:  # it would block, or the file system cannot tell: a thread finds out
-            return None
-        return bytes(view[:count]) or None
+        count = read_nowait(self._descriptor.number, view, offset)
+        return bytes(view[:count]) if count else None  # a thread finds out
 
     def close(self) -> None:
         self._descriptor = None
@@ -418,16 +424,13 @@ class _RegularFile(OpenedFile):
         return state if self._path is None else (*state, status.st_ctime_ns)
 
 
-_OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-
-
 def _open_regular(path: str) -> int:
     """Open a file, but nothing that would wait for its other end."""
     _check_regular(os.stat(path))
     try:
-        descriptor = os.open(path, _OPEN_FLAGS | getattr(os, "O_NONBLOCK", 0))
+        descriptor = os.open(path, READ_FLAGS | NO_WAIT)
     except BlockingIOError:  # a file server holds a lease on it, which ends shortly
-        descriptor = os.open(path, _OPEN_FLAGS)
+        descriptor = os.open(path, READ_FLAGS)
     return _checked(descriptor)  # something else may have the path by now
 
 

@@ -6,11 +6,11 @@ for it.
 
 from __future__ import annotations
 
-import errno
 import socket
 import ssl
 
 from meeting_async import errors
+from meeting_async._system import EXHAUSTED, NO_NAME
 from meeting_async._text import one_line
 
 _MEANINGS: tuple[tuple[str, type[errors.TransportError], str], ...] = (
@@ -34,12 +34,10 @@ _MEANINGS: tuple[tuple[str, type[errors.TransportError], str], ...] = (
 MAX_REASON_CHARACTERS = 300
 """Longest text of another library that is kept."""
 
-_EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
-
 
 def is_exhaustion(error: BaseException) -> bool:
     """Return whether this machine has no file descriptor or memory left for a socket."""
-    return isinstance(error, OSError) and error.errno in _EXHAUSTED
+    return isinstance(error, OSError) and error.errno in EXHAUSTED
 
 
 def translated(
@@ -93,9 +91,6 @@ def _made(error: Exception, connecting: bool | None) -> Exception:
 
 
 # --- permanent failures ---------------------------------------------------------------------------
-
-NO_NAME = {socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)}
-"""Codes of ``getaddrinfo`` for a name that does not exist."""
 
 _NO_TLS = {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "BAD_RECORD_TYPE"}
 """What OpenSSL says of a peer that speaks something else."""

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
-import struct
-from collections.abc import Callable
 from contextlib import suppress
 
-import anyio
-
-from meeting_async._clock import clock_of, native
+from meeting_async._clock import clock_of
 from meeting_async._http.tls import PIECE_BYTES, Tls
+from meeting_async._http.waiting import waiter_for
+from meeting_async._system import RESET
 
 BURST_BYTES = 1024 * 1024
 """Longest piece that is given to the operating system at once."""
@@ -21,9 +18,6 @@ RECORD_BYTES = 16 * 1024
 
 RECORD_OVERHEAD = 512
 """More bytes than OpenSSL adds to a record: header, IV, padding and MAC have at most 69 + 256."""
-
-_RESET = struct.pack("ii", 1, 0)
-"""``SO_LINGER`` on, for 0 s: closing resets the connection and drops what was not sent yet."""
 
 
 class Stream:
@@ -48,9 +42,7 @@ class Stream:
         """Whether a request was begun that is not sent to its end. The sender sets it back."""
         self._socket, self._tls = sock, tls
         self.now = clock_of(loop)
-        running = native(loop)
-        is_asyncio = isinstance(running, asyncio.AbstractEventLoop)
-        self._waiter = _AsyncioWaiter(sock, running) if is_asyncio else _AnyioWaiter(sock)
+        self._waiter = waiter_for(sock, loop)
         self._encrypted = 0
         """Bytes since :meth:`begin` of which OpenSSL made records."""
         self._records = memoryview(b"")
@@ -138,7 +130,7 @@ class Stream:
             self._waiter.wake()
         with suppress(OSError):  # of the connection, which is of no interest any more
             if self.is_midway:
-                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         with suppress(OSError):
             self._socket.close()
 
@@ -159,63 +151,3 @@ def _content_within(records: int) -> int:
     The first and the last of them may be short.
     """
     return max(0, records - RECORD_OVERHEAD * (records // RECORD_BYTES + 2))
-
-
-# --- waiting -------------------------------------------------------------------------------------
-
-
-class _AnyioWaiter:
-    """Waits until a socket is ready, for one task at a time."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self._socket = sock
-        self._scope = anyio.CancelScope()
-
-    async def wait(self, seconds: float, *, to_write: bool) -> None:
-        """Return when the socket is ready, when the time is up, or after :meth:`wake`."""
-        with anyio.move_on_after(seconds) as self._scope:
-            await (anyio.wait_writable if to_write else anyio.wait_readable)(self._socket)
-
-    def wake(self) -> None:
-        """End the wait; call it before the socket is closed."""
-        self._scope.cancel()
-
-
-class _AsyncioWaiter:
-    """The same on asyncio, whose event loop is asked directly.
-
-    anyio has a cancel scope for each wait, which takes longer than the wait on a fast line.
-    """
-
-    def __init__(self, sock: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
-        self._number = sock.fileno()
-        self._loop = loop
-        self._ready: asyncio.Future[None] | None = None
-        self._stop: Callable[[int], object] = loop.remove_reader
-
-    async def wait(self, seconds: float, *, to_write: bool) -> None:
-        loop = self._loop
-        ready = self._ready = loop.create_future()
-        timer = loop.call_later(seconds, _set, ready)
-        add, self._stop = loop.add_reader, loop.remove_reader
-        if to_write:
-            add, self._stop = loop.add_writer, loop.remove_writer
-        add(self._number, _set, ready)
-        try:
-            await ready
-        finally:
-            timer.cancel()
-            if self._ready is not None:  # else the number may belong to another socket by now
-                self._ready = None
-                self._stop(self._number)
-
-    def wake(self) -> None:
-        if self._ready is not None:
-            _set(self._ready)
-            self._ready = None
-            self._stop(self._number)
-
-
-def _set(ready: asyncio.Future[None]) -> None:
-    if not ready.done():
-        ready.set_result(None)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import ipaddress
 import itertools
-import os
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,9 +16,11 @@ from typing import Any
 import anyio
 import h11
 
-from meeting_async._http.failures import NO_NAME, is_exhaustion
+from meeting_async._http.failures import is_exhaustion
 from meeting_async._http.origins import CheckAddress, Origin, Proxy
 from meeting_async._http.tls import Tls
+from meeting_async._http.waiting import wait_ready
+from meeting_async._system import NO_NAME, SOCKET_OPTIONS, socket_error
 from meeting_async._threads import in_thread
 from meeting_async.errors import ConnectFailed
 
@@ -36,14 +37,6 @@ PASSWORD_WANTED = {401, 407}
 """Statuses with which proxies refuse; tinyproxy has the first one for a wrong password."""
 
 MAX_TUNNEL_REPLY_BYTES = 64 * 1024
-
-SOCKET_OPTIONS = [
-    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),  # as every event loop sets it
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 30),
-]
-"""During a conversion there are minutes of silence, and NAT drops idle connections."""
 
 
 async def open_socket(origin: Origin) -> tuple[socket.socket, Tls | None]:
@@ -179,10 +172,10 @@ async def _connect(address: Address) -> socket.socket:
         try:
             sock.connect(where)
         except BlockingIOError:
-            await anyio.wait_writable(sock)
+            await wait_ready(sock, to_write=True)
             code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code:
-                raise OSError(code, os.strerror(code)) from None
+                raise socket_error(code) from None
     except BaseException:
         sock.close()
         raise
@@ -209,7 +202,7 @@ async def _open_tunnel(sock: socket.socket, origin: Origin, proxy: Proxy) -> Non
     sock.send(http.send(_tunnel_request(origin)))  # fits into an empty buffer
     received, status = 0, None
     while status is None:
-        await anyio.wait_readable(sock)
+        await wait_ready(sock, to_write=False)
         count, status = _take_in(http, sock.recv(4096), is_first=not received)
         received += count
         if received > MAX_TUNNEL_REPLY_BYTES:

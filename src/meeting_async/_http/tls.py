@@ -11,7 +11,7 @@ import socket
 import ssl
 from contextlib import suppress
 
-import anyio
+from meeting_async._http.waiting import wait_ready
 
 PIECE_BYTES = 64 * 1024
 """Bytes per read."""
@@ -39,7 +39,7 @@ class Tls:
         """
         while not self._is_over():
             await self._send_records()
-            await anyio.wait_readable(self._socket)
+            await wait_ready(self._socket, to_write=False)
             self._take_in()
         await self._send_records()
 
@@ -102,4 +102,4 @@ class Tls:
             try:
                 records = records[self._socket.send(records) :]
             except BlockingIOError:
-                await anyio.wait_writable(self._socket)
+                await wait_ready(self._socket, to_write=True)

@@ -14,6 +14,7 @@ from itertools import takewhile
 
 from cyclopts import App, CycloptsError, Parameter
 
+from meeting_async._system import ENDING_SIGNALS
 from meeting_async.cli.batch import batch
 from meeting_async.cli.check import check
 from meeting_async.cli.console import PROGRAM, Output, prepared_streams, version
@@ -87,8 +88,8 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _catch_signals() -> None:
-    """Let SIGTERM and SIGHUP do what Ctrl-C does, unless the parent process ignores them."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    """Let SIGTERM and its kind do what Ctrl-C does, unless the parent process ignores them."""
+    for number in ENDING_SIGNALS:
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, signal.default_int_handler)
 

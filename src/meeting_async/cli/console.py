@@ -18,11 +18,15 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TextIO
 
 import attrs
+
+from meeting_async._system import PIPE_BYTES, is_closed_pipe
+from meeting_async._threads import run_in_thread
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -114,15 +118,42 @@ class Stream:
         except (AttributeError, OSError):  # a program has put something else there
             file.write(text)
             return
-        data, waited = text.encode(file.encoding, "backslashreplace"), 0.0
+        data = text.replace("\n", os.linesep).encode(file.encoding, "backslashreplace")
+        if PIPE_BYTES is None:
+            self._write_in_thread(file, data)
+            return
+        waited = 0.0
         while data:
             with _writing:  # a pipe that is ready takes so many bytes without blocking
                 if select.select([], [number], [], 0)[1]:
-                    data, waited = data[os.write(number, data[: select.PIPE_BUF]) :], 0.0
+                    data, waited = data[os.write(number, data[:PIPE_BYTES]) :], 0.0
             if data and not select.select([], [number], [], POLL_SECONDS)[1]:
-                waited += POLL_SECONDS if self.is_hurried() else 0.0
-                if waited >= HURRIED_SECONDS:
-                    raise BlockingIOError(errno.EAGAIN, "nobody reads it")
+                waited = self._waited_longer(waited)
+
+    def _write_in_thread(self, file: TextIO, data: bytes) -> None:
+        """Write where no pipe can be polled; a thread that nobody reads from is left behind."""
+        written, waited = Future[None](), 0.0
+        run_in_thread(partial(_write_all, file, data, written))
+        while wait([written], POLL_SECONDS).not_done:
+            waited = self._waited_longer(waited)
+        written.result()
+
+    def _waited_longer(self, waited: float) -> float:
+        waited += POLL_SECONDS if self.is_hurried() else 0.0
+        if waited >= HURRIED_SECONDS:
+            raise BlockingIOError(errno.EAGAIN, "nobody reads it")
+        return waited
+
+
+def _write_all(file: TextIO, data: bytes, written: Future[None]) -> None:
+    """Write past all buffers: what stayed in one would be written again at the program's end."""
+    try:
+        raw = getattr(file.buffer, "raw", file.buffer)
+        while data:  # a console translates UTF-8, which its descriptor would not
+            data = data[raw.write(data) :]
+        written.set_result(None)
+    except Exception as error:  # noqa: BLE001 - raised where it is awaited
+        written.set_exception(error)
 
 
 class Output:
@@ -212,7 +243,7 @@ class Output:
         A reader that has closed the pipe, such as ``| head``, is not an error.
         """
         error = self.results.error
-        if error is None or getattr(error, "errno", None) == errno.EPIPE:
+        if error is None or is_closed_pipe(error):
             return 0
         reason = getattr(error, "strerror", None) or error
         self.note(f"error: stdout cannot be written: {reason}")

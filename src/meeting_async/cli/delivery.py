@@ -13,6 +13,7 @@ import anyio.to_thread
 import attrs
 
 from meeting_async import Batch, BatchReport, MeetingClient, UploadJob, UploadOutcome
+from meeting_async._system import ENDING_SIGNALS
 from meeting_async.cli.console import POLL_SECONDS, Output
 from meeting_async.cli.display import Display, display_on
 from meeting_async.cli.entries import Entry
@@ -59,14 +60,13 @@ class Order:
 
 @contextmanager
 def signals_counted() -> Iterator[list[int]]:
-    """Collect Ctrl-C, SIGTERM and SIGHUP instead of ending the process.
+    """Collect Ctrl-C, SIGTERM and its kind instead of ending the process.
 
     After the block they are ignored, so that none of them can interrupt the summary or the exit.
     """
     seen: list[int] = []
-    numbers = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
     # The parent process may have set a signal to be ignored, as `nohup` does.
-    caught = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    caught = [it for it in ENDING_SIGNALS if signal.getsignal(it) is not signal.SIG_IGN]
     for number in caught:
         signal.signal(number, lambda number, _frame: seen.append(number))
     yield seen

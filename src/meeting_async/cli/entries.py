@@ -22,6 +22,7 @@ from meeting_async._documents.files import HEAD_BYTES, unreadable
 from meeting_async._documents.prepared import check_size, check_type
 from meeting_async._protocol.multipart import file_name
 from meeting_async._protocol.requests import room_id_bytes
+from meeting_async._system import openable
 from meeting_async._text import link_label
 from meeting_async._threads import run_in_thread
 from meeting_async.cli.console import Output
@@ -96,7 +97,7 @@ class Entry:
         """Equal for two entries of the same file, however its path is written."""
         with suppress(OSError, ValueError):  # the check finds what is wrong with it
             if not self.is_link:
-                status = os.stat(self.path)
+                status = os.stat(openable(self.path))
                 return status.st_dev, status.st_ino
         return self.target if self.is_link else os.path.abspath(self.path)
 
@@ -149,9 +150,9 @@ def _looked_at(path: str) -> tuple[int, bytes]:
     """Return the size and the first bytes of a file."""
     problem = "it is not a regular file"
     try:
-        status = os.stat(path)
+        status = os.stat(openable(path))
         if stat.S_ISREG(status.st_mode):  # opening a pipe would wait for its other end
-            with open(path, "rb", buffering=0) as file:
+            with open(openable(path), "rb", buffering=0) as file:
                 head = file.read(HEAD_BYTES)
             if status.st_size or not head:
                 return status.st_size, head

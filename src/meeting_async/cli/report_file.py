@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 from typing import TextIO
 
+from meeting_async._system import name_problem, replace
 from meeting_async.cli.console import Output
 from meeting_async.errors import InvalidInput
 
@@ -30,6 +31,8 @@ def check_report(path: str, *, needed: Iterable[str] = (), unmade: Collection[st
     """
     from meeting_async.cli import report as _  # noqa: F401 - fails now if a package is missing
 
+    if problem := name_problem(path):
+        raise _refused(path, problem)
     place = os.path.realpath(path)
     if place in {os.path.realpath(one) for one in unmade}:
         raise _refused(path, "is a file of the journal")
@@ -56,7 +59,7 @@ def _own_stream(known: os.stat_result) -> TextIO | None:
     """Return stdout or stderr if it is this file, whatever a path such as /dev/stdout leads to."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):  # it is closed, or a fake in a test
-            if os.path.samestat(known, os.fstat(stream.fileno())):
+            if known.st_ino and os.path.samestat(known, os.fstat(stream.fileno())):
                 return stream
     return None
 
@@ -111,7 +114,7 @@ def _write(path: str, page: str) -> None:
             file.write(page.encode())
             file.flush()
             os.fsync(descriptor)
-        os.replace(unfinished, place)
+        replace(unfinished, place)
     except BaseException:
         os.unlink(unfinished)
         raise

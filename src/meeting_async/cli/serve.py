@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from meeting_async._system import ENDING_SIGNALS
 from meeting_async.cli.console import PROGRAM, Output
 from meeting_async.cli.options import PositiveSeconds, Printed, Seconds
 
@@ -107,7 +108,7 @@ def _listen(
         signals.append(number)
         raise KeyboardInterrupt
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in ENDING_SIGNALS:
         if signal.getsignal(number) is signal.default_int_handler:
             signal.signal(number, interrupt)
     try:

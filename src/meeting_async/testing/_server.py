@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
@@ -20,6 +21,9 @@ from meeting_async.testing._messages import Reply
 from meeting_async.testing._rooms import Room, Rooms
 from meeting_async.testing._settings import Settings
 from meeting_async.testing._sockets import listen, serve, url_of
+
+LOOK_SECONDS = 0.5
+"""Seconds after which a server on Windows notices Ctrl-Break; Ctrl-C ends a sleep there, too."""
 
 
 class Running(contextlib.AbstractContextManager[str], contextlib.AbstractAsyncContextManager[str]):
@@ -159,7 +163,8 @@ class MeetingServer(Settings, Script):
         """Serve until Ctrl-C; ``on_ready`` is called with the base URL."""
         with contextlib.suppress(KeyboardInterrupt), self.run(host, port) as url:
             on_ready(url)
-            threading.Event().wait()  # Ctrl-C is raised here, not in an event loop
+            while True:  # Ctrl-C is raised here, not in an event loop
+                time.sleep(LOOK_SECONDS)
 
     @contextlib.contextmanager
     def _running(self, host: str, port: int) -> Iterator[str]:

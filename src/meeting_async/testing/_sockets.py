@@ -11,7 +11,6 @@ import asyncio
 import ipaddress
 import logging
 import socket
-import struct
 from urllib.parse import unquote
 
 import anyio
@@ -19,6 +18,8 @@ import attrs
 import h11
 from anyio.lowlevel import checkpoint
 
+from meeting_async._http.waiting import wait_ready
+from meeting_async._system import RESET
 from meeting_async.testing._application import MAX_HEAD_BYTES, Exchange, RecordedRequest, State
 from meeting_async.testing._messages import Cut, Reply
 
@@ -32,9 +33,6 @@ BACKLOG = 2048
 """Connections that may wait to be accepted, more than any test opens; the kernel may limit it."""
 
 _logger = logging.getLogger("meeting_async.testing")
-
-RESET = struct.pack("ii", 1, 0)
-"""SO_LINGER: closing a socket resets the connection."""
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -82,7 +80,7 @@ async def _accept(listener: socket.socket) -> socket.socket:
         try:
             peer, _ = listener.accept()
         except BlockingIOError:
-            await anyio.wait_readable(listener)
+            await wait_ready(listener, to_write=False)
         else:
             peer.setblocking(False)
             return peer

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import sys
 import time
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from meeting_async._system import command_line
 from meeting_async._text import link_label
 from meeting_async.cli.console import PROGRAM, Output
 from meeting_async.cli.options import (
@@ -140,7 +140,7 @@ def _resumption(journal: str | None) -> str:
     """Return the hint how to send the rest."""
     argv = sys.argv[1:]
     words = (re.sub("(?s)[^=]*://.*", lambda link: link_label(link[0]), one) for one in argv)
-    command = shlex.join([PROGRAM, *words])
+    command = command_line([PROGRAM, *words])
     if journal is not None:
         return f"run `{command}` again to resume: accepted documents are not sent again"
     return "another run sends everything again; a run with --journal FILE can be resumed"

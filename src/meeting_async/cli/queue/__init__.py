@@ -49,11 +49,10 @@ def apply_schema(*, dsn: Dsn = None, debug: bool = False, output: Printed) -> in
         output: Where to print.
 
     """
-    import anyio
-
     from meeting_async.cli.queue import database
+    from meeting_async.cli.queue.database import run
 
-    output.tell(anyio.run(database.apply_schema, dsn))
+    output.tell(run(database.apply_schema, dsn))
     return output.code()
 
 
@@ -110,11 +109,10 @@ def _batch_name(source: str, batch: str | None) -> str:
 
 
 def _defer(manifest: Manifest, batch: str, dsn: str | None, common: Server, output: Output) -> int:
-    import anyio
-
     from meeting_async.cli.queue import work
+    from meeting_async.cli.queue.database import run
 
-    new = anyio.run(work.defer, dsn, common.client(), work.jobs_of(manifest.entries), batch)
+    new = run(work.defer, dsn, common.client(), work.jobs_of(manifest.entries), batch)
     known = len(manifest.entries) - new
     if output.as_json:
         counts = {"batch": batch, "new": new, "known": known}
@@ -148,14 +146,13 @@ def worker(
         output: Where to print.
 
     """
-    import anyio
-
     from meeting_async.cli.queue import work
+    from meeting_async.cli.queue.database import run
 
     log = work.WorkerLog(output, quiet=common.quiet)
     client = common.client(on_event=log.tell)
     with output.in_thread(is_hurried=True):
-        anyio.run(partial(work.run, dsn, client, log, concurrency=concurrency, grace=grace))
+        run(partial(work.run, dsn, client, log, concurrency=concurrency, grace=grace))
     output.note("stopped")
     return 0
 
@@ -186,15 +183,14 @@ def show(
         output: Where to print.
 
     """
-    import anyio
-
     from meeting_async.cli.queue import outcomes
+    from meeting_async.cli.queue.database import run
     from meeting_async.cli.report_file import check_report
 
     if report is not None:
         check_report(report)
     query = outcomes.Query(batch, common.server, output, wait=wait, quiet=common.quiet)
-    results = anyio.run(query.results, dsn, common.client())
+    results = run(query.results, dsn, common.client())
     code = results.tell(output)
     if report is not None:
         results.write_page(report, output)
@@ -221,11 +217,10 @@ def status(
         output: Where to print.
 
     """
-    import anyio
-
     from meeting_async.cli.queue import operate
+    from meeting_async.cli.queue.database import run
 
-    operate.tell(anyio.run(operate.status, dsn, common.client(), batch), output)
+    operate.tell(run(operate.status, dsn, common.client(), batch), output)
     return output.code()
 
 
@@ -303,11 +298,10 @@ def _change(
     change: Callable[[WhiteboardUploads], Awaitable[int]],
     output: Output,
 ) -> int:
-    import anyio
-
     from meeting_async.cli.queue import operate
+    from meeting_async.cli.queue.database import run
 
-    count = anyio.run(operate.changed, dsn, common, batch, change)
+    count = run(operate.changed, dsn, common, batch, change)
     if output.as_json:
         output.say_object(done.replace(" ", "_"), {"batch": batch, "documents": count})
     else:

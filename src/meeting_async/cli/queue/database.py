@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 import anyio.to_thread
 
+from meeting_async._system import SELECTOR_LOOP
 from meeting_async.cli.console import PROGRAM
 from meeting_async.errors import InvalidInput, JournalError, MeetingError
 from meeting_async.procrastinate import WhiteboardUploads, connector
@@ -27,8 +28,15 @@ else:  # installed with another extra than the command line
     procrastinate, psycopg = import_module("procrastinate"), import_module("psycopg")
     dsns = import_module("psycopg.conninfo")
 
+T = TypeVar("T")
+
 CONNECT_SECONDS = 10
 """Longest wait for a connection to the database."""
+
+
+def run(function: Callable[..., Awaitable[T]], *arguments: object) -> T:
+    """Run an async function on an event loop that psycopg can use."""
+    return anyio.run(function, *arguments, backend_options={**SELECTOR_LOOP})
 
 
 def checked(dsn: str | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from datetime import datetime
 from typing import Any
@@ -11,6 +10,7 @@ import anyio
 import attrs
 
 from meeting_async import MeetingClient, UploadOutcome
+from meeting_async._system import command_line
 from meeting_async.cli.console import PROGRAM, Output
 from meeting_async.cli.delivery import line_for, tell_details
 from meeting_async.cli.display import display_on
@@ -65,7 +65,7 @@ class Results:
         from meeting_async.cli.report_file import write_report
 
         facts = self.documents, self.server, self.began.astimezone()
-        command = f"`{shlex.join([PROGRAM, 'queue', 'retry', self.batch])}`"
+        command = f"`{command_line([PROGRAM, 'queue', 'retry', self.batch])}`"
         hint = f"{command} queues again what was refused or has failed"
         is_needed = self.report.refused or self.report.failed
         made = page(self.report, self.batch, self.headline, *facts, hint=hint if is_needed else "")

@@ -1,0 +1,123 @@
+"""Waiting for a non-blocking socket, on every event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+import socket
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+import anyio
+import anyio.lowlevel
+
+from meeting_async import _system
+from meeting_async._clock import native
+from meeting_async._threads import in_thread
+
+LOOK_SECONDS = 0.5
+"""After this time a thread looks whether anybody still waits for its socket."""
+
+
+async def wait_ready(sock: socket.socket, *, to_write: bool) -> None:
+    """Return when a socket can be read, or written."""
+    if _system.can_watch(native(anyio.lowlevel.current_token()), sock):
+        await (anyio.wait_writable if to_write else anyio.wait_readable)(sock)
+    else:
+        await _wait_in_thread(sock, to_write=to_write)
+
+
+async def _wait_in_thread(sock: socket.socket, *, to_write: bool) -> None:
+    """Wait on an event loop that cannot watch a socket, such as Windows' usual one.
+
+    anyio has a thread for that, too: one for all sockets. It ends with an error when a socket is
+    closed just before it looks again, as happens on a timeout; after that nobody is ever woken.
+    """
+    is_over = threading.Event()
+    event = selectors.EVENT_WRITE if to_write else selectors.EVENT_READ
+    try:
+        await in_thread(partial(_select, sock.fileno(), event, is_over))
+    finally:
+        is_over.set()
+
+
+def _select(number: int, event: int, is_over: threading.Event) -> None:
+    with selectors.DefaultSelector() as selector:
+        selector.register(number, event)
+        while not (selector.select(LOOK_SECONDS) or is_over.is_set()):
+            pass
+
+
+class Waiter(Protocol):
+    """Waits until a socket is ready, for one task at a time."""
+
+    async def wait(self, seconds: float, *, to_write: bool) -> None:
+        """Return when the socket is ready, when the time is up, or after :meth:`wake`."""
+
+    def wake(self) -> None:
+        """End the wait; call it before the socket is closed."""
+
+
+def waiter_for(sock: socket.socket, loop: object) -> Waiter:
+    """Return what waits for a socket on the running event loop (anyio's token)."""
+    running = native(loop)
+    if isinstance(running, asyncio.AbstractEventLoop) and _system.can_watch(running, sock):
+        return _AsyncioWaiter(sock, running)
+    return _AnyioWaiter(sock)
+
+
+class _AnyioWaiter:
+    """Waits on any event loop."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._scope = anyio.CancelScope()
+
+    async def wait(self, seconds: float, *, to_write: bool) -> None:
+        with anyio.move_on_after(seconds) as self._scope:
+            await wait_ready(self._socket, to_write=to_write)
+
+    def wake(self) -> None:
+        self._scope.cancel()
+
+
+class _AsyncioWaiter:
+    """The same on asyncio, whose event loop is asked directly.
+
+    anyio has a cancel scope for each wait, which takes longer than the wait on a fast line.
+    """
+
+    def __init__(self, sock: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
+        self._number = sock.fileno()
+        self._loop = loop
+        self._ready: asyncio.Future[None] | None = None
+        self._stop: Callable[[int], object] = loop.remove_reader
+
+    async def wait(self, seconds: float, *, to_write: bool) -> None:
+        loop = self._loop
+        ready = self._ready = loop.create_future()
+        timer = loop.call_later(seconds, _set, ready)
+        add, self._stop = loop.add_reader, loop.remove_reader
+        if to_write:
+            add, self._stop = loop.add_writer, loop.remove_writer
+        add(self._number, _set, ready)
+        try:
+            await ready
+        finally:
+            timer.cancel()
+            if self._ready is not None:  # else the number may belong to another socket by now
+                self._ready = None
+                self._stop(self._number)
+
+    def wake(self) -> None:
+        if self._ready is not None:
+            _set(self._ready)
+            self._ready = None
+            self._stop(self._number)
+
+
+def _set(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
