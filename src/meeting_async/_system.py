@@ -55,16 +55,6 @@ EXHAUSTED: frozenset[int] = NO_DESCRIPTOR.union(_known(errno, "ENOBUFS", "ENOMEM
 """The same, and no memory for a socket."""
 
 
-def socket_error(code: int) -> OSError:
-    """Return the error for what ``SO_ERROR`` says, with the system's text."""
-    if sys.platform == "win32":
-        import ctypes  # noqa: PLC0415 - it is slow, and for errors only
-
-        return ctypes.WinError(code)
-    else:  # noqa: RET505 - the type checker sees one system at a time
-        return OSError(code, os.strerror(code))
-
-
 def can_watch(loop: Any, sock: socket.socket) -> bool:
     """Return whether an event loop can tell when a socket is ready. Windows' usual one cannot."""
     try:
@@ -88,15 +78,41 @@ NO_WAIT: int = sum(_known(os, "O_NONBLOCK"))
 """A further flag, with which opening a file waits for nobody."""
 
 
-def can_read_at() -> bool:
-    """Return whether a read can leave alone the position that duplicates of a descriptor share."""
-    return hasattr(os, "pread")
+if sys.platform == "win32":
+    import ctypes
+    import msvcrt
+
+    _reopen = ctypes.WinDLL("kernel32", use_last_error=True).ReOpenFile
+    _reopen.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32]
+    _reopen.restype = ctypes.c_void_p
+    _GENERIC_READ, _SHARE_ALL, _INVALID = 0x80000000, 0x7, ctypes.c_void_p(-1).value
+
+    def duplicate(number: int) -> int:
+        """Return another descriptor of an open file, with a position of its own."""
+        handle = _reopen(msvcrt.get_osfhandle(number), _GENERIC_READ, _SHARE_ALL, 0)
+        if handle in {None, _INVALID}:
+            raise ctypes.WinError(ctypes.get_last_error())
+        return msvcrt.open_osfhandle(handle, READ_FLAGS)
+
+    def socket_error(code: int) -> OSError:
+        """Return the error for what ``SO_ERROR`` says, with the system's text."""
+        return ctypes.WinError(code)
+
+else:
+
+    def duplicate(number: int) -> int:
+        """Return another descriptor of an open file. Read it with :func:`read_at` only."""
+        return os.dup(number)
+
+    def socket_error(code: int) -> OSError:
+        """Return the error for what ``SO_ERROR`` says, with the system's text."""
+        return OSError(code, os.strerror(code))
 
 
 def read_at(number: int, limit: int, offset: int) -> bytes:
     """Read up to ``limit`` bytes at an offset.
 
-    If that moves the descriptor's position, nobody else may read from it meanwhile.
+    Where that moves the descriptor's position, nobody else may read from it meanwhile.
     """
     pread: Callable[[int, int, int], bytes] | None = getattr(os, "pread", None)
     if pread is not None:

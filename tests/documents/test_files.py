@@ -256,7 +256,7 @@ async def test_whatever_a_file_system_can_do_all_is_read(
     monkeypatch.setattr(os, "pread", short)
     monkeypatch.setattr(os, "preadv", short_preadv)
     if nowait == "missing":
-        monkeypatch.delattr(os, "RWF_NOWAIT")
+        monkeypatch.delattr(os, "RWF_NOWAIT", raising=False)
     assert await uploaded(sized, 2) == content
     assert seen
     assert threading.get_ident() not in seen
@@ -273,7 +273,7 @@ async def test_a_disk_that_fails_makes_it_unreadable(
             raise OSError(errno.EIO, "Input/output error")
 
     before_calls(monkeypatch, sized, ["pread"], failing)
-    monkeypatch.delattr(os, "RWF_NOWAIT")
+    monkeypatch.delattr(os, "RWF_NOWAIT", raising=False)
     try:
         await uploaded(sized)
     except DocumentUnreadable as error:

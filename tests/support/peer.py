@@ -354,11 +354,19 @@ def descriptors(*peers: Peer) -> collections.Counter[str]:
     """Count what this process has open, by what it leads to, without what peers have."""
     theirs = set().union(*(peer.descriptors() for peer in peers))
     found: collections.Counter[str] = collections.Counter()
-    for entry in Path("/proc/self/fd").iterdir():
+    for number in map(int, os.listdir("/dev/fd")):
         with contextlib.suppress(OSError):  # the descriptor of the listing itself
-            if int(entry.name) not in theirs:
-                found[str(entry.readlink())] += 1
+            if number not in theirs:
+                found[_target(number)] += 1
     return found
+
+
+def _target(number: int) -> str:
+    """Return what an open descriptor leads to, as Linux names it; else its kind and number."""
+    status = os.fstat(number)
+    with contextlib.suppress(OSError):
+        return os.readlink(f"/dev/fd/{number}")
+    return f"{stat.filemode(status.st_mode)} {status.st_dev}:{status.st_ino}"
 
 
 def flooding(data: bytes, head: bytes = b"HTTP/1.1 200 OK\r\n\r\n") -> Script:
@@ -396,10 +404,10 @@ def _client_queue(connection: Connection) -> tuple[int, bool]:
     """Count what is in flight, and tell whether the client could send more."""
     waiting = _queued(connection.sock.fileno(), termios.FIONREAD) + len(connection._ahead)
     address = connection.sock.getpeername()
-    for entry in Path("/proc/self/fd").iterdir():
+    for number in map(int, os.listdir("/dev/fd")):
         with contextlib.suppress(OSError):
-            if stat.S_ISSOCK(entry.stat().st_mode):
-                with socket.socket(fileno=os.dup(int(entry.name))) as sock:
+            if stat.S_ISSOCK(os.fstat(number).st_mode):
+                with socket.socket(fileno=os.dup(number)) as sock:
                     if sock.family == socket.AF_INET and sock.getsockname() == address:
                         writable = select.select([], [sock], [], 0)[1]
                         return waiting + _queued(sock.fileno(), termios.TIOCOUTQ), bool(writable)

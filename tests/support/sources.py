@@ -405,11 +405,13 @@ def before_calls(
     It is given the function's name and arguments, and may raise.
     """
 
+    fstat, stat = os.fstat, os.stat
+
     def is_it(file: object) -> bool:
         if not isinstance(file, int):
             return isinstance(file, str | os.PathLike) and os.fspath(file) == str(path)
         with contextlib.suppress(OSError):
-            return os.readlink(f"/proc/self/fd/{file}") == str(path)
+            return os.path.samestat(fstat(file), stat(path))
         return False
 
     def patched(name: str, function: Callable[..., Any]) -> Callable[..., Any]:

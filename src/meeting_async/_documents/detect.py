@@ -26,7 +26,6 @@ from meeting_async._documents.files import (
     Source,
 )
 from meeting_async._documents.streams import StreamSource
-from meeting_async._system import can_read_at
 from meeting_async._text import link_label, short_repr
 from meeting_async.errors import InvalidInput
 
@@ -212,7 +211,7 @@ def _is_regular(file: Any) -> bool:
     Only exact classes count: a GzipFile has the descriptor of the compressed file.
     """
     raw = file.raw if type(file) in {io.BufferedReader, io.BufferedRandom} else file
-    return type(raw) is io.FileIO and can_read_at()
+    return type(raw) is io.FileIO
 
 
 def _name(value: Any) -> str | None:

@@ -37,6 +37,7 @@ from meeting_async._system import (
     NO_DESCRIPTOR,
     NO_WAIT,
     READ_FLAGS,
+    duplicate,
     openable,
     read_at,
     read_nowait,
@@ -350,7 +351,7 @@ class OpenFileSource(FileSource):
         """Duplicate the descriptor."""
         if self.file.writable():
             self.file.flush()
-        return _RegularFile(_checked(os.dup(self.file.fileno())))
+        return _RegularFile(_checked(duplicate(self.file.fileno())))
 
     def start(self) -> int:
         """Return the position of the caller's file."""

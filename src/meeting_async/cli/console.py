@@ -100,9 +100,14 @@ class Stream:
         if self.file is not None and self.error is None:
             try:
                 self._write(self.file, text)
-            except (OSError, ValueError) as error:  # ValueError: the file is closed
+            except Exception as error:  # noqa: BLE001 - told on the other stream
                 self.error = error
         return len(text)
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether it cannot be written, and not because its reader has gone, as ``| head`` does."""
+        return self.error is not None and not is_closed_pipe(self.error)
 
     def flush(self) -> None:
         """Do nothing: what is written is written at once."""
@@ -116,7 +121,8 @@ class Stream:
         try:
             number = file.fileno()
         except (AttributeError, OSError):  # a program has put something else there
-            file.write(text)
+            encoding = self.encoding
+            file.write(text.encode(encoding, "backslashreplace").decode(encoding))
             return
         data = text.replace("\n", os.linesep).encode(file.encoding, "backslashreplace")
         if PIPE_BYTES is None:
@@ -227,24 +233,27 @@ class Output:
         return self.say(json.dumps({"type": kind, **fields}))
 
     def note(self, text: str, *, wait: bool = False) -> None:
-        """Print one line to stderr, after the program's name; ``wait`` as for :meth:`tell`."""
+        """Print one line to stderr, after the program's name; ``wait`` as for :meth:`tell`.
+
+        If stderr cannot be written, it goes to stdout, but not amid ``--json``.
+        """
         self._print(self._note, text, wait=wait)
 
     def _note(self, text: str) -> None:
         line = f"{PROGRAM}: {printable(text)}"
         if (live := self.live) is not None:
             live.print(line, soft_wrap=True)
-        else:
-            self.notes.line(line)
+        elif not self.notes.line(line) and self.notes.is_broken and not self.as_json:
+            self.results.line(line)
 
     def code(self) -> int:
         """Return the exit code of a command that only prints.
 
         A reader that has closed the pipe, such as ``| head``, is not an error.
         """
-        error = self.results.error
-        if error is None or is_closed_pipe(error):
+        if not self.results.is_broken:
             return 0
+        error = self.results.error
         reason = getattr(error, "strerror", None) or error
         self.note(f"error: stdout cannot be written: {reason}")
         return 1

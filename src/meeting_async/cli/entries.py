@@ -11,7 +11,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from functools import lru_cache, partial
 
@@ -25,7 +25,7 @@ from meeting_async._protocol.requests import room_id_bytes
 from meeting_async._system import openable
 from meeting_async._text import link_label
 from meeting_async._threads import run_in_thread
-from meeting_async.cli.console import Output
+from meeting_async.cli.console import POLL_SECONDS, Output
 from meeting_async.cli.words import labelled, message_of
 from meeting_async.errors import InvalidInput, MeetingError
 
@@ -251,6 +251,8 @@ class Flaws:
             self._add_all(looks.popleft())
 
     def _add_all(self, look: _Look) -> None:
+        while wait([look], POLL_SECONDS).not_done:  # Windows notices Ctrl-C between the waits
+            pass
         for flaw in look.result():
             self.add(*flaw)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from meeting_async._system import ENDING_SIGNALS
+from meeting_async._system import ENDING_SIGNALS, IS_WINDOWS
 from meeting_async.cli.console import PROGRAM, Output
 from meeting_async.cli.options import PositiveSeconds, Printed, Seconds
 
@@ -72,8 +72,7 @@ def serve(
     settings = settings_from(Environment(os.environ))
     key, secret = settings.get("api_key", "devkey"), settings.get("api_secret")
     # It may be a real secret, and terminals and logs are stored: do not print it.
-    given = '"${MEETING_API_SECRET:?must be the secret that serve uses}"'
-    shown = DEVELOPMENT_SECRET if secret is None else given
+    shown = DEVELOPMENT_SECRET if secret is None else None
     limit = parse_size(max_size, field="--max-size")
     server = MeetingServer(
         api_key=key,
@@ -139,18 +138,46 @@ def _now() -> str:
     return datetime.now().astimezone().strftime("%H:%M:%S")
 
 
-def _welcome(url: str, rooms: Sequence[str], limit: str, key: str, secret: str) -> str:
-    room, key = shlex.quote(rooms[0]), shlex.quote(key)
-    body = shlex.quote(json.dumps({"room_id": rooms[0]}))
+def _welcome(url: str, rooms: Sequence[str], limit: str, key: str, secret: str | None) -> str:
+    """Return what to type next, in a shell of this system; ``secret``: ``None`` if it is hidden."""
+    commands = _in_powershell if IS_WINDOWS else _in_bash
     return f"""\
 Meeting server on {url} (Ctrl-C stops it)
 Active rooms, each with a presenter: {", ".join(rooms)}. Documents up to {limit}.
 
 # For the shell that uploads:
 
+{commands(url, rooms[0], key, secret)}"""
+
+
+_HIDDEN = "must be the secret that serve uses"
+
+
+def _in_powershell(url: str, room: str, key: str, secret: str | None) -> str:
+    def quoted(text: str) -> str:
+        return "'" + text.replace("'", "''") + "'"
+
+    hidden = f"# $env:MEETING_API_SECRET {_HIDDEN}"
+    return f"""\
+$env:MEETING_BASE_URL = {quoted(url)}
+$env:MEETING_API_KEY = {quoted(key)}
+{hidden if secret is None else f"$env:MEETING_API_SECRET = {quoted(secret)}"}
+
+# Then:
+
+Set-Content hello.txt Welcome
+{PROGRAM} upload {quoted(room)} hello.txt
+"""
+
+
+def _in_bash(url: str, room: str, key: str, secret: str | None) -> str:
+    body = shlex.quote(json.dumps({"room_id": room}))
+    room, key = shlex.quote(room), shlex.quote(key)
+    hidden = f'"${{MEETING_API_SECRET:?{_HIDDEN}}}"'
+    return f"""\
 export MEETING_BASE_URL={url}
 export MEETING_API_KEY={key}
-export MEETING_API_SECRET={secret}
+export MEETING_API_SECRET={hidden if secret is None else secret}
 
 # Then, with this command line:
 
