@@ -303,6 +303,8 @@ def test_stderr_lost(
         monkeypatch.setattr(sys, "stderr", stderr)
         done = call(capsys, "batch", "m.csv")
         assert (done.code, "1 of 1 document delivered" in done.out) == (0, True)
+        done = call(capsys, "upload", "nope", "a.pdf")  # an error goes to the other stream
+        assert (done.code, "there is no session in room nope" in done.out) == (1, True)
         manifest(server, rooms=4, documents=10)
         monkeypatch.setattr(sys, "stderr", another)
         done = call(capsys, "batch", "m.csv", "--json", "--report", "r.html", stdout=stdout)
