@@ -14,6 +14,7 @@ import select
 import shlex
 import signal
 import socket
+import stat
 import struct
 import subprocess
 import sys
@@ -131,6 +132,11 @@ def read_nowait(number: int, buffer: memoryview, offset: int) -> int | None:
         return preadv(number, [buffer], offset, flag)
     except OSError:
         return None
+
+
+def is_false_file(number: int) -> bool:
+    """Return whether a descriptor that can seek is a pipe: on Windows they say so (until 3.12)."""
+    return IS_WINDOWS and stat.S_ISFIFO(os.fstat(number).st_mode)
 
 
 LONG_PATH = 240

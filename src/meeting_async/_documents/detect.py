@@ -26,6 +26,7 @@ from meeting_async._documents.files import (
     Source,
 )
 from meeting_async._documents.streams import StreamSource
+from meeting_async._system import is_false_file
 from meeting_async._text import link_label, short_repr
 from meeting_async.errors import InvalidInput
 
@@ -200,12 +201,12 @@ def _file_source(file: Any, owner: object) -> Source:
     is_async = inspect.iscoroutinefunction(file.read)
     if is_async or not can_seek or not _says(file, "seekable"):
         return StreamSource(file)
-    if _is_regular(file):
-        return OpenFileSource(file, owner)
-    return FileObjectSource(file, owner)
+    if not _is_of_the_system(file):
+        return FileObjectSource(file, owner)
+    return StreamSource(file) if is_false_file(file.fileno()) else OpenFileSource(file, owner)
 
 
-def _is_regular(file: Any) -> bool:
+def _is_of_the_system(file: Any) -> bool:
     """Return whether reading the file returns the bytes of its descriptor.
 
     Only exact classes count: a GzipFile has the descriptor of the compressed file.
