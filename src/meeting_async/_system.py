@@ -197,8 +197,8 @@ ENDING_SIGNALS: list[int] = _known(signal, "SIGINT", "SIGTERM", "SIGHUP", "SIGBR
 
 def after_fork(function: Callable[[], object]) -> None:
     """Have a function called in each process that is forked from this one, where one can be."""
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=function)
+    register: Callable[..., object] = getattr(os, "register_at_fork", lambda **_: None)
+    register(after_in_child=function)
 
 
 PIPE_BYTES: int | None = getattr(select, "PIPE_BUF", None)

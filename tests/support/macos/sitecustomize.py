@@ -21,9 +21,9 @@ for _module, _names in MISSING.items():
         if hasattr(_module, _name):
             delattr(_module, _name)
             if _name in getattr(_module, "__all__", ()):
-                _module.__all__.remove(_name)  # type: ignore[attr-defined]
+                _module.__all__.remove(_name)
 setattr(socket, "TCP_KEEPALIVE", 4)  # noqa: B010 - the other name of TCP_KEEPIDLE; here its number
-selectors.DefaultSelector = selectors.SelectSelector  # type: ignore[misc]
+setattr(selectors, "DefaultSelector", selectors.SelectSelector)  # noqa: B010 - a type
 
 
 def _refuse(event: str, arguments: tuple[object, ...]) -> None:

@@ -50,7 +50,7 @@ for _name in ("add_reader", "remove_reader", "add_writer", "remove_writer"):
     _lacking(asyncio.selector_events.BaseSelectorEventLoop, _name)
 for _name in ("add_signal_handler", "remove_signal_handler"):
     _lacking(asyncio.unix_events._UnixSelectorEventLoop, _name)
-selectors.DefaultSelector = selectors.SelectSelector  # type: ignore[misc]
+setattr(selectors, "DefaultSelector", selectors.SelectSelector)  # noqa: B010 - a type
 
 TICK = 1 / 64
 """Seconds: the step of Windows' monotonic clock."""
