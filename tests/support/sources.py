@@ -404,7 +404,6 @@ def before_calls(
 
     It is given the function's name and arguments, and may raise.
     """
-
     fstat, stat = os.fstat, os.stat
 
     def is_it(file: object) -> bool:

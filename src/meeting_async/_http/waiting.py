@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import selectors
 import socket
 import threading
@@ -21,15 +22,15 @@ LOOK_SECONDS = 0.5
 """After this time a thread looks whether anybody still waits for its socket."""
 
 
-async def wait_ready(sock: socket.socket, *, to_write: bool) -> None:
-    """Return when a socket can be read, or written."""
+async def wait_ready(sock: socket.socket, *, to_write: bool, seconds: float = math.inf) -> None:
+    """Return when a socket can be read, or written; at the latest some time after ``seconds``."""
     if _system.can_watch(native(anyio.lowlevel.current_token()), sock):
         await (anyio.wait_writable if to_write else anyio.wait_readable)(sock)
     else:
-        await _wait_in_thread(sock, to_write=to_write)
+        await _wait_in_thread(sock, seconds, to_write=to_write)
 
 
-async def _wait_in_thread(sock: socket.socket, *, to_write: bool) -> None:
+async def _wait_in_thread(sock: socket.socket, seconds: float, *, to_write: bool) -> None:
     """Wait on an event loop that cannot watch a socket, such as Windows' usual one.
 
     anyio has a thread for that, too: one for all sockets. It ends with an error when a socket is
@@ -38,16 +39,18 @@ async def _wait_in_thread(sock: socket.socket, *, to_write: bool) -> None:
     is_over = threading.Event()
     event = selectors.EVENT_WRITE if to_write else selectors.EVENT_READ
     try:
-        await in_thread(partial(_select, sock.fileno(), event, is_over))
+        await in_thread(partial(_select, sock.fileno(), event, seconds, is_over))
     finally:
         is_over.set()
 
 
-def _select(number: int, event: int, is_over: threading.Event) -> None:
+def _select(number: int, event: int, seconds: float, is_over: threading.Event) -> None:
     with selectors.DefaultSelector() as selector:
         selector.register(number, event)
-        while not (selector.select(LOOK_SECONDS) or is_over.is_set()):
-            pass
+        while not is_over.is_set() and seconds > 0:
+            if selector.select(min(seconds, LOOK_SECONDS)):
+                return
+            seconds -= LOOK_SECONDS
 
 
 class Waiter(Protocol):
@@ -77,7 +80,7 @@ class _AnyioWaiter:
 
     async def wait(self, seconds: float, *, to_write: bool) -> None:
         with anyio.move_on_after(seconds) as self._scope:
-            await wait_ready(self._socket, to_write=to_write)
+            await wait_ready(self._socket, to_write=to_write, seconds=seconds)
 
     def wake(self) -> None:
         self._scope.cancel()
