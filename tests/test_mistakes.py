@@ -151,6 +151,8 @@ CONFIGURATION: dict[Callable[..., object], list[Row]] = {
         ({"base_url": f" {URL}"}, f"' {URL}'", URL),
         ({"base_url": f"https://me:{PASSWORD}@a.test"}, "(hidden)@a.test", "give api_key and"),
         ({"base_url": f"{URL}?x=1"}, f"'{URL}?…'", "leave them out"),
+        ({"max_connections": 0}, "0", "give a number such as 100"),
+        ({"max_connections": True}, "True", "give a number such as 100"),
         ({"base_url": "http://meet.test"}, "'http:", "use https, or"),
         ({"api_key": None, "api_secret": None}, "None", "give api_key and api_secret"),
         ({"api_secret": None}, "None", "give api_key and api_secret"),
@@ -191,7 +193,6 @@ CONFIGURATION: dict[Callable[..., object], list[Row]] = {
         ({"cert": 5}, "int", "give (certificate, key)"),
         ({"proxy": f"socks5://me:{PASSWORD}@a.test"}, "(hidden)@a.test", "give http://host:p"),
         ({"proxy": "proxy.test:3128"}, "'proxy.test:3128'", "give http://host:port"),
-        ({"max_connections": 0}, "0", "give a number such as 100"),
     ],
     HttpxTransport: [({"client": None}, "NoneType", "HttpTransport(), the default")],
     options: [

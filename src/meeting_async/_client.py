@@ -61,6 +61,7 @@ class ClientSettings(ClientOptions, total=False):
     transport: Transport | None
     room_locks: RoomLocks | None
     default_headers: Mapping[str, str] | None
+    max_connections: int
     allow_plaintext: bool
 
 
@@ -84,6 +85,8 @@ class MeetingClient:
             :class:`~meeting_async.redis.RedisRoomLocks`, or your own.
         default_headers: Headers that are sent with every request to the server, such as a request
             id or the key of a gateway.
+        max_connections: Attempts of uploads and calls at the same time, each with one connection;
+            further ones wait in their order. An httpx client of your own needs as many.
         allow_plaintext: Allow plain ``http`` to other hosts than loopback.
         max_size_whiteboard_file: The server's setting of that name: bytes, or text such as
             ``"30MiB"``. Larger documents are refused before anything is sent. ``None``: unchecked.
@@ -119,6 +122,7 @@ class MeetingClient:
         transport: Transport | None = None,
         room_locks: RoomLocks | None = None,
         default_headers: Mapping[str, str] | None = None,
+        max_connections: int = 100,
         allow_plaintext: bool = False,
         **options: Unpack[ClientOptions],
     ) -> None:
@@ -135,6 +139,7 @@ class MeetingClient:
             transport=_transport(transport),
             locks=room_locks,
             default_headers=requests.default_header_pairs(default_headers),
+            max_connections=_count("max_connections", max_connections),
         )
         self._is_derived = False
 
@@ -482,6 +487,13 @@ def _check_object(field: str, value: object, method: str, fix: str) -> None:
     if isinstance(value, type) or not callable(getattr(value, method, None)):
         value = value.__name__ if isinstance(value, type) else f"a {type(value).__name__}"
         raise ConfigurationError(field, value, f"has no method {method}()", fix)
+
+
+def _count(field: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        problem = "is not an integer of at least 1"
+        raise ConfigurationError(field, short_repr(value), problem, "give a number such as 100")
+    return value
 
 
 def _transport(transport: Transport | None) -> Transport:

@@ -90,10 +90,9 @@ class Request:
     is not read."""
     idempotent: bool = False
     """Whether an idle connection may be used; the server may have closed it."""
-    places: list[Any] | None = attrs.field(default=None, eq=False, repr=False)
-    """Semaphores that a transport has acquired for an attempt of an upload. The attempt's requests,
-    one after the other, share the list, and the client releases them at the end: so a document does
-    not wait for a connection when its room was just asked about."""
+    peer: Any = attrs.field(default=None, eq=False, repr=False)
+    """Where to send it if the server's name has several addresses: ``Reply.peer`` of the question
+    before it. ``None``: to any of them."""
 
 
 @attrs.frozen
@@ -110,6 +109,8 @@ class Reply:
     """Whether the content goes on; see ``Request.cut_reply``."""
     sent: int | None = None
     """Bytes of the request's body that may have been sent; ``None``: all that were taken of it."""
+    peer: Any = attrs.field(default=None, eq=False, repr=False)
+    """Which of the server's addresses has answered; ``None`` if that is not known."""
 
 
 def _masked(value: object) -> str:

@@ -9,6 +9,7 @@ one that never returns does not block the interpreter's exit, as a thread of any
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -137,7 +138,13 @@ def run_in_thread(function: Callable[[], object]) -> None:
 
 
 def leave_to_thread(function: Callable[[], object]) -> None:
-    """Run a cleanup in a thread and do not wait for it; here if no thread can be started."""
+    """Run a cleanup in a thread and do not wait for it; here if no thread can be started.
+
+    While the interpreter ends, none can: starting one would wait for ever.
+    """
+    if sys.is_finalizing():
+        function()
+        return
     try:
         run_in_thread(function)
     except ResourceExhausted:

@@ -605,7 +605,7 @@ async def use(client):
 
 def one(url, function, is_kept, is_limited):
     "Close a loop amid a call, then use the client in another one."
-    settings = {"transport": Transport(max_connections=1)} if is_limited else {}
+    settings = {"max_connections": 1} if is_limited else {}
     client = MeetingClient(url, api_key="key", api_secret="secret", preflight=False, **settings)
     kept = abandon(function(client))
     if not is_kept:

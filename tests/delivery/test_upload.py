@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx
 import pytest
 
 from meeting_async import (
@@ -48,7 +49,7 @@ from meeting_async.errors import (
     UploadOutcomeUnknown,
 )
 from meeting_async.testing import MeetingServer
-from meeting_async.transports import HttpTransport, Reply, Request
+from meeting_async.transports import HttpTransport, HttpxTransport, Reply, Request, Transport
 from support.command_line import call, export
 from support.fake_rooms import (
     Act,
@@ -147,8 +148,7 @@ async def test_nothing_comes_between_a_question_and_its_document(data: bytes) ->
         server.add_room(room)
     with server.run() as url:
         keys: Any = {"api_key": server.api_key, "api_secret": server.api_secret}
-        transport = HttpTransport(max_connections=1)
-        async with MeetingClient(url, **keys, transport=transport) as client:
+        async with MeetingClient(url, **keys, max_connections=1) as client:
             send = partial(client.upload_whiteboard_file, filename="deck.pdf")
             async with anyio.create_task_group() as group:
                 for room in rooms:
@@ -317,13 +317,13 @@ def test_an_outage_ends_in_time(
 
 
 class Crowded(Scripted):
-    """Each attempt waits 70 s for a connection."""
+    """A server that takes 70 s for another call."""
 
     async def send(self, request: Request, /) -> Reply:
-        """Wait for a place, then answer."""
-        if request.places == []:
+        """Answer, or take long."""
+        if request.url.endswith("slow"):
             await anyio.sleep(70)
-            request.places.append(anyio.Semaphore(0))
+            return Reply(200, content=b'{"status": true, "msg": "done"}')
         return await super().send(request)
 
 
@@ -344,31 +344,85 @@ def test_a_wait_for_a_connection_does_not_count(
 
     async def main() -> UploadReceipt:
         rooms = Crowded(*script, accepted(), checks=ACTIVE)
-        async with client_of(rooms, preflight=preflight) as client:
-            return await upload(client, **how)
+        async with (
+            client_of(rooms, preflight=preflight, max_connections=1) as client,
+            anyio.create_task_group() as group,
+        ):
+
+            async def others() -> None:
+                while True:
+                    await client.call("slow", {})
+
+            group.start_soon(others)
+            await anyio.sleep(1)
+            try:
+                return await upload(client, **how)
+            finally:
+                group.cancel_scope.cancel()
 
     receipt = run(main)
-    assert receipt.seconds >= 70 * len(receipt.attempts)
+    assert receipt.seconds >= 60 * len(receipt.attempts)
     assert all(attempt.seconds < 1 for attempt in receipt.attempts)
 
 
+class Wrapped:
+    """A transport of the caller's around another one."""
+
+    def __init__(self, inner: Transport) -> None:
+        self.inner = inner
+
+    async def send(self, request: Request, /) -> Reply:
+        return await self.inner.send(request)
+
+    async def aclose(self) -> None:
+        await self.inner.aclose()
+
+
+TRANSPORTS: dict[str, Callable[[], Transport]] = {
+    "bare": HttpTransport,
+    "wrapped": lambda: Wrapped(HttpTransport()),
+    "httpx": lambda: HttpxTransport(httpx.AsyncClient(trust_env=False)),
+}
+
+
+async def in_a_batch(client: MeetingClient) -> None:
+    """Upload as a batch of one job, whose error is raised."""
+    job = UploadJob("room02", PDF, filename="deck.pdf")
+    async with client.upload_many([job], timeout=0.2) as batch:
+        async for outcome in batch:
+            assert outcome.error is not None
+            raise outcome.error
+
+
+STARVED: dict[str, Callable[[MeetingClient], Any]] = {
+    "upload": lambda client: upload(client, room="room02", timeout=0.2),
+    "call": lambda client: client.call("room/any", {}, timeout=0.2),
+    "batch": in_a_batch,
+}
+
+
 @pytest.mark.anyio
-async def test_a_timeout_for_want_of_a_connection_is_no_outage() -> None:
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("starved", STARVED)
+async def test_a_timeout_for_want_of_a_connection_is_no_outage(
+    transport: str, starved: str
+) -> None:
     """The only connection is busy with a conversion; then a busy room is told, not an outage."""
     server = MeetingServer(processing_seconds=60)
     for name in ("room01", "room02"):
         server.add_room(name)
     keys: dict[str, Any] = {"api_key": server.api_key, "api_secret": server.api_secret}
-    transport = HttpTransport(max_connections=1)
     with server.run() as url:
         async with (
-            MeetingClient(url, transport=transport, **keys) as client,
+            MeetingClient(
+                url, max_connections=1, transport=TRANSPORTS[transport](), **keys
+            ) as client,
             anyio.create_task_group() as group,
         ):
             group.start_soon(upload, client)
             await until(lambda: server.rooms["room01"].locked)
             with pytest.raises(DeadlineExceeded):
-                await upload(client, room="room02", timeout=0.2)
+                await STARVED[starved](client)
             with pytest.raises(RoomBusy):
                 await upload(client, max_wait=0)
             group.cancel_scope.cancel()

@@ -95,7 +95,6 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
     "proxy, broken": ({"proxy": "http://[::1"}, "proxy", "http://host:port"),
     "proxy, with a path": ({"proxy": "http://proxy/path"}, "proxy", "http://host:port"),
     "proxy, no text": ({"proxy": httpx.URL("http://proxy")}, "proxy", "http://host:port"),
-    "True connections": ({"max_connections": True}, "max_connections", "at least 1"),
 }
 
 

@@ -489,7 +489,7 @@ def test_cancelled_natively_at_every_wait(wire: Wire, kind: str) -> None:
 async def _cancelled_everywhere(
     wire: Wire, kind: str, cancel: Callable[..., Awaitable[bool]]
 ) -> None:
-    async with over(wire, answering(reply()), max_connections=1) as (transport, peer):
+    async with over(wire, answering(reply())) as (transport, peer):
         await transport.send(call(peer.url, idempotent=False))  # loads certificates
         await until(lambda: not peer.open)
         before, tasks = descriptors(peer), living_tasks()

@@ -220,7 +220,7 @@ class FakeRooms:
         headers = {name.decode().lower(): value.decode() for name, value in request.headers}
         room, kind = headers.get("room-id", ""), "upload"
         if isinstance(request.body, bytes):
-            kind = "probe" if room else "question"
+            kind = "probe" if "multipart" in headers["content-type"] else "question"
             room = room or json.loads(request.body or b"{}").get("room_id", "")
         self._numbers[room, kind] += 1
         number = self._numbers[room, kind]

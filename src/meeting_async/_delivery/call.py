@@ -139,6 +139,22 @@ class Call:
         shortened = {name: min(limits[name], left) for name in ("connect", "reply")}
         return attrs.evolve(self.options.timeouts, **shortened)
 
+    async def take_place(self) -> anyio.Semaphore:
+        """Take a place among the attempts of the session; the caller releases it.
+
+        A wait for it is told apart, and counts for the call's ``timeout`` only.
+        """
+        places = self.session.loop_state.places
+        try:
+            places.acquire_nowait()
+        except anyio.WouldBlock:
+            began, self.phase = self.now(), "waiting for a connection"
+            try:
+                await places.acquire()
+            finally:
+                self.record(Step(kind="pause", began=began, ended=self.now()))
+        return places
+
     def record(self, step: Step) -> None:
         """Add a step to the history, and tell the others what it says of the server."""
         was_retried = any(attempt.verdict in _REPEATED for attempt in self.history.attempts)

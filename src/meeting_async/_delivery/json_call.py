@@ -126,6 +126,14 @@ async def _repeated(
 
 async def _attempt(call: Call, body: bytes, max_reply_bytes: int) -> ParsedReply | Wait:
     """Send a call once. The history gets a step also when the call is cancelled."""
+    place = await call.take_place()
+    try:
+        return await _attempt_in_place(call, body, max_reply_bytes)
+    finally:
+        place.release()
+
+
+async def _attempt_in_place(call: Call, body: bytes, max_reply_bytes: int) -> ParsedReply | Wait:
     call.phase = "waiting for the reply"
     call.emit(_events.AttemptStarted, attempt=len(call.history.attempts) + 1)
     idempotent = call.policies.safety is RetrySafety.IDEMPOTENT
@@ -150,6 +158,7 @@ async def json_request(
     idempotent: bool = True,
     max_reply_bytes: int,
     cut_reply: bool = False,
+    room: bytes | None = None,
 ) -> Request:
     """Make the request of a JSON call, signed."""
     session = call.session
@@ -162,6 +171,7 @@ async def json_request(
         idempotent=idempotent,
         max_reply_bytes=max_reply_bytes,
         cut_reply=cut_reply,
+        room=room,
     )
 
 

@@ -10,6 +10,7 @@ import time
 import warnings
 from collections.abc import Awaitable, Callable, Generator
 
+import anyio
 import attrs
 from attrs.validators import optional
 
@@ -85,6 +86,8 @@ class LoopState:
     lines: LocalRoomLocks = attrs.field(factory=LocalRoomLocks)
     """The order of uploads to rooms that have locks of the caller's."""
     server: Server = attrs.field(factory=Server)
+    places: anyio.Semaphore = attrs.field(kw_only=True)
+    """One for each attempt at the same time."""
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -98,6 +101,7 @@ class Session:
     locks: RoomLocks | None = None
     """``None``: the locks of the running event loop."""
     default_headers: HeaderPairs = ()
+    max_connections: int = 100
     links: Transport | None = None
     """For the hosts of links, when it is needed: nothing of ``transport`` reaches them."""
     traced: Callable[[Request], Awaitable[Reply]] | None = None
@@ -141,7 +145,8 @@ class Session:
                     "one client for each event loop, or hand all calls to one loop, for example "
                     "with anyio.from_thread.start_blocking_portal()"
                 )
-            use = self._loop = LoopState(loop)
+            places = anyio.Semaphore(self.max_connections, fast_acquire=True)
+            use = self._loop = LoopState(loop, places=places)
         use.calls += 1
         return use
 

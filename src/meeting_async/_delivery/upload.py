@@ -32,9 +32,8 @@ from meeting_async._delivery.room_locks import Place
 from meeting_async._documents.detect import Uploadable
 from meeting_async._documents.document import Document, as_document
 from meeting_async._documents.prepared import MultipartBody, Prepared, prepare
-from meeting_async._http.transport import HttpTransport
 from meeting_async._log import logger
-from meeting_async._models import Body, Request, UploadReceipt, Verdict
+from meeting_async._models import Body, Request, SignedHeaders, UploadReceipt, Verdict
 from meeting_async._protocol import requests
 from meeting_async._protocol.multipart import empty_form
 from meeting_async._protocol.replies import ParsedReply
@@ -146,16 +145,6 @@ def _warn_of_unusual(room_id: str) -> None:
     )
 
 
-class _Places(list[Any]):
-    """What the transport holds for an attempt, and when it got the last of it."""
-
-    got_at = -math.inf
-
-    def append(self, place: Any, /) -> None:
-        super().append(place)
-        self.got_at = anyio.current_time()
-
-
 @attrs.define(eq=False)
 class _Upload:
     """A running upload."""
@@ -171,7 +160,8 @@ class _Upload:
     """A check that denied the room, until a probe has decided."""
     _is_free: bool = False
     """Whether a probe in this attempt was answered *free*."""
-    _places: _Places = attrs.field(factory=_Places)
+    _peer: Any = None
+    """Which of the server's addresses has answered the check of this attempt."""
 
     async def run(self, place: Place) -> None:
         """Wait for the room's turn, then attempt until the document is accepted."""
@@ -246,15 +236,30 @@ class _Upload:
     # --- one attempt -----------------------------------------------------------------------------
 
     async def _attempt(self) -> ParsedReply | Wait:
-        self._denial, self._is_free = None, False
+        self._denial, self._is_free, self._peer = None, False, None
+        place = await self.call.take_place()
         try:
-            found = await self._check() or await self._probe() or await self._send()
+            found = await self._attempt_in_place()
         finally:
-            while self._places:
-                self._places.pop().release()
+            place.release()
         outcome = self.call.decided(found)
         self._wait = outcome if isinstance(outcome, Wait) else None
         return outcome
+
+    async def _attempt_in_place(self) -> Step:
+        """Prepare what may take time, then ask, then send: a server may restart in between."""
+        call = self.call
+        call.phase = "signing"
+        signed = await call.session.sign(self.room)
+        sending = _Sending(call, self.document, self.hooks)
+        with closing(sending.body):
+            call.phase = "opening the document"
+            await sending.body.open()
+            return (
+                await self._check()
+                or await self._probe(signed)
+                or await self._send(sending, signed)
+            )
 
     async def _check(self) -> Step | None:
         """Ask whether the room is active; ``None``: go on."""
@@ -264,14 +269,19 @@ class _Upload:
         call.phase = "checking the room"
         body = requests.active_room_body(self.room.decode())
         request = await json_request(
-            call, requests.ACTIVE_ROOM_INFO, body, max_reply_bytes=CHECK_BYTES, cut_reply=True
+            call,
+            requests.ACTIVE_ROOM_INFO,
+            body,
+            max_reply_bytes=CHECK_BYTES,
+            cut_reply=True,
+            room=self.room,
         )
         found = await self._ask("check", request)
         if found.verdict is Verdict.REFUSED and denies_room(found.answer):
             self._denial = found
         return None if found.verdict is Verdict.ACCEPTED or self._denial else found
 
-    async def _probe(self) -> Step | None:
+    async def _probe(self, signed: SignedHeaders) -> Step | None:
         """Ask with an empty form whether the room is free, if that is to be asked; ``None``: send.
 
         It has the last word about a room that the check denies.
@@ -282,7 +292,7 @@ class _Upload:
             return denial
         call.phase = "asking whether the room is free"
         content_type, form = empty_form(boundary=os.urandom(16).hex())
-        found = await self._ask("probe", await self._request(content_type, form))
+        found = await self._ask("probe", self._request(content_type, form, signed))
         if found.verdict is not Verdict.ACCEPTED:
             return found
         if denial and not overrules_denial(found.answer):
@@ -291,32 +301,28 @@ class _Upload:
         return None
 
     async def _ask(self, asked: Asked, request: Request) -> Step:
-        call, asked_at = self.call, self.call.now()
+        call, began = self.call, self.call.now()
         answer, error = None, None
         try:
             answer = await self._exchange(request)
+            self._peer = answer.peer
         except TransportError as failure:
             error = failure
         verdict = read(answer, Sent.ALL, asked)
         if verdict is not Verdict.NEVER_SENT:
             call.session.server.is_back(call.now())
-        began = max(asked_at, self._places.got_at)
         return step(asked, began, call.now(), verdict, answer, error)
 
-    async def _send(self) -> Step:
+    async def _send(self, sending: _Sending, signed: SignedHeaders) -> Step:
         """Send the document once. The history gets a step also when the call is cancelled."""
         call = self.call
         self.hooks.sending()
         call.phase = "sending"
         call.emit(_events.AttemptStarted, attempt=len(call.history.attempts) + 1)
-        sending = _Sending(call, self.document, self._places, after_free=self._is_free)
+        sending.begin(after_free=self._is_free)
         try:
-            body = sending.body = self.document.form(
-                sending.progress, lambda: self.hooks.may_arrive(self.document), call.now
-            )
-            with closing(body):
-                request = await self._request(body.content_type, body)
-                answer = await self._exchange(request)
+            request = self._request(sending.body.content_type, sending.body, signed)
+            answer = await self._exchange(request)
         except TransportError as error:
             return sending.step(error=error)
         except BaseException as error:
@@ -325,32 +331,27 @@ class _Upload:
         return sending.step(answer=answer)
 
     async def _exchange(self, request: Request) -> ParsedReply:
-        """Send a request; a wait for a place among the transport's connections is told apart."""
+        """Send a request; a server that does not answer within the call's timeout is away."""
         call, began = self.call, self.call.now()
         try:
-            return await call.session.send(attrs.evolve(request, places=self._places))
+            return await call.session.send(request)
         except anyio.get_cancelled_exc_class():
-            # No answer until the timeout, and not for want of a place among the connections.
-            is_waiting = isinstance(call.session.transport, HttpTransport) and not self._places
-            if call.now() >= call.ends_at and not is_waiting:
+            if call.now() >= call.ends_at:
                 silence = TransferTimeout("no answer within the timeout", call.session.host)
-                call.session.server.is_away(max(began, self._places.got_at), silence)
+                call.session.server.is_away(began, silence)
             raise
-        finally:
-            got_at = self._places.got_at
-            if got_at > began and round(got_at - began, 2):  # there was none to be had at once
-                call.record(Step(kind="pause", began=began, ended=got_at))
 
-    async def _request(self, content_type: bytes, body: bytes | Body) -> Request:
+    def _request(self, content_type: bytes, body: bytes | Body, signed: SignedHeaders) -> Request:
         session = self.call.session
         return requests.upload_request(
             f"{session.base}/{requests.UPLOAD_WHITEBOARD_FILE}",
             self.room,
             content_type,
             body,
-            await session.sign(self.room),
+            signed,
             session.default_headers,
             self.call.timeouts,
+            peer=self._peer,
         )
 
 
@@ -372,25 +373,27 @@ async def _released(release: AsyncExitStack, error: BaseException | None) -> Non
     )
 
 
-@attrs.define
+@attrs.define(eq=False)
 class _Sending:
-    """The document on its way."""
+    """The document of an attempt."""
 
     call: Call
     document: Prepared
-    places: _Places
-    after_free: bool
-    called_at: float = attrs.field(init=False)
-    body: MultipartBody | None = None
+    hooks: UploadHooks
+    body: MultipartBody = attrs.field(init=False)
+    began: float = math.inf
+    """When its request was made."""
+    after_free: bool = False
     body_seconds: float | None = None
 
     def __attrs_post_init__(self) -> None:
-        self.called_at = self.call.now()
+        self.body = self.document.form(
+            self.progress, lambda: self.hooks.may_arrive(self.document), self.call.now
+        )
 
-    @property
-    def began(self) -> float:
-        """When its request was made, and had a place among the transport's connections."""
-        return max(self.called_at, self.places.got_at)
+    def begin(self, *, after_free: bool) -> None:
+        """Say that the questions are answered."""
+        self.began, self.after_free = self.call.now(), after_free
 
     def progress(self, sent: int) -> None:
         """Called with the bytes of the document sent so far; a link has none."""
@@ -409,7 +412,7 @@ class _Sending:
         """Return what has happened."""
         count = self._count(answer, error)
         # A transport of the caller's may not tell that an answer was early.
-        if answer is not None and self.body is not None and count < self.body.length:
+        if answer is not None and count < self.body.length:
             answer = attrs.evolve(answer, early=True)
         return step(
             "document",
@@ -418,7 +421,7 @@ class _Sending:
             read(answer, self._sent(count), "document"),
             answer,
             error,
-            sent=self.body.document_bytes(count) if self.body and self.call.size else 0,
+            sent=self.body.document_bytes(count) if self.call.size else 0,
             body_seconds=self.body_seconds,
             after_free=self.after_free,
             is_consumed=self.document.is_consumed,
@@ -430,8 +433,6 @@ class _Sending:
         Without a connection none were, unless the transport took the whole form before that: then
         it may be wrong about the connection, too.
         """
-        if self.body is None:
-            return 0
         told = answer.sent if answer else getattr(error, "sent", None)
         count = self.body.taken if told is None else int(told)
         is_local = isinstance(error, ResourceExhausted)  # perhaps amid the document
@@ -440,6 +441,6 @@ class _Sending:
         return 0 if is_certain else count
 
     def _sent(self, count: int) -> Sent:
-        if self.body is None or count == 0:
+        if count == 0:
             return Sent.NOTHING
         return Sent.ALL if self.body.is_complete(count) else Sent.PART

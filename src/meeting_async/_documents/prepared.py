@@ -107,10 +107,9 @@ QUICK_SECONDS = 0.025
 class MultipartBody:
     """The bytes of a form; implements :class:`meeting_async._models.Body`.
 
-    The document is opened when the first chunk is read, so an upload that waits for a connection
-    has no open file. It is checked *before* the closing boundary is yielded: a document that has
-    become shorter or longer, or was replaced, raises :class:`DocumentChanged` and is never
-    delivered.
+    The document is opened by :meth:`open`, or when the first chunk is read. It is checked *before*
+    the closing boundary is yielded: a document that has become shorter or longer, or was replaced,
+    raises :class:`DocumentChanged` and is never delivered.
     """
 
     def __init__(
@@ -139,6 +138,10 @@ class MultipartBody:
     def __repr__(self) -> str:
         return f"<MultipartBody, {self.taken} of {self.length} bytes taken>"
 
+    async def open(self) -> None:
+        """Open the document before its first chunk is asked for, as that may take time."""
+        self._reader = await self._open_document()
+
     def document_bytes(self, sent: int) -> int:
         """Bytes of the document among the first ``sent`` of the form; for a link, of the URL."""
         return max(0, min(sent - len(self._framing.part_headers), self._framing.size))
@@ -158,7 +161,9 @@ class MultipartBody:
         read = self.document_bytes(self.taken)
         self._chunk_taken(read)
         if self._reader is None:
-            self._reader = await self._open_document()
+            await self.open()
+            assert self._reader is not None  # noqa: S101 - it is open
+        if not self.taken:
             chunk = self._framing.part_headers
         elif read < self._framing.size:
             chunk = await self._next_chunk(self._reader, read)
@@ -174,9 +179,10 @@ class MultipartBody:
         return chunk
 
     def close(self) -> None:
-        """Close the document; no callback is called after that."""
+        """Close the document; no callback is called after that, and none of its bytes are kept."""
         if self._reader is not None:
             self._reader.close()
+            self._reader = None
         # What they call may refer to this body: without that circle the document is freed at once.
         self._progress = self._before_end = None
 

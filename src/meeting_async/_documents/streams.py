@@ -138,14 +138,14 @@ class _Passed(Content, Reader):
     is_consumed: bool = False
 
     async def open(self) -> Reader:
-        """Read the stream, the first time."""
+        """Read the stream, unless an attempt has read of it."""
         if self.is_consumed:
             raise DocumentUnreadable(self.name, "the stream was already read by an attempt")
-        self.is_consumed = True
         return self
 
     async def read(self, limit: int, /) -> bytes:
         """Return the next piece, whatever its size."""
+        self.is_consumed = True
         return bytes(await anext(self.pieces, b""))
 
     async def finish(self) -> None:

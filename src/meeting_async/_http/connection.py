@@ -58,10 +58,12 @@ LONG_HEAD = f"the head of the reply is longer than {MAX_HEAD_BYTES:,} bytes"
 class Connection:
     """One connection to an origin, for one request at a time."""
 
-    def __init__(self, origin: Origin, stream: Stream) -> None:
-        self.origin, self.stream = origin, stream
-        self.idle_since = 0.0
-        """On the clock of the event loop."""
+    def __init__(self, origin: Origin, stream: Stream, peer: object = None) -> None:
+        self.origin, self.stream, self.peer = origin, stream, peer
+        self.idle_since: float | None = None
+        """On the clock of the event loop; ``None`` before its first request has ended."""
+        self.was_answered = False
+        """Whether anything came after its last request."""
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=2 * MAX_HEAD_BYTES)
         self._is_whole = False
 
@@ -82,7 +84,10 @@ class Connection:
             self._http.start_next_cycle()
         self._is_whole = False
         exchange = _Exchange(self._http, self.stream, request, sharing)
-        reply = await exchange.run(target, self.origin)
+        try:
+            reply = await exchange.run(target, self.origin, self.peer)
+        finally:
+            self.was_answered = exchange.has_arrived
         self._is_whole = not reply.is_cut
         return reply
 
@@ -116,10 +121,15 @@ class _Exchange:
         stream.begin()
 
     @property
+    def has_arrived(self) -> bool:
+        """Whether anything has come from the peer."""
+        return self._arrived > 0
+
+    @property
     def _is_too_long(self) -> bool:
         return len(self._content) > self._request.max_reply_bytes
 
-    async def run(self, target: bytes, origin: Origin) -> Reply:
+    async def run(self, target: bytes, origin: Origin, peer: object) -> Reply:
         """Send the request, as far as it is worth sending, and return the reply, if it counts.
 
         What the body raises is raised.
@@ -143,6 +153,7 @@ class _Exchange:
             early=self._is_early or self._stream.is_midway,
             is_cut=self._is_too_long or not self._is_complete,
             sent=sent,
+            peer=peer,
         )
 
     def _counts_without_content(self, response: h11.Response) -> bool:

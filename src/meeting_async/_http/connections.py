@@ -14,7 +14,7 @@ from meeting_async._http.connection import Connection
 from meeting_async._http.failures import translated
 from meeting_async._http.origins import Origin, Origins
 from meeting_async._http.stream import Stream
-from meeting_async._http.tcp import open_socket
+from meeting_async._http.tcp import address_of, open_socket
 from meeting_async._models import Reply, Request
 from meeting_async._protocol.replies import without_secrets
 
@@ -33,13 +33,12 @@ CLOSED = "the transport was closed"
 class Connections:
     """All connections of a transport on one event loop."""
 
-    def __init__(self, origins: Origins, max_connections: int) -> None:
+    def __init__(self, origins: Origins) -> None:
         self.loop = anyio.lowlevel.current_token()
         self.in_use = 0
-        """Requests that are being sent or wait for a connection."""
+        """Requests that are being sent."""
         self._now = clock_of(self.loop)
         self._origins = origins
-        self._places = anyio.Semaphore(max_connections, fast_acquire=True)
         self._locating = anyio.Lock()
         self._connecting: set[anyio.CancelScope] = set()
         self._busy: set[Connection] = set()
@@ -50,12 +49,16 @@ class Connections:
     async def send(self, request: Request) -> Reply:
         """Send a request on a new connection, or on an idle one if it is idempotent."""
         self.in_use += 1
-        held = [] if request.places is None else request.places
         try:
-            if self._places not in held:
-                await self._places.acquire()
-                held.append(self._places)
-            return await self._use(*await self._connected(request), request)
+            connection, target = await self._connected(request)
+            is_kept = connection.idle_since is not None
+            try:
+                return await self._use(connection, target, request)
+            except errors.ConnectionLost:
+                if not is_kept or connection.was_answered:
+                    raise
+            # The server has closed it at the same moment (RFC 9112 section 9.3.1).
+            return await self._use(*await self._connected(request, may_keep=False), request)
         except errors.TransportError as error:
             if not self._is_closed:
                 raise
@@ -65,8 +68,6 @@ class Connections:
             closed.sent = 0 if is_unsent else error.sent
         finally:
             self.in_use -= 1
-            if request.places is None and held:
-                self._places.release()
         raise closed
 
     def close(self) -> None:
@@ -78,7 +79,9 @@ class Connections:
             connection.stream.close()
         self._idle.clear()
 
-    async def _connected(self, request: Request) -> tuple[Connection, bytes]:
+    async def _connected(
+        self, request: Request, *, may_keep: bool = True
+    ) -> tuple[Connection, bytes]:
         """Return a connection to the server of a request, and the request's target."""
         name, seconds = "", request.connect_timeout
         try:
@@ -90,12 +93,14 @@ class Connections:
             name = origin.name
             self._check_open()
             self._drop_idle(IDLE_CONNECTIONS)
-            if _may_reuse(request) and (idle := self._take_idle(origin)):
+            is_allowed = may_keep and _may_reuse(request)
+            if is_allowed and (idle := self._take_idle(origin, request.peer)):
                 return idle, target
-            self._drop_idle(self._places.value)  # those are connections, too
             through = f" through the proxy {origin.proxy.label}" if origin.proxy else ""
-            sock, tls = await self._in_time(open_socket(origin), seconds, through)
-            return Connection(origin, Stream(sock, tls, self.loop)), target
+            opened = open_socket(origin, request.peer)
+            sock, tls = await self._in_time(opened, seconds, through)
+            peer = None if origin.proxy else address_of(sock)
+            return Connection(origin, Stream(sock, tls, self.loop), peer), target
         except Exception as error:  # noqa: BLE001 - what is not in the table is raised as it is
             failure = translated(error, name, connecting=True, sent=0)
         raise failure  # outside, as some errors quote headers and must not be its context
@@ -135,8 +140,10 @@ class Connections:
 
     # --- idle connections ------------------------------------------------------------------------
 
-    def _take_idle(self, origin: Origin) -> Connection | None:
+    def _take_idle(self, origin: Origin, peer: object) -> Connection | None:
         for connection in reversed([one for one in self._idle if one.origin is origin]):
+            if peer not in {None, connection.peer}:
+                continue
             self._idle.remove(connection)
             if connection.stream.is_quiet():
                 return connection
@@ -146,7 +153,7 @@ class Connections:
     def _drop_idle(self, most: int) -> None:
         """Close those that are too old, and the oldest of more than so many."""
         oldest = self._now() - IDLE_SECONDS
-        while self._idle and (len(self._idle) > most or self._idle[0].idle_since <= oldest):
+        while self._idle and (len(self._idle) > most or (self._idle[0].idle_since or 0) <= oldest):
             self._idle.pop(0).stream.close()
 
 

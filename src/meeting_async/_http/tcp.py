@@ -39,8 +39,12 @@ PASSWORD_WANTED = {401, 407}
 MAX_TUNNEL_REPLY_BYTES = 64 * 1024
 
 
-async def open_socket(origin: Origin) -> tuple[socket.socket, Tls | None]:
+async def open_socket(
+    origin: Origin, peer: Address | None = None
+) -> tuple[socket.socket, Tls | None]:
     """Connect to an origin, by a tunnel if there is a proxy, with TLS if it is ``https``.
+
+    ``peer``: only to this one of its addresses; a proxy chooses itself.
 
     Raises:
         OSError: The name is unknown, none of its addresses can be reached, or the handshake fails.
@@ -48,7 +52,9 @@ async def open_socket(origin: Origin) -> tuple[socket.socket, Tls | None]:
         ValueError: The host name is not valid for DNS or TLS.
 
     """
-    if origin.proxy is None:
+    if origin.proxy is None and peer is not None:
+        sock = await _connect(peer)
+    elif origin.proxy is None:
         sock = await connect_tcp(*origin.address, origin.check_address)
     else:
         if origin.check_address is not None:
@@ -160,6 +166,13 @@ async def _race(
             attempts.start_soon(attempt, address, failed)
             with anyio.move_on_after(NEXT_ADDRESS_SECONDS):
                 await failed.wait()
+
+
+def address_of(sock: socket.socket) -> Address | None:
+    """Return the address that a socket is connected to; ``None`` if it is not any more."""
+    with suppress(OSError):
+        return sock.family, sock.type, sock.proto, "", sock.getpeername()
+    return None
 
 
 async def _connect(address: Address) -> socket.socket:

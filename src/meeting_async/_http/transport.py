@@ -12,9 +12,7 @@ import anyio.lowlevel
 from meeting_async._clock import is_gone
 from meeting_async._http.origins import Certificate, CheckAddress, Origin, Origins, Verify
 from meeting_async._models import Reply, Request
-from meeting_async._text import short_repr
 from meeting_async._threads import in_thread
-from meeting_async.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from meeting_async._http.connections import Connections
@@ -69,8 +67,6 @@ class HttpTransport:
             ``HTTP_PROXY``, ``ALL_PROXY``, ``NO_PROXY``, as ``urllib.request`` reads them), though
             never for this machine itself (loopback); and with ``verify=True`` the authorities of
             ``SSL_CERT_FILE`` and ``SSL_CERT_DIR``.
-        max_connections: Connections at the same time; further requests wait in their order. That
-            wait is not limited by ``Timeouts.connect``.
 
     Raises:
         ConfigurationError: A setting cannot be used, or two exclude each other. Files are looked at
@@ -87,11 +83,8 @@ class HttpTransport:
         cert: Certificate | None = None,
         proxy: str | None = None,
         trust_env: bool = True,
-        max_connections: int = 100,
     ) -> None:
-        _check_max_connections(max_connections)
         self._origins = Origins(verify, cert, proxy, trust_env=trust_env)
-        self._max_connections = max_connections
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -124,7 +117,7 @@ class HttpTransport:
             known.close()
         from meeting_async._http.connections import Connections  # noqa: PLC0415 - loaded by now
 
-        self._connections = Connections(self._origins, self._max_connections)
+        self._connections = Connections(self._origins)
         return self._connections
 
 
@@ -152,11 +145,3 @@ _IN_USE = (
     "this transport is in use on another event loop: make one for each loop, or use them one after "
     "the other"
 )
-
-
-def _check_max_connections(value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        problem = "is not an integer of at least 1"
-        raise ConfigurationError(
-            "max_connections", short_repr(value), problem, "give a number such as 100"
-        )

@@ -58,6 +58,8 @@ class ParsedReply:
     """Whether the content goes on; then it is not parsed."""
     sent: int | None = None
     """Bytes of the request's body that may have been sent, if the transport says it."""
+    peer: Any = attrs.field(default=None, eq=False, repr=False)
+    """Which of the server's addresses has answered, if the transport says it."""
 
     @property
     def begins_object(self) -> bool:
@@ -128,6 +130,7 @@ def parse_reply(reply: Reply, sent: HeaderPairs = (), *, now: float = 0.0) -> Pa
         early=reply.early,
         is_cut=reply.is_cut,
         sent=reply.sent,
+        peer=reply.peer,
     )
 
 

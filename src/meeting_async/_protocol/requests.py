@@ -214,10 +214,15 @@ def json_request(
     idempotent: bool,
     max_reply_bytes: int = MAX_REPLY_BYTES,
     cut_reply: bool = False,
+    room: bytes | None = None,
 ) -> Request:
-    """Build a JSON call; ``body`` is what was signed."""
+    """Build a JSON call; ``body`` is what was signed.
+
+    ``room`` goes into a header, as that of an upload: so a balancer can choose the instance by it.
+    """
     headers = (
         *_auth_headers(signed),
+        *(() if room is None else ((b"Room-Id", room),)),
         (b"Content-Type", b"application/json"),
         (b"Content-Length", b"%d" % len(body)),
         *_COMMON_HEADERS,
@@ -244,6 +249,8 @@ def upload_request(
     signed: SignedHeaders,
     extra: HeaderPairs,
     timeouts: Timeouts,
+    *,
+    peer: Any = None,
 ) -> Request:
     """Build an upload, or the question with an empty form; ``room`` is what was signed."""
     length = len(body) if isinstance(body, bytes) else body.length
@@ -264,6 +271,7 @@ def upload_request(
         stall_timeout=timeouts.send_stall,
         reply_timeout=timeouts.reply if is_question else timeouts.upload_reply,
         idempotent=is_question,
+        peer=peer,
     )
 
 
