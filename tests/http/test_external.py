@@ -140,7 +140,7 @@ async def test_what_a_client_raises(
 async def failed(library: Any, hook: Any, *answers: bytes, **how: Any) -> tuple[MeetingError, Peer]:
     """Upload with a hook for responses; return how it failed."""
     keys: dict[str, Any] = {"api_key": "key-0f-the-app", "api_secret": "s3cret"}
-    with Peer(answering(*answers)) as peer:
+    with Peer(*map(answering, answers)) as peer:
         async with (
             library.AsyncClient(event_hooks={"response": [hook]}, trust_env=False) as own,
             MeetingClient(peer.url, transport=HttpxTransport(own), **keys) as client,
@@ -196,7 +196,7 @@ async def test_a_client_that_sends_twice(library: Any, kind: str) -> None:
     The page that asks for the password is not lost in an unknown outcome without a reason.
     """
     wanted = reply(401, b"", [b'WWW-Authenticate: Digest realm="x", nonce="y", qop="auth"'])
-    with Peer(answering(wanted, reply())) as peer:
+    with Peer(answering(wanted), answering(reply())) as peer:
         auth = library.DigestAuth("me", "password")
         async with library.AsyncClient(auth=auth, trust_env=False) as client:
             request = either(kind, peer.url)

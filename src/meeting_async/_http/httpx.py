@@ -68,6 +68,9 @@ class HttpxTransport:
             raise ConfigurationError("client", f"a {type(client).__name__}", problem, fix)
         self._client: Any = client
         self._is_closed = False
+        self._speaks_http2 = False
+        """Whether the last connection did. There an answer belongs to one request for certain, and
+        ``Connection`` is no header."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} with your own client>"
@@ -76,16 +79,22 @@ class HttpxTransport:
         """Send ``request``; see :class:`~meeting_async.transports.Transport`."""
         if self._is_closed:
             raise RuntimeError("this transport is closed: make a new one")
-        exchange = _Exchange(self._client, request)
+        exchange = _Exchange(self._client, request, may_reuse=self._speaks_http2)
         try:
-            return await exchange.run()
+            reply = await exchange.run()
         except _BodyFailed as error:
             failure = error.reason
         except Exception as error:  # noqa: BLE001 - what is not in the table is raised as it is
+            if exchange.was_refused_by_http2(error):
+                self._speaks_http2 = True
+                return await self.send(request)
             connecting = False if exchange.body.begun else None
             failure = translated(error, _host(request.url), connecting=connecting)
             if failure is not error:
                 _drop_frames(error)
+        else:
+            self._speaks_http2 = exchange.speaks_http2
+            return reply
         raise failure  # outside, as some errors quote headers and must not be its context
 
     async def aclose(self) -> None:
@@ -99,8 +108,10 @@ _METHODS = ("build_request", "send", "aclose")
 class _Exchange:
     """One request and its reply."""
 
-    def __init__(self, client: ExternalClient, request: Request) -> None:
+    def __init__(self, client: ExternalClient, request: Request, *, may_reuse: bool) -> None:
         self._client, self._request = client, request
+        # Else a second answer to this request would be taken for the answer to the next one.
+        self._closing = () if may_reuse else ((b"Connection", b"close"),)
         self._limit = anyio.CancelScope()
         """Ends the reply when it takes too long, or is too long."""
         self._response: Any = None
@@ -130,6 +141,16 @@ class _Exchange:
         return without_secrets(reply, response.request.headers.raw)
 
     @property
+    def speaks_http2(self) -> bool:
+        """Whether the reply came by HTTP/2."""
+        return getattr(self._response, "http_version", "") == "HTTP/2"
+
+    def was_refused_by_http2(self, error: Exception) -> bool:
+        """Return whether nothing was sent, as ``Connection`` is no header of HTTP/2."""
+        is_local = type(error).__name__ == "LocalProtocolError"
+        return is_local and bool(self._closing) and not self.body.begun
+
+    @property
     def _is_too_long(self) -> bool:
         return len(self._content) > self._request.max_reply_bytes
 
@@ -144,7 +165,7 @@ class _Exchange:
         made = self._client.build_request(
             request.method,
             request.url,
-            headers=list(request.headers),
+            headers=[*request.headers, *self._closing],
             content=self.body,
             extensions={"timeout": timeouts},
         )

@@ -14,7 +14,7 @@ from meeting_async.testing._calls import CALLS, answer_call, get, parse
 from meeting_async.testing._faults import CONTINUE, Fault, Faults, Write
 from meeting_async.testing._files import FormReceiver, Part
 from meeting_async.testing._messages import UPLOAD, Cut, Refused, Reply, authenticate, method_path
-from meeting_async.testing._rooms import Rooms
+from meeting_async.testing._rooms import Contacts, Rooms
 from meeting_async.testing._uploads import answer_upload
 
 MAX_HEAD_BYTES = 4096
@@ -68,9 +68,13 @@ class State:
     rooms: Rooms
     faults: Faults
     on_request: Callable[[RecordedRequest], object]
-    requests: list[RecordedRequest] = attrs.field(factory=list, init=False)
-    files: dict[tuple[str, str], Reply] = attrs.field(factory=dict, init=False)
+    requests: list[RecordedRequest] = attrs.field(factory=list)
+    files: dict[tuple[str, str], Reply] = attrs.field(factory=dict)
     """Answers by method and path."""
+
+    def instance(self) -> State:
+        """Return the same state, with its own memory of the rooms that it has heard of."""
+        return attrs.evolve(self, rooms=attrs.evolve(self.rooms, contacts=Contacts()))
 
 
 @attrs.define(eq=False)

@@ -265,11 +265,6 @@ class Contacts:
     latest: Room | None = None
     """The room that the header ``Room-Id`` named last."""
 
-    def clear(self) -> None:
-        """Forget everything, as at a restart."""
-        self.asked.clear()
-        self.latest = None
-
 
 @attrs.frozen(eq=False)
 class Rooms:

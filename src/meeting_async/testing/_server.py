@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -76,7 +77,8 @@ class MeetingServer(Settings, Script):
             ``b"%PDF-1.7"`` is a document.
         mixes_up_rooms: List an upload in the room of the form before it, with the answer 200,
             unless ``getActiveRoomInfo`` was asked for its own room since the start.
-            plugNmeet-server 2.4 may do so after a restart.
+            plugNmeet-server 2.4 may do so after a restart. Each address of :meth:`run` is an
+            instance with its own start.
         keep_content: Keep the bytes of documents.
         on_request: Called with each request when it has ended, in the server's thread or event
             loop; ``on_request=print`` prints one line per request.
@@ -149,13 +151,16 @@ class MeetingServer(Settings, Script):
         files["GET", path], files["HEAD", path] = reply, reply if head else Reply.plain(403)
         return url
 
-    def run(self, host: str = "127.0.0.1", port: int = 0) -> Running:
+    def run(self, host: str | Sequence[str] = "127.0.0.1", port: int = 0) -> Running:
         """Serve on a real socket: ``with server.run() as url``, or ``async with``.
 
         The server runs in its own thread. Port 0 means a free port; an address in use raises
         `OSError`. At the end waiting requests get 503, and open connections are reset.
+
+        Several hosts are instances of one server, as behind a balancer: they share rooms and locks,
+        and have the same port. The value is the URL of the first.
         """
-        return Running(self._running(host, port))
+        return Running(self._running([host] if isinstance(host, str) else list(host), port))
 
     def serve_forever(
         self, host: str, port: int, on_ready: Callable[[str], object] = lambda _: None
@@ -167,20 +172,27 @@ class MeetingServer(Settings, Script):
                 time.sleep(LOOK_SECONDS)
 
     @contextlib.contextmanager
-    def _running(self, host: str, port: int) -> Iterator[str]:
+    def _running(self, hosts: Sequence[str], port: int) -> Iterator[str]:
         if self._url is not None:
             raise RuntimeError(f"the server is already running on {self._url}")
-        with listen(host, port) as listener, start_blocking_portal() as portal:
+        with contextlib.ExitStack() as stack:
+            listeners: list[socket.socket] = []
+            for host in hosts:
+                listeners.append(stack.enter_context(listen(host, port)))
+                port = listeners[0].getsockname()[1]
+            portal = stack.enter_context(start_blocking_portal())
             portal.call(_name_thread)
             self._state.rooms.clock.is_threaded = True
-            self._state.rooms.contacts.clear()
-            serving = portal.start_task_soon(serve, self._state, listener)
-            self._url = url_of(listener)
+            serving = [
+                portal.start_task_soon(serve, self._state.instance(), one) for one in listeners
+            ]
+            self._url = url_of(listeners[0])
             try:
                 yield self._url
             finally:
                 self._url = None
-                serving.cancel()
+                for one in serving:
+                    one.cancel()
 
 
 def _name_thread() -> None:

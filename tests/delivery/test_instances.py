@@ -1,0 +1,263 @@
+"""The right room: a server mixes up rooms that the same instance of it was not asked about.
+
+Instances are told apart by their address, a proxy in front of them, or a restart. Each has its own
+memory of the rooms that it was asked about; what nobody has asked it about lands in another room.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import random
+import socket
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import attrs
+import httpx
+import pytest
+
+from meeting_async import MeetingClient
+from meeting_async.errors import ConnectFailed
+from meeting_async.signers import HmacSigner
+from meeting_async.testing import MeetingServer
+from meeting_async.transports import HttpTransport, HttpxTransport
+from support.peer import Connection, Peer, answering, reply
+from support.proxies import Nginx, needs_nginx
+from support.raw_http import END, talk
+from support.raw_http import upload as raw_upload
+from support.sending import call, closing, upload
+
+pytestmark = pytest.mark.anyio
+
+TWO = ("127.0.0.1", "127.0.0.2")
+SMALL, LARGE = b"%PDF-1.7".ljust(1000), b"%PDF-1.7".ljust(100_000)
+KEYS: dict[str, Any] = {"api_key": "devkey", "api_secret": "devsecret"}
+
+
+def mixing_server(rooms: int = 10) -> MeetingServer:
+    """Make a server that mixes up rooms."""
+    server = MeetingServer(mixes_up_rooms=True)
+    for number in range(rooms):
+        server.add_room(f"room{number}")
+    return server
+
+
+async def documents_to(server: MeetingServer, client: MeetingClient, each: int = 4) -> None:
+    """Upload documents, named after their rooms, to all rooms in random order."""
+    names = [(room, number) for room in server.rooms for number in range(each)]
+    random.shuffle(names)
+    async with anyio.create_task_group() as group:
+        for room, number in names:
+            data, name = random.choice([SMALL, LARGE]), f"{room}-{number}.pdf"
+            send = partial(client.upload_whiteboard_file, filename=name)
+            group.start_soon(send, room, data)
+
+
+def misplaced(server: MeetingServer) -> list[str]:
+    """Return the documents in other rooms than their own."""
+    return [
+        file.name
+        for room in server.rooms.values()
+        for file in room.received
+        if file.name.partition("-")[0] != room.room_id
+    ]
+
+
+def delivered(server: MeetingServer) -> int:
+    """Count the documents in all rooms."""
+    return sum(len(room.received) for room in server.rooms.values())
+
+
+# --- a name with several addresses ---------------------------------------------------------------
+
+
+@pytest.fixture
+def two_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let ``meet.test`` have two addresses, in turn the one and the other first."""
+    look_up, turns = socket.getaddrinfo, itertools.count()
+
+    def found(host: Any, port: Any, *args: Any, **options: Any) -> Any:
+        if host != "meet.test":
+            return look_up(host, port, *args, **options)
+        rows = [row for one in TWO for row in look_up(one, port, *args, **options)]
+        return rows[:: 1 if next(turns) % 2 else -1]
+
+    monkeypatch.setattr(socket, "getaddrinfo", found)
+
+
+@pytest.mark.both_loops
+@pytest.mark.usefixtures("two_addresses")
+async def test_an_attempt_keeps_to_one_address() -> None:
+    """Check, form and document go to the same one, whatever a round-robin DNS says."""
+    server = mixing_server()
+    with server.run(TWO) as url:
+        there = url.replace(TWO[0], "meet.test")
+        async with MeetingClient(there, allow_plaintext=True, **KEYS) as client:
+            await documents_to(server, client)
+    assert misplaced(server) == []
+    assert delivered(server) == 40
+
+
+@pytest.mark.both_loops
+@pytest.mark.usefixtures("two_addresses")
+async def test_an_address_that_is_gone_gets_nothing_else() -> None:
+    """A request for one address never goes to another: the attempt begins again with the check."""
+    with Peer(answering(reply())) as other, Peer(answering(reply())) as peer:
+        transport = HttpTransport()
+        async with closing(transport):
+            answer = await transport.send(call(peer.url, idempotent=False))
+            there = f"http://meet.test:{other.port}"
+            assert (await transport.send(upload(there, peer=answer.peer))).peer == answer.peer
+            assert [len(one.requests) for one in (peer, other)] == [2, 0]
+            peer.__exit__(None, None, None)
+            with pytest.raises(ConnectFailed) as raised:
+                await transport.send(upload(there, peer=answer.peer))
+            assert not raised.value.permanent
+        assert other.requests == []
+
+
+# --- behind a proxy ------------------------------------------------------------------------------
+
+WAYS = {"by room": "hash $http_room_id consistent;", "in turn": ""}
+
+
+@needs_nginx
+@pytest.mark.parametrize("way", WAYS)
+async def test_instances_behind_nginx(way: str, tmp_path: Path) -> None:
+    """The check names the room in a header, so nginx can choose by room; in turn is not enough."""
+    server = mixing_server()
+    with server.run(TWO) as url:
+        port = url.rpartition(":")[2]
+        servers = " ".join(f"server {host}:{port};" for host in TWO)
+        upstream = f"upstream instances {{ {WAYS[way]} {servers} }}"
+        inside = "location / { proxy_pass http://instances; }"
+        with Nginx(tmp_path, inside, http=upstream) as nginx:
+            async with MeetingClient(nginx.url, **KEYS) as client:
+                await documents_to(server, client)
+    assert delivered(server) == 40
+    assert bool(misplaced(server)) == (way == "in turn")
+
+
+# --- a restart between the check and the document ------------------------------------------------
+
+
+@attrs.define(eq=False)
+class Restarting:
+    """A server that restarts whenever it is told to, on the same port."""
+
+    server: MeetingServer = attrs.field(factory=mixing_server)
+    count: int = 0
+    _running: contextlib.ExitStack = attrs.field(factory=contextlib.ExitStack)
+    _port: int = 0
+
+    def start(self) -> str:
+        """Start it and return its URL."""
+        url = self._running.enter_context(self.server.run(port=self._port))
+        self._port = int(url.rpartition(":")[2])
+        return url
+
+    def restart(self) -> None:
+        """Stop it and start it again; then somebody else asks it about another room."""
+        self.count += 1
+        self.stop()
+        talk(self.start(), raw_upload(END, "room9"))
+
+    def stop(self) -> None:
+        """Stop it."""
+        self._running.close()
+
+
+@pytest.fixture
+def restarting() -> Iterator[Restarting]:
+    """Provide such a server; it is stopped at the end."""
+    made = Restarting()
+    yield made
+    made.stop()
+
+
+class SlowFile(io.BytesIO):
+    """A document in whose opening something happens."""
+
+    happens: Callable[[], None]
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        if whence == io.SEEK_END:
+            self.happens()
+        return super().seek(offset, whence)
+
+
+@pytest.mark.both_loops
+@pytest.mark.parametrize("data", [SMALL, LARGE], ids=["small", "large"])
+@pytest.mark.parametrize("slow", ["signer", "file"])
+async def test_nothing_slow_is_between_the_check_and_the_document(
+    restarting: Restarting, slow: str, data: bytes
+) -> None:
+    """A server that restarts while a signer or a disk takes its time was asked after that."""
+    url, hmac = restarting.start(), HmacSigner("devkey", "devsecret")
+
+    class Signer:
+        async def sign(self, message: bytes) -> Any:
+            if slow == "signer":
+                await anyio.to_thread.run_sync(restarting.restart)
+            return hmac.sign(message)
+
+    async with MeetingClient(url, signer=Signer()) as client:
+        for number in range(4):
+            document = SlowFile(data)
+            document.happens = restarting.restart if slow == "file" else lambda: None
+            room = f"room{number}"
+            await client.upload_whiteboard_file(room, document, filename=f"{room}-1.pdf")
+    assert restarting.count >= 4
+    assert misplaced(restarting.server) == []
+    assert delivered(restarting.server) == 4
+
+
+# --- answers of another request ------------------------------------------------------------------
+
+
+class Twice:
+    """A server that answers each question twice, and knows what it has stored."""
+
+    def __init__(self) -> None:
+        self.stored: list[str] = []
+
+    def __call__(self, connection: Connection) -> None:
+        """Serve a connection."""
+        while connection.read_head():
+            connection.read_body()
+            if connection.request.values(b"Content-Type")[0].startswith(b"application/json"):
+                connection.send(reply() * 2)
+                continue
+            if b"filename=" not in connection.request.body:
+                connection.send(FREE)
+                continue
+            self.stored.append(connection.request.values(b"Room-Id")[0].decode())
+            connection.send(reply())
+
+
+FREE = reply(400, b'{"status":false,"msg":"neither","status_code":"INVALID_PARAMETERS"}')
+"""To an empty form."""
+
+
+@pytest.mark.both_loops
+@pytest.mark.parametrize("data", [SMALL, LARGE], ids=["small", "large"])
+@pytest.mark.parametrize("transport", ["own", "httpx"])
+async def test_no_document_gets_the_answer_of_a_question(transport: str, data: bytes) -> None:
+    """What is called accepted is stored, and what is stored is called accepted."""
+    server, accepted = Twice(), list[str]()
+    with Peer(server) as peer:
+        async with httpx.AsyncClient(trust_env=False) as external:
+            chosen = HttpTransport() if transport == "own" else HttpxTransport(external)
+            async with MeetingClient(peer.url, **KEYS, transport=chosen) as client:
+                for number in range(20):
+                    room = f"room{number}"
+                    with contextlib.suppress(Exception):
+                        await client.upload_whiteboard_file(room, data, filename="deck.pdf")
+                        accepted.append(room)
+    assert accepted == server.stored == [f"room{number}" for number in range(20)]
