@@ -146,10 +146,14 @@ async def _batch(job: Job, **settings: Any) -> Sample:
     from meeting_async import MeetingClient, UploadJob  # noqa: PLC0415 - as above
     from meeting_async.transports import HttpTransport  # noqa: PLC0415 - as above
 
-    transport = HttpTransport(max_connections=job.concurrency + 10)
+    transport = HttpTransport()
     places = Occupancy(transport, job.concurrency)
     async with MeetingClient(
-        job.base_url, api_key=_wire.API_KEY, api_secret=_wire.API_SECRET, transport=places
+        job.base_url,
+        api_key=_wire.API_KEY,
+        api_secret=_wire.API_SECRET,
+        transport=places,
+        max_connections=job.concurrency + 10,
     ) as client:
         await client.upload_whiteboard_file(WARM_UP_ROOM, job.document)
 

@@ -88,12 +88,13 @@ async def _own_client(job: Job, *, preflight: bool) -> Sample:
     from meeting_async import MeetingClient  # noqa: PLC0415 - as above
     from meeting_async.transports import HttpTransport  # noqa: PLC0415 - as above
 
-    transport = HttpTransport(max_connections=job.uploads)
+    transport = HttpTransport()
     async with MeetingClient(
         job.base_url,
         api_key=_wire.API_KEY,
         api_secret=_wire.API_SECRET,
         transport=transport,
+        max_connections=job.uploads,
         preflight=preflight,
     ) as client:
         return await _all_rooms(lambda room: client.upload_whiteboard_file(room, job.document), job)

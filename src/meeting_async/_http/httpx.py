@@ -85,9 +85,7 @@ class HttpxTransport:
         except _BodyFailed as error:
             failure = error.reason
         except Exception as error:  # noqa: BLE001 - what is not in the table is raised as it is
-            if exchange.was_refused_by_http2(error):
-                self._speaks_http2 = True
-                return await self.send(request)
+            self._speaks_http2 = exchange.was_refused_by_http2(error)
             connecting = False if exchange.body.begun else None
             failure = translated(error, _host(request.url), connecting=connecting)
             if failure is not error:
@@ -95,6 +93,8 @@ class HttpxTransport:
         else:
             self._speaks_http2 = exchange.speaks_http2
             return reply
+        if self._speaks_http2 and exchange.is_closing:  # not one byte was sent
+            return await self.send(request)
         raise failure  # outside, as some errors quote headers and must not be its context
 
     async def aclose(self) -> None:
@@ -104,14 +104,16 @@ class HttpxTransport:
 
 _METHODS = ("build_request", "send", "aclose")
 
+_CLOSING = ((b"Connection", b"close"),)
+
 
 class _Exchange:
     """One request and its reply."""
 
     def __init__(self, client: ExternalClient, request: Request, *, may_reuse: bool) -> None:
         self._client, self._request = client, request
-        # Else a second answer to this request would be taken for the answer to the next one.
-        self._closing = () if may_reuse else ((b"Connection", b"close"),)
+        self.is_closing = not may_reuse
+        """Else a second answer to this request would be taken for the answer to the next one."""
         self._limit = anyio.CancelScope()
         """Ends the reply when it takes too long, or is too long."""
         self._response: Any = None
@@ -148,7 +150,7 @@ class _Exchange:
     def was_refused_by_http2(self, error: Exception) -> bool:
         """Return whether nothing was sent, as ``Connection`` is no header of HTTP/2."""
         is_local = type(error).__name__ == "LocalProtocolError"
-        return is_local and bool(self._closing) and not self.body.begun
+        return is_local and self.is_closing and not self.body.begun
 
     @property
     def _is_too_long(self) -> bool:
@@ -165,7 +167,7 @@ class _Exchange:
         made = self._client.build_request(
             request.method,
             request.url,
-            headers=[*request.headers, *self._closing],
+            headers=[*request.headers, *(_CLOSING if self.is_closing else ())],
             content=self.body,
             extensions={"timeout": timeouts},
         )
