@@ -80,12 +80,13 @@ class HttpxTransport:
         if self._is_closed:
             raise RuntimeError("this transport is closed: make a new one")
         exchange = _Exchange(self._client, request, may_reuse=self._speaks_http2)
+        is_unsent = False
         try:
             reply = await exchange.run()
         except _BodyFailed as error:
             failure = error.reason
         except Exception as error:  # noqa: BLE001 - what is not in the table is raised as it is
-            self._speaks_http2 = exchange.was_refused_by_http2(error)
+            self._speaks_http2 = is_unsent = exchange.was_refused_by_http2(error)
             connecting = False if exchange.body.begun else None
             failure = translated(error, _host(request.url), connecting=connecting)
             if failure is not error:
@@ -93,7 +94,7 @@ class HttpxTransport:
         else:
             self._speaks_http2 = exchange.speaks_http2
             return reply
-        if self._speaks_http2 and exchange.is_closing:  # not one byte was sent
+        if is_unsent:
             return await self.send(request)
         raise failure  # outside, as some errors quote headers and must not be its context
 
