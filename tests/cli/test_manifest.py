@@ -7,7 +7,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meeting_async import is_junk_file
 from meeting_async.cli import entries
 from meeting_async.cli.batch import manifest
 from meeting_async.cli.batch.manifest import manifest_of
@@ -237,9 +238,12 @@ def test_folders(capsys: Capture) -> None:
     names = ["a9", "a10b2", "a10b10", "Week 1", "week 01", "week 1", "week 9", "week 10", "²"]
     _file(*(f"term/room01/{name}.pdf" for name in sorted(names)))
     _file(*(f"term/room01/{name}" for name in (".hidden", "~$x.docx", "Thumbs.db", "desktop.ini")))
+    _file("term/a room.part/1.pdf")  # a room may have any name
     found = manifest_of("term", besides=["term/term.db"])
-    assert [entry.target for entry in found.entries] == [f"room01/{name}.pdf" for name in names]
-    assert str(found).endswith(", 4 hidden files left out")
+    targets = ["a room.part/1.pdf", *(f"room01/{name}.pdf" for name in names)]
+    assert [entry.target for entry in found.entries] == targets
+    assert found.sums["left_out"] == 4
+    assert ", 1 hidden file left out, 3 files left out as not documents (" in str(found)
     Path("term", "room01", "sub").mkdir()
     Path("term", "beside.pdf").touch()
     Path("term", "here").symlink_to("here")
@@ -250,6 +254,93 @@ def test_folders(capsys: Capture) -> None:
     assert "term/beside.pdf: is not in the folder of a room" in done.err
     places = ["term/beside.pdf", "term/here", "term/room01/sub", "term/room02/empty.pdf"]
     assert re.findall("error: (term/[^:]+): ", done.err) == places
+
+
+JUNK = {
+    "week 1.pdf:Zone.Identifier": "says where a file was downloaded from",  # Explorer
+    "week 1.pdf\uf03aZone.Identifier": "says where a file was downloaded from",  # in WSL
+    "week 1.pdf\uf022Zone.Identifier": "says where a file was downloaded from",  # by Samba
+    "week 1.pdf_Zone.Identifier": "says where a file was downloaded from",  # by our name for rooms
+    "Unconfirmed 817.crdownload": "unfinished download",
+    "week 1.pdf.CRDOWNLOAD": "unfinished download",
+    "week 1.pdf.part": "unfinished download",
+    "week 1.pdf.partial": "unfinished download",
+    "week 1.pdf.opdownload": "unfinished download",
+    "week 1.pdf.download": "unfinished download",
+    ".~lock.week 1.odp#": "lock file",
+    "~$week 1.docx": "lock file",
+    ".DS_Store": "of the operating system",
+    "._week 1.pdf": "of the operating system",
+    "Thumbs.db": "of the operating system",
+    "THUMBS.DB": "of the operating system",
+    "desktop.ini": "of the operating system",
+    "@eaDir/week 1.pdf": "of the operating system",
+    "__MACOSX/._week 1.pdf": "of the operating system",
+    "__MACOSX/week 1.pdf": "of the operating system",
+}
+"""What programs leave beside documents, and what is told of it."""
+
+LOOK_ALIKES = [
+    *("part.pdf", "a.part.pdf", "download", "Zone.Identifier.pdf", "desktop.ini.pdf", "$~a.pdf"),
+    *("lock.odp#", "~a.pdf", "DS_Store", "thumbs.db.docx", "my@eaDir", "partial"),
+]
+
+
+@pytest.mark.parametrize("form", [str, Path, lambda name: f"/srv/term/room01/{name}"])
+def test_what_lies_beside_documents(form: Callable[[str], str | Path]) -> None:
+    """A program that sends a folder leaves out the same."""
+    assert [name for name in JUNK if not is_junk_file(form(name))] == []
+    assert [name for name in LOOK_ALIKES if is_junk_file(form(name))] == []
+
+
+@pytest.mark.parametrize(
+    "command", ["batch term", "batch term --check", "queue defer term --check"]
+)
+def test_a_folder_as_programs_leave_it(
+    server: MeetingServer, capsys: Capture, command: str
+) -> None:
+    """The room gets the documents and nothing else; how many files are left out is told."""
+    _file(*(f"term/room01/{name}" for name in (*JUNK, *LOOK_ALIKES, ".hidden")))
+    _file("term/room01/bundle.download/Info.plist")  # Safari's unfinished download is a folder
+    _file("term/__MACOSX/room01/._a.pdf", "term/@eaDir/a.pdf/thumb", "term/desktop.ini")
+    done = call(capsys, *command.split())
+    assert (done.code, "error" in done.err) == (0, False), done.err
+    told = done.err + done.out
+    assert f"term: {len(LOOK_ALIKES)} documents for 1 room" in told
+    assert ", 1 hidden file left out, 23 files left out as not documents (@eaDir," in told
+    sent = [] if "--check" in command else LOOK_ALIKES
+    assert sorted(names_in(server, "room01")) == sorted(sent)
+
+
+@pytest.mark.parametrize("command", ["batch m.jsonl", "queue defer m.jsonl", "upload room01"])
+def test_a_line_that_names_no_document(
+    server: MeetingServer, capsys: Capture, command: str
+) -> None:
+    """It is a mistake that says what the file is, and how to fix it; nothing is sent."""
+    _file(*JUNK, *LOOK_ALIKES)
+    names = [*LOOK_ALIKES, *JUNK]
+    rows = [{"room_id": "room01", "document": name} for name in names]
+    Path("m.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    done = call(capsys, *command.split(), *(names if command.startswith("upload") else []))
+    assert (done.code, server.requests) == (2, [])
+    *mistakes, last = done.err.splitlines()
+    assert last == "meeting-async: nothing was sent"
+    assert len(mistakes) == len(JUNK)
+    for name, kind in JUNK.items():
+        (told,) = [one for one in mistakes if f"(got {name!r})" in one]
+        assert kind in told, name
+        assert "leave it out, or rename it if it is a document" in told
+
+
+def test_a_folder_of_junk_alone(server: MeetingServer, capsys: Capture) -> None:
+    """It names no documents, and the error says what was left out."""
+    _file("term/room01/week 1.pdf.crdownload", "term/room01/.hidden")
+    done = call(capsys, "batch", "term")
+    assert (done.code, server.requests) == (2, [])
+    assert (
+        "names no documents, 1 hidden file left out, 1 file left out as not documents (room01"
+        in done.err
+    )
 
 
 @pytest.mark.parametrize(

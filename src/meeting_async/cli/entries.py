@@ -19,6 +19,7 @@ import attrs
 
 from meeting_async import Document, UploadJob
 from meeting_async._documents.files import HEAD_BYTES, unreadable
+from meeting_async._documents.junk import junk_kind
 from meeting_async._documents.prepared import check_size, check_type
 from meeting_async._protocol.multipart import file_name
 from meeting_async._protocol.requests import room_id_bytes
@@ -133,8 +134,14 @@ class Entry:
             yield "key contains characters that are not valid Unicode"
 
     def check_document(self, max_size: int | None) -> None:
-        """Make the checks that an upload makes before it sends."""
+        """Make the checks that an upload makes before it sends, and one of the name.
+
+        On Windows ``deck.pdf:Zone.Identifier`` would be opened.
+        """
         if not self.is_link:
+            if kind := junk_kind(self.target):
+                fix = "leave it out, or rename it if it is a document"
+                raise InvalidInput("document", repr(self.target), f"is {kind}", fix)
             name = self.filename or os.path.basename(self.target)
             self.size, head = _looked_at(self.path)
             check_size(name, self.size, max_size)
