@@ -7,10 +7,12 @@ import os
 import re
 import threading
 import time
+import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Literal
 
 import pytest
 from hypothesis import given
@@ -44,6 +46,12 @@ OBJECT = b'{"room_id": "room01", "document": "a.pdf"}'
         "room_id, document\nroom01, a.pdf",
         "\n\nroom_id,document\rroom01,a.pdf\r",
         '"room_id";"document"\n"room01";"a.pdf"',
+        "sep=;\r\nroom_id;document\r\nroom01;a.pdf\r\n",
+        "\ufeffsep=,\nroom_id,document\nroom01,a.pdf\n",
+        "SEP=|\rroom_id|document\rroom01|a.pdf\r",
+        "sep=\t\nroom_id\tdocument\nroom01\ta.pdf\n",
+        '"sep=;"\nroom_id;document\nroom01;a.pdf\n',
+        "sep=;;\r\nroom_id;document\r\nroom01;a.pdf\r\n",
         '{"room_id": "room01", "document": "a.pdf"}',
         '\n {"document": "a.pdf", "filename": null, "key": "", "room_id": "room01"}\r\n\n',
     ],
@@ -65,6 +73,10 @@ def test_manifests_as_they_are_written(text: str) -> None:
         (b"room01,a.pdf\n", 1, "the first line must name the columns"),
         (b"room_id,document,key,key\n", 1, "the first line must name the columns"),
         (b"room_id,document\n\n,a.pdf\n", 3, "room_id is empty"),
+        (b"sep=;\r\nroom_id;document\r\n;a.pdf\r\n", 3, "room_id is empty"),
+        (b"sep=;\r\nroom_id,document\r\n", 2, "not 'room_id,document'"),
+        (b"sep=;\r\n", 1, "the manifest is empty"),
+        (b"sep=x;\nroom_id;document\n", 1, "the first line must name the columns"),
         (b"room_id,document\nroom01,\n", 2, "document is empty"),
         (b"room_id,document\nroom01\n", 2, "document is empty"),
         (b"room_id,document\nroom01,a,b.pdf\n", 2, "3 values for 2 columns"),
@@ -219,6 +231,43 @@ def test_a_document_that_is_named_twice(server: MeetingServer, capsys: Capture) 
     done = call(capsys, "upload", "room01", "a.pdf", "b.pdf", "./a.pdf")
     assert (done.code, server.requests) == (2, [])
     assert "./a.pdf: the same document for the same room as a.pdf: remove one\n" in done.err
+
+
+Form = Literal["NFC", "NFD"]
+FORMS: tuple[Form, Form] = ("NFC", "NFD")
+"""How a name with an umlaut can be written in Unicode; a Mac writes the second."""
+
+
+@pytest.mark.parametrize(("written", "on_disk"), [FORMS, FORMS[::-1]])
+@pytest.mark.parametrize("command", ["batch m.csv", "upload room01"])
+def test_names_in_another_form_of_unicode(
+    server: MeetingServer, capsys: Capture, written: Form, on_disk: Form, command: str
+) -> None:
+    """The file is found, in each part of its path; one that is there as written comes first."""
+    file, both, gone = "\xdcbung/B\xfccher/W\xf6che \xc5.pdf", "\xdc.pdf", "M\xfcll.pdf"
+    _file(*(unicodedata.normalize(on_disk, name) for name in (file, both)))
+    _file(unicodedata.normalize(written, both))
+    Path(unicodedata.normalize(on_disk, both)).write_bytes(b"%PDF-1.7 another")
+    names = [unicodedata.normalize(written, name) for name in (file, both, gone)]
+    Path("m.csv").write_text("\n".join(["room_id,document", *(f"room01,{it}" for it in names)]))
+    done = call(capsys, *command.split(), *(names if command.startswith("upload") else []))
+    assert (done.code, done.err.count("error: ")) == (2, 1)
+    assert f"{names[-1]!r} cannot be read: No such file" in done.err
+    Path("m.csv").write_text("\n".join(["room_id,document", *(f"room01,{it}" for it in names[:2])]))
+    done = call(capsys, *command.split(), *(names[:2] if command.startswith("upload") else []))
+    assert done.code == 0
+    received = server.rooms["room01"].received
+    assert [one.name for one in received] == ["W\xf6che \xc5.pdf", both]
+    assert [one.size for one in received] == [len(PDF), len(PDF)]
+
+
+def test_the_same_file_in_two_forms_of_unicode(capsys: Capture) -> None:
+    """It is named twice."""
+    _file("\xdc.pdf")
+    lines = [f"room01,{unicodedata.normalize(form, chr(0xDC))}.pdf" for form in FORMS]
+    Path("m.csv").write_text("\n".join(["room_id,document", *lines]))
+    done = call(capsys, "batch", "m.csv", "--check")
+    assert "m.csv:3: the same document for the same room as m.csv:2" in done.err
 
 
 # --- folders -------------------------------------------------------------------------------------

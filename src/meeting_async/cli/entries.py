@@ -9,6 +9,7 @@ import re
 import stat
 import sys
 import time
+import unicodedata
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
@@ -80,8 +81,10 @@ class Entry:
 
     @property
     def path(self) -> str:
-        """Path relative to the working directory."""
-        return os.path.join(self.folder, self.target)
+        """Path relative to the working directory, as it is on disk."""
+        if self.target.isascii():
+            return os.path.join(self.folder, self.target)
+        return _on_disk(self.folder, self.target)
 
     @property
     def shown(self) -> str:
@@ -147,6 +150,27 @@ class Entry:
             check_size(name, self.size, max_size)
             check_type(name, head)
         self.document()
+
+
+def _on_disk(folder: str, target: str) -> str:
+    """Return the path of a file, also if its name on disk is in another form of Unicode.
+
+    A Mac takes names apart (NFD), and spreadsheets write them whole (NFC). What is there as it is
+    written comes first; what is not there stays as it is written.
+    """
+    written = os.path.join(folder, target)
+    if os.path.lexists(written):
+        return written
+    path = folder
+    for part in re.split(r"(?<=/)", target):
+        path = next(filter(os.path.lexists, _forms(path, part)), os.path.join(path, part))
+    return path if os.path.lexists(path) else written
+
+
+def _forms(folder: str, part: str) -> Iterator[str]:
+    yield os.path.join(folder, part)
+    for form in ("NFC", "NFD"):
+        yield os.path.join(folder, unicodedata.normalize(form, part))
 
 
 _check_room_id = lru_cache(maxsize=1000)(room_id_bytes)
