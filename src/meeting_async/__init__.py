@@ -17,6 +17,7 @@ from meeting_async import errors
 from meeting_async._client import MeetingClient
 from meeting_async._documents.detect import Uploadable
 from meeting_async._documents.document import Document
+from meeting_async._documents.junk import is_junk_file
 from meeting_async._events import (
     AttemptStarted,
     BytesSent,
@@ -138,6 +139,7 @@ __all__ = [
     "WaitingUntilActive",
     "__version__",
     "errors",
+    "is_junk_file",
 ]
 
 if TYPE_CHECKING:

@@ -386,7 +386,7 @@ class UnexpectedReply(ReplyError):
 
 @_error(slots=False)
 class RoomBusy(MeetingError, TimeoutError):
-    """The room was locked for longer than ``max_wait`` or ``timeout``; nothing was stored."""
+    """The room was locked for longer than ``limit`` allows; nothing was stored."""
 
     waited: float
     """Seconds that the upload waited for the room."""
@@ -398,7 +398,8 @@ class RoomBusy(MeetingError, TimeoutError):
     reason: str = ""
     """What the server answered, if there was an answer."""
     limit: str = ""
-    """``"max_wait"`` or ``"timeout"``, if the next wait does not fit into it."""
+    """What the next wait does not fit into: ``"max_wait"``, ``"timeout"``, or ``"window"`` if no
+    ``max_wait`` is set (then the limit is :attr:`meeting_async.LockPolicy.window` plus 30 s)."""
     place_waited: float = 0.0
     """Seconds that it waited for a place in a batch, or for one of the transport's connections.
     ``max_wait`` does not count them."""
@@ -407,12 +408,23 @@ class RoomBusy(MeetingError, TimeoutError):
         said = f" (HTTP 409: {self.reason})" if self.reason else ""
         place = f" for it, and {self.place_waited:.1f} s for a place"
         place = place if self.place_waited >= 0.05 else ""
-        limit = ", and timeout allows no more" if self.limit == "timeout" else ""
-        free = "" if self.free_in is None else f"; it must be free in {self.free_in:.0f} s"
         return (
             f"room {self.room_id!r} is busy: {self.held_by} has locked it{said}; "
-            f"waited {self.waited:.1f} s{place}{limit}{free}"
+            f"waited {self.waited:.1f} s{place}{_LIMITS.get(self.limit, '')}{self._free()}"
         )
+
+    def _free(self) -> str:
+        if self.free_in is None:
+            return ""
+        seconds = round(self.free_in)
+        return f"; it must be free in {seconds} s" if seconds else "; it should be free by now"
+
+
+_LIMITS = {
+    "timeout": ", and timeout allows no more",
+    "window": ", the longest without max_wait",
+}
+"""What ended the wait of a :class:`RoomBusy`, in words; ``max_wait`` needs none."""
 
 
 @_error(slots=False)

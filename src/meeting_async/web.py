@@ -37,6 +37,11 @@ _ANSWERS: tuple[tuple[type[errors.MeetingError], int, str], ...] = (
         400,
         "the document has changed or is not whole: this version was not delivered",
     ),
+    (
+        errors.LinkRefused,
+        422,
+        "the link cannot be used: it must lead directly to a public document",
+    ),
     (errors.DocumentError, 422, "the document cannot be used"),
     (errors.RoomNotFound, 404, "there is no such room"),
     (errors.RoomNotActive, 409, "no session is running in the room"),
@@ -110,6 +115,8 @@ def _find(error: BaseException) -> tuple[int, str]:
     for kind, status, sentence in _ANSWERS:
         if isinstance(error, kind):
             detail = sentence.format(error)
+            if isinstance(error, errors.DocumentUnreadable) and "://" in error.document:
+                detail = "the link does not answer: try again later"
             if status == 422 and isinstance(error, errors.InvalidInput):
                 detail += f": {error.field}" if error.field in _ARGUMENTS else ""
             return status, detail

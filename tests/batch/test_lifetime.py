@@ -236,7 +236,10 @@ async def limit(by: str) -> AsyncIterator[Callable[[], object]]:
 @by_scope_and_natively
 @pytest.mark.parametrize("when", ["in the block", "while it is left"])
 async def test_cancelled_from_outside(when: str, by: str) -> None:
-    """It ends in time, and the scope knows that it caught it; nothing begins any more."""
+    """It ends in time, and the scope knows that it caught it; nothing begins any more.
+
+    A note on the cancellation says how many documents may have arrived.
+    """
     events: list[Event] = []
     rooms = FakeRooms(lambda visit: hanging() if visit.number == 1 else accepted())
     async with client_of(rooms) as client, anyio.create_task_group() as tasks:
@@ -247,9 +250,14 @@ async def test_cancelled_from_outside(when: str, by: str) -> None:
 
         async with limit(by) as cancel:
             tasks.start_soon(strike, cancel)
-            async with client.upload_many(jobs_for(3, 2), on_event=events.append) as batch:
-                if when == "in the block":
-                    await batch.wait()
+            try:
+                async with client.upload_many(jobs_for(3, 2), on_event=events.append) as batch:
+                    if when == "in the block":
+                        await batch.wait()
+            except BaseException as error:
+                notes = error.__notes__
+                raise
+        assert "3 of its documents may have arrived: see batch.report" in notes
         assert sorted(statuses(batch.report)) == ["skipped"] * 3 + ["unknown"] * 3
         unknown = {o.index for o in batch.report.outcomes if o.status == "unknown"}
         assert {event.index for event in events} == unknown

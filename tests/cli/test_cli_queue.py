@@ -260,7 +260,7 @@ def test_a_check_needs_nothing(capsys: Capture) -> None:
     done = call(capsys, "queue", "defer", "m.csv", "--check")
     assert (done.code, done.out) == (0, "m.csv: 1 document for 1 room, 22 bytes\n")
     (found,) = call(capsys, "queue", "defer", "m.csv", "--check", "--json").objects
-    assert found == {"type": "check", "documents": 1, "rooms": 1, "size": 22}
+    assert found == {"type": "check", "documents": 1, "rooms": 1, "size": 22, "left_out": 0}
 
 
 @pytest.mark.usefixtures("server", "tables")

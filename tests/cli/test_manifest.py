@@ -7,15 +7,18 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterator
+import unicodedata
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meeting_async import is_junk_file
 from meeting_async.cli import entries
 from meeting_async.cli.batch import manifest
 from meeting_async.cli.batch.manifest import manifest_of
@@ -43,6 +46,12 @@ OBJECT = b'{"room_id": "room01", "document": "a.pdf"}'
         "room_id, document\nroom01, a.pdf",
         "\n\nroom_id,document\rroom01,a.pdf\r",
         '"room_id";"document"\n"room01";"a.pdf"',
+        "sep=;\r\nroom_id;document\r\nroom01;a.pdf\r\n",
+        "\ufeffsep=,\nroom_id,document\nroom01,a.pdf\n",
+        "SEP=|\rroom_id|document\rroom01|a.pdf\r",
+        "sep=\t\nroom_id\tdocument\nroom01\ta.pdf\n",
+        '"sep=;"\nroom_id;document\nroom01;a.pdf\n',
+        "sep=;;\r\nroom_id;document\r\nroom01;a.pdf\r\n",
         '{"room_id": "room01", "document": "a.pdf"}',
         '\n {"document": "a.pdf", "filename": null, "key": "", "room_id": "room01"}\r\n\n',
     ],
@@ -64,6 +73,10 @@ def test_manifests_as_they_are_written(text: str) -> None:
         (b"room01,a.pdf\n", 1, "the first line must name the columns"),
         (b"room_id,document,key,key\n", 1, "the first line must name the columns"),
         (b"room_id,document\n\n,a.pdf\n", 3, "room_id is empty"),
+        (b"sep=;\r\nroom_id;document\r\n;a.pdf\r\n", 3, "room_id is empty"),
+        (b"sep=;\r\nroom_id,document\r\n", 2, "not 'room_id,document'"),
+        (b"sep=;\r\n", 1, "the manifest is empty"),
+        (b"sep=x;\nroom_id;document\n", 1, "the first line must name the columns"),
         (b"room_id,document\nroom01,\n", 2, "document is empty"),
         (b"room_id,document\nroom01\n", 2, "document is empty"),
         (b"room_id,document\nroom01,a,b.pdf\n", 2, "3 values for 2 columns"),
@@ -220,6 +233,43 @@ def test_a_document_that_is_named_twice(server: MeetingServer, capsys: Capture) 
     assert "./a.pdf: the same document for the same room as a.pdf: remove one\n" in done.err
 
 
+Form = Literal["NFC", "NFD"]
+FORMS: tuple[Form, Form] = ("NFC", "NFD")
+"""How a name with an umlaut can be written in Unicode; a Mac writes the second."""
+
+
+@pytest.mark.parametrize(("written", "on_disk"), [FORMS, FORMS[::-1]])
+@pytest.mark.parametrize("command", ["batch m.csv", "upload room01"])
+def test_names_in_another_form_of_unicode(
+    server: MeetingServer, capsys: Capture, written: Form, on_disk: Form, command: str
+) -> None:
+    """The file is found, in each part of its path; one that is there as written comes first."""
+    file, both, gone = "\xdcbung/B\xfccher/W\xf6che \xc5.pdf", "\xdc.pdf", "M\xfcll.pdf"
+    _file(*(unicodedata.normalize(on_disk, name) for name in (file, both)))
+    _file(unicodedata.normalize(written, both))
+    Path(unicodedata.normalize(on_disk, both)).write_bytes(b"%PDF-1.7 another")
+    names = [unicodedata.normalize(written, name) for name in (file, both, gone)]
+    Path("m.csv").write_text("\n".join(["room_id,document", *(f"room01,{it}" for it in names)]))
+    done = call(capsys, *command.split(), *(names if command.startswith("upload") else []))
+    assert (done.code, done.err.count("error: ")) == (2, 1)
+    assert f"{names[-1]!r} cannot be read: No such file" in done.err
+    Path("m.csv").write_text("\n".join(["room_id,document", *(f"room01,{it}" for it in names[:2])]))
+    done = call(capsys, *command.split(), *(names[:2] if command.startswith("upload") else []))
+    assert done.code == 0
+    received = server.rooms["room01"].received
+    assert [one.name for one in received] == ["W\xf6che \xc5.pdf", both]
+    assert [one.size for one in received] == [len(PDF), len(PDF)]
+
+
+def test_the_same_file_in_two_forms_of_unicode(capsys: Capture) -> None:
+    """It is named twice."""
+    _file("\xdc.pdf")
+    lines = [f"room01,{unicodedata.normalize(form, chr(0xDC))}.pdf" for form in FORMS]
+    Path("m.csv").write_text("\n".join(["room_id,document", *lines]))
+    done = call(capsys, "batch", "m.csv", "--check")
+    assert "m.csv:3: the same document for the same room as m.csv:2" in done.err
+
+
 # --- folders -------------------------------------------------------------------------------------
 
 
@@ -237,9 +287,12 @@ def test_folders(capsys: Capture) -> None:
     names = ["a9", "a10b2", "a10b10", "Week 1", "week 01", "week 1", "week 9", "week 10", "²"]
     _file(*(f"term/room01/{name}.pdf" for name in sorted(names)))
     _file(*(f"term/room01/{name}" for name in (".hidden", "~$x.docx", "Thumbs.db", "desktop.ini")))
+    _file("term/a room.part/1.pdf")  # a room may have any name
     found = manifest_of("term", besides=["term/term.db"])
-    assert [entry.target for entry in found.entries] == [f"room01/{name}.pdf" for name in names]
-    assert str(found).endswith(", 4 hidden files left out")
+    targets = ["a room.part/1.pdf", *(f"room01/{name}.pdf" for name in names)]
+    assert [entry.target for entry in found.entries] == targets
+    assert found.sums["left_out"] == 4
+    assert ", 1 hidden file left out, 3 files left out as not documents (" in str(found)
     Path("term", "room01", "sub").mkdir()
     Path("term", "beside.pdf").touch()
     Path("term", "here").symlink_to("here")
@@ -250,6 +303,93 @@ def test_folders(capsys: Capture) -> None:
     assert "term/beside.pdf: is not in the folder of a room" in done.err
     places = ["term/beside.pdf", "term/here", "term/room01/sub", "term/room02/empty.pdf"]
     assert re.findall("error: (term/[^:]+): ", done.err) == places
+
+
+JUNK = {
+    "week 1.pdf:Zone.Identifier": "says where a file was downloaded from",  # Explorer
+    "week 1.pdf\uf03aZone.Identifier": "says where a file was downloaded from",  # in WSL
+    "week 1.pdf\uf022Zone.Identifier": "says where a file was downloaded from",  # by Samba
+    "week 1.pdf_Zone.Identifier": "says where a file was downloaded from",  # by our name for rooms
+    "Unconfirmed 817.crdownload": "unfinished download",
+    "week 1.pdf.CRDOWNLOAD": "unfinished download",
+    "week 1.pdf.part": "unfinished download",
+    "week 1.pdf.partial": "unfinished download",
+    "week 1.pdf.opdownload": "unfinished download",
+    "week 1.pdf.download": "unfinished download",
+    ".~lock.week 1.odp#": "lock file",
+    "~$week 1.docx": "lock file",
+    ".DS_Store": "of the operating system",
+    "._week 1.pdf": "of the operating system",
+    "Thumbs.db": "of the operating system",
+    "THUMBS.DB": "of the operating system",
+    "desktop.ini": "of the operating system",
+    "@eaDir/week 1.pdf": "of the operating system",
+    "__MACOSX/._week 1.pdf": "of the operating system",
+    "__MACOSX/week 1.pdf": "of the operating system",
+}
+"""What programs leave beside documents, and what is told of it."""
+
+LOOK_ALIKES = [
+    *("part.pdf", "a.part.pdf", "download", "Zone.Identifier.pdf", "desktop.ini.pdf", "$~a.pdf"),
+    *("lock.odp#", "~a.pdf", "DS_Store", "thumbs.db.docx", "my@eaDir", "partial"),
+]
+
+
+@pytest.mark.parametrize("form", [str, Path, lambda name: f"/srv/term/room01/{name}"])
+def test_what_lies_beside_documents(form: Callable[[str], str | Path]) -> None:
+    """A program that sends a folder leaves out the same."""
+    assert [name for name in JUNK if not is_junk_file(form(name))] == []
+    assert [name for name in LOOK_ALIKES if is_junk_file(form(name))] == []
+
+
+@pytest.mark.parametrize(
+    "command", ["batch term", "batch term --check", "queue defer term --check"]
+)
+def test_a_folder_as_programs_leave_it(
+    server: MeetingServer, capsys: Capture, command: str
+) -> None:
+    """The room gets the documents and nothing else; how many files are left out is told."""
+    _file(*(f"term/room01/{name}" for name in (*JUNK, *LOOK_ALIKES, ".hidden")))
+    _file("term/room01/bundle.download/Info.plist")  # Safari's unfinished download is a folder
+    _file("term/__MACOSX/room01/._a.pdf", "term/@eaDir/a.pdf/thumb", "term/desktop.ini")
+    done = call(capsys, *command.split())
+    assert (done.code, "error" in done.err) == (0, False), done.err
+    told = done.err + done.out
+    assert f"term: {len(LOOK_ALIKES)} documents for 1 room" in told
+    assert ", 1 hidden file left out, 23 files left out as not documents (@eaDir," in told
+    sent = [] if "--check" in command else LOOK_ALIKES
+    assert sorted(names_in(server, "room01")) == sorted(sent)
+
+
+@pytest.mark.parametrize("command", ["batch m.jsonl", "queue defer m.jsonl", "upload room01"])
+def test_a_line_that_names_no_document(
+    server: MeetingServer, capsys: Capture, command: str
+) -> None:
+    """It is a mistake that says what the file is, and how to fix it; nothing is sent."""
+    _file(*JUNK, *LOOK_ALIKES)
+    names = [*LOOK_ALIKES, *JUNK]
+    rows = [{"room_id": "room01", "document": name} for name in names]
+    Path("m.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    done = call(capsys, *command.split(), *(names if command.startswith("upload") else []))
+    assert (done.code, server.requests) == (2, [])
+    *mistakes, last = done.err.splitlines()
+    assert last == "meeting-async: nothing was sent"
+    assert len(mistakes) == len(JUNK)
+    for name, kind in JUNK.items():
+        (told,) = [one for one in mistakes if f"(got {name!r})" in one]
+        assert kind in told, name
+        assert "leave it out, or rename it if it is a document" in told
+
+
+def test_a_folder_of_junk_alone(server: MeetingServer, capsys: Capture) -> None:
+    """It names no documents, and the error says what was left out."""
+    _file("term/room01/week 1.pdf.crdownload", "term/room01/.hidden")
+    done = call(capsys, "batch", "term")
+    assert (done.code, server.requests) == (2, [])
+    assert (
+        "names no documents, 1 hidden file left out, 1 file left out as not documents (room01"
+        in done.err
+    )
 
 
 @pytest.mark.parametrize(

@@ -190,7 +190,7 @@ HISTORIES: dict[str, tuple[dict[str, Any], list[Any], Any]] = {
     "a hint, and no lock": (TEN, [at(2, THROTTLED, hint=50)], (50, 62.5)),
     "max_retry_after": ({"max_retry_after": 5}, [at(2, THROTTLED, hint=50)], (5, 6.25)),
     "any lock": ({}, [at(0, BUSY), locked(329)], (1, 1)),
-    "longer than any lock": ({}, [at(0, BUSY), locked(330)], (RoomBusy, "330.0 s; it must be fr")),
+    "longer than any lock": ({}, [at(0, BUSY), locked(330)], (RoomBusy, "330.0 s, the long")),
     "free proves nothing": (
         {}, [at(0, BUSY), at(290, BUSY, after_free=True), locked(330)], (RoomBusy, "in 260 s"),
     ),
@@ -217,6 +217,30 @@ def test_histories(settings: dict[str, Any], steps: list[Any], expected: Any) ->
             error = stopped(last)
             assert type(error) is first
             assert second in str(error)
+
+
+LIMITS: dict[str, tuple[dict[str, Any], float, str, str]] = {
+    # settings, when the last 409 comes: which limit, in which words
+    "max_wait": ({"max_wait": 400}, 400, "max_wait", "waited 400.0 s; it should be free by now"),
+    "a short one": ({"max_wait": 9}, 9, "max_wait", "waited 9.0 s; it must be free in 291 s"),
+    "none": ({}, 330, "window", "330.0 s, the longest without max_wait; it should be free by now"),
+    "another window": ({"window": 90}, 120, "window", "120.0 s, the longest without max_wait;"),
+    "timeout": ({"ends_at": 20}, 20, "timeout", "20.0 s, and timeout allows no more; it must be"),
+    "timeout, later": ({"max_wait": 900, "ends_at": 310}, 310, "timeout", "no more; it should be"),
+}
+
+
+@pytest.mark.parametrize(("settings", "ends", "limit", "text"), LIMITS.values(), ids=LIMITS)
+def test_which_limit_ended_the_wait(
+    settings: dict[str, Any], ends: float, limit: str, text: str
+) -> None:
+    """The caller's, or that of a lock if the caller has set none; no lock ends *in 0 s*."""
+    told = story(**settings)
+    told.after(BUSY, at=0)
+    error = stopped(told.after(BUSY, at=ends))
+    assert isinstance(error, RoomBusy)
+    assert error.limit == limit
+    assert text in str(error)
 
 
 def test_errors_carry_what_is_known() -> None:

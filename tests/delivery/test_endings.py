@@ -410,7 +410,8 @@ def test_struck_at_every_wait(
     """The task is cancelled, or its ``timeout`` ends: no task, lock, request or spool is left.
 
     Event and log say accepted once the server has answered so, and unknown if a form was out
-    without an answer. A time limit that ends while the call only tidies up does not end it.
+    without an answer; so does a note on the cancellation. A time limit that ends while the call
+    only tidies up does not end it.
     """
     caplog.set_level(logging.DEBUG, "meeting_async")
     cancelled = asyncio.CancelledError if backend == "asyncio" else trio.Cancelled
@@ -454,6 +455,13 @@ def test_struck_at_every_wait(
                 (line,) = [one for one in caplog.records if vars(one).get("action") == "Finished"]
                 assert vars(line)["verdict"] == finished.verdict
                 assert finished.error is None or not is_accepted
+                notes = " ".join(getattr(outcome[0], "__notes__", []))
+                if isinstance(outcome[0], cancelled):
+                    is_open = finished.verdict is Verdict.UNKNOWN
+                    assert ("'deck.pdf' may have arrived in room 'room01'" in notes) is is_open
+                    assert ("'deck.pdf' was accepted by room 'room01'" in notes) is is_accepted
+                else:
+                    assert "deck.pdf" not in notes
             await upload(client)  # locks must be released
         return was_struck
 

@@ -101,12 +101,16 @@ def test_bars_on_a_terminal(meeting: MeetingServer, tmp_path: Path, heading: str
     (tmp_path / "deck.pdf").write_bytes(b"%PDF-1.7" + bytes(2**20))
     for room_id in ("room01", "room02"):
         meeting.add_room(room_id)
+    for name in ("@eaDir/a.pdf", "room01/.~lock.a.odp#", "room01/a.pdf.part", ".git/a.pdf"):
+        (tmp_path / "slides" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "slides" / name).write_bytes(b"%PDF-1.7")  # not a document of a room
     (program,) = programs("recipes.md", heading)
     command = [sys.executable, "-W", "error", "-c", program]
     environment = {**os.environ, "TERM": "xterm"}
     code, drawn = drawn_by(command, columns=100, cwd=tmp_path, env=environment)
     assert code == 0, drawn
     assert re.search("100%|1.0/1.0 MB", drawn)
+    assert [file.name for file in meeting.rooms["room01"].received] in (["1.pdf"], ["deck.pdf"])
 
 
 # --- synchronous.md ------------------------------------------------------------------------------

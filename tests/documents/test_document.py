@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import array
+import bz2
+import gzip
 import io
+import lzma
 import os
 import re
+import sys
+import tarfile
 import tempfile
-from collections.abc import AsyncIterator, Callable
+import zipfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import anyio
 import httpx
 import pytest
+from django.core.files.uploadedfile import InMemoryUploadedFile  # type: ignore[import-untyped]
+from fastapi import UploadFile as FastAPIUpload
 from litestar.datastructures import UploadFile as LitestarUpload
 from starlette.datastructures import UploadFile as StarletteUpload
 from werkzeug.datastructures import FileStorage
@@ -364,6 +373,86 @@ async def test_a_file_whose_name_is_not_text_can_be_sent_under_another(tmp_path:
     with pytest.raises(InvalidInput, match="filename"):
         Document.from_path(path)
     assert (await sent(path, filename="café.pdf")).name == "café.pdf"
+
+
+@contextmanager
+def member(kind: str, archive: Path) -> Iterator[Any]:
+    """Write an archive with a document, and open the document."""
+    name = "week 1/deck.pdf"
+    if kind == "zip":
+        with zipfile.ZipFile(archive, "w") as packed:
+            packed.writestr(name, PDF)
+        with zipfile.ZipFile(archive) as packed, packed.open(name) as file:
+            yield file
+        return
+    with tarfile.open(archive, "w:gz" if kind == "tar.gz" else "w") as tar:
+        about = tarfile.TarInfo(name)
+        about.size = len(PDF)
+        tar.addfile(about, io.BytesIO(PDF))
+    with tarfile.open(archive) as tar:
+        found: Any = tar.extractfile(name)
+        with io.BufferedReader(found) if kind == "wrapped" else found as file:
+            yield anyio.wrap_file(file) if kind == "anyio" else file
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar", "tar.gz", "wrapped", "anyio"])
+async def test_a_member_of_an_archive_has_its_own_name(tmp_path: Path, kind: str) -> None:
+    """Where Python knows it; otherwise ``filename=`` is demanded. The archive's is never shown."""
+    with member(kind, tmp_path / "term.tar") as file:
+        if kind == "zip" or sys.version_info >= (3, 13):
+            assert (await sent(file)).name == "deck.pdf"
+        else:
+            told = await refusal(InvalidInput, file)
+            assert "filename is needed: the name of this file is that of its archive" in str(told)
+        found = await sent(file, filename="deck.pdf")
+    assert (found.name, found.content) == ("deck.pdf", PDF)
+
+
+@pytest.mark.parametrize("module", [gzip, bz2, lzma])
+async def test_what_is_decompressed_is_called_so(tmp_path: Path, module: Any) -> None:
+    """A document that is unpacked as it is read has not the name of what is packed."""
+    for name in ("notes.txt.gz", "notes.txt.bz2", "notes.txt.xz", "notes.txt.lzma"):
+        with module.open(tmp_path / name, "wb") as packed:
+            packed.write(PDF)
+        with module.open(tmp_path / name) as file:
+            if module is gzip or sys.version_info >= (3, 13):
+                assert (await sent(file)).name == "notes.txt"
+            else:
+                await refusal(InvalidInput, file, "filename is needed")
+
+
+BROWSERS = {
+    "a%22b%22.pdf": "a_b_.pdf",
+    "a%0D%0Ab.pdf": "a__b.pdf",
+    "x%2Fdeck.pdf": "x%2Fdeck.pdf",  # a browser does not escape this
+    "100%25 %41%0a%22.pdf": "100%25 %41%0a_.pdf",
+    'C:\\%22x%22\\deck".pdf': "deck_.pdf",
+    "%22": "_",
+}
+"""Names in a form of a browser, and what the room shows."""
+
+PARSED: dict[str, Callable[[str], Any]] = {
+    "Starlette": lambda name: StarletteUpload(io.BytesIO(PDF), filename=name),
+    "FastAPI": lambda name: FastAPIUpload(io.BytesIO(PDF), filename=name),
+    "Litestar": lambda name: LitestarUpload(SLIDES, name, PDF),
+    "werkzeug": lambda name: FileStorage(io.BytesIO(PDF), name),
+    "Django": lambda name: InMemoryUploadedFile(io.BytesIO(PDF), None, name, "a/b", 24, None),
+}
+
+
+@pytest.mark.parametrize("framework", PARSED)
+async def test_a_quote_in_a_name_that_a_browser_escaped(framework: str) -> None:
+    """``%22``, ``%0D`` and ``%0A`` become what they were, then ``_``; nothing else is unescaped.
+
+    A name that is not from a form stays as it is.
+    """
+    for name, shown in BROWSERS.items():
+        upload = PARSED[framework](name)
+        assert (await sent(upload)).name == shown
+        assert (await sent(upload, filename="a%22b.pdf")).name == "a%22b.pdf"
+        close(upload)
+    assert Document.from_path("a%22b.pdf").filename == "a%22b.pdf"
+    assert Document.from_file(in_memory(name="a%22b.pdf")(Path())).filename == "a%22b.pdf"
 
 
 # --- sizes ---------------------------------------------------------------------------------------

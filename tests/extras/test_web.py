@@ -98,6 +98,18 @@ ANSWERS: dict[str, tuple[errors.MeetingError, dict[str, str], dict[str, object]]
         errors.DocumentChanged("deck.pdf", "an earlier run of the batch sent it as it was"), {},
         {"detail": "the document has changed or is not whole: this version was not delivered"},
     ),
+    "link": (
+        errors.LinkRefused("https://10.0.0.5/deck.pdf?…", TEXT), {},
+        {"detail": "the link cannot be used: it must lead directly to a public document"},
+    ),
+    "silent link": (
+        errors.DocumentUnreadable("https://10.0.0.5/deck.pdf?…", TEXT), {},
+        {"detail": "the link does not answer: try again later"},
+    ),
+    "file": (
+        errors.DocumentUnreadable("deck.pdf", TEXT), {},
+        {"detail": "the document could not be read completely"},
+    ),
     "setting": (errors.ConfigurationError("path", TEXT, TEXT, TEXT), {}, {"detail": GENERIC}),
     "busy": (errors.RoomBusy(20.0, "another client", 280.0), {"Retry-After": "10"}, {}),
     "hint": (errors.Throttled(429, None, "", retry_after=2.5), {"Retry-After": "3"}, {}),

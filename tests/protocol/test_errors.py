@@ -172,6 +172,9 @@ REPLY = (400, "NAME", "no such thing")
         (errors.RoomBusy(330.04, "another client", 12.3, "in use"),
          ("room 'room01' is busy: another client has locked it (HTTP 409: in use); "
           "waited 330.0 s; it must be free in 12 s")),
+        (errors.RoomBusy(330.04, "another client", 0.0, limit="window"),
+         ("room 'room01' is busy: another client has locked it; "
+          "waited 330.0 s, the longest without max_wait; it should be free by now")),
         (errors.RoomBusy(0, "another upload of this application", None),
          ("room 'room01' is busy: another upload of this application has locked it; "
           "waited 0.0 s")),

@@ -166,8 +166,10 @@ class Batch:
                             raise
         except BaseExceptionGroup as group:  # the journal's, or what ends the program
             failure = _one_of(group)
-        except anyio.get_cancelled_exc_class():
+        except anyio.get_cancelled_exc_class() as error:
             if not isinstance(failure, Exception):
+                if count := self._report.unknown:
+                    error.add_note(f"{count:,} of its documents may have arrived: see batch.report")
                 raise
         if failure is not None:
             raise failure

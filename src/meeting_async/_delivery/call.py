@@ -222,6 +222,15 @@ class Call:
         window = self.options.lock.window
         return self.history.unknown(reason, self.now(), size=self.size, window=window)
 
+    def add_note_to(self, cancellation: BaseException) -> None:
+        """Say on the exception that cancels an upload what is known of the document."""
+        name, room = short_repr(self.document), short_repr(self.room_id)
+        if self.history.answer is not None:
+            cancellation.add_note(f"{name} was accepted by room {room} before this")
+        elif self.history.unknown_since is not None:
+            look = "look into the room before sending it again"
+            cancellation.add_note(f"{name} may have arrived in room {room}: {look}")
+
     def finish(self, error: BaseException | None) -> None:
         """Emit the last event of the call."""
         ours = error if isinstance(error, MeetingError) else None
@@ -304,6 +313,7 @@ async def running(call: Call, timeout: float | None) -> AsyncGenerator[None, Non
             raise
         raise final from error
     except BaseException as error:
+        call.add_note_to(error)
         call.finish(error)
         raise
     call.finish(None)

@@ -364,7 +364,7 @@ class _Decision:
         seconds = self.room.next_wait(last.hint, self.now, self.random)
         if seconds is not None and self.now + seconds < self.policies.ends_at:
             return Wait(seconds, "room")
-        limit = "max_wait" if seconds is None else "timeout"
+        limit = "timeout" if seconds is not None else self.room.limit
         return Stop(self.room.busy_error(last.answer, self.now, limit))
 
     # --- errors ----------------------------------------------------------------------------------

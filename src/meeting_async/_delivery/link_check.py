@@ -38,8 +38,12 @@ _PRESIGNED = (
     "may first send HEAD, too"
 )
 
-_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-"""Addresses of IPv4 hosts in networks that have IPv6 only (RFC 6052)."""
+_EMBEDDING = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "::/96", "::ffff:0:0:0/96")))
+"""Addresses whose end is that of an IPv4 host: NAT64 (RFC 6052 section 2.1), IPv4-compatible
+(RFC 4291 section 2.5.5.1), IPv4-translated (RFC 2765 section 2.1)."""
+
+_LOCAL_NAT64 = ipaddress.IPv6Network("64:ff9b:1::/48")
+"""NAT64 of a private network (RFC 8215); Python knows it in newer versions only."""
 
 _NO_DOCUMENT = re.compile(r"text/html|video/|audio/", re.IGNORECASE)
 
@@ -106,8 +110,11 @@ def _check_address(text: str) -> None:
 def _is_public(text: str) -> bool:
     address = ipaddress.ip_address(text.partition("%")[0])
     if isinstance(address, ipaddress.IPv6Address):
-        translated = address in _NAT64 and ipaddress.IPv4Address(address.packed[-4:])
-        address = address.ipv4_mapped or address.sixtofour or translated or address
+        if address in _LOCAL_NAT64:
+            return False
+        is_embedded = any(address in network for network in _EMBEDDING)
+        embedded = ipaddress.IPv4Address(address.packed[-4:]) if is_embedded else None
+        address = address.ipv4_mapped or address.sixtofour or embedded or address
     is_site_local = getattr(address, "is_site_local", False)  # fec0::/10, of IPv6 only
     return address.is_global and not address.is_multicast and not is_site_local
 

@@ -127,6 +127,11 @@ class RoomWait:
         limit = self.policy.max_wait
         return None if limit is None else max(0.0, limit - self.queued)
 
+    @property
+    def limit(self) -> str:
+        """Name of the setting that :meth:`time_left` comes from."""
+        return "window" if self.policy.max_wait is None else "max_wait"
+
     def time_left(self, now: float) -> float:
         """Seconds that the upload may go on waiting for its room."""
         if self.policy.max_wait is not None:

@@ -66,6 +66,8 @@ class Detected:
     """A file name, if it has a usable one."""
     content_type: str | None = None
     """A media type, if it has a usable one that is not generic."""
+    nameless: str = "the document has no name"
+    """Why there is no name, if there is none."""
 
 
 def detect(value: object) -> Detected | None:
@@ -114,7 +116,11 @@ def detect_file(value: Any) -> Detected:
     """Return the source of a file (:func:`is_file`)."""
     file = _unwrapped(value)
     _check(value, file)
-    return Detected(_file_source(file, value), _name(value), _content_type(value))
+    source, kind = _file_source(file, value), _content_type(value)
+    if _has_name_of_archive(file):
+        return Detected(source, None, kind, "the name of this file is that of its archive")
+    name = _name(value)
+    return Detected(source, _unpacked(name) if name and _is_from(file, _PACKERS) else name, kind)
 
 
 def detect_stream(value: object) -> Source:
@@ -215,16 +221,50 @@ def _is_of_the_system(file: Any) -> bool:
     return type(raw) is io.FileIO
 
 
+def _is_from(value: object, modules: str) -> bool:
+    """Return whether its class, or one that this is derived from, is of a module."""
+    return any(re.fullmatch(modules, kind.__module__) for kind in type(value).__mro__)
+
+
 def _name(value: Any) -> str | None:
     """Return a usable name: not the number of a descriptor, and not ``<fdopen>``.
 
     ``filename`` comes first, because ``name`` of an upload may be the name of the form's field.
     """
-    name = None if isinstance(value, io.IOBase) else getattr(value, "filename", None)
-    name = name or getattr(value, "name", None)
+    sent = None if isinstance(value, io.IOBase) else getattr(value, "filename", None)
+    name = sent or getattr(value, "name", None)
     if not isinstance(name, str) or not name or re.fullmatch(r"<.*>", name):
         return None
-    return name
+    is_from_form = sent or _is_from(value, r"django\.core\.files\.uploadedfile")
+    return _unescaped(name) if is_from_form else name
+
+
+def _unescaped(name: str) -> str:
+    """Return a name as it was before a browser escaped it for a form.
+
+    Frameworks leave that to us. Nothing else is escaped, not even the percent sign
+    (https://html.spec.whatwg.org/multipage/form-control-infrastructure.html#multipart-form-data).
+    """
+    return name.replace("%22", '"').replace("%0D", "\r").replace("%0A", "\n")
+
+
+def _has_name_of_archive(file: Any) -> bool:
+    """Return whether a file is a member of a tar archive, and has the archive's name.
+
+    Python tells the member's name in newer versions only.
+    """
+    while isinstance(file, io.BufferedReader):
+        file = file.raw
+    archive = getattr(file, "fileobj", None)
+    return _is_from(file, "tarfile") and file.name == getattr(archive, "name", None) is not None
+
+
+_PACKERS = r"gzip|bz2|lzma|compression\..*"
+
+
+def _unpacked(name: str) -> str:
+    """Return the name of the content of a packed file: ``notes.txt`` of ``notes.txt.gz``."""
+    return re.sub(r"(?i)(?<=.)\.(gz|bz2|xz|lzma|zst)$", "", name)
 
 
 def _content_type(value: Any) -> str | None:

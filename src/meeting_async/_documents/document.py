@@ -160,7 +160,7 @@ class Document:
         given = detected.name if filename is None else filename
         if given is None:
             fix = "give one such as 'deck.pdf'"
-            raise InvalidInput("filename", "None", "is needed: the document has no name", fix)
+            raise InvalidInput("filename", "None", f"is needed: {detected.nameless}", fix)
         name = file_name(given)
         kind = detected.content_type if content_type is None else content_type
         return cls(detected.source, None, name, _media_type(name, kind))

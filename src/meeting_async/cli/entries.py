@@ -9,6 +9,7 @@ import re
 import stat
 import sys
 import time
+import unicodedata
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
@@ -19,6 +20,7 @@ import attrs
 
 from meeting_async import Document, UploadJob
 from meeting_async._documents.files import HEAD_BYTES, unreadable
+from meeting_async._documents.junk import junk_kind
 from meeting_async._documents.prepared import check_size, check_type
 from meeting_async._protocol.multipart import file_name
 from meeting_async._protocol.requests import room_id_bytes
@@ -79,8 +81,10 @@ class Entry:
 
     @property
     def path(self) -> str:
-        """Path relative to the working directory."""
-        return os.path.join(self.folder, self.target)
+        """Path relative to the working directory, as it is on disk."""
+        if self.target.isascii():
+            return os.path.join(self.folder, self.target)
+        return _on_disk(self.folder, self.target)
 
     @property
     def shown(self) -> str:
@@ -133,13 +137,40 @@ class Entry:
             yield "key contains characters that are not valid Unicode"
 
     def check_document(self, max_size: int | None) -> None:
-        """Make the checks that an upload makes before it sends."""
+        """Make the checks that an upload makes before it sends, and one of the name.
+
+        On Windows ``deck.pdf:Zone.Identifier`` would be opened.
+        """
         if not self.is_link:
+            if kind := junk_kind(self.target):
+                fix = "leave it out, or rename it if it is a document"
+                raise InvalidInput("document", repr(self.target), f"is {kind}", fix)
             name = self.filename or os.path.basename(self.target)
             self.size, head = _looked_at(self.path)
             check_size(name, self.size, max_size)
             check_type(name, head)
         self.document()
+
+
+def _on_disk(folder: str, target: str) -> str:
+    """Return the path of a file, also if its name on disk is in another form of Unicode.
+
+    A Mac takes names apart (NFD), and spreadsheets write them whole (NFC). What is there as it is
+    written comes first; what is not there stays as it is written.
+    """
+    written = os.path.join(folder, target)
+    if os.path.lexists(written):
+        return written
+    path = folder
+    for part in re.split(r"(?<=/)", target):
+        path = next(filter(os.path.lexists, _forms(path, part)), os.path.join(path, part))
+    return path if os.path.lexists(path) else written
+
+
+def _forms(folder: str, part: str) -> Iterator[str]:
+    yield os.path.join(folder, part)
+    for form in ("NFC", "NFD"):
+        yield os.path.join(folder, unicodedata.normalize(form, part))
 
 
 _check_room_id = lru_cache(maxsize=1000)(room_id_bytes)

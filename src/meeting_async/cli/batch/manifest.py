@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator
 
 import attrs
 
+from meeting_async._documents.junk import is_junk_file, is_junk_folder
 from meeting_async.cli.batch.rows import rows_in
 from meeting_async.cli.entries import STDIN, Entry, Flaws
 from meeting_async.cli.words import counted, size
@@ -17,8 +18,8 @@ from meeting_async.errors import InvalidInput
 MAX_MANIFEST_BYTES = 256 * 1024**2
 """Largest manifest: some millions of lines. A larger file is probably not a manifest."""
 
-_DEBRIS = frozenset({"desktop.ini", "thumbs.db"})
-"""Files that Windows creates in folders that were opened."""
+JUNK_SHOWN = 3
+"""Names of files that are left out because they are not documents; further ones are counted."""
 
 
 @attrs.define(eq=False)
@@ -29,24 +30,36 @@ class Manifest:
     """Its name in messages."""
     entries: list[Entry] = attrs.field(factory=list)
     flaws: Flaws = attrs.field(factory=Flaws)
-    left_out: int = 0
+    hidden: int = 0
     """Number of hidden files that were left out."""
+    junk: list[str] = attrs.field(factory=list)
+    """Paths that were left out because they are not documents (:func:`is_junk_file`)."""
 
     @property
     def sums(self) -> dict[str, int]:
-        """Numbers of documents, rooms and bytes; the bytes are known after the check."""
+        """Numbers of documents, rooms, bytes (known after the check), and files left out."""
         return {
             "documents": len(self.entries),
             "rooms": len({entry.room_id for entry in self.entries}),
             "size": sum(entry.size or 0 for entry in self.entries),
+            "left_out": self.hidden + len(self.junk),
         }
 
     def __str__(self) -> str:
         """Return the name and the sums as text."""
-        documents, rooms, total = self.sums.values()
-        hidden = f", {counted(self.left_out, 'hidden file')} left out" if self.left_out else ""
+        documents, rooms, total, _ = self.sums.values()
         what = f"{counted(documents, 'document')} for {counted(rooms, 'room')}, {size(total)}"
-        return f"{self.name}: {what}{hidden}"
+        return f"{self.name}: {what}{self.left_out}"
+
+    @property
+    def left_out(self) -> str:
+        """Text about what is left out of a folder; ``""`` if nothing is."""
+        text = f", {counted(self.hidden, 'hidden file')} left out" if self.hidden else ""
+        if self.junk:
+            names = [os.path.relpath(path, self.name) for path in self.junk[:JUNK_SHOWN]]
+            shown = ", ".join(names + ["…"] * (len(self.junk) > JUNK_SHOWN))
+            text += f", {counted(len(self.junk), 'file')} left out as not documents ({shown})"
+        return text
 
     def find_unstorable(self) -> None:
         """Add a mistake for each path that is not valid Unicode: no database can store it."""
@@ -71,7 +84,7 @@ def manifest_of(source: str, *, besides: Collection[str] = ()) -> Manifest:
     else:
         _read_rows(manifest, _text_of(source), os.path.dirname(source))
     if not manifest.entries and not manifest.flaws.count:
-        raise _unusable(source, "names no documents")
+        raise _unusable(source, f"names no documents{manifest.left_out}")
     _find_twins(manifest)
     return manifest
 
@@ -128,7 +141,8 @@ def _read_folder(manifest: Manifest, besides: Collection[str]) -> None:
     """Find the documents of all rooms: ``ROOM_ID/file``, a folder for each room, in natural order.
 
     A folder inside a room's folder is a mistake, and so is a file outside the rooms' folders: if
-    they were ignored, a document could be missed. Only hidden files and ``besides`` are left out.
+    they were ignored, a document could be missed. Only hidden files, ``besides`` and what is not a
+    document by its name are left out.
     """
     source = manifest.name
     for room in _listed(source, manifest, besides):
@@ -161,7 +175,7 @@ def _is_folder(entry: os.DirEntry[str], manifest: Manifest) -> bool | None:
 def _listed(
     folder: str, manifest: Manifest, besides: Collection[str]
 ) -> Iterator[os.DirEntry[str]]:
-    """Yield the content of a folder in natural order, without hidden files and ``besides``."""
+    """Yield the content of a folder in natural order, without what is left out."""
     try:
         with os.scandir(folder) as entries:
             everything = sorted(entries, key=lambda entry: natural(entry.name))
@@ -169,15 +183,22 @@ def _listed(
         manifest.flaws.add(0, folder, f"cannot be read: {error.strerror}")
         return
     for entry in everything:
-        if _is_hidden(entry.name):
-            manifest.left_out += 1
+        if _is_junk(entry, is_of_a_room=folder != manifest.name):
+            manifest.junk.append(entry.path)
+        elif entry.name.startswith("."):
+            manifest.hidden += 1
         elif os.path.abspath(entry.path) not in besides:
             yield entry
 
 
-def _is_hidden(name: str) -> bool:
-    """Return whether a file is hidden; office programs lock an open file with ``~$deck.docx``."""
-    return name.startswith((".", "~$")) or name.lower() in _DEBRIS
+def _is_junk(entry: os.DirEntry[str], *, is_of_a_room: bool) -> bool:
+    """Return whether an entry is not a document by its name.
+
+    A room's folder may end with ``.part``. A folder inside it with such a name is Safari's.
+    """
+    if is_junk_folder(entry.name):
+        return True
+    return is_junk_file(entry.name) and (is_of_a_room or not os.path.isdir(entry.path))
 
 
 def natural(name: str) -> tuple[object, ...]:

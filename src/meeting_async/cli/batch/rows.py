@@ -62,11 +62,21 @@ def _mistakes(values: Mapping[str, object]) -> Iterator[Mistake]:
 # --- CSV -----------------------------------------------------------------------------------------
 
 
+_SEPARATOR = re.compile(rb'"?sep=([^\w\s"]|\t)"?[,;\t]*(?=[\r\n]|$)', re.IGNORECASE)
+"""A first line that says how values are separated: Excel reads it, and programs write it for it."""
+
+
 def _csv_lines(data: bytes) -> Iterator[Line]:
     """Read the header and the records (RFC 4180; spaces after a delimiter are ignored)."""
+    told = _SEPARATOR.match(data)
+    data = data[told.end() if told else 0 :]  # its line stays, empty
     header = re.search(rb"\S[^\r\n]*", data)
     # Excel uses the list separator of its locale. If several are equally frequent: the first.
-    delimiter = max(",;\t", key=lambda c: header[0].count(c.encode()) if header else 0)
+    delimiter = (
+        told[1].decode()
+        if told
+        else max(",;\t", key=lambda c: header[0].count(c.encode()) if header else 0)
+    )
     text = io.TextIOWrapper(io.BytesIO(data), encoding="utf-8", newline="")
     reader = csv.reader(text, delimiter=delimiter, skipinitialspace=True, strict=True)
     columns: list[str] = []
