@@ -7,7 +7,6 @@ import contextlib
 import errno
 import itertools
 import os
-import resource
 import socket
 import tempfile
 import threading
@@ -286,6 +285,8 @@ async def test_a_disk_that_fails_makes_it_unreadable(
 
 async def test_no_descriptor_left_is_this_machines_trouble(sized: Path) -> None:
     """Opening fails with ``ResourceExhausted``, at preparing and at an attempt; then it goes on."""
+    import resource
+
     content, limits = sized.read_bytes(), resource.getrlimit(resource.RLIMIT_NOFILE)
     await uploaded(sized)  # imports, threads
     async with prepared_document(sized) as prepared:

@@ -25,7 +25,6 @@ from django.core.files.uploadedfile import (  # type: ignore[import-untyped]
     InMemoryUploadedFile,
     TemporaryUploadedFile,
 )
-from fastapi import UploadFile as FastAPIUpload
 from litestar.datastructures import UploadFile as LitestarUpload
 from starlette.datastructures import UploadFile as StarletteUpload
 from werkzeug.datastructures import FileStorage
@@ -298,6 +297,12 @@ def _filled(make: Callable[[], Any], wrap: Callable[[Any], Any] = _itself) -> Ma
 _upload = partial(_filled, partial(tempfile.SpooledTemporaryFile, 100_000))
 
 
+def _of_fastapi(file: Any) -> Any:
+    from fastapi import UploadFile  # late: where its dependencies do not load, others still run
+
+    return UploadFile(file, filename="deck.pdf")
+
+
 def _pipe(stack: AsyncExitStack, data: bytes, _path: Path) -> Opened:
     read_end, write_end = os.pipe()
 
@@ -344,7 +349,7 @@ KINDS: dict[str, Make] = {
     "no hash, no weak references": _object(Peculiar),
     "reads of bytearray": _object(partial(OwnFile, kind=bytearray)),
     "Starlette": _upload(lambda file: StarletteUpload(file, filename="deck.pdf")),
-    "FastAPI": _upload(lambda file: FastAPIUpload(file, filename="deck.pdf")),
+    "FastAPI": _upload(_of_fastapi),
     "Litestar": _object(
         lambda data: LitestarUpload("application/pdf", "deck.pdf", data, max_spool_size=100_000),
         inside=lambda upload: upload.file,
