@@ -35,6 +35,7 @@ from support.sources import (
     attempt,
     before_calls,
     form_of,
+    make_fifo,
     prepared_document,
     sent,
     uploaded,
@@ -96,7 +97,7 @@ def _forbidden(path: Path) -> None:
 
 
 NO_DOCUMENTS: dict[str, tuple[Callable[[Path], object], str]] = {
-    "fifo": (os.mkfifo, "not a regular file"),
+    "fifo": (make_fifo, "not a regular file"),
     "directory": (Path.mkdir, "a directory"),
     "dangling link": (lambda path: path.symlink_to("nowhere"), "No such file"),
     "loop of links": (lambda path: path.symlink_to(path), "symbolic links"),

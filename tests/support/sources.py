@@ -37,6 +37,11 @@ from support.fake_rooms import FakeRooms, client_of
 if not django.conf.settings.configured:
     django.conf.settings.configure(DATA_UPLOAD_MAX_MEMORY_SIZE=None)
 
+def make_fifo(path: Path) -> None:
+    """Make a FIFO, where there can be one."""
+    os.mkfifo(path)
+
+
 START = 100
 """Where an open file stands."""
 
