@@ -23,7 +23,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -370,11 +369,16 @@ def descriptors(*peers: Peer) -> collections.Counter[str]:
     """Count what this process has open, by what it leads to, without what peers have."""
     theirs = set().union(*(peer.descriptors() for peer in peers))
     found: collections.Counter[str] = collections.Counter()
-    for number in map(int, os.listdir("/dev/fd")):
-        with contextlib.suppress(OSError):  # the descriptor of the listing itself
+    for number in _numbers():
+        with contextlib.suppress(OSError):  # not open, as that of the listing itself
             if number not in theirs:
                 found[_target(number)] += 1
     return found
+
+
+def _numbers() -> Iterable[int]:
+    """Return the descriptors that may be open; on Windows sockets have none."""
+    return range(512) if sys.platform == "win32" else map(int, os.listdir("/dev/fd"))
 
 
 def _target(number: int) -> str:
@@ -422,7 +426,7 @@ def _client_queue(connection: Connection) -> tuple[int, bool]:
 
     waiting = _queued(connection.sock.fileno(), termios.FIONREAD) + len(connection._ahead)
     address = connection.sock.getpeername()
-    for number in map(int, os.listdir("/dev/fd")):
+    for number in _numbers():
         with contextlib.suppress(OSError):
             if stat.S_ISSOCK(os.fstat(number).st_mode):
                 with socket.socket(fileno=os.dup(number)) as sock:

@@ -30,12 +30,14 @@ from starlette.datastructures import UploadFile as StarletteUpload
 from werkzeug.datastructures import FileStorage
 
 from meeting_async import Document
+from meeting_async._documents import files
 from meeting_async._documents.document import as_document
 from meeting_async._documents.prepared import MultipartBody, Prepared, prepare
 from support.fake_rooms import FakeRooms, client_of
 
 if not django.conf.settings.configured:
     django.conf.settings.configure(DATA_UPLOAD_MAX_MEMORY_SIZE=None)
+
 
 def make_fifo(path: Path) -> None:
     """Make a FIFO, where there can be one."""
@@ -412,9 +414,9 @@ def before_calls(
 ) -> None:
     """Let something happen before the system is called, by functions of ``os``, about a file.
 
-    It is given the function's name and arguments, and may raise.
+    ``read`` is what the library has for ``pread``. The function gets name and arguments, and may
+    raise.
     """
-
     fstat, stat = os.fstat, os.stat
 
     def is_it(file: object) -> bool:
@@ -433,4 +435,5 @@ def before_calls(
         return call
 
     for name in names:
-        monkeypatch.setattr(os, name, patched(name, getattr(os, name)))
+        where: Any = (files, "read_at") if name == "read" else (os, name)
+        monkeypatch.setattr(*where, patched(name, getattr(*where)))
