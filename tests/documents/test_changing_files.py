@@ -7,6 +7,7 @@ import io
 import itertools
 import os
 import re
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +25,7 @@ from meeting_async.transports import Reply, Request
 from support.fake_rooms import FakeRooms, accepted, busy, client_of
 from support.leaks import descriptors, threads_idle
 from support.sources import OLD, START, OwnFile, make_fifo
-from support.tables import in_turn
+from support.tables import crossed, in_turn
 
 pytestmark = pytest.mark.anyio
 
@@ -109,8 +110,8 @@ def _resized(size: int, more: bytes = b"") -> Callable[[OwnFile], object]:
 
 
 OBJECT_CHANGES: dict[str, Change] = {
-    "at its end": (_resized(START), SIZE),
-    "nearly at its end": (_resized(START + 10), SIZE),
+    "at its end": (_resized(START), "ended after"),
+    "nearly at its end": (_resized(START + 10), "ended after"),
     "longer": (_resized(0, b"more"), SIZE),
 }
 CHANGES = {"path": PATH_CHANGES, "open file": OPEN_CHANGES, "file object": OBJECT_CHANGES}
@@ -258,3 +259,45 @@ async def test_a_room_gets_the_new_version_or_none(case: Case, tmp_path: Path) -
         if moment == "signed":
             assert re.search(said, str(raised))
             assert isinstance(raised, DocumentChanged) or said == NOT_THE_SAME
+
+
+# --- nothing of the content has changed -----------------------------------------------------------
+
+
+def _copy_over(path: Path) -> None:
+    """Put a copy in the file's place, as `cp --preserve` and network drives do."""
+    shutil.copy2(path, path.with_name("copy"))
+    path.with_name("copy").replace(path)
+
+
+def _there_and_back(path: Path) -> None:
+    path.rename(path.with_name("away"))
+    path.with_name("away").rename(path)
+
+
+AROUND: dict[str, Callable[[Path], object]] = {
+    "permissions": lambda path: path.chmod(0o600),
+    "owner": lambda path: os.chown(path, os.getuid(), os.getgid()),
+    "a link": lambda path: os.link(path, path.with_name("link")),
+    "renamed": _there_and_back,
+    "copied": _copy_over,
+}
+
+
+@crossed(around=AROUND, moment=["signed", "locked", "sent"], anyio_backend=["asyncio", "trio"])
+async def test_only_the_content_counts_while_an_upload_waits(
+    around: Callable[[Path], None], moment: str, tmp_path: Path
+) -> None:
+    """Whose it is and what leads to it may change then; while it is sent, nothing may."""
+    make_rooms, settings = MOMENTS[moment]
+    file = Changing(tmp_path / "documents" / "deck.pdf", "path", LARGE, around)
+    rooms = make_rooms(file)
+    async with client_of(rooms, preflight=False, **settings(file)) as client:
+        send = client.upload_whiteboard_file("room01", file.value, filename="deck.pdf")
+        if moment == "sent":
+            with pytest.raises(DocumentChanged, match=r"owner|another file"):
+                await send
+        else:
+            await send
+    assert file.changed
+    assert rooms.uploads[-1].is_accepted == (moment != "sent")

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import bz2
 import contextlib
 import errno
+import gzip
+import io
 import itertools
+import lzma
 import os
 import socket
 import tempfile
 import threading
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -364,3 +369,52 @@ async def test_bad_reads_of_a_file_object_are_named(
         with pytest.raises(error, match=said) as caught:
             await uploaded(file)
         assert isinstance(caught.value.__cause__, Exception)
+
+
+# --- files that are expensive to go back in -------------------------------------------------------
+
+
+class Counting(io.BytesIO):
+    """A packed file that counts what is read of it."""
+
+    count = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        data = super().read(size)
+        self.count += len(data)
+        return data
+
+    def readinto(self, buffer: Any, /) -> int:
+        count = super().readinto(buffer)
+        self.count += count
+        return count
+
+
+def _zip(data: bytes) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("deck.pdf", data)
+    return packed.getvalue()
+
+
+PACKED: dict[str, tuple[Callable[[bytes], bytes], Callable[[Any], Any]]] = {
+    "gzip": (gzip.compress, gzip.open),
+    "bz2": (bz2.compress, bz2.open),
+    "xz": (lzma.compress, lzma.open),
+    "zip": (_zip, lambda file: zipfile.ZipFile(file).open("deck.pdf")),  # noqa: SIM115
+}
+
+
+@pytest.mark.parametrize("kind", PACKED)
+async def test_a_packed_file_is_read_about_once(kind: str) -> None:
+    """Once to know its size, which only reading tells, and once for each attempt."""
+    data = b"%PDF-1.7" + os.urandom(2_000_000)
+    pack, unpack = PACKED[kind]
+    packed = pack(data)
+    for attempts in (1, 3):
+        file = Counting(packed)
+        with unpack(file) as document:
+            assert document.read(8) == data[:8]
+            assert await uploaded(document, attempts) == data[8:]
+            assert document.tell() == 8
+        assert file.count < (attempts + 1.5) * len(packed)

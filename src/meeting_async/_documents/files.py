@@ -7,8 +7,9 @@ checked and closed in one call of a thread, because such a call costs more than 
 
 A regular file is read through its own descriptor, which does not move the caller's position. It is
 closed with its last reference: when the attempt ends, or when an abandoned thread returns. Any
-other file (in memory, spooled, compressed) is read by seeking, and its position is restored after
-each read. So every attempt begins at the same position, and the caller's file is unchanged.
+other file (in memory, spooled, compressed) is read by seeking, and its position is restored when
+its last user is done. So every attempt begins at the same position, and a file that is expensive to
+go back in is read about once.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from contextlib import (
     closing,
     contextmanager,
     nullcontext,
+    suppress,
 )
 from functools import partial
 from typing import BinaryIO, Protocol
@@ -168,15 +170,21 @@ def as_view(data: object) -> memoryview:
 # --- files ---------------------------------------------------------------------------------------
 
 
+State = tuple[int, ...]
+"""Of a file: the offset of its end, then device, inode, modification and change time (nanoseconds),
+as far as known."""
+
+
 class OpenedFile(abc.ABC):
     """A file that is open for one attempt. All but ``read_nowait`` run in threads."""
 
     @abc.abstractmethod
-    def fingerprints(self) -> Iterator[tuple[int, ...]]:
-        """Yield the state of the open file, then the state of what has its path now, if any.
+    def states(self) -> Iterator[State]:
+        """Yield the state of the open file, then the state of what has its path now, if any."""
 
-        A state is the offset of the end, then device, inode and times, as far as known.
-        """
+    def states_of_attempt(self, end: int | None = None) -> Iterator[State]:
+        """Yield them when an attempt begins, or when it has read up to ``end``."""
+        return self.states()
 
     @abc.abstractmethod
     def read(self, limit: int, offset: int, /) -> bytes:
@@ -220,7 +228,7 @@ class FileSource(abc.ABC):
 
     def _snapshot(self, label: str) -> Snapshot:
         with _errors_of(label), closing(self.open()) as opened:
-            fingerprint, start = next(opened.fingerprints()), self.start()
+            fingerprint, start = next(opened.states()), self.start()
             size = max(0, fingerprint[0] - start)
             head = opened.read_all(start, min(size, HEAD_BYTES))
             if not fingerprint[0] and opened.read(1, 0):  # in /proc, for example
@@ -246,28 +254,58 @@ class _FileContent(Content):
     def _open(self) -> Reader:
         with _errors_of(self.label, again=True), ExitStack() as stack:
             opened = stack.enter_context(closing(self.source.open()))
-            self.check(opened)
+            begun = self._begun(opened)
             if self.snapshot.size > WHOLE_BYTES:
                 stack.pop_all()
-                return _FileReader(self, opened)
+                return _FileReader(self, opened, begun)
             data = opened.read_all(self.snapshot.start, self.snapshot.size)
-            self.check(opened)
+            self.check(opened, begun)
             return BytesReader(data)
 
-    def check(self, opened: OpenedFile) -> None:
-        """Raise :class:`DocumentChanged` if the file does not match the snapshot."""
-        for fingerprint in opened.fingerprints():
-            if fingerprint != self.snapshot.fingerprint:
-                raise DocumentChanged(self.label, _difference(self.snapshot, fingerprint))
+    def _begun(self, opened: OpenedFile) -> State:
+        """Return the state when an attempt begins; the content must be that of the snapshot.
+
+        Whoever has copied, linked or renamed the file, or given it to somebody else, has not
+        changed the document.
+        """
+        begun = self.snapshot.fingerprint
+        for number, state in enumerate(opened.states_of_attempt()):
+            begun = begun if number else state
+            if _content(state) != _content(begun) or _content(state) != _content(
+                self.snapshot.fingerprint
+            ):
+                raise DocumentChanged(self.label, _difference(self.snapshot, state))
+            if state[1:3] != begun[1:3]:
+                raise DocumentChanged(self.label, _MOVED)
+        return begun
+
+    def check(self, opened: OpenedFile, begun: State) -> None:
+        """Raise :class:`DocumentChanged` if anything has changed during an attempt."""
+        end = self.snapshot.start + self.snapshot.size
+        for state in opened.states_of_attempt(end):
+            if state != begun:
+                known = attrs.evolve(self.snapshot, fingerprint=begun)
+                raise DocumentChanged(self.label, _difference(known, state))
 
 
-def _difference(snapshot: Snapshot, found: tuple[int, ...]) -> str:
-    if found[1:3] != snapshot.fingerprint[1:3]:
-        return "another file has its place"
-    if found[0] == snapshot.fingerprint[0]:
-        return "it was written to"
-    size = max(0, found[0] - snapshot.start)
-    return f"it has {size:,} bytes instead of {snapshot.size:,}"
+def _content(state: State) -> tuple[int, ...]:
+    """Return what differs if the content does: the size and the modification time."""
+    return state[0], *state[3:4]
+
+
+_MOVED = "another file has its place"
+
+
+def _difference(snapshot: Snapshot, found: State) -> str:
+    known = snapshot.fingerprint
+    if found[1:3] != known[1:3]:
+        return _MOVED
+    if found[0] != known[0]:
+        size = max(0, found[0] - snapshot.start)
+        return f"it has {size:,} bytes instead of {snapshot.size:,}"
+    if found[3:4] != known[3:4]:
+        return "it was written to (its modification time differs)"
+    return "its owner, its permissions or its links were changed while it was sent"
 
 
 class _FileReader(Reader):
@@ -276,8 +314,8 @@ class _FileReader(Reader):
     It does not read ahead, because the operating system does.
     """
 
-    def __init__(self, content: _FileContent, opened: OpenedFile) -> None:
-        self._content, self._opened = content, opened
+    def __init__(self, content: _FileContent, opened: OpenedFile, begun: State) -> None:
+        self._content, self._opened, self._begun = content, opened, begun
         self._offset = content.snapshot.start
         self._is_closed = False
 
@@ -302,7 +340,7 @@ class _FileReader(Reader):
 
     def _finish(self) -> None:
         with _errors_of(self._content.label, again=True):
-            self._content.check(self._opened)
+            self._content.check(self._opened, self._begun)
         self._opened.close()
         self._is_closed = True
 
@@ -386,12 +424,12 @@ class _RegularFile(OpenedFile):
         self._descriptor: _Descriptor | None = _Descriptor(number)
         self._buffer = bytearray()
 
-    def fingerprints(self) -> Iterator[tuple[int, ...]]:
+    def states(self) -> Iterator[State]:
         with self._used() as number:
             status = os.fstat(number)
-        yield self._fingerprint(status)
+        yield self._state(status)
         if self._path is not None:
-            yield self._fingerprint(os.stat(self._path))
+            yield self._state(os.stat(self._path))
 
     def read(self, limit: int, offset: int, /) -> bytes:
         with self._used() as number:
@@ -419,7 +457,7 @@ class _RegularFile(OpenedFile):
             raise ValueError("the attempt has ended")
         yield descriptor.number
 
-    def _fingerprint(self, status: os.stat_result) -> tuple[int, ...]:
+    def _state(self, status: os.stat_result) -> State:
         state = (status.st_size, status.st_dev, status.st_ino, status.st_mtime_ns)
         # By path, the change time catches a modification time that was restored. The owner of an
         # open file may rename or delete it.
@@ -455,56 +493,95 @@ def _check_regular(status: os.stat_result) -> None:
 # --- other files that can seek -------------------------------------------------------------------
 
 
-_locks: weakref.WeakValueDictionary[int, threading.Lock] = weakref.WeakValueDictionary()
-"""The lock that all uploads of a file object share, by its ``id``: it need not be hashable. What
-holds a lock holds its file, too, so the ``id`` cannot become that of another object meanwhile."""
+class _Shared:
+    """Where a file object stands that several uploads may read, and where it stood before."""
 
-_locks_guard = threading.Lock()
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.users = 0
+        self.stood: int = 0
+        """Position of the caller's file, to which the last user puts it back."""
+        self.stands: int | None = None
+        """Its position now, if that is known."""
+
+
+_shared: weakref.WeakValueDictionary[int, _Shared] = weakref.WeakValueDictionary()
+"""What all uploads of a file object share, by its ``id``: it need not be hashable. Whoever holds
+this holds its file, too, so the ``id`` cannot become that of another object meanwhile."""
+
+_shared_guard = threading.Lock()
 
 
 @attrs.frozen(eq=False)
-class FileObjectSource(FileSource, OpenedFile):
+class FileObjectSource(FileSource):
     """An open file with synchronous methods: the rest of it, from its current position."""
 
     file: BinaryIO
     owner: object
     """The object that holds the file; some close it when they are collected."""
-    _lock: threading.Lock = attrs.field(init=False)
+    shared: _Shared = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        with _locks_guard:
-            lock = _locks.setdefault(id(self.file), threading.Lock())
-        object.__setattr__(self, "_lock", lock)
+        with _shared_guard:
+            shared = _shared.setdefault(id(self.file), _Shared())
+        object.__setattr__(self, "shared", shared)
 
     def open(self) -> OpenedFile:
-        """Return itself, as there is nothing to open."""
-        return self
+        """Begin to use the file."""
+        return _OpenedObject(self)
 
     def start(self) -> int:
-        """Return the position of the caller's file."""
-        with self._position_kept() as position:
-            return position
+        """Return the position of the caller's file, which is in use."""
+        return self.shared.stood
 
-    def fingerprints(self) -> Iterator[tuple[int, ...]]:
-        with self._position_kept():
-            self.file.seek(0, io.SEEK_END)
-            end = self.file.tell()
+
+class _OpenedObject(OpenedFile):
+    """A file object in use. It goes back only for another upload, which may be expensive.
+
+    A compressed file is read again from its beginning to go back by a byte.
+    """
+
+    def __init__(self, source: FileObjectSource) -> None:
+        self._source: FileObjectSource | None = source
+        self._file, self._shared = source.file, source.shared
+        with self._shared.lock:
+            if not self._shared.users:
+                self._shared.stood = self._shared.stands = self._file.tell()
+            self._shared.users += 1
+
+    def states(self) -> Iterator[State]:
+        with self._shared.lock:
+            self._shared.stands = None
+            self._file.seek(0, io.SEEK_END)
+            end = self._shared.stands = self._file.tell()
         yield (end,)
 
-    def read(self, limit: int, offset: int, /) -> bytes:
-        with self._position_kept():
-            self.file.seek(offset)
-            data = self.file.read(limit)
-        if as_view(data).nbytes > limit:
-            raise ValueError(f"a read of {limit:,} bytes returned {len(data):,} bytes")
-        return bytes(data)
+    def states_of_attempt(self, end: int | None = None) -> Iterator[State]:
+        """Yield nothing before it is read, and whether it goes on where it ended before."""
+        if end is not None:
+            yield (end + len(self.read(1, end)),)
 
-    @contextmanager
-    def _position_kept(self) -> Iterator[int]:
-        """Use the file exclusively, and restore its position."""
-        with self._lock:
-            position = self.file.tell()
-            try:
-                yield position
-            finally:
-                self.file.seek(position)
+    def read(self, limit: int, offset: int, /) -> bytes:
+        shared = self._shared
+        with shared.lock:
+            if self._source is None:
+                raise ValueError("the attempt has ended")
+            if shared.stands != offset:
+                self._file.seek(offset)
+            shared.stands = None
+            data = bytes(as_view(self._file.read(limit)))
+            shared.stands = offset + len(data)
+        if len(data) > limit:
+            raise ValueError(f"a read of {limit:,} bytes returned {len(data):,} bytes")
+        return data
+
+    def close(self) -> None:
+        """Put the file back to where it stood, if this was its last user."""
+        shared = self._shared
+        with shared.lock, suppress(Exception):  # of a file that the caller has closed
+            is_open, self._source = self._source is not None, None
+            shared.users -= is_open
+            if is_open and not shared.users and shared.stands != shared.stood:
+                self._file.seek(shared.stood)
+
+    __del__ = close
