@@ -327,6 +327,8 @@ def test_commands_that_only_print(server: MeetingServer, capsys: Capture, stream
 def test_pipes_of_a_shell(server: MeetingServer) -> None:
     """The same with real processes, until they have ended: no traceback at their exit."""
     manifest(server, rooms=4, documents=20)
+    for number in range(4):
+        server.rooms[f"class{number}"].processing_seconds = 0.1  # so that the reader is gone first
     batch = "meeting-async batch m.csv --json --concurrency 2"
     done = shell(f"{batch} | head -1; exit ${{PIPESTATUS[0]}}")
     count = accepted(server)
