@@ -11,7 +11,7 @@ import resource
 import socket
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from meeting_async.errors import (
     ResourceExhausted,
 )
 from support.leaks import descriptors, until
+from support.permissions import unprivileged
 from support.sources import (
     LARGE,
     OLD,
@@ -68,19 +69,6 @@ def shortened(path: Path, size: int = len(SMALL)) -> Path:
 def sized(request: pytest.FixtureRequest, path: Path) -> Path:
     """Choose the size of the document."""
     return shortened(path) if request.param == "small" else path
-
-
-@contextlib.contextmanager
-def unprivileged() -> Iterator[None]:
-    """Be nobody for a moment, as permissions do not bind root."""
-    if os.geteuid() != 0:
-        yield
-        return
-    os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
 
 
 # --- what is not a document ----------------------------------------------------------------------
