@@ -49,6 +49,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.args_source is pytest.Config.ArgsSource.TESTPATHS:
         systems.check_table(items)
     if systems.IS_WINDOWS:
+        systems.let_event_loops_look()
         systems.skip_what_cannot_run(items)
 
     def longest(item: pytest.Item) -> tuple[float, bool]:
