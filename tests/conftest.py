@@ -16,6 +16,7 @@ import hypothesis  # early: when imported, it asks for referrers, and none is fo
 import pytest
 from blockbuster import blockbuster_ctx
 
+from support import systems
 from support.certificates import make_contexts
 from support.interpreter import Interpreter, interpreter
 from support.tables import LOOPS, in_turn
@@ -48,8 +49,14 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         _watchdog.end()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with what may take longest: or the end of a run would be a few tests in a row."""
+    if config.args_source is pytest.Config.ArgsSource.TESTPATHS:
+        systems.check_table(items)
+    if systems.IS_WINDOWS:
+        systems.let_event_loops_look()
+        systems.skip_what_cannot_run(items)
 
     def longest(item: pytest.Item) -> tuple[float, bool]:
         marker = item.get_closest_marker("timeout")

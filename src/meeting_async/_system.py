@@ -139,6 +139,15 @@ def is_false_file(number: int) -> bool:
     return IS_WINDOWS and stat.S_ISFIFO(os.fstat(number).st_mode)
 
 
+def change_time(status: os.stat_result) -> int:
+    """Return when anything of a file changed last, which nobody can set (nanoseconds).
+
+    Windows: 0. There a path has the time when its file was made in the place of this time, and from
+    Python 3.12 on an open file has another one.
+    """
+    return 0 if IS_WINDOWS else status.st_ctime_ns
+
+
 LONG_PATH = 240
 """Characters. Where long paths are not switched on, Windows takes 259, and 247 for a folder."""
 

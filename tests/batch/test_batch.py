@@ -177,7 +177,7 @@ def raising_at(name: str) -> Any:
     return type("Raising", (io.BytesIO,), {name: property(lambda _: 1 / 0)})(PDF)
 
 
-LATIN = os.fsdecode(b"w\xf6che.pdf")
+LATIN = "w\udcf6che.pdf"
 """A name as an old archive brings it: not UTF-8."""
 
 BAD: dict[str, tuple[Callable[[Path], UploadJob], str]] = {

@@ -7,17 +7,14 @@ told.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import signal
 import socket
 import subprocess
 import sys
-import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from select import PIPE_BUF
 from typing import IO, Any
 
 import pytest
@@ -42,6 +39,9 @@ from support.command_line import (
 from support.ports import free_port
 
 Capture = pytest.CaptureFixture[str]
+
+PIPE_BUF = 4096
+"""Linux's: the smallest pipe."""
 
 
 def test_what_only_waits_is_not_called_failed(server: MeetingServer, capsys: Capture) -> None:
@@ -131,6 +131,8 @@ def test_a_question_is_interrupted(server: MeetingServer, capsys: Capture) -> No
 
 def test_a_disk_that_does_not_answer(server: MeetingServer) -> None:
     """A signal ends the check of the documents; the exit does not wait for the disk."""
+    import fcntl
+
     with Path("a.pdf").open("r+b") as file:
         fcntl.fcntl(file, fcntl.F_SETSIG, signal.SIGURG)  # SIGIO would end this process
         fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)  # opening it takes up to 45 s
@@ -155,6 +157,9 @@ def killed_in_the_end(process: subprocess.Popen[str]) -> Iterator[None]:
 
 def unread(pipe: IO[str] | int | None) -> int:
     """Count the bytes in a pipe that nobody has read yet."""
+    import fcntl
+    import termios
+
     assert pipe is not None
     return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 

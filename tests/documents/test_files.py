@@ -7,7 +7,6 @@ import contextlib
 import errno
 import itertools
 import os
-import resource
 import socket
 import tempfile
 import threading
@@ -37,6 +36,7 @@ from support.sources import (
     attempt,
     before_calls,
     form_of,
+    make_fifo,
     prepared_document,
     sent,
     uploaded,
@@ -84,14 +84,15 @@ def _forbidden(path: Path) -> None:
     path.chmod(0)
 
 
+NOTHING = "No such file|File not found|cannot find the file"  # Linux, Wine, Windows
 NO_DOCUMENTS: dict[str, tuple[Callable[[Path], object], str]] = {
-    "fifo": (os.mkfifo, "not a regular file"),
+    "fifo": (make_fifo, "not a regular file"),
     "directory": (Path.mkdir, "a directory"),
-    "dangling link": (lambda path: path.symlink_to("nowhere"), "No such file"),
+    "dangling link": (lambda path: path.symlink_to("nowhere"), NOTHING),
     "loop of links": (lambda path: path.symlink_to(path), "symbolic links"),
     "socket": (_socket, "not a regular file"),
     "device": (lambda path: path.symlink_to("/dev/zero"), "not a regular file"),
-    "nothing": (lambda _path: None, "No such file"),
+    "nothing": (lambda _path: None, NOTHING),
     "forbidden": (_forbidden, "denied"),
     # It must not be called empty: the system makes it up when it is read.
     "made up": (lambda path: path.symlink_to("/proc/self/status"), "content, but no size"),
@@ -217,7 +218,7 @@ async def test_a_small_file_that_changes_while_it_is_read_is_noticed(
     """Between the reading and the check."""
     shortened(path)
     async with prepared_document(path) as prepared:
-        before_calls(monkeypatch, path, ["pread"], lambda *_: os.truncate(path, len(SMALL) - 1))
+        before_calls(monkeypatch, path, ["read"], lambda *_: os.truncate(path, len(SMALL) - 1))
         with pytest.raises(DocumentChanged, match="4,999 bytes"):
             await attempt(prepared)
 
@@ -260,7 +261,7 @@ async def test_a_disk_that_fails_makes_it_unreadable(
         if limit > 32 and (offset >= size // 2 or size == len(SMALL)):
             raise OSError(errno.EIO, "Input/output error")
 
-    before_calls(monkeypatch, sized, ["pread"], failing)
+    before_calls(monkeypatch, sized, ["read"], failing)
     monkeypatch.delattr(os, "RWF_NOWAIT", raising=False)
     try:
         await uploaded(sized)
@@ -274,6 +275,8 @@ async def test_a_disk_that_fails_makes_it_unreadable(
 
 async def test_no_descriptor_left_is_this_machines_trouble(sized: Path) -> None:
     """Opening fails with ``ResourceExhausted``, at preparing and at an attempt; then it goes on."""
+    import resource
+
     content, limits = sized.read_bytes(), resource.getrlimit(resource.RLIMIT_NOFILE)
     await uploaded(sized)  # imports, threads
     async with prepared_document(sized) as prepared:

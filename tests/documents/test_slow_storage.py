@@ -23,6 +23,7 @@ import pytest
 
 from meeting_async import Document, MeetingClient, MeetingError, RetryPolicy
 from meeting_async import _threads as threads
+from meeting_async._documents import files
 from meeting_async.errors import DeadlineExceeded, ResourceExhausted
 from meeting_async.testing import MeetingServer
 from support.fake_rooms import Act, FakeRooms, busy, client_of, hanging
@@ -94,8 +95,8 @@ def passed(file: OwnFile) -> Document:
 
 
 IN_THREADS: dict[str, tuple[Any, set[str]]] = {
-    "path": (lambda path, _: path, {"stat", "open", "fstat", "pread", "close"}),
-    "open file": (lambda path, _: path.open("rb"), {"fstat", "pread", "close"}),
+    "path": (lambda path, _: path, {"stat", "open", "fstat", "read", "close"}),
+    "open file": (lambda path, _: path.open("rb"), {"fstat", "read", "close"}),
     "file object": (lambda _, file: file, {"read"}),
     "spooled": (lambda _, file: Stream(file), {"read"}),
     "passed": (lambda _, file: passed(file), {"read"}),
@@ -119,7 +120,7 @@ async def test_storage_is_asked_in_threads(
         return data
 
     os.truncate(path, size)
-    before_calls(monkeypatch, path, ["open", "stat", "fstat", "pread", "close"], note)
+    before_calls(monkeypatch, path, ["open", "stat", "fstat", "read", "close"], note)
     value = make(path, OwnFile(LARGE[:size], noting))
     asked.clear()  # to make it was the caller's
     await uploaded(value)
@@ -206,15 +207,15 @@ async def test_the_bytes_of_an_abandoned_read_are_not_used(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A read that returns after its attempt was cancelled spoils no other attempt."""
-    end, pread, hangs = threading.Event(), os.pread, [True]
+    end, read_at, hangs = threading.Event(), files.read_at, [True]
 
     def hanging(fd: int, limit: int, offset: int) -> bytes:
         if offset and hangs[0]:
             end.wait()
             return b"X" * limit
-        return pread(fd, limit, offset)
+        return read_at(fd, limit, offset)
 
-    monkeypatch.setattr(os, "pread", hanging)
+    monkeypatch.setattr(files, "read_at", hanging)
     async with prepared_document(path) as prepared:
         with anyio.move_on_after(0.05) as scope:
             await attempt(prepared)

@@ -140,6 +140,7 @@ def test_a_credential_deep_in_a_reply(depth: int) -> None:
 # --- Retry-After ---------------------------------------------------------------------------------
 
 NOON = 1_767_268_800.0  # 2026-01-01 12:00:00 UTC
+set_time_zone: Any = getattr(time, "tzset", bool)  # Windows has its own
 
 
 @pytest.mark.parametrize(
@@ -166,9 +167,9 @@ def test_retry_after(
     """Seconds or an HTTP date, never negative; all else is ignored (RFC 9110 section 10.2.3)."""
     with monkeypatch.context() as patch:
         patch.setenv("TZ", "UTC-9")  # nine hours ahead
-        time.tzset()
+        set_time_zone()
         assert retry_after(value, now=NOON) == expected
-    time.tzset()
+    set_time_zone()
 
 
 def test_the_first_of_several_hints_counts() -> None:

@@ -46,7 +46,8 @@ class Result:
 @contextmanager
 def signals_kept() -> Iterator[None]:
     """Put back what the command line catches until its process ends."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    names = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
+    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
     before = [signal.getsignal(number) for number in numbers]
     try:
         yield

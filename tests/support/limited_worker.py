@@ -14,7 +14,6 @@ import importlib
 import io
 import json
 import os
-import resource
 import select
 import signal
 import sqlite3
@@ -117,6 +116,8 @@ def limited_worker(*modules: str) -> Iterator[LimitedWorker]:
 def _limit(limit: int | None = None, *, is_deadly: bool = False) -> None:
     if limit is None:
         return
+    import resource
+
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL if is_deadly else signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import errno
-import fcntl
 import itertools
 import os
 import re
@@ -21,7 +20,6 @@ import stat
 import struct
 import subprocess
 import sys
-import termios
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -33,6 +31,9 @@ RECORD = b'{"status":true,"msg":"file uploaded successfully","status_code":"SUCC
 
 PATIENCE = 10.0
 """Seconds a script waits for the other side before it gives up, so that no test hangs."""
+
+RESET = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
+"""``SO_LINGER`` on, for 0 s."""
 
 WHOLE = 1 << 60
 """More bytes than any body has."""
@@ -96,13 +97,26 @@ class Connection:
 
     def closed_within(self, seconds: float) -> bool:
         """Wait without reading; tell whether the other side, or the test, closed meanwhile."""
-        poll = select.poll()
-        poll.register(self.sock, select.POLLRDHUP)
         until = time.monotonic() + seconds
         while not self.peer.stopping.is_set() and (left := until - time.monotonic()) > 0:
-            if poll.poll(min(left, 0.01) * 1000):
+            if self._is_closed_within(min(left, 0.01)):
                 return True
         return self.peer.stopping.is_set()
+
+    def _is_closed_within(self, seconds: float) -> bool:
+        if hasattr(select, "POLLRDHUP"):
+            poll = select.poll()
+            poll.register(self.sock, select.POLLRDHUP)
+            return bool(poll.poll(seconds * 1000))
+        # Elsewhere nothing tells of an end that is behind bytes which nobody has read.
+        if not select.select([self.sock], [], [], seconds)[0]:
+            return False
+        try:
+            is_open = bool(socket.socket.recv(self.sock, 1, socket.MSG_PEEK))
+        except OSError:
+            return True
+        time.sleep(seconds * is_open)
+        return not is_open
 
     def drain(self) -> None:
         """Read until the other side closes."""
@@ -111,7 +125,7 @@ class Connection:
 
     def reset(self) -> None:
         """Close with RST instead of FIN."""
-        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         self.sock.close()
 
 
@@ -163,6 +177,8 @@ class Peer:
         for sock in [self._listener, *self._open]:
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
+            if sys.platform == "win32":  # where that wakes no thread
+                sock.close()
         for thread in [self._acceptor, *self._threads]:
             thread.join(PATIENCE)
         self._listener.close()
@@ -353,11 +369,16 @@ def descriptors(*peers: Peer) -> collections.Counter[str]:
     """Count what this process has open, by what it leads to, without what peers have."""
     theirs = set().union(*(peer.descriptors() for peer in peers))
     found: collections.Counter[str] = collections.Counter()
-    for number in map(int, os.listdir("/dev/fd")):
-        with contextlib.suppress(OSError):  # the descriptor of the listing itself
+    for number in _numbers():
+        with contextlib.suppress(OSError):  # not open, as that of the listing itself
             if number not in theirs:
                 found[_target(number)] += 1
     return found
+
+
+def _numbers() -> Iterable[int]:
+    """Return the descriptors that may be open; on Windows sockets have none."""
+    return range(512) if sys.platform == "win32" else map(int, os.listdir("/dev/fd"))
 
 
 def _target(number: int) -> str:
@@ -401,9 +422,11 @@ def in_flight(connection: Connection, whole: int) -> int:
 
 def _client_queue(connection: Connection) -> tuple[int, bool]:
     """Count what is in flight, and tell whether the client could send more."""
+    import termios
+
     waiting = _queued(connection.sock.fileno(), termios.FIONREAD) + len(connection._ahead)
     address = connection.sock.getpeername()
-    for number in map(int, os.listdir("/dev/fd")):
+    for number in _numbers():
         with contextlib.suppress(OSError):
             if stat.S_ISSOCK(os.fstat(number).st_mode):
                 with socket.socket(fileno=os.dup(number)) as sock:
@@ -415,12 +438,16 @@ def _client_queue(connection: Connection) -> tuple[int, bool]:
 
 def delivered(connection: Connection) -> None:
     """Wait until the client's kernel has acknowledged everything that a script has sent."""
+    import termios
+
     until = time.monotonic() + 1
     while _queued(connection.sock.fileno(), termios.TIOCOUTQ) and time.monotonic() < until:
         time.sleep(0.001)
 
 
 def _queued(descriptor: int, queue: int) -> int:
+    import fcntl
+
     return int(struct.unpack("i", fcntl.ioctl(descriptor, queue, bytes(4)))[0])
 
 

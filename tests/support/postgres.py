@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pwd
 import shutil
 import signal
 import socket
@@ -158,6 +157,8 @@ def _other_user() -> str | None:
     """Return a user for the server if we are root."""
     if os.geteuid() != 0:
         return None
+    import pwd
+
     names = {entry.pw_name for entry in pwd.getpwall()}
     return "postgres" if "postgres" in names else "nobody"
 

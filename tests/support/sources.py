@@ -25,18 +25,24 @@ from django.core.files.uploadedfile import (  # type: ignore[import-untyped]
     InMemoryUploadedFile,
     TemporaryUploadedFile,
 )
-from fastapi import UploadFile as FastAPIUpload
 from litestar.datastructures import UploadFile as LitestarUpload
 from starlette.datastructures import UploadFile as StarletteUpload
 from werkzeug.datastructures import FileStorage
 
 from meeting_async import Document
+from meeting_async._documents import files
 from meeting_async._documents.document import as_document
 from meeting_async._documents.prepared import MultipartBody, Prepared, prepare
 from support.fake_rooms import FakeRooms, client_of
 
 if not django.conf.settings.configured:
     django.conf.settings.configure(DATA_UPLOAD_MAX_MEMORY_SIZE=None)
+
+
+def make_fifo(path: Path) -> None:
+    """Make a FIFO, where there can be one."""
+    os.mkfifo(path)
+
 
 START = 100
 """Where an open file stands."""
@@ -298,6 +304,12 @@ def _filled(make: Callable[[], Any], wrap: Callable[[Any], Any] = _itself) -> Ma
 _upload = partial(_filled, partial(tempfile.SpooledTemporaryFile, 100_000))
 
 
+def _of_fastapi(file: Any) -> Any:
+    from fastapi import UploadFile  # late: where its dependencies do not load, others still run
+
+    return UploadFile(file, filename="deck.pdf")
+
+
 def _pipe(stack: AsyncExitStack, data: bytes, _path: Path) -> Opened:
     read_end, write_end = os.pipe()
 
@@ -344,7 +356,7 @@ KINDS: dict[str, Make] = {
     "no hash, no weak references": _object(Peculiar),
     "reads of bytearray": _object(partial(OwnFile, kind=bytearray)),
     "Starlette": _upload(lambda file: StarletteUpload(file, filename="deck.pdf")),
-    "FastAPI": _upload(lambda file: FastAPIUpload(file, filename="deck.pdf")),
+    "FastAPI": _upload(_of_fastapi),
     "Litestar": _object(
         lambda data: LitestarUpload("application/pdf", "deck.pdf", data, max_spool_size=100_000),
         inside=lambda upload: upload.file,
@@ -402,7 +414,8 @@ def before_calls(
 ) -> None:
     """Let something happen before the system is called, by functions of ``os``, about a file.
 
-    It is given the function's name and arguments, and may raise.
+    ``read`` is what the library has for ``pread``. The function gets name and arguments, and may
+    raise.
     """
     fstat, stat = os.fstat, os.stat
 
@@ -422,4 +435,5 @@ def before_calls(
         return call
 
     for name in names:
-        monkeypatch.setattr(os, name, patched(name, getattr(os, name)))
+        where: Any = (files, "read_at") if name == "read" else (os, name)
+        monkeypatch.setattr(*where, patched(name, getattr(*where)))

@@ -7,7 +7,6 @@ import os
 import shlex
 import shutil
 import subprocess
-import termios
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -30,6 +29,8 @@ def drawn_by(
     **settings: Any,
 ) -> tuple[int, str]:
     """Run a program on a terminal; return its exit code and all that it drew."""
+    import termios
+
     leader, follower = os.openpty()
     termios.tcsetwinsize(follower, (24, columns))
     streams: dict[str, Any] = dict.fromkeys(["stdin", "stdout", "stderr"], follower)

@@ -37,6 +37,7 @@ from meeting_async._system import (
     NO_DESCRIPTOR,
     NO_WAIT,
     READ_FLAGS,
+    change_time,
     duplicate,
     openable,
     read_at,
@@ -72,7 +73,7 @@ class Snapshot:
     fingerprint: tuple[int, ...] = ()
     """What must not change until the document is sent; empty if it cannot change.
 
-    For a path: size, device, inode, modification time and change time (nanoseconds).
+    For a path: size, device, inode, modification time and change time (nanoseconds; on Windows 0).
     """
     start: int = 0
     """Offset in bytes at which the document begins in its file."""
@@ -422,7 +423,7 @@ class _RegularFile(OpenedFile):
         state = (status.st_size, status.st_dev, status.st_ino, status.st_mtime_ns)
         # By path, the change time catches a modification time that was restored. The owner of an
         # open file may rename or delete it.
-        return state if self._path is None else (*state, status.st_ctime_ns)
+        return state if self._path is None else (*state, change_time(status))
 
 
 def _open_regular(path: str) -> int:

@@ -1,0 +1,102 @@
+"""Which tests do not run on Windows, and why: one table."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import functools
+import re
+import selectors
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+IS_WINDOWS = sys.platform == "win32"
+
+WINDOWS: dict[str, list[str]] = {
+    "an open file is not deleted or replaced there": [
+        r"test_changing_files.*\[sent, path, (delete|to fifo|to directory|to device|replace)",
+        r"test_changing_files.*\[sent, path, (swap parent|parent to file)",
+        "test_an_open_file_may_be_renamed_deleted_and_closed",
+    ],
+    "there is no time of the last change that nobody can set": [
+        r"test_changing_files.*\[(sent|locked), path, rewrite, restore time",
+    ],
+    "there is no FIFO, no device and no socket in a folder, and no permission to take away": [
+        r"test_what_is_not_a_document.*\[(fifo|loop of links|socket|device|forbidden|made up)",
+        r"test_changing_files.*\[\w+, path, to (fifo|device)",
+        "test_a_fifo_in_the_files_place_blocks_no_thread",
+        "test_an_open_file_without_an_end_is_refused",
+    ],
+    "it tests os.pread and os.preadv": ["test_whatever_a_file_system_can_do_all_is_read"],
+    "there are no limits for a process": ["test_no_descriptor_left_is_this_machines_trouble"],
+    "it forks": [r"test_a_process_may_exit_or_fork\[(fork|exit with a spool)"],
+}
+"""Tests of what Windows does not have: by a reason, patterns of their ids."""
+
+WINE: dict[str, list[str]] = {
+    "Wine does not make a name that is not Unicode": [
+        "test_a_file_whose_name_is_not_text_can_be_sent_under_another",
+    ],
+    "pydantic does not load in Wine": ["FastAPI"],
+}
+"""Tests of what Wine does not have."""
+
+
+@functools.cache
+def is_wine() -> bool:
+    """Return whether this is Wine, and not Windows itself."""
+    return IS_WINDOWS and hasattr(ctypes.WinDLL("ntdll"), "wine_get_version")
+
+
+@functools.cache
+def _trio_starts() -> bool:
+    import trio
+
+    try:
+        trio.run(trio.lowlevel.checkpoint)
+    except OSError:  # in Wine
+        return False
+    return True
+
+
+LOOK_SECONDS = 0.5
+
+
+def let_event_loops_look() -> None:
+    """Let event loops look twice a second at what there is to do, if this is Wine.
+
+    Some one of 30,000 bytes that wake up a loop, of either kind, gets lost there.
+    """
+    if sys.platform == "win32" and is_wine():
+        for kind in (asyncio.IocpProactor, selectors.SelectSelector):
+            kind.select = _looking(kind.select)  # type: ignore[method-assign]
+
+
+def _looking(select: Callable[[Any, float | None], Any]) -> Callable[..., Any]:
+    def call(self: Any, timeout: float | None = None) -> Any:
+        return select(self, LOOK_SECONDS if timeout is None else min(timeout, LOOK_SECONDS))
+
+    return call
+
+
+def skip_what_cannot_run(items: Iterable[pytest.Item]) -> None:
+    """Mark the tests that do not run here, if this is Windows."""
+    table = WINDOWS | (WINE if is_wine() else {})
+    if not _trio_starts():
+        table["trio does not start in Wine (WinError 10045)"] = [r"[\[-]trio[\]-]"]
+    patterns = {reason: re.compile("|".join(rows)) for reason, rows in table.items()}
+    for item in items:
+        reason = next((reason for reason, it in patterns.items() if it.search(item.nodeid)), None)
+        if reason is not None:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def check_table(items: Iterable[pytest.Item]) -> None:
+    """Raise if no test of the whole suite is the one of a row."""
+    names = [item.nodeid for item in items]
+    rows = [row for table in (WINDOWS, WINE) for rows in table.values() for row in rows]
+    if rotten := [row for row in rows if not any(re.search(row, name) for name in names)]:
+        raise pytest.UsageError(f"support/systems.py: no test is called {', '.join(rotten)}")
