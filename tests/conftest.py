@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import re
 import ssl
 import sys
 import tempfile
@@ -26,6 +27,11 @@ _watchdog = Watchdog()
 # Else each of the many programs that tests start is compiled anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# What a person may have set, and what programs of the tests would heed.
+_PERSONAL = r"\w+_proxy|no_color|force_color|meeting_\w+|ssl\w+|pg\w+"
+for _name in [name for name in os.environ if re.fullmatch(_PERSONAL, name, re.IGNORECASE)]:
+    del os.environ[_name]
 
 # A busy machine is no bug; pytest's own timeout ends what hangs.
 hypothesis.settings.register_profile(
@@ -49,6 +55,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.args_source is pytest.Config.ArgsSource.TESTPATHS:
         systems.check_table(items)
     if systems.IS_WINDOWS:
+        systems.let_event_loops_look()
         systems.skip_what_cannot_run(items)
 
     def longest(item: pytest.Item) -> tuple[float, bool]:

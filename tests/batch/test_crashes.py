@@ -213,7 +213,7 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
             ["mount", "-t", "tmpfs", "-o", how, "none", place], check=False
         ).returncode:
             if not is_there:
-                pytest.skip("no file system may be mounted here")
+                pytest.skip("needs root, and a system where root may mount a disk in memory")
             time.sleep(0.1)  # the space of files that were deleted is not free yet
         return place
 

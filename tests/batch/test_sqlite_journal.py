@@ -19,9 +19,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import anyio
@@ -37,13 +35,14 @@ from support.interruptions import cancelled_by_scope
 from support.journals import SERVER, HookedJournal, running_batch, states_in, traced
 from support.leaks import descriptors
 from support.limited_worker import LimitedWorker
+from support.permissions import public_folder, unprivileged
 
 pytestmark = pytest.mark.anyio
 
 
-async def elsewhere(worker: LimitedWorker, path: Path, **how: Any) -> list[str]:
+async def elsewhere(worker: LimitedWorker, path: Path) -> list[str]:
     """Run a batch without jobs in another process; return what prevented it."""
-    told = await anyio.to_thread.run_sync(partial(worker.run_batch, path, [], **how))
+    told = await anyio.to_thread.run_sync(worker.run_batch, path, [])
     return told.errors
 
 
@@ -373,15 +372,17 @@ def test_what_is_no_journal_is_refused_and_not_touched(path: Path, kind: str) ->
     assert prints_of(path) == before
 
 
-async def test_a_file_that_may_only_be_read_is_refused(worker: LimitedWorker) -> None:
+async def test_a_file_that_may_only_be_read_is_refused() -> None:
     """When it is opened, not when it is too late."""
-    with TemporaryDirectory(dir="/tmp") as folder:
-        path = Path(folder, "term.db")
+    with public_folder() as folder:
+        path = folder / "term.db"
         await _open_and_close(path)
         path.chmod(0o444)
-        path.parent.chmod(0o755)
-        (error,) = await elsewhere(worker, path, user=65534)
-    assert "may not be read and written by this process" in error
+        with (
+            unprivileged(),
+            pytest.raises(JournalError, match="may not be read and written by this process"),
+        ):
+            await _open_and_close(path)
 
 
 @pytest.mark.parametrize(

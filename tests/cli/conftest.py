@@ -14,8 +14,6 @@ from support.command_line import PDF, export
 
 @pytest.fixture(autouse=True)
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith("MEETING_")]:
-        monkeypatch.delenv(name)
     for name in ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"):
         monkeypatch.delenv(name, raising=False)  # nothing left in a buffer; compiled each time
     monkeypatch.setenv("TERM", "xterm")

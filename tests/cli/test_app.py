@@ -314,7 +314,7 @@ def test_what_it_prints_works_when_pasted() -> None:
     """
     with _serving() as served:
         pasted = served.said.partition("For the shell that uploads:")[2]
-        done = shell(f'meeting-async() {{ $M "$@"; }}\n{pasted}')
+        done = shell(pasted)
         assert _answers(served.url) == ((400, "USER_NOT_ACTIVE"), 200)
     assert "hello.txt: accepted by room01" in done.out
     assert done.out.count('"status": true') == 2
@@ -423,7 +423,7 @@ def test_the_demo_notices_what_is_wrong(capsys: Capture, monkeypatch: pytest.Mon
 @pytest.mark.nightly
 def test_the_demo_is_cut_short() -> None:
     """As somebody tries it: ``head`` is no error; Ctrl-C ends it with 130 and no traceback."""
-    done = shell("$M demo | head -3; exit ${PIPESTATUS[0]}")
+    done = shell("meeting-async demo | head -3; exit ${PIPESTATUS[0]}")
     assert (done.code, done.err, done.out.count("\n")) == (0, "", 3)
     process = start("demo")
     assert process.stdout is not None

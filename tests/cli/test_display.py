@@ -300,9 +300,9 @@ def test_on_a_terminal(server: MeetingServer) -> None:
 
 
 @pytest.fixture
-def window(tmp_path: Path) -> Iterator[Terminal]:
+def window() -> Iterator[Terminal]:
     """Open a terminal."""
-    with terminal(tmp_path) as window:
+    with terminal() as window:
         yield window
 
 

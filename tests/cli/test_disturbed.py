@@ -334,11 +334,15 @@ def test_commands_that_only_print(server: MeetingServer, capsys: Capture, stream
 def test_pipes_of_a_shell(server: MeetingServer) -> None:
     """The same with real processes, until they have ended: no traceback at their exit."""
     manifest(server, rooms=4, documents=20)
-    done = shell("$M batch m.csv --json --concurrency 2 | head -1; exit ${PIPESTATUS[0]}")
+    for number in range(4):
+        server.rooms[f"class{number}"].processing_seconds = 0.1  # so that the reader is gone first
+    batch = "meeting-async batch m.csv --json --concurrency 2"
+    done = shell(f"{batch} | head -1; exit ${{PIPESTATUS[0]}}")
     count = accepted(server)
     assert (done.code, f"{count} of 80 documents" in done.err) == (141, True)
     told = done.err
-    done = shell("$M upload room01 a.pdf >/dev/full && $M upload room01 b.pdf >&-")
+    upload = "meeting-async upload room01"
+    done = shell(f"{upload} a.pdf >/dev/full && {upload} b.pdf >&-")
     assert (done.code, names_in(server, "room01")) == (0, ["a.pdf", "b.pdf"])
     for word in ("Traceback", "Exception", "BrokenPipe"):
         assert word not in told + done.err

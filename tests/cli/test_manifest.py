@@ -8,10 +8,9 @@ import re
 import threading
 import time
 import unicodedata
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Literal
 
 import pytest
@@ -26,6 +25,7 @@ from meeting_async.cli.batch.rows import rows_in
 from meeting_async.errors import InvalidInput
 from meeting_async.testing import MeetingServer
 from support.command_line import PDF, PNG, Result, call, names_in, start
+from support.permissions import public_folder, unprivileged
 
 Capture = pytest.CaptureFixture[str]
 
@@ -414,19 +414,6 @@ def test_odd_entries_of_folders(server: MeetingServer, capsys: Capture, command:
     assert (done.code, server.requests) == (2, [])
 
 
-@contextmanager
-def nobody() -> Iterator[None]:
-    """Be somebody whom permissions bind, for a moment."""
-    is_root = os.geteuid() == 0
-    if is_root:
-        os.seteuid(65534)
-    try:
-        yield
-    finally:
-        if is_root:
-            os.seteuid(0)
-
-
 @pytest.mark.parametrize(
     ("source", "closed", "place"),
     [
@@ -444,13 +431,12 @@ def test_what_may_not_be_read(
     """A document, a room's folder, the folder, a manifest: the mistake has its place."""
     _file("term/room01/a.pdf")
     assert call(capsys, "batch", "term", "--check").code == 0  # all modules are loaded
-    with TemporaryDirectory(dir="/tmp") as folder:
+    with public_folder() as folder:
         monkeypatch.chdir(folder)
         _file("term/room01/a.pdf", "term/room02/b.pdf", "deck.pdf")
         Path("m.csv").write_text("room_id,document\nroom01,term/room01/a.pdf\nroom01,deck.pdf\n")
-        Path(folder).chmod(0o755)
         Path(closed).chmod(0)
-        with nobody():
+        with unprivileged():
             done = call(capsys, "batch", source, "--check")
         Path(closed).chmod(0o700)
         monkeypatch.chdir("/")

@@ -415,7 +415,7 @@ def test_only_its_owner_may_read_it(server: MeetingServer, capsys: Capture, repo
 @pytest.mark.parametrize("rest", ["/dev/stdout >out", ">(cat >out); sleep 0.2"])
 def test_what_cannot_be_replaced_is_written(rest: str) -> None:
     """A pipe, and the command's own output, where the result follows (findings 5.7)."""
-    done = shell(f"$M batch m.csv --report {rest}")
+    done = shell(f"meeting-async batch m.csv --report {rest}")
     assert (done.code, "--report" in done.err) == (0, False)
     page = Path("out").read_text()
     assert page.count("3 of 3 documents delivered") >= 1

@@ -15,7 +15,7 @@ import socket
 import tempfile
 import threading
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from meeting_async.errors import (
     ResourceExhausted,
 )
 from support.leaks import descriptors, until
+from support.permissions import unprivileged
 from support.sources import (
     LARGE,
     OLD,
@@ -73,19 +74,6 @@ def shortened(path: Path, size: int = len(SMALL)) -> Path:
 def sized(request: pytest.FixtureRequest, path: Path) -> Path:
     """Choose the size of the document."""
     return shortened(path) if request.param == "small" else path
-
-
-@contextlib.contextmanager
-def unprivileged() -> Iterator[None]:
-    """Be nobody for a moment, as permissions do not bind root."""
-    if os.geteuid() != 0:
-        yield
-        return
-    os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
 
 
 # --- what is not a document ----------------------------------------------------------------------

@@ -23,7 +23,6 @@ import pytest
 
 from meeting_async import Document, MeetingClient, MeetingError, RetryPolicy
 from meeting_async import _threads as threads
-from meeting_async._documents import files
 from meeting_async.errors import DeadlineExceeded, ResourceExhausted
 from meeting_async.testing import MeetingServer
 from support.fake_rooms import Act, FakeRooms, busy, client_of, hanging
@@ -207,7 +206,7 @@ async def test_the_bytes_of_an_abandoned_read_are_not_used(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A read that returns after its attempt was cancelled spoils no other attempt."""
-    end, read_at, hangs = threading.Event(), files.read_at, [True]
+    end, read_at, hangs = threading.Event(), _system.read_at, [True]
 
     def hanging(fd: int, limit: int, offset: int) -> bytes:
         if offset and hangs[0]:
@@ -215,7 +214,7 @@ async def test_the_bytes_of_an_abandoned_read_are_not_used(
             return b"X" * limit
         return read_at(fd, limit, offset)
 
-    monkeypatch.setattr(files, "read_at", hanging)
+    monkeypatch.setattr("meeting_async._documents.files.read_at", hanging)
     async with prepared_document(path) as prepared:
         with anyio.move_on_after(0.05) as scope:
             await attempt(prepared)

@@ -10,7 +10,6 @@ import pickle
 import re
 import socket
 import ssl
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -38,6 +37,7 @@ from support.peer import (
     silent,
 )
 from support.ports import free_port
+from support.programs import run_to_its_end
 from support.sending import (
     MIB,
     SIGNATURE,
@@ -147,7 +147,7 @@ async def test_certificates_of_ones_own(
 def _locked(key: Path, directory: Path) -> Path:
     locked = directory / "locked.pem"
     command = ["openssl", "ec", "-in", str(key), "-out", str(locked), "-aes256", "-passout"]
-    subprocess.run([*command, f"pass:{SECRET}"], check=True, capture_output=True)
+    run_to_its_end([*command, f"pass:{SECRET}"])
     return locked
 
 

@@ -7,6 +7,8 @@ import ssl
 import subprocess
 from pathlib import Path
 
+from support.programs import run_to_its_end
+
 
 def make_certificate(directory: Path, name: str = "peer") -> tuple[Path, Path]:
     """Return the paths of a key and of its certificate."""
@@ -61,7 +63,7 @@ _NEW_KEY = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes
 def _openssl(*words: object) -> None:
     openssl = shutil.which("openssl")
     assert openssl, "the TLS tests need the openssl command"
-    subprocess.run([openssl, *map(str, words)], check=True, capture_output=True)
+    run_to_its_end([openssl, *map(str, words)])
 
 
 def make_contexts(directory: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:

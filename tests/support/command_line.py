@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -125,11 +126,11 @@ def run(*arguments: object, **settings: Any) -> Result:
 
 
 def shell(script: str) -> Result:
-    """Run a script of bash, in which ``$M`` is the command line."""
-    environ = {**os.environ, "M": " ".join(PROGRAM)}
+    """Run a script of bash, in which ``meeting-async`` is the command line."""
+    program = f'meeting-async() {{ {shlex.join(PROGRAM)} "$@"; }}'
     done = subprocess.run(
-        ["bash", "-c", script], env=environ, capture_output=True, text=True, timeout=SECONDS,
-        check=False,
+        ["bash", "-c", f"{program}\n{script}"],
+        capture_output=True, text=True, timeout=SECONDS, check=False,
     )  # fmt: skip
     return Result(done.returncode, done.stdout, done.stderr)
 

@@ -42,6 +42,9 @@ Tell = Callable[..., None]
 WINDOW = 2.0
 """Seconds for which the server of a batch on a socket holds a room at most."""
 
+_DEADLY = {"is_deadly", "kill_after", "kill_at"}
+"""What in an order may end the fork."""
+
 LONGEST = 600.0
 """Seconds for a fork that nothing ends."""
 
@@ -91,7 +94,10 @@ class LimitedWorker:
         assert self.process.stdout is not None
         self.process.stdin.write(json.dumps(order) + "\n")
         self.process.stdin.flush()
-        return Told(**json.loads(self.process.stdout.readline()))
+        told = Told(**json.loads(self.process.stdout.readline()))
+        is_killed = told.status < 0 and not _DEADLY.isdisjoint(order)
+        assert told.status == 0 or is_killed, f"status {told.status}\n{told.stderr}"
+        return told
 
 
 @contextlib.contextmanager
@@ -128,8 +134,6 @@ def _work(order: dict[str, Any], out: int) -> None:
         os.chdir(order["folder"])
         os.environ.clear()
         os.environ.update(order["environment"])
-    if (user := order.get("user")) is not None:
-        os.setuid(user)
     if (statement := order.get("kill_at")) is not None:
         _be_killed_at(statement)
     _limit(**{name: order[name] for name in ("limit", "is_deadly") if name in order})

@@ -462,7 +462,7 @@ def in_another_process(script: str) -> Iterator[str]:
             yield process.stdout.readline().decode().strip()
         finally:
             process.stdin.close()
-            process.wait(PATIENCE)
+            assert process.wait(PATIENCE) == 0
 
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"

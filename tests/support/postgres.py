@@ -53,6 +53,10 @@ class PostgresServer:
     port: int = attrs.field(factory=free_port)
     process: subprocess.Popen[bytes] | None = None
 
+    @property
+    def _log(self) -> Path:
+        return self.folder / "log"
+
     def dsn(self, database: str = "postgres") -> str:
         """Return the address of a database."""
         return f"postgresql://tester@127.0.0.1:{self.port}/{database}"
@@ -105,7 +109,7 @@ class PostgresServer:
             "fsync": "off",
         }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-        with (self.folder / "log").open("ab") as log:
+        with self._log.open("ab") as log:
             self.process = subprocess.Popen(
                 [PROGRAMS / "postgres", "-D", "data", *options],
                 cwd=self.folder,
@@ -115,7 +119,7 @@ class PostgresServer:
                 start_new_session=True,
             )
         connect = partial(psycopg.connect, self.dsn(), connect_timeout=2)
-        until_it_answers(connect, self.process, psycopg.OperationalError)
+        until_it_answers(connect, self.process, self._log, psycopg.OperationalError)
 
     def stop(self) -> float:
         """End it like ``pg_ctl stop -m fast``, and return how many seconds that took."""
@@ -181,14 +185,16 @@ def pooler_to(server: PostgresServer, mode: str) -> Iterator[int]:
     """Run PgBouncer with its defaults and a mode; provide its port."""
     assert POOLER
     listens = free_port()
-    configuration = server.folder / "pgbouncer.ini"
+    configuration, log = server.folder / "pgbouncer.ini", server.folder / "pgbouncer.log"
     text = _POOLER.format(port=server.port, listens=listens, mode=mode)
     configuration.write_text(text)
-    process = subprocess.Popen(
-        [POOLER, configuration], stderr=subprocess.DEVNULL, cwd="/", user=server.user
-    )
+    configuration.chmod(0o644)  # it is read by the server's user
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [POOLER, configuration], stdout=output, stderr=output, cwd="/", user=server.user
+        )
     try:
-        until_it_answers(partial(socket.create_connection, ("127.0.0.1", listens)), process)
+        until_it_answers(partial(socket.create_connection, ("127.0.0.1", listens)), process, log)
         yield listens
     finally:
         process.kill()

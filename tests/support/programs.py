@@ -16,15 +16,21 @@ PATIENCE = 50.0
 """Seconds, also on a busy machine."""
 
 
-def run_to_its_end(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> str:
+def run_to_its_end(
+    command: Sequence[str],
+    folder: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    *,
+    seconds: float = PATIENCE,
+) -> str:
     """Run a program, which must succeed, and return what it prints."""
     done = subprocess.run(
         command,
         cwd=folder,
         env=environment,
         capture_output=True,
-        text=True,
-        timeout=PATIENCE,
+        encoding="utf-8",
+        timeout=seconds,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -32,7 +38,10 @@ def run_to_its_end(command: Sequence[str], folder: Path, environment: Mapping[st
 
 
 def until_it_answers(
-    connect: Callable[[], Any], process: subprocess.Popen[bytes], *errors: type[Exception]
+    connect: Callable[[], Any],
+    process: subprocess.Popen[bytes],
+    log: Path,
+    *errors: type[Exception],
 ) -> None:
     """Wait until a process that was started can be connected to; these errors say: not yet."""
     ends_at = time.monotonic() + PATIENCE
@@ -40,8 +49,8 @@ def until_it_answers(
         with contextlib.suppress(OSError, *errors):
             connect().close()
             return
-        assert time.monotonic() < ends_at
-        assert process.poll() is None
+        assert process.poll() is None, log.read_text("utf-8", "replace")
+        assert time.monotonic() < ends_at, log.read_text("utf-8", "replace")
         time.sleep(0.02)
 
 
@@ -54,5 +63,4 @@ def dom_of(url: str, folder: Path, *options: str) -> str:
     usual = ["--no-sandbox", "--disable-gpu", "--allow-file-access-from-files", "--dump-dom"]
     profile = [f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=5000"]
     command = [str(_BROWSER), *usual, *profile, *options, url]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    return done.stdout
+    return run_to_its_end(command, seconds=120)

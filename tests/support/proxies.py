@@ -68,7 +68,7 @@ class Nginx:
         self._listener.setblocking(False)  # as nginx makes its own
         self.port: int = self._listener.getsockname()[1]
         self.url = f"http{'s' if certificate else ''}://127.0.0.1:{self.port}"
-        files = [f"ssl_certificate{kind} {certificate};" for kind in ("", "_key") if certificate]
+        files = [f'ssl_certificate{kind} "{certificate}";' for kind in ("", "_key") if certificate]
         text = _CONFIGURATION.format(
             # A worker of root would become a user who may not enter the folder.
             user="user root;" if os.geteuid() == 0 else "",
@@ -126,14 +126,13 @@ needs_tinyproxy = pytest.mark.skipif(
 def tinyproxy(directory: Path, password: str = "") -> Iterator[str]:
     """Run a proxy while the block does; return its host and port. Its user is ``me``."""
     assert TINYPROXY
-    port, settings = free_port(), directory / "tinyproxy.conf"
+    port, settings, log = free_port(), directory / "tinyproxy.conf", directory / "tinyproxy.log"
     login = f"BasicAuth me {password}" if password else ""
     settings.write_text(f"Port {port}\nListen 127.0.0.1\nTimeout 20\nMaxClients 20\n{login}\n")
-    process = subprocess.Popen(
-        [TINYPROXY, "-d", "-c", settings], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    with log.open("wb") as output:
+        process = subprocess.Popen([TINYPROXY, "-d", "-c", settings], stdout=output, stderr=output)
     try:
-        until_it_answers(partial(socket.create_connection, ("127.0.0.1", port)), process)
+        until_it_answers(partial(socket.create_connection, ("127.0.0.1", port)), process, log)
         yield f"127.0.0.1:{port}"
     finally:
         process.kill()  # told to end, it would wait for its connections

@@ -8,11 +8,13 @@ import logging
 import os
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import anyio
 import attrs
@@ -65,7 +67,8 @@ class Process:
         context = get_context("forkserver")
         context.set_forkserver_preload(["support.queue_worker"])
         self._process = context.Process(target=_run, args=(log, program, environment))
-        self._process.start()
+        with patch.object(tempfile, "tempdir", "/tmp"):  # a socket's path has 107 bytes at most
+            self._process.start()
 
     @property
     def code(self) -> int | None:
@@ -93,6 +96,7 @@ class Process:
         while (code := self.code) is None:
             assert time.monotonic() < ends_at, f"it runs after {seconds} s: {self.text[-3000:]}"
             await anyio.sleep(0.02)
+        print(self.text)  # noqa: T201 - pytest shows it if the test fails
         return code
 
 

@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import attrs
 import pytest
@@ -44,14 +45,16 @@ class RedisServer:
 
     def start(self) -> None:
         """Start and wait until it answers; at first on a free port."""
+        log = Path(self.folder, "log")
         for _ in range(5):  # another program may take the free port first
             port = self.port or free_port()
-            self.process = subprocess.Popen(self._command(port), stdout=subprocess.DEVNULL)
+            with log.open("wb") as output:
+                self.process = subprocess.Popen(self._command(port), stdout=output, stderr=output)
             if self._answers(port):
                 self.port = port
                 return
             self.kill()
-        raise RuntimeError("redis-server does not start")
+        raise RuntimeError(f"redis-server does not start: {log.read_text('utf-8', 'replace')}")
 
     def kill(self) -> None:
         """End it at once; what it has in memory is lost."""

@@ -435,5 +435,5 @@ def before_calls(
         return call
 
     for name in names:
-        where: Any = (files, "read_at") if name == "read" else (os, name)
-        monkeypatch.setattr(*where, patched(name, getattr(*where)))
+        where: tuple[Any, str] = (files, "read_at") if name == "read" else (os, name)
+        monkeypatch.setattr(where[0], where[1], patched(name, getattr(*where)))

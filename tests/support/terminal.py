@@ -10,11 +10,13 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
 from support.command_line import PROGRAM, until
+from support.programs import run_to_its_end
 
 Process = subprocess.Popen[bytes]
 
@@ -55,12 +57,8 @@ class Terminal:
     def ask(self, *arguments: object) -> str:
         """Give tmux a command."""
         environ = {name: os.environ[name] for name in os.environ if name not in _HIDDEN}
-        done = subprocess.run(
-            [*self._tmux, *map(str, arguments)],
-            env={**environ, "LC_ALL": "C.UTF-8"}, capture_output=True, text=True, timeout=50,
-            check=True,
-        )  # fmt: skip
-        return done.stdout
+        command = [*self._tmux, *map(str, arguments)]
+        return run_to_its_end(command, environment={**environ, "LC_ALL": "C.UTF-8"})
 
     def start(self, columns: int, lines: int, *arguments: object) -> None:
         """Run the command line at the bottom of a window of that size.
@@ -95,11 +93,12 @@ _HIDDEN = {"COLUMNS", "LINES", "TMUX", "TMUX_PANE"}
 
 
 @contextlib.contextmanager
-def terminal(folder: Path) -> Iterator[Terminal]:
+def terminal() -> Iterator[Terminal]:
     """Open a terminal; what runs in it ends with it."""
-    opened = Terminal(folder / "tmux")
-    try:
-        yield opened
-    finally:
-        with contextlib.suppress(subprocess.CalledProcessError):
-            opened.ask("kill-server")
+    with TemporaryDirectory(dir="/tmp") as folder:  # a socket's path has 107 bytes at most
+        opened = Terminal(Path(folder, "tmux"))
+        try:
+            yield opened
+        finally:
+            with contextlib.suppress(AssertionError):
+                opened.ask("kill-server")

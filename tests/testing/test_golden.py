@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
-import subprocess
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 
 from meeting_async.testing import MeetingServer
+from support.programs import run_to_its_end
 from support.raw_http import (
     BODY_LIMIT,
     END,
@@ -364,15 +364,13 @@ def test_the_javascript_sdk(tmp_path: Path) -> None:
     if not (shutil.which("npm") and shutil.which("node")):
         pytest.skip("needs Node.js with npm")
     command = ["npm", "install", "--ignore-scripts", "--no-fund", "plugnmeet-sdk-js@1.4.1"]
-    installed = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True)
-    assert installed.returncode == 0, installed.stderr
+    run_to_its_end(command, tmp_path, seconds=240)
     (tmp_path / "calls.cjs").write_text(JAVASCRIPT)
     server = MeetingServer()
     with server.run() as url:
-        command = ["node", "calls.cjs", url]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        printed = run_to_its_end(["node", "calls.cjs", url], tmp_path)
         assert talk(url, upload(room="fresh")).status == 200
-    before, created, token, info, rooms, missing = json.loads(done.stdout)
+    before, created, token, info, rooms, missing = json.loads(printed)
     assert before["status"] is True
     assert [reply["status"] for reply in (created, token, info, rooms)] == [True] * 4
     assert info["room"]["room_info"]["room_title"] == "Fresh"
