@@ -21,7 +21,7 @@ from typing import Any
 import anyio
 import pytest
 
-from meeting_async import Document, MeetingClient, MeetingError, RetryPolicy
+from meeting_async import Document, MeetingClient, MeetingError, RetryPolicy, _system
 from meeting_async import _threads as threads
 from meeting_async.errors import DeadlineExceeded, ResourceExhausted
 from meeting_async.testing import MeetingServer
@@ -253,7 +253,7 @@ def test_an_abandoned_document_is_gone_when_its_read_ends(end: str) -> None:
 
 HEAD = """
 import anyio, asyncio, io, os, sys, tempfile
-from meeting_async import MeetingClient
+from meeting_async import _system, MeetingClient
 from meeting_async.transports import Reply
 
 class Accepts:
