@@ -187,22 +187,31 @@ RETURNING upload.id, state
 
 -- recover_ticks --
 -- Free the rooms of ticks whose worker is gone. They stay for a while: a worker that was only frozen
--- ends them itself.
-UPDATE procrastinate_jobs AS tick SET lock = NULL, scheduled_at = now()
-WHERE task_name = %(task)s AND args ->> 'server' = %(server)s AND status = 'doing'
-    AND lock IS NOT NULL
-    AND NOT EXISTS (
-        SELECT FROM meeting_async_uploads AS upload
-        WHERE server = %(server)s AND room_id = tick.args ->> 'room_id' AND beat_at IS NOT NULL
-    )
-    AND now() - %(stalled_after)s * interval '1 second' > (
-        SELECT max(at) FROM procrastinate_events WHERE job_id = tick.id AND type = 'started'
-    )
+-- ends them itself. A worker that begins removes lost workers from their ticks, in an order of its
+-- own, and others recover, too: what somebody else has locked is left to the next recovery.
+UPDATE procrastinate_jobs SET lock = NULL, scheduled_at = now()
+WHERE id = ANY (ARRAY(
+    SELECT id FROM procrastinate_jobs AS tick
+    WHERE task_name = %(task)s AND args ->> 'server' = %(server)s AND status = 'doing'
+        AND lock IS NOT NULL
+        AND (  -- by NOT EXISTS the planner may compare each tick with each run
+            SELECT upload.id FROM meeting_async_uploads AS upload
+            WHERE server = %(server)s AND room_id = tick.args ->> 'room_id' AND beat_at IS NOT NULL
+        ) IS NULL
+        AND now() - %(stalled_after)s * interval '1 second' > (
+            SELECT max(at) FROM procrastinate_events WHERE job_id = tick.id AND type = 'started'
+        )
+    FOR UPDATE SKIP LOCKED
+))
 
 -- delete_ticks --
 DELETE FROM procrastinate_jobs
-WHERE task_name = %(task)s AND args ->> 'server' = %(server)s AND status = 'doing'
-    AND lock IS NULL AND scheduled_at < now() - interval '1 hour'
+WHERE id = ANY (ARRAY(
+    SELECT id FROM procrastinate_jobs
+    WHERE task_name = %(task)s AND args ->> 'server' = %(server)s AND status = 'doing'
+        AND lock IS NULL AND scheduled_at < now() - interval '1 hour'
+    FOR UPDATE SKIP LOCKED
+))
 
 -- recover_rooms --
 -- Tick the rooms whose oldest upload is due: its time has come, its transaction was committed, or a
