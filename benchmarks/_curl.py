@@ -45,7 +45,8 @@ def _settings(url: str, path: str, ca_file: str | None) -> str:
         [
             f'url = "{url}"',
             *([f'cacert = "{ca_file}"'] if ca_file else []),
-            f'form = "document=@{path};type={_wire.DOCUMENT_TYPE}"',
+            # A name in quotes may have a comma or a semicolon.
+            f'form = "document=@\\"{path}\\";type={_wire.DOCUMENT_TYPE}"',
             *lines,
             'noproxy = "*"',
             'output = "/dev/null"',

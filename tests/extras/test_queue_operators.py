@@ -7,10 +7,11 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AsyncExitStack, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio
 import psycopg
@@ -18,6 +19,7 @@ import pytest
 
 from meeting_async import LockPolicy, UploadJob
 from meeting_async.errors import AuthenticationFailed, JournalError
+from meeting_async.procrastinate._table import TICK, Table
 from meeting_async.testing import MeetingServer
 from support.postgres import (
     Network,
@@ -274,6 +276,137 @@ async def test_what_is_queued_again_is_not_dropped(queue: Queue) -> None:
         await other.commit()
     assert dropped == [0]
     assert (await queue.uploads.report("default")).queued == 1
+
+
+# --- what lost workers leave ---------------------------------------------------------------------
+
+LEFT_TICKS = """INSERT INTO procrastinate_jobs (
+        queue_name, task_name, lock, queueing_lock, args, status, worker_id, scheduled_at
+    )
+    SELECT %(queue)s, %(task)s, CASE WHEN NOT %(is_freed)s THEN name END, name,
+        jsonb_build_object('server', %(server)s::text, 'room_id', 'room' || n), 'doing',
+        CASE WHEN NOT %(is_freed)s THEN %(workers)s - n %% %(workers)s END,
+        CASE WHEN %(is_freed)s THEN now() - interval '2 hours' END
+    FROM generate_series(0, %(count)s - 1) AS n, concat(%(server)s::text, ' room', n) AS name"""
+SINCE_AN_HOUR = """INSERT INTO procrastinate_events (job_id, type, at)
+    SELECT id, 'started', now() - interval '1 hour' FROM procrastinate_jobs"""
+LEFT_UPLOADS = """INSERT INTO meeting_async_uploads (
+        server, batch, identity, room_id, kind, source, state, run, started_at, beat_at
+    )
+    SELECT %(server)s, 'left', n, 'room' || n, 'path', '/a.pdf',
+        CASE n %% 2 WHEN 0 THEN 'sent' ELSE 'ready' END, 1, now(), now() - interval '1 hour'
+    FROM generate_series(0, %(count)s - 1) AS n"""
+EMPTY = """TRUNCATE meeting_async_uploads, procrastinate_jobs, procrastinate_workers
+    RESTART IDENTITY CASCADE"""
+TICKS = "SELECT status, lock IS NULL, count(*) FROM procrastinate_jobs GROUP BY 1, 2"
+FREE = "SELECT args ->> 'room_id' FROM procrastinate_jobs WHERE lock IS NULL ORDER BY id"
+
+
+def leave_ticks(
+    connection: psycopg.Connection[Any],
+    queue: Queue,
+    count: int,
+    *,
+    workers: int = 1,
+    is_freed: bool = False,
+) -> dict[str, object]:
+    """Leave ticks of lost workers, freed or not; return what describes them."""
+    found = {
+        "queue": queue.uploads.queue,
+        "server": queue.uploads._table.server,
+        "task": TICK,
+        "count": count,
+        "workers": workers,
+        "is_freed": is_freed,
+    }
+    connection.execute(
+        "INSERT INTO procrastinate_workers (last_heartbeat)"
+        " SELECT now() - interval '1 hour' FROM generate_series(1, %(workers)s)",
+        found,
+    )
+    connection.execute(LEFT_TICKS, found)
+    connection.execute(SINCE_AN_HOUR)
+    return found
+
+
+@pytest.mark.parametrize("is_freed", [False, True], ids=["freed", "deleted"])
+async def test_recovery_waits_for_nobody(queue: Queue, *, is_freed: bool) -> None:
+    """Ticks of a lost worker are freed, and later deleted; a locked one by the next recovery.
+
+    A worker that begins has them locked for a moment, one after the other. It would wait for
+    recovery, and recovery for it.
+    """
+    recover = partial(queue.uploads._table.recover, stalled_after=30, resends=False)
+    begins = "UPDATE procrastinate_jobs SET worker_id = NULL WHERE args ->> 'room_id' = %s"
+    with (
+        psycopg.connect(queue.order.dsn, autocommit=True) as connection,
+        psycopg.connect(queue.order.dsn) as beginning,
+    ):
+        leave_ticks(connection, queue, 3, is_freed=is_freed)
+        beginning.execute(begins, ["room1"])
+        await recover()
+        found = connection.execute(FREE).fetchall()
+        assert found == ([("room1",)] if is_freed else [("room0",), ("room2",)])
+        for room_id in ("room0", "room2"):
+            beginning.execute(begins, [room_id])
+        beginning.commit()
+        await recover()
+        assert len(connection.execute(FREE).fetchall()) == (0 if is_freed else 3)
+
+
+LOCKS = {
+    "at once": "LOCK TABLE procrastinate_jobs IN EXCLUSIVE MODE",
+    "half done": "SELECT FROM procrastinate_jobs WHERE args ->> 'room_id' = 'room509' FOR UPDATE",
+}
+"""What holds up all others until all have begun."""
+
+
+@nightly
+@pytest.mark.parametrize("lock", LOCKS)
+async def test_recovery_beside_workers_that_begin(queue: Queue, lock: str) -> None:
+    """1,000 ticks of 20 lost workers are freed, whoever else recovers, and whichever workers begin.
+
+    No statement ends as the victim of a deadlock. Each upload is told once, and each room that has
+    work is ticked once.
+    """
+    count, waits = 1000, "SELECT count(*) FROM pg_locks WHERE NOT granted"
+    async with AsyncExitStack() as stack:
+        opened = [queue.order.open() for _ in range(3)]
+        for app, client, uploads in opened:
+            await stack.enter_async_context(app.open_async())
+            await stack.enter_async_context(client)
+            await uploads._table.check()
+        connection = stack.enter_context(psycopg.connect(queue.order.dsn, autocommit=True))
+        for _ in range(4):
+            connection.execute(EMPTY)
+            facts = leave_ticks(connection, queue, count, workers=20)
+            connection.execute(LEFT_UPLOADS, facts)
+            told, ended = list[int](), list[None]()
+
+            async def recover(
+                table: Table, told: list[int] = told, ended: list[None] = ended
+            ) -> None:
+                told += await table.recover(stalled_after=30, resends=False)
+                ended.append(None)
+
+            async with anyio.create_task_group() as tasks:
+                with psycopg.connect(queue.order.dsn) as starter:
+                    starter.execute(LOCKS[lock].encode())
+                    for app, _, _ in opened[:2]:
+                        tasks.start_soon(app.job_manager.prune_stalled_workers, 30)
+                    for _, _, uploads in opened:
+                        tasks.start_soon(recover, uploads._table)
+                    with anyio.fail_after(SECONDS):
+                        while (  # noqa: ASYNC110 - the database changes it
+                            connection.execute(waits).fetchall()[0][0] + len(ended) < 5
+                        ):
+                            await anyio.sleep(0.01)
+            await recover(queue.uploads._table)
+            assert sorted(told) == [*range(1, count + 1)]
+            assert set(connection.execute(TICKS).fetchall()) == {
+                ("doing", True, count),
+                ("todo", False, count // 2),
+            }
 
 
 # --- many ----------------------------------------------------------------------------------------

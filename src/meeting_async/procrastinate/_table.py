@@ -28,7 +28,7 @@ TICK = "meeting_async:tick"
 
 CANCELLED = "it was cancelled"
 
-VERSION = 4
+VERSION = 5
 """Of the table, as its comment has it."""
 
 EXCHANGE_SECONDS = 10.0
@@ -210,7 +210,7 @@ class Table:
 
     async def mark_sending(self, row: Row, size: int | None, fingerprint: str | None) -> bool:
         """Record durably that the closing boundary is about to be sent; False: not any more."""
-        facts: dict[str, Any] = {"size": size, "fingerprint": fingerprint}
+        facts: dict[str, Any] = {"room_id": row.room_id, "size": size, "fingerprint": fingerprint}
         return bool(await self._query("mark", id=row.id, run=row.run, **facts))
 
     async def end(self, row: Row, **outcome: Any) -> bool:

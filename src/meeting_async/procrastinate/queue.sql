@@ -4,8 +4,11 @@
 -- has no state of its own; lost ticks are made again, and too many do no harm. The fence of an upload
 -- that runs is (id, run) together with beat_at: no run changes a row that another run has.
 --
--- What runs for each document must not read what waits for other rooms, whatever the planner believes:
--- its statistics may be of a time when the table was empty, or had one room, or none that waited.
+-- What runs for each document must not read what waits for other rooms, nor what is scheduled for
+-- later; what works on a batch must not read other batches. That must hold whatever the planner
+-- believes: its statistics may be of a time when the table was empty, or had one room, or none that
+-- waited. So rows are chosen in the order of an index, and many are changed by `id = ANY (ARRAY(...))`,
+-- of which the planner cannot make a join that reads the whole table.
 
 -- schema --
 CREATE TABLE IF NOT EXISTS meeting_async_uploads (
@@ -21,6 +24,8 @@ CREATE TABLE IF NOT EXISTS meeting_async_uploads (
     content_type text,
     state text NOT NULL DEFAULT 'ready',  -- ready, sent; accepted, refused, failed, unknown
     due_at timestamptz,           -- not before this time
+    scheduled_for timestamptz     -- the same before the first claim: others do not wait for it
+        GENERATED ALWAYS AS (CASE WHEN started_at IS NULL THEN due_at END) STORED,
     run integer NOT NULL DEFAULT 0,       -- counts the claims
     beat_at timestamptz,          -- last sign of the worker that runs it; null: none does
     away_since timestamptz,       -- since when the server was not reached
@@ -38,10 +43,13 @@ CREATE TABLE IF NOT EXISTS meeting_async_uploads (
 );
 -- By `id + 0`, or the planner may read past a long queue of another room in the primary key.
 CREATE INDEX IF NOT EXISTS meeting_async_uploads_open
-    ON meeting_async_uploads (server, room_id, (id + 0)) WHERE state IN ('ready', 'sent');
+    ON meeting_async_uploads (server, room_id, scheduled_for, (id + 0))
+    WHERE state IN ('ready', 'sent');
+CREATE INDEX IF NOT EXISTS meeting_async_uploads_batch
+    ON meeting_async_uploads (batch, server, (id + 0));
 CREATE UNIQUE INDEX IF NOT EXISTS meeting_async_uploads_running
     ON meeting_async_uploads (server, room_id) WHERE beat_at IS NOT NULL;
-COMMENT ON TABLE meeting_async_uploads IS 'meeting-async, version 4';
+COMMENT ON TABLE meeting_async_uploads IS 'meeting-async, version 5';
 
 -- lock_schema --
 SELECT pg_advisory_xact_lock(hashtext('meeting_async_uploads'));
@@ -84,14 +92,26 @@ ON CONFLICT (queueing_lock) WHERE status = 'todo' DO NOTHING
 RETURNING id
 
 -- claim --
--- The room's oldest upload, if it is due and none of the room runs. One that was begun and put back
--- keeps the others waiting; one whose time has not come yet does not. The row is found by its state,
--- too, in words by which no planner can take it from among all that are open.
+-- The room's oldest upload, if it is due and none of the room runs: the oldest without a schedule, or
+-- the first of those whose time has come, whichever was deferred first. One that was begun and put
+-- back keeps the others waiting; one whose time has not come yet does not, and is not read. The row is
+-- found by its state, too, in words by which no planner can take it from among all that are open.
 WITH head AS MATERIALIZED (
-    SELECT id, state FROM meeting_async_uploads
-    WHERE server = %(server)s AND room_id = %(room_id)s AND state IN ('ready', 'sent')
-        AND (started_at IS NOT NULL OR due_at IS NULL OR due_at <= now())
-    ORDER BY id + 0 LIMIT 1
+    SELECT id, state FROM (
+        (
+            SELECT id, state FROM meeting_async_uploads
+            WHERE server = %(server)s AND room_id = %(room_id)s AND state IN ('ready', 'sent')
+                AND scheduled_for IS NULL
+            ORDER BY scheduled_for, id + 0 LIMIT 1
+        )
+        UNION ALL
+        (
+            SELECT id, state FROM meeting_async_uploads
+            WHERE server = %(server)s AND room_id = %(room_id)s AND state IN ('ready', 'sent')
+                AND scheduled_for <= now()
+            ORDER BY scheduled_for, id + 0 LIMIT 1
+        )
+    ) AS first ORDER BY id LIMIT 1
 )
 UPDATE meeting_async_uploads AS upload
 SET run = run + 1, beat_at = now(), started_at = coalesce(started_at, now())
@@ -110,12 +130,14 @@ RETURNING upload.id, room_id, kind, source, upload.state, key, filename, content
     extract(epoch FROM now() - away_since)::float8 AS away_for
 
 -- mark --
--- Durably, before the closing boundary of the document is sent.
+-- Durably, before the closing boundary of the document is sent. With the room, the row is found at
+-- once also among those that run.
 UPDATE meeting_async_uploads
 SET state = 'sent', sent_at = now(), beat_at = now(), size = %(size)s,
     fingerprint = %(fingerprint)s
 FROM (SELECT set_config('synchronous_commit', 'on', true)) AS durably
 WHERE id = %(id)s AND run = %(run)s AND beat_at IS NOT NULL
+    AND server = %(server)s AND room_id = %(room_id)s
 RETURNING id
 
 -- end --
@@ -146,8 +168,14 @@ WITH ended AS (
         SELECT true FROM meeting_async_uploads AS other
         WHERE other.server = %(server)s AND other.room_id = ended.room_id
             AND other.state IN ('ready', 'sent') AND other.id <> ended.id
-            AND (other.due_at IS NULL OR other.due_at <= now())
-        ORDER BY other.id + 0 LIMIT 1  -- by EXISTS the planner may read the table of a long queue
+            AND other.scheduled_for IS NULL AND (other.due_at IS NULL OR other.due_at <= now())
+        -- by EXISTS the planner may read the table of a long queue
+        ORDER BY other.scheduled_for, other.id + 0 LIMIT 1
+    ) OR (
+        SELECT true FROM meeting_async_uploads AS other
+        WHERE other.server = %(server)s AND other.room_id = ended.room_id
+            AND other.state IN ('ready', 'sent') AND other.scheduled_for <= now()
+        ORDER BY other.scheduled_for, other.id + 0 LIMIT 1
     )
     ON CONFLICT (queueing_lock) WHERE status = 'todo'
     DO UPDATE SET scheduled_at = EXCLUDED.scheduled_at
@@ -174,35 +202,44 @@ WHERE id NOT IN (SELECT id FROM mine)
 -- recover_runs --
 -- End the runs of lost workers. One that has vanished in the middle of a statement keeps its row
 -- locked until the database notices; recovery goes on with the others.
-WITH lost AS MATERIALIZED (
-    SELECT id, state = 'sent' AND NOT %(resends)s AS is_unknown FROM meeting_async_uploads
+UPDATE meeting_async_uploads
+SET state = CASE WHEN state = 'sent' AND NOT %(resends)s THEN 'unknown' ELSE state END,
+    error = CASE WHEN state = 'sent' AND NOT %(resends)s THEN %(error)s::json END,
+    beat_at = NULL, due_at = NULL, changed_at = now()
+WHERE id = ANY (ARRAY(
+    SELECT id FROM meeting_async_uploads
     WHERE server = %(server)s AND beat_at < now() - %(stalled_after)s * interval '1 second'
     FOR UPDATE SKIP LOCKED
-)
-UPDATE meeting_async_uploads AS upload
-SET state = CASE WHEN is_unknown THEN 'unknown' ELSE state END, beat_at = NULL, due_at = NULL,
-    changed_at = now(), error = CASE WHEN is_unknown THEN %(error)s::json END
-FROM lost WHERE upload.id = lost.id
-RETURNING upload.id, state
+))
+RETURNING id, state
 
 -- recover_ticks --
 -- Free the rooms of ticks whose worker is gone. They stay for a while: a worker that was only frozen
--- ends them itself.
-UPDATE procrastinate_jobs AS tick SET lock = NULL, scheduled_at = now()
-WHERE task_name = %(task)s AND args ->> 'server' = %(server)s AND status = 'doing'
-    AND lock IS NOT NULL
-    AND NOT EXISTS (
-        SELECT FROM meeting_async_uploads AS upload
-        WHERE server = %(server)s AND room_id = tick.args ->> 'room_id' AND beat_at IS NOT NULL
-    )
-    AND now() - %(stalled_after)s * interval '1 second' > (
-        SELECT max(at) FROM procrastinate_events WHERE job_id = tick.id AND type = 'started'
-    )
+-- ends them itself. A worker that begins removes lost workers from their ticks, in an order of its
+-- own, and others recover, too: what somebody else has locked is left to the next recovery.
+UPDATE procrastinate_jobs SET lock = NULL, scheduled_at = now()
+WHERE id = ANY (ARRAY(
+    SELECT id FROM procrastinate_jobs AS tick
+    WHERE task_name = %(task)s AND args ->> 'server' = %(server)s AND status = 'doing'
+        AND lock IS NOT NULL
+        AND (  -- by NOT EXISTS the planner may compare each tick with each run
+            SELECT upload.id FROM meeting_async_uploads AS upload
+            WHERE server = %(server)s AND room_id = tick.args ->> 'room_id' AND beat_at IS NOT NULL
+        ) IS NULL
+        AND now() - %(stalled_after)s * interval '1 second' > (
+            SELECT max(at) FROM procrastinate_events WHERE job_id = tick.id AND type = 'started'
+        )
+    FOR UPDATE SKIP LOCKED
+))
 
 -- delete_ticks --
 DELETE FROM procrastinate_jobs
-WHERE task_name = %(task)s AND args ->> 'server' = %(server)s AND status = 'doing'
-    AND lock IS NULL AND scheduled_at < now() - interval '1 hour'
+WHERE id = ANY (ARRAY(
+    SELECT id FROM procrastinate_jobs
+    WHERE task_name = %(task)s AND args ->> 'server' = %(server)s AND status = 'doing'
+        AND lock IS NULL AND scheduled_at < now() - interval '1 hour'
+    FOR UPDATE SKIP LOCKED
+))
 
 -- recover_rooms --
 -- Tick the rooms whose oldest upload is due: its time has come, its transaction was committed, or a
@@ -227,11 +264,22 @@ WITH RECURSIVE room (id) AS (
 ), due AS (
     SELECT lock, room.id AS room_id
     FROM free CROSS JOIN LATERAL substr(lock, length(%(server)s::text) + 2) AS room (id)
-    CROSS JOIN LATERAL (
-        SELECT due_at, beat_at FROM meeting_async_uploads
-        WHERE server = %(server)s AND room_id = room.id AND state IN ('ready', 'sent')
-            AND (started_at IS NOT NULL OR due_at IS NULL OR due_at <= now())
-        ORDER BY id + 0 LIMIT 1
+    CROSS JOIN LATERAL (  -- as in `claim`
+        SELECT due_at, beat_at FROM (
+            (
+                SELECT id, due_at, beat_at FROM meeting_async_uploads
+                WHERE server = %(server)s AND room_id = room.id AND state IN ('ready', 'sent')
+                    AND scheduled_for IS NULL
+                ORDER BY scheduled_for, id + 0 LIMIT 1
+            )
+            UNION ALL
+            (
+                SELECT id, due_at, beat_at FROM meeting_async_uploads
+                WHERE server = %(server)s AND room_id = room.id AND state IN ('ready', 'sent')
+                    AND scheduled_for <= now()
+                ORDER BY scheduled_for, id + 0 LIMIT 1
+            )
+        ) AS first ORDER BY id LIMIT 1
     ) AS head
     WHERE head.beat_at IS NULL AND (head.due_at IS NULL OR head.due_at <= now())
 )
@@ -247,16 +295,16 @@ RETURNING id
 SELECT id, room_id, kind, source, state, key, filename, content_type, size, error, attempts,
     deferred_at, started_at, changed_at, extract(epoch FROM now() - sent_at)::float8 AS sent_ago
 FROM meeting_async_uploads
-WHERE server = %(server)s AND batch = %(batch)s AND id > %(after)s
-ORDER BY id LIMIT %(limit)s
+WHERE server = %(server)s AND batch = %(batch)s AND id + 0 > %(after)s
+ORDER BY id + 0 LIMIT %(limit)s
 
 -- drop --
 DELETE FROM meeting_async_uploads
 WHERE id = ANY (ARRAY(
     SELECT id FROM meeting_async_uploads
-    WHERE server = %(server)s AND batch = %(batch)s AND state NOT IN ('ready', 'sent')
-        AND id > %(after)s
-    ORDER BY id LIMIT %(limit)s FOR UPDATE
+    WHERE server = %(server)s AND batch = %(batch)s AND id + 0 > %(after)s
+        AND state NOT IN ('ready', 'sent')
+    ORDER BY id + 0 LIMIT %(limit)s FOR UPDATE
 ))
 RETURNING id
 
@@ -265,14 +313,11 @@ SELECT room_id,
     count(*) FILTER (WHERE beat_at IS NULL AND NOT is_scheduled) AS waiting,
     count(*) FILTER (WHERE beat_at IS NULL AND is_scheduled) AS scheduled,
     count(*) FILTER (WHERE beat_at IS NOT NULL) AS running,
-    extract(epoch FROM now() - min(
-        CASE WHEN is_scheduled THEN due_at ELSE greatest(deferred_at, first_due_at) END
-    ))::float8 AS oldest,
+    extract(epoch FROM now() - min(greatest(deferred_at, scheduled_for)))::float8 AS oldest,
     (array_agg(reason ORDER BY id) FILTER (WHERE reason IS NOT NULL AND beat_at IS NULL))[1]
         AS cause
 FROM (
-    SELECT *, coalesce(started_at IS NULL AND due_at > now(), false) AS is_scheduled,
-        CASE WHEN started_at IS NULL THEN due_at END AS first_due_at
+    SELECT *, coalesce(scheduled_for > now(), false) AS is_scheduled
     FROM meeting_async_uploads
     WHERE server = %(server)s AND state IN ('ready', 'sent')
         AND (%(batch)s::text IS NULL OR batch = %(batch)s)
@@ -289,10 +334,10 @@ SET state = 'ready', run = run + 1, due_at = NULL, error = NULL, reason = NULL, 
     away_since = NULL
 WHERE id = ANY (ARRAY(
     SELECT id FROM meeting_async_uploads
-    WHERE server = %(server)s AND batch = %(batch)s AND id > %(after)s
+    WHERE server = %(server)s AND batch = %(batch)s AND id + 0 > %(after)s
         AND (%(room_id)s::text IS NULL OR room_id = %(room_id)s)
         AND (state IN ('failed', 'refused') OR (%(resend)s AND state = 'unknown'))
-    ORDER BY id LIMIT %(limit)s FOR UPDATE
+    ORDER BY id + 0 LIMIT %(limit)s FOR UPDATE
 ))
 RETURNING id, room_id
 
@@ -303,8 +348,10 @@ SET state = CASE state WHEN 'sent' THEN 'unknown' ELSE 'failed' END,
     reason = %(cancelled)s, due_at = NULL, beat_at = NULL, changed_at = now()
 WHERE id = ANY (ARRAY(
     SELECT id FROM meeting_async_uploads
-    WHERE server = %(server)s AND batch = %(batch)s AND id > %(after)s AND state IN ('ready', 'sent')
+    WHERE server = %(server)s AND batch = %(batch)s AND id + 0 > %(after)s
         AND (%(room_id)s::text IS NULL OR room_id = %(room_id)s)
-    ORDER BY id LIMIT %(limit)s FOR UPDATE
+        -- by the states that are left the planner may read all that are open
+        AND state NOT IN ('accepted', 'refused', 'failed', 'unknown')
+    ORDER BY id + 0 LIMIT %(limit)s FOR UPDATE
 ))
 RETURNING id, room_id
