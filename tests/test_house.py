@@ -101,10 +101,17 @@ SYSTEMS = re.compile(
 """What asks which system this is, or what it has."""
 
 
+NOT_ON_WINDOWS = re.compile(
+    r"import (fcntl|termios|resource|pwd|grp|pty)|os\.(fork|mkfifo|getuid|geteuid|kill)\b"
+    r"|select\.(e?poll|kqueue)|signal\.SIG(HUP|KILL|STOP|USR)|AF_UNIX"
+)
+
+
 def test_a_system_is_asked_for_in_one_place() -> None:
-    """What differs between Linux, macOS and Windows stands in one module."""
-    asking = [path.name for path in ROOT.rglob("*.py") if SYSTEMS.search(path.read_text("utf-8"))]
-    assert asking == ["_system.py"]
+    """What differs between Linux, macOS and Windows stands in one module; no other names one."""
+    texts = {path.name: path.read_text("utf-8") for path in ROOT.rglob("*.py")}
+    assert [name for name, text in texts.items() if SYSTEMS.search(text)] == ["_system.py"]
+    assert [name for name, text in texts.items() if NOT_ON_WINDOWS.search(text)] == []
 
 
 def test_imports_are_declared(imports: list[tuple[str, str, str]]) -> None:

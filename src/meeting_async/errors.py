@@ -27,7 +27,7 @@ The branches say where the cause is: in the caller's input, the server's answer,
     ├── RoomLocksUnavailable (ConnectionError)  the shared locks do not answer; nothing was sent
     ├── TransportError (ConnectionError)        the network failed; nothing reached the room
     │   ├── ConnectFailed                       no connection; nothing was sent
-    │   │   └── ResourceExhausted               this machine has no descriptor or thread left
+    │   │   └── ResourceExhausted               this machine has no descriptor, thread or space left
     │   ├── ConnectionLost
     │   │   └── ReplyTooLarge                   a reply of more than max_reply_bytes
     │   ├── TransferTimeout (TimeoutError)
@@ -481,7 +481,7 @@ class ConnectFailed(TransportError):
 
 
 class ResourceExhausted(ConnectFailed):
-    """No file descriptor or thread is left on this machine; nothing was sent."""
+    """No file descriptor, thread or space for temporary files is left here; nothing was sent."""
 
 
 class ConnectionLost(TransportError):

@@ -54,6 +54,7 @@ _ANSWERS: tuple[tuple[type[errors.MeetingError], int, str], ...] = (
     (errors.RoomBusy, 503, "the room is busy with another upload: try again later"),
     (errors.RoomLocksUnavailable, 503, "uploads are not possible now: try again later"),
     (errors.DeadlineExceeded, 504, "the upload took too long: the document was not delivered"),
+    (errors.ResourceExhausted, 503, "uploads are not possible now: try again later"),
     (errors.TransportError, 502, "the meeting server cannot be reached"),
     (errors.JournalError, 500, "the batch cannot record its progress"),
     (errors.UploadPutBack, 202, "the document is in a queue and will be sent later"),

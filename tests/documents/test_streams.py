@@ -23,7 +23,9 @@ from meeting_async.errors import (
     DocumentChanged,
     DocumentTooLarge,
     DocumentUnreadable,
+    ResourceExhausted,
 )
+from meeting_async.web import http_answer, public_detail
 from support.leaks import descriptors, temporary_files, threads_idle
 from support.sources import (
     OnlyReads,
@@ -252,13 +254,16 @@ async def test_a_spool_that_is_written_late_is_not_made_again() -> None:
     assert temporary_files() == []
 
 
-async def test_a_full_disk_makes_a_stream_unreadable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The note tells what could not be written."""
+async def test_a_disk_for_spools_that_fails_is_this_machines_trouble(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is not the browser's fault: 503, with the folder and the variable that names another."""
     folder = "/dev/full/nowhere"
     monkeypatch.setattr("tempfile.tempdir", folder)
-    with pytest.raises(DocumentUnreadable) as caught:
+    with pytest.raises(ResourceExhausted, match=f"{folder}.*TMPDIR") as caught:
         await spooled(Iterable([DATA]))
-    assert "temporary file" in caught.value.__notes__[0]
+    assert http_answer(caught.value).status == 503
+    assert public_detail(caught.value) == "uploads are not possible now: try again later"
 
 
 async def test_what_fails_in_a_cleanup_is_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-IS_WINDOWS = sys.platform == "win32"
+IS_WINDOWS = sys.platform == "win32" or hasattr(sys, "is_like_windows")
+"""Whether this is Windows, Wine, or Linux without what Windows does not have."""
 
 WINDOWS: dict[str, list[str]] = {
     "an open file is not deleted or replaced there": [

@@ -10,7 +10,9 @@ import inspect
 import io
 import os
 import re
-from collections.abc import AsyncIterable, Awaitable
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -20,14 +22,17 @@ import attrs
 from meeting_async._documents.files import (
     Buffer,
     BytesSource,
+    Content,
     FileObjectSource,
     OpenFileSource,
     PathSource,
     Source,
+    unreadable,
 )
-from meeting_async._documents.streams import StreamSource
+from meeting_async._documents.streams import PIECE_BYTES, StreamSource
 from meeting_async._system import is_false_file
 from meeting_async._text import link_label, short_repr
+from meeting_async._threads import at_disk, leave_to_thread
 from meeting_async.errors import InvalidInput
 
 
@@ -83,11 +88,30 @@ def detect(value: object) -> Detected | None:
     if isinstance(value, str | os.PathLike):
         path = path_text(value)
         return Detected(PathSource(path), path)
-    if is_file(value):
+    if _is_stored(value):
+        return _detect_stored(value)
+    if is_file(value) and not instead_of(value):
         return detect_file(value)
-    if isinstance(value, AsyncIterable):
+    if isinstance(value, AsyncIterable) and not instead_of(value):
         return Detected(StreamSource(value))
     return None
+
+
+_INSTEAD = {
+    r"aiohttp\..*:ClientResponse": "response.content",
+    r"aiohttp\..*:BodyPartReader": "an async generator that yields `await part.read_chunk()`",
+    r"httpx2?(\..*)?:Response": "response.aiter_bytes(), of a streamed response",
+    r"requests\..*:Response": "response.raw, with stream=True",
+    r".*:GetResult": "result.stream()",
+}
+"""What to pass instead of what other libraries return, by module and class."""
+
+
+def instead_of(value: object) -> str:
+    """Return what to pass instead of a value that is not a document, if that is known."""
+    names = [f"{kind.__module__}:{kind.__qualname__}" for kind in type(value).__mro__]
+    found = (fix for row, fix in _INSTEAD.items() if any(re.fullmatch(row, it) for it in names))
+    return next(found, "")
 
 
 def path_text(path: object) -> str:
@@ -125,12 +149,16 @@ def detect_file(value: Any) -> Detected:
 
 def detect_stream(value: object) -> Source:
     """Return the source of a stream; a file that can seek needs no spool."""
-    if is_file(value):
+    fix = instead_of(value)
+    if _is_stored(value):
+        return _detect_stored(value).source
+    if is_file(value) and not fix:
         return detect_file(value).source
-    if isinstance(value, AsyncIterable):
+    if isinstance(value, AsyncIterable) and not fix:
         return StreamSource(value)
     raise TypeError(
         f"stream must be an async iterable of bytes or have a read(), not {type(value).__name__}"
+        + (f": pass {fix}" if fix else "")
     )
 
 
@@ -185,7 +213,8 @@ def _check(value: Any, file: Any) -> None:
     if isinstance(file, io.TextIOBase) or getattr(file, "encoding", None) is not None:
         fix = "open it in binary mode, as with open(path, 'rb')"
         raise TypeError(f"document is a text file (got {short_repr(value)}): {fix}")
-    if getattr(file, "closed", False) is True:
+    # A response is closed when all of it has arrived, and can be read.
+    if getattr(file, "closed", False) is True and not hasattr(file, "headers"):
         is_upload = file is not value and hasattr(value, "filename")
         told = _REQUEST_IS_OVER if is_upload else _CLOSED
         raise InvalidInput("document", short_repr(value), *told)
@@ -194,9 +223,65 @@ def _check(value: Any, file: Any) -> None:
 
 
 def _says(file: Any, question: str) -> bool:
-    """Return ``readable()`` or ``seekable()`` of a file; without such a method it is true."""
+    """Return ``readable()`` or ``seekable()`` of a file; without such a method it is true.
+
+    Some have a method that fails: members of a streaming tar, wrappers of what has none.
+    """
     ask = getattr(file, question, None)
-    return bool(ask()) if callable(ask) and not inspect.iscoroutinefunction(ask) else True
+    try:
+        return bool(ask()) if callable(ask) and not inspect.iscoroutinefunction(ask) else True
+    except AttributeError:
+        return question == "readable"
+
+
+# --- files that Django keeps ---------------------------------------------------------------------
+
+
+def _is_stored(value: object) -> bool:
+    """Return whether this is a ``FieldFile``: opening it is up to a storage, and may take time."""
+    return _is_from(value, r"django\.db\.models\.fields\.files")
+
+
+def _detect_stored(value: Any) -> Detected:
+    if not value:
+        fix = "save a file in this field first"
+        raise InvalidInput("document", short_repr(str(value)), "is a field without a file", fix)
+    if not value._committed:  # noqa: SLF001 - it holds an upload that no storage has yet
+        return detect_file(value.file)
+    return Detected(_StoredSource(value), value.name)
+
+
+@attrs.frozen(eq=False)
+class _StoredSource:
+    """A file in a storage: a folder, or something else that is read once for each upload."""
+
+    field: Any
+
+    @asynccontextmanager
+    async def prepare(self, name: str, max_size: int | None) -> AsyncGenerator[Content, None]:
+        """Ask the storage for a path; without one read the file from its beginning to its end."""
+        path, storage = await at_disk(partial(self._path, name)), self.field.storage
+        stream = StreamSource(_read_stored(storage, self.field.name))
+        async with (PathSource(path, name) if path else stream).prepare(name, max_size) as content:
+            yield content
+
+    def _path(self, name: str) -> str | None:
+        try:
+            return str(self.field.path)
+        except NotImplementedError:
+            return None
+        except Exception as error:  # whatever a storage raises
+            raise unreadable(name, error) from error
+
+
+async def _read_stored(storage: Any, name: str) -> AsyncGenerator[bytes, None]:
+    """Open a file of a storage in a thread, and read it there."""
+    file = await at_disk(partial(storage.open, name, "rb"))
+    try:
+        while data := await at_disk(partial(file.read, PIECE_BYTES)):
+            yield data
+    finally:
+        leave_to_thread(file.close)
 
 
 # --- kinds, names, types -------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from meeting_async._documents.detect import (
     detect,
     detect_file,
     detect_stream,
+    instead_of,
     is_file,
     path_text,
 )
@@ -204,7 +205,7 @@ def as_document(
         raise TypeError(
             "document must be a path, bytes, an open binary file, an async iterable of bytes (such "
             "as response.aiter_bytes()) or a Document (from_link, from_stream ...), "
-            f"not {type(value).__name__}"
+            f"not {type(value).__name__}" + (f": pass {fix}" if (fix := instead_of(value)) else "")
         )
     return Document._detected(detected, filename, content_type)  # noqa: SLF001 - of this module
 

@@ -15,6 +15,7 @@ go back in is read about once.
 from __future__ import annotations
 
 import abc
+import inspect
 import io
 import os
 import stat
@@ -161,9 +162,10 @@ def as_view(data: object) -> memoryview:
     """Return a view of the single bytes of a buffer, as a ``read`` should return."""
     if data is None:
         raise TypeError("it returned None instead of bytes: it must wait for its bytes")
-    if not isinstance(data, Buffer):
-        raise TypeError(f"it returned {short_repr(data, 40)} instead of bytes")
-    view = memoryview(data)
+    try:
+        view = memoryview(data)  # type: ignore[arg-type]  # some libraries have a class of their own
+    except TypeError:
+        raise TypeError(f"it returned {short_repr(data, 40)} instead of bytes") from None
     return view.cast("B") if view.c_contiguous else memoryview(bytes(view))
 
 
@@ -535,6 +537,15 @@ class FileObjectSource(FileSource):
         return self.shared.stood
 
 
+def _position(file: BinaryIO) -> int:
+    found: object = file.tell()
+    if inspect.iscoroutine(found):
+        found.close()
+    if not isinstance(found, int):
+        raise TypeError("its methods are asynchronous: pass an async iterable of its bytes")
+    return found
+
+
 class _OpenedObject(OpenedFile):
     """A file object in use. It goes back only for another upload, which may be expensive.
 
@@ -546,7 +557,7 @@ class _OpenedObject(OpenedFile):
         self._file, self._shared = source.file, source.shared
         with self._shared.lock:
             if not self._shared.users:
-                self._shared.stood = self._shared.stands = self._file.tell()
+                self._shared.stood = self._shared.stands = _position(self._file)
             self._shared.users += 1
 
     def states(self) -> Iterator[State]:

@@ -21,7 +21,6 @@ import anyio.lowlevel
 import attrs
 
 from meeting_async._documents.files import (
-    Buffer,
     BytesSource,
     Content,
     PathSource,
@@ -196,9 +195,11 @@ async def _on_disk(name: str, function: Callable[[], T]) -> T:
     try:
         return await at_disk(function)
     except OSError as error:
-        failure = unreadable(name, error)
-        failure.add_note("It could not be written to a temporary file.")
-        raise failure from error
+        from tempfile import gettempdir  # noqa: PLC0415 - takes time, and few need it
+
+        reason = error.strerror or str(error)
+        problem = f"{name!r} cannot be written to a temporary file in {gettempdir()}: {reason}"
+        raise ResourceExhausted(f"{problem}; free space there, or set TMPDIR") from error
 
 
 class TemporaryFile:
@@ -258,6 +259,7 @@ async def _pieces(name: str, stream: Any, declared: int | None) -> AsyncGenerato
             for start in range(0, len(view), PIECE_BYTES):
                 yield view[start : start + PIECE_BYTES]
         _check_declared(name, size, declared, has_ended=True)
+        _check_end(name, stream)
         with _claiming:
             _kept.pop(id(stream), None)
     except (DocumentError, ResourceExhausted):
@@ -266,6 +268,21 @@ async def _pieces(name: str, stream: Any, declared: int | None) -> AsyncGenerato
         raise unreadable(name, error) from error
     finally:
         await _close(name, items)
+
+
+def _check_end(name: str, stream: Any) -> None:
+    """Refuse a stream that has ended, and says that something is still to come.
+
+    ``http.client``, and so ``urlopen``, returns ``b""`` when the connection breaks (CPython issue
+    115997). urllib3 raises, unless that is switched off.
+    """
+    names = ["length_remaining"]
+    if any(kind.__module__ == "http.client" for kind in type(stream).__mro__):
+        names.append("length")
+    counts = (getattr(stream, name, None) for name in names)
+    if left := next((count for count in counts if type(count) is int and count > 0), 0):
+        reason = f"it ended {left:,} bytes early: the connection to its source broke"
+        raise DocumentUnreadable(name, reason)
 
 
 def _check_declared(name: str, size: int, declared: int | None, *, has_ended: bool = False) -> None:
@@ -283,7 +300,7 @@ async def _read_items(read: Any) -> AsyncGenerator[object, None]:
         data = read(PIECE_BYTES) if is_async else await at_disk(partial(read, PIECE_BYTES))
         if inspect.isawaitable(data):
             data = await data
-        if isinstance(data, Buffer) and not data:
+        if not as_view(data).nbytes:
             return
         yield data
 

@@ -1,7 +1,8 @@
 """Takes away what CPython on Windows does not have; put this folder on ``PYTHONPATH``.
 
 The system is still Linux and says so. So this shows what would be missing, not what else differs:
-for that, ``.ci/windows`` runs tests with CPython for Windows.
+for that, ``.ci/windows`` runs tests with CPython for Windows. What tests of Linux use, and the
+package does not (``fork``, ``fcntl``, ``poll``; see ``test_house.py``), stays.
 """
 
 import asyncio.base_events
@@ -20,8 +21,8 @@ MISSING = {
     socket: "TCP_KEEPIDLE TCP_KEEPINTVL TCP_KEEPCNT SOCK_CLOEXEC SOCK_NONBLOCK MSG_NOSIGNAL"
     " MSG_DONTWAIT TCP_USER_TIMEOUT TCP_CORK TCP_INFO TCP_QUICKACK TCP_DEFER_ACCEPT",
     os: "RWF_NOWAIT RWF_HIPRI RWF_DSYNC RWF_SYNC pread preadv O_CLOEXEC"
-    " sched_getaffinity posix_fadvise memfd_create register_at_fork fork eventfd splice",
-    select: "PIPE_BUF poll",
+    " sched_getaffinity posix_fadvise memfd_create eventfd splice",
+    select: "PIPE_BUF",
     signal: "SIGHUP",
 }
 for _module, _names in MISSING.items():
@@ -30,8 +31,6 @@ for _module, _names in MISSING.items():
             delattr(_module, _name)
             if _name in getattr(_module, "__all__", ()):
                 _module.__all__.remove(_name)
-for _name in ("fcntl", "termios", "resource", "pwd", "grp"):
-    sys.modules[_name] = None  # type: ignore[assignment]
 
 
 def _lacking(kind: type, name: str) -> None:
@@ -69,3 +68,5 @@ def _reopened(number: int) -> int:
 
 
 os.dup = _reopened
+
+sys.is_like_windows = True  # type: ignore[attr-defined]  # for tests.support.systems
