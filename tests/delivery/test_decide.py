@@ -550,7 +550,9 @@ POLICIES = st.builds(
     lambda safety, size, settings: story(safety, size=size, began=-inf, **settings).policies,
     st.sampled_from([RetrySafety.AT_MOST_ONCE, RetrySafety.AT_LEAST_ONCE]),
     st.sampled_from([SMALL, LARGE]),
-    st.sampled_from([{}, {"max_wait": 60}, {"probe": False}, {"max_outage": 100}]),
+    st.sampled_from(
+        [{}, {"max_wait": 60}, {"probe": False}, {"max_outage": 100}, {"max_attempts": 3}]
+    ),
 )
 
 
@@ -560,7 +562,8 @@ def steps_of(rows: list[Any], now: float = 0.0) -> list[Step]:
     for (kind, verdict), before, took, after_free in [*rows, (("probe", BUSY), 1, 0, False)]:
         now += before
         if verdict is None:
-            steps.append(Step(kind=kind, began=now, ended=now + took))
+            reason = "for a session" * (kind == "pause" and after_free)
+            steps.append(Step(kind=kind, began=now, ended=now + took, reason=reason))
         else:
             steps.append(seen(kind, verdict, now, took, after_free=after_free))
         now += took
@@ -568,15 +571,28 @@ def steps_of(rows: list[Any], now: float = 0.0) -> list[Step]:
 
 
 def all_that_counts(history: History, policies: Policies, now: float) -> Any:
-    """Return what follows a history, and the numbers that are derived from it."""
-    server = Server()
+    """Return what follows a history, and the numbers that are derived from it.
+
+    Another upload may have lost the server right after it has answered this one.
+    """
+    answered = [one.ended for one in history.steps if one.verdict not in {None, NEVER}]
+    return [
+        _what_counts(history, policies, now, Server(away_since=away_since))
+        for away_since in (None, *answered[-1:])
+    ]
+
+
+def _what_counts(history: History, policies: Policies, now: float, server: Server) -> Any:
     decision: Any = decide(history, policies, server, now, 0.5)
     if isinstance(decision, Stop):
         decision = str(decision.error)
     room = room_wait(history, policies, server.probes)
     rows = [len(history.in_a_row(verdict)) for verdict in Verdict if verdict is not BUSY]
+    rows.append(sum(one.after_free for one in history.in_a_row(BUSY) if one.kind == "document"))
+    busy = room.busy_error(None, now)
     return (
         decision,
+        (busy.free_in, busy.place_waited),
         (room.waited(now), room.time_left(now), room.queue_limit(), rows),
         (history.last.verdict, history.may_have_arrived),
     )
@@ -608,6 +624,72 @@ def test_a_history_of_hours_in_a_locked_room_is_short() -> None:
     assert told.now == 8_640
     assert told.room.waited(told.now) == 1_440 * 4
     assert len(told.history.attempts) == 1
+
+
+@pytest.mark.parametrize("settings", [{}, {"max_attempts": 3}])
+def test_every_short_history_of_a_locked_room(settings: dict[str, Any]) -> None:
+    """The same, for each order of what may follow when a room was found locked."""
+    policies = story(began=-inf, **settings).policies
+    kinds = [(("document", BUSY), False), (("document", BUSY), True), (("probe", BUSY), False)]
+    kinds += [(("document", THROTTLED), False), (("check", NEVER), False)]
+    for order in itertools.product(kinds, repeat=4):
+        rows = [(kind, 1, 2, after_free) for kind, after_free in (kinds[2], *order)]
+        steps, merged = steps_of(rows), History()
+        for number, one in enumerate(steps, 1):
+            merged.add(one, call_began=0.0)
+            if number > 4:
+                counted = [
+                    all_that_counts(each, policies, one.ended)
+                    for each in (History(steps[:number]), merged)
+                ]
+                assert counted[0] == counted[1]
+
+
+class Whole(History):
+    """A history that keeps every step as it was."""
+
+    def add(self, new: Step, *, call_began: float) -> None:
+        """Add a step."""
+        self.steps.append(new)
+
+
+DAYS: dict[str, tuple[int, list[tuple[str, Verdict]], bool]] = {
+    # size of the document, what each attempt meets in turn, whether documents follow *free*
+    "a check without an answer": (LARGE, [("probe", BUSY), ("check", NEVER)], False),
+    "two, and a probe": (
+        LARGE, [("probe", BUSY), ("check", NEVER), ("check", THROTTLED), ("probe", NEVER)], False,
+    ),
+    "small documents": (SMALL, [("document", BUSY), ("check", NEVER)], False),
+    "lost races": (
+        LARGE, [("probe", BUSY), ("check", NEVER), ("document", BUSY), ("check", THROTTLED)], True,
+    ),
+    "no connection for a document": (LARGE, [("probe", BUSY), ("document", NEVER)], False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("size", "row", "after_free"), DAYS.values(), ids=DAYS)
+def test_a_history_of_a_day_is_short_whatever_fails(
+    size: int, row: list[tuple[str, Verdict]], after_free: bool
+) -> None:
+    """Between two answers that the room is locked anything may fail; what follows is the same."""
+    told, whole = story(max_wait=90_000, size=size), Whole()
+    longest = 0
+    for number, (kind, verdict) in enumerate(itertools.cycle(row)):
+        if told.now > 86_400:
+            break
+        told.paused(1)
+        whole.steps.append(Step(kind="pause", began=told.now - 1, ended=told.now))
+        is_free = after_free and kind == "document"
+        told.waits(told.after(verdict, kind, took=0.5, after_free=is_free))
+        whole.add(told.history.last, call_began=0.0)
+        longest = max(longest, len(told.history.steps))
+        if number % 997 == 0:
+            counted = [
+                all_that_counts(each, told.policies, told.now) for each in (whole, told.history)
+            ]
+            assert counted[0] == counted[1]
+    assert len(whole.steps) > 500
+    assert longest <= 40
 
 
 @given(STEPS, STEPS, POLICIES)

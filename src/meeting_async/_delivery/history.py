@@ -42,8 +42,9 @@ class Step:
     """Bytes of the document that were handed to the operating system."""
     body_seconds: float | None = None
     """Seconds until the whole document was sent; ``None`` if it was not."""
-    after_free: bool = False
-    """Whether the document was sent right after a probe that was answered *free*."""
+    after_free: int = 0
+    """Whether the document was sent right after a probe that was answered *free*; of merged steps
+    how many were."""
     is_consumed: bool = False
     """Whether the document is a stream that was read and cannot be read again."""
     answer: ParsedReply | None = None
@@ -111,38 +112,39 @@ class History:
     """The answer that accepted the document. What comes after it does not change the outcome."""
 
     def add(self, new: Step, *, call_began: float) -> None:
-        """Add a step. Equal waits and answers in a row become one, so that it stays short."""
+        """Add a step. Before an answer that the room is locked, alike steps become one."""
         self.forget_reply()
         if new.is_attempt:
             self.attempts.append(_attempt(len(self.attempts) + 1, new, call_began))
         if new.kind == "document" and new.verdict is Verdict.ACCEPTED:
             self.answer = new.answer
-        same = self._same_as(new)
-        if same is None:
-            self.steps.append(new)
-        elif new.kind == "pause":
-            before = self.steps[same]
-            self.steps[same] = attrs.evolve(before, ended=before.ended + new.seconds)
-        else:
-            del self.steps[same]
-            self.steps.append(new)
+        if new.verdict is Verdict.BUSY:
+            self._shorten()
+        self.steps.append(new)
 
     def forget_reply(self) -> None:
         """Drop what may be large, or keep a document in memory: traceback, frames, document."""
         if self.steps:
             self.steps[-1] = attrs.evolve(self.steps[-1], answer=None, error=None)
 
-    def _same_as(self, new: Step) -> int | None:
-        """Return the index of the step that ``new`` continues, while the room stays locked."""
-        if not (new.kind == "pause" or _is_locked(new)):
-            return None
-        first = last = len(self.steps)
-        for index in reversed(range(last)):
-            if not (self.steps[index].kind == "pause" or _is_locked(self.steps[index])):
-                break
-            first = index if _is_locked(self.steps[index]) else first
-        same = (index for index in range(first + 1, last) if self.steps[index].kind == new.kind)
-        return next(same, None)
+    def _shorten(self) -> None:
+        """Merge steps of which only sums and the last one count, once the room is found locked.
+
+        A wait of a day has thousands of them. The first answer that the room is locked stays, as
+        the lock is counted from it. Failures and the documents that were refused after them stay
+        apart, because decisions ask what came in a row.
+        """
+        kept = (
+            number for number in range(len(self.steps), 0, -1) if _is_kept(self.steps[number - 1])
+        )
+        start = next(kept, 0)
+        some = self.steps[start:]
+        locked = next((at for at, one in enumerate(some) if one.verdict is Verdict.BUSY), len(some))
+        rest = some[locked + 1 :]
+        failed = next((at for at in range(len(rest), 0, -1) if _is_failure(rest[at - 1])), 0)
+        parts = some[:locked], rest[:failed], rest[failed:]
+        before, between, after = map(_merged, parts)
+        self.steps[start:] = [*before, *some[locked : locked + 1], *between, *after]
 
     @property
     def last(self) -> Step:
@@ -200,6 +202,36 @@ class History:
 
 def _is_locked(one: Step) -> bool:
     return one.kind == "probe" and one.verdict is Verdict.BUSY
+
+
+def _is_failure(one: Step) -> bool:
+    """Return whether nothing of a document was sent, for want of an answer or a connection."""
+    is_late = one.verdict is Verdict.THROTTLED and one.kind in {"check", "probe"}
+    return is_late or one.verdict is Verdict.NEVER_SENT
+
+
+def _is_kept(one: Step) -> bool:
+    """Return whether a step counts by itself, for as long as the call runs."""
+    return not (one.verdict in {None, Verdict.BUSY} or _is_failure(one))
+
+
+def _merged(steps: Iterable[Step]) -> list[Step]:
+    """Return one step for all that are alike, with the seconds of all, where the last of them is.
+
+    Of documents that were refused the seconds of the last one count, and of probes nothing.
+    """
+    found: dict[object, Step] = {}
+    for one in steps:
+        if _is_locked(one):
+            continue
+        is_reasoned = one.verdict is None and bool(one.reason)
+        alike = one.kind, one.verdict, bool(one.after_free), is_reasoned
+        if earlier := found.pop(alike, None):
+            seconds = 0.0 if one.verdict is Verdict.BUSY else earlier.seconds
+            count = one.after_free + earlier.after_free
+            one = attrs.evolve(one, began=one.began - seconds, after_free=count)  # noqa: PLW2901
+        found[alike] = one
+    return [*found.values()]
 
 
 def is_unknown(one: Step) -> bool:
