@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -91,20 +92,36 @@ def load_authorities(field: str, path: str) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=path)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        from meeting_async._http.origins import check_key_log  # noqa: PLC0415 - for errors only
+
+        check_key_log(error)
         problem = f"cannot be loaded: {getattr(error, 'strerror', None) or error}"
         fix = "give a PEM file with the certificate of your authority"
         raise ConfigurationError(field, short_repr(path), problem, fix) from error
 
 
+def _check_mark(field: str, secret: Secret) -> None:
+    """Refuse a byte order mark, which Windows' programs write: no server has it in its secret."""
+    is_utf_16 = secret.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and secret.count(0)
+    if is_utf_16 or secret.startswith(codecs.BOM_UTF8):
+        kind = "UTF-16" if is_utf_16 else "UTF-8"
+        problem = f"begins with a byte order mark ({kind}), which is not part of the secret"
+        fix = "save it as UTF-8 without one (PowerShell: Set-Content -Encoding ascii)"
+        raise ConfigurationError(field, "(hidden)", problem, fix)
+
+
 def _secret(environ: Environment) -> Secret:
     path = environ.get("MEETING_API_SECRET_FILE")
     if not path:
-        return hidden_text(environ.get("MEETING_API_SECRET"))
+        given = hidden_text(environ.get("MEETING_API_SECRET"))
+        _check_mark("MEETING_API_SECRET", given)
+        return given
     if environ.get("MEETING_API_SECRET"):
         raise ConfigurationError(
             "MEETING_API_SECRET", "(hidden)", "is set, as is MEETING_API_SECRET_FILE", "unset one"
         )
-    content = _content("MEETING_API_SECRET_FILE", path)
+    content = Secret(_content("MEETING_API_SECRET_FILE", path))
+    _check_mark("MEETING_API_SECRET_FILE", content)
     # The one line break that editors and `echo` put at the end of a file is not part of the secret.
     secret = Secret(content.removesuffix(b"\n").removesuffix(b"\r"))
     if not secret:

@@ -109,6 +109,17 @@ def both(verify: Any = True) -> list[Any]:
     ]
 
 
+async def work(url: str, context: ssl.SSLContext) -> None:
+    """Make each call and the check, with the default transport and a client of the user's."""
+    async with httpx.AsyncClient(verify=context, trust_env=False) as own:
+        for transport in (HttpTransport(verify=context, trust_env=False), HttpxTransport(own)):
+            async with client_of(url, transport) as client:
+                for call in CALLS:
+                    await call(client)
+                found = await client.check(timeout=SOON)
+                assert found.certificate.status in {"ok", "not checked"}
+
+
 # --- certificates --------------------------------------------------------------------------------
 
 Certificate = tuple[dict[str, Any], bool, tuple[str, ...]]
@@ -130,6 +141,91 @@ async def test_a_certificate_that_is_not_accepted(
         for transport in both(str(authority.file) if is_trusted else True):
             await assert_lasting(client_of(peer.url, transport), *words)
     assert peer.requests == []
+
+
+NO_INTERMEDIATE = "the server does not send its intermediate certificate"
+WRONG_AUTHORITY = "another authority has signed it than the one that was given"
+GIVE_FILE = "give the file of that authority"
+
+
+@pytest.fixture(scope="module")
+def intermediate(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """Provide an authority that another one has signed."""
+    return authority.intermediate(tmp_path_factory.mktemp("intermediate"))
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """Provide an authority that has signed nothing."""
+    return Authority(tmp_path_factory.mktemp("stranger"))
+
+
+async def test_an_intermediate_certificate_that_is_not_sent(
+    authority: Authority, intermediate: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server is to be fixed, however the right authority was given; then it works."""
+    file = str(authority.file)
+    with Peer(answering(reply()), tls=intermediate.sign(HERE)) as peer:
+        given = [client_of(peer.url, HttpTransport(verify=file))]
+        given.append(await client_from_env(peer.url, MEETING_CA_FILE=file))
+        monkeypatch.setenv("SSL_CERT_FILE", file)
+        for client in (*given, client_of(peer.url)):
+            for error in await failures(client):
+                assert f"{NO_INTERMEDIATE}: add that to the server's certificate file" in str(error)
+                assert GIVE_FILE not in str(error)
+        monkeypatch.delenv("SSL_CERT_FILE")
+        for transport in (both(file)[1], both()[0]):  # nobody knows, or none was given
+            await assert_lasting(client_of(peer.url, transport), NO_INTERMEDIATE, GIVE_FILE)
+    with Peer(answering(reply()), tls=intermediate.sign(HERE, sends_authority=True)) as peer:
+        async with client_of(peer.url, HttpTransport(verify=file)) as client:
+            await upload(client)
+
+
+@in_turn("chain", [("with its authority", True), ("alone", False)])
+async def test_the_wrong_authority(authority: Authority, stranger: Authority, chain: bool) -> None:
+    """If one was given, the error does not ask for one as if there were none."""
+    context = authority.sign(HERE, sends_authority=chain)
+    with Peer(answering(reply()), tls=context) as peer:
+        client = client_of(peer.url, HttpTransport(verify=str(stranger.file)))
+        for error in await failures(client):
+            assert WRONG_AUTHORITY in str(error)
+            assert (NO_INTERMEDIATE in str(error)) is not chain
+            assert GIVE_FILE not in str(error)
+
+
+async def test_a_certificate_that_breaks_the_rules(authority: Authority) -> None:
+    """Python 3.13 is strict; the error says which rule, and what helps."""
+    context = ssl.create_default_context(cafile=str(authority.file))
+    context.verify_flags |= ssl.VERIFY_X509_STRICT
+    with Peer(answering(reply()), tls=authority.sign(HERE, is_strict=False)) as peer:
+        for transport in both(context):
+            words = ("Missing Authority Key Identifier", "Python 3.13", "VERIFY_X509_STRICT")
+            await assert_lasting(client_of(peer.url, transport), *words)
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        await work(peer.url, context)
+
+
+async def test_a_name_with_a_dot_at_its_end(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in Kubernetes: it is looked up with the dot, and TLS knows the name without it."""
+    looked_up, told, find = [], [], socket.getaddrinfo
+
+    def resolve(host: str | bytes, port: Any, *how: Any, **options: Any) -> Any:
+        name = host if isinstance(host, str) else host.decode()
+        looked_up.append(name)
+        return find("127.0.0.1" if name == "meet.test." else name, port, *how, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    context = authority.sign("DNS:meet.test")
+    context.sni_callback = lambda _, name, __: told.append(name)
+    with Peer(answering(reply()), tls=context) as peer:
+        url = peer.url.replace("127.0.0.1", "meet.test.")
+        await work(url, ssl.create_default_context(cafile=str(authority.file)))
+        heads = [request.head for request in peer.requests]
+    assert set(looked_up) == {"meet.test."}
+    assert set(told) == {"meet.test"}
+    assert {b"meet.test." in head.lower() for head in heads} == {True}
 
 
 async def test_the_file_of_the_authority_is_the_fix(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import gc
 import logging
 import pickle
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import attrs
 import httpx
 import pytest
@@ -184,6 +186,40 @@ async def test_a_file_that_cannot_be_used(
         with pytest.raises(errors.ConfigurationError) as caught:
             await transport.send(call(f"https://127.0.0.1:{free_port()}"))
     assert caught.value.field == field
+
+
+@pytest.mark.parametrize("given", ["verify", "SSL_CERT_FILE", "MEETING_CA_FILE", "nothing"])
+@pytest.mark.parametrize("place", ["missing/keys.log", "."])
+async def test_a_key_log_that_cannot_be_opened(
+    given: str,
+    place: str,
+    files: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """``SSLKEYLOGFILE`` is to blame, not the authorities that are loaded at the same time."""
+    monkeypatch.setenv("NO_PROXY", "*")
+    monkeypatch.setenv("SSLKEYLOGFILE", str(tmp_path / place))
+    url = f"https://127.0.0.1:{free_port()}"
+    if given == "SSL_CERT_FILE":
+        monkeypatch.setenv(given, str(files[1]))
+    variables = {"MEETING_BASE_URL": url, "MEETING_API_KEY": "k", "MEETING_API_SECRET": "s"}
+    variables["MEETING_CA_FILE"] = str(files[1]) if given == "MEETING_CA_FILE" else ""
+    transport = HttpTransport(verify=str(files[1]) if given == "verify" else True)
+
+    async def reach() -> None:
+        made = None if given == "MEETING_CA_FILE" else transport
+        client = await anyio.to_thread.run_sync(
+            functools.partial(MeetingClient.from_env, variables, transport=made)
+        )
+        async with client:
+            await client.get_active_room_info("room01")
+
+    with pytest.raises(errors.ConfigurationError) as caught:
+        await reach()
+    assert caught.value.field == "SSLKEYLOGFILE"
+    assert str(tmp_path) in str(caught.value)
+    assert "cannot be written" in str(caught.value)
 
 
 async def test_certificates_are_loaded_once_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -407,16 +443,24 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     ],
     ids=str,
 )
+@pytest.mark.parametrize("host", ["meet.invalid", "meet.invalid."])
 async def test_the_proxy_of_the_environment(
-    environment: pytest.MonkeyPatch, variables: dict[str, str], trust_env: bool, through: bool
+    environment: pytest.MonkeyPatch,
+    variables: dict[str, str],
+    trust_env: bool,
+    through: bool,
+    host: str,
 ) -> None:
-    """As ``urllib.request`` reads it, unless the environment does not count."""
+    """As ``urllib.request`` reads it, unless the environment does not count.
+
+    A dot at the end of a name changes nothing.
+    """
     script = answering(reply(502))
     async with over((None, True), script, trust_env=trust_env) as (transport, proxy):
         for name, value in variables.items():
             environment.setenv(name, value.format(proxy.url, port=proxy.port))
         with pytest.raises(errors.ConnectFailed) as caught:
-            await transport.send(call("http://meet.invalid"))
+            await transport.send(call(f"http://{host}"))
         assert ("HTTP 502" in caught.value.reason) is through
     assert proxy.connected == through
 

@@ -52,6 +52,7 @@ USABLE: list[tuple[Callable[[Any], object], list[tuple[Any, object]]]] = [
         ("HTTPS://Meet.Example.com/Prefix", "https://Meet.Example.com/Prefix/auth"),
         *((f"http://{host}", f"http://{host}/auth")
           for host in ("localhost:8080", "LOCALHOST.", "a.localhost", "127.5.6.7", "[::1]:8080")),
+        ("http://a.localhost.", "http://a.localhost./auth"),
     ]),
     # With or without a leading slash.
     (method_path, [

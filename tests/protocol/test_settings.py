@@ -118,6 +118,7 @@ def test_all_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         *((b"hush" + end, b"hush") for end in (b"", b"\n", b"\r\n")),
         *((b" hush \n", b" hush "), (b"hu\nsh\n", b"hu\nsh"), (b"\xff\x80\n", b"\xff\x80")),
+        *((b"\xff\xfe hush", b"\xff\xfe hush"), (b"hu\xef\xbb\xbfsh", b"hu\xef\xbb\xbfsh")),
     ],
 )
 def test_the_secret_from_a_file(tmp_path: Path, content: bytes, secret: bytes) -> None:
@@ -130,6 +131,25 @@ def test_the_secret_from_a_file(tmp_path: Path, content: bytes, secret: bytes) -
     with pytest.raises(ConfigurationError) as caught:
         MeetingClient.from_env({**variables, "MEETING_BASE_URL": "ftp://meet.test"})
     assert containing(traceback_with_locals(caught.value), ["hush"]) == []
+
+
+MARKED = {"utf-8": "UTF-8", "utf-16-le": "UTF-16", "utf-16-be": "UTF-16", "variable": "UTF-8"}
+"""Encodings of a file, or a variable, and what is said."""
+
+
+@pytest.mark.parametrize("encoding", MARKED)
+def test_a_secret_with_a_byte_order_mark(tmp_path: Path, encoding: str) -> None:
+    """As Windows' programs write it: no server has it, so the file is refused, and not shown."""
+    path, field, value = tmp_path / "secret", "MEETING_API_SECRET", "\ufeffhush"
+    if encoding != "variable":
+        path.write_bytes(f"{value}\r\n".encode(encoding))
+        field, value = "MEETING_API_SECRET_FILE", str(path)
+    with pytest.raises(ConfigurationError) as caught:
+        MeetingClient.from_env({**VARIABLES, field: value})
+    assert f"begins with a byte order mark ({MARKED[encoding]})" in str(caught.value)
+    assert "UTF-8 without" in str(caught.value)
+    assert caught.value.field == field
+    assert containing(traceback_with_locals(caught.value), ["hush", "h\0u\0s"]) == []
 
 
 @pytest.mark.parametrize(

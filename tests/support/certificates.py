@@ -20,6 +20,7 @@ class Authority:
     """An authority of one's own, whose certificate is in ``file``."""
 
     def __init__(self, directory: Path) -> None:
+        directory.mkdir(exist_ok=True)
         self._directory = directory
         self.file = directory / "authority.pem"
         # From Python 3.13 on an authority must say that it signs certificates.
@@ -27,24 +28,46 @@ class Authority:
         names = ["-days", "2", "-subj", "/CN=Our own authority", *usage]
         _openssl("req", "-x509", *_NEW_KEY, *names, "-keyout", self._key, "-out", self.file)
 
+    def intermediate(self, directory: Path) -> Authority:
+        """Return an authority whose certificate this one has signed."""
+        made = Authority(directory)
+        request = directory / "authority.csr"
+        _openssl("req", "-new", "-key", made._key, "-subj", "/CN=Between", "-out", request)
+        self._sign(request, made.file, _EXTENSIONS + "\n".join(_OF_AUTHORITIES), days=2)
+        return made
+
     @property
     def _key(self) -> Path:
         return self._directory / "authority.key"
 
-    def sign(self, names: str, *, days: int = 2) -> ssl.SSLContext:
-        """Return a server's side of TLS with a certificate for ``names``; -1 day: expired."""
-        made = [self._directory / f"server.{kind}" for kind in ("key", "csr", "pem", "ext")]
-        key, request, certificate, extensions = made
-        extensions.write_text(
-            f"subjectAltName={names}\nsubjectKeyIdentifier=hash\nauthorityKeyIdentifier=keyid\n"
-        )
+    def sign(
+        self, names: str, *, days: int = 2, sends_authority: bool = False, is_strict: bool = True
+    ) -> ssl.SSLContext:
+        """Return a server's side of TLS with a certificate for ``names``; -1 day: expired.
+
+        ``is_strict``: it has all that Python 3.13 demands.
+        """
+        made = [self._directory / f"server.{kind}" for kind in ("key", "csr", "pem")]
+        key, request, certificate = made
         _openssl("req", *_NEW_KEY, "-subj", "/CN=server", "-keyout", key, "-out", request)
-        ours = ["-CA", self.file, "-CAkey", self._key, "-CAcreateserial", *_valid_for(days)]
-        files = ["-extfile", extensions, "-in", request, "-out", certificate]
-        _openssl("x509", "-req", *ours, *files)
+        extensions = _EXTENSIONS if is_strict else "authorityKeyIdentifier=none\n"
+        self._sign(request, certificate, f"{extensions}subjectAltName={names}\n", days)
+        if sends_authority:
+            certificate.write_bytes(certificate.read_bytes() + self.file.read_bytes())
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate, key)
         return context
+
+    def _sign(self, request: Path, certificate: Path, extensions: str, days: int) -> None:
+        file = request.with_suffix(".ext")
+        file.write_text(extensions)
+        ours = ["-CA", self.file, "-CAkey", self._key, "-CAcreateserial", *_valid_for(days)]
+        files = ["-extfile", file, "-in", request, "-out", certificate]
+        _openssl("x509", "-req", *ours, *files)
+
+
+_EXTENSIONS = "subjectKeyIdentifier=hash\nauthorityKeyIdentifier=keyid\n"
+_OF_AUTHORITIES = ["basicConstraints=critical,CA:TRUE", "keyUsage=critical,keyCertSign,cRLSign"]
 
 
 def _valid_for(days: int) -> list[object]:

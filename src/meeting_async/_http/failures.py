@@ -105,13 +105,29 @@ _CERTIFICATES = {
 }
 """By ``X509_V_ERR_…``: not valid yet, expired, another name, another address."""
 
-_NOT_TRUSTED = (
-    "is not trusted ({})",
+_NO_ISSUER = {2, 20, 21}
+"""``X509_V_ERR_UNABLE_TO_…``: the issuer of a certificate was neither sent nor is it trusted."""
+
+_BROKEN_RULES = {32, *range(79, 95)}
+"""From ``X509_V_ERR_INVALID_CA`` on: most are checked with ``ssl.VERIFY_X509_STRICT`` only."""
+
+_RULES = (
+    "does not follow the standard ({})",
     (
-        "if an authority of your own has signed it, give the file of that authority, with "
-        "MEETING_CA_FILE, --ca-file, SSL_CERT_FILE or HttpTransport(verify=...)"
+        "issue it anew, or that of its authority (Python 3.13 and later are strict)"
+        "; or pass HttpTransport(verify=...) an ssl.SSLContext without ssl.VERIFY_X509_STRICT"
     ),
 )
+
+_GIVE_FILE = (
+    "if an authority of your own has signed it, give the file of that authority, with "
+    "MEETING_CA_FILE, --ca-file, SSL_CERT_FILE or HttpTransport(verify=...)"
+)
+_SEND_INTERMEDIATE = (
+    "the server does not send its intermediate certificate: add that to the server's certificate "
+    "file"
+)
+_OTHER_AUTHORITY = "another authority has signed it than the one that was given"
 
 MAX_CAUSES = 10
 
@@ -131,8 +147,29 @@ def certificate_problem(error: BaseException) -> tuple[str, str] | None:
     """Return what is wrong with a certificate and how to fix it, if that is the error."""
     if not isinstance(error, ssl.SSLCertVerificationError):
         return None
-    problem, fix = _CERTIFICATES.get(error.verify_code, _NOT_TRUSTED)
+    code = error.verify_code
+    rules = _RULES if code in _BROKEN_RULES else None
+    problem, fix = rules or _CERTIFICATES.get(code) or ("is not trusted ({})", _trusted_by(error))
     return f"its certificate {problem.format(error.verify_message.rstrip('.'))}", fix
+
+
+MAX_OWN_AUTHORITIES = 20
+"""Whoever trusts fewer has given them. Files of public authorities have more than a hundred."""
+
+
+def mark_authorities(error: ssl.SSLCertVerificationError, context: ssl.SSLContext | None) -> None:
+    """Note how many authorities are trusted."""
+    vars(error)["authorities"] = context.cert_store_stats()["x509"] if context else 0
+
+
+def _trusted_by(error: ssl.SSLCertVerificationError) -> str:
+    """Return how to make a certificate trusted. To ask for what was given helps nobody."""
+    is_given = 0 < vars(error).get("authorities", 0) < MAX_OWN_AUTHORITIES
+    if error.verify_code not in _NO_ISSUER:
+        return f"{_OTHER_AUTHORITY}: give the right one" if is_given else _GIVE_FILE
+    if is_given:
+        return f"{_SEND_INTERMEDIATE}; or {_OTHER_AUTHORITY}"
+    return f"{_GIVE_FILE}; if you have, or it is a public one, {_SEND_INTERMEDIATE}"
 
 
 def _lasting_reason(error: BaseException) -> str:

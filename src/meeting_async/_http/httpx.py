@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 import anyio
 import anyio.lowlevel
@@ -93,6 +94,12 @@ class HttpxTransport:
         self._is_closed = True
 
 
+def _name_for_tls(url: str) -> dict[str, str]:
+    """Return the option for a host with a dot at its end, which no certificate has."""
+    host = urlsplit(url).hostname or ""
+    return {"sni_hostname": host.rstrip(".")} if host.endswith(".") else {}
+
+
 _METHODS = ("build_request", "send", "aclose")
 
 
@@ -146,7 +153,7 @@ class _Exchange:
             request.url,
             headers=list(request.headers),
             content=self.body,
-            extensions={"timeout": timeouts},
+            extensions={"timeout": timeouts, **_name_for_tls(request.url)},
         )
         try:
             self._response = await self._client.send(made, stream=True, follow_redirects=False)

@@ -134,7 +134,7 @@ class Origins:
         proxies = urllib.request.getproxies()
         kind = scheme if proxies.get(scheme) else "all"
         address = proxies.get(kind)
-        if not address or urllib.request.proxy_bypass(name):
+        if not address or urllib.request.proxy_bypass(name.replace(".:", ":")):
             return None
         field = f"{kind.upper()}_PROXY"
         return _parsed_proxy(address if "://" in address else f"http://{address}", field)
@@ -182,9 +182,27 @@ def _loading(field: str, *paths: str | os.PathLike[str] | None) -> Iterator[None
 
         if is_exhaustion(error):
             raise
+        check_key_log(error)
         value = " and ".join(short_repr(os.fspath(path)) for path in paths if path)
         problem, fix = f"cannot be loaded ({error})", "give the paths of PEM files"
         raise ConfigurationError(field, value, problem, fix) from error
+
+
+def check_key_log(error: OSError | ValueError) -> None:
+    """Blame the file for TLS keys, which Python opens with the authorities, if it is to blame.
+
+    Raises:
+        ConfigurationError: It cannot be opened.
+
+    """
+    name = "SSLKEYLOGFILE"
+    path = os.environ.get(name)
+    if path and getattr(error, "filename", None) == path:
+        reason = getattr(error, "strerror", None) or error
+        fix = "unset it, or give a file that can be written"
+        raise ConfigurationError(
+            name, short_repr(path), f"cannot be written: {reason}", fix
+        ) from error
 
 
 def _check_certificates(verify: object, cert: object) -> None:

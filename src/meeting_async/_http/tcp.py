@@ -9,6 +9,7 @@ import functools
 import ipaddress
 import itertools
 import socket
+import ssl
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import anyio
 import h11
 
-from meeting_async._http.failures import is_exhaustion
+from meeting_async._http.failures import is_exhaustion, mark_authorities
 from meeting_async._http.origins import CheckAddress, Origin, Proxy
 from meeting_async._http.tls import Tls
 from meeting_async._http.waiting import wait_ready
@@ -62,6 +63,10 @@ async def open_socket(origin: Origin) -> tuple[socket.socket, Tls | None]:
         origin.context.set_alpn_protocols(["http/1.1"])  # others may use it for HTTP/2
         tls = Tls(sock, origin.context, origin.address[0])
         await tls.handshake()
+    except ssl.SSLCertVerificationError as error:
+        sock.close()
+        mark_authorities(error, origin.context)
+        raise
     except BaseException:
         sock.close()
         raise

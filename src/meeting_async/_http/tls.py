@@ -28,7 +28,10 @@ class Tls:
     def __init__(self, sock: socket.socket, context: ssl.SSLContext, host: str) -> None:
         self._socket = sock
         self._received, self._records = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._openssl = context.wrap_bio(self._received, self._records, server_hostname=host)
+        # A dot at the end is for the lookup of a name only (RFC 6066 section 3): no certificate has
+        # it. curl and urllib3 drop it, too.
+        name = host.rstrip(".")
+        self._openssl = context.wrap_bio(self._received, self._records, server_hostname=name)
 
     async def handshake(self) -> None:
         """Do the handshake.

@@ -80,7 +80,7 @@ def is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return host.lower().rstrip(".") == "localhost" or host.lower().endswith(".localhost")
+        return f".{host}".lower().removesuffix(".").endswith(".localhost")
 
 
 def host_and_port(base_url: str) -> str:
