@@ -163,7 +163,7 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 async def test_an_intermediate_certificate_that_is_not_sent(
     authority: Authority, intermediate: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server is to be mended, however the right authority was given; then it works."""
+    """The server is to be fixed, however the right authority was given; then it works."""
     file = str(authority.file)
     with Peer(answering(reply()), tls=intermediate.sign(HERE)) as peer:
         given = [client_of(peer.url, HttpTransport(verify=file))]
