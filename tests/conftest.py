@@ -99,7 +99,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture
 def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     """Run asynchronous tests on asyncio, or on what the parameter says."""
-    return getattr(request, "param", "asyncio"), {}
+    name = getattr(request, "param", "asyncio")
+    if name == "selector":
+        return "asyncio", {"loop_factory": asyncio.SelectorEventLoop}
+    return name, {}
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -97,7 +97,7 @@ if sys.platform == "win32":
 
     def socket_error(code: int) -> OSError:
         """Return the error for what ``SO_ERROR`` says, with the system's text."""
-        return ctypes.WinError(code)
+        return ctypes.WinError(code, ctypes.FormatError(code).strip(" .\r\n"))
 
 else:
 

@@ -45,7 +45,7 @@ from support.fake_rooms import (
     lost,
     refused,
 )
-from support.tables import LOOPS, crossed, in_turn
+from support.tables import BACKENDS, crossed, in_turn
 
 pytestmark = pytest.mark.anyio
 
@@ -54,7 +54,7 @@ pytestmark = pytest.mark.anyio
 
 
 @crossed(
-    backend=LOOPS,
+    backend=BACKENDS,
     concurrency=(1, 3, 32),
     given={"list": list, "generator": generated, "asynchronous": asynchronously},
 )

@@ -34,7 +34,7 @@ from support.fake_rooms import (
     reply,
     unreachable,
 )
-from support.tables import LOOPS, crossed, in_turn
+from support.tables import BACKENDS, crossed, in_turn
 
 pytestmark = pytest.mark.anyio
 
@@ -95,7 +95,7 @@ class FailingLocks:
         yield
 
 
-@crossed(outage=(False, True), backend=LOOPS)
+@crossed(outage=(False, True), backend=BACKENDS)
 def test_room_locks_that_fail_cost_one_job(backend: str, outage: bool) -> None:
     """If that is so from the beginning; later other rooms' locks may work.
 
@@ -117,7 +117,7 @@ def test_room_locks_that_fail_cost_one_job(backend: str, outage: bool) -> None:
     assert (report.failed, report.skipped) == (1, 9)
 
 
-@crossed(backend=LOOPS, how=("stopped", "wrong key", "wrong room"))
+@crossed(backend=BACKENDS, how=("stopped", "wrong key", "wrong room"))
 def test_many_jobs_are_skipped_step_by_step(backend: str, how: str) -> None:
     """Other tasks go on meanwhile: between two turns of one at most a quarter of them is skipped.
 
@@ -247,7 +247,7 @@ def test_an_outage_ends_the_batch(backend: str, kind: str) -> None:
     assert 55 < report.seconds < 65
 
 
-@crossed(kind=[*OUTAGES, "hanging"], back_after=(10, 1000), backend=LOOPS)
+@crossed(kind=[*OUTAGES, "hanging"], back_after=(10, 1000), backend=BACKENDS)
 def test_a_timeout_that_is_shorter_than_an_outage(
     backend: str, kind: str, back_after: float
 ) -> None:

@@ -20,7 +20,7 @@ from support import virtual_time
 from support.batches import statuses
 from support.fake_rooms import FakeRooms, Visit, job
 from support.journals import HookedJournal, running_batch, traced
-from support.tables import LOOPS, crossed, in_turn
+from support.tables import BACKENDS, crossed, in_turn
 
 LIMIT = 15.0
 """Seconds within which a batch ends whose journal does not answer."""
@@ -143,7 +143,7 @@ def test_a_batch_can_be_left_while_its_journal_is_opened_or_closed(backend: str,
     assert virtual_time.run(backend, main) <= LIMIT + 0.01
 
 
-@pytest.mark.parametrize("backend", LOOPS)
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_a_cancelled_batch_closes_its_journal(backend: str) -> None:
     """To the end, also one of your own: its next run finds it free."""
 
@@ -192,7 +192,7 @@ def test_what_a_journal_raises_comes_out(backend: str, kind: str) -> None:
 @crossed(
     verb=("opened", "register", "mark_sending", "record", "close"),
     late={"10 s": (0, 10), "frozen for 14 s": (14, 2), "frozen for 60 s": (60, 2)},
-    backend=LOOPS,
+    backend=BACKENDS,
 )
 def test_a_journal_that_answers_late_is_waited_for(
     caplog: pytest.LogCaptureFixture, backend: str, verb: str, late: tuple[float, float]
@@ -220,7 +220,7 @@ def test_a_journal_that_answers_late_is_waited_for(
 
 @pytest.mark.nightly
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize("backend", LOOPS)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("way", [*WAYS, "nobody"])
 def test_a_disk_that_does_not_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, way: str

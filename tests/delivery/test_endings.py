@@ -67,7 +67,7 @@ from support.interruptions import Interrupted, cancelled_by_scope, cancelled_nat
 from support.leaving_locks import LeavingLocks
 from support.peer import RECORD
 from support.sending import living_tasks
-from support.tables import LOOPS
+from support.tables import BACKENDS
 from support.virtual_time import jump
 
 Run = Callable[..., Any]
@@ -396,7 +396,7 @@ BY = [TASK, SCOPE, ("asyncio", "scope")]
 ACTS = {"busy": busy(), "cut off": cut_off(), "lost": lost()}
 STRUCK = [
     *((kind, accepted(), *by) for kind, by in itertools.product(DOCUMENTS, BY)),
-    *((kind, accepted(), loop, "clock") for kind, loop in zip(DOCUMENTS, itertools.cycle(LOOPS))
+    *((kind, accepted(), loop, "clock") for kind, loop in zip(DOCUMENTS, itertools.cycle(BACKENDS))
       if kind != "spooled on disk"),  # that needs threads, in real time
     *(("bytes", act, *by) for act, by in itertools.product(ACTS.values(), [TASK, SCOPE])),
     *((kind, act, *TASK) for kind, act in itertools.product(["large", "spooled"], ACTS.values())),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import ssl
 import time
 from collections.abc import Iterator
@@ -139,7 +140,8 @@ async def test_a_port_on_which_nobody_listens() -> None:
     """At once, without retries."""
     began = time.monotonic()
     bad = failed(await check(client(f"https://127.0.0.1:{free_port()}")))
-    assert ([*bad], bad["address"].detail) == (["address"], "Connection refused")
+    assert [*bad] == ["address"]
+    assert re.search("refused( it)?$", bad["address"].detail)  # "actively refused it", says Windows
     assert time.monotonic() - began < 20
 
 
@@ -148,7 +150,7 @@ async def test_a_certificate_of_an_unknown_authority(tls: Contexts) -> None:
     with Peer(answering(reply()), tls=tls[0]) as peer:
         bad = failed(await check(client(peer.url)))
     assert [*bad] == ["certificate"]
-    assert "self-signed certificate" in bad["certificate"].detail
+    assert re.search("self.signed certificate", bad["certificate"].detail)
     assert "--ca-file" in bad["certificate"].fix
     assert "MEETING_CA_FILE" in bad["certificate"].fix
 

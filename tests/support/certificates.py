@@ -1,18 +1,30 @@
-"""Certificates made by the openssl command: self-signed for 127.0.0.1, or of an authority."""
+"""Certificates made by the openssl command: self-signed for 127.0.0.1, or of an authority.
+
+``python -m support.certificates FOLDER`` makes those for a machine without that command.
+"""
 
 from __future__ import annotations
 
+import os
 import shutil
 import ssl
 import subprocess
+import sys
 from pathlib import Path
 
 from support.programs import run_to_its_end
+
+READY_MADE = os.environ.get("READY_MADE_CERTIFICATES")
+"""Where ``peer`` and ``client`` are, if the command cannot be run, as in Wine."""
 
 
 def make_certificate(directory: Path, name: str = "peer") -> tuple[Path, Path]:
     """Return the paths of a key and of its certificate."""
     key, cert = directory / f"{name}.key", directory / f"{name}.crt"
+    if READY_MADE:
+        for path in (key, cert):
+            shutil.copy(Path(READY_MADE, path.name), path)
+        return key, cert
     names = ["-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"]
     _openssl("req", "-x509", *_NEW_KEY, "-days", "2", *names, "-keyout", key, "-out", cert)
     return key, cert
@@ -95,3 +107,8 @@ def make_contexts(directory: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(cert, key)
     return server, ssl.create_default_context(cafile=str(cert))
+
+
+if __name__ == "__main__":
+    for _name in ("peer", "client"):
+        make_certificate(Path(sys.argv[1]), _name)

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from support.systems import is_wine
+
 
 def crossed(**given: Mapping[str, Any] | Iterable[object]) -> pytest.MarkDecorator:
     """Parametrise a test with all combinations; all but the fewest with each value are nightly.
@@ -36,7 +38,10 @@ def crossed(**given: Mapping[str, Any] | Iterable[object]) -> pytest.MarkDecorat
     return pytest.mark.parametrize(tuple(tables), rows, indirect=indirect)
 
 
-LOOPS = ("asyncio", "trio")
+BACKENDS = ("asyncio", "trio")
+
+LOOPS = ("asyncio", "selector" if is_wine() else "trio")
+"""Values of ``anyio_backend``. In the place of trio, Wine runs the other loop of asyncio."""
 
 
 def in_turn(
@@ -53,7 +58,7 @@ def in_turn(
     rows = []
     for number, (label, given) in enumerate([*pairs, *late]):
         is_late = number >= len(pairs)
-        for turn, backend in enumerate(LOOPS):
+        for turn, backend in enumerate(LOOPS if loop == "anyio_backend" else BACKENDS):
             is_other = (number + turn) % 2
             if is_late and is_other:
                 continue

@@ -210,7 +210,7 @@ class LogFile(logging.StreamHandler[Any]):
 
     def __init__(self) -> None:
         self._bytes = io.BytesIO()
-        super().__init__(io.TextIOWrapper(self._bytes, "utf-8", write_through=True))
+        super().__init__(io.TextIOWrapper(self._bytes, "utf-8", newline="\n", write_through=True))
         self.setFormatter(_WithFields())
         self.failed: list[str] = []
         """What went wrong with records that could not be written."""
