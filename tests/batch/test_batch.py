@@ -179,6 +179,19 @@ def raising_at(name: str) -> Any:
 LATIN = "w\udcf6che.pdf"
 """A name as an old archive brings it: not UTF-8."""
 
+
+def latin(folder: Path) -> Path:
+    """Make a document of that name."""
+    (folder / LATIN).write_bytes(PDF)
+    return folder / LATIN
+
+
+def loop(folder: Path) -> Path:
+    """Make a link to itself."""
+    (folder / "loop.pdf").symlink_to("loop.pdf")
+    return folder / "loop.pdf"
+
+
 BAD: dict[str, tuple[Callable[[Path], UploadJob], str]] = {
     "no room": (lambda _: job(""), "refused"),
     "list": (lambda _: UploadJob([], PDF, filename="x.pdf"), "refused"),  # type: ignore[arg-type]  # wrong on purpose
@@ -191,14 +204,14 @@ BAD: dict[str, tuple[Callable[[Path], UploadJob], str]] = {
     "KeyError": (lambda _: job("bad", 0, raising(KeyError("x"))), "failed"),
     "strange path": (lambda _: UploadJob("bad", Strange()), "failed"),
     "media type": (lambda _: job("bad", 0, PDF, content_type="\n"), "refused"),
-    "path no UTF-8": (lambda folder: UploadJob("bad", folder / LATIN), "refused"),
+    "path no UTF-8": (lambda folder: UploadJob("bad", latin(folder)), "refused"),
     "name no UTF-8": (lambda _: UploadJob("bad", PDF, filename="w\udcf6che.pdf"), "refused"),
     "half a character": (lambda _: UploadJob("bad", PDF, filename="\ud83d.pdf"), "refused"),
     "room no UTF-8": (lambda _: job("o\udcf6d"), "refused"),
-    "loop": (lambda folder: UploadJob("bad", folder / "loop.pdf"), "failed"),
+    "loop": (lambda folder: UploadJob("bad", loop(folder)), "failed"),
     "raising name": (lambda _: UploadJob("bad", raising_at("name")), "failed"),
     "raising read": (lambda _: job("bad", 0, raising_at("read")), "failed"),
-    "good path": (lambda folder: UploadJob("bad", folder / LATIN, filename="w.pdf"), "accepted"),
+    "good path": (lambda folder: UploadJob("bad", latin(folder), filename="w.pdf"), "accepted"),
     "good key": (lambda _: job("bad", key="\udcf6"), "accepted"),
 }
 
@@ -206,13 +219,12 @@ BAD: dict[str, tuple[Callable[[Path], UploadJob], str]] = {
 @in_turn("kind", BAD)
 async def test_a_job_that_cannot_be_done_disturbs_no_other(tmp_path: Path, kind: str) -> None:
     """Its outcome says so, its neighbours are accepted; in the next run of a journal, too."""
-    tmp_path.joinpath(LATIN).write_bytes(PDF)
-    tmp_path.joinpath("loop.pdf").symlink_to("loop.pdf")
     make, status = BAD[kind]
+    bad_job = make(tmp_path)
     for journal in (None, tmp_path / "term.db", tmp_path / "term.db"):
         is_again = journal is not None and journal.exists()
         rooms = FakeRooms()
-        jobs = [job("good", 0), make(tmp_path), job("good", 1), job("bad", 1)]
+        jobs = [job("good", 0), bad_job, job("good", 1), job("bad", 1)]
         report = await run(jobs, rooms, journal=journal)
         good = "skipped" if is_again else "accepted"
         expected = good if status == "accepted" else status

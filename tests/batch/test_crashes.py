@@ -11,7 +11,6 @@ import itertools
 import os
 import random
 import shutil
-import signal
 import sqlite3
 import stat
 import subprocess
@@ -39,7 +38,7 @@ from support.journals import (
     running_batch,
     states_in,
 )
-from support.limited_worker import WINDOW, LimitedWorker, Told
+from support.limited_worker import KILL, WINDOW, LimitedWorker, Told
 
 nightly = pytest.mark.nightly
 
@@ -288,7 +287,7 @@ class Batch:
     @property
     def is_killed(self) -> bool:
         """Whether it is to be started again."""
-        return self.last is None or self.last.status == -signal.SIGKILL
+        return self.last is None or self.last.status == -KILL
 
     def run_killed(self, dice: random.Random) -> bool:
         """Run it and kill it: after a while, or at a statement; it may be through before."""

@@ -37,6 +37,8 @@ from support.fake_rooms import (
     reply,
     unreachable,
 )
+from support.systems import is_wine
+from support.tables import BACKENDS
 
 
 class Oops(Exception):
@@ -161,7 +163,7 @@ plans = st.builds(
     wait_active=st.one_of(st.none(), st.floats(1, 30)),
     timeout=st.one_of(st.none(), st.floats(1, 30)),
     resend=st.booleans(),
-    backend=st.sampled_from(["asyncio", "trio"]),
+    backend=st.sampled_from(["asyncio"] if is_wine() else BACKENDS),
 )
 
 

@@ -354,8 +354,8 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "a place that takes nothing": (lambda _: "/proc/notes.db", NO_PLACE),
     "a folder that is not there": (lambda path: path / "x", "there is no folder .*, make it first"),
     "in a pipe": (lambda path: _pipe(path) / "x", NO_PLACE),
-    "a NUL": (lambda path: f"{path}/a\0b", NO_PLACE),
-    "no UTF-8": (lambda path: f"{path}/\ud800", NO_PLACE),
+    "a NUL": (lambda path: f"{path.parent}/a\0b", NO_PLACE),
+    "no UTF-8": (lambda path: f"{path.parent}/\ud800", NO_PLACE),
     "a long name": (lambda path: f"{path.parent}/{'x' * 300}", NO_PLACE),
 }
 

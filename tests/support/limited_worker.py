@@ -19,6 +19,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 import traceback
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
@@ -38,6 +39,9 @@ from support.journals import acting_rooms, jobs_of, name_of, running_batch, trac
 TESTS = Path(__file__).parent.parent
 
 Tell = Callable[..., None]
+
+KILL = 9
+"""The signal that nobody can catch; on Windows its name is unknown, and its number works."""
 
 WINDOW = 2.0
 """Seconds for which the server of a batch on a socket holds a room at most."""
@@ -151,7 +155,7 @@ def _be_killed_at(statement: int) -> None:
 
     def count(_: str) -> None:
         if next(left, None) is None:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), KILL)
 
     cast("Any", sqlite3).connect = traced(count)
 
@@ -225,13 +229,18 @@ def _forked(order: dict[str, Any]) -> Told:
         finally:
             os._exit(status)
     os.close(sink)
-    lines = [json.loads(line) for line in _read(source, pid, order).splitlines()]
+    text = _read(source, pid, order)
     _, status = os.waitpid(pid, 0)
+    return _told(os.waitstatus_to_exitcode(status), text)
+
+
+def _told(status: int, text: bytes) -> Told:
     facts: dict[str, list[Any]] = {}
-    for what, *fact in lines:
+    for line in text.splitlines():
+        what, *fact = json.loads(line)
         facts.setdefault(what, []).append(fact[0] if len(fact) == 1 else fact)
     return Told(
-        status=os.waitstatus_to_exitcode(status),
+        status=status,
         begun=facts.get("begun", []),
         complete=facts.get("complete", []),
         outcomes=dict(facts.get("outcome", [])),
@@ -241,6 +250,22 @@ def _forked(order: dict[str, Any]) -> Told:
     )
 
 
+def _started(order: dict[str, Any]) -> Told:
+    """Do the same where nothing forks: in a process that begins anew."""
+    command, pipe = [sys.executable, "-m", "support.limited_worker", "--here"], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps(order).encode() + b"\n")
+        process.stdin.flush()
+        process.stdout.readline()  # it has imported everything
+        killer = threading.Timer(order.get("kill_after", LONGEST), os.kill, [process.pid, KILL])
+        killer.start()
+        text = process.stdout.read()
+        killer.cancel()
+    return _told(-KILL if process.returncode == KILL else process.returncode, text)
+
+
 def _read(source: int, pid: int, order: dict[str, Any]) -> bytes:
     """Read a pipe to its end; kill or freeze the process that writes to it when it is time."""
     text, end = b"", time.monotonic() + order.get("kill_after", LONGEST)
@@ -248,7 +273,7 @@ def _read(source: int, pid: int, order: dict[str, Any]) -> bytes:
         while True:
             ready, _, _ = select.select([pipe], [], [], max(0.0, end - time.monotonic()))
             if not ready:
-                os.kill(pid, signal.SIGSTOP if "frozen" in order else signal.SIGKILL)
+                os.kill(pid, signal.SIGSTOP if "frozen" in order else KILL)
                 time.sleep(order.get("frozen", 0))
                 os.kill(pid, signal.SIGCONT)
                 end += LONGEST
@@ -260,10 +285,16 @@ def _read(source: int, pid: int, order: dict[str, Any]) -> bytes:
 
 def main() -> None:
     """Follow the orders on the input."""
+    if sys.argv[1:] == ["--here"]:
+        order = json.loads(sys.stdin.readline())
+        os.write(1, b"\n")
+        _work(order, 1)
+        return
     for name in sys.argv[1:]:
         importlib.import_module(name)
+    carry_out = _forked if hasattr(os, "fork") else _started
     for line in sys.stdin:
-        sys.stdout.write(json.dumps(attrs.asdict(_forked(json.loads(line)))) + "\n")
+        sys.stdout.write(json.dumps(attrs.asdict(carry_out(json.loads(line)))) + "\n")
         sys.stdout.flush()
 
 
