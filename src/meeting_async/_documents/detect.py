@@ -19,11 +19,11 @@ from urllib.parse import urlsplit
 import anyio
 import attrs
 
+from meeting_async._documents.file_objects import FileObjectSource
 from meeting_async._documents.files import (
     Buffer,
     BytesSource,
     Content,
-    FileObjectSource,
     OpenFileSource,
     PathSource,
     Source,

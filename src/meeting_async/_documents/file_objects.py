@@ -1,0 +1,118 @@
+"""Open files that are no descriptor: in memory, spooled, compressed, in a store."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import BinaryIO
+
+import attrs
+
+from meeting_async._documents.files import FileSource, OpenedFile, State, as_view
+
+
+class _Shared:
+    """Where a file object stands that several uploads may read, and where it stood before."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.users = 0
+        self.stood: int = 0
+        """Position of the caller's file, to which the last user puts it back."""
+        self.stands: int | None = None
+        """Its position now, if that is known."""
+
+
+_shared: weakref.WeakValueDictionary[int, _Shared] = weakref.WeakValueDictionary()
+"""What all uploads of a file object share, by its ``id``: it need not be hashable. Whoever holds
+this holds its file, too, so the ``id`` cannot become that of another object meanwhile."""
+
+_shared_guard = threading.Lock()
+
+
+@attrs.frozen(eq=False)
+class FileObjectSource(FileSource):
+    """An open file with synchronous methods: the rest of it, from its current position."""
+
+    file: BinaryIO
+    owner: object
+    """The object that holds the file; some close it when they are collected."""
+    shared: _Shared = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        with _shared_guard:
+            shared = _shared.setdefault(id(self.file), _Shared())
+        object.__setattr__(self, "shared", shared)
+
+    def open(self) -> OpenedFile:
+        """Begin to use the file."""
+        return _OpenedObject(self)
+
+    def start(self) -> int:
+        """Return the position of the caller's file, which is in use."""
+        return self.shared.stood
+
+
+def _position(file: BinaryIO) -> int:
+    found: object = file.tell()
+    if inspect.iscoroutine(found):
+        found.close()
+    if not isinstance(found, int):
+        raise TypeError("its methods are asynchronous: pass an async iterable of its bytes")
+    return found
+
+
+class _OpenedObject(OpenedFile):
+    """A file object in use. It goes back only for another upload, which may be expensive.
+
+    A compressed file is read again from its beginning to go back by a byte.
+    """
+
+    def __init__(self, source: FileObjectSource) -> None:
+        self._source: FileObjectSource | None = source
+        self._file, self._shared = source.file, source.shared
+        with self._shared.lock:
+            if not self._shared.users:
+                self._shared.stood = self._shared.stands = _position(self._file)
+            self._shared.users += 1
+
+    def states(self) -> Iterator[State]:
+        with self._shared.lock:
+            self._shared.stands = None
+            self._file.seek(0, io.SEEK_END)
+            end = self._shared.stands = self._file.tell()
+        yield (end,)
+
+    def states_of_attempt(self, end: int | None = None) -> Iterator[State]:
+        """Yield nothing before it is read, and whether it goes on where it ended before."""
+        if end is not None:
+            yield (end + len(self.read(1, end)),)
+
+    def read(self, limit: int, offset: int, /) -> bytes:
+        shared = self._shared
+        with shared.lock:
+            if self._source is None:
+                raise ValueError("the attempt has ended")
+            if shared.stands != offset:
+                self._file.seek(offset)
+            shared.stands = None
+            data = bytes(as_view(self._file.read(limit)))
+            shared.stands = offset + len(data)
+        if len(data) > limit:
+            raise ValueError(f"a read of {limit:,} bytes returned {len(data):,} bytes")
+        return data
+
+    def close(self) -> None:
+        """Put the file back to where it stood, if this was its last user."""
+        shared = self._shared
+        with shared.lock, suppress(Exception):  # of a file that the caller has closed
+            is_open, self._source = self._source is not None, None
+            shared.users -= is_open
+            if is_open and not shared.users and shared.stands != shared.stood:
+                self._file.seek(shared.stood)
+
+    __del__ = close
