@@ -30,10 +30,10 @@ STATUSES = {
     },
     502: {
         "ConnectFailed", "ConnectionLost", "ReplyError", "ReplyTooLarge",
-        "ResourceExhausted", "ServerFailed", "TransferTimeout", "TransportError",
+        "ServerFailed", "TransferTimeout", "TransportError",
         "UnexpectedReply", "UploadInterrupted",
     },
-    503: {"BatchStopped", "RoomBusy", "RoomLocksUnavailable", "Throttled"},
+    503: {"BatchStopped", "ResourceExhausted", "RoomBusy", "RoomLocksUnavailable", "Throttled"},
     504: {"DeadlineExceeded"},
 }  # fmt: skip
 PRIVATE = ["/srv/deck.pdf", "10.0.0.5", "meet.internal", "localhost", "devsecret"]
