@@ -88,8 +88,12 @@ def test_amounts_are_readable() -> None:
     ]  # fmt: skip
 
 
+TERMINAL: dict[str, Any] = {"force_terminal": True, "legacy_windows": False}
+"""Options of a console."""
+
+
 def _bars(width: int = 80, height: int = 24, **facts: Any) -> Bars:
-    console = Console(file=io.StringIO(), width=width, height=height, force_terminal=True)
+    console = Console(file=io.StringIO(), width=width, height=height, **TERMINAL)
     return Bars(Output(), console, **facts)
 
 
@@ -110,6 +114,7 @@ def test_bars_are_honest_after_a_stop() -> None:
     bars, one = _bars(documents=10), _bars(documents=1)
     sent = outcome(0, attempts=(attempt(bytes_sent=3 * 1024**2),))
     bars.report = report_of([sent, *failed, *stopped])
+    time.sleep(0.02)  # more than a step of Windows' clock, or there would be no speed
     sums, total, *_ = _frame(bars)
     assert sums == "1 accepted, 5 failed, 4 skipped"
     assert re.fullmatch(r"6 of 10 documents .*━ .*[\d.,]+ [MGT]iB/s", total)
@@ -144,9 +149,7 @@ def test_a_frame_is_erased_also_if_it_was_wrapped() -> None:
 
     Where it can, it is told not to: what is drawn before the program learns of it is cut.
     """
-    console = Console(
-        file=io.StringIO(), width=80, height=24, force_terminal=True, color_system=None
-    )
+    console = Console(file=io.StringIO(), width=80, height=24, color_system=None, **TERMINAL)
     bars = Bars(Output(), console, documents=2)
     with bars:
         bars(_event(AttemptStarted, attempt=1, document="a long name of a document.pdf"))

@@ -21,6 +21,7 @@ import pytest
 
 from meeting_async.testing import MeetingServer
 from support.command_line import (
+    HANGUP,
     PDF,
     PNG,
     Result,
@@ -37,6 +38,7 @@ from support.command_line import (
     until,
 )
 from support.ports import free_port
+from support.systems import IS_WINDOWS
 
 Capture = pytest.CaptureFixture[str]
 
@@ -58,11 +60,11 @@ def test_what_only_waits_is_not_called_failed(server: MeetingServer, capsys: Cap
 def test_second_signal_cuts(server: MeetingServer, capsys: Capture) -> None:
     """What may have arrived is told as unknown, and the exit code is 3, not 130."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup` ignores it, and so does the command
+    signal.signal(HANGUP, signal.SIG_DFL)  # `nohup` ignores it, and so does the command
     manifest(server, rooms=3, documents=2)
     for room in server.rooms.values():
         room.processing_seconds = 60
-    interrupt_when(lambda: accepted(server), signal.SIGHUP, signal.SIGINT)
+    interrupt_when(lambda: accepted(server), HANGUP, signal.SIGINT)
     done = call(capsys, "batch", "m.csv", "--report", "r.html")
     assert done.code == 3
     assert "is unknown" in done.err
@@ -114,7 +116,7 @@ def test_before_anything_is_sent(server: MeetingServer) -> None:
     process.stdin.write("room_id,")
     process.stdin.flush()
     until(lambda: unread(process.stdin) == 0)  # it is reading
-    process.send_signal(signal.SIGHUP)
+    process.send_signal(HANGUP)
     done = finish(process)
     assert (done.code, done.err) == (130, "meeting-async: interrupted: nothing was sent\n")
     assert not server.requests
@@ -231,7 +233,7 @@ def test_waiting_for_stdin_ends() -> None:
 
 def test_ignored_signals_stay_ignored(server: MeetingServer, capsys: Capture) -> None:
     """Ctrl-C is not for what a script started in the background, nor hang-up for `nohup`."""
-    numbers = (signal.SIGINT, signal.SIGHUP)
+    numbers = (signal.SIGINT, HANGUP)
     server.rooms["room01"].processing_seconds = 0.3
     before = [signal.signal(number, signal.SIG_IGN) for number in numbers]
     try:
@@ -370,11 +372,11 @@ def test_a_slow_reader_does_not_hold_up_uploads(server: MeetingServer) -> None:
 )  # fmt: skip
 def test_names_of_files(server: MeetingServer, capsys: Capture, command: str, code: int) -> None:
     """They may turn the direction of writing, or break lines, like those of an archive."""
-    name = "we\u202eek\u2028\x1b[31m1"
+    name = "we\u202eek\u2028" + "\x1b[31m1" * (not IS_WINDOWS)
     Path(name, "room01").mkdir(parents=True)
     for path, data in ((f"{name}.pdf", PDF), (f"{name}.png", PNG), (f"{name}/room01/a.pdf", PDF)):
         Path(path).write_bytes(data)
-    Path(f"{name}.csv").write_text(f"room_id,document\nroom01,{name}.pdf\n")
+    Path(f"{name}.csv").write_text(f"room_id,document\nroom01,{name}.pdf\n", "utf-8")
     done = call(capsys, *(word.replace("NAME", name) for word in command.split()))
     is_sent = not (code or "--check" in command)
     assert (done.code, len(server.rooms["room01"].accepted)) == (code, is_sent)

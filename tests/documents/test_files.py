@@ -46,6 +46,7 @@ from support.sources import (
     sent,
     uploaded,
 )
+from support.systems import NO_SUCH_FILE
 
 pytestmark = pytest.mark.anyio
 
@@ -89,15 +90,14 @@ def _forbidden(path: Path) -> None:
     path.chmod(0)
 
 
-NOTHING = "No such file|File not found|cannot find the file"  # Linux, Wine, Windows
 NO_DOCUMENTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "fifo": (make_fifo, "not a regular file"),
     "directory": (Path.mkdir, "a directory"),
-    "dangling link": (lambda path: path.symlink_to("nowhere"), NOTHING),
+    "dangling link": (lambda path: path.symlink_to("nowhere"), NO_SUCH_FILE),
     "loop of links": (lambda path: path.symlink_to(path), "symbolic links"),
     "socket": (_socket, "not a regular file"),
     "device": (lambda path: path.symlink_to("/dev/zero"), "not a regular file"),
-    "nothing": (lambda _path: None, NOTHING),
+    "nothing": (lambda _path: None, NO_SUCH_FILE),
     "forbidden": (_forbidden, "denied"),
     # It must not be called empty: the system makes it up when it is read.
     "made up": (lambda path: path.symlink_to("/proc/self/status"), "content, but no size"),

@@ -36,7 +36,7 @@ from support.sources import (
     prepared_document,
     uploaded,
 )
-from support.systems import IS_WINDOWS
+from support.systems import OWNER_ONLY
 
 pytestmark = pytest.mark.anyio
 
@@ -220,8 +220,7 @@ async def test_a_spool_is_there_during_the_upload_only(size: int) -> None:
             assert producer.closed  # what it holds is free while the upload waits
             found = [path.stat() for path in temporary_files()]
             modes = [(state.st_mode & 0o777, state.st_size) for state in found]
-            private = 0o666 if IS_WINDOWS else 0o600  # there the folder is private
-            assert modes == ([(private, size)] if size > IN_MEMORY else [])
+            assert modes == ([(OWNER_ONLY, size)] if size > IN_MEMORY else [])
             for _ in range(2):
                 assert descriptors() == before
                 assert await attempt(prepared) == DATA[:size]

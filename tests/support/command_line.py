@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
 import shlex
@@ -20,10 +22,14 @@ import pytest
 
 from meeting_async.cli import main
 from meeting_async.testing import MeetingServer
+from support.systems import IS_WINDOWS
 
 PROGRAM = (sys.executable, "-m", "meeting_async")
 PDF = b"%PDF-1.7\nslides\n%%EOF\n"
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(32)
+
+HANGUP: int = getattr(signal, "SIGHUP", 0) or signal.Signals["SIGBREAK"]
+"""A terminal was closed; in its place Windows has Ctrl-Break."""
 
 SECONDS = 50.0
 """Longest wait for anything; only a machine that is overloaded takes near as long."""
@@ -46,8 +52,7 @@ class Result:
 @contextmanager
 def signals_kept() -> Iterator[None]:
     """Put back what the command line catches until its process ends."""
-    names = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
-    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    numbers = (signal.SIGINT, signal.SIGTERM, HANGUP)
     before = [signal.getsignal(number) for number in numbers]
     try:
         yield
@@ -74,7 +79,10 @@ def interrupt_when(condition: Callable[[], object], *numbers: int) -> threading.
     def watch() -> None:
         until(condition)
         for number in numbers:
-            os.kill(os.getpid(), number)
+            if IS_WINDOWS:  # there `kill` ends the process, whatever the signal
+                signal.raise_signal(number)
+            else:
+                os.kill(os.getpid(), number)
             time.sleep(0.3)
 
     thread = threading.Thread(target=watch, daemon=True)
@@ -82,9 +90,28 @@ def interrupt_when(condition: Callable[[], object], *numbers: int) -> threading.
     return thread
 
 
+class _Full(io.RawIOBase):
+    """What ``/dev/full`` is elsewhere."""
+
+    def __init__(self, file: io.FileIO) -> None:
+        self.fileno = file.fileno  # type: ignore[method-assign]
+
+    def writable(self) -> bool:
+        """Say that it can be written."""
+        return True
+
+    def write(self, _data: object, /) -> int:
+        """Say that it could not."""
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
 @contextmanager
 def full_disk() -> Iterator[TextIO]:
     """A stream that cannot be written because the disk is full."""
+    if IS_WINDOWS:
+        with open(os.devnull, "wb", buffering=0) as raw:
+            yield io.TextIOWrapper(io.BufferedWriter(_Full(raw)), write_through=True)
+        return
     with open("/dev/full", "w") as file:
         yield file
         os.dup2(os.open(os.devnull, os.O_WRONLY), file.fileno())  # what is in its buffer

@@ -24,13 +24,15 @@ import pytest
 
 from support.ports import free_port
 from support.programs import until_it_answers
+from support.systems import IS_WINDOWS
 
 
 def _folder() -> Path | None:
     """Return where the programs are; Debian has them outside of the PATH."""
     program = shutil.which("postgres")
     found = [Path(program).resolve()] if program else []
-    found += Path("/usr/lib/postgresql").glob("*/bin/postgres")
+    if not IS_WINDOWS:  # Wine sees the files of Linux
+        found += Path("/usr/lib/postgresql").glob("*/bin/postgres")
     return max(found, key=lambda path: path.parts[-3].zfill(9)).parent if found else None
 
 
