@@ -76,10 +76,12 @@ class _SlowServer:
 
     async def send(self, request: Request, /) -> Reply:
         """Take the body, then the time that the document takes."""
-        room = dict(request.headers).get(b"Room-Id")
-        if room is None or isinstance(request.body, bytes):
+        headers = dict(request.headers)
+        room = headers[b"Room-Id"]
+        if isinstance(request.body, bytes):
             await anyio.sleep(CALL_SECONDS)
-            return _reply(200, _wire.ACTIVE) if room is None else self._answer(room)
+            is_check = headers[b"Content-Type"] == b"application/json"
+            return _reply(200, _wire.ACTIVE) if is_check else self._answer(room)
         async for _ in request.body:
             pass
         await anyio.sleep(SEND_SECONDS)

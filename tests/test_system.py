@@ -18,6 +18,7 @@ NAMES = {
     r"term\CON.db": "the name of a device",
     "term/com1 .html": "the name of a device",
     "LPT².db": "the name of a device",
+    "term/a\0b": "null character",
 }
 """Names of journals and reports, and what Windows says."""
 

@@ -172,6 +172,8 @@ def name_problem(path: str, *, on_windows: bool = IS_WINDOWS) -> str:
     """
     if not on_windows:
         return ""
+    if "\0" in path:  # some functions end the name there
+        return "has an embedded null character"
     name = re.split(r"[/\\]", ntpath.splitdrive(path)[1])[-1]
     if bad := re.search(r'[<>:"|?*]', name):
         return f"has {bad[0]} in its name, which Windows does not allow"

@@ -253,7 +253,7 @@ def _check_kind(full: Path, path: str) -> None:
     file without SQLite would release the locks that this process has on it (fcntl).
     """
     if problem := name_problem(path):
-        raise JournalError(path, f"cannot be made: it {problem}: name another file")
+        raise JournalError(path, f"cannot be used: it {problem}: name another file")
     try:
         status = full.stat()
     except FileNotFoundError:
