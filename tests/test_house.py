@@ -39,7 +39,7 @@ PURE = {
     "_delivery/decide",
     "_delivery/history",
     "_delivery/room_wait",
-    "web",
+    "web/_answers",
 }
 IO = {"anyio", "asyncio", "h11", "httpx", "random", "socket", "tenacity", "time", "trio"}
 

@@ -10,9 +10,10 @@ import asyncio
 import json
 import logging
 import os
+import signal
 import uuid
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,9 +24,11 @@ from anyio.abc import TaskGroup
 from meeting_async import Batch, BatchReport, Document, MeetingClient, UploadJob, UploadOutcome
 from meeting_async.errors import InvalidInput, MeetingError
 from meeting_async.web import public_detail, public_name
-from uploads import SHUTDOWN_SECONDS, Uploads
 
 logger = logging.getLogger(__name__)
+
+SHUTDOWN_SECONDS = 360.0
+"""Longest wait at shutdown for uploads that have begun, like that of ``Uploads``."""
 
 HEARTBEAT_SECONDS = 15.0
 """A silent stream gets a comment this often, because proxies close what is silent for a minute."""
@@ -97,17 +100,18 @@ class Batches:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, client: MeetingClient, uploads: Uploads) -> AsyncGenerator[Self, None]:
+    async def open(cls, client: MeetingClient) -> AsyncGenerator[Self, None]:
         """Resume interrupted batches, and stop cleanly when shutdown begins."""
         folder = anyio.Path(os.environ.get("BATCHES_FOLDER", "batches"))
         await folder.mkdir(parents=True, exist_ok=True)
         documents = await anyio.Path(os.environ.get("DOCUMENTS_FOLDER", "documents")).resolve()
+        stopping = _set_at_sigterm()
         async with anyio.create_task_group() as group:
             batches = cls(client, folder, Path(documents), group)
             await batches._resume()
-            group.start_soon(batches._stop_after, uploads.stopping)
+            group.start_soon(batches._stop_after, stopping)
             yield batches
-            uploads.stopping.set()
+            stopping.set()
             group.cancel_scope.deadline = anyio.current_time() + SHUTDOWN_SECONDS
 
     async def begin(self, order: bytes) -> str:
@@ -226,6 +230,21 @@ class Batches:
         if not file.is_relative_to(self.documents):
             raise _wrong("path", path, problem)
         return file
+
+
+def _set_at_sigterm() -> asyncio.Event:
+    """Return an event for SIGTERM: no server tells an application that shutdown begins."""
+    loop, stopping = asyncio.get_running_loop(), asyncio.Event()
+    servers_own: Any = signal.getsignal(signal.SIGTERM)
+
+    def stop(*args: Any) -> None:
+        servers_own(*args)
+        loop.call_soon_threadsafe(stopping.set)
+
+    if callable(servers_own):
+        with suppress(ValueError):  # a test client runs this in another thread
+            signal.signal(signal.SIGTERM, stop)
+    return stopping
 
 
 def _is_id(text: str) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -23,8 +23,11 @@ from django.utils.decorators import async_only_middleware
 from batches import EVENT_STREAM, Batches
 from meeting_async import Document, MeetingClient
 from meeting_async.errors import MeetingError
-from meeting_async.web import HttpAnswer, http_answer
-from uploads import Message, Receive, Send, Uploads, send_answer
+from meeting_async.web import HttpAnswer, Uploads, http_answer
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
 
 MAX_WAIT = 20.0
 """Seconds to wait for a locked room: proxies time out after a minute."""
@@ -101,19 +104,13 @@ def refusals(get_response: Callable[[HttpRequest], Awaitable[HttpResponse]]) -> 
 
 # --- beside Django -------------------------------------------------------------------------------
 
-uploads = Uploads()
-
 
 async def lifespan(scope: Message, receive: Receive, send: Send) -> None:
     """One client for the application; its settings come from ``MEETING_*`` variables."""
     await receive()  # lifespan.startup
     phase = "startup"
     try:
-        async with (
-            MeetingClient.from_env() as client,
-            uploads.open(),
-            Batches.open(client, uploads) as batches,
-        ):
+        async with MeetingClient.from_env() as client, Batches.open(client) as batches:
             scope["state"].update(client=client, batches=batches)
             await send({"type": "lifespan.startup.complete"})
             phase = "shutdown"
@@ -134,16 +131,13 @@ async def stream(scope: Message, receive: Receive) -> HttpAnswer:
     if not size.isdigit():
         return HttpAnswer(411, {"delivered": False, "detail": "Length Required"}, {})
     client: MeetingClient = scope["state"]["client"]
-    try:
-        document = Document.from_stream(
-            body(receive),
-            filename,
-            size=int(size),
-            replayable=False,  # so there is one attempt
-        )
-        receipt = await client.upload_whiteboard_file(room_id, document, max_wait=MAX_WAIT)
-    except MeetingError as error:
-        return http_answer(error)
+    document = Document.from_stream(
+        body(receive),
+        filename,
+        size=int(size),
+        replayable=False,  # so there is one attempt
+    )
+    receipt = await client.upload_whiteboard_file(room_id, document, max_wait=MAX_WAIT)
     return http_answer(receipt)
 
 
@@ -167,9 +161,10 @@ async def site(scope: Message, receive: Receive, send: Send) -> None:
     if scope["type"] == "lifespan":
         await lifespan(scope, receive, send)
     elif scope.get("method") == "PUT" and STREAMED.fullmatch(scope["path"]):
-        await send_answer(await stream(scope, receive), send)
+        answer = await stream(scope, receive)
+        await answer(scope, receive, send)
     else:
         await django(scope, receive, send)
 
 
-app = uploads.around(site)
+app = Uploads(site, prefix="/rooms/")

@@ -15,31 +15,24 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from batches import EVENT_STREAM, Batches
 from meeting_async import Document, MeetingClient
 from meeting_async.errors import MeetingError
-from meeting_async.web import HttpAnswer, http_answer
-from uploads import Uploads
+from meeting_async.web import HttpAnswer, Uploads, http_answer
 
 MAX_WAIT = 20.0
 """Seconds to wait for a locked room: proxies time out after a minute."""
 
-uploads = Uploads()
-
 
 @asynccontextmanager
-async def lifespan(_site: FastAPI) -> AsyncIterator[dict[str, Any]]:
+async def lifespan(_app: FastAPI) -> AsyncIterator[dict[str, Any]]:
     """One client for the application; its settings come from ``MEETING_*`` variables."""
-    async with (
-        MeetingClient.from_env() as client,
-        uploads.open(),
-        Batches.open(client, uploads) as batches,
-    ):
+    async with MeetingClient.from_env() as client, Batches.open(client) as batches:
         yield {"client": client, "batches": batches}
 
 
-site = FastAPI(lifespan=lifespan)
-app = uploads.around(site)
+app = FastAPI(lifespan=lifespan)
+app.add_middleware(Uploads, prefix="/rooms/")
 
 
-@site.post("/rooms/{room_id}/documents")
+@app.post("/rooms/{room_id}/documents")
 async def upload(request: Request, room_id: str, document: UploadFile) -> Response:
     """Pass the file of a form on to a room. FastAPI has put it into a temporary file by now."""
     client: MeetingClient = request.state.client
@@ -47,7 +40,7 @@ async def upload(request: Request, room_id: str, document: UploadFile) -> Respon
     return respond(http_answer(receipt))
 
 
-@site.put("/rooms/{room_id}/documents/{filename}")
+@app.put("/rooms/{room_id}/documents/{filename}")
 async def stream(request: Request, room_id: str, filename: str) -> Response:
     """Pass the body on as it comes, through no file and no memory."""
     if not request.headers.get("content-length", "").isdecimal():
@@ -63,14 +56,14 @@ async def stream(request: Request, room_id: str, filename: str) -> Response:
     return respond(http_answer(receipt))
 
 
-@site.post("/batches")
+@app.post("/batches")
 async def begin(request: Request) -> Response:
     """Begin a batch in the background."""
     batch_id = await request.state.batches.begin(await request.body())
     return JSONResponse({"batch": batch_id, "events": f"/batches/{batch_id}/events"}, 202)
 
 
-@site.get("/batches/{batch_id}/events")
+@app.get("/batches/{batch_id}/events")
 async def events(
     request: Request, batch_id: str, last_event_id: str | None = Header(None)
 ) -> Response:
@@ -81,7 +74,7 @@ async def events(
     return StreamingResponse(told, headers=EVENT_STREAM)
 
 
-@site.exception_handler(MeetingError)
+@app.exception_handler(MeetingError)
 async def refuse(_request: Request, error: Any) -> Response:
     """Turn errors of the client into statuses, for all routes at once."""
     return respond(http_answer(error))

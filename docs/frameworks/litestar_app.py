@@ -19,8 +19,7 @@ from litestar.response import Stream
 from batches import EVENT_STREAM, Batches
 from meeting_async import Document, MeetingClient
 from meeting_async.errors import MeetingError
-from meeting_async.web import HttpAnswer, http_answer
-from uploads import Uploads
+from meeting_async.web import HttpAnswer, Uploads, http_answer
 
 MAX_WAIT = 20.0
 """Seconds to wait for a locked room: proxies time out after a minute."""
@@ -30,17 +29,11 @@ MAX_BODY = 128 * 1024**2
 
 Form = Annotated[dict[str, UploadFile], Body(media_type=RequestEncodingType.MULTI_PART)]
 
-uploads = Uploads()
-
 
 @asynccontextmanager
 async def lifespan(site: Litestar) -> AsyncIterator[None]:
     """One client for the application; its settings come from ``MEETING_*`` variables."""
-    async with (
-        MeetingClient.from_env() as client,
-        uploads.open(),
-        Batches.open(client, uploads) as batches,
-    ):
+    async with MeetingClient.from_env() as client, Batches.open(client) as batches:
         site.state.client, site.state.batches = client, batches
         yield
 
@@ -109,4 +102,4 @@ site = Litestar(
     exception_handlers={MeetingError: refuse},
     openapi_config=None,
 )
-app = uploads.around(site)
+app = Uploads(site, prefix="/rooms/")

@@ -17,8 +17,7 @@ from quart.wrappers.request import Body
 from batches import EVENT_STREAM, Batches
 from meeting_async import Document, MeetingClient
 from meeting_async.errors import MeetingError
-from meeting_async.web import HttpAnswer, http_answer
-from uploads import Uploads
+from meeting_async.web import HttpAnswer, Uploads, http_answer
 
 MAX_WAIT = 20.0
 """Seconds to wait for a locked room: proxies time out after a minute."""
@@ -75,14 +74,13 @@ class SteppedConnection(ASGIHTTPConnection):
 # --- the application -----------------------------------------------------------------------------
 
 
-uploads = Uploads()
 site = Quart(__name__)
-app = uploads.around(site)
+app = Uploads(site, prefix="/rooms/")
 site.request_class = SteppedRequest
 site.asgi_http_class = SteppedConnection
 site.config.update(
     MAX_CONTENT_LENGTH=128 * 1024**2,  # bytes; Quart's own limit is 16 MiB
-    BODY_TIMEOUT=None,  # seconds for the whole body; SILENCE_SECONDS of ours is better
+    BODY_TIMEOUT=None,  # seconds for the whole body; `stall_timeout` of Uploads is better
     RESPONSE_TIMEOUT=None,  # a stream of events lasts as long as its batch
 )
 
@@ -90,11 +88,7 @@ site.config.update(
 @site.while_serving
 async def lifespan() -> AsyncGenerator[None, None]:
     """One client for the application; its settings come from ``MEETING_*`` variables."""
-    async with (
-        MeetingClient.from_env() as client,
-        uploads.open(),
-        Batches.open(client, uploads) as batches,
-    ):
+    async with MeetingClient.from_env() as client, Batches.open(client) as batches:
         site.extensions.update(client=client, batches=batches)
         yield
 

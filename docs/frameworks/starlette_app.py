@@ -12,6 +12,7 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -19,23 +20,16 @@ from starlette.routing import Route
 from batches import EVENT_STREAM, Batches
 from meeting_async import Document, MeetingClient
 from meeting_async.errors import MeetingError
-from meeting_async.web import HttpAnswer, http_answer
-from uploads import Uploads
+from meeting_async.web import HttpAnswer, Uploads, http_answer
 
 MAX_WAIT = 20.0
 """Seconds to wait for a locked room: proxies time out after a minute."""
 
-uploads = Uploads()
-
 
 @asynccontextmanager
-async def lifespan(_site: Starlette) -> AsyncIterator[dict[str, Any]]:
+async def lifespan(_app: Starlette) -> AsyncIterator[dict[str, Any]]:
     """One client for the application; its settings come from ``MEETING_*`` variables."""
-    async with (
-        MeetingClient.from_env() as client,
-        uploads.open(),
-        Batches.open(client, uploads) as batches,
-    ):
+    async with MeetingClient.from_env() as client, Batches.open(client) as batches:
         yield {"client": client, "batches": batches}
 
 
@@ -98,7 +92,7 @@ def respond(answer: HttpAnswer) -> Response:
     return JSONResponse(answer.body, answer.status, answer.headers)
 
 
-site = Starlette(
+app = Starlette(
     routes=[
         Route("/rooms/{room_id}/documents", upload, methods=["POST"]),
         Route("/rooms/{room_id}/documents/{filename}", stream, methods=["PUT"]),
@@ -106,6 +100,6 @@ site = Starlette(
         Route("/batches/{batch_id}/events", events),
     ],
     exception_handlers={MeetingError: refuse, ClientDisconnect: nobody_there},
+    middleware=[Middleware(Uploads, prefix="/rooms/")],
     lifespan=lifespan,
 )
-app = uploads.around(site)

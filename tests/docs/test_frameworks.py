@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import hashlib
 import itertools
 import json
 import os
+import re
 import time
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -32,6 +33,7 @@ def _has_proc() -> bool:
 
 needs_proc = pytest.mark.skipif(not _has_proc(), reason="needs /proc, to look into a site")
 
+README = Path(__file__).parents[2] / "README.md"
 MIB = 1024**2
 SMALL = b"%PDF-1.7\n" + bytes(range(256))
 LARGE = b"%PDF-1.7\n" + os.urandom(3_000_000)
@@ -352,124 +354,63 @@ def deploy(
 BROWSERS = ["waits", "leaves", "sends half"]
 
 
+@nightly
+@pytest.mark.parametrize("server", ["uvicorn", "hypercorn", "hypercorn on trio"])
+def test_a_deploy_of_the_application_in_the_readme(server: str, tmp_path: Path) -> None:
+    """It is stopped amid an upload: no plain 500, and who does as README says makes no duplicate.
+
+    ``--timeout-graceful-shutdown 5``, a conversion of 8 s, SIGTERM after 1 s: 5 of 5.
+    """
+    blocks = re.findall(
+        r"^```python\n(.*?)^```", README.read_text("utf-8"), re.DOTALL | re.MULTILINE
+    )
+    (application,) = [block for block in blocks if "FastAPI" in block]
+    (tmp_path / "readme_app.py").write_text(application, "utf-8")
+    meeting = MeetingServer(processing_seconds=8)
+    with (
+        meeting.run(),
+        serving("readme", meeting, tmp_path / "next", applications=tmp_path) as successor,
+        ThreadPoolExecutor() as pool,
+    ):
+        deploys = [
+            pool.submit(deploy_readme, meeting, successor, tmp_path / f"deploy-{number}", server)
+            for number in range(5)
+        ]
+        assert Counter(deployed.result() for deployed in deploys) == {(202, None, 1): 5}
+
+
+def deploy_readme(
+    meeting: MeetingServer, successor: Site, folder: Path, server: str
+) -> tuple[int, Any, int]:
+    """Stop an instance amid an upload; return as :func:`deploy` does for one browser."""
+    room = meeting.add_room(f"room{next(NUMBERS)}")
+    with (
+        serving(
+            "readme", meeting, folder, grace=5, server=server, applications=folder.parent
+        ) as old,
+        old.browser() as browser,
+    ):
+        browser.post(f"/rooms/{room.room_id}/documents", form(SMALL))
+        assert eventually(lambda: requests(meeting, room))
+        time.sleep(1)
+        old.terminate()
+        told = outcome(browser)
+        assert old.ended() == 0, old.log
+        assert server == "hypercorn" or "Traceback" not in old.log, old.log  # it has its own
+    if told[1] is None:
+        assert eventually(lambda: room.accepted != ())  # it has looked into the room
+    elif told[1] is not True:
+        upload(successor, room.room_id, SMALL)
+    return (*told, len(room.accepted))
+
+
 def outcome(browser: Browser) -> tuple[int, Any]:
     """Return the status, and ``delivered`` or, if it is not an object, the text of the answer."""
     status, _, body = browser.answer()
     return status, body["delivered"] if isinstance(body, dict) else body
 
 
-batches, shared_uploads = shared("batches"), shared("uploads")
-
-# --- what they share: uploads --------------------------------------------------------------------
-
-
-class Request:
-    """A request through the outermost layer, as a server makes it."""
-
-    def __init__(self, site: Any, *messages: dict[str, Any]) -> None:
-        self.uploads = shared_uploads.Uploads()
-        self.messages: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self.say(*messages)
-        self.sent: list[dict[str, Any]] = []
-        app = self.uploads.around(site)
-        scope = {"type": "http", "path": "/rooms/room01/documents"}
-        self.task = asyncio.ensure_future(app(scope, self.messages.get, self.send))
-
-    def say(self, *messages: dict[str, Any]) -> None:
-        """Let the server receive more of the browser."""
-        for message in messages:
-            self.messages.put_nowait(message)
-
-    async def send(self, message: dict[str, Any]) -> None:
-        self.sent.append(message)
-
-    def answer(self) -> tuple[int, Any]:
-        """Return status and object."""
-        start, body = self.sent
-        return start["status"], json.loads(body["body"])["delivered"]
-
-
-WHOLE = {"type": "http.request", "body": b"document"}
-HALF = {"type": "http.request", "body": b"docu", "more_body": True}
-GONE = {"type": "http.disconnect"}
-
-
-def reading(seen: list[str], done: asyncio.Event) -> Any:
-    """Make a site that reads a request, works until it is done or hears more, and answers 200."""
-
-    async def site(_scope: Any, receive: Any, send: Any) -> None:
-        more = True
-        while more:
-            message = await receive()
-            seen.append(message["type"])
-            more = message.get("more_body", False)
-        # A framework listens while its handler works.
-        heard, finished = (asyncio.ensure_future(one) for one in (receive(), done.wait()))
-        await asyncio.wait([heard, finished], return_when=asyncio.FIRST_COMPLETED)
-        seen.append(heard.result()["type"] if heard.done() else "silence")
-        heard.cancel()
-        finished.cancel()
-        await send({"type": "http.response.start", "status": 200})
-        await send({"type": "http.response.body", "body": b'{"delivered": true}'})
-
-    return site
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize(
-    ("message", "answer", "reads"),
-    [
-        (WHOLE, (202, None), ["http.request", "silence"]),
-        (HALF, (503, False), ["http.request", "http.disconnect", "http.disconnect"]),
-    ],
-    ids=["waits", "sends half"],
-)
-async def test_a_request_that_the_server_cuts(
-    message: dict[str, Any], answer: tuple[int, Any], reads: list[str]
-) -> None:
-    """It gets its answer at once. With a whole body it goes on, with half a body it ends."""
-    seen, done = list[str](), asyncio.Event()
-    request = Request(reading(seen, done), message)
-    async with asyncio.timeout(5), request.uploads.open():
-        await asyncio.sleep(0.05)
-        request.task.cancel()
-        await request.task
-        assert request.answer() == answer
-        assert seen == ["http.request"]
-        request.say(WHOLE, GONE)  # what a server has still in its queue
-        await asyncio.sleep(0.05)
-        assert not request.uploads.stopping.is_set()
-        done.set()
-    assert seen == reads
-    assert request.answer() == answer
-
-
-@pytest.mark.anyio
-async def test_a_request_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The answer is that of the site; the end of the application waits, not for ever."""
-    seen, done = list[str](), asyncio.Event()
-    request = Request(reading(seen, done), HALF, WHOLE, GONE)
-    done.set()
-    await request.task
-    assert (request.answer(), seen) == ((200, True), ["http.request", "http.request", "silence"])
-    monkeypatch.setattr(shared_uploads, "SHUTDOWN_SECONDS", 0.05)
-    endless = Request(reading(seen, done), HALF)
-    async with asyncio.timeout(5), endless.uploads.open():
-        await asyncio.sleep(0.05)
-    assert not endless.task.done()
-    async with endless.uploads.open():  # the lifespan of the next test
-        assert not endless.uploads.stopping.is_set()
-
-
-@pytest.mark.anyio
-async def test_a_browser_that_falls_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It gets 400, and the site learns that the rest does not come."""
-    monkeypatch.setattr(shared_uploads, "SILENCE_SECONDS", 0.05)
-    seen: list[str] = []
-    request = Request(reading(seen, asyncio.Event()), HALF)
-    await request.task
-    assert (request.answer(), seen[:2]) == ((400, False), ["http.request", "http.disconnect"])
-
+batches = shared("batches")
 
 # --- what they share: progress -------------------------------------------------------------------
 
@@ -489,7 +430,7 @@ async def batches_for(meeting: MeetingServer) -> AsyncIterator[Any]:
     keys: dict[str, Any] = {"api_key": meeting.api_key, "api_secret": meeting.api_secret}
     async with (
         MeetingClient(meeting.url, **keys) as client,
-        batches.Batches.open(client, shared_uploads.Uploads()) as site,
+        batches.Batches.open(client) as site,
     ):
         yield site
 

@@ -126,9 +126,10 @@ def serving(
     *,
     grace: int = 1,
     server: str = "uvicorn",
+    applications: Path = APPLICATIONS,
     **environment: str,
 ) -> Iterator[Site]:
-    """Run an application until the block ends."""
+    """Run an application until the block ends: ``app`` of the module ``<name>_app``."""
     for subfolder in ("tmp", "batches", "documents"):
         (folder / subfolder).mkdir(parents=True, exist_ok=True)
     settings = {
@@ -136,7 +137,7 @@ def serving(
         "TMPDIR": str(folder / "tmp"),
         "BATCHES_FOLDER": str(folder / "batches"),
         "DOCUMENTS_FOLDER": str(folder / "documents"),
-        "PYTHONPATH": os.pathsep.join([str(APPLICATIONS), *filter(None, sys.path)]),
+        "PYTHONPATH": os.pathsep.join([str(applications), *filter(None, sys.path)]),
     }
     with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
         port = listener.getsockname()[1]
@@ -164,6 +165,8 @@ def _command(server: str, name: str, fd: str, grace: str) -> list[str]:
         return ["-c", _RUN, name, fd, grace]
     settings = str(APPLICATIONS / "hypercorn.toml")
     options = ["--config", settings, "--bind", f"fd://{fd}", "--graceful-timeout", grace]
+    if server == "hypercorn on trio":  # which notices SIGTERM only as a parent of workers
+        options += ["--worker-class", "trio", "--workers", "1"]
     return ["-m", "hypercorn", *options, f"{name}_app:app"]
 
 

@@ -8,16 +8,21 @@ document that is too large, and the name of an argument. The client logs the err
 
 from __future__ import annotations
 
+import json
 import math
 import re
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, NamedTuple
 
 from meeting_async import errors
 from meeting_async._models import UploadReceipt
 
-__all__ = ["HttpAnswer", "http_answer", "public_detail", "public_name"]
+Message = MutableMapping[str, Any]
+"""A message or a scope of ASGI 3.0; each framework has types of its own for them."""
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
 
-_RETRY_AFTER = 10
+RETRY_AFTER = 10
 """Seconds, where the error has no hint: a conversion takes seconds to minutes."""
 
 _INTERNAL = "the application could not do this"
@@ -71,7 +76,7 @@ _ARGUMENTS = frozenset(
 
 
 class HttpAnswer(NamedTuple):
-    """What to send to the browser."""
+    """What to send to the browser. It is an ASGI application, too, which sends itself."""
 
     status: int
     """HTTP status."""
@@ -80,6 +85,17 @@ class HttpAnswer(NamedTuple):
     and ``size`` in bytes, or ``error``, ``detail`` and perhaps ``settled_in`` (seconds)."""
     headers: dict[str, str]
     """``Retry-After`` in whole seconds with status 503 (RFC 9110, section 10.2.3); else empty."""
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Send it without a framework."""
+        content = json.dumps(self.body).encode()
+        headers = {"Content-Type": "application/json", "Content-Length": len(content)}
+        pairs = [
+            (name.lower().encode(), str(value).encode())
+            for name, value in {**headers, **self.headers}.items()
+        ]
+        await send({"type": "http.response.start", "status": self.status, "headers": pairs})
+        await send({"type": "http.response.body", "body": content})
 
 
 def http_answer(result: UploadReceipt | errors.MeetingError) -> HttpAnswer:
@@ -126,4 +142,4 @@ def _find(error: BaseException) -> tuple[int, str]:
 
 def _retry_after(error: errors.MeetingError) -> dict[str, str]:
     hint = getattr(error, "retry_after", None)
-    return {"Retry-After": str(_RETRY_AFTER if hint is None else math.ceil(hint))}
+    return {"Retry-After": str(RETRY_AFTER if hint is None else math.ceil(hint))}
