@@ -217,7 +217,7 @@ async def test_a_key_log_that_cannot_be_opened(
     with pytest.raises(errors.ConfigurationError) as caught:
         await reach()
     assert caught.value.field == "SSLKEYLOGFILE"
-    assert str(tmp_path) in str(caught.value)
+    assert str(tmp_path)[:60] in str(caught.value)  # a long one is cut
     assert "cannot be written" in str(caught.value)
 
 
