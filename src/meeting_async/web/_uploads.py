@@ -28,14 +28,7 @@ from meeting_async.errors import (
     MeetingError,
     UploadOutcomeUnknown,
 )
-from meeting_async.web._answers import (
-    RETRY_AFTER,
-    HttpAnswer,
-    Message,
-    Receive,
-    Send,
-    http_answer,
-)
+from meeting_async.web._answers import RETRY_AFTER, HttpAnswer, Message, Receive, Send, http_answer
 
 Application = Callable[[Any, Any, Any], Awaitable[None]]
 """An ASGI 3.0 application; each framework has types of its own for scopes and messages."""
