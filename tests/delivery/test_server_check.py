@@ -196,7 +196,7 @@ async def test_a_server_that_does_not_answer(script: Script) -> None:
     with Peer(script) as peer:
         began = time.monotonic()
         bad = failed(await check(client(peer.url), seconds=0.3))
-        assert 0.3 <= time.monotonic() - began < 15
+        assert 0.28 <= time.monotonic() - began < 15  # a clock may have steps
     assert [*bad] == ["server"]
     assert "no answer in" in bad["server"].detail
 

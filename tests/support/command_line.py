@@ -28,7 +28,7 @@ PROGRAM = (sys.executable, "-m", "meeting_async")
 PDF = b"%PDF-1.7\nslides\n%%EOF\n"
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(32)
 
-HANGUP: int = getattr(signal, "SIGHUP", 0) or signal.Signals["SIGBREAK"]
+HANGUP = signal.Signals["SIGBREAK" if sys.platform == "win32" else "SIGHUP"]
 """A terminal was closed; in its place Windows has Ctrl-Break."""
 
 SECONDS = 50.0

@@ -17,7 +17,7 @@ import pytest
 IS_WINDOWS = sys.platform == "win32" or hasattr(sys, "is_like_windows")
 """Whether this is Windows, Wine, or Linux without what Windows does not have."""
 
-OWNER_ONLY = 0o666 if IS_WINDOWS else 0o600
+OWNER_ONLY = 0o666 if os.name == "nt" else 0o600
 """The mode of a private file. On Windows its folder says who may read it."""
 
 WINDOWS: dict[str, list[str]] = {

@@ -8,6 +8,7 @@ package does not (``fork``, ``fcntl``, ``poll``; see ``test_house.py``), stays.
 import asyncio.base_events
 import asyncio.selector_events
 import asyncio.unix_events
+import fcntl
 import os
 import select
 import selectors
@@ -62,8 +63,9 @@ _dup = os.dup
 
 def _reopened(number: int) -> int:
     """Duplicate a descriptor; that of a file gets a position of its own, as by ``ReOpenFile``."""
-    if stat.S_ISREG(os.fstat(number).st_mode):
-        return os.open(f"/proc/self/fd/{number}", os.O_RDONLY)
+    access = fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE
+    if access != os.O_WRONLY and stat.S_ISREG(os.fstat(number).st_mode):
+        return os.open(f"/proc/self/fd/{number}", access)
     return _dup(number)
 
 
