@@ -12,13 +12,13 @@ from meeting_async._delivery.decide import (
     Done,
     Policies,
     RetrySafety,
-    Server,
     Stop,
     Wait,
     asks_first,
     decide,
 )
 from meeting_async._delivery.history import History, Step
+from meeting_async._delivery.server import Server
 from meeting_async._policies import LockPolicy
 from meeting_async._protocol.replies import ParsedReply
 
@@ -95,7 +95,7 @@ class Ours:
     @property
     def must_probe(self) -> bool:
         """Whether the room is asked first."""
-        return asks_first(self.history, self.policies, self.server.probes)
+        return asks_first(self.history, self.policies, self.server)
 
     @property
     def believes(self) -> bool:
@@ -105,7 +105,7 @@ class Ours:
     def decide(self, step: Step, now: float, random: float) -> Done | Stop | Wait:
         """Say what follows a document, or a question that was answered *locked*."""
         self.history.add(step, call_began=0.0)
-        self.server.saw(step, was_retried=False)
+        self.server.learn(step, was_retried=False)
         return decide(self.history, self.policies, self.server, now, random)
 
 

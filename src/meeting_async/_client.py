@@ -224,10 +224,8 @@ class MeetingClient:
             DeadlineExceeded: The timeout ended the call.
 
         """
-        call = self._call(requests.ACTIVE_ROOM_INFO, room_id, on_event)
-        return await json_call.active_room(
-            call, room_id, timeout=self._limit(timeout), max_reply_bytes=max_reply_bytes
-        )
+        call = self._call(requests.ACTIVE_ROOM_INFO, room_id, on_event, timeout)
+        return await json_call.active_room(call, room_id, max_reply_bytes=max_reply_bytes)
 
     async def wait_until_active(
         self,
@@ -248,8 +246,8 @@ class MeetingClient:
             MeetingError: As :meth:`get_active_room_info`, except RoomNotFound and RoomNotActive.
 
         """
-        call = self._call(requests.ACTIVE_ROOM_INFO, room_id, on_event)
-        return await json_call.wait_until_active(call, room_id, timeout=self._limit(timeout))
+        call = self._call(requests.ACTIVE_ROOM_INFO, room_id, on_event, timeout)
+        return await json_call.wait_until_active(call, room_id)
 
     async def upload_whiteboard_file(
         self,
@@ -295,13 +293,12 @@ class MeetingClient:
 
         """
         return await upload_document(
-            self._call(requests.UPLOAD_WHITEBOARD_FILE, room_id, on_event),
+            self._call(requests.UPLOAD_WHITEBOARD_FILE, room_id, on_event, timeout),
             room_id,
             document,
             filename=filename,
             content_type=content_type,
             max_wait=max_wait,
-            timeout=self._limit(timeout),
         )
 
     def upload_many(
@@ -405,11 +402,9 @@ class MeetingClient:
 
         """
         kind = RetrySafety.IDEMPOTENT if idempotent else RetrySafety.NON_IDEMPOTENT
-        call = self._call(str(path), json_call.room_in(payload), on_event)
+        call = self._call(str(path), json_call.room_in(payload), on_event, timeout)
         given = {} if payload is None else payload
-        answer = await json_call.call_json(
-            call, path, given, kind, timeout=self._limit(timeout), max_reply_bytes=max_reply_bytes
-        )
+        answer = await json_call.call_json(call, path, given, kind, max_reply_bytes=max_reply_bytes)
         return dict(answer.payload or {})
 
     async def check(
@@ -436,8 +431,21 @@ class MeetingClient:
 
         return await check_server(self._session, room_id, timeout=self._limit(timeout))
 
-    def _call(self, operation: str, room_id: object, on_event: OnEvent | None) -> Call:
-        return new_call(self._session, self._options, operation, room_id, on_event=on_event)
+    def _call(
+        self,
+        operation: str,
+        room_id: object,
+        on_event: OnEvent | None,
+        timeout: float | EllipsisType | None,
+    ) -> Call:
+        return new_call(
+            self._session,
+            self._options,
+            operation,
+            room_id,
+            on_event=on_event,
+            timeout=self._limit(timeout),
+        )
 
     def _limit(self, timeout: float | EllipsisType | None) -> float | None:
         """Return the limit of a call: its own, or that of the client."""

@@ -134,6 +134,7 @@ class Verdict(enum.StrEnum):
     """Result of an attempt: the rows of the table in ``docs/delivery.md``, What is retried."""
 
     NEVER_SENT = "never sent"
+    NO_ANSWER = "no answer"
     PARTIAL = "partial"
     BUSY = "busy"
     REFUSED = "refused"
@@ -141,6 +142,10 @@ class Verdict(enum.StrEnum):
     FAILED = "failed"
     UNKNOWN = "unknown"
     ACCEPTED = "accepted"
+
+
+UNREACHED = frozenset({Verdict.NEVER_SENT, Verdict.NO_ANSWER})
+"""The server was not reached, or a question about the room got no valid answer."""
 
 
 @attrs.frozen

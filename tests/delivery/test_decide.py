@@ -17,13 +17,13 @@ from meeting_async._delivery.decide import (
     Done,
     Policies,
     RetrySafety,
-    Server,
     Stop,
     Wait,
     decide,
     room_wait,
 )
 from meeting_async._delivery.history import History, Step, loaded, stored
+from meeting_async._delivery.server import Server
 from meeting_async._protocol.replies import ParsedReply
 from meeting_async.errors import (
     ConnectFailed,
@@ -53,7 +53,7 @@ from support.decisions import (
     story,
 )
 
-NEVER, PARTIAL, BUSY, REFUSED, THROTTLED, FAILED, UNKNOWN, ACCEPTED = Verdict
+NEVER, NO_ANSWER, PARTIAL, BUSY, REFUSED, THROTTLED, FAILED, UNKNOWN, ACCEPTED = Verdict
 AT_MOST, AT_LEAST, IDEMPOTENT, ONCE = RetrySafety
 
 # --- verdicts ------------------------------------------------------------------------------------
@@ -168,15 +168,18 @@ HISTORIES: dict[str, tuple[dict[str, Any], list[Any], Any]] = {
         (ConnectFailed, "no line; after 2 attempts in 60 s"),
     ),
     "a proxy's page to a check": (
-        {}, [at(t, NEVER, "check", **said(502)) for t in (0, 60)], (UnexpectedReply, "a proxy"),
+        {}, [at(t, NO_ANSWER, "check", **said(502)) for t in (0, 60)], (UnexpectedReply, "a proxy"),
     ),
     "the server's own 500 to a check": (
-        {}, [at(t, NEVER, "check", **said(500, "OOPS")) for t in (0, 60)], (ServerFailed, "OOPS"),
+        {}, [at(t, NO_ANSWER, "check", **said(500, "OOPS")) for t in (0, 60)],
+        (ServerFailed, "OOPS"),
     ),
-    "Retry-After of no answer": ({}, [at(0, NEVER, "check", hint=9.0, **said(500))], (9, 11.25)),
+    "Retry-After of no answer": (
+        {}, [at(0, NO_ANSWER, "check", hint=9.0, **said(500))], (9, 11.25),
+    ),
     # --- limits of waits ---
     "sending is no wait": (TEN, [locked(0), at(1, PARTIAL, took=400)], SOON),
-    "asking is no wait": (TEN, [at(0, BUSY), at(1, NEVER, "check", took=50)], SOON),
+    "asking is no wait": (TEN, [at(0, BUSY), at(1, NO_ANSWER, "check", took=50)], SOON),
     "max_wait": (TEN, [at(0, BUSY), locked(9)], (1, 1)),
     "too little is left of it": (TEN, [at(0, BUSY), locked(9.8)], (RoomBusy, "waited 9.8 s")),
     "max_wait=0": (
@@ -378,9 +381,9 @@ def test_who_waited_behind_another_upload_has_waited_for_the_server() -> None:
     assert isinstance(story(server=server, began=5.0).after(NEVER, at=70), Stop)
     assert isinstance(story(server=server, began=65.0).after(NEVER, at=70), Wait)
     first.after(BUSY, at=71)
-    server.is_away(60.0, ConnectFailed("lost before the answer to another one"))
+    server.mark_away(60.0, ConnectFailed("lost before the answer to another one"))
     assert server.away_since == 71
-    server.is_back(72.0)
+    server.mark_reached(72.0)
     assert isinstance(story(server=server, began=5.0).after(NEVER, at=100), Wait)
 
 
@@ -538,8 +541,8 @@ def test_a_number_limits_the_sum_of_waits(
 # --- the list of steps ---------------------------------------------------------------------------
 
 FAILURES = [
-    *(("check", verdict) for verdict in (NEVER, THROTTLED)),
-    *(("probe", verdict) for verdict in (NEVER, THROTTLED, *[BUSY] * 5)),
+    *(("check", verdict) for verdict in (NEVER, NO_ANSWER, THROTTLED)),
+    *(("probe", verdict) for verdict in (NO_ANSWER, THROTTLED, *[BUSY] * 5)),
     *(("document", verdict) for verdict in (NEVER, PARTIAL, BUSY, THROTTLED, UNKNOWN)),
     *[("pause", None)] * 3,
     ("queue", None),
@@ -575,7 +578,7 @@ def all_that_counts(history: History, policies: Policies, now: float) -> Any:
 
     Another upload may have lost the server right after it has answered this one.
     """
-    answered = [one.ended for one in history.steps if one.verdict not in {None, NEVER}]
+    answered = [one.ended for one in history.steps if one.verdict not in {None, NEVER, NO_ANSWER}]
     return [
         _what_counts(history, policies, now, Server(away_since=away_since))
         for away_since in (None, *answered[-1:])
@@ -586,7 +589,7 @@ def _what_counts(history: History, policies: Policies, now: float, server: Serve
     decision: Any = decide(history, policies, server, now, 0.5)
     if isinstance(decision, Stop):
         decision = str(decision.error)
-    room = room_wait(history, policies, server.probes)
+    room = room_wait(history, policies, server)
     rows = [len(history.in_a_row(verdict)) for verdict in Verdict if verdict is not BUSY]
     rows.append(sum(one.after_free for one in history.in_a_row(BUSY) if one.kind == "document"))
     busy = room.busy_error(None, now)
@@ -655,7 +658,7 @@ class Whole(History):
 
 DAYS: dict[str, tuple[int, list[tuple[str, Verdict]], bool]] = {
     # size of the document, what each attempt meets in turn, whether documents follow *free*
-    "a check without an answer": (LARGE, [("probe", BUSY), ("check", NEVER)], False),
+    "a check without an answer": (LARGE, [("probe", BUSY), ("check", NO_ANSWER)], False),
     "two, and a probe": (
         LARGE, [("probe", BUSY), ("check", NEVER), ("check", THROTTLED), ("probe", NEVER)], False,
     ),

@@ -428,13 +428,13 @@ def endings(text: str = "") -> dict[str, Ending]:
         "check, 401 of a proxy": (put(), [page(401)], looks, e.UnexpectedReply, "refused"),
         "check, a page": (put(), [page(200)], looks, e.UnexpectedReply, "refused"),
         "check, a redirect": (put(), [page(302)], looks, e.UnexpectedReply, "refused"),
-        "check, no answer": (put(), [page(502)], looks, e.MeetingError, "never sent"),
+        "check, no answer": (put(), [page(502)], looks, e.MeetingError, "no answer"),
         "form, no room": (
             put(LARGE), [own(200), own(400, "ROOM_NOT_FOUND")], looks, e.RoomNotFound, "refused"
         ),
         "form, locked": (put(LARGE, max_wait=0), [own(200), own(409)], looks, e.RoomBusy, "busy"),
         "form, no answer": (
-            put(LARGE), [own(200), own(500)], looks, e.MeetingError, "never sent"
+            put(LARGE), [own(200), own(500)], looks, e.MeetingError, "no answer"
         ),
         # documents
         "ok": (put(), [own(200)], {}, None, "accepted"),

@@ -28,6 +28,7 @@ from meeting_async.errors import (
 from meeting_async.transports import Reply
 
 NEVER, PARTIAL, BUSY, REFUSED = Verdict.NEVER_SENT, Verdict.PARTIAL, Verdict.BUSY, Verdict.REFUSED
+NO_ANSWER = Verdict.NO_ANSWER
 THROTTLED, FAILED, UNKNOWN = Verdict.THROTTLED, Verdict.FAILED, Verdict.UNKNOWN
 ACCEPTED = Verdict.ACCEPTED
 
@@ -63,7 +64,7 @@ ANY = [None, "5"]
 Row = tuple[str, Sequence[Any], Sequence[Any], Sequence[Any], Verdict | tuple[Verdict, ...]]
 TABLE: dict[str, Row] = {
     "no reply": ("document call", NONE, NONE, NONE, SAYS_NOTHING),
-    "no reply to a question": ("check probe", NONE, NONE, NONE, NEVER),
+    "no reply to a question": ("check probe", NONE, NONE, NONE, (NEVER, NO_ANSWER, NO_ANSWER)),
     # --- documents and calls ---
     "taken, after the boundary": (
         "document", [200], [YES, BARE_YES], ANY, (UNKNOWN, UNKNOWN, ACCEPTED),
@@ -100,7 +101,7 @@ TABLE: dict[str, Row] = {
         [*FOREIGN, {}, BARE_NO, UNTYPED, TEXT_YES], ANY, SAYS_NOTHING,
     ),
     "503 of a proxy": ("document call", [503], [HTML, ""], JUNK, SAYS_NOTHING),
-    # --- questions: accepted means go on, never sent means no answer ---
+    # --- questions: accepted means go on ---
     "active": ("check", [200], [YES, BARE_YES, ROOM], ANY, ACCEPTED),
     "not active": ("check", [200, 400, 404], [*ABSENT, NO, BARE_NO], ANY, REFUSED),
     "wrong key, to a check": ("check", [200, 400, 401, 403], CREDENTIALS, ANY, REFUSED),
@@ -112,22 +113,24 @@ TABLE: dict[str, Row] = {
     "no meeting server's status": (
         "check", [201, 204, 301, 302, 404, 413], [HTML, "", ROOM, YES], ANY, REFUSED,
     ),
-    "no answer to a check": ("check", [408, 409], [HTML, "", NO, YES, *CREDENTIALS], ANY, NEVER),
+    "no answer to a check": (
+        "check", [408, 409], [HTML, "", NO, YES, *CREDENTIALS], ANY, NO_ANSWER,
+    ),
     "locked": ("probe", [409], [NO, YES, {}, *FOREIGN], ANY, BUSY),
     "free": ("probe", [200, 302, 400, 404, 413], [NO, YES, PARAMETERS], ANY, ACCEPTED),
     "wrong key, to a form": ("probe", [200, 400, 401, 403], CREDENTIALS, ANY, REFUSED),
     "401 of the server, to a form": ("probe", [401], [NO], ANY, REFUSED),
-    "401 of a proxy, to a form": ("probe", [401], [HTML, "", ROOM], ANY, NEVER),
+    "401 of a proxy, to a form": ("probe", [401], [HTML, "", ROOM], ANY, NO_ANSWER),
     "no room, to a form": ("probe", [200, 400, 403, 404], ABSENT, ANY, REFUSED),
     "no answer to a form": (
-        "probe", [200, 204, 302, 400, 404, 413], [*FOREIGN, {}, UNTYPED], ANY, NEVER,
+        "probe", [200, 204, 302, 400, 404, 413], [*FOREIGN, {}, UNTYPED], ANY, NO_ANSWER,
     ),
-    "a form that a proxy gave up": ("probe", [408], [NO, YES, HTML], ANY, NEVER),
+    "a form that a proxy gave up": ("probe", [408], [NO, YES, HTML], ANY, NO_ANSWER),
     "5xx to a question, whoever says it": (
         "check probe", [500, 502, 504, 520], [HTML, "", NO, YES, PARAMETERS, *CREDENTIALS, *ABSENT],
-        ANY, NEVER,
+        ANY, NO_ANSWER,
     ),
-    "503 to a question": ("check probe", [503], [HTML, "", NO, YES], JUNK, NEVER),
+    "503 to a question": ("check probe", [503], [HTML, "", NO, YES], JUNK, NO_ANSWER),
     "503 to a question, later": ("check probe", [503], [HTML, "", NO, YES], HINTS, THROTTLED),
 }  # fmt: skip
 CELLS = [
@@ -187,7 +190,7 @@ def test_a_success_before_the_last_byte_is_unknown() -> None:
         (200, "<html>", REFUSED),
         (200, '["', REFUSED),
         (404, '{"room": {', REFUSED),
-        (502, '{"room": {', NEVER),
+        (502, '{"room": {', NO_ANSWER),
     ],
 )
 def test_a_check_that_is_cut(status: int, text: str, verdict: Verdict) -> None:
@@ -211,7 +214,8 @@ def test_who_has_the_last_word_about_a_room(status: int) -> None:
 def test_verdicts_are_public_words() -> None:
     """They stand in events, attempts and logs, and compare with text."""
     assert list(Verdict) == [
-        "never sent", "partial", "busy", "refused", "throttled", "failed", "unknown", "accepted"
+        "never sent", "no answer", "partial", "busy", "refused", "throttled", "failed", "unknown",
+        "accepted",
     ]  # fmt: skip
 
 
@@ -252,7 +256,7 @@ FIXES: dict[str | int, str] = {
         (FAILED, 500, code("INTERNAL_SERVER_ERROR"), True, ProcessingFailed),
         (FAILED, 500, code("INTERNAL_SERVER_ERROR"), False, ServerFailed),
         (UNKNOWN, 502, HTML, False, UnexpectedReply),
-        (NEVER, 408, HTML, True, UnexpectedReply),
+        (NO_ANSWER, 408, HTML, True, UnexpectedReply),
     ],
 )  # fmt: skip
 def test_the_error_for_an_answer(

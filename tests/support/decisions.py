@@ -11,7 +11,6 @@ from meeting_async._delivery.decide import (
     Done,
     Policies,
     RetrySafety,
-    Server,
     Stop,
     Wait,
     asks_first,
@@ -21,10 +20,12 @@ from meeting_async._delivery.decide import (
 )
 from meeting_async._delivery.history import History, Step, step
 from meeting_async._delivery.room_wait import RoomWait
+from meeting_async._delivery.server import Server
+from meeting_async._models import UNREACHED
 from meeting_async._protocol.replies import ParsedReply
 from meeting_async.errors import ConnectFailed, ConnectionLost, MeetingError
 
-NEVER, _, BUSY, REFUSED, THROTTLED, FAILED, _, ACCEPTED = Verdict
+NEVER, _, _, BUSY, REFUSED, THROTTLED, FAILED, _, ACCEPTED = Verdict
 
 LARGE, SMALL = 30 * 1024**2, 1000
 RANDOMS = (0.0, 0.5, 0.999)
@@ -69,12 +70,12 @@ class Story:
     @property
     def asks(self) -> bool:
         """Whether an empty form comes before the document."""
-        return asks_first(self.history, self.policies, self.server.probes)
+        return asks_first(self.history, self.policies, self.server)
 
     @property
     def room(self) -> RoomWait:
         """How long the upload has waited for its room."""
-        return room_wait(self.history, self.policies, self.server.probes)
+        return room_wait(self.history, self.policies, self.server)
 
     def after(
         self,
@@ -91,13 +92,13 @@ class Story:
         usual = "document" if self.policies.is_upload else "call"
         self.history.add(seen(kind or usual, verdict, began, took, **facts), call_began=0.0)
         self.now, last = began + took, self.history.last
-        self.server.saw(last, was_retried=False)
+        self.server.learn(last, was_retried=False)
         decision = decide(self.history, self.policies, self.server, self.now, random)
-        if verdict is NEVER:
+        if verdict in UNREACHED:
             error = error_of(self.history, self.policies, self.server, self.now)
-            self.server.is_away(began, error)
+            self.server.mark_away(began, error)
         if isinstance(decision, Wait) and decision.reason == "retry":
-            self.server.retried()
+            self.server.spend_retry()
         return decision
 
     def waits(self, decision: Done | Stop | Wait) -> bool:

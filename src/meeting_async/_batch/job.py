@@ -35,10 +35,11 @@ from meeting_async._batch.scheduler import Scheduler
 from meeting_async._clock import Clock
 from meeting_async._delivery.call import Call, new_call
 from meeting_async._delivery.decide import Reason
-from meeting_async._delivery.history import History, Step
+from meeting_async._delivery.history import SESSION, History, Step
 from meeting_async._delivery.json_call import active_room, wait_until_active
+from meeting_async._delivery.sending import UploadHooks
 from meeting_async._delivery.session import Options, Session
-from meeting_async._delivery.upload import UploadHooks, receipt_of, upload_document
+from meeting_async._delivery.upload import receipt_of, upload_document
 from meeting_async._documents.document import Document, source_of
 from meeting_async._documents.prepared import Prepared
 from meeting_async._documents.streams import StreamSource
@@ -112,13 +113,17 @@ class RunningJob:
         return entry.state == "accepted"
 
     async def _upload(self, document: Document, hooks: UploadHooks) -> UploadReceipt:
-        self.call = self._new_call(UPLOAD_WHITEBOARD_FILE, history=self.history, began=self.began)
+        self.call = self._new_call(
+            UPLOAD_WHITEBOARD_FILE,
+            history=self.history,
+            began=self.began,
+            timeout=self.common.limits.timeout,
+        )
         return await upload_document(
             self.call,
             self.given.room_id,
             document,
             max_wait=self.common.limits.max_wait,
-            timeout=self.common.limits.timeout,
             hooks=hooks,
         )
 
@@ -156,7 +161,7 @@ class RunningJob:
         with suppress(errors.TransportError, errors.ReplyError):
             try:
                 with self.limited("checking the room"):
-                    await active_room(call, self.given.room_id, timeout=None)
+                    await active_room(call, self.given.room_id)
             except ABSENT as error:
                 await self._wait_until_active(hooks, error, self.began)
 
@@ -167,12 +172,13 @@ class RunningJob:
         timeout, room_id = self.common.limits.wait_active, self.given.room_id
         if timeout is None:
             raise error
-        call, waited = self._new_call(ACTIVE_ROOM_INFO, began=since), self.common.now()
+        call = self._new_call(ACTIVE_ROOM_INFO, began=since, timeout=timeout)
+        waited = self.common.now()
         failure: BaseException | None = None
         with self.limited(f"waiting for room {room_id!r} to become active"):
             async with hooks.waiting("inactive", None):
                 try:
-                    await wait_until_active(call, room_id, timeout=timeout, absent=error)
+                    await wait_until_active(call, room_id, absent=error)
                 except errors.DeadlineExceeded as exceeded:
                     failure = exceeded.__cause__ or error
                 except errors.RequestRefused as refused:
@@ -181,8 +187,7 @@ class RunningJob:
                     pass  # the upload tells
         if failure is not None:
             raise failure from None
-        now, reason = self.common.now(), "no session in the room"
-        pause = Step(kind="pause", began=waited, ended=now, reason=reason)
+        pause = Step(kind="pause", began=waited, ended=self.common.now(), reason=SESSION)
         self.history.add(pause, call_began=self.began)
 
     # --- how it ended ----------------------------------------------------------------------------
@@ -302,8 +307,8 @@ class BatchState(Common):
     @property
     def is_gone(self) -> bool:
         """Whether no call of the batch could reach the server for as long as an upload tries."""
-        since, max_outage = self.session.server.away_since, self.options.retry.max_outage
-        return since is not None and max(since, self.began) + max_outage <= self.now()
+        max_outage = self.options.retry.max_outage
+        return self.session.server.is_gone(since=self.began, max_outage=max_outage, now=self.now())
 
     def verify(self) -> None:
         """Let the other jobs begin."""

@@ -3,38 +3,23 @@
 from __future__ import annotations
 
 import math
-import random
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeGuard
 
 import anyio
 import anyio.lowlevel
 import attrs
-from tenacity import AsyncRetrying, RetryCallState, retry_if_result
 
 from meeting_async import _events
 from meeting_async._clock import Clock, clock_of
-from meeting_async._delivery.decide import (
-    Done,
-    Policies,
-    RetrySafety,
-    Stop,
-    Wait,
-    decide,
-    error_of,
-    outage_ends_at,
-    room_wait,
-)
 from meeting_async._delivery.history import History, Step
 from meeting_async._delivery.observer import Observer, check_callback
 from meeting_async._delivery.room_wait import RoomWait
 from meeting_async._delivery.session import Options, Session, call_numbers
 from meeting_async._events import OnEvent
 from meeting_async._log import logger
-from meeting_async._models import Attempt, Verdict, bytes_resent, bytes_sent
-from meeting_async._policies import LockPolicy, Timeouts
-from meeting_async._protocol.replies import ParsedReply
+from meeting_async._models import UNREACHED, Attempt, Verdict, bytes_resent, bytes_sent
 from meeting_async._text import one_line, short_repr
 from meeting_async.errors import (
     DeadlineExceeded,
@@ -42,9 +27,6 @@ from meeting_async.errors import (
     MeetingError,
     UploadOutcomeUnknown,
 )
-
-SHORTEST_ATTEMPT = 1.0
-"""Least time in seconds for each part of the last attempt to reach a server that is away."""
 
 
 @attrs.define(eq=False)
@@ -62,16 +44,16 @@ class Call:
     key: str | None
     index: int | None
     began: float
+    timeout: float | None
+    """Seconds for the whole call, as the caller gave them; :func:`running` checks them."""
+    ends_at: float
+    """When the timeout ends it, on the event loop's clock; ``inf``: it does not."""
     document: str | None = None
     """Name of the document, once known."""
     size: int | None = None
     """Bytes of the document, once known; ``None`` for a link and a JSON call."""
     phase: str = "starting"
     """What the call is doing, as words that can follow "while"."""
-    ends_at: float = math.inf
-    """When ``timeout`` ends it, on the event loop's clock."""
-    policies: Policies = attrs.field(init=False)
-    """Once the arguments are checked."""
     number: int = attrs.field(factory=lambda: next(call_numbers))
     now: Clock = attrs.field(init=False)
     _earlier: tuple[Attempt, ...] = attrs.field(init=False)
@@ -80,21 +62,6 @@ class Call:
     def __attrs_post_init__(self) -> None:
         self.now = clock_of(self.loop)
         self._earlier = tuple(self.history.attempts)
-
-    def begin(
-        self, safety: RetrySafety, lock: LockPolicy | None = None, size: int | None = None
-    ) -> None:
-        """Say what may be repeated, before the first attempt."""
-        options, self.size = self.options, size
-        self.policies = Policies(
-            safety=safety,
-            retry=options.retry,
-            lock=lock or options.lock,
-            may_ask=options.preflight,
-            began=self.began,
-            ends_at=self.ends_at,
-            size=size,
-        )
 
     # --- events ----------------------------------------------------------------------------------
 
@@ -121,84 +88,11 @@ class Call:
             "index": self.index,
         }
 
-    # --- attempts --------------------------------------------------------------------------------
-
-    @property
-    def room(self) -> RoomWait:
-        """How long the call has waited for its room."""
-        return room_wait(self.history, self.policies, self.session.server.probes)
-
-    @property
-    def timeouts(self) -> Timeouts:
-        """Limits on the next attempt: while the server is away, what is left of ``max_outage``."""
-        ends_at = outage_ends_at(self.history, self.policies, self.session.server)
-        if ends_at == math.inf:
-            return self.options.timeouts
-        left = max(ends_at - self.now(), SHORTEST_ATTEMPT)
-        limits = attrs.asdict(self.options.timeouts)
-        shortened = {name: min(limits[name], left) for name in ("connect", "reply")}
-        return attrs.evolve(self.options.timeouts, **shortened)
-
-    async def take_place(self) -> anyio.Semaphore:
-        """Take a place among the attempts of the session; the caller releases it.
-
-        A wait for it is told apart, and counts for the call's ``timeout`` only.
-        """
-        places = self.session.loop_state.places
-        try:
-            places.acquire_nowait()
-        except anyio.WouldBlock:
-            began, self.phase = self.now(), "waiting for a connection"
-            try:
-                await places.acquire()
-            finally:
-                self.record(Step(kind="pause", began=began, ended=self.now()))
-        return places
-
     def record(self, step: Step) -> None:
         """Add a step to the history, and tell the others what it says of the server."""
         was_retried = any(attempt.verdict in _REPEATED for attempt in self.history.attempts)
         self.history.add(step, call_began=self.began)
-        self.session.server.saw(step, was_retried=was_retried)
-
-    def decided(self, step: Step) -> ParsedReply | Wait:
-        """Record a step; return the answer or the wait after it, or raise what ends the call."""
-        self.record(step)
-        server, now = self.session.server, self.now()
-        decision = decide(self.history, self.policies, server, now, random.random())
-        if step.verdict is Verdict.NEVER_SENT:
-            server.is_away(step.began, error_of(self.history, self.policies, server, now))
-        if isinstance(decision, Done):
-            return decision.answer
-        if isinstance(decision, Stop):
-            raise decision.error
-        if decision.reason == "room":
-            self._emit_room_wait(decision)
-        else:
-            server.retried()
-            self._emit_retry(decision, step)
-        return decision
-
-    def _emit_room_wait(self, wait: Wait) -> None:
-        self.phase = "waiting for the room's lock"
-        self.emit(
-            _events.WaitingForRoom,
-            attempt=len(self.history.attempts),
-            retry_in=wait.seconds,
-            waited=self.room.waited(self.now()),
-            max_wait=self.policies.lock.max_wait,
-        )
-
-    def _emit_retry(self, wait: Wait, step: Step) -> None:
-        self.phase = f"waiting to try again after {step.reason}"
-        self.emit(
-            _events.RetryScheduled,
-            attempt=len(self.history.attempts),
-            retry_in=wait.seconds,
-            verdict=step.verdict,
-            reason=step.reason,
-            limit=wait.limit,
-        )
+        self.session.server.learn(step, was_retried=was_retried)
 
     # --- the end ---------------------------------------------------------------------------------
 
@@ -250,7 +144,7 @@ class Call:
         self.history.forget_reply()
 
 
-_REPEATED = {Verdict.NEVER_SENT, Verdict.PARTIAL, Verdict.THROTTLED, Verdict.UNKNOWN}
+_REPEATED = {*UNREACHED, Verdict.PARTIAL, Verdict.THROTTLED, Verdict.UNKNOWN}
 
 
 def new_call(
@@ -264,6 +158,7 @@ def new_call(
     key: str | None = None,
     index: int | None = None,
     began: float | None = None,
+    timeout: float | None = None,
 ) -> Call:
     """Make a call with a new number; its own ``on_event`` replaces the client's.
 
@@ -273,6 +168,7 @@ def new_call(
     if on_event is not None:
         check_callback(None, None, on_event)
     loop = anyio.lowlevel.current_token()
+    began = clock_of(loop)() if began is None else began
     return Call(
         session=session,
         options=options,
@@ -283,12 +179,14 @@ def new_call(
         history=History() if history is None else history,
         key=key,
         index=index,
-        began=clock_of(loop)() if began is None else began,
+        began=began,
+        timeout=timeout,
+        ends_at=began + timeout if _is_seconds(timeout) else math.inf,
     )
 
 
 @asynccontextmanager
-async def running(call: Call, timeout: float | None) -> AsyncGenerator[None, None]:
+async def running(call: Call) -> AsyncGenerator[None, None]:
     """Apply the call's timeout, and emit its first and its last event, exactly once each.
 
     If an attempt of an upload may have arrived, every error becomes ``UploadOutcomeUnknown``. What
@@ -297,10 +195,10 @@ async def running(call: Call, timeout: float | None) -> AsyncGenerator[None, Non
     try:
         call.emit(_events.Started)
         with call.session.in_use(call.loop):
-            if timeout is None:
+            if call.timeout is None:
                 yield
             else:
-                async with _limited(call, checked_seconds(timeout)):
+                async with _limited(call, checked_seconds(call.timeout)):
                     yield
     except Exception as error:
         if call.history.answer is not None:
@@ -324,48 +222,19 @@ _AFTERWARDS = "call %d was accepted; what came after that has failed"
 
 @asynccontextmanager
 async def _limited(call: Call, timeout: float) -> AsyncGenerator[None, None]:
-    call.ends_at = call.began + timeout
     with anyio.CancelScope(deadline=call.ends_at) as scope:
         yield
     if scope.cancelled_caught:
         raise DeadlineExceeded(timeout, call.phase)
 
 
+def _is_seconds(timeout: object) -> TypeGuard[float]:
+    return isinstance(timeout, int | float) and not isinstance(timeout, bool) and timeout > 0
+
+
 def checked_seconds(timeout: float) -> float:
     """Return a caller's ``timeout``, which must be a positive number."""
-    if type(timeout) not in {int, float} or not timeout > 0:
+    if not _is_seconds(timeout):
         problem, fix = "is not a positive number of seconds", "give seconds, or None for no limit"
         raise InvalidInput("timeout", short_repr(timeout), problem, fix)
     return timeout
-
-
-# --- the loop ------------------------------------------------------------------------------------
-
-
-async def retry_loop(
-    attempt: Callable[[], Awaitable[ParsedReply | Wait]],
-    sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
-) -> ParsedReply:
-    """Attempt until there is an answer.
-
-    tenacity begins with the second attempt: it takes 27 µs each time, 7 % of a small call.
-    """
-    outcome = await attempt()
-    if not isinstance(outcome, Wait):
-        return outcome
-    await sleep(outcome.seconds)
-    retrying = AsyncRetrying(sleep=sleep, retry=retry_if_result(_is_wait), wait=_seconds)
-    try:
-        answer: ParsedReply = await retrying(attempt)
-        return answer
-    finally:  # it refers to itself, and would keep the document of ``sleep``
-        retrying.sleep = anyio.sleep  # type: ignore[assignment]  # may be async, too
-
-
-def _is_wait(outcome: object) -> bool:
-    return isinstance(outcome, Wait)
-
-
-def _seconds(state: RetryCallState) -> float:
-    outcome = state.outcome.result() if state.outcome else None
-    return outcome.seconds if isinstance(outcome, Wait) else 0.0

@@ -7,7 +7,6 @@ of the caller's clock; ``random`` is a number in [0, 1).
 
 from __future__ import annotations
 
-import copy
 import enum
 import math
 from typing import Literal
@@ -20,10 +19,10 @@ from meeting_async._delivery.room_wait import (
     MAX_FALSE_FREE_ANSWERS,
     MIN_WAIT,
     PROBE_ABOVE,
-    Probes,
     RoomWait,
 )
-from meeting_async._models import Verdict
+from meeting_async._delivery.server import Server
+from meeting_async._models import UNREACHED, Verdict
 from meeting_async._policies import LockPolicy, RetryPolicy
 from meeting_async._protocol.replies import ParsedReply, reply_error
 from meeting_async.errors import (
@@ -51,6 +50,7 @@ class RetrySafety(enum.Enum):
 
 _RETRYABLE: dict[Verdict, frozenset[RetrySafety]] = {
     Verdict.NEVER_SENT: frozenset(RetrySafety),
+    Verdict.NO_ANSWER: frozenset(RetrySafety),
     Verdict.PARTIAL: frozenset(RetrySafety) - {RetrySafety.NON_IDEMPOTENT},
     Verdict.THROTTLED: frozenset(RetrySafety),
     Verdict.UNKNOWN: frozenset({RetrySafety.AT_LEAST_ONCE, RetrySafety.IDEMPOTENT}),
@@ -87,80 +87,6 @@ class Wait:
     """At the first retry of an outage: for how long it is retried, in words."""
 
 
-# --- what all calls of a client share ------------------------------------------------------------
-
-CAPACITY = 500.0
-"""Tokens of a full budget: enough for 100 retries in a row without a success."""
-REPETITION_COST = 5.0
-SUCCESS_REFUND = 1.0
-"""Tokens for a call that succeeds at once; one that succeeds after a retry gets its cost back."""
-
-
-@attrs.define
-class Server:
-    """What the calls of a client have seen of their server, on one event loop.
-
-    Nothing is remembered of a room. The retries of all calls come from one budget: while most calls
-    succeed, it stays full. If most calls fail, it becomes empty, and calls end with their own error
-    instead of adding load to the server.
-    """
-
-    probes: Probes = attrs.field(factory=Probes)
-    tokens: float = CAPACITY
-    """Of the retry budget."""
-    away_since: float | None = None
-    """Since when the server cannot be reached; ``None``: it can."""
-    answered_at: float = -math.inf
-    """When it answered last."""
-    was_reached: bool = False
-    """Whether anything has ever answered at the base URL."""
-    _error: MeetingError | None = None
-    """The error of the last attempt that did not reach it, as it would end a call."""
-    _failed_at: float = -math.inf
-    """When that attempt began."""
-
-    @property
-    def can_retry(self) -> bool:
-        """Whether the budget has tokens for one retry."""
-        return self.tokens >= REPETITION_COST
-
-    def saw(self, last: Step, *, was_retried: bool) -> None:
-        """Learn from a step of any call."""
-        self.probes.saw(last)
-        if last.verdict not in {None, Verdict.NEVER_SENT}:
-            self.is_back(last.ended)
-        if last.verdict is Verdict.ACCEPTED:
-            earned = REPETITION_COST if was_retried else SUCCESS_REFUND
-            self.tokens = min(self.tokens + earned, CAPACITY)
-
-    def retried(self) -> None:
-        """Take the tokens for a retry."""
-        if self.can_retry:
-            self.tokens -= REPETITION_COST
-
-    def is_back(self, now: float) -> None:
-        """Count an answer, also one of those to questions that no history keeps."""
-        self.away_since, self._error, self.answered_at = None, None, now
-
-    def is_away(self, since: float, error: MeetingError) -> None:
-        """Count an attempt that did not reach the server. Uploads in line have waited for it, too.
-
-        That this machine has no descriptor left says nothing of the server.
-        """
-        if not isinstance(error, ResourceExhausted):
-            if self.away_since is None:
-                self.away_since = max(since, self.answered_at)
-            # Without its cause, whose traceback would keep the document of its call.
-            self._error, self._failed_at = copy.copy(error), since
-
-    def error_for_another(self, now: float, max_outage: float) -> MeetingError | None:
-        """Return an error like the last one, for another call; ``None``: the server is there.
-
-        Nobody may have tried to reach it for hours: an error older than ``max_outage`` is past.
-        """
-        return copy.copy(self._error) if now - self._failed_at <= max_outage else None
-
-
 # --- one call ------------------------------------------------------------------------------------
 
 
@@ -191,19 +117,19 @@ class Policies:
         return (self.size or 0) <= PROBE_ABOVE
 
 
-def asks_first(history: History, policies: Policies, probes: Probes) -> bool:
+def asks_first(history: History, policies: Policies, server: Server) -> bool:
     """Return whether an empty form is sent before the document."""
     if not (policies.may_ask and policies.lock.probe):
         return False
     refused = [one for one in history.in_a_row(Verdict.BUSY) if one.kind == "document"]
-    if sum(one.after_free for one in refused) >= MAX_FALSE_FREE_ANSWERS and not probes.are_proven:
+    if sum(one.after_free for one in refused) >= MAX_FALSE_FREE_ANSWERS and not server.locks_forms:
         return False
-    return not policies.is_small or history.may_have_arrived or probes.come_first
+    return not policies.is_small or history.may_have_arrived or server.fails_documents
 
 
-def room_wait(history: History, policies: Policies, probes: Probes) -> RoomWait:
+def room_wait(history: History, policies: Policies, server: Server) -> RoomWait:
     """Return how long an upload has waited for its room."""
-    asks = asks_first(history, policies, probes)
+    asks = asks_first(history, policies, server)
     is_small = policies.is_small and not history.may_have_arrived
     return RoomWait(history=history, policy=policies.lock, asks=asks, is_small=is_small)
 
@@ -218,7 +144,7 @@ def _outage_began(history: History, policies: Policies, server: Server) -> float
 
     That is since the call, or later, since the first attempt of any call that failed.
     """
-    unreached = history.in_a_row(Verdict.NEVER_SENT)
+    unreached = history.unreached
     if not (policies.is_upload and unreached):
         return math.inf
     since = min(unreached[0].began, math.inf if server.away_since is None else server.away_since)
@@ -251,8 +177,8 @@ class _Decision:
         return self.history.last
 
     @property
-    def room(self) -> RoomWait:
-        return room_wait(self.history, self.policies, self.server.probes)
+    def room_wait(self) -> RoomWait:
+        return room_wait(self.history, self.policies, self.server)
 
     def made(self) -> Done | Stop | Wait:
         last = self.last
@@ -271,13 +197,13 @@ class _Decision:
             return Stop(self.error())
         if _is_final(last, is_upload=policies.is_upload):
             return Stop(self.error())
-        if last.verdict is Verdict.NEVER_SENT and policies.is_upload:
+        if last.verdict in UNREACHED and policies.is_upload:
             return self._retry_connecting(last)
         if self._failures >= policies.retry.max_attempts or self._is_interrupted:
             return Stop(self.error())
         if not self.server.can_retry:
             return Stop(_noted(self.error(), _OVERDRAWN))
-        if last.verdict is Verdict.UNKNOWN and policies.is_upload and not self.room.asks:
+        if last.verdict is Verdict.UNKNOWN and policies.is_upload and not self.room_wait.asks:
             return self._wait_or_stop(max(policies.lock.window, MIN_WAIT))
         seconds = self._backoff(self._failures, last.hint)
         return self._wait_or_stop(seconds, self._limit_of_call(last))
@@ -296,7 +222,7 @@ class _Decision:
         for one in self.history.steps:
             if one.verdict in counted:
                 found.append(one)
-            elif one.verdict not in {None, Verdict.NEVER_SENT}:
+            elif one.verdict not in {None, *UNREACHED}:
                 found = [one for one in found if one.kind == "document"]
         return found
 
@@ -314,7 +240,7 @@ class _Decision:
         """
         retry = self.policies.retry
         left = outage_ends_at(self.history, self.policies, self.server) - self.now
-        unreached = len(self.history.in_a_row(Verdict.NEVER_SENT))
+        unreached = len(self.history.unreached)
         # A single attempt that took so long may have been frozen with the process.
         is_frozen = unreached == 1 and last.ended - last.began >= retry.max_outage > 0
         if left <= 0 and not is_frozen:
@@ -329,11 +255,11 @@ class _Decision:
     def _is_first_of_outage(self, last: Step) -> bool:
         if self.server.away_since is not None or isinstance(last.error, ResourceExhausted):
             return False
-        return len(self.history.in_a_row(Verdict.NEVER_SENT)) <= 1
+        return len(self.history.unreached) <= 1
 
     def _limit_of_call(self, last: Step) -> str:
         """For how long a server that is away is tried, in words."""
-        is_first = last.verdict is Verdict.NEVER_SENT and self._is_first_of_outage(last)
+        is_first = last.verdict in UNREACHED and self._is_first_of_outage(last)
         is_first = is_first or (last.verdict is Verdict.UNKNOWN and self._failures == 1)
         is_first = is_first and not self.policies.is_upload
         return f"up to {self.policies.retry.max_attempts} attempts" if is_first else ""
@@ -353,7 +279,7 @@ class _Decision:
 
     def _wait_or_stop(self, seconds: float, limit: str = "") -> Stop | Wait:
         """Wait, or stop if the wait does not fit into the rest of a limit."""
-        room = self.room
+        room = self.room_wait
         is_limited = room.policy.max_wait is not None and room.is_waiting
         room_time = room.time_left(self.now) if is_limited else math.inf
         if self.now + seconds >= self.policies.ends_at or seconds > room_time:
@@ -361,11 +287,11 @@ class _Decision:
         return Wait(seconds, limit=limit)
 
     def _wait_for_room(self, last: Step) -> Stop | Wait:
-        seconds = self.room.next_wait(last.hint, self.now, self.random)
+        seconds = self.room_wait.next_wait(last.hint, self.now, self.random)
         if seconds is not None and self.now + seconds < self.policies.ends_at:
             return Wait(seconds, "room")
-        limit = "timeout" if seconds is not None else self.room.limit
-        return Stop(self.room.busy_error(last.answer, self.now, limit))
+        limit = "timeout" if seconds is not None else self.room_wait.limit
+        return Stop(self.room_wait.busy_error(last.answer, self.now, limit))
 
     # --- errors ----------------------------------------------------------------------------------
 
@@ -378,7 +304,7 @@ class _Decision:
             first = next(iter(self._failed), last)
             since = policies.began if first is self.history.steps[0] else first.began
             error.tried = self._tried(self._failures, last.ended - since)
-        elif unreached := self.history.in_a_row(Verdict.NEVER_SENT):
+        elif unreached := self.history.unreached:
             since = _outage_began(self.history, policies, self.server)
             error.tried = self._tried(len(unreached), last.ended - since)
         return error
@@ -388,13 +314,13 @@ class _Decision:
         many = f"after {attempts} attempts in {seconds:.0f} s"
         one = f"after {seconds:.0f} s without a connection" if attempts and seconds >= 1 else ""
         verdicts = {step.verdict for step in self.history.steps} - {None}
-        nothing = "nothing was sent" if verdicts <= {Verdict.NEVER_SENT} else ""
+        nothing = "nothing was sent" if verdicts <= UNREACHED else ""
         return "; ".join(filter(None, [many if attempts > 1 else one, nothing]))
 
     def _error(self, last: Step) -> MeetingError:
         policies, answer = self.policies, last.answer
         if policies.is_upload and last.verdict is Verdict.BUSY:
-            return self.room.busy_error(answer, self.now)
+            return self.room_wait.busy_error(answer, self.now)
         if last.kind == "document" and last.verdict is Verdict.UNKNOWN:
             sent = None if policies.size is None else last.sent
             free_in = max(0.0, last.ended + policies.lock.window - self.now)
@@ -404,7 +330,7 @@ class _Decision:
         if isinstance(last.error, MeetingError):
             return last.error
         verdict = last.verdict or Verdict.UNKNOWN
-        if verdict is Verdict.NEVER_SENT and answer is not None:  # to a question
+        if verdict is Verdict.NO_ANSWER and answer is not None:
             verdict = Verdict.FAILED if answer.is_record else Verdict.UNKNOWN
         return reply_error(verdict, answer or ParsedReply(0), upload=last.kind == "document")
 
@@ -412,7 +338,7 @@ class _Decision:
 def _is_final(last: Step, *, is_upload: bool) -> bool:
     """Return whether another attempt would fail in the same way."""
     if isinstance(last.error, TransportError) and last.error.permanent:
-        return last.verdict is Verdict.NEVER_SENT or not is_upload
+        return last.verdict in UNREACHED or not is_upload
     is_page = last.answer is not None and 200 <= last.answer.status < 300
     is_foreign = is_page and last.verdict is Verdict.UNKNOWN  # and no meeting server's
     return not is_upload and (is_foreign or isinstance(last.error, ReplyTooLarge))

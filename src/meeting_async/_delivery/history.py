@@ -11,15 +11,20 @@ from typing import Any, Literal
 
 import attrs
 
-from meeting_async._models import Attempt, Verdict
+from meeting_async._models import UNREACHED, Attempt, Verdict
 from meeting_async._protocol.replies import ParsedReply
 from meeting_async._text import one_line
 from meeting_async.errors import RequestRefused, RoomBusy, UploadOutcomeUnknown
 
 Kind = Literal["check", "probe", "document", "call", "queue", "pause"]
 """A question, a document or a call; or a wait: behind another upload of this application
-(``queue``), or for a place among the uploads of a batch or the transport's connections
-(``pause``)."""
+(``queue``), or for what its reason names (``pause``)."""
+
+PLACE = "place"
+"""Reason of a pause: waiting for a place among the uploads of a batch, or the connections."""
+
+SESSION = "session"
+"""Reason of a pause: waiting until a session runs in the room."""
 
 MAX_REASON_CHARACTERS = 500
 """Longest reason of a step; a transport of the caller's may say anything."""
@@ -65,7 +70,7 @@ class Step:
     def is_attempt(self) -> bool:
         """Whether it sent a document or a call, or ended an attempt to do so."""
         if self.kind in {"check", "probe"}:
-            return self.verdict in {Verdict.NEVER_SENT, Verdict.THROTTLED}
+            return self.verdict in {*UNREACHED, Verdict.THROTTLED}
         return self.verdict is not None
 
 
@@ -151,15 +156,20 @@ class History:
         """The last step that was answered, or was not."""
         return next(one for one in reversed(self.steps) if one.verdict is not None)
 
-    def in_a_row(self, verdict: Verdict) -> list[Step]:
-        """Return the steps with this verdict at the end, oldest first. Waits do not count."""
+    def in_a_row(self, *verdicts: Verdict) -> list[Step]:
+        """Return the steps with these verdicts at the end, oldest first. Waits do not count."""
         found = []
         for one in reversed(self.steps):
-            if one.verdict is verdict:
+            if one.verdict in verdicts:
                 found.append(one)
-            elif one.verdict is not None and not (verdict is Verdict.PARTIAL and _is_locked(one)):
+            elif one.verdict is not None and not (Verdict.PARTIAL in verdicts and _is_locked(one)):
                 break
         return found[::-1]
+
+    @property
+    def unreached(self) -> list[Step]:
+        """The steps at the end that did not reach the server, oldest first."""
+        return self.in_a_row(*UNREACHED)
 
     @property
     def unknown_since(self) -> float | None:
@@ -207,7 +217,7 @@ def _is_locked(one: Step) -> bool:
 def _is_failure(one: Step) -> bool:
     """Return whether nothing of a document was sent, for want of an answer or a connection."""
     is_late = one.verdict is Verdict.THROTTLED and one.kind in {"check", "probe"}
-    return is_late or one.verdict is Verdict.NEVER_SENT
+    return is_late or one.verdict in UNREACHED
 
 
 def _is_kept(one: Step) -> bool:
@@ -224,8 +234,8 @@ def _merged(steps: Iterable[Step]) -> list[Step]:
     for one in steps:
         if _is_locked(one):
             continue
-        is_reasoned = one.verdict is None and bool(one.reason)
-        alike = one.kind, one.verdict, bool(one.after_free), is_reasoned
+        waited_for = one.reason if one.verdict is None else ""
+        alike = one.kind, one.verdict, bool(one.after_free), waited_for
         if earlier := found.pop(alike, None):
             seconds = 0.0 if one.verdict is Verdict.BUSY else earlier.seconds
             count = one.after_free + earlier.after_free

@@ -8,7 +8,8 @@ from functools import partial
 import anyio
 
 from meeting_async import _events
-from meeting_async._delivery.call import Call, retry_loop, running
+from meeting_async._delivery.attempts import Attempts, attempts_of, retry_loop
+from meeting_async._delivery.call import Call, running
 from meeting_async._delivery.decide import RetrySafety, Wait
 from meeting_async._delivery.history import Step, step
 from meeting_async._delivery.room_wait import MIN_WAIT
@@ -42,12 +43,11 @@ async def call_json(
     payload: object,
     safety: RetrySafety,
     *,
-    timeout: float | None,
     max_reply_bytes: int,
 ) -> ParsedReply:
     """Make a signed JSON call and return the answer that accepts it."""
     call.operation = call.operation.removeprefix("/")
-    async with running(call, timeout):
+    async with running(call):
         requests.method_path(path)
         _check_max_reply_bytes(max_reply_bytes)
         body = requests.json_bytes(payload)
@@ -66,33 +66,28 @@ def room_in(payload: object) -> object:
 
 
 async def active_room(
-    call: Call, room_id: str, *, timeout: float | None, max_reply_bytes: int = MAX_ROOM_BYTES
+    call: Call, room_id: str, *, max_reply_bytes: int = MAX_ROOM_BYTES
 ) -> ActiveRoom:
     """Return the information about an active room."""
-    async with running(call, timeout):
+    async with running(call):
         _check_max_reply_bytes(max_reply_bytes)
         return await _active_room(call, room_id, max_reply_bytes)
 
 
 async def wait_until_active(
-    call: Call,
-    room_id: str,
-    *,
-    timeout: float | None,
-    absent: RoomNotFound | RoomNotActive | None = None,
+    call: Call, room_id: str, *, absent: RoomNotFound | RoomNotActive | None = None
 ) -> ActiveRoom:
-    """Check a room until it is active, at most ``timeout`` seconds.
+    """Check a room until it is active, for as long as the call's timeout allows.
 
-    ``absent`` is the error of a check that the caller has just made; then wait first. The timeout
-    counts from the beginning of the call.
+    ``absent`` is the error of a check that the caller has just made; then wait first.
     """
-    async with running(call, timeout):
-        if timeout is None:
+    async with running(call):
+        if call.timeout is None:
             fix = "give seconds, here or to the client"
             raise InvalidInput("timeout", "None", "is needed", fix)
         while True:
             if absent is not None:
-                await _pause(call, timeout, absent)
+                await _pause(call, call.timeout, absent)
             try:
                 return await _active_room(call, room_id, MAX_ROOM_BYTES)
             except (RoomNotFound, RoomNotActive) as error:
@@ -120,59 +115,39 @@ async def _active_room(call: Call, room_id: str, max_reply_bytes: int) -> Active
 async def _repeated(
     call: Call, body: bytes, safety: RetrySafety, max_reply_bytes: int
 ) -> ParsedReply:
-    call.begin(safety)
-    return await retry_loop(partial(_attempt, call, body, max_reply_bytes))
+    attempts = attempts_of(call, safety)
+    return await retry_loop(partial(_attempt, attempts, body, max_reply_bytes))
 
 
-async def _attempt(call: Call, body: bytes, max_reply_bytes: int) -> ParsedReply | Wait:
+async def _attempt(attempts: Attempts, body: bytes, max_reply_bytes: int) -> ParsedReply | Wait:
     """Send a call once. The history gets a step also when the call is cancelled."""
-    place = await call.take_place()
+    place = await attempts.take_place()
     try:
-        return await _attempt_in_place(call, body, max_reply_bytes)
+        found = await _attempt_in_place(attempts, body, max_reply_bytes)
     finally:
         place.release()
+    return attempts.decided(found)
 
 
-async def _attempt_in_place(call: Call, body: bytes, max_reply_bytes: int) -> ParsedReply | Wait:
+async def _attempt_in_place(attempts: Attempts, body: bytes, max_reply_bytes: int) -> Step:
+    call = attempts.call
     call.phase = "waiting for the reply"
     call.emit(_events.AttemptStarted, attempt=len(call.history.attempts) + 1)
-    idempotent = call.policies.safety is RetrySafety.IDEMPOTENT
+    idempotent = attempts.policies.safety is RetrySafety.IDEMPOTENT
     began, verdict = call.now(), Verdict.NEVER_SENT
     try:
-        request = await json_request(
-            call, call.operation, body, idempotent=idempotent, max_reply_bytes=max_reply_bytes
+        request = await call.session.json_request(
+            call.operation,
+            body,
+            attempts.timeouts,
+            idempotent=idempotent,
+            max_reply_bytes=max_reply_bytes,
         )
         verdict = Verdict.UNKNOWN
-        found = await _send(call, request, began)
+        return await _send(call, request, began)
     except BaseException as error:
         call.record(step("call", began, call.now(), verdict, error=error))
         raise
-    return call.decided(found)
-
-
-async def json_request(
-    call: Call,
-    path: str,
-    body: bytes,
-    *,
-    idempotent: bool = True,
-    max_reply_bytes: int,
-    cut_reply: bool = False,
-    room: bytes | None = None,
-) -> Request:
-    """Make the request of a JSON call, signed."""
-    session = call.session
-    return requests.json_request(
-        f"{session.base}/{path}",
-        body,
-        await session.sign(body),
-        session.default_headers,
-        call.timeouts,
-        idempotent=idempotent,
-        max_reply_bytes=max_reply_bytes,
-        cut_reply=cut_reply,
-        room=room,
-    )
 
 
 async def _send(call: Call, request: Request, began: float) -> Step:

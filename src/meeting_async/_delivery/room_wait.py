@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import attrs
 
-from meeting_async._delivery.history import History, Step, is_unknown
+from meeting_async._delivery.history import PLACE, History, Step, is_unknown
 from meeting_async._models import Verdict
 from meeting_async._policies import LockPolicy
 from meeting_async._protocol.replies import ParsedReply
@@ -64,25 +64,6 @@ hours, a document is sent at most 200 times in the first of them."""
 RESEND_FACTOR = 1.5
 """Shortest delay before a document is sent again without asking, as a multiple of the time that it
 takes to send: a slow line stays free for others for 60 % of the time."""
-
-
-@attrs.define
-class Probes:
-    """What empty forms have shown of this server; shared by all uploads to it."""
-
-    come_first: bool = False
-    """Whether to ask before small documents, too: the last document failed on the server, and no
-    question was answered since. So one document finds out that the server cannot take its lock."""
-    are_proven: bool = False
-    """Whether any form got 409. Then the server checks its lock, and a document that gets 409 after
-    *free* has lost a race."""
-
-    def saw(self, step: Step) -> None:
-        """Learn from a step."""
-        if step.kind == "probe" and step.verdict is Verdict.BUSY:
-            self.are_proven, self.come_first = True, False
-        if step.kind == "document" and step.verdict is Verdict.FAILED:
-            self.come_first = True
 
 
 @attrs.frozen(kw_only=True)
@@ -158,7 +139,7 @@ class RoomWait:
         pauses = [
             step.seconds
             for step in self._waiting_steps
-            if step.kind == "pause" and not step.reason  # else it was for a session
+            if step.kind == "pause" and step.reason == PLACE
         ]
         return RoomBusy(self.waited(now), "another client", free_in, reason, limit, sum(pauses))
 

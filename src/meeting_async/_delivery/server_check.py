@@ -7,10 +7,9 @@ empty form tells whether a room is free.
 from __future__ import annotations
 
 import math
-import secrets
 import ssl
 import time
-from collections.abc import Generator
+from collections.abc import Awaitable, Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -21,18 +20,18 @@ import anyio.lowlevel
 import attrs
 
 from meeting_async._delivery.call import checked_seconds
+from meeting_async._delivery.history import Step
+from meeting_async._delivery.questions import UNUSED_ROOM, Questions
 from meeting_async._delivery.session import Session
-from meeting_async._delivery.upload import CHECK_BYTES
 from meeting_async._http.failures import certificate_problem
 from meeting_async._http.origins import Origin
 from meeting_async._http.tcp import connect_tcp, look_up, open_socket
 from meeting_async._http.transport import HttpTransport, origin_of
-from meeting_async._models import Request, SignedHeaders, Verdict
+from meeting_async._models import Verdict
 from meeting_async._policies import Timeouts
 from meeting_async._protocol import requests
-from meeting_async._protocol.multipart import empty_form
 from meeting_async._protocol.replies import ParsedReply, hint_of
-from meeting_async._protocol.verdicts import Sent, denies_room, overrules_denial, read
+from meeting_async._protocol.verdicts import denies_room, overrules_denial
 from meeting_async._text import one_line
 from meeting_async.errors import ConfigurationError, TransportError
 
@@ -41,9 +40,6 @@ STEP_SECONDS = 5.0
 
 MAX_CLOCK_DIFFERENCE = 300.0
 """Seconds by which clocks may differ: more makes certificates and signed links fail."""
-
-UNUSED_ROOM = "meeting-async-check"
-"""The room that is asked for if none was given; it need not exist."""
 
 Status = Literal["ok", "failed", "not checked"]
 
@@ -116,8 +112,11 @@ async def check_server(
     with session.in_use(anyio.lowlevel.current_token()):
         try:
             await steps.reach()
-            await steps.ask(room_id or UNUSED_ROOM)
-            await steps.look_at_room(room)
+            checked = await steps.ask(room or UNUSED_ROOM)
+            if room is None:
+                steps.skip("no room was given", "room_active", "room_free")
+            else:
+                await steps.look_at(room, checked)
         except _StepFailed:
             pass
     return ServerCheck(**steps.found)
@@ -133,8 +132,6 @@ class _Steps:
     ends_at: float
     """When the caller's timeout ends, on the event loop's clock."""
     found: dict[str, Finding] = attrs.field(factory=dict)
-    is_denied: bool = False
-    """Whether ``getActiveRoomInfo`` has denied the room."""
 
     def ok(self, step: str, detail: str) -> None:
         self.found[step] = Finding("ok", detail)
@@ -218,41 +215,37 @@ class _Steps:
 
     # --- what the server says --------------------------------------------------------------------
 
-    async def ask(self, room_id: str) -> None:
+    async def ask(self, room: bytes) -> ParsedReply:
         """Ask for a room: its answer tells of server, clock, key and secret."""
-        session, body = self.session, requests.active_room_body(room_id)
-        request = requests.json_request(
-            f"{session.base}/{requests.ACTIVE_ROOM_INFO}",
-            body,
-            await self._signed(body),
-            session.default_headers,
-            _TIMEOUTS,
-            idempotent=False,  # on a connection of its own
-            max_reply_bytes=CHECK_BYTES,
-            cut_reply=True,
-        )
-        with self.limited("server", _FIX_SERVER):
-            answer = await session.send(request)
-        self.is_denied = denies_room(answer)
-        self._judge_server(answer)
-        self._judge_clock(answer)
-        self._judge_credentials(answer)
-
-    async def _signed(self, message: bytes) -> SignedHeaders:
-        """Sign; a signer of the caller's may need a network, too."""
+        questions = Questions(self.session, room, self.session.send)
         with self.limited("key", _FIX_SIGNER):
-            return await self.session.sign(message)
+            request = await questions.check_request(_TIMEOUTS, on_kept_connection=False)
+        said, answer = await self._answered("server", questions.ask("check", request))
+        self._judge_server(said, answer)
+        self._judge_clock(answer)
+        self._judge_credentials(said, answer)
+        return answer
 
-    def _judge_server(self, answer: ParsedReply) -> None:
-        said = read(answer, Sent.ALL, "check")
+    async def _answered(
+        self, step: str, asking: Awaitable[Step]
+    ) -> tuple[Verdict | None, ParsedReply]:
+        with self.limited(step, _FIX_SERVER):
+            found = await asking
+            if found.error is not None:
+                raise found.error
+        assert found.answer is not None  # noqa: S101 - else there was an error
+        return found.verdict, found.answer
+
+    def _judge_server(self, said: Verdict | None, answer: ParsedReply) -> None:
+        fix = ""
         if said is Verdict.THROTTLED:
-            raise self.fail("server", _shown(answer), "it asks for fewer requests: try again later")
-        if said is Verdict.NEVER_SENT:
+            fix = "it asks for fewer requests: try again later"
+        elif said is Verdict.NO_ANSWER:
             fix = "the server behind this address is away or has failed: look at its log"
-            raise self.fail("server", _shown(answer), fix)
-        if said is Verdict.REFUSED and not (answer.is_record or denies_room(answer)):
+        elif said is Verdict.REFUSED and not (answer.is_record or denies_room(answer)):
             fix = " ".join(filter(None, [_FIX_SERVER, hint_of(answer)]))
-            raise self.fail("server", f"{_shown(answer)}, not a meeting server's", fix)
+        if fix:
+            raise self.fail("server", _shown(answer), fix)
         self.ok("server", self.session.base)
 
     def _judge_clock(self, answer: ParsedReply) -> None:
@@ -271,13 +264,12 @@ class _Steps:
         else:
             self.fail("clock", words, "set the clocks of both machines, for example with NTP")
 
-    def _judge_credentials(self, answer: ParsedReply) -> None:
+    def _judge_credentials(self, said: Verdict | None, answer: ParsedReply) -> None:
         if answer.status_code == "INVALID_TOKEN_OR_SIGNATURE":
             self.ok("key", "known to the server")
             fix = "give the secret that belongs to this key, without quotes or blanks around it"
             raise self.fail("secret", _shown(answer), f"{fix}; or does a proxy change requests?")
-        is_refusal = read(answer, Sent.ALL, "check") is Verdict.REFUSED
-        if (is_refusal and not denies_room(answer)) or answer.status == 403:
+        if (said is Verdict.REFUSED and not denies_room(answer)) or answer.status == 403:
             is_key = answer.status_code == "INVALID_API_KEY"
             fix = "give a key of this server, without quotes around it"
             fix = fix if is_key else "does a proxy remove headers?"
@@ -287,40 +279,24 @@ class _Steps:
 
     # --- the room --------------------------------------------------------------------------------
 
-    async def look_at_room(self, room: bytes | None) -> None:
+    async def look_at(self, room: bytes, checked: ParsedReply) -> None:
         """Ask with an empty form, which has the last word: a check may be wrong about a room."""
-        if room is None:
-            self.skip("no room was given", "room_active", "room_free")
-            return
-        question = await self._empty_form(room)
-        with self.limited("room_free", _FIX_SERVER):
-            probe = await self.session.send(question)
-        said = read(probe, Sent.ALL, "probe")
-        if said in {Verdict.THROTTLED, Verdict.NEVER_SENT}:
-            raise self.fail("room_free", _shown(probe), "try again later")
-        if probe.status_code == "USER_NOT_ACTIVE":
-            raise self.fail("room_active", _shown(probe), "let a presenter join this room")
-        if said is Verdict.REFUSED or (self.is_denied and not overrules_denial(probe)):
-            is_absent = probe.status != 401
+        questions = Questions(self.session, room, self.session.send)
+        with self.limited("key", _FIX_SIGNER):
+            request = questions.probe_request(await self.session.sign(room), _TIMEOUTS)
+        said, answer = await self._answered("room_free", questions.ask("probe", request))
+        if said in {Verdict.THROTTLED, Verdict.NO_ANSWER}:
+            raise self.fail("room_free", _shown(answer), "try again later")
+        if answer.status_code == "USER_NOT_ACTIVE":
+            raise self.fail("room_active", _shown(answer), "let a presenter join this room")
+        if said is Verdict.REFUSED or (denies_room(checked) and not overrules_denial(answer)):
+            is_absent = answer.status != 401
             fix = "open a session in this room" if is_absent else "does a proxy remove Room-Id?"
-            raise self.fail("room_active", _shown(probe), fix)
+            raise self.fail("room_active", _shown(answer), fix)
         self.ok("room_active", "a session is running")
         if said is Verdict.BUSY:
-            raise self.fail("room_free", _shown(probe), "uploads wait until another one has ended")
+            raise self.fail("room_free", _shown(answer), "uploads wait until another one has ended")
         self.ok("room_free", "no other upload")
-
-    async def _empty_form(self, room: bytes) -> Request:
-        session = self.session
-        content_type, body = empty_form(boundary=secrets.token_hex(16))
-        return requests.upload_request(
-            f"{session.base}/{requests.UPLOAD_WHITEBOARD_FILE}",
-            room,
-            content_type,
-            body,
-            await self._signed(room),
-            session.default_headers,
-            _TIMEOUTS,
-        )
 
 
 _TIMEOUTS = Timeouts(connect=STEP_SECONDS, send_stall=STEP_SECONDS, reply=STEP_SECONDS)

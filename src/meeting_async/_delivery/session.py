@@ -15,12 +15,12 @@ import attrs
 from attrs.validators import optional
 
 from meeting_async._clock import is_gone
-from meeting_async._delivery.decide import Server
 from meeting_async._delivery.observer import check_callback
 from meeting_async._delivery.room_locks import LocalRoomLocks, Place, RoomLocks, local_room_locks
+from meeting_async._delivery.server import Server
 from meeting_async._events import OnEvent
 from meeting_async._http.transport import Transport
-from meeting_async._models import HeaderPairs, Reply, Request, SignedHeaders
+from meeting_async._models import Body, HeaderPairs, Reply, Request, SignedHeaders
 from meeting_async._policies import (
     Delivery,
     LockPolicy,
@@ -31,8 +31,8 @@ from meeting_async._policies import (
     number,
     parse_size,
 )
+from meeting_async._protocol import requests
 from meeting_async._protocol.replies import ParsedReply, parse_reply
-from meeting_async._protocol.requests import host_and_port
 from meeting_async._protocol.signing import Signer
 from meeting_async.errors import TransportError
 
@@ -115,7 +115,7 @@ class Session:
     _guard: threading.Lock = attrs.field(factory=threading.Lock)
 
     def __attrs_post_init__(self) -> None:
-        self.host = host_and_port(self.base)
+        self.host = requests.host_and_port(self.base)
 
     # --- lifetime --------------------------------------------------------------------------------
 
@@ -193,6 +193,49 @@ class Session:
             raise TypeError(f"a signer must return SignedHeaders, not {type(signed).__name__}")
         return signed
 
+    async def json_request(
+        self,
+        path: str,
+        body: bytes,
+        timeouts: Timeouts,
+        *,
+        idempotent: bool,
+        max_reply_bytes: int,
+        cut_reply: bool = False,
+        room: bytes | None = None,
+    ) -> Request:
+        """Make the request of a JSON call, signed."""
+        return requests.json_request(
+            f"{self.base}/{path}",
+            body,
+            await self.sign(body),
+            self.default_headers,
+            timeouts,
+            idempotent=idempotent,
+            max_reply_bytes=max_reply_bytes,
+            cut_reply=cut_reply,
+            room=room,
+        )
+
+    def upload_request(
+        self,
+        room: bytes,
+        form: tuple[bytes, bytes | Body],
+        signed: SignedHeaders,
+        timeouts: Timeouts,
+        peer: object = None,
+    ) -> Request:
+        """Make the request of an upload from a form (content type, body)."""
+        return requests.upload_request(
+            f"{self.base}/{requests.UPLOAD_WHITEBOARD_FILE}",
+            room,
+            *form,
+            signed,
+            self.default_headers,
+            timeouts,
+            peer=peer,
+        )
+
     async def send(self, request: Request) -> ParsedReply:
         """Send a request and parse its reply."""
         self.check_open()
@@ -201,9 +244,9 @@ class Session:
             reply: Reply = await (self.traced or self.transport.send)(request)
         except TransportError as error:
             # What has worked may be restarting: then names and certificates are wrong, too.
-            error.permanent = error.permanent and not server.was_reached
+            error.permanent = error.permanent and not server.has_replied
             raise
-        server.was_reached = True
+        server.has_replied = True
         if request.cut_reply and len(reply.content) > most:  # by a transport of the caller's
             reply = attrs.evolve(reply, content=reply.content[:most], is_cut=True)
         return parse_reply(reply, request.headers, now=time.time())

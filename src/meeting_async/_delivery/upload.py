@@ -8,74 +8,33 @@ stream keeps its spool.
 
 from __future__ import annotations
 
-import math
-import os
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import (
-    AbstractAsyncContextManager,
-    AsyncExitStack,
-    asynccontextmanager,
-    closing,
-    nullcontext,
-)
-from typing import Any
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 
 import anyio
 import attrs
 
 from meeting_async import _events
-from meeting_async._delivery.call import Call, retry_loop, running
-from meeting_async._delivery.decide import Reason, RetrySafety, Wait, asks_first
-from meeting_async._delivery.history import Step, step
-from meeting_async._delivery.json_call import json_request
+from meeting_async._delivery.attempts import Attempts, attempts_of, retry_loop
+from meeting_async._delivery.call import Call, running
+from meeting_async._delivery.decide import RetrySafety, Wait
+from meeting_async._delivery.history import PLACE, Step
+from meeting_async._delivery.questions import Questions
 from meeting_async._delivery.room_locks import Place
+from meeting_async._delivery.sending import Sending, UploadHooks
 from meeting_async._documents.detect import Uploadable
 from meeting_async._documents.document import Document, as_document
-from meeting_async._documents.prepared import MultipartBody, Prepared, prepare
+from meeting_async._documents.prepared import Prepared, prepare
 from meeting_async._log import logger
-from meeting_async._models import Body, Request, SignedHeaders, UploadReceipt, Verdict
+from meeting_async._models import SignedHeaders, UploadReceipt, Verdict
 from meeting_async._protocol import requests
-from meeting_async._protocol.multipart import empty_form
 from meeting_async._protocol.replies import ParsedReply
-from meeting_async._protocol.verdicts import (
-    Asked,
-    Sent,
-    denies_room,
-    overrules_denial,
-    read,
-)
-from meeting_async.errors import (
-    ConnectFailed,
-    MeetingError,
-    ResourceExhausted,
-    RoomBusy,
-    TransferTimeout,
-    TransportError,
-)
+from meeting_async._protocol.verdicts import denies_room, overrules_denial
+from meeting_async.errors import MeetingError, RoomBusy, TransportError
 
 RELEASE_SECONDS = 2.0
 """Longest time in seconds that the end of an upload waits until the caller's room lock is
 released. The document has its outcome by then."""
-
-CHECK_BYTES = 64 * 1024
-"""Bytes that are read of the answer to a check: it lists everybody in the room."""
-
-
-class UploadHooks:
-    """What a batch or a queue does around the attempts of an upload. If a hook raises, it ends."""
-
-    def sending(self) -> None:
-        """Called when the questions are answered, before the document is sent."""
-
-    def waiting(self, reason: Reason, seconds: float | None) -> AbstractAsyncContextManager[object]:
-        """Return a context manager for a wait of so many seconds, if that is known.
-
-        It gives back the permit, and acquires it again when the wait has ended.
-        """
-        return nullcontext()
-
-    async def may_arrive(self, document: Prepared) -> None:
-        """Called after the document's last byte, before the closing boundary."""
 
 
 async def upload_document(
@@ -86,12 +45,11 @@ async def upload_document(
     filename: str | None = None,
     content_type: str | None = None,
     max_wait: float | None = None,
-    timeout: float | None = None,
     hooks: UploadHooks | None = None,
 ) -> UploadReceipt:
     """Upload a document to a room."""
     options = call.options
-    async with running(call, timeout):
+    async with running(call):
         room = requests.room_id_bytes(room_id)
         _warn_of_unusual(room_id)
         made = as_document(document, filename=filename, content_type=content_type)
@@ -103,13 +61,14 @@ async def upload_document(
             async with prepare(
                 made, max_size=options.max_size_whiteboard_file, allow_images=options.allow_images
             ) as prepared:
-                call.begin(RetrySafety(options.delivery), lock, prepared.size)
+                call.size = prepared.size
+                attempts = attempts_of(call, RetrySafety(options.delivery), lock, prepared.size)
                 if options.check_link and made.link is not None:
                     from meeting_async._delivery.link_check import check_target  # noqa: PLC0415
 
                     call.phase = "checking the link"
                     await check_target(call.session, made.link, options)
-                await _Upload(call, room, prepared, hooks or UploadHooks()).run(place)
+                await _Upload(attempts, room, prepared, hooks or UploadHooks()).run(place)
     return receipt_of(call)
 
 
@@ -149,19 +108,28 @@ def _warn_of_unusual(room_id: str) -> None:
 class _Upload:
     """A running upload."""
 
-    call: Call
+    attempts: Attempts
     room: bytes
     """The room's id, as it is signed and sent."""
     document: Prepared
     hooks: UploadHooks
+    _questions: Questions = attrs.field(init=False)
     _wait: Wait | None = None
     """The wait that was decided on last."""
     _denial: Step | None = None
     """A check that denied the room, until a probe has decided."""
     _is_free: bool = False
     """Whether a probe in this attempt was answered *free*."""
-    _peer: Any = None
+    _peer: object = None
     """Which of the server's addresses has answered the check of this attempt."""
+
+    def __attrs_post_init__(self) -> None:
+        exchange, call = self.attempts.exchange, self.call
+        self._questions = Questions(call.session, self.room, exchange, call.now)
+
+    @property
+    def call(self) -> Call:
+        return self.attempts.call
 
     async def run(self, place: Place) -> None:
         """Wait for the room's turn, then attempt until the document is accepted."""
@@ -204,7 +172,7 @@ class _Upload:
 
     async def _queue(self, enter: Callable[[float | None], Awaitable[object]]) -> None:
         """Wait until the room is free from other uploads of this application."""
-        call, limit = self.call, self.call.room.queue_limit()
+        call, limit = self.call, self.attempts.room_wait.queue_limit()
         if limit == 0:
             raise self._taken(call.now())
         call.phase = "waiting behind another upload of this application"
@@ -231,18 +199,18 @@ class _Upload:
             await anyio.sleep(seconds)
             slept = call.now()
         if (now := call.now()) > slept:
-            call.record(Step(kind="pause", began=slept, ended=now))
+            call.record(Step(kind="pause", began=slept, ended=now, reason=PLACE))
 
     # --- one attempt -----------------------------------------------------------------------------
 
     async def _attempt(self) -> ParsedReply | Wait:
         self._denial, self._is_free, self._peer = None, False, None
-        place = await self.call.take_place()
+        place = await self.attempts.take_place()
         try:
             found = await self._attempt_in_place()
         finally:
             place.release()
-        outcome = self.call.decided(found)
+        outcome = self.attempts.decided(found)
         self._wait = outcome if isinstance(outcome, Wait) else None
         return outcome
 
@@ -251,7 +219,7 @@ class _Upload:
         call = self.call
         call.phase = "signing"
         signed = await call.session.sign(self.room)
-        sending = _Sending(call, self.document, self.hooks)
+        sending = Sending(call, self.document, self.hooks)
         with closing(sending.body):
             call.phase = "opening the document"
             await sending.body.open()
@@ -267,16 +235,8 @@ class _Upload:
         if not call.options.preflight:
             return None
         call.phase = "checking the room"
-        body = requests.active_room_body(self.room.decode())
-        request = await json_request(
-            call,
-            requests.ACTIVE_ROOM_INFO,
-            body,
-            max_reply_bytes=CHECK_BYTES,
-            cut_reply=True,
-            room=self.room,
-        )
-        found = await self._ask("check", request)
+        found = await self._questions.check(self.attempts.timeouts)
+        self._peer = found.answer and found.answer.peer
         if found.verdict is Verdict.REFUSED and denies_room(found.answer):
             self._denial = found
         return None if found.verdict is Verdict.ACCEPTED or self._denial else found
@@ -286,34 +246,19 @@ class _Upload:
 
         It has the last word about a room that the check denies.
         """
-        call, denial, server = self.call, self._denial, self.call.session.server
-        is_asked = asks_first(call.history, call.policies, server.probes)
-        if not (is_asked or (denial and call.policies.lock.probe)):
+        call, denial, attempts = self.call, self._denial, self.attempts
+        if not (attempts.must_probe or (denial and attempts.policies.lock.probe)):
             return denial
         call.phase = "asking whether the room is free"
-        content_type, form = empty_form(boundary=os.urandom(16).hex())
-        found = await self._ask("probe", self._request(content_type, form, signed))
+        found = await self._questions.probe(signed, attempts.timeouts, self._peer)
         if found.verdict is not Verdict.ACCEPTED:
             return found
         if denial and not overrules_denial(found.answer):
             return denial
-        self._is_free, server.probes.come_first = True, False
+        self._is_free, call.session.server.fails_documents = True, False
         return None
 
-    async def _ask(self, asked: Asked, request: Request) -> Step:
-        call, began = self.call, self.call.now()
-        answer, error = None, None
-        try:
-            answer = await self._exchange(request)
-            self._peer = answer.peer
-        except TransportError as failure:
-            error = failure
-        verdict = read(answer, Sent.ALL, asked)
-        if verdict is not Verdict.NEVER_SENT:
-            call.session.server.is_back(call.now())
-        return step(asked, began, call.now(), verdict, answer, error)
-
-    async def _send(self, sending: _Sending, signed: SignedHeaders) -> Step:
+    async def _send(self, sending: Sending, signed: SignedHeaders) -> Step:
         """Send the document once. The history gets a step also when the call is cancelled."""
         call = self.call
         self.hooks.sending()
@@ -321,38 +266,16 @@ class _Upload:
         call.emit(_events.AttemptStarted, attempt=len(call.history.attempts) + 1)
         sending.begin(after_free=self._is_free)
         try:
-            request = self._request(sending.body.content_type, sending.body, signed)
-            answer = await self._exchange(request)
+            form = sending.body.content_type, sending.body
+            timeouts, peer = self.attempts.timeouts, self._peer
+            request = call.session.upload_request(self.room, form, signed, timeouts, peer)
+            answer = await self.attempts.exchange(request)
         except TransportError as error:
             return sending.step(error=error)
         except BaseException as error:
             call.record(sending.step(error=error))
             raise
         return sending.step(answer=answer)
-
-    async def _exchange(self, request: Request) -> ParsedReply:
-        """Send a request; a server that does not answer within the call's timeout is away."""
-        call, began = self.call, self.call.now()
-        try:
-            return await call.session.send(request)
-        except anyio.get_cancelled_exc_class():
-            if call.now() >= call.ends_at:
-                silence = TransferTimeout("no answer within the timeout", call.session.host)
-                call.session.server.is_away(began, silence)
-            raise
-
-    def _request(self, content_type: bytes, body: bytes | Body, signed: SignedHeaders) -> Request:
-        session = self.call.session
-        return requests.upload_request(
-            f"{session.base}/{requests.UPLOAD_WHITEBOARD_FILE}",
-            self.room,
-            content_type,
-            body,
-            signed,
-            session.default_headers,
-            self.call.timeouts,
-            peer=self._peer,
-        )
 
 
 async def _released(release: AsyncExitStack, error: BaseException | None) -> None:
@@ -371,76 +294,3 @@ async def _released(release: AsyncExitStack, error: BaseException | None) -> Non
         problem,
         extra={"action": "room_locks"},
     )
-
-
-@attrs.define(eq=False)
-class _Sending:
-    """The document of an attempt."""
-
-    call: Call
-    document: Prepared
-    hooks: UploadHooks
-    body: MultipartBody = attrs.field(init=False)
-    began: float = math.inf
-    """When its request was made."""
-    after_free: bool = False
-    body_seconds: float | None = None
-
-    def __attrs_post_init__(self) -> None:
-        self.body = self.document.form(
-            self.progress, lambda: self.hooks.may_arrive(self.document), self.call.now
-        )
-
-    def begin(self, *, after_free: bool) -> None:
-        """Say that the questions are answered."""
-        self.began, self.after_free = self.call.now(), after_free
-
-    def progress(self, sent: int) -> None:
-        """Called with the bytes of the document sent so far; a link has none."""
-        size = self.call.size
-        if size is None:
-            self.call.phase = "waiting for the reply"
-            return
-        if sent == size:
-            self.call.phase = "waiting for the reply"
-            self.body_seconds = self.call.now() - self.began
-        self.call.emit_progress(sent, size)
-
-    def step(
-        self, *, answer: ParsedReply | None = None, error: BaseException | None = None
-    ) -> Step:
-        """Return what has happened."""
-        count = self._count(answer, error)
-        # A transport of the caller's may not tell that an answer was early.
-        if answer is not None and count < self.body.length:
-            answer = attrs.evolve(answer, early=True)
-        return step(
-            "document",
-            self.began,
-            self.call.now(),
-            read(answer, self._sent(count), "document"),
-            answer,
-            error,
-            sent=self.body.document_bytes(count) if self.call.size else 0,
-            body_seconds=self.body_seconds,
-            after_free=self.after_free,
-            is_consumed=self.document.is_consumed,
-        )
-
-    def _count(self, answer: ParsedReply | None, error: BaseException | None) -> int:
-        """Bytes of the form that may have been sent: what the transport says, or all it took.
-
-        Without a connection none were, unless the transport took the whole form before that: then
-        it may be wrong about the connection, too.
-        """
-        told = answer.sent if answer else getattr(error, "sent", None)
-        count = self.body.taken if told is None else int(told)
-        is_local = isinstance(error, ResourceExhausted)  # perhaps amid the document
-        is_failed = isinstance(error, ConnectFailed) and not is_local
-        is_certain = is_failed and not self.body.is_complete(count)
-        return 0 if is_certain else count
-
-    def _sent(self, count: int) -> Sent:
-        if count == 0:
-            return Sent.NOTHING
-        return Sent.ALL if self.body.is_complete(count) else Sent.PART

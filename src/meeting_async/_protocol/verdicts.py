@@ -36,9 +36,10 @@ class Sent(enum.Enum):
 def read(answer: ParsedReply | None, sent: Sent, asked: Asked) -> Verdict:
     """Return what a reply means; ``answer`` is ``None`` if no complete reply arrived.
 
-    To a question *accepted* means: go on. *Never sent* means that it has no answer, and that
-    nothing of the document was sent.
+    To a question *accepted* means: go on.
     """
+    if asked in {"check", "probe"} and answer is None and sent is Sent.NOTHING:
+        return Verdict.NEVER_SENT
     if asked == "check":
         return _read_check(answer)
     if asked == "probe":
@@ -134,7 +135,7 @@ def _no_answer(answer: ParsedReply | None) -> Verdict:
     is_later = answer is not None and (
         answer.status == 429 or (answer.status == 503 and answer.retry_after is not None)
     )
-    return Verdict.THROTTLED if is_later else Verdict.NEVER_SENT
+    return Verdict.THROTTLED if is_later else Verdict.NO_ANSWER
 
 
 def denies_room(answer: ParsedReply | None) -> bool:

@@ -13,7 +13,7 @@ import attrs
 
 from meeting_async import errors
 from meeting_async._log import logger
-from meeting_async._models import Attempt, Verdict
+from meeting_async._models import UNREACHED, Attempt, Verdict
 
 UNREADABLE_SECONDS = (2.0, 5.0, 10.0)
 """Pauses of an upload whose document cannot be read: another worker may read it."""
@@ -86,7 +86,7 @@ def is_foreign(error: Exception | None) -> bool:
     return not (error is None or isinstance(error, errors.MeetingError))
 
 
-_TROUBLES = {Verdict.NEVER_SENT, Verdict.PARTIAL, Verdict.THROTTLED, Verdict.UNKNOWN}
+_TROUBLES = {*UNREACHED, Verdict.PARTIAL, Verdict.THROTTLED, Verdict.UNKNOWN}
 
 
 def has_answered(attempts: list[Attempt], error: Exception | None) -> bool | None:

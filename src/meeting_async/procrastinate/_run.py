@@ -20,11 +20,11 @@ from meeting_async._batch.job import RunningJob, is_stray
 from meeting_async._batch.results import UploadOutcome
 from meeting_async._delivery.decide import Reason
 from meeting_async._delivery.history import Step, loaded, stored
-from meeting_async._delivery.upload import UploadHooks
+from meeting_async._delivery.sending import UploadHooks
 from meeting_async._documents.document import Document
 from meeting_async._documents.prepared import Prepared
 from meeting_async._log import logger
-from meeting_async._models import Attempt, Verdict
+from meeting_async._models import UNREACHED, Attempt, Verdict
 from meeting_async._text import one_line
 from meeting_async.errors import (
     DocumentError,
@@ -211,7 +211,7 @@ class QueuedRun(UploadHooks):
         """End the run instead of waiting."""
         call = self.upload.call
         if reason != "queue":
-            away = {Verdict.NEVER_SENT, Verdict.THROTTLED}
+            away = {*UNREACHED, Verdict.THROTTLED}
             self._is_away = any(one.verdict in away for one in self._attempts)
         pause = NEIGHBOUR_SECONDS if seconds is None else seconds
         self._put_back = UploadPutBack(pause, call.phase if call else "")

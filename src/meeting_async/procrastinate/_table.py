@@ -19,7 +19,7 @@ import psycopg
 from procrastinate.exceptions import ConnectorException, UniqueViolation
 
 from meeting_async._batch.journal import JournalEntry, State
-from meeting_async._models import Attempt, Verdict
+from meeting_async._models import UNREACHED, Attempt, Verdict
 from meeting_async.errors import JournalError, MeetingError, UploadFailed, UploadOutcomeUnknown
 from meeting_async.procrastinate._stored import rebuilt, stored
 
@@ -108,7 +108,7 @@ class Row:
 
 def packed(attempts: Sequence[Attempt]) -> str:
     """Return attempts as JSON for the table; of a long outage only the first and the last ones."""
-    unsent = [at for at, one in enumerate(attempts) if one.verdict is Verdict.NEVER_SENT]
+    unsent = [at for at, one in enumerate(attempts) if one.verdict in UNREACHED]
     left_out = set(unsent[10:-40])
     kept = [attempt for at, attempt in enumerate(attempts) if at not in left_out]
     return json.dumps([attrs.astuple(attempt) for attempt in kept])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -22,21 +22,17 @@ from procrastinate.worker import Worker
 from meeting_async._batch.job import Common, RunningJob
 from meeting_async._batch.results import UploadJob
 from meeting_async._delivery.call import new_call
-from meeting_async._delivery.decide import RetrySafety
-from meeting_async._delivery.json_call import json_request
-from meeting_async._delivery.server_check import UNUSED_ROOM
+from meeting_async._delivery.questions import UNUSED_ROOM, Questions
 from meeting_async._delivery.session import Options, Session
-from meeting_async._delivery.upload import CHECK_BYTES
 from meeting_async._documents.document import Document, as_document
 from meeting_async._log import logger
+from meeting_async._models import Verdict
 from meeting_async._protocol.replies import reply_error
-from meeting_async._protocol.requests import ACTIVE_ROOM_INFO, active_room_body
-from meeting_async._protocol.verdicts import Sent, read
+from meeting_async._protocol.requests import ACTIVE_ROOM_INFO
 from meeting_async.errors import (
     AuthenticationFailed,
     JournalError,
     MeetingError,
-    TransportError,
     UploadPutBack,
 )
 from meeting_async.procrastinate._brake import Brake
@@ -104,22 +100,16 @@ class UploadWorker:
             ConfigurationError: A proxy or certificates cannot be used.
 
         """
-        call = new_call(self.session, self.options, ACTIVE_ROOM_INFO, UNUSED_ROOM)
-        call.begin(RetrySafety.IDEMPOTENT)
-        error: MeetingError | None = None
-        with (
-            suppress(TransportError),
-            anyio.move_on_after(ASK_SECONDS),
-            call.session.in_use(call.loop),
-        ):
-            request = await json_request(
-                call, ACTIVE_ROOM_INFO, active_room_body(UNUSED_ROOM), max_reply_bytes=CHECK_BYTES
-            )
-            answer = await self.session.send(request)
-            error = reply_error(read(answer, Sent.ALL, "check"), answer, upload=False)
-        if isinstance(error, AuthenticationFailed):
-            call.add_facts_to(error)
-            raise error
+        call = new_call(self.session, self.options, ACTIVE_ROOM_INFO, UNUSED_ROOM.decode())
+        with anyio.move_on_after(ASK_SECONDS), self.session.in_use(call.loop):
+            questions = Questions(self.session, UNUSED_ROOM, self.session.send)
+            found = await questions.check(self.options.timeouts)
+            if found.verdict is not Verdict.REFUSED or found.answer is None:
+                return
+            error = reply_error(found.verdict, found.answer, upload=False)
+            if isinstance(error, AuthenticationFailed):
+                call.add_facts_to(error)
+                raise error
 
     # --- an upload -------------------------------------------------------------------------------
 

@@ -1,0 +1,84 @@
+"""The two questions about a room: each is built, asked and read here, and nowhere else.
+
+The *check* (``getActiveRoomInfo``) asks whether the room is active, and whether the server knows
+the key. The *probe*, an empty form, asks whether the room is free.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+
+import anyio
+import attrs
+
+from meeting_async._clock import Clock
+from meeting_async._delivery.history import Step, step
+from meeting_async._delivery.session import Session
+from meeting_async._models import UNREACHED, Request, SignedHeaders
+from meeting_async._policies import Timeouts
+from meeting_async._protocol import requests
+from meeting_async._protocol.multipart import empty_form
+from meeting_async._protocol.replies import ParsedReply
+from meeting_async._protocol.verdicts import Asked, Sent, read
+from meeting_async.errors import ConnectFailed, TransportError
+
+CHECK_BYTES = 64 * 1024
+"""Bytes that are read of the answer to a check: it lists everybody in the room."""
+
+UNUSED_ROOM = b"meeting-async-check"
+"""The room to ask for if only the key is of interest; it need not exist."""
+
+
+@attrs.frozen
+class Questions:
+    """Asks about one room."""
+
+    session: Session
+    room: bytes
+    """The room's id, as it is signed and sent."""
+    send: Callable[[Request], Awaitable[ParsedReply]]
+    """Sends a request: ``session.send``, perhaps with something around it."""
+    now: Clock = anyio.current_time
+
+    async def check(self, timeouts: Timeouts) -> Step:
+        """Ask whether the room is active."""
+        return await self.ask("check", await self.check_request(timeouts))
+
+    async def probe(self, signed: SignedHeaders, timeouts: Timeouts, peer: object = None) -> Step:
+        """Ask whether the room is free: at the address ``peer`` of the server, if that is given."""
+        return await self.ask("probe", self.probe_request(signed, timeouts, peer))
+
+    async def check_request(
+        self, timeouts: Timeouts, *, on_kept_connection: bool = True
+    ) -> Request:
+        """Make the request of a check, signed."""
+        return await self.session.json_request(
+            requests.ACTIVE_ROOM_INFO,
+            requests.active_room_body(self.room.decode()),
+            timeouts,
+            idempotent=on_kept_connection,
+            max_reply_bytes=CHECK_BYTES,
+            cut_reply=True,
+            room=self.room,
+        )
+
+    def probe_request(
+        self, signed: SignedHeaders, timeouts: Timeouts, peer: object = None
+    ) -> Request:
+        """Make the request of a probe."""
+        form = empty_form(boundary=os.urandom(16).hex())
+        return self.session.upload_request(self.room, form, signed, timeouts, peer)
+
+    async def ask(self, asked: Asked, request: Request) -> Step:
+        """Send a question, and read what comes back."""
+        began, answer, error = self.now(), None, None
+        try:
+            answer = await self.send(request)
+        except TransportError as failure:
+            error = failure
+        sent = Sent.NOTHING if isinstance(error, ConnectFailed) else Sent.ALL
+        verdict = read(answer, sent, asked)
+        if verdict not in UNREACHED:
+            self.session.server.mark_reached(self.now())
+        return step(asked, began, self.now(), verdict, answer, error)

@@ -1,0 +1,102 @@
+"""All that the calls of a client know of their server; each event loop has its own."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import attrs
+
+from meeting_async._delivery.history import Step
+from meeting_async._models import UNREACHED, Verdict
+from meeting_async.errors import MeetingError, ResourceExhausted
+
+CAPACITY = 500.0
+"""Tokens of a full budget: enough for 100 retries in a row without a success."""
+REPETITION_COST = 5.0
+SUCCESS_REFUND = 1.0
+"""Tokens for a call that succeeds at once; one that succeeds after a retry gets its cost back."""
+
+
+@attrs.define
+class Server:
+    """What the calls of a client have seen of their server, on one event loop.
+
+    Nothing is remembered of a room. The retries of all calls come from one budget: while most calls
+    succeed, it stays full. If most calls fail, it becomes empty, and calls end with their own error
+    instead of adding load to the server.
+    """
+
+    tokens: float = CAPACITY
+    """Of the retry budget."""
+    away_since: float | None = None
+    """Since when the server cannot be reached; ``None``: it can."""
+    has_replied: bool = False
+    """Whether anything has ever replied at the base URL."""
+    fails_documents: bool = False
+    """The last document failed on the server, and no form got 409 since. Then small documents are
+    asked about, too: so one document finds out that the server cannot take its lock."""
+    locks_forms: bool = False
+    """Whether any form got 409. Then the server checks its lock, and a document that gets 409 after
+    *free* has lost a race."""
+    _reached_at: float = -math.inf
+    """When it answered last."""
+    _error: MeetingError | None = None
+    """The error of the last attempt that did not reach it, as it would end a call."""
+    _failed_at: float = -math.inf
+    """When that attempt began."""
+
+    # --- whether it can be reached ---------------------------------------------------------------
+
+    def mark_reached(self, now: float) -> None:
+        """Count an answer, also one of those to questions that no history keeps."""
+        self.away_since, self._error, self._reached_at = None, None, now
+
+    def mark_away(self, since: float, error: MeetingError) -> None:
+        """Count an attempt that did not reach the server. Uploads in line have waited for it, too.
+
+        That this machine has no descriptor left says nothing of the server.
+        """
+        if not isinstance(error, ResourceExhausted):
+            if self.away_since is None:
+                self.away_since = max(since, self._reached_at)
+            # Without its cause, whose traceback would keep the document of its call.
+            self._error, self._failed_at = copy.copy(error), since
+
+    def is_gone(self, *, since: float, max_outage: float, now: float) -> bool:
+        """Return whether nobody could reach it for ``max_outage`` seconds after ``since``."""
+        away_since = self.away_since
+        return away_since is not None and max(away_since, since) + max_outage <= now
+
+    def error_for_another(self, now: float, max_outage: float) -> MeetingError | None:
+        """Return an error like the last one, for another call; ``None``: the server is there.
+
+        Nobody may have tried to reach it for hours: an error older than ``max_outage`` is past.
+        """
+        return copy.copy(self._error) if now - self._failed_at <= max_outage else None
+
+    # --- what its answers show -------------------------------------------------------------------
+
+    def learn(self, last: Step, *, was_retried: bool) -> None:
+        """Learn from the last step of a call."""
+        if last.verdict is not None and last.verdict not in UNREACHED:
+            self.mark_reached(last.ended)
+        if last.kind == "probe" and last.verdict is Verdict.BUSY:
+            self.locks_forms, self.fails_documents = True, False
+        if last.kind == "document" and last.verdict is Verdict.FAILED:
+            self.fails_documents = True
+        if last.verdict is Verdict.ACCEPTED:
+            earned = REPETITION_COST if was_retried else SUCCESS_REFUND
+            self.tokens = min(self.tokens + earned, CAPACITY)
+
+    # --- the retry budget ------------------------------------------------------------------------
+
+    @property
+    def can_retry(self) -> bool:
+        """Whether the budget has tokens for one retry."""
+        return self.tokens >= REPETITION_COST
+
+    def spend_retry(self) -> None:
+        """Take the tokens for a retry."""
+        if self.can_retry:
+            self.tokens -= REPETITION_COST
