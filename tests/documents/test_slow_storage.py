@@ -252,6 +252,41 @@ def test_an_abandoned_document_is_gone_when_its_read_ends(end: str) -> None:
     assert gone() is None
 
 
+class Lost(io.BytesIO):
+    """Its first read fails when nobody waits for it any more; what it leaves behind is a cycle."""
+
+    def __init__(self, go_on: threading.Event) -> None:
+        super().__init__(LARGE)
+        self.go_on: threading.Event | None = go_on
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        go_on, self.go_on = self.go_on, None
+        if go_on is not None:
+            go_on.wait(30)
+            error: Any = OSError("the disk is gone")
+            error.cause = error
+            raise error
+        gc.collect()  # as it may happen at any time
+        return super().read(size)
+
+
+async def test_what_an_abandoned_upload_has_left_is_collected_during_a_read() -> None:
+    """The next upload of the same object reads on, and the object stands where it stood."""
+    go_on = threading.Event()
+    document = Lost(go_on)
+    gc.disable()
+    try:
+        with anyio.move_on_after(0.05):
+            await uploaded(document)
+        go_on.set()
+        await threads_idle()
+        with anyio.fail_after(30):
+            assert await uploaded(document) == LARGE
+    finally:
+        gc.enable()
+    assert document.tell() == 0
+
+
 HEAD = """
 import anyio, asyncio, io, os, sys, tempfile
 from meeting_async import _system, MeetingClient

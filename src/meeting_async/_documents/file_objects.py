@@ -19,8 +19,9 @@ class _Shared:
     """Where a file object stands that several uploads may read, and where it stood before."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.users = 0
+        # A read may collect what an abandoned upload has left, which closes itself then and there.
+        self.lock = threading.RLock()
+        self.users: set[int] = set()
         self.stood: int = 0
         """Position of the caller's file, to which the last user puts it back."""
         self.stands: int | None = None
@@ -78,7 +79,7 @@ class _OpenedObject(OpenedFile):
         with self._shared.lock:
             if not self._shared.users:
                 self._shared.stood = self._shared.stands = _position(self._file)
-            self._shared.users += 1
+            self._shared.users.add(id(self))
 
     def states(self) -> Iterator[State]:
         with self._shared.lock:
@@ -111,8 +112,9 @@ class _OpenedObject(OpenedFile):
         shared = self._shared
         with shared.lock, suppress(Exception):  # of a file that the caller has closed
             is_open, self._source = self._source is not None, None
-            shared.users -= is_open
+            shared.users.discard(id(self))
             if is_open and not shared.users and shared.stands != shared.stood:
+                shared.stands = None
                 self._file.seek(shared.stood)
 
     __del__ = close
