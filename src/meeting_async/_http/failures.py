@@ -43,7 +43,7 @@ def is_exhaustion(error: BaseException) -> bool:
 def translated(
     error: Exception, host: str, *, connecting: bool | None, sent: int | None = None
 ) -> Exception:
-    """Return the error to raise instead of ``error``, which may be itself.
+    """Return the error to raise for ``error``: one of ours, or ``error`` itself.
 
     ``connecting``: whether the request still waited for a connection; ``None``: decide by the class
     of the error. ``sent``: bytes of the request's body that may have been sent, if that is known.
