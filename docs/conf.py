@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import ssl
@@ -9,6 +10,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from sphinx import addnodes
 from sphinx.ext.napoleon import GoogleDocstring
 from sphinx.search.en import SearchEnglish
 
@@ -106,27 +108,60 @@ def resolve_private_name(app: Any, env: Any, node: Any, content: Any) -> Any:
     )
 
 
-class SearchWithNumbers(SearchEnglish):
-    """Sphinx leaves numbers out of its index; readers look for 409."""
+NAMES = {"windows"}
+"""Names that the search must not shorten: a window is something else."""
+
+SECTIONS = {
+    "create room": "room-life",
+    "end room": "room-life",
+    "join token": "room-life",
+    "Kubernetes": "operations#kubernetes",
+    "macOS": "operations#windows-and-macos",
+    "nginx": "operations#proxies-in-front",
+    "preload": "room-life",
+    "preStop": "operations#kubernetes",
+    "S3": "documents#presigned-links-s3",
+    "Windows": "operations#windows-and-macos",
+}
+"""What readers look for, and the section that the search shows first: as in a book's index."""
+
+
+class OurSearch(SearchEnglish):
+    """Sphinx leaves numbers out of its index, and readers look for 409; names stay as they are."""
+
+    def stem(self, word: str) -> str:
+        """Shorten a word to its stem, unless it is a name."""
+        return word.lower() if word.lower() in NAMES else super().stem(word)
 
     def word_filter(self, word: str) -> bool:
         """Keep all words but the most frequent ones."""
         return word not in self.stopwords
 
 
-def look_for_numbers(app: Any, _error: Exception | None) -> None:
-    """Sphinx's script drops numbers from what a reader looks for, too."""
+def read_words_alike(app: Any, _error: Exception | None) -> None:
+    """Let Sphinx's script treat the words that a reader looks for as the index treats its own."""
     script = Path(app.outdir, "_static", "searchtools.js")
     if script.is_file():
-        text = script.read_text("utf-8")
-        script.write_text(text.replace(r"queryTerm.match(/^\d+$/)", "false"), "utf-8")
+        text = script.read_text("utf-8").replace(r"queryTerm.match(/^\d+$/)", "false")
+        stemmed = "stemmer.stemWord(queryTermLower)"
+        named = f"{json.dumps(sorted(NAMES))}.includes(queryTermLower) ? queryTermLower : {stemmed}"
+        script.write_text(text.replace(f"let word = {stemmed}", f"let word = {named}"), "utf-8")
+
+
+def add_to_the_index(app: Any, doctree: Any) -> None:
+    """Add the sections of `SECTIONS` to the index, which the search reads, too."""
+    for words, place in SECTIONS.items():
+        page, _, anchor = place.partition("#")
+        if page == app.env.docname:
+            doctree += addnodes.index(entries=[("single", words, anchor, "main", None)])
 
 
 def setup(app: Any) -> None:
     """Connect the functions above."""
-    app.add_search_language(SearchWithNumbers)
-    app.connect("build-finished", look_for_numbers)
+    app.add_search_language(OurSearch)
+    app.connect("build-finished", read_words_alike)
     app.connect("autodoc-process-signature", leave_out_constructor)
     app.connect("autodoc-process-docstring", read_docstring)
+    app.connect("doctree-read", add_to_the_index)
     app.connect("env-updated", drop_private_names)
     app.connect("missing-reference", resolve_private_name)

@@ -383,6 +383,8 @@ class MeetingClient:
     ) -> dict[str, Any]:
         """Make any other signed JSON call, for example ``call("room/endRoom", {"room_id": …})``.
 
+        ``docs/room-life.md`` shows how to create a room, let people join, and end it.
+
         Args:
             path: The method path below ``/auth``.
             payload: The JSON object to send.

@@ -1,6 +1,6 @@
 """The running event loop: its clock, and whether it is gone.
 
-The clock is looked up once, as to find it takes longer than to read it.
+Find a clock once and keep it: finding one takes longer than reading it.
 """
 
 from __future__ import annotations

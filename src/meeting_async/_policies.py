@@ -1,6 +1,9 @@
 """Settings for waiting, retries and timeouts: frozen values, validated when they are made.
 
 Sans-I/O. All times are in seconds. ``_delivery/decide.py`` makes the decisions.
+
+The validators of attrs raise ``TypeError`` and ``ValueError`` with texts for programmers, and take
+``True`` for a number. Ours raise ``ConfigurationError`` with the field, the value and the fix.
 """
 
 from __future__ import annotations

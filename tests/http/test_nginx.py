@@ -1,4 +1,4 @@
-"""nginx in front of the meeting server: the table of docs/delivery.md, "Proxies in front".
+"""nginx in front of the meeting server: the table of docs/operations.md, "Proxies in front".
 
 Each test has the few lines of configuration that it is about; a failing test prints nginx's logs.
 In the end the server of several batches, one for each way to it, goes away and comes back.

@@ -70,7 +70,7 @@ def held_by(job: UploadJob) -> Held | None:
 
 @attrs.define(eq=False)
 class Flow:
-    """Limits the jobs that were read and whose outcome nobody has taken, and hands outcomes over.
+    """Limits the jobs that were read and whose outcome was not taken yet, and hands outcomes over.
 
     Each outcome goes to one of the iterators.
     """

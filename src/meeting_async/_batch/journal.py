@@ -250,7 +250,8 @@ class BatchJournal:
     ) -> T:
         """Wait for the journal; `JournalError` when it takes too long.
 
-        ``hurried``: seconds to wait once it did not answer. With 0 only what needs no wait counts.
+        ``hurried``: seconds to wait if the journal has failed to answer before. With 0 the answer
+        counts only if it is already there.
         """
         with anyio.CancelScope(shield=shield) as scope:
             self._left[scope] = hurried if self._is_silent else ANSWER_SECONDS

@@ -2,9 +2,9 @@
 
 The jobs of a room run in order, one at a time, and the room with most jobs left goes first. That
 gives the shortest total time (for jobs of equal length it is Hu's algorithm of 1961, and optimal).
-First in, first out takes 1.5 times as long where one room has ten times as many jobs as the others:
-they are all that is left in the end. One heap has all candidates for the next permit: rooms whose
-next job can begin, and jobs that need a permit again after a wait.
+First in, first out takes 1.5 times as long if one room has ten times as many jobs as the others:
+at the end only this room has jobs left, and they run one by one. One heap has all candidates for
+the next permit: rooms whose next job can begin, and jobs that need a permit again after a wait.
 """
 
 from __future__ import annotations

@@ -211,7 +211,7 @@ class _OpenFile:
 
 
 def _files(path: Path) -> list[os.stat_result]:
-    """Look at the file and at its WAL; in exclusive mode there is no other one."""
+    """Look at the file and at its WAL; in exclusive mode SQLite has no third file."""
     return [Path(f"{path}{suffix}").stat() for suffix in ("", "-wal")]
 
 

@@ -2,6 +2,10 @@
 
 The thread owns the file. If a task that waits for it is cancelled, its writes are still made, and
 the file is closed in the end.
+
+Why not aiosqlite, or a shared pool of threads? There each call runs for itself, so the writes of
+many uploads would not share a commit. And calls to a disk that does not answer would occupy threads
+that others need. Here only this thread waits for it, and tasks give up (`BatchJournal`).
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ def path_text(path: object) -> str:
 def is_file(value: object) -> bool:
     """Return whether a value is an open file, or contains one.
 
-    A response of an HTTP library has an encoding and a ``read``, too, and is none.
+    A response of an HTTP library is not one, although it has an encoding and a ``read``, too.
     """
     has_encoding = getattr(value, "encoding", None) is not None
     is_response = has_encoding and not (hasattr(value, "readable") or hasattr(value, "seek"))

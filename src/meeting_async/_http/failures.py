@@ -43,7 +43,7 @@ def is_exhaustion(error: BaseException) -> bool:
 def translated(
     error: Exception, host: str, *, connecting: bool | None, sent: int | None = None
 ) -> Exception:
-    """Return the error to raise instead of ``error``, which may be itself.
+    """Return the error to raise for ``error``: one of ours, or ``error`` itself.
 
     ``connecting``: whether the request still waited for a connection; ``None``: decide by the class
     of the error. ``sent``: bytes of the request's body that may have been sent, if that is known.
@@ -163,7 +163,7 @@ def mark_authorities(error: ssl.SSLCertVerificationError, context: ssl.SSLContex
 
 
 def _trusted_by(error: ssl.SSLCertVerificationError) -> str:
-    """Return how to make a certificate trusted. To ask for what was given helps nobody."""
+    """Return how to make a certificate trusted, without asking for what was already given."""
     is_given = 0 < vars(error).get("authorities", 0) < MAX_OWN_AUTHORITIES
     if error.verify_code not in _NO_ISSUER:
         return f"{_OTHER_AUTHORITY}: give the right one" if is_given else _GIVE_FILE

@@ -70,8 +70,8 @@ class HttpxTransport:
         self._client: Any = client
         self._is_closed = False
         self._speaks_http2 = False
-        """Whether the last connection did. There an answer belongs to one request for certain, and
-        ``Connection`` is no header."""
+        """Whether the last connection did. HTTP/2 says to which request an answer belongs, and has
+        no header ``Connection``."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} with your own client>"
@@ -156,7 +156,7 @@ class _Exchange:
         return getattr(self._response, "http_version", "") == "HTTP/2"
 
     def was_refused_by_http2(self, error: Exception) -> bool:
-        """Return whether nothing was sent, as ``Connection`` is no header of HTTP/2."""
+        """Return whether nothing was sent, because HTTP/2 has no header ``Connection``."""
         is_local = type(error).__name__ == "LocalProtocolError"
         return is_local and self.is_closing and not self.body.begun
 

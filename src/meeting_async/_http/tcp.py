@@ -97,6 +97,9 @@ async def connect_tcp(host: str, port: int, check: CheckAddress | None = None) -
 
     No address is connected to before all of them are checked.
     """
+    # anyio.connect_tcp does this race, too. But it cannot check the addresses that it has looked
+    # up, cannot go back to the address that answered a question, looks names up in threads that
+    # the application shares, and returns a stream that loses early answers (see `Stream`).
     addresses = await look_up(host, port)
     if check is not None:
         for *_, where in addresses:
@@ -216,6 +219,8 @@ async def _open_tunnel(sock: socket.socket, origin: Origin, proxy: Proxy) -> Non
 
     What the proxy says may repeat its password, so no frame that an error goes through has it.
     """
+    # By hand, as an HTTP client keeps the socket of a tunnel to itself, and `Stream` needs it. Only
+    # the head of the reply is read: the next byte is the server's.
     http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_TUNNEL_REPLY_BYTES)
     sock.send(http.send(_tunnel_request(origin)))  # fits into an empty buffer
     received, status = 0, None

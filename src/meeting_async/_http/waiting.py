@@ -19,7 +19,7 @@ from meeting_async._clock import native
 from meeting_async._threads import in_thread
 
 LOOK_SECONDS = 0.5
-"""After this time a thread looks whether anybody still waits for its socket."""
+"""Seconds after which a thread checks whether a task still waits for its socket."""
 
 
 async def wait_ready(sock: socket.socket, *, to_write: bool, seconds: float = math.inf) -> None:
@@ -33,8 +33,9 @@ async def wait_ready(sock: socket.socket, *, to_write: bool, seconds: float = ma
 async def _wait_in_thread(sock: socket.socket, seconds: float, *, to_write: bool) -> None:
     """Wait on an event loop that cannot watch a socket, such as Windows' usual one.
 
-    anyio has a thread for that, too: one for all sockets. It ends with an error when a socket is
-    closed just before it looks again, as happens on a timeout; after that nobody is ever woken.
+    anyio has one thread for all sockets. That thread ends with an error if a socket is closed at
+    the wrong moment, as after a timeout, and then no task is woken any more. So each wait has its
+    own thread.
     """
     is_over = threading.Event()
     event = selectors.EVENT_WRITE if to_write else selectors.EVENT_READ

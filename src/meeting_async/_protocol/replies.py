@@ -174,7 +174,7 @@ _CREDENTIAL = re.compile(
 
 LONG_SECRET = 12
 """A shorter secret may be a word: it is replaced where it stands alone, and not in names of fields.
-In a success of the server a short key is no secret, but a word of its data."""
+In the server's own success a word like a short key is data, and stays."""
 
 _NEEDS_ESCAPES = re.compile(rb'["\\]')
 """What JSON must escape of a header's value."""

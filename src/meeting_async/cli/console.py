@@ -1,9 +1,9 @@
 """The output streams: results go to stdout; progress, warnings and errors go to stderr.
 
 A stream that cannot be written any more, such as a closed pipe or a file on a full disk, never
-raises. It drops all further text and keeps the error, so that running uploads can end. A pipe that
-nobody reads is waited for, until the user is in a hurry to end the command; what the event loop
-prints meanwhile, such as progress, is dropped after 1,000 lines.
+raises. It drops all further text and keeps the error, so that running uploads can end. If nobody
+reads a pipe, printing waits until the user wants to end the command. Meanwhile at most 1,000 lines
+of the event loop, such as progress, are kept.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ POLL_SECONDS = 0.1
 """Interval at which signals are checked."""
 
 HURRIED_SECONDS = 0.5
-"""Seconds that a pipe is waited for that nobody reads, once the command is to end at once."""
+"""Seconds for which printing waits for a pipe, once the command is to end at once."""
 
 MAX_UNREAD = 1000
 """Lines that wait for a thread to print them; further ones are dropped."""
