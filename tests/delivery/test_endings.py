@@ -98,38 +98,54 @@ async def endless(first: bytes = b"%PDF") -> AsyncIterator[bytes]:
 
 LINK = Document.from_link("https://files.test/deck.pdf")
 
-# What the requests meet, what is uploaded, settings; which error, in which words.
-PHASES: dict[str, tuple[list[Act], Any, dict[str, Any], type[MeetingError], str]] = {
-    "reading": ([], "stream", {}, DeadlineExceeded, "reading the document"),
-    "checking": ([], PDF, {"checks": hanging()}, DeadlineExceeded, "checking the room"),
-    "signing": ([], PDF, {"signer": Hanging()}, DeadlineExceeded, ""),
-    "locking": (
-        [], PDF, {"room_locks": Hanging()}, DeadlineExceeded,
-        "waiting for the room's lock elsewhere",
+
+@attrs.frozen
+class Phase:
+    """An upload that does not get further, and the error after its time."""
+
+    script: list[Act]
+    """What its requests meet."""
+    document: Any
+    how: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+    """Settings of the client."""
+    error: type[MeetingError] = attrs.field(default=DeadlineExceeded, kw_only=True)
+    words: str = attrs.field(default="", kw_only=True)
+    """Of the error."""
+
+
+PHASES = {
+    "reading": Phase([], "stream", words="reading the document"),
+    "checking": Phase([], PDF, how={"checks": hanging()}, words="checking the room"),
+    "signing": Phase([], PDF, how={"signer": Hanging()}),
+    "locking": Phase(
+        [], PDF, how={"room_locks": Hanging()}, words="waiting for the room's lock elsewhere"
     ),
-    "connecting": ([hanging(take=0)], PDF, {}, DeadlineExceeded, "sending"),
-    "sending": ([hanging(take=1)], PDF, {}, DeadlineExceeded, "sending"),
-    "before the boundary": ([hanging(take=IN_DOCUMENT)], PDF, {}, DeadlineExceeded, ""),
-    "slow line": ([free(), accepted(sending=1000)], LARGE, {}, DeadlineExceeded, "sending"),
-    "asking": ([hanging()], ASKED, {}, DeadlineExceeded, "asking whether the room is free"),
-    "waiting": ([busy(), busy(), hanging()], ASKED, {}, DeadlineExceeded, "asking"),
-    "stream as it comes": ([accepted()], "declared", {}, DeadlineExceeded, ""),
-    "the reply": ([hanging()], PDF, {}, UploadOutcomeUnknown, "waiting for the reply"),
-    "the reply to a link": ([hanging()], LINK, {}, UploadOutcomeUnknown, "waiting for the reply"),
-    "after a lost one": (
-        [lost(), hanging()], PDF, {"delivery": "at_least_once"}, UploadOutcomeUnknown, "asking"
+    "connecting": Phase([hanging(take=0)], PDF, words="sending"),
+    "sending": Phase([hanging(take=1)], PDF, words="sending"),
+    "before the boundary": Phase([hanging(take=IN_DOCUMENT)], PDF),
+    "slow line": Phase([free(), accepted(sending=1000)], LARGE, words="sending"),
+    "asking": Phase([hanging()], ASKED, words="asking whether the room is free"),
+    "waiting": Phase([busy(), busy(), hanging()], ASKED, words="asking"),
+    "stream as it comes": Phase([accepted()], "declared"),
+    "the reply": Phase([hanging()], PDF, error=UploadOutcomeUnknown, words="waiting for the reply"),
+    "the reply to a link": Phase(
+        [hanging()], LINK, error=UploadOutcomeUnknown, words="waiting for the reply"
     ),
-}  # fmt: skip
+    "after a lost one": Phase(
+        [lost(), hanging()],
+        PDF,
+        how={"delivery": "at_least_once"},
+        error=UploadOutcomeUnknown,
+        words="asking",
+    ),
+}
 
 
 @pytest.mark.both_loops
-@pytest.mark.parametrize(
-    ("script", "document", "how", "kind", "words"), PHASES.values(), ids=PHASES
-)
-def test_a_timeout_ends_every_phase(
-    run: Run, script: list[Act], document: Any, how: dict[str, Any], kind: type, words: str
-) -> None:
+@pytest.mark.parametrize("phase", PHASES.values(), ids=PHASES)
+def test_a_timeout_ends_every_phase(run: Run, phase: Phase) -> None:
     """Exactly in time; unknown if the closing boundary was out, and never otherwise."""
+    script, document, kind = phase.script, phase.document, phase.error
 
     async def main() -> None:
         data = document
@@ -138,7 +154,7 @@ def test_a_timeout_ends_every_phase(
         if document == "declared":
             data = Document.from_stream(endless(), "deck.pdf", size=100, replayable=False)
         named: Any = {} if isinstance(data, Document) else {"filename": "deck.pdf"}
-        settings = {"preflight": True, **how}
+        settings = {"preflight": True, **phase.how}
         checks, recorder = settings.pop("checks", accepted()), EventRecorder()
         transport = Scripted(*script, checks=checks)
         async with client_of(transport, on_event=recorder, **settings) as client:
@@ -146,9 +162,9 @@ def test_a_timeout_ends_every_phase(
                 await client.upload_whiteboard_file("room01", data, timeout=5, **named)
         assert anyio.current_time() == pytest.approx(5)
         assert type(caught.value) is kind
-        assert words in str(caught.value)
+        assert phase.words in str(caught.value)
         assert "5 s" in str(caught.value)
-        assert caught.value.room_id == "room01"  # type: ignore[attr-defined]
+        assert getattr(caught.value, "room_id", None) == "room01"
         assert recorder.finished.error is caught.value
         assert (recorder.finished.verdict is Verdict.UNKNOWN) is (kind is UploadOutcomeUnknown)
         assert transport.running == 0

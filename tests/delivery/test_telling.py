@@ -85,30 +85,52 @@ async def told(*script: Act, **how: Any) -> EventRecorder:
     return (await course(*script, **how)).recorder
 
 
-@pytest.mark.parametrize(
-    ("script", "how", "kinds", "verdict", "attempts"),
-    [
-        ([accepted()], {}, [*ONE, "Finished"], "accepted", 1),
-        ([busy(), accepted()], {}, [*ONE, "WaitingForRoom", *ONE, "Finished"], "accepted", 2),
-        ([unreachable(), accepted()], {}, [ONE[0], "RetryScheduled", *ONE, LAST], "accepted", 2),
-        ([cut_off()] * 3, {}, [ONE[0], "RetryScheduled"] * 2 + [ONE[0], "Finished"], "partial", 3),
-        ([free(), accepted()], {"data": ASKED}, [*TWO, LAST], "accepted", 1),
-        ([busy(), free(), accepted()], {"data": ASKED}, ["WaitingForRoom", *TWO, LAST],
-         "accepted", 1),
-        ([unreachable(), free(), accepted()], {"data": ASKED}, ["RetryScheduled", *TWO, LAST],
-         "accepted", 2),
-        ([busy()], {"data": ASKED, "max_wait": 0}, ["Finished"], "busy", 0),
-        ([accepted()], {"data": SOME_LINK}, [ONE[0], "Finished"], "accepted", 1),
-    ],
-)  # fmt: skip
-def test_the_events_of_typical_courses(
-    run: Run, script: list[Act], how: dict[str, Any], kinds: list[str], verdict: str, attempts: int
-) -> None:
+@attrs.frozen
+class CourseRow:
+    """What the requests of a call meet, and what its observer is told."""
+
+    script: list[Act]
+    kinds: list[str]
+    """The events after ``Started``."""
+    verdict: str = attrs.field(default="accepted", kw_only=True)
+    """Of the last event, as are the attempts."""
+    attempts: int = attrs.field(default=1, kw_only=True)
+    how: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+    """Settings of client and call."""
+
+
+COURSES = [
+    CourseRow([accepted()], [*ONE, "Finished"]),
+    CourseRow([busy(), accepted()], [*ONE, "WaitingForRoom", *ONE, "Finished"], attempts=2),
+    CourseRow([unreachable(), accepted()], [ONE[0], "RetryScheduled", *ONE, LAST], attempts=2),
+    CourseRow(
+        [cut_off()] * 3,
+        [ONE[0], "RetryScheduled"] * 2 + [ONE[0], "Finished"],
+        verdict="partial",
+        attempts=3,
+    ),
+    CourseRow([free(), accepted()], [*TWO, LAST], how={"data": ASKED}),
+    CourseRow([busy(), free(), accepted()], ["WaitingForRoom", *TWO, LAST], how={"data": ASKED}),
+    CourseRow(
+        [unreachable(), free(), accepted()],
+        ["RetryScheduled", *TWO, LAST],
+        attempts=2,
+        how={"data": ASKED},
+    ),
+    CourseRow(
+        [busy()], ["Finished"], verdict="busy", attempts=0, how={"data": ASKED, "max_wait": 0}
+    ),
+    CourseRow([accepted()], [ONE[0], "Finished"], how={"data": SOME_LINK}),
+]
+
+
+@pytest.mark.parametrize("row", COURSES)
+def test_the_events_of_typical_courses(run: Run, row: CourseRow) -> None:
     """The call and each attempt begin and report, waits are announced, the end comes once, last."""
-    recorder = run(lambda: told(*script, **how))
-    assert recorder.kinds == ["Started", *kinds]
-    assert (recorder.finished.verdict, recorder.finished.attempts) == (verdict, attempts)
-    assert (recorder.finished.error is None) is (verdict == "accepted")
+    recorder, attempts = run(lambda: told(*row.script, **row.how)), row.attempts
+    assert recorder.kinds == ["Started", *row.kinds]
+    assert (recorder.finished.verdict, recorder.finished.attempts) == (row.verdict, attempts)
+    assert (recorder.finished.error is None) is (row.verdict == "accepted")
     started = [event.attempt for event in recorder.of(AttemptStarted)]
     assert started == [*range(1, attempts + 1)][attempts - len(started) :]
     assert len({event.call for event in recorder.events}) == 1
@@ -139,31 +161,44 @@ def test_waits_and_retries_say_why_and_how_long(run: Run) -> None:
 # --- sums ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("script", "how", "sent", "resent", "sending"),
-    [
-        ([accepted(sending=3, replying=2)], {}, 1000, 0, 0),
-        ([cut_off(), accepted()], {}, 1000, 0, 0),  # before the document
-        ([reply(429, b"", "5"), accepted()], {}, 2000, 1000, 0),
-        ([busy(sending=2), accepted(sending=3)], {}, 2000, 1000, 0),
-        ([busy(), busy(sending=2), accepted()], {}, 3000, 2000, 2),
-        ([busy(), lost(sending=3)], {}, 2000, 1000, 0),
-        ([busy(), hanging(sending=3)], {"timeout": 60}, 2000, 1000, 0),
-        ([busy()], {"max_wait": 0.1}, 1000, 0, 0),
-        ([accepted()], {"data": SOME_LINK}, 0, 0, 0),
-        ([], {"data": b""}, 0, 0, 0),
-        ([busy(), busy(), free(), accepted(sending=3)], {"data": ASKED}, len(ASKED), 0, 0),
-    ],
-)
-def test_the_sums_of_a_call(
-    run: Run, script: list[Act], how: dict[str, Any], sent: int, resent: int, sending: float
-) -> None:
+@attrs.frozen(kw_only=True)
+class SumsRow:
+    """What the requests of a call meet, and the sums of its last event."""
+
+    script: list[Act] = attrs.field(kw_only=False)
+    how: dict[str, Any] = attrs.field(factory=dict)
+    """Settings of client and call."""
+    sent: int
+    """Bytes."""
+    resent: int = 0
+    """Those of them that were sent before."""
+    sending: float = 0
+    """Seconds of sending in vain, which count as waiting."""
+
+
+SUMS = [
+    SumsRow([accepted(sending=3, replying=2)], sent=1000),
+    SumsRow([cut_off(), accepted()], sent=1000),  # before the document
+    SumsRow([reply(429, b"", "5"), accepted()], sent=2000, resent=1000),
+    SumsRow([busy(sending=2), accepted(sending=3)], sent=2000, resent=1000),
+    SumsRow([busy(), busy(sending=2), accepted()], sent=3000, resent=2000, sending=2),
+    SumsRow([busy(), lost(sending=3)], sent=2000, resent=1000),
+    SumsRow([busy(), hanging(sending=3)], how={"timeout": 60}, sent=2000, resent=1000),
+    SumsRow([busy()], how={"max_wait": 0.1}, sent=1000),
+    SumsRow([accepted()], how={"data": SOME_LINK}, sent=0),
+    SumsRow([], how={"data": b""}, sent=0),
+    SumsRow([busy(), busy(), free(), accepted(sending=3)], how={"data": ASKED}, sent=len(ASKED)),
+]
+
+
+@pytest.mark.parametrize("row", SUMS)
+def test_the_sums_of_a_call(run: Run, row: SumsRow) -> None:
     """Bytes, those sent again, and the wait for the room: the waits, and sending in vain."""
-    recorder = run(lambda: told(*script, **how))
+    recorder = run(lambda: told(*row.script, **row.how))
     waits = sum(event.retry_in for event in recorder.of(WaitingForRoom))
     finished = recorder.finished
-    assert (finished.bytes_sent, finished.bytes_resent) == (sent, resent)
-    assert finished.waited == pytest.approx(waits + sending)
+    assert (finished.bytes_sent, finished.bytes_resent) == (row.sent, row.resent)
+    assert finished.waited == pytest.approx(waits + row.sending)
 
 
 def test_the_calls_of_a_job_count_once(run: Run) -> None:

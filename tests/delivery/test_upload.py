@@ -166,7 +166,8 @@ class CourseRow:
     """A course: what its requests meet in turn, and what comes of it."""
 
     script: list[Act]
-    outcome: type
+    outcome: Any
+    """Its class."""
     seconds: tuple[float, float]
     """Until the outcome, at least and at most."""
     how: dict[str, Any] = attrs.field(factory=dict)
