@@ -13,9 +13,9 @@ import pytest
 
 from meeting_async import BatchReport, LockPolicy, RetryPolicy, errors
 from support import virtual_time
-from support.batches import ran, statuses
+from support.batches import job, jobs_for, ran, statuses
+from support.documents import PDF
 from support.fake_rooms import (
-    PDF,
     Act,
     FakeRooms,
     Visit,
@@ -27,8 +27,6 @@ from support.fake_rooms import (
     cut_off,
     failing,
     hanging,
-    job,
-    jobs_for,
     lost,
     record,
     refused,

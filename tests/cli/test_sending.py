@@ -20,7 +20,8 @@ from meeting_async import MeetingClient, errors
 from meeting_async.cli.console import Output
 from meeting_async.cli.delivery import tell_details
 from meeting_async.testing import MeetingServer
-from support.command_line import PDF, PNG, Result, call, manifest, names_in, until
+from support.command_line import Result, call, manifest, names_in, until
+from support.documents import PDF, PNG
 from support.reports import attempt, outcome, report_of
 from support.systems import NO_SUCH_FILE
 

@@ -34,33 +34,28 @@ from meeting_async.errors import (
 )
 from meeting_async.testing import MeetingServer, run_in_virtual_time
 from meeting_async.transports import HttpxTransport
+from support.courses import EventRecorder, upload
+from support.documents import ASKED, LARGE, SMALL
 from support.fake_rooms import (
+    ACTIVE,
+    IN_DOCUMENT,
+    KEY,
+    SECRET,
     Act,
     FakeRooms,
+    Scripted,
     absent,
     accepted,
     busy,
+    client_without_checks,
     cut_off,
     free,
     hanging,
+    is_out,
+    locked_until,
     lost,
     refused,
     reply,
-)
-from support.fakes import (
-    ACTIVE,
-    ASKED,
-    IN_DOCUMENT,
-    KEY,
-    LARGE,
-    PDF,
-    SECRET,
-    EventRecorder,
-    Scripted,
-    client_of,
-    is_out,
-    locked_until,
-    upload,
 )
 from support.interpreter import Interpreter
 from support.interruptions import Interrupted, cancelled_by_scope, cancelled_natively
@@ -115,25 +110,27 @@ class Phase:
 
 PHASES = {
     "reading": Phase([], "stream", words="reading the document"),
-    "checking": Phase([], PDF, how={"checks": hanging()}, words="checking the room"),
-    "signing": Phase([], PDF, how={"signer": Hanging()}),
+    "checking": Phase([], SMALL, how={"checks": hanging()}, words="checking the room"),
+    "signing": Phase([], SMALL, how={"signer": Hanging()}),
     "locking": Phase(
-        [], PDF, how={"room_locks": Hanging()}, words="waiting for the room's lock elsewhere"
+        [], SMALL, how={"room_locks": Hanging()}, words="waiting for the room's lock elsewhere"
     ),
-    "connecting": Phase([hanging(take=0)], PDF, words="sending"),
-    "sending": Phase([hanging(take=1)], PDF, words="sending"),
-    "before the boundary": Phase([hanging(take=IN_DOCUMENT)], PDF),
+    "connecting": Phase([hanging(take=0)], SMALL, words="sending"),
+    "sending": Phase([hanging(take=1)], SMALL, words="sending"),
+    "before the boundary": Phase([hanging(take=IN_DOCUMENT)], SMALL),
     "slow line": Phase([free(), accepted(sending=1000)], LARGE, words="sending"),
     "asking": Phase([hanging()], ASKED, words="asking whether the room is free"),
     "waiting": Phase([busy(), busy(), hanging()], ASKED, words="asking"),
     "stream as it comes": Phase([accepted()], "declared"),
-    "the reply": Phase([hanging()], PDF, error=UploadOutcomeUnknown, words="waiting for the reply"),
+    "the reply": Phase(
+        [hanging()], SMALL, error=UploadOutcomeUnknown, words="waiting for the reply"
+    ),
     "the reply to a link": Phase(
         [hanging()], LINK, error=UploadOutcomeUnknown, words="waiting for the reply"
     ),
     "after a lost one": Phase(
         [lost(), hanging()],
-        PDF,
+        SMALL,
         how={"delivery": "at_least_once"},
         error=UploadOutcomeUnknown,
         words="asking",
@@ -157,7 +154,7 @@ def test_a_timeout_ends_every_phase(run: Run, phase: Phase) -> None:
         settings = {"preflight": True, **phase.how}
         checks, recorder = settings.pop("checks", accepted()), EventRecorder()
         transport = Scripted(*script, checks=checks)
-        async with client_of(transport, on_event=recorder, **settings) as client:
+        async with client_without_checks(transport, on_event=recorder, **settings) as client:
             with pytest.raises(kind) as caught:
                 await client.upload_whiteboard_file("room01", data, timeout=5, **named)
         assert anyio.current_time() == pytest.approx(5)
@@ -200,7 +197,7 @@ class Drive:
 async def test_a_dead_network_drive_is_given_up() -> None:
     """With the call, in real time; and forty of them take no thread from a healthy document."""
     drive: Any = Drive()
-    async with client_of(FakeRooms()) as client:
+    async with client_without_checks(FakeRooms()) as client:
 
         async def one() -> None:
             with pytest.raises(DeadlineExceeded):
@@ -224,7 +221,7 @@ LATEST, CLOSED = 3.01, 5.01
 with a stream of the caller's."""
 AGES = 10_000.0
 """Seconds after which something has hung, and goes on, so that a test that fails ends."""
-DECK = Document.from_bytes(PDF, "deck.pdf")
+DECK = Document.from_bytes(SMALL, "deck.pdf")
 
 
 @attrs.define(eq=False)
@@ -260,7 +257,7 @@ class ClosableStream:
     """A stream of its own kind: closing it takes a while."""
 
     def __init__(self, close: Leave) -> None:
-        self._pieces = [PDF[:500], PDF[500:]]
+        self._pieces = [SMALL[:500], SMALL[500:]]
         self._close = close
 
     def __aiter__(self) -> AsyncIterator[bytes]:
@@ -279,7 +276,7 @@ class ClosableStream:
 
 def sent_as_it_comes(stream: Any) -> Document:
     """Make a document that is not spooled."""
-    return Document.from_stream(stream, "deck.pdf", size=len(PDF), replayable=False)
+    return Document.from_stream(stream, "deck.pdf", size=len(SMALL), replayable=False)
 
 
 def sleeping(seconds: float, error: Exception | None = None) -> Leave:
@@ -335,7 +332,7 @@ def test_nothing_undoes_a_receipt(
     async def main() -> None:
         transport, settings, document = settings_of(what, trouble)
         recorder = EventRecorder()
-        async with client_of(transport, on_event=recorder, **settings) as client:
+        async with client_without_checks(transport, on_event=recorder, **settings) as client:
             with anyio.move_on_after(AGES / 2):
                 made = await upload(client, document, timeout=timeout)
             assert anyio.current_time() <= (CLOSED if what == "stream" else LATEST)
@@ -357,7 +354,7 @@ def test_a_refusal_does_not_wait_for_the_lock(run: Run, timeout: float | None) -
     async def main() -> None:
         recorder, locks = EventRecorder(), LeavingLocks(NEVER)
         rooms = FakeRooms(lambda _: refused())
-        async with client_of(rooms, room_locks=locks, on_event=recorder) as client:
+        async with client_without_checks(rooms, room_locks=locks, on_event=recorder) as client:
             with anyio.move_on_after(AGES / 2), pytest.raises(RequestRefused) as caught:
                 await upload(client, timeout=timeout)
             assert anyio.current_time() <= LATEST
@@ -442,7 +439,9 @@ def test_struck_at_every_wait(
         )
         settings: dict[str, Any] = {"room_locks": LeavingLocks(leaving), "preflight": is_fake}
         settings |= {"on_event": recorder, "delivery": "at_least_once"}
-        async with client_of(rooms if is_fake else through_httpx(closing), **settings) as client:
+        async with client_without_checks(
+            rooms if is_fake else through_httpx(closing), **settings
+        ) as client:
 
             async def run() -> None:
                 try:
@@ -499,7 +498,7 @@ def test_the_end_of_the_program_passes(raises: str, error: type[BaseException]) 
 
     async def main() -> None:
         transport = Scripted(Act(result=error("stop"), take=1) if raises == "transport" else ACTIVE)
-        async with client_of(transport, on_event=on_event) as client:
+        async with client_without_checks(transport, on_event=on_event) as client:
             await upload(client)
 
     with pytest.raises(error):
@@ -511,7 +510,7 @@ def test_a_client_that_is_closed_amid_a_wait(run: Run) -> None:
 
     async def main() -> None:
         transport = Scripted(then=locked_until(100), checks=accepted())
-        client = client_of(transport, preflight=True)
+        client = client_without_checks(transport, preflight=True)
         async with anyio.create_task_group() as group:
 
             async def one() -> None:
@@ -682,7 +681,7 @@ def test_an_inactive_room_is_waited_for(run: Run) -> None:
     async def main() -> None:
         recorder = EventRecorder()
         transport = Scripted(*[absent()] * 5, accepted())
-        async with client_of(transport, on_event=recorder) as client:
+        async with client_without_checks(transport, on_event=recorder) as client:
             assert (await client.wait_until_active("room01", 60)).room_id == "room01"
             assert anyio.current_time() == pytest.approx(10)
             waits = [event for event in recorder.events if "WaitingUntilActive" in repr(event)]
@@ -690,12 +689,12 @@ def test_an_inactive_room_is_waited_for(run: Run) -> None:
             assert len({event.call for event in recorder.events}) == 1
             assert recorder.finished.call == waits[0].call > 0
         some_fail = Scripted(*[reply(502, b"<html>"), absent()] * 6, accepted())
-        async with client_of(some_fail) as client:
+        async with client_without_checks(some_fail) as client:
             hasty = client.with_options(lock=LockPolicy(max_wait=0))
             assert (await hasty.wait_until_active("room01", 60)).room_id == "room01"
         began = anyio.current_time()
         late = Scripted(then=lambda _: absent())
-        async with client_of(late) as client:
+        async with client_without_checks(late) as client:
             with pytest.raises(DeadlineExceeded, match="active") as caught:
                 await client.wait_until_active("room01", 2000)
             assert 1999.5 <= anyio.current_time() - began <= 2000
@@ -708,7 +707,7 @@ def test_an_inactive_room_is_waited_for(run: Run) -> None:
             at_last = Scripted(
                 then=lambda _: absent() if anyio.current_time() < ends_at - 0.5 else accepted()  # noqa: B023 - at once
             )
-            async with client_of(at_last) as client:
+            async with client_without_checks(at_last) as client:
                 await client.wait_until_active("room01", timeout)
             assert anyio.current_time() <= ends_at
 

@@ -39,33 +39,27 @@ from meeting_async import errors as e
 from meeting_async.signers import SignedHeaders
 from meeting_async.testing import run_in_virtual_time
 from meeting_async.transports import Reply
+from support.batches import job
+from support.courses import EventRecorder, course, upload
+from support.documents import ASKED, LARGE, SMALL
 from support.fake_rooms import (
+    SECRET,
     Act,
     FakeRooms,
+    Scripted,
     absent,
     accepted,
     busy,
+    client_without_checks,
     cut_off,
     failing,
     free,
     hanging,
-    job,
     lost,
     record,
     reply,
-    unreachable,
-)
-from support.fakes import (
-    ASKED,
-    LARGE,
-    PDF,
-    SECRET,
-    EventRecorder,
-    Scripted,
-    client_of,
-    course,
     signature,
-    upload,
+    unreachable,
 )
 from support.tables import in_turn
 from support.telling import LogFile, Told, containing, logging_to, unfit
@@ -208,8 +202,8 @@ def test_the_calls_of_a_job_count_once(run: Run) -> None:
         acts = iter([busy(), absent(), busy(), accepted()])
         recorder = EventRecorder()
         rooms = FakeRooms(lambda _: next(acts), ask=lambda _: accepted())
-        async with client_of(rooms, on_event=recorder) as client:
-            async with client.upload_many([job("room01", 0, PDF)], wait_active=60) as batch:
+        async with client_without_checks(rooms, on_event=recorder) as client:
+            async with client.upload_many([job("room01", 0, SMALL)], wait_active=60) as batch:
                 (outcome,) = (await batch.wait()).outcomes
         finished = recorder.of(Finished)
         assert outcome.bytes_sent == 4000 == sum(event.bytes_sent for event in finished)
@@ -229,7 +223,7 @@ def test_an_observer_of_a_single_call(run: Run) -> None:
     async def main() -> None:
         client_wide, own = EventRecorder(), EventRecorder()
         transport = Scripted(then=lambda _: accepted())
-        async with client_of(transport, on_event=client_wide) as client:
+        async with client_without_checks(transport, on_event=client_wide) as client:
             await upload(client, on_event=own)
             await client.call("room/create", on_event=own)
             await client.get_active_room_info("room01", on_event=own)
@@ -258,8 +252,8 @@ class CoroutineObject:
 @pytest.mark.anyio
 async def test_an_observer_is_a_plain_function() -> None:
     """A coroutine function is refused where it is given; a client's is in ``test_mistakes.py``."""
-    document = Document.from_bytes(PDF, "a.pdf")
-    async with client_of(Scripted()) as client:
+    document = Document.from_bytes(SMALL, "a.pdf")
+    async with client_without_checks(Scripted()) as client:
         for on_event in (CoroutineObject(), functools.partial(coroutine_function), 7):
             calls: list[Callable[[Any], Any]] = [
                 lambda own: client.with_options(**own),
@@ -284,10 +278,10 @@ def test_an_observer_that_raises_changes_nothing(
         raise error
 
     async def main() -> Any:
-        async with client_of(Scripted(busy(), accepted()), on_event=on_event) as client:
+        async with client_without_checks(Scripted(busy(), accepted()), on_event=on_event) as client:
             return await upload(client)
 
-    assert run_in_virtual_time(main).size == len(PDF)
+    assert run_in_virtual_time(main).size == len(SMALL)
     warnings = [entry for entry in caplog.records if "observer raised" in entry.getMessage()]
     assert len(warnings) == 7
     assert all(entry.exc_info for entry in warnings)
@@ -324,7 +318,7 @@ def test_a_slow_observer_gets_less_progress() -> None:
                 jump(0.9)
 
         transport = Scripted(accepted(sending=60))
-        async with client_of(transport, on_event=on_event, preflight=False) as client:
+        async with client_without_checks(transport, on_event=on_event, preflight=False) as client:
             await upload(client, TEN_MIB)
         assert anyio.current_time() <= 60 * 1.25
         return sum(slept)
@@ -382,10 +376,10 @@ class NoLocks:
 
 
 async def _short() -> AsyncIterator[bytes]:
-    yield PDF
+    yield SMALL
 
 
-def put(document: Any = PDF, room: Any = "room01", **how: Any) -> Make:
+def put(document: Any = SMALL, room: Any = "room01", **how: Any) -> Make:
     """Upload."""
     if not isinstance(document, Document):
         how = {"filename": "deck.pdf", **how}
@@ -633,7 +627,7 @@ def test_every_ending_is_told(run: Run, ending: tuple[str, str]) -> None:
     async def main() -> None:
         once = RetryPolicy(max_attempts=1, max_interruptions=0, max_outage=0)
         usual: dict[str, Any] = {"retry": once, "on_event": told}
-        async with client_of(Scripted(*script), **usual | settings) as client:
+        async with client_without_checks(Scripted(*script), **usual | settings) as client:
             try:
                 await told.of(make(client))
             except Exception as error:  # noqa: BLE001 - a signer's, or a TypeError
@@ -668,7 +662,7 @@ async def test_outcomes_and_errors_of_batches(tmp_path: Path) -> None:
     told = Told()
     rooms = FakeRooms(lambda _: next(replies))
     with told.listening():
-        async with client_of(rooms, on_event=told) as client:
+        async with client_without_checks(rooms, on_event=told) as client:
             jobs = [job(f"room{number}") for number in range(5)]
             how: dict[str, Any] = {"journal": tmp_path / "term.db", "concurrency": 1}
             async with client.upload_many(jobs, max_wait=0, **how) as batch:
@@ -707,7 +701,7 @@ def test_the_log_needs_no_observer(log: Any) -> None:
     """What is logged of each event is above."""
 
     async def main() -> None:
-        async with client_of(Scripted(lost())) as client:
+        async with client_without_checks(Scripted(lost())) as client:
             with pytest.raises(e.UploadOutcomeUnknown):
                 await upload(client)
 
@@ -721,7 +715,7 @@ def test_unusual_rooms_are_warned_about_once(log: Any) -> None:
     """Known servers refuse ids with other characters; the interface allows them."""
 
     async def main() -> None:
-        async with client_of(Scripted(then=lambda _: accepted())) as client:
+        async with client_without_checks(Scripted(then=lambda _: accepted())) as client:
             for room in ("an odd room", "an odd room", "room-01_x"):
                 await upload(client, room=room)
 

@@ -52,33 +52,27 @@ from meeting_async.errors import (
 from meeting_async.testing import MeetingServer
 from meeting_async.transports import HttpTransport, HttpxTransport, Reply, Request, Transport
 from support.command_line import call, export
+from support.courses import EventRecorder, course, upload
+from support.documents import ASKED, LARGE, SMALL
 from support.fake_rooms import (
+    ACTIVE,
+    IN_DOCUMENT,
     Act,
+    Scripted,
     Visit,
     accepted,
     busy,
+    client_without_checks,
     cut_off,
     failing,
     free,
+    headers_of,
+    letters,
     lost,
     record,
     refused,
     reply,
     unreachable,
-)
-from support.fakes import (
-    ACTIVE,
-    ASKED,
-    IN_DOCUMENT,
-    LARGE,
-    PDF,
-    EventRecorder,
-    Scripted,
-    client_of,
-    course,
-    headers_of,
-    letters,
-    upload,
 )
 from support.sending import until
 from support.tables import LOOPS, crossed
@@ -88,7 +82,7 @@ Run = Callable[..., Any]
 PAGE = b"<!doctype html><title>hello</title>"
 NOT_FOUND, NOT_ACTIVE = record("ROOM_NOT_FOUND"), record("ROOM_NOT_ACTIVE")
 INTERNAL = record("INTERNAL_SERVER_ERROR")
-SIZES = {"small": PDF, "large": LARGE}
+SIZES = {"small": SMALL, "large": LARGE}
 
 
 # --- check, form, document -----------------------------------------------------------------------
@@ -125,7 +119,7 @@ def test_every_document_has_its_questions(
     named = {} if name == "link" else {"filename": "deck.pdf"}
 
     async def main() -> None:
-        async with client_of(rooms, **options) as client:
+        async with client_without_checks(rooms, **options) as client:
             for _ in range(3):
                 await upload(client, DOCUMENTS[name]())
             jobs = [UploadJob("room01", DOCUMENTS[name](), **named) for _ in range(3)]
@@ -269,7 +263,7 @@ def test_courses(run: Run, row: CourseRow) -> None:
     attempts = len(transport.uploads) + len(throttled)
     assert [attempt.number for attempt in outcome.attempts] == list(range(1, attempts + 1))
     if isinstance(outcome, UploadReceipt):
-        data = how.get("data", PDF)
+        data = how.get("data", SMALL)
         assert bytes(transport.uploads[-1].sent).count(data) == 1
         assert (outcome.room_id, outcome.document) == ("room01", "deck.pdf")
         assert (outcome.size, outcome.attempts[-1].bytes_sent) == (len(data), len(data))
@@ -384,7 +378,7 @@ def test_a_wait_for_a_connection_does_not_count(
     async def main() -> UploadReceipt:
         rooms = Crowded(*script, accepted(), checks=ACTIVE)
         async with (
-            client_of(rooms, preflight=preflight, max_connections=1) as client,
+            client_without_checks(rooms, preflight=preflight, max_connections=1) as client,
             anyio.create_task_group() as group,
         ):
 
@@ -425,7 +419,7 @@ TRANSPORTS: dict[str, Callable[[], Transport]] = {
 
 async def in_a_batch(client: MeetingClient) -> None:
     """Upload as a batch of one job, whose error is raised."""
-    job = UploadJob("room02", PDF, filename="deck.pdf")
+    job = UploadJob("room02", SMALL, filename="deck.pdf")
     async with client.upload_many([job], timeout=0.2) as batch:
         async for outcome in batch:
             assert outcome.error is not None
@@ -475,7 +469,7 @@ def test_a_wrong_address_costs_a_command_one_check(
     """The code is 1, not 3: nothing was sent, and the line says what to check."""
     monkeypatch.chdir(tmp_path)
     for name in ("a.pdf", "b.pdf"):
-        Path(name).write_bytes(PDF)
+        Path(name).write_bytes(SMALL)
     server = MeetingServer()
     with server.run() as url:
         export(monkeypatch, server)
@@ -532,7 +526,7 @@ def test_the_form_has_the_last_word(run: Run, row: FormRow) -> None:
     first, steps = row.form, row.requests
     script = [first, *[free()] * (steps.count("f") - 1), *[accepted()] * steps.count("d")]
     for check, data in itertools.product(row.checks, SIZES.values()):
-        if check is ACTIVE and data == PDF:
+        if check is ACTIVE and data == SMALL:
             continue  # it has no form
         went = run(partial(course, *script, data=data, checks=check))
         assert isinstance(went.outcome, row.outcome)
@@ -589,7 +583,7 @@ def test_behind_an_upload_from_here(run: Run, row: BehindRow) -> None:
 
     async def main() -> None:
         transport, recorder = Scripted(accepted(replying=400), accepted()), EventRecorder()
-        async with client_of(transport) as client, anyio.create_task_group() as group:
+        async with client_without_checks(transport) as client, anyio.create_task_group() as group:
             group.start_soon(upload, client)
             await anyio.sleep(1)
             outcome: Any
@@ -625,9 +619,9 @@ async def test_waiting_holds_no_bytes(
 ) -> None:
     """Forty uploads of a file of 200 KiB wait in less than 2 MiB of memory."""
     path, recorder = tmp_path / "deck.pdf", EventRecorder()
-    path.write_bytes(PDF.ljust(200 * 1024))
+    path.write_bytes(SMALL.ljust(200 * 1024))
     transport = Scripted(*[act] * rooms, then=lambda _: busy(take=0))
-    async with client_of(transport) as client, anyio.create_task_group() as group:
+    async with client_without_checks(transport) as client, anyio.create_task_group() as group:
         names = [f"room{number % rooms}" for number in range(40)]
         tracemalloc.start()
         for name in names:

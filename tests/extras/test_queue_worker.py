@@ -34,6 +34,7 @@ from meeting_async.procrastinate._run import QueuedRun
 from meeting_async.procrastinate._table import Row, packed
 from meeting_async.procrastinate._worker import UploadWorker
 from support import fake_rooms, virtual_time
+from support.documents import PDF
 from support.fake_rooms import Act, FakeRooms
 from support.queue_worker import KEYS
 
@@ -544,7 +545,7 @@ PUT_BACKS = {
 
 async def find_small(_reference: str) -> Document:
     """Make a document."""
-    return Document.from_bytes(fake_rooms.PDF, filename="a.pdf")
+    return Document.from_bytes(PDF, filename="a.pdf")
 
 
 @pytest.mark.parametrize("how", PUT_BACKS)

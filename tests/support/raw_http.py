@@ -15,8 +15,8 @@ import anyio
 import attrs
 
 from meeting_async.testing import MeetingServer, Room
+from support.documents import PDF
 
-PDF = b"%PDF-1.7\nslides\n%%EOF\n"
 UPLOAD = "/auth/room/uploadWhiteboardFile"
 INFO = "/auth/room/getActiveRoomInfo"
 FORM = "multipart/form-data; boundary=XX"

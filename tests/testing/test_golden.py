@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from meeting_async.testing import MeetingServer
+from support.documents import PDF
 from support.programs import run_to_its_end
 from support.raw_http import (
     BODY_LIMIT,
@@ -23,7 +24,6 @@ from support.raw_http import (
     FORM,
     INFO,
     LIMIT,
-    PDF,
     UPLOAD,
     World,
     call,
