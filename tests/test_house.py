@@ -18,9 +18,9 @@ FLOORS = [
     {"_clock", "_log", "_system", "_text"},
     {"errors"},
     {"_models", "_events", "_policies", "_threads"},
-    {"_protocol"},
+    {"_config", "_protocol"},
     {"_documents", "_http"},
-    {"_config", "_delivery"},
+    {"_delivery"},
     {"_batch"},
     {"_client"},
     {"__init__", "transports", "signers", "rooms", "journals", "testing", "web"},
@@ -140,3 +140,18 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, room: str, pa
     monkeypatch.delitem(sys.modules, f"meeting_async.{room}", raising=False)
     with pytest.raises(ModuleNotFoundError, match=rf'pip install "\.\[{room}\]" in a clone'):
         importlib.import_module(f"meeting_async.{room}")
+
+
+def test_the_promises_have_their_files() -> None:
+    """The table of ``tests/README.md``: every file is there, and no guarantee is missing in it."""
+    tests = Path(__file__).parent
+    table = (tests / "README.md").read_text("utf-8").partition("## Promises")[2]
+    named = re.findall(r"`([a-z_/]+\.py)`", table)
+    assert named
+    assert [name for name in named if not (tests / name).is_file()] == []
+    page = (tests.parent / "README.md").read_text("utf-8")
+    guarantees = page.partition("## Guarantees")[2].partition("\n## ")[0]
+    plain = re.sub(r"\[(.*?)\]\(.*?\)", r"\1", guarantees)
+    promised = re.findall(r"^\* \*\*(.*?)[.:]?\*\*", plain, re.MULTILINE)
+    assert len(promised) >= 7
+    assert [words for words in promised if f"**{words}" not in table] == []

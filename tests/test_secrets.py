@@ -39,7 +39,8 @@ from meeting_async import (
 from meeting_async.signers import HmacSigner
 from meeting_async.testing import run_in_virtual_time
 from meeting_async.transports import HttpTransport, HttpxTransport, Reply
-from support.command_line import PDF, Result, call
+from support.command_line import Result, call
+from support.documents import PDF
 from support.fake_rooms import Act, FakeRooms, Visit, accepted, busy, record, reply
 from support.fake_rooms import client_of as fake_client_of
 from support.interruptions import cancelled_by_scope

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import os
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,12 +93,27 @@ def load_authorities(field: str, path: str) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=path)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        from meeting_async._http.origins import check_key_log  # noqa: PLC0415 - for errors only
-
         check_key_log(error)
         problem = f"cannot be loaded: {getattr(error, 'strerror', None) or error}"
         fix = "give a PEM file with the certificate of your authority"
         raise ConfigurationError(field, short_repr(path), problem, fix) from error
+
+
+def check_key_log(error: OSError | ValueError) -> None:
+    """Blame the file for TLS keys, which Python opens with the authorities, if it is to blame.
+
+    Raises:
+        ConfigurationError: It cannot be opened.
+
+    """
+    name = "SSLKEYLOGFILE"
+    path = os.environ.get(name)
+    if path and getattr(error, "filename", None) == path:
+        reason = getattr(error, "strerror", None) or error
+        fix = "unset it, or give a file that can be written"
+        raise ConfigurationError(
+            name, short_repr(path), f"cannot be written: {reason}", fix
+        ) from error
 
 
 def _check_mark(field: str, secret: Secret) -> None:

@@ -18,8 +18,9 @@ from meeting_async.errors import JournalError, RoomLocksUnavailable
 from meeting_async.journals import SqliteJournal
 from meeting_async.testing import run_in_virtual_time
 from meeting_async.transports import Reply, Request
-from support.fake_rooms import FakeRooms, client_of, job
-from support.fakes import EventRecorder
+from support.batches import job
+from support.courses import EventRecorder
+from support.fake_rooms import FakeRooms, client_of
 from support.journals import HookedJournal
 from support.leaving_locks import LeavingLocks
 from support.tables import in_turn

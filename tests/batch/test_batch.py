@@ -26,22 +26,18 @@ from meeting_async import (
     errors,
 )
 from support import virtual_time
-from support.batches import ran, run, statuses
+from support.batches import asynchronously, generated, job, jobs_for, ran, run, statuses
+from support.documents import PDF
 from support.fake_rooms import (
-    PDF,
     Act,
     FakeRooms,
     Visit,
     absent,
     accepted,
-    asynchronously,
     busy,
     client_of,
     cut_off,
-    generated,
     hanging,
-    job,
-    jobs_for,
     lost,
     refused,
 )

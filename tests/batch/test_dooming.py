@@ -8,13 +8,14 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
+import attrs
 import pytest
 
 from meeting_async import BatchReport, LockPolicy, RetryPolicy, errors
 from support import virtual_time
-from support.batches import ran, statuses
+from support.batches import job, jobs_for, ran, statuses
+from support.documents import PDF
 from support.fake_rooms import (
-    PDF,
     Act,
     FakeRooms,
     Visit,
@@ -26,8 +27,6 @@ from support.fake_rooms import (
     cut_off,
     failing,
     hanging,
-    job,
-    jobs_for,
     lost,
     record,
     refused,
@@ -163,9 +162,21 @@ def test_without_preflight_no_question_is_asked() -> None:
 
 GONE = RetryPolicy(max_attempts=2, max_outage=5)
 
-Meaning = tuple[list[Callable[[], Act]], str, type[Exception] | None, str, str]
-"""What documents for one room meet; status and error of the first one; what its room's next
-document and those for other rooms become."""
+
+@attrs.frozen
+class Meaning:
+    """What documents for one room meet, and what becomes of them and of the others."""
+
+    acts: list[Callable[[], Act]]
+    status: str
+    """Of the first one."""
+    error: type[Exception] | None = attrs.field(default=None, kw_only=True)
+    """Of the first one."""
+    in_room: str = attrs.field(default="accepted", kw_only=True)
+    """What its room's next document becomes."""
+    elsewhere: str = attrs.field(default="accepted", kw_only=True)
+    """What those for other rooms become."""
+
 
 ALWAYS = 999
 
@@ -175,38 +186,49 @@ def raising(kind: type[Exception], *words: str, **how: Any) -> Callable[[], Act]
     return lambda: failing(kind(*words), **how)
 
 
-MEANINGS: dict[str, Meaning] = {
-    "accepted": ([accepted], "accepted", None, "accepted", "accepted"),
-    "refused": ([refused], "refused", errors.RequestRefused, "accepted", "accepted"),
-    "no room": ([absent], "refused", errors.RoomNotActive, "skipped", "accepted"),
-    "no such room": ([lambda: NO_ROOM], "refused", errors.RoomNotFound, "skipped", "accepted"),
-    "key": ([lambda: WRONG_KEY], "refused", errors.AuthenticationFailed, "skipped", "skipped"),
-    "not converted": (
-        [conversion_failed], "failed", errors.ProcessingFailed, "accepted", "accepted"
+MEANINGS = {
+    "accepted": Meaning([accepted], "accepted"),
+    "refused": Meaning([refused], "refused", error=errors.RequestRefused),
+    "no room": Meaning([absent], "refused", error=errors.RoomNotActive, in_room="skipped"),
+    "no such room": Meaning(
+        [lambda: NO_ROOM], "refused", error=errors.RoomNotFound, in_room="skipped"
     ),
-    "lost": ([lost], "unknown", errors.UploadOutcomeUnknown, "accepted", "accepted"),
-    "locked": ([busy] * ALWAYS, "failed", errors.RoomBusy, "failed", "accepted"),
-    "cut off": ([cut_off] * 2, "failed", errors.UploadInterrupted, "accepted", "accepted"),
-    "no connection": (
-        [unreachable] * ALWAYS, "failed", errors.ConnectFailed, "failed", "accepted"
+    "key": Meaning(
+        [lambda: WRONG_KEY],
+        "refused",
+        error=errors.AuthenticationFailed,
+        in_room="skipped",
+        elsewhere="skipped",
     ),
-    "no descriptor": (
-        [raising(errors.ResourceExhausted, "none", take=0)] * ALWAYS, "failed",
-        errors.ResourceExhausted, "failed", "accepted",
+    "not converted": Meaning([conversion_failed], "failed", error=errors.ProcessingFailed),
+    "lost": Meaning([lost], "unknown", error=errors.UploadOutcomeUnknown),
+    "locked": Meaning([busy] * ALWAYS, "failed", error=errors.RoomBusy, in_room="failed"),
+    "cut off": Meaning([cut_off] * 2, "failed", error=errors.UploadInterrupted),
+    "no connection": Meaning(
+        [unreachable] * ALWAYS, "failed", error=errors.ConnectFailed, in_room="failed"
     ),
-    "foreign": ([raising(KeyError, "x", take=5)], "failed", KeyError, "accepted", "accepted"),
-    "journal": (
-        [raising(errors.JournalError, "j.db", "is full", take=0)], "failed", errors.JournalError,
-        "skipped", "skipped",
+    "no descriptor": Meaning(
+        [raising(errors.ResourceExhausted, "none", take=0)] * ALWAYS,
+        "failed",
+        error=errors.ResourceExhausted,
+        in_room="failed",
     ),
-}  # fmt: skip
+    "foreign": Meaning([raising(KeyError, "x", take=5)], "failed", error=KeyError),
+    "journal": Meaning(
+        [raising(errors.JournalError, "j.db", "is full", take=0)],
+        "failed",
+        error=errors.JournalError,
+        in_room="skipped",
+        elsewhere="skipped",
+    ),
+}
 
 
 @in_turn("kind", MEANINGS, loop="backend")
 def test_what_an_error_means(backend: str, kind: str) -> None:
     """For its job; for its room; and for the batch, once the server is known."""
-    acts, status, error, *others = MEANINGS[kind]
-    left = list(acts)
+    row = MEANINGS[kind]
+    left = list(row.acts)
 
     def answer(visit: Visit) -> Act:
         return left.pop(0)() if visit.room == "bad" and left else accepted(replying=1.0)
@@ -215,14 +237,14 @@ def test_what_an_error_means(backend: str, kind: str) -> None:
     rooms, settings = FakeRooms(answer), {"retry": GONE, "lock": LockPolicy(max_wait=20)}
     report = ran([*jobs, job("good", 2)], rooms, settings, backend=backend, concurrency=2)
     found, bad = statuses(report), report.outcomes[1]
-    assert [found[1], found[2], found[4]] == [status, *others]
-    assert report.stopped_by is (bad.error if others[1] == "skipped" else None)
+    assert [found[1], found[2], found[4]] == [row.status, row.in_room, row.elsewhere]
+    assert report.stopped_by is (bad.error if row.elsewhere == "skipped" else None)
     assert report.seconds < 60  # nobody waits for a lock that is gone
     assert (bad.room_id, bad.document, bad.key, bad.size) == ("bad", "bad-0.pdf", "row 7", len(PDF))
-    assert (bad.receipt is None) == (status != "accepted") == (bad.error is not None)
+    assert (bad.receipt is None) == (row.status != "accepted") == (bad.error is not None)
     attempts = [len(outcome.attempts) for outcome in report.outcomes if outcome.room_id == "bad"]
     assert sum(attempts) == len(rooms.of("upload", "bad"))
-    assert error is None or type(bad.error) is error
+    assert row.error is None or type(bad.error) is row.error
     if isinstance(bad.error, errors.MeetingError) and kind != "journal":
         facts = (bad.error.operation, bad.error.room_id, bad.error.document)
         assert facts == ("room/uploadWhiteboardFile", "bad", "bad-0.pdf")

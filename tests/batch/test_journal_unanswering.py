@@ -17,8 +17,8 @@ import pytest
 from meeting_async import BatchReport
 from meeting_async.errors import JournalError
 from support import virtual_time
-from support.batches import statuses
-from support.fake_rooms import FakeRooms, Visit, job
+from support.batches import job, statuses
+from support.fake_rooms import FakeRooms, Visit
 from support.journals import HookedJournal, running_batch, traced
 from support.tables import BACKENDS, crossed, in_turn
 

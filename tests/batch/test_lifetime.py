@@ -18,9 +18,9 @@ import pytest
 
 from meeting_async import Batch, Event, MeetingClient, UploadJob, errors
 from support import virtual_time
-from support.batches import statuses
+from support.batches import job, jobs_for, statuses
+from support.documents import PDF
 from support.fake_rooms import (
-    PDF,
     Act,
     FakeRooms,
     Visit,
@@ -30,8 +30,6 @@ from support.fake_rooms import (
     client_of,
     failing,
     hanging,
-    job,
-    jobs_for,
     lost,
     record,
     reply,

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from meeting_async import Batch, LockPolicy, RetryPolicy, UploadJob, UploadOutcome
 from meeting_async.errors import BatchFailed, BatchStopped, RoomBusy, UploadOutcomeUnknown
 from support import virtual_time
+from support.documents import PDF
 from support.fake_rooms import (
-    PDF,
     Act,
     FakeRooms,
     Visit,

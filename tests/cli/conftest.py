@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from meeting_async.testing import MeetingServer
-from support.command_line import PDF, export
+from support.command_line import export
+from support.documents import PDF
 
 
 @pytest.fixture(autouse=True)

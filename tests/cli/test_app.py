@@ -23,7 +23,8 @@ from meeting_async.cli.app import app
 from meeting_async.cli.demo import stage
 from meeting_async.testing import MeetingServer
 from support import raw_http
-from support.command_line import PDF, Result, call, finish, names_in, run, shell, start
+from support.command_line import Result, call, finish, names_in, run, shell, start
+from support.documents import PDF
 from support.interpreter import Interpreter
 from support.systems import IS_WINDOWS
 

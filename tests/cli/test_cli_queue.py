@@ -15,7 +15,6 @@ import pytest
 
 from meeting_async.testing import MeetingServer
 from support.command_line import (
-    PDF,
     PROGRAM,
     Result,
     accepted,
@@ -27,6 +26,7 @@ from support.command_line import (
     start,
     until,
 )
+from support.documents import PDF
 from support.postgres import PostgresServer, needs_postgres
 from support.terminal import drawn_by
 

@@ -22,8 +22,6 @@ import pytest
 from meeting_async.testing import MeetingServer
 from support.command_line import (
     HANGUP,
-    PDF,
-    PNG,
     Result,
     accepted,
     call,
@@ -37,6 +35,7 @@ from support.command_line import (
     start,
     until,
 )
+from support.documents import PDF, PNG
 from support.ports import free_port
 from support.systems import IS_WINDOWS
 

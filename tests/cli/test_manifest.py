@@ -24,7 +24,8 @@ from meeting_async.cli.batch.manifest import manifest_of
 from meeting_async.cli.batch.rows import rows_in
 from meeting_async.errors import InvalidInput
 from meeting_async.testing import MeetingServer
-from support.command_line import PDF, PNG, Result, call, names_in, start
+from support.command_line import Result, call, names_in, start
+from support.documents import PDF, PNG
 from support.permissions import public_folder, unprivileged
 from support.systems import IS_WINDOWS, NO_SUCH_FILE, is_wine
 

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 from anyio.from_thread import start_blocking_portal
 
@@ -19,7 +20,8 @@ from meeting_async import MeetingClient, errors
 from meeting_async.cli.console import Output
 from meeting_async.cli.delivery import tell_details
 from meeting_async.testing import MeetingServer
-from support.command_line import PDF, PNG, Result, call, manifest, names_in, until
+from support.command_line import Result, call, manifest, names_in, until
+from support.documents import PDF, PNG
 from support.reports import attempt, outcome, report_of
 from support.systems import NO_SUCH_FILE
 
@@ -70,49 +72,108 @@ HAPPENS: dict[str, Callable[[MeetingServer], object]] = {
     ),
     "nginx refuses": lambda server: server.reply_next(413, body=b"<html><center>nginx</center>"),
 }
+
+
+@attrs.frozen
+class Ending:
+    """A command, and how it ends."""
+
+    happens: str
+    arguments: str
+    """After ``upload room01``."""
+    code: int = attrs.field(kw_only=True)
+    told: str = attrs.field(kw_only=True)
+    """Part of an error line, as is the hint."""
+    hint: str = attrs.field(default="", kw_only=True)
+
+
 ENDINGS = [
-    ("a wrong secret", "a.pdf", 1, "are there quotes or blanks", "check that MEETING_API_KEY and"),
-    ("the room ends", "a.pdf", 1, "HTTP", "open it first"),
-    ("the reply is lost", "a.pdf", 3, "is unknown", "look into the room before"),
-    ("somebody uploads", "a.pdf --max-wait 0", 75, "room 'room01' is busy", "--max-wait SECONDS"),
-    ("somebody uploads for 30 s", "a.pdf --timeout 20", 75, "allows no more", "--timeout SECONDS"),
-    ("the presenter leaves", "a.pdf", 1, "HTTP 400 USER_NOT_ACTIVE", "presenter role must be in"),
-    ("no meeting server", "a.pdf", 1, "HTTP 404", "MEETING_BASE_URL or --url: is http://127.0"),
-    ("a proxy answers", "a.pdf --timeout 20", 1, "HTTP 502", "wrong on the way to http://127.0"),
-    ("nginx refuses", "a.pdf", 1, "larger than the server", "client_max_body_size of nginx"),
-    ("nothing", "image.png", 2, "PNG image", ""),
-    ("nothing", "a.pdf nope.pdf", 2, f"nope.pdf' cannot be read: {NO_SUCH_FILE}", "was sent"),
-    ("nothing", "a.pdf slides", 2, "'slides'): use `meeting-async batch FOLDER`", ""),
-    ("nothing", "-", 2, "--filename", ""),
-    ("nothing", "- --filename=", 2, "error: -: filename", ""),
-    ("nothing", "a.pdf b.pdf --filename x.pdf", 2, "one by one", ""),
-    ("nothing", "ftp://example.com/x.pdf", 2, "http(s) URL", ""),
+    Ending(
+        "a wrong secret",
+        "a.pdf",
+        code=1,
+        told="are there quotes or blanks",
+        hint="check that MEETING_API_KEY and",
+    ),
+    Ending("the room ends", "a.pdf", code=1, told="HTTP", hint="open it first"),
+    Ending(
+        "the reply is lost", "a.pdf", code=3, told="is unknown", hint="look into the room before"
+    ),
+    Ending(
+        "somebody uploads",
+        "a.pdf --max-wait 0",
+        code=75,
+        told="room 'room01' is busy",
+        hint="--max-wait SECONDS",
+    ),
+    Ending(
+        "somebody uploads for 30 s",
+        "a.pdf --timeout 20",
+        code=75,
+        told="allows no more",
+        hint="--timeout SECONDS",
+    ),
+    Ending(
+        "the presenter leaves",
+        "a.pdf",
+        code=1,
+        told="HTTP 400 USER_NOT_ACTIVE",
+        hint="presenter role must be in",
+    ),
+    Ending(
+        "no meeting server",
+        "a.pdf",
+        code=1,
+        told="HTTP 404",
+        hint="MEETING_BASE_URL or --url: is http://127.0",
+    ),
+    Ending(
+        "a proxy answers",
+        "a.pdf --timeout 20",
+        code=1,
+        told="HTTP 502",
+        hint="wrong on the way to http://127.0",
+    ),
+    Ending(
+        "nginx refuses",
+        "a.pdf",
+        code=1,
+        told="larger than the server",
+        hint="client_max_body_size of nginx",
+    ),
+    Ending("nothing", "image.png", code=2, told="PNG image"),
+    Ending(
+        "nothing",
+        "a.pdf nope.pdf",
+        code=2,
+        told=f"nope.pdf' cannot be read: {NO_SUCH_FILE}",
+        hint="was sent",
+    ),
+    Ending("nothing", "a.pdf slides", code=2, told="'slides'): use `meeting-async batch FOLDER`"),
+    Ending("nothing", "-", code=2, told="--filename"),
+    Ending("nothing", "- --filename=", code=2, told="error: -: filename"),
+    Ending("nothing", "a.pdf b.pdf --filename x.pdf", code=2, told="one by one"),
+    Ending("nothing", "ftp://example.com/x.pdf", code=2, told="http(s) URL"),
 ]
 
 
-@pytest.mark.parametrize(("happens", "arguments", "code", "told", "hint"), ENDINGS)
-def test_exit_code_and_hint(
-    server: MeetingServer,
-    capsys: Capture,
-    happens: str,
-    arguments: str,
-    code: int,
-    told: str,
-    hint: str,
-) -> None:
+@pytest.mark.parametrize(
+    "ending", ENDINGS, ids=lambda ending: f"{ending.happens}-{ending.arguments}"
+)
+def test_exit_code_and_hint(server: MeetingServer, capsys: Capture, ending: Ending) -> None:
     """1 refused, 2 a mistake (then nothing is sent), 3 unknown, 75 busy; one line says why.
 
     No text says the same twice, and none is a traceback.
     """
     Path("image.png").write_bytes(PNG)
     Path("slides").mkdir()
-    HAPPENS[happens](server)
-    done = call(capsys, "upload", "room01", *arguments.split())
-    assert done.code == code
-    assert told in done.err
-    assert hint in done.err
+    HAPPENS[ending.happens](server)
+    done = call(capsys, "upload", "room01", *ending.arguments.split())
+    assert done.code == ending.code
+    assert ending.told in done.err
+    assert ending.hint in done.err
     assert "=True" not in done.err  # that is for Python
-    assert code in {1, 3, 75} or not server.requests
+    assert ending.code in {1, 3, 75} or not server.requests
     assert "Traceback" not in done.err
     for line in done.err.splitlines():
         assert line.startswith("meeting-async: ")

@@ -26,8 +26,7 @@ from meeting_async.errors import (
 )
 from meeting_async.transports import HttpTransport, HttpxTransport, Transport
 from support.certificates import Authority, make_certificate
-from support.fake_rooms import accepted
-from support.fakes import Scripted, client_of
+from support.fake_rooms import Scripted, accepted, client_without_checks
 from support.peer import Connection, Peer, Script, answering, reply, resetting_at_once, silent
 from support.tables import in_turn
 from support.telling import Told, containing, unfit
@@ -118,7 +117,7 @@ async def test_what_is_said_of_an_answer(
     settings = {**SETTINGS, "default_headers": {"X-Tenant": "school"}}
     with Peer(tunnel_to(script)) as proxy, told.listening():
         environment.setenv("HTTP_PROXY", proxy.url)
-        async with client_of(transport, **settings) as client:
+        async with client_without_checks(transport, **settings) as client:
             limit = {"timeout": 0.5} if script is silent else {}
             result = await put(client, f"http://{PUBLIC[0]}", told, **limit)
     assert type(result) is kind if kind else result.size is None
@@ -150,7 +149,7 @@ async def test_which_links_are_asked(
     transport, told = Scripted(accepted()), Told()
     with Peer(tunnel_to(head())) as proxy:
         environment.setenv("HTTP_PROXY", proxy.url)
-        async with client_of(transport, **settings) as client:
+        async with client_without_checks(transport, **settings) as client:
             result = await put(client, f"http://{host}", told)
     assert ("its host is not public" in str(result)) is is_refused
     assert len(proxy.requests) == (2 if settings and not is_refused else 0)
@@ -190,7 +189,7 @@ async def test_a_name_that_leads_to_this_machine(
         environment.setattr(socket, "getaddrinfo", look_up)
         if is_proxied:
             environment.setenv("HTTP_PROXY", peer.url)
-        async with client_of(Scripted(accepted()), **SETTINGS) as client:
+        async with client_without_checks(Scripted(accepted()), **SETTINGS) as client:
             result = await put(client, f"http://files.example:{peer.port}", Told())
         ended.set()
     assert type(result) is kind if kind else result.size is None
@@ -201,7 +200,9 @@ async def test_images_that_are_allowed(environment: pytest.MonkeyPatch) -> None:
     """With ``allow_images=True`` a link may lead to one."""
     with Peer(tunnel_to(head(kind=b"image/png"))) as proxy:
         environment.setenv("HTTP_PROXY", proxy.url)
-        async with client_of(Scripted(accepted()), allow_images=True, **SETTINGS) as client:
+        async with client_without_checks(
+            Scripted(accepted()), allow_images=True, **SETTINGS
+        ) as client:
             assert (await put(client, f"http://{PUBLIC[0]}", Told())).size is None
 
 
@@ -217,7 +218,7 @@ async def test_a_proxy_of_the_environment_that_cannot_be_used(
 ) -> None:
     """The error names it."""
     environment.setenv("HTTP_PROXY", address)
-    async with client_of(Scripted(accepted()), **SETTINGS) as client:
+    async with client_without_checks(Scripted(accepted()), **SETTINGS) as client:
         result = await put(client, f"http://{PUBLIC[0]}", Told())
     assert type(result) is kind
     assert "HTTP_PROXY" in str(result)

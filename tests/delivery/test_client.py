@@ -26,28 +26,24 @@ from meeting_async.errors import (
 )
 from meeting_async.signers import HmacSigner, SignedHeaders
 from meeting_async.transports import Reply
+from support.courses import upload
+from support.documents import ASKED, LARGE, SMALL
 from support.fake_rooms import (
+    KEY,
+    SECRET,
     Act,
+    Scripted,
     accepted,
     busy,
+    client_without_checks,
     free,
     hanging,
+    headers_of,
     lost,
     record,
     reply,
-    unreachable,
-)
-from support.fakes import (
-    ASKED,
-    KEY,
-    LARGE,
-    PDF,
-    SECRET,
-    Scripted,
-    client_of,
-    headers_of,
     signature,
-    upload,
+    unreachable,
 )
 
 Run = Callable[..., Any]
@@ -63,7 +59,7 @@ def test_json_calls_as_the_interface_says(run: Run) -> None:
         transport = Scripted(
             accepted(), reply(200, {"rooms": []}), reply(200, record("SUCCESS", room=room))
         )
-        async with client_of(transport) as client:
+        async with client_without_checks(transport) as client:
             payload = {"room_id": "raum-ä", "b": [1, None, True], "a": {"ü": 1.5}}
             assert (await client.call("/room/create", payload))["status"] is True
             assert await client.call("room/list") == {"rooms": []}
@@ -106,7 +102,7 @@ def test_what_a_json_call_repeats(run: Run, kind: str, script: list[Act], error:
     async def main() -> None:
         transport = Scripted(*script)
         raised: Any = None
-        async with client_of(transport) as client:
+        async with client_without_checks(transport) as client:
             idempotent = kind == "idempotent"
             try:
                 await client.call("room/create", {"room_id": "r"}, idempotent=idempotent)
@@ -129,7 +125,7 @@ def test_retries_that_help_use_up_no_budget(run: Run) -> None:
 
     async def main() -> None:
         script = [reply(429, b""), accepted()] * 150
-        async with client_of(Scripted(*script)) as client:
+        async with client_without_checks(Scripted(*script)) as client:
             for _ in range(150):
                 await client.call("room/create")
 
@@ -175,7 +171,7 @@ def test_a_signer_is_called_once_for_every_message(run: Run) -> None:
     async def main() -> None:
         signer = Rotating()
         transport = Scripted(busy(), unreachable(), free(), accepted(), checks=accepted())
-        async with client_of(transport, preflight=True, signer=signer) as client:
+        async with client_without_checks(transport, preflight=True, signer=signer) as client:
             await upload(client, ASKED, "raum-ä")
         check, room = '{"room_id":"raum-ä"}'.encode(), "raum-ä".encode()
         assert signer.messages == [room, check] * 3
@@ -198,7 +194,7 @@ def test_asynchronous_signers(run: Run, signer: Remote, error: Any) -> None:
 
     async def main() -> None:
         transport, before = Scripted(then=lambda _: accepted()), signer.calls
-        async with client_of(transport, signer=signer) as client:
+        async with client_without_checks(transport, signer=signer) as client:
             for call in (upload(client), client.get_active_room_info("room01")):
                 with pytest.raises(error) if error else nullcontext():
                     await call
@@ -219,7 +215,9 @@ def test_headers_in_both_directions(run: Run) -> None:
         script = [accepted(), free(), answering(200, "SUCCESS"), answering(400, "NO")]
         transport = Scripted(*script)
         headers = {"X-Tenant": "school", "User-Agent": "lms/1"}
-        async with client_of(transport, preflight=True, default_headers=headers) as client:
+        async with client_without_checks(
+            transport, preflight=True, default_headers=headers
+        ) as client:
             receipt = await upload(client, LARGE)
             with pytest.raises(ReplyError) as caught:
                 await client.call("room/create")
@@ -241,7 +239,7 @@ def every_kind(client: MeetingClient, own: dict[str, Any]) -> dict[str, Callable
     """Return a call of each kind, which is not answered."""
 
     async def batch() -> None:
-        job = UploadJob("room01", PDF, filename="deck.pdf")
+        job = UploadJob("room01", SMALL, filename="deck.pdf")
         async with client.upload_many([job], **own) as running:
             raise (await running.wait()).outcomes[0].error or AssertionError
 
@@ -300,7 +298,7 @@ def test_no_limit_of_a_call(run: Run) -> None:
 
     async def main() -> None:
         transport = Scripted(then=lambda _: accepted(replying=9.0), checks=accepted(replying=9.0))
-        async with client_of(transport, timeout=LIMIT) as limited:
+        async with client_without_checks(transport, timeout=LIMIT) as limited:
             for client, own in (
                 (limited, {"timeout": None}),
                 (limited.with_options(timeout=None), {}),
@@ -319,7 +317,7 @@ def test_with_options(run: Run) -> None:
 
     async def main() -> None:
         transport = Scripted(then=lambda _: busy())
-        async with client_of(transport) as client:
+        async with client_without_checks(transport) as client:
             async with client.with_options(retry=RetryPolicy(max_attempts=1)) as other:
                 assert type(other) is type(client)
             assert transport.closed == 0
@@ -332,16 +330,16 @@ def test_with_options(run: Run) -> None:
 @pytest.mark.anyio
 async def test_the_life_of_a_client() -> None:
     """Never used: silent; used and forgotten: a ResourceWarning; its repr shows no secret."""
-    client = client_of(Scripted())
+    client = client_without_checks(Scripted())
     assert repr(client) == "<MeetingClient for https://meet.test/auth>"
     del client
     gc.collect()
-    clients = [client_of(Scripted(accepted()))]
+    clients = [client_without_checks(Scripted(accepted()))]
     await clients[0].call("room/list")
     with pytest.warns(ResourceWarning, match="unclosed MeetingClient for https://meet.test/auth"):
         clients.clear()
     ends: list[Event] = []
-    async with client_of(Scripted(), on_event=ends.append) as closed:
+    async with client_without_checks(Scripted(), on_event=ends.append) as closed:
         pass
     await closed.aclose()
     with pytest.raises(RuntimeError, match="closed"):

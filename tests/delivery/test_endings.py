@@ -34,33 +34,28 @@ from meeting_async.errors import (
 )
 from meeting_async.testing import MeetingServer, run_in_virtual_time
 from meeting_async.transports import HttpxTransport
+from support.courses import EventRecorder, upload
+from support.documents import ASKED, LARGE, SMALL
 from support.fake_rooms import (
+    ACTIVE,
+    IN_DOCUMENT,
+    KEY,
+    SECRET,
     Act,
     FakeRooms,
+    Scripted,
     absent,
     accepted,
     busy,
+    client_without_checks,
     cut_off,
     free,
     hanging,
+    is_out,
+    locked_until,
     lost,
     refused,
     reply,
-)
-from support.fakes import (
-    ACTIVE,
-    ASKED,
-    IN_DOCUMENT,
-    KEY,
-    LARGE,
-    PDF,
-    SECRET,
-    EventRecorder,
-    Scripted,
-    client_of,
-    is_out,
-    locked_until,
-    upload,
 )
 from support.interpreter import Interpreter
 from support.interruptions import Interrupted, cancelled_by_scope, cancelled_natively
@@ -98,38 +93,56 @@ async def endless(first: bytes = b"%PDF") -> AsyncIterator[bytes]:
 
 LINK = Document.from_link("https://files.test/deck.pdf")
 
-# What the requests meet, what is uploaded, settings; which error, in which words.
-PHASES: dict[str, tuple[list[Act], Any, dict[str, Any], type[MeetingError], str]] = {
-    "reading": ([], "stream", {}, DeadlineExceeded, "reading the document"),
-    "checking": ([], PDF, {"checks": hanging()}, DeadlineExceeded, "checking the room"),
-    "signing": ([], PDF, {"signer": Hanging()}, DeadlineExceeded, ""),
-    "locking": (
-        [], PDF, {"room_locks": Hanging()}, DeadlineExceeded,
-        "waiting for the room's lock elsewhere",
+
+@attrs.frozen
+class Phase:
+    """An upload that does not get further, and the error after its time."""
+
+    script: list[Act]
+    """What its requests meet."""
+    document: Any
+    how: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+    """Settings of the client."""
+    error: type[MeetingError] = attrs.field(default=DeadlineExceeded, kw_only=True)
+    words: str = attrs.field(default="", kw_only=True)
+    """Of the error."""
+
+
+PHASES = {
+    "reading": Phase([], "stream", words="reading the document"),
+    "checking": Phase([], SMALL, how={"checks": hanging()}, words="checking the room"),
+    "signing": Phase([], SMALL, how={"signer": Hanging()}),
+    "locking": Phase(
+        [], SMALL, how={"room_locks": Hanging()}, words="waiting for the room's lock elsewhere"
     ),
-    "connecting": ([hanging(take=0)], PDF, {}, DeadlineExceeded, "sending"),
-    "sending": ([hanging(take=1)], PDF, {}, DeadlineExceeded, "sending"),
-    "before the boundary": ([hanging(take=IN_DOCUMENT)], PDF, {}, DeadlineExceeded, ""),
-    "slow line": ([free(), accepted(sending=1000)], LARGE, {}, DeadlineExceeded, "sending"),
-    "asking": ([hanging()], ASKED, {}, DeadlineExceeded, "asking whether the room is free"),
-    "waiting": ([busy(), busy(), hanging()], ASKED, {}, DeadlineExceeded, "asking"),
-    "stream as it comes": ([accepted()], "declared", {}, DeadlineExceeded, ""),
-    "the reply": ([hanging()], PDF, {}, UploadOutcomeUnknown, "waiting for the reply"),
-    "the reply to a link": ([hanging()], LINK, {}, UploadOutcomeUnknown, "waiting for the reply"),
-    "after a lost one": (
-        [lost(), hanging()], PDF, {"delivery": "at_least_once"}, UploadOutcomeUnknown, "asking"
+    "connecting": Phase([hanging(take=0)], SMALL, words="sending"),
+    "sending": Phase([hanging(take=1)], SMALL, words="sending"),
+    "before the boundary": Phase([hanging(take=IN_DOCUMENT)], SMALL),
+    "slow line": Phase([free(), accepted(sending=1000)], LARGE, words="sending"),
+    "asking": Phase([hanging()], ASKED, words="asking whether the room is free"),
+    "waiting": Phase([busy(), busy(), hanging()], ASKED, words="asking"),
+    "stream as it comes": Phase([accepted()], "declared"),
+    "the reply": Phase(
+        [hanging()], SMALL, error=UploadOutcomeUnknown, words="waiting for the reply"
     ),
-}  # fmt: skip
+    "the reply to a link": Phase(
+        [hanging()], LINK, error=UploadOutcomeUnknown, words="waiting for the reply"
+    ),
+    "after a lost one": Phase(
+        [lost(), hanging()],
+        SMALL,
+        how={"delivery": "at_least_once"},
+        error=UploadOutcomeUnknown,
+        words="asking",
+    ),
+}
 
 
 @pytest.mark.both_loops
-@pytest.mark.parametrize(
-    ("script", "document", "how", "kind", "words"), PHASES.values(), ids=PHASES
-)
-def test_a_timeout_ends_every_phase(
-    run: Run, script: list[Act], document: Any, how: dict[str, Any], kind: type, words: str
-) -> None:
+@pytest.mark.parametrize("phase", PHASES.values(), ids=PHASES)
+def test_a_timeout_ends_every_phase(run: Run, phase: Phase) -> None:
     """Exactly in time; unknown if the closing boundary was out, and never otherwise."""
+    script, document, kind = phase.script, phase.document, phase.error
 
     async def main() -> None:
         data = document
@@ -138,17 +151,17 @@ def test_a_timeout_ends_every_phase(
         if document == "declared":
             data = Document.from_stream(endless(), "deck.pdf", size=100, replayable=False)
         named: Any = {} if isinstance(data, Document) else {"filename": "deck.pdf"}
-        settings = {"preflight": True, **how}
+        settings = {"preflight": True, **phase.how}
         checks, recorder = settings.pop("checks", accepted()), EventRecorder()
         transport = Scripted(*script, checks=checks)
-        async with client_of(transport, on_event=recorder, **settings) as client:
+        async with client_without_checks(transport, on_event=recorder, **settings) as client:
             with pytest.raises(kind) as caught:
                 await client.upload_whiteboard_file("room01", data, timeout=5, **named)
         assert anyio.current_time() == pytest.approx(5)
         assert type(caught.value) is kind
-        assert words in str(caught.value)
+        assert phase.words in str(caught.value)
         assert "5 s" in str(caught.value)
-        assert caught.value.room_id == "room01"  # type: ignore[attr-defined]
+        assert getattr(caught.value, "room_id", None) == "room01"
         assert recorder.finished.error is caught.value
         assert (recorder.finished.verdict is Verdict.UNKNOWN) is (kind is UploadOutcomeUnknown)
         assert transport.running == 0
@@ -184,7 +197,7 @@ class Drive:
 async def test_a_dead_network_drive_is_given_up() -> None:
     """With the call, in real time; and forty of them take no thread from a healthy document."""
     drive: Any = Drive()
-    async with client_of(FakeRooms()) as client:
+    async with client_without_checks(FakeRooms()) as client:
 
         async def one() -> None:
             with pytest.raises(DeadlineExceeded):
@@ -208,7 +221,7 @@ LATEST, CLOSED = 3.01, 5.01
 with a stream of the caller's."""
 AGES = 10_000.0
 """Seconds after which something has hung, and goes on, so that a test that fails ends."""
-DECK = Document.from_bytes(PDF, "deck.pdf")
+DECK = Document.from_bytes(SMALL, "deck.pdf")
 
 
 @attrs.define(eq=False)
@@ -244,7 +257,7 @@ class ClosableStream:
     """A stream of its own kind: closing it takes a while."""
 
     def __init__(self, close: Leave) -> None:
-        self._pieces = [PDF[:500], PDF[500:]]
+        self._pieces = [SMALL[:500], SMALL[500:]]
         self._close = close
 
     def __aiter__(self) -> AsyncIterator[bytes]:
@@ -263,7 +276,7 @@ class ClosableStream:
 
 def sent_as_it_comes(stream: Any) -> Document:
     """Make a document that is not spooled."""
-    return Document.from_stream(stream, "deck.pdf", size=len(PDF), replayable=False)
+    return Document.from_stream(stream, "deck.pdf", size=len(SMALL), replayable=False)
 
 
 def sleeping(seconds: float, error: Exception | None = None) -> Leave:
@@ -319,7 +332,7 @@ def test_nothing_undoes_a_receipt(
     async def main() -> None:
         transport, settings, document = settings_of(what, trouble)
         recorder = EventRecorder()
-        async with client_of(transport, on_event=recorder, **settings) as client:
+        async with client_without_checks(transport, on_event=recorder, **settings) as client:
             with anyio.move_on_after(AGES / 2):
                 made = await upload(client, document, timeout=timeout)
             assert anyio.current_time() <= (CLOSED if what == "stream" else LATEST)
@@ -341,7 +354,7 @@ def test_a_refusal_does_not_wait_for_the_lock(run: Run, timeout: float | None) -
     async def main() -> None:
         recorder, locks = EventRecorder(), LeavingLocks(NEVER)
         rooms = FakeRooms(lambda _: refused())
-        async with client_of(rooms, room_locks=locks, on_event=recorder) as client:
+        async with client_without_checks(rooms, room_locks=locks, on_event=recorder) as client:
             with anyio.move_on_after(AGES / 2), pytest.raises(RequestRefused) as caught:
                 await upload(client, timeout=timeout)
             assert anyio.current_time() <= LATEST
@@ -426,7 +439,9 @@ def test_struck_at_every_wait(
         )
         settings: dict[str, Any] = {"room_locks": LeavingLocks(leaving), "preflight": is_fake}
         settings |= {"on_event": recorder, "delivery": "at_least_once"}
-        async with client_of(rooms if is_fake else through_httpx(closing), **settings) as client:
+        async with client_without_checks(
+            rooms if is_fake else through_httpx(closing), **settings
+        ) as client:
 
             async def run() -> None:
                 try:
@@ -483,7 +498,7 @@ def test_the_end_of_the_program_passes(raises: str, error: type[BaseException]) 
 
     async def main() -> None:
         transport = Scripted(Act(result=error("stop"), take=1) if raises == "transport" else ACTIVE)
-        async with client_of(transport, on_event=on_event) as client:
+        async with client_without_checks(transport, on_event=on_event) as client:
             await upload(client)
 
     with pytest.raises(error):
@@ -495,7 +510,7 @@ def test_a_client_that_is_closed_amid_a_wait(run: Run) -> None:
 
     async def main() -> None:
         transport = Scripted(then=locked_until(100), checks=accepted())
-        client = client_of(transport, preflight=True)
+        client = client_without_checks(transport, preflight=True)
         async with anyio.create_task_group() as group:
 
             async def one() -> None:
@@ -666,7 +681,7 @@ def test_an_inactive_room_is_waited_for(run: Run) -> None:
     async def main() -> None:
         recorder = EventRecorder()
         transport = Scripted(*[absent()] * 5, accepted())
-        async with client_of(transport, on_event=recorder) as client:
+        async with client_without_checks(transport, on_event=recorder) as client:
             assert (await client.wait_until_active("room01", 60)).room_id == "room01"
             assert anyio.current_time() == pytest.approx(10)
             waits = [event for event in recorder.events if "WaitingUntilActive" in repr(event)]
@@ -674,12 +689,12 @@ def test_an_inactive_room_is_waited_for(run: Run) -> None:
             assert len({event.call for event in recorder.events}) == 1
             assert recorder.finished.call == waits[0].call > 0
         some_fail = Scripted(*[reply(502, b"<html>"), absent()] * 6, accepted())
-        async with client_of(some_fail) as client:
+        async with client_without_checks(some_fail) as client:
             hasty = client.with_options(lock=LockPolicy(max_wait=0))
             assert (await hasty.wait_until_active("room01", 60)).room_id == "room01"
         began = anyio.current_time()
         late = Scripted(then=lambda _: absent())
-        async with client_of(late) as client:
+        async with client_without_checks(late) as client:
             with pytest.raises(DeadlineExceeded, match="active") as caught:
                 await client.wait_until_active("room01", 2000)
             assert 1999.5 <= anyio.current_time() - began <= 2000
@@ -692,7 +707,7 @@ def test_an_inactive_room_is_waited_for(run: Run) -> None:
             at_last = Scripted(
                 then=lambda _: absent() if anyio.current_time() < ends_at - 0.5 else accepted()  # noqa: B023 - at once
             )
-            async with client_of(at_last) as client:
+            async with client_without_checks(at_last) as client:
                 await client.wait_until_active("room01", timeout)
             assert anyio.current_time() <= ends_at
 

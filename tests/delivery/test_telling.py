@@ -39,33 +39,27 @@ from meeting_async import errors as e
 from meeting_async.signers import SignedHeaders
 from meeting_async.testing import run_in_virtual_time
 from meeting_async.transports import Reply
+from support.batches import job
+from support.courses import EventRecorder, course, upload
+from support.documents import ASKED, LARGE, SMALL
 from support.fake_rooms import (
+    SECRET,
     Act,
     FakeRooms,
+    Scripted,
     absent,
     accepted,
     busy,
+    client_without_checks,
     cut_off,
     failing,
     free,
     hanging,
-    job,
     lost,
     record,
     reply,
-    unreachable,
-)
-from support.fakes import (
-    ASKED,
-    LARGE,
-    PDF,
-    SECRET,
-    EventRecorder,
-    Scripted,
-    client_of,
-    course,
     signature,
-    upload,
+    unreachable,
 )
 from support.tables import in_turn
 from support.telling import LogFile, Told, containing, logging_to, unfit
@@ -85,30 +79,52 @@ async def told(*script: Act, **how: Any) -> EventRecorder:
     return (await course(*script, **how)).recorder
 
 
-@pytest.mark.parametrize(
-    ("script", "how", "kinds", "verdict", "attempts"),
-    [
-        ([accepted()], {}, [*ONE, "Finished"], "accepted", 1),
-        ([busy(), accepted()], {}, [*ONE, "WaitingForRoom", *ONE, "Finished"], "accepted", 2),
-        ([unreachable(), accepted()], {}, [ONE[0], "RetryScheduled", *ONE, LAST], "accepted", 2),
-        ([cut_off()] * 3, {}, [ONE[0], "RetryScheduled"] * 2 + [ONE[0], "Finished"], "partial", 3),
-        ([free(), accepted()], {"data": ASKED}, [*TWO, LAST], "accepted", 1),
-        ([busy(), free(), accepted()], {"data": ASKED}, ["WaitingForRoom", *TWO, LAST],
-         "accepted", 1),
-        ([unreachable(), free(), accepted()], {"data": ASKED}, ["RetryScheduled", *TWO, LAST],
-         "accepted", 2),
-        ([busy()], {"data": ASKED, "max_wait": 0}, ["Finished"], "busy", 0),
-        ([accepted()], {"data": SOME_LINK}, [ONE[0], "Finished"], "accepted", 1),
-    ],
-)  # fmt: skip
-def test_the_events_of_typical_courses(
-    run: Run, script: list[Act], how: dict[str, Any], kinds: list[str], verdict: str, attempts: int
-) -> None:
+@attrs.frozen
+class CourseRow:
+    """What the requests of a call meet, and what its observer is told."""
+
+    script: list[Act]
+    kinds: list[str]
+    """The events after ``Started``."""
+    verdict: str = attrs.field(default="accepted", kw_only=True)
+    """Of the last event, as are the attempts."""
+    attempts: int = attrs.field(default=1, kw_only=True)
+    how: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+    """Settings of client and call."""
+
+
+COURSES = [
+    CourseRow([accepted()], [*ONE, "Finished"]),
+    CourseRow([busy(), accepted()], [*ONE, "WaitingForRoom", *ONE, "Finished"], attempts=2),
+    CourseRow([unreachable(), accepted()], [ONE[0], "RetryScheduled", *ONE, LAST], attempts=2),
+    CourseRow(
+        [cut_off()] * 3,
+        [ONE[0], "RetryScheduled"] * 2 + [ONE[0], "Finished"],
+        verdict="partial",
+        attempts=3,
+    ),
+    CourseRow([free(), accepted()], [*TWO, LAST], how={"data": ASKED}),
+    CourseRow([busy(), free(), accepted()], ["WaitingForRoom", *TWO, LAST], how={"data": ASKED}),
+    CourseRow(
+        [unreachable(), free(), accepted()],
+        ["RetryScheduled", *TWO, LAST],
+        attempts=2,
+        how={"data": ASKED},
+    ),
+    CourseRow(
+        [busy()], ["Finished"], verdict="busy", attempts=0, how={"data": ASKED, "max_wait": 0}
+    ),
+    CourseRow([accepted()], [ONE[0], "Finished"], how={"data": SOME_LINK}),
+]
+
+
+@pytest.mark.parametrize("row", COURSES)
+def test_the_events_of_typical_courses(run: Run, row: CourseRow) -> None:
     """The call and each attempt begin and report, waits are announced, the end comes once, last."""
-    recorder = run(lambda: told(*script, **how))
-    assert recorder.kinds == ["Started", *kinds]
-    assert (recorder.finished.verdict, recorder.finished.attempts) == (verdict, attempts)
-    assert (recorder.finished.error is None) is (verdict == "accepted")
+    recorder, attempts = run(lambda: told(*row.script, **row.how)), row.attempts
+    assert recorder.kinds == ["Started", *row.kinds]
+    assert (recorder.finished.verdict, recorder.finished.attempts) == (row.verdict, attempts)
+    assert (recorder.finished.error is None) is (row.verdict == "accepted")
     started = [event.attempt for event in recorder.of(AttemptStarted)]
     assert started == [*range(1, attempts + 1)][attempts - len(started) :]
     assert len({event.call for event in recorder.events}) == 1
@@ -139,31 +155,44 @@ def test_waits_and_retries_say_why_and_how_long(run: Run) -> None:
 # --- sums ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("script", "how", "sent", "resent", "sending"),
-    [
-        ([accepted(sending=3, replying=2)], {}, 1000, 0, 0),
-        ([cut_off(), accepted()], {}, 1000, 0, 0),  # before the document
-        ([reply(429, b"", "5"), accepted()], {}, 2000, 1000, 0),
-        ([busy(sending=2), accepted(sending=3)], {}, 2000, 1000, 0),
-        ([busy(), busy(sending=2), accepted()], {}, 3000, 2000, 2),
-        ([busy(), lost(sending=3)], {}, 2000, 1000, 0),
-        ([busy(), hanging(sending=3)], {"timeout": 60}, 2000, 1000, 0),
-        ([busy()], {"max_wait": 0.1}, 1000, 0, 0),
-        ([accepted()], {"data": SOME_LINK}, 0, 0, 0),
-        ([], {"data": b""}, 0, 0, 0),
-        ([busy(), busy(), free(), accepted(sending=3)], {"data": ASKED}, len(ASKED), 0, 0),
-    ],
-)
-def test_the_sums_of_a_call(
-    run: Run, script: list[Act], how: dict[str, Any], sent: int, resent: int, sending: float
-) -> None:
+@attrs.frozen(kw_only=True)
+class SumsRow:
+    """What the requests of a call meet, and the sums of its last event."""
+
+    script: list[Act] = attrs.field(kw_only=False)
+    how: dict[str, Any] = attrs.field(factory=dict)
+    """Settings of client and call."""
+    sent: int
+    """Bytes."""
+    resent: int = 0
+    """Those of them that were sent before."""
+    sending: float = 0
+    """Seconds of sending in vain, which count as waiting."""
+
+
+SUMS = [
+    SumsRow([accepted(sending=3, replying=2)], sent=1000),
+    SumsRow([cut_off(), accepted()], sent=1000),  # before the document
+    SumsRow([reply(429, b"", "5"), accepted()], sent=2000, resent=1000),
+    SumsRow([busy(sending=2), accepted(sending=3)], sent=2000, resent=1000),
+    SumsRow([busy(), busy(sending=2), accepted()], sent=3000, resent=2000, sending=2),
+    SumsRow([busy(), lost(sending=3)], sent=2000, resent=1000),
+    SumsRow([busy(), hanging(sending=3)], how={"timeout": 60}, sent=2000, resent=1000),
+    SumsRow([busy()], how={"max_wait": 0.1}, sent=1000),
+    SumsRow([accepted()], how={"data": SOME_LINK}, sent=0),
+    SumsRow([], how={"data": b""}, sent=0),
+    SumsRow([busy(), busy(), free(), accepted(sending=3)], how={"data": ASKED}, sent=len(ASKED)),
+]
+
+
+@pytest.mark.parametrize("row", SUMS)
+def test_the_sums_of_a_call(run: Run, row: SumsRow) -> None:
     """Bytes, those sent again, and the wait for the room: the waits, and sending in vain."""
-    recorder = run(lambda: told(*script, **how))
+    recorder = run(lambda: told(*row.script, **row.how))
     waits = sum(event.retry_in for event in recorder.of(WaitingForRoom))
     finished = recorder.finished
-    assert (finished.bytes_sent, finished.bytes_resent) == (sent, resent)
-    assert finished.waited == pytest.approx(waits + sending)
+    assert (finished.bytes_sent, finished.bytes_resent) == (row.sent, row.resent)
+    assert finished.waited == pytest.approx(waits + row.sending)
 
 
 def test_the_calls_of_a_job_count_once(run: Run) -> None:
@@ -173,8 +202,8 @@ def test_the_calls_of_a_job_count_once(run: Run) -> None:
         acts = iter([busy(), absent(), busy(), accepted()])
         recorder = EventRecorder()
         rooms = FakeRooms(lambda _: next(acts), ask=lambda _: accepted())
-        async with client_of(rooms, on_event=recorder) as client:
-            async with client.upload_many([job("room01", 0, PDF)], wait_active=60) as batch:
+        async with client_without_checks(rooms, on_event=recorder) as client:
+            async with client.upload_many([job("room01", 0, SMALL)], wait_active=60) as batch:
                 (outcome,) = (await batch.wait()).outcomes
         finished = recorder.of(Finished)
         assert outcome.bytes_sent == 4000 == sum(event.bytes_sent for event in finished)
@@ -194,7 +223,7 @@ def test_an_observer_of_a_single_call(run: Run) -> None:
     async def main() -> None:
         client_wide, own = EventRecorder(), EventRecorder()
         transport = Scripted(then=lambda _: accepted())
-        async with client_of(transport, on_event=client_wide) as client:
+        async with client_without_checks(transport, on_event=client_wide) as client:
             await upload(client, on_event=own)
             await client.call("room/create", on_event=own)
             await client.get_active_room_info("room01", on_event=own)
@@ -223,8 +252,8 @@ class CoroutineObject:
 @pytest.mark.anyio
 async def test_an_observer_is_a_plain_function() -> None:
     """A coroutine function is refused where it is given; a client's is in ``test_mistakes.py``."""
-    document = Document.from_bytes(PDF, "a.pdf")
-    async with client_of(Scripted()) as client:
+    document = Document.from_bytes(SMALL, "a.pdf")
+    async with client_without_checks(Scripted()) as client:
         for on_event in (CoroutineObject(), functools.partial(coroutine_function), 7):
             calls: list[Callable[[Any], Any]] = [
                 lambda own: client.with_options(**own),
@@ -249,10 +278,10 @@ def test_an_observer_that_raises_changes_nothing(
         raise error
 
     async def main() -> Any:
-        async with client_of(Scripted(busy(), accepted()), on_event=on_event) as client:
+        async with client_without_checks(Scripted(busy(), accepted()), on_event=on_event) as client:
             return await upload(client)
 
-    assert run_in_virtual_time(main).size == len(PDF)
+    assert run_in_virtual_time(main).size == len(SMALL)
     warnings = [entry for entry in caplog.records if "observer raised" in entry.getMessage()]
     assert len(warnings) == 7
     assert all(entry.exc_info for entry in warnings)
@@ -289,7 +318,7 @@ def test_a_slow_observer_gets_less_progress() -> None:
                 jump(0.9)
 
         transport = Scripted(accepted(sending=60))
-        async with client_of(transport, on_event=on_event, preflight=False) as client:
+        async with client_without_checks(transport, on_event=on_event, preflight=False) as client:
             await upload(client, TEN_MIB)
         assert anyio.current_time() <= 60 * 1.25
         return sum(slept)
@@ -347,10 +376,10 @@ class NoLocks:
 
 
 async def _short() -> AsyncIterator[bytes]:
-    yield PDF
+    yield SMALL
 
 
-def put(document: Any = PDF, room: Any = "room01", **how: Any) -> Make:
+def put(document: Any = SMALL, room: Any = "room01", **how: Any) -> Make:
     """Upload."""
     if not isinstance(document, Document):
         how = {"filename": "deck.pdf", **how}
@@ -598,7 +627,7 @@ def test_every_ending_is_told(run: Run, ending: tuple[str, str]) -> None:
     async def main() -> None:
         once = RetryPolicy(max_attempts=1, max_interruptions=0, max_outage=0)
         usual: dict[str, Any] = {"retry": once, "on_event": told}
-        async with client_of(Scripted(*script), **usual | settings) as client:
+        async with client_without_checks(Scripted(*script), **usual | settings) as client:
             try:
                 await told.of(make(client))
             except Exception as error:  # noqa: BLE001 - a signer's, or a TypeError
@@ -633,7 +662,7 @@ async def test_outcomes_and_errors_of_batches(tmp_path: Path) -> None:
     told = Told()
     rooms = FakeRooms(lambda _: next(replies))
     with told.listening():
-        async with client_of(rooms, on_event=told) as client:
+        async with client_without_checks(rooms, on_event=told) as client:
             jobs = [job(f"room{number}") for number in range(5)]
             how: dict[str, Any] = {"journal": tmp_path / "term.db", "concurrency": 1}
             async with client.upload_many(jobs, max_wait=0, **how) as batch:
@@ -672,7 +701,7 @@ def test_the_log_needs_no_observer(log: Any) -> None:
     """What is logged of each event is above."""
 
     async def main() -> None:
-        async with client_of(Scripted(lost())) as client:
+        async with client_without_checks(Scripted(lost())) as client:
             with pytest.raises(e.UploadOutcomeUnknown):
                 await upload(client)
 
@@ -686,7 +715,7 @@ def test_unusual_rooms_are_warned_about_once(log: Any) -> None:
     """Known servers refuse ids with other characters; the interface allows them."""
 
     async def main() -> None:
-        async with client_of(Scripted(then=lambda _: accepted())) as client:
+        async with client_without_checks(Scripted(then=lambda _: accepted())) as client:
             for room in ("an odd room", "an odd room", "room-01_x"):
                 await upload(client, room=room)
 

@@ -24,19 +24,25 @@ from meeting_async.errors import LinkRefused, MeetingError
 from meeting_async.otel import instrument
 from meeting_async.testing import MeetingServer, run_in_virtual_time
 from meeting_async.transports import HttpTransport, Reply, Request
+from support.courses import EventRecorder
+from support.documents import LARGE, SMALL
 from support.fake_rooms import (
+    KEY,
+    SECRET,
     Act,
     FakeRooms,
+    Scripted,
     absent,
     accepted,
     busy,
+    client_without_checks,
     cut_off,
     hanging,
+    headers_of,
     lost,
     refused,
     unreachable,
 )
-from support.fakes import KEY, LARGE, PDF, SECRET, EventRecorder, Scripted, client_of, headers_of
 from support.tables import in_turn
 from support.telling import logging_to
 
@@ -125,7 +131,7 @@ def is_error(span: ReadableSpan) -> bool:
     return span.status.status_code is trace.StatusCode.ERROR
 
 
-async def upload(client: MeetingClient, data: bytes = PDF, **how: Any) -> Any:
+async def upload(client: MeetingClient, data: bytes = SMALL, **how: Any) -> Any:
     """Upload a document."""
     return await client.upload_whiteboard_file("room01", data, filename="deck.pdf", **how)
 
@@ -218,7 +224,7 @@ def test_one_call(run: Run, telemetry: Telemetry, what: str) -> None:
     how: Any = {"preflight": True, "default_headers": {"X-Proxy": "proxy-passw0rd"}}
 
     async def main() -> str | None:
-        async with client_of(transport, on_event=recorder, **how) as client:
+        async with client_without_checks(transport, on_event=recorder, **how) as client:
             telemetry.watch(client)
             with anyio.move_on_after(3000):
                 try:
@@ -299,10 +305,10 @@ def test_spans_of_the_application(run: Run, telemetry: Telemetry) -> None:
     async def slides(client: MeetingClient) -> AsyncIterator[bytes]:
         with tracer.start_as_current_span("render"):
             await client.call("room/list")
-            yield PDF
+            yield SMALL
 
     async def main() -> None:
-        async with client_of(Scripted(then=lambda _: accepted())) as client:
+        async with client_without_checks(Scripted(then=lambda _: accepted())) as client:
             telemetry.watch(client)
             with tracer.start_as_current_span("lesson"):
                 document = Document.from_stream(slides(client), "deck.pdf")
@@ -327,11 +333,11 @@ def test_a_batch(run: Run, telemetry: Telemetry, around: bool) -> None:
     A room that is locked makes its job release its permit, which starts another job.
     """
     tracer = telemetry.tracers.get_tracer("app")
-    jobs = [UploadJob(f"room{n % 5}", PDF, filename=f"{n}.pdf", key=f"k{n}") for n in range(15)]
+    jobs = [UploadJob(f"room{n % 5}", SMALL, filename=f"{n}.pdf", key=f"k{n}") for n in range(15)]
 
     async def main() -> None:
         rooms = FakeRooms(lambda visit: busy() if visit.number == 1 else accepted(replying=2))
-        async with client_of(rooms) as client:
+        async with client_without_checks(rooms) as client:
             telemetry.watch(client)
             outside = trace.use_span(trace.INVALID_SPAN)
             with tracer.start_as_current_span("term") if around else outside:
@@ -377,7 +383,7 @@ async def test_the_server_sees_the_trace_and_nobody_else(telemetry: Telemetry) -
 
     keys: Any = {"api_key": "devkey", "api_secret": "devsecret", "transport": Watched()}
     async with server.run() as url:
-        link, gone = server.host_file("plan.pdf", PDF), f"{url}/gone.pdf"
+        link, gone = server.host_file("plan.pdf", SMALL), f"{url}/gone.pdf"
         token = context.attach(baggage.set_baggage("lesson", "höhere Mathematik"))
         async with MeetingClient(url, **keys, check_link=True) as client:
             await upload(telemetry.watch(client), LARGE)
@@ -409,7 +415,7 @@ def test_it_is_independent_of_on_event(run: Run, telemetry: Telemetry) -> None:
 
     async def main() -> None:
         own, transport = EventRecorder(), Scripted(then=lambda _: accepted())
-        async with client_of(transport, on_event=own) as client:
+        async with client_without_checks(transport, on_event=own) as client:
             telemetry.watch(client)
             early = client.with_options(allow_images=True)
             telemetry.watch(client)
@@ -434,7 +440,10 @@ def test_a_client_that_is_in_use(
 
     async def main() -> None:
         acts = [busy(replying=5), busy(), accepted()]
-        async with client_of(Scripted(*acts)) as client, anyio.create_task_group() as group:
+        async with (
+            client_without_checks(Scripted(*acts)) as client,
+            anyio.create_task_group() as group,
+        ):
             group.start_soon(upload, client)
             await anyio.sleep(1)
             telemetry.watch(client)
@@ -485,8 +494,8 @@ def test_an_exporter_that_raises(run: Run, telemetry: Telemetry, when: str) -> N
 
     async def main() -> None:
         telemetry.tracers.add_span_processor(Raising(when))
-        async with client_of(Scripted(busy(), busy(), accepted())) as client:
+        async with client_without_checks(Scripted(busy(), busy(), accepted())) as client:
             telemetry.watch(client)
-            assert (await upload(client)).size == len(PDF)
+            assert (await upload(client)).size == len(SMALL)
 
     run(main)

@@ -830,14 +830,37 @@ async def test_a_hundred_and_twenty_thousand(queue: Queue) -> None:
     assert (await queue.uploads.report("term", keep_outcomes=False)).queued == count
 
 
+@attrs.frozen(kw_only=True)
+class LeftRow:
+    """An upload of a worker that is lost, and its outcomes; ``None``: it runs."""
+
+    state: str
+    silent: str
+    """For how long."""
+    size: int | None
+    """Bytes sent."""
+    at_most_once: str | None
+    at_least_once: str | None
+
+
 LEFT = {
-    "room0": ("ready", "1 hour", SMALL, "accepted", "accepted"),
-    "room1": ("sent", "1 hour", SMALL, "unknown", "accepted"),
-    "room2": ("sent", "1 hour", 7, "unknown", "unknown"),
-    "room3": ("ready", "-1 hour", None, None, None),
+    "room0": LeftRow(
+        state="ready",
+        silent="1 hour",
+        size=SMALL,
+        at_most_once="accepted",
+        at_least_once="accepted",
+    ),
+    "room1": LeftRow(
+        state="sent", silent="1 hour", size=SMALL, at_most_once="unknown", at_least_once="accepted"
+    ),
+    "room2": LeftRow(
+        state="sent", silent="1 hour", size=7, at_most_once="unknown", at_least_once="unknown"
+    ),
+    "room3": LeftRow(
+        state="ready", silent="-1 hour", size=None, at_most_once=None, at_least_once=None
+    ),
 }
-"""Uploads of a worker: state, since when it is silent, bytes sent, and the outcomes with
-``at_most_once`` and ``at_least_once``; ``None``: it runs."""
 
 
 @pytest.mark.parametrize("delivery", ["at_most_once", "at_least_once"])
@@ -849,19 +872,20 @@ async def test_what_a_lost_worker_leaves(open_queue: Open, delivery: str) -> Non
     async with open_queue(delivery=delivery) as queue:
         await queue.defer(*LEFT)
         with psycopg.connect(queue.order.dsn) as connection:
-            for room_id, (state, silent, size, *_) in LEFT.items():
+            for room_id, row in LEFT.items():
+                fingerprint = "another" if row.size == 7 else None
                 connection.execute(
                     "UPDATE meeting_async_uploads SET run = 1, state = %s, started_at = now(),"
                     " sent_at = now(), size = %s, fingerprint = %s, beat_at = now() - %s::interval"
                     " WHERE room_id = %s",
-                    [state, size, "another" if size == 7 else None, silent, room_id],
+                    [row.state, row.size, fingerprint, row.silent, room_id],
                 )
         async with queue.working():
             report = await queue.reported(queued=1)
             assert (await queue.uploads.status()).running == 1
     found = {outcome.room_id: outcome for outcome in report.outcomes}
     statuses = {name: found[name].status if name in found else None for name in LEFT}
-    assert statuses == {name: row[3 + (delivery != "at_most_once")] for name, row in LEFT.items()}
+    assert statuses == {name: getattr(row, delivery) for name, row in LEFT.items()}
     error: Any = found["room2"].error
     assert (error.size, error.bytes_sent) == (7, 7)
     assert ("worker was lost" in error.reason) == (delivery == "at_most_once")

@@ -34,6 +34,7 @@ from meeting_async.procrastinate._run import QueuedRun
 from meeting_async.procrastinate._table import Row, packed
 from meeting_async.procrastinate._worker import UploadWorker
 from support import fake_rooms, virtual_time
+from support.documents import PDF
 from support.fake_rooms import Act, FakeRooms
 from support.queue_worker import KEYS
 
@@ -455,61 +456,107 @@ class TakenRooms:
 
 UNCERTAIN: dict[str, Any] = {"delivery": "at_least_once"}
 BRIEF: dict[str, Any] = {"retry": RetryPolicy(max_outage=0)}
-Left = tuple[str, "bool | None", int, float]
-"""State, whether the server was away, how many steps count for the limits of the next run, and
-after how many seconds that begins at the earliest; at most ten seconds later."""
-PUT_BACKS: dict[str, tuple[list[Act], dict[str, Any], dict[str, Any], Left]] = {
-    "no connection": ([fake_rooms.unreachable()], {}, {}, ("ready", True, 1, 0)),
-    "none for as long as a run tries": (
-        [fake_rooms.unreachable()], BRIEF, {}, ("ready", True, 0, 0)
+
+
+@attrs.frozen(kw_only=True)
+class PutBack:
+    """What a document meets in its runs, and what the last of them leaves."""
+
+    acts: list[Act] = attrs.field(kw_only=False)
+    settings: dict[str, Any] = attrs.field(factory=dict)
+    """Of the worker."""
+    facts: dict[str, Any] = attrs.field(factory=dict)
+    """What the table does."""
+    state: str
+    is_away: bool | None
+    """Whether the server was away."""
+    steps: int
+    """How many count for the limits of the next run."""
+    seconds: float = 0
+    """When that begins at the earliest; at most ten seconds later."""
+
+
+PUT_BACKS = {
+    "no connection": PutBack([fake_rooms.unreachable()], state="ready", is_away=True, steps=1),
+    "none for as long as a run tries": PutBack(
+        [fake_rooms.unreachable()], settings=BRIEF, state="ready", is_away=True, steps=0
     ),
-    "none after a wait": (
-        [fake_rooms.unreachable()], BRIEF, {"history": WAITED}, ("ready", True, 2, 0)
+    "none after a wait": PutBack(
+        [fake_rooms.unreachable()],
+        settings=BRIEF,
+        facts={"history": WAITED},
+        state="ready",
+        is_away=True,
+        steps=2,
     ),
-    "cut off": ([fake_rooms.cut_off()], {}, {}, ("ready", False, 1, 0)),
-    "busy": ([fake_rooms.busy()], {}, {}, ("ready", False, 1, 0)),
-    "busy after an outage": (
-        [fake_rooms.unreachable(), fake_rooms.busy()], {}, {}, ("ready", False, 2, 0)
+    "cut off": PutBack([fake_rooms.cut_off()], state="ready", is_away=False, steps=1),
+    "busy": PutBack([fake_rooms.busy()], state="ready", is_away=False, steps=1),
+    "busy after an outage": PutBack(
+        [fake_rooms.unreachable(), fake_rooms.busy()], state="ready", is_away=False, steps=2
     ),
-    "taken elsewhere": ([], {"room_locks": TakenRooms()}, {}, ("ready", None, 0, 1)),
-    "throttled": ([fake_rooms.reply(429, retry_after="5")], {}, {}, ("ready", True, 1, 5)),
-    "lost": ([fake_rooms.lost()], UNCERTAIN, {}, ("sent", False, 1, 0)),
-    "lost, and no connection": (
-        [fake_rooms.lost(), fake_rooms.unreachable()], UNCERTAIN | BRIEF, {}, ("sent", True, 0, 0)
+    "taken elsewhere": PutBack(
+        [], settings={"room_locks": TakenRooms()}, state="ready", is_away=None, steps=0, seconds=1
     ),
-    "not marked": ([], {}, {"marks": [SILENT]}, ("ready", None, 0, 0)),
-    "taken over": ([], {}, {"marks": [False]}, ("ready", None, 0, 0)),
-    "taken over while it was marked": ([], {}, {"marks": [40.0, False]}, ("ready", None, 0, 0)),
-    "stopped": ([fake_rooms.accepted(sending=600)], {}, {}, ("ready", None, 0, 0)),
-    "stopped before an answer": ([fake_rooms.hanging()], UNCERTAIN, {}, ("sent", None, 1, 0)),
-    "stopped, and nobody asks": (
-        [fake_rooms.hanging()], {"preflight": False, **UNCERTAIN}, {}, ("sent", None, 1, 300)
+    "throttled": PutBack(
+        [fake_rooms.reply(429, retry_after="5")], state="ready", is_away=True, steps=1, seconds=5
     ),
-    "stopped, and nobody asks with an empty form": (
-        [fake_rooms.hanging()], {"lock": LockPolicy(probe=False), **UNCERTAIN}, {},
-        ("sent", None, 1, 300),
+    "lost": PutBack([fake_rooms.lost()], settings=UNCERTAIN, state="sent", is_away=False, steps=1),
+    "lost, and no connection": PutBack(
+        [fake_rooms.lost(), fake_rooms.unreachable()],
+        settings=UNCERTAIN | BRIEF,
+        state="sent",
+        is_away=True,
+        steps=0,
     ),
-    "stopped on its way, and nobody asks": (
-        [fake_rooms.accepted(sending=600)], {"preflight": False}, {}, ("ready", None, 0, 0)
+    "not marked": PutBack([], facts={"marks": [SILENT]}, state="ready", is_away=None, steps=0),
+    "taken over": PutBack([], facts={"marks": [False]}, state="ready", is_away=None, steps=0),
+    "taken over while it was marked": PutBack(
+        [], facts={"marks": [40.0, False]}, state="ready", is_away=None, steps=0
     ),
-}  # fmt: skip
-"""What a document meets in its runs, settings, what the table does, and what is left."""
+    "stopped": PutBack([fake_rooms.accepted(sending=600)], state="ready", is_away=None, steps=0),
+    "stopped before an answer": PutBack(
+        [fake_rooms.hanging()], settings=UNCERTAIN, state="sent", is_away=None, steps=1
+    ),
+    "stopped, and nobody asks": PutBack(
+        [fake_rooms.hanging()],
+        settings={"preflight": False, **UNCERTAIN},
+        state="sent",
+        is_away=None,
+        steps=1,
+        seconds=300,
+    ),
+    "stopped, and nobody asks with an empty form": PutBack(
+        [fake_rooms.hanging()],
+        settings={"lock": LockPolicy(probe=False), **UNCERTAIN},
+        state="sent",
+        is_away=None,
+        steps=1,
+        seconds=300,
+    ),
+    "stopped on its way, and nobody asks": PutBack(
+        [fake_rooms.accepted(sending=600)],
+        settings={"preflight": False},
+        state="ready",
+        is_away=None,
+        steps=0,
+    ),
+}
 
 
 async def find_small(_reference: str) -> Document:
     """Make a document."""
-    return Document.from_bytes(fake_rooms.PDF, filename="a.pdf")
+    return Document.from_bytes(PDF, filename="a.pdf")
 
 
 @pytest.mark.parametrize("how", PUT_BACKS)
 def test_what_a_run_leaves_to_the_next(how: str, caplog: pytest.LogCaptureFixture) -> None:
     """Limits hold across runs. Nothing but a broken connection counts as an interruption."""
-    acts, settings, facts, left = PUT_BACKS[how]
+    row, acts = PUT_BACKS[how], PUT_BACKS[how].acts
     rooms = FakeRooms(lambda visit: [*acts, fake_rooms.accepted()][visit.number - 1])
 
     async def run() -> None:
-        table = Taken(**facts)
-        worker = worker_of(table, UploadWorker, find_small, **{"transport": rooms, **settings})
+        table = Taken(**row.facts)
+        worker = worker_of(table, UploadWorker, find_small, **{"transport": rooms, **row.settings})
         for _ in range(max(1, len(acts))):
             task = asyncio.create_task(worker.tick("room0"))
             await asyncio.wait([task], timeout=50)
@@ -519,16 +566,16 @@ def test_what_a_run_leaves_to_the_next(how: str, caplog: pytest.LogCaptureFixtur
         assert task.cancelled() == how.startswith("stopped")
         end = table.ends[-1]
         kept = json.loads(end["history"])
-        *state, seconds = left
-        assert [end["state"], end["is_away"], len(kept["steps"])] == state
-        assert seconds <= end["pause"] <= seconds + 10
+        found = (end["state"], end["is_away"], len(kept["steps"]))
+        assert found == (row.state, row.is_away, row.steps)
+        assert row.seconds <= end["pause"] <= row.seconds + 10
         assert kept["unreadable"] == 0
-        if kept["steps"] and not facts:  # its age when the next run begins
+        if kept["steps"] and not row.facts:  # its age when the next run begins
             assert kept["steps"][-1]["ended"] == pytest.approx(-end["pause"])
 
     virtual_time.run("asyncio", run)
     assert "upload 7, " not in caplog.text  # it has no outcome
-    may_be_there = left[0] == "sent" or left[1] is not None
+    may_be_there = row.state == "sent" or row.is_away is not None
     assert may_be_there or not any(visit.is_complete for visit in rooms.uploads)
 
 

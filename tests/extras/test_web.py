@@ -382,20 +382,34 @@ async def answer_first(seen: list[str], receive: Any, send: Any) -> None:
     await anyio.sleep(WORK)
 
 
-CUT: dict[str, tuple[Handler, list[Message], Answer, list[str]]] = {
-    # what is cancelled: what the browser gets, and what the handler notices
-    "upload": (upload, [WHOLE], (202, None), ["request", "end"]),
-    "half": (upload, [HALF], (503, False), ["request", "disconnect", "end"]),
-    "nothing": (upload, [], (503, False), ["disconnect", "end"]),
-    "body ignored": (ignore_body, [], (202, None), ["end"]),
-    "end not read": (
+@attrs.frozen
+class Course:
+    """A request, what the browser gets, and what the handler and the server notice."""
+
+    handler: Handler
+    messages: list[Message]
+    answer: Answer = attrs.field(kw_only=True)
+    noticed: list[str] = attrs.field(kw_only=True)
+    """By the handler."""
+    raised: type[Exception] | None = attrs.field(default=None, kw_only=True)
+    """What the server hears."""
+
+
+CUT = {
+    "upload": Course(upload, [WHOLE], answer=(202, None), noticed=["request", "end"]),
+    "half": Course(upload, [HALF], answer=(503, False), noticed=["request", "disconnect", "end"]),
+    "nothing": Course(upload, [], answer=(503, False), noticed=["disconnect", "end"]),
+    "body ignored": Course(ignore_body, [], answer=(202, None), noticed=["end"]),
+    "end not read": Course(
         read_as_announced,
         [{**WHOLE, "more_body": True}],
-        (202, None),
-        ["request", "end"],
+        answer=(202, None),
+        noticed=["request", "end"],
     ),
-    "amid the answer": (stream, [WHOLE], None, ["request", "end"]),
-    "in the background": (answer_first, [WHOLE], (200, True), ["request", "end"]),
+    "amid the answer": Course(stream, [WHOLE], answer=None, noticed=["request", "end"]),
+    "in the background": Course(
+        answer_first, [WHOLE], answer=(200, True), noticed=["request", "end"]
+    ),
 }
 WAYS = {"asyncio": ("asyncio", False), "trio": ("trio", False), "task": ("asyncio", True)}
 
@@ -404,13 +418,13 @@ WAYS = {"asyncio": ("asyncio", False), "trio": ("trio", False), "task": ("asynci
 @pytest.mark.parametrize("what", CUT)
 def test_a_request_that_the_server_cuts(what: str, way: str) -> None:
     """It has its answer at once. Its handler goes on, and shutdown waits for it."""
-    handler, messages, answer, noticed = CUT[what]
+    row, answer = CUT[what], CUT[what].answer
     backend, natively = WAYS[way]
     seen: list[str] = []
 
     async def main() -> float:
-        async with serving(site(handler, seen), natively=natively) as server:
-            request = server.request(*messages)
+        async with serving(site(row.handler, seen), natively=natively) as server:
+            request = server.request(*row.messages)
             await anyio.sleep(GRACE)
             cut_at = anyio.current_time()
             await request.cut()
@@ -422,7 +436,7 @@ def test_a_request_that_the_server_cuts(what: str, way: str) -> None:
         return server.stopped - cut_at
 
     waited = run(backend, main)
-    assert seen == [*noticed, "shutdown"]
+    assert seen == [*row.noticed, "shutdown"]
     assert waited == pytest.approx(0 if answer == (503, False) else WORK - GRACE)
 
 
@@ -461,15 +475,26 @@ async def break_down(seen: list[str], receive: Any, _send: Any) -> None:
     raise LookupError(TEXT)
 
 
-NOT_CUT: dict[str, tuple[Handler, list[Message], Answer, list[str], type[Exception] | None]] = {
-    # what happens: what the browser gets, what the handler notices, what the server hears
-    "upload": (upload, [HALF, REST], (200, True), ["request", "request", "end"], None),
-    "the browser leaves": (upload, [WHOLE, GONE], (200, True), ["request", "end"], None),
-    "too soon": (upload, [HALF, GONE], (200, True), ["request", "disconnect", "end"], None),
-    "it falls silent": (upload, [HALF], (400, False), ["request", "disconnect", "end"], None),
-    "an error": (refuse, [WHOLE], (503, False), ["request"], None),
-    "after the answer": (refuse_late, [WHOLE], (200, True), ["request"], errors.RoomBusy),
-    "another error": (break_down, [WHOLE], None, ["request"], LookupError),
+NOT_CUT = {
+    "upload": Course(
+        upload, [HALF, REST], answer=(200, True), noticed=["request", "request", "end"]
+    ),
+    "the browser leaves": Course(
+        upload, [WHOLE, GONE], answer=(200, True), noticed=["request", "end"]
+    ),
+    "too soon": Course(
+        upload, [HALF, GONE], answer=(200, True), noticed=["request", "disconnect", "end"]
+    ),
+    "it falls silent": Course(
+        upload, [HALF], answer=(400, False), noticed=["request", "disconnect", "end"]
+    ),
+    "an error": Course(refuse, [WHOLE], answer=(503, False), noticed=["request"]),
+    "after the answer": Course(
+        refuse_late, [WHOLE], answer=(200, True), noticed=["request"], raised=errors.RoomBusy
+    ),
+    "another error": Course(
+        break_down, [WHOLE], answer=None, noticed=["request"], raised=LookupError
+    ),
 }
 
 
@@ -478,19 +503,19 @@ NOT_CUT: dict[str, tuple[Handler, list[Message], Answer, list[str], type[Excepti
 @pytest.mark.parametrize("what", NOT_CUT)
 def test_a_request_to_its_end(what: str, lifespan: bool, backend: str) -> None:
     """The answer is the handler's, or that of the client's error; other errors are the server's."""
-    handler, messages, answer, noticed, raised = NOT_CUT[what]
+    row = NOT_CUT[what]
     seen: list[str] = []
 
     async def main() -> None:
-        app = site(handler, seen)
+        app = site(row.handler, seen)
         async with serving(app) if lifespan else contextlib.nullcontext():
-            request = Request(*messages, method="PUT")
+            request = Request(*row.messages, method="PUT")
             began = anyio.current_time()
             await request.run(app)
             seconds = {"it falls silent": 30, "too soon": 0, "an error": 0}.get(what, WORK)
             assert anyio.current_time() - began == pytest.approx(seconds)
-            assert (request.answer(), seen) == (answer, noticed)
-            assert type(request.error) is (raised or type(None))
+            assert (request.answer(), seen) == (row.answer, row.noticed)
+            assert type(request.error) is (row.raised or type(None))
 
     run(backend, main)
 

@@ -11,7 +11,7 @@ import pytest
 
 from meeting_async import MeetingClient, MeetingError, errors
 from meeting_async.transports import HttpxTransport
-from support.fake_rooms import PDF
+from support.documents import PDF
 from support.peer import RECORD, Peer, answering, reply, silent
 from support.sending import MIB, Form, call, either, until, upload, within
 

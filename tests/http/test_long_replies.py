@@ -16,8 +16,7 @@ import pytest
 
 from meeting_async import errors
 from meeting_async.transports import HttpTransport, HttpxTransport, Reply
-from support.fake_rooms import Act, FakeRooms
-from support.fakes import client_of
+from support.fake_rooms import Act, FakeRooms, client_without_checks
 from support.peer import (
     CHUNKED,
     Connection,
@@ -209,7 +208,7 @@ async def test_a_peer_that_talks_at_full_speed(endless: Endless) -> None:
 async def test_a_call_says_how_long_its_reply_may_be(how: dict[str, Any]) -> None:
     """1 MiB, or more, or less: the transport is told."""
     rooms = FakeRooms()
-    async with client_of(rooms) as client:
+    async with client_without_checks(rooms) as client:
         await client.call("room/any", {}, **how)
     (visit,) = rooms.visits
     assert visit.request.max_reply_bytes == how.get("max_reply_bytes", MIB)
@@ -225,7 +224,7 @@ async def test_a_reply_that_just_fits_keeps_no_loop() -> None:
     count = (MIB - KIB - len(start + end)) // (len(person) + 1)
     content = (start + ",".join([person] * count) + end).encode()
     rooms = FakeRooms(ask=lambda _: Act(result=Reply(200, (), content)))
-    async with client_of(rooms) as client:
+    async with client_without_checks(rooms) as client:
         began = time.thread_time()
         json.loads(content)
         decoding = time.thread_time() - began

@@ -14,8 +14,7 @@ from meeting_async import LockPolicy, MeetingClient, RetryPolicy, Timeouts
 from meeting_async.errors import ConfigurationError, DocumentTooLarge
 from meeting_async.signers import HmacSigner
 from meeting_async.testing import run_in_virtual_time
-from support.fake_rooms import FakeRooms, Visit
-from support.fakes import headers_of
+from support.fake_rooms import FakeRooms, Visit, headers_of
 from support.telling import containing, traceback_with_locals
 
 JUNK: list[Any] = [-1, math.nan, -math.inf, "5", True, False, [1], 1j]

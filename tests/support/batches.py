@@ -1,11 +1,15 @@
-"""Batches in process, on the loop's own clock or on one that jumps."""
+"""Batches in process, on the loop's own clock or on one that jumps; and jobs for them."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any
 
-from meeting_async import BatchReport
+import anyio.lowlevel
+
+from meeting_async import BatchReport, UploadJob
 from support import virtual_time
+from support.documents import PDF
 from support.fake_rooms import FakeRooms, client_of
 
 
@@ -37,3 +41,25 @@ def statuses(report: BatchReport) -> list[str]:
     """Return what became of the jobs that were read, in the order of the input."""
     assert [outcome.index for outcome in report.outcomes] == list(range(report.total))
     return [outcome.status for outcome in report.outcomes]
+
+
+def job(room: str, number: int = 0, document: Any = PDF, **facts: Any) -> UploadJob:
+    """Make a job whose document has a name of its own."""
+    return UploadJob(room, document, filename=facts.pop("name", f"{room}-{number}.pdf"), **facts)
+
+
+def jobs_for(rooms: int, each: int) -> list[UploadJob]:
+    """Make jobs for so many rooms in turn."""
+    return [job(f"room{room:02}", number) for number in range(each) for room in range(rooms)]
+
+
+def generated(jobs: Iterable[UploadJob]) -> Iterator[UploadJob]:
+    """Yield jobs from a plain generator."""
+    yield from jobs
+
+
+async def asynchronously(jobs: Iterable[UploadJob]) -> AsyncIterator[UploadJob]:
+    """Yield jobs from an async generator."""
+    for one in jobs:
+        await anyio.lowlevel.checkpoint()
+        yield one

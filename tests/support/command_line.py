@@ -25,8 +25,6 @@ from meeting_async.testing import MeetingServer
 from support.systems import IS_WINDOWS
 
 PROGRAM = (sys.executable, "-m", "meeting_async")
-PDF = b"%PDF-1.7\nslides\n%%EOF\n"
-PNG = b"\x89PNG\r\n\x1a\n" + bytes(32)
 
 HANGUP = signal.Signals["SIGBREAK" if sys.platform == "win32" else "SIGHUP"]
 """A terminal was closed; in its place Windows has Ctrl-Break."""

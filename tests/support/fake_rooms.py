@@ -3,26 +3,34 @@
 A :class:`FakeRooms` is a transport. It answers every request at once, or as two functions say that
 are called with each :class:`Visit`: ``answer`` for uploads, ``ask`` for questions whether a room is
 active and for empty forms. Time is that of the event loop, so it may be virtual.
+
+A :class:`Scripted` plays a script instead, request by request::
+
+    transport = Scripted(busy(), lost(), accepted())
+    ...
+    assert transport.kinds == ["upload", "probe", "upload"]
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import anyio
-import anyio.lowlevel
 import attrs
 
-from meeting_async import LockPolicy, MeetingClient, UploadJob
+from meeting_async import LockPolicy, MeetingClient
 from meeting_async.errors import ConnectFailed, ConnectionLost, TransportError
 from meeting_async.rooms import LocalRoomLocks
 from meeting_async.transports import Reply, Request
+from support.raw_http import sign
 
-PDF = b"%PDF-1.7\nslides\n%%EOF\n"
+KEY, SECRET = "key-0f-the-app", "secret-0f-the-app"
+IN_DOCUMENT = 500
+"""To be taken of a form with `SMALL`: all but the closing boundary."""
 
 
 @attrs.frozen(kw_only=True)
@@ -82,6 +90,8 @@ def absent(**how: Any) -> Act:
 
 refused = free
 """To a document: this one is not wanted."""
+ACTIVE = accepted()
+"""The usual answer to a check."""
 
 
 def conversion_failed() -> Act:
@@ -247,31 +257,88 @@ class FakeRooms:
         return [visit.name for visit in self.of("upload", room) if visit.is_accepted]
 
 
+class Scripted(FakeRooms):
+    """Plays an act for each request; after the script, what ``then`` makes of it.
+
+    With ``checks`` the check before each attempt is answered so, and is no part of the script.
+    """
+
+    def __init__(
+        self, *script: Act, then: Callable[[Visit], Act] | None = None, checks: Act | None = None
+    ) -> None:
+        super().__init__(self._next, ask=self._next)
+        self.closed = 0
+        self._script, self._then, self._checks = deque(script), then, checks
+
+    def _next(self, visit: Visit) -> Act:
+        if self._checks is not None and visit.request.cut_reply:
+            return self._checks
+        if self._script:
+            return self._script.popleft()
+        if self._then is None:
+            raise AssertionError(f"request {len(self.visits)} is not in the script: {visit}")
+        return self._then(visit)
+
+    async def aclose(self) -> None:
+        """Count."""
+        self.closed += 1
+
+    @property
+    def kinds(self) -> list[str]:
+        """What each request was: upload, probe (an empty form) or question (a JSON call).
+
+        Without the checks, if they are no part of the script.
+        """
+        is_check = self._checks is not None
+        return [v.kind for v in self.visits if not (is_check and v.request.cut_reply)]
+
+
+def locked_until(end: float) -> Callable[[Visit], Act]:
+    """Answer as a room whose lock is held by somebody else until that moment."""
+
+    def then(visit: Visit) -> Act:
+        if anyio.current_time() < end and visit.kind != "question":
+            return busy()
+        return free() if visit.kind == "probe" else accepted()
+
+    return then
+
+
+def letters(rooms: FakeRooms) -> str:
+    """Show what was asked and sent: ``c`` check, ``f`` form, ``d`` document."""
+    return "".join({"question": "c", "probe": "f", "upload": "d"}[v.kind] for v in rooms.visits)
+
+
+def headers_of(visit: Visit) -> dict[str, str]:
+    """Return a request's headers by their lower-case names."""
+    return {name.decode().lower(): bytes(value).decode() for name, value in visit.request.headers}
+
+
+def is_out(visit: Visit) -> bool:
+    """Tell whether the closing boundary was handed over."""
+    body = visit.request.body
+    return not isinstance(body, bytes) and len(visit.sent) == body.length
+
+
+def signature(message: bytes) -> str:
+    """Sign as the interface says."""
+    return sign(message, SECRET.encode())
+
+
 def client_of(rooms: FakeRooms, **settings: Any) -> MeetingClient:
     """Make a client of these rooms, whose room locks nobody shares, as in a new process."""
     usual: dict[str, Any] = {"lock": LockPolicy(), "room_locks": LocalRoomLocks(), **settings}
     if "signer" not in usual:
-        usual |= {"api_key": "key-0f-the-app", "api_secret": "secret-0f-the-app"}
+        usual = {"api_key": KEY, "api_secret": SECRET, **usual}
     return MeetingClient("https://meet.test", transport=rooms, **usual)
 
 
-def job(room: str, number: int = 0, document: Any = PDF, **facts: Any) -> UploadJob:
-    """Make a job whose document has a name of its own."""
-    return UploadJob(room, document, filename=facts.pop("name", f"{room}-{number}.pdf"), **facts)
+def client_without_checks(rooms: FakeRooms, **settings: Any) -> MeetingClient:
+    """Make a client that does not check rooms, unless a test is about that: ``preflight=True``.
 
-
-def jobs_for(rooms: int, each: int) -> list[UploadJob]:
-    """Make jobs for so many rooms in turn."""
-    return [job(f"room{room:02}", number) for number in range(each) for room in range(rooms)]
-
-
-def generated(jobs: Iterable[UploadJob]) -> Iterator[UploadJob]:
-    """Yield jobs from a plain generator."""
-    yield from jobs
-
-
-async def asynchronously(jobs: Iterable[UploadJob]) -> AsyncIterator[UploadJob]:
-    """Yield jobs from an async generator."""
-    for one in jobs:
-        await anyio.lowlevel.checkpoint()
-        yield one
+    It locks rooms with the rest of its loop. ``probe`` and ``window`` are those of its
+    ``LockPolicy``.
+    """
+    waits = {name: settings.pop(name) for name in ("probe", "window") if name in settings}
+    usual: dict[str, Any] = {"preflight": False, "lock": LockPolicy(**waits), "room_locks": None}
+    return client_of(rooms, **usual | settings)

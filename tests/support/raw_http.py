@@ -15,8 +15,8 @@ import anyio
 import attrs
 
 from meeting_async.testing import MeetingServer, Room
+from support.documents import PDF
 
-PDF = b"%PDF-1.7\nslides\n%%EOF\n"
 UPLOAD = "/auth/room/uploadWhiteboardFile"
 INFO = "/auth/room/getActiveRoomInfo"
 FORM = "multipart/form-data; boundary=XX"
@@ -144,11 +144,13 @@ async def talk_in_process(app: Any, raw: bytes, *, piece: int = 65536) -> Answer
     head, _, body = raw.partition(b"\r\n\r\n")
     first, *lines = head.split(b"\r\n")
     method, target, _ = first.decode().split(" ")
+    path, _, query = target.partition("?")
     pairs = [line.split(b": ", 1) for line in lines]
     scope = {
         "type": "http",
         "method": method,
-        "path": target,
+        "path": path,
+        "query_string": query.encode(),
         "headers": [(name.lower(), value) for name, value in pairs],
     }
     pieces = [body[start : start + piece] for start in range(0, len(body), piece)] + [b""]

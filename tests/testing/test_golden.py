@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from meeting_async.testing import MeetingServer
+from support.documents import PDF
 from support.programs import run_to_its_end
 from support.raw_http import (
     BODY_LIMIT,
@@ -23,7 +24,6 @@ from support.raw_http import (
     FORM,
     INFO,
     LIMIT,
-    PDF,
     UPLOAD,
     World,
     call,
@@ -199,10 +199,16 @@ REFUSED: dict[tuple[int, str], list[bytes]] = {
         *(call(f"/auth/room/{name}", body) for name in BAD_CALLS for body in BAD_CALLS[name]),
         call(INFO, b"", Content_Type=None, Content_Length=None),
     ],
-    (200, "NOT_FOUND"): [call("/auth/room/fetchPastRooms", {})],
+    # Nothing to show is no success, and has no result.
+    (200, "NOT_FOUND"): [
+        *(call("/auth/room/fetchPastRooms", body) for body in ({}, {"room_ids": ["nowhere"]})),
+    ],
     (200, "ROOM_NOT_FOUND"): [
-        call(f"/auth/room/{name}", {"room_id": "nowhere", "user_info": ADA} | CHAT)
-        for name in ("getActiveRoomInfo", "endRoom", "getJoinToken", "broadcastToRoom")
+        *(call(INFO, {"room_id": name}) for name in (" room01", "room01 ", "\troom01")),
+        *(
+            call(f"/auth/room/{name}", {"room_id": "nowhere", "user_info": ADA} | CHAT)
+            for name in ("getActiveRoomInfo", "endRoom", "getJoinToken", "broadcastToRoom")
+        ),
     ],
 }
 
@@ -215,6 +221,22 @@ def test_what_is_refused(world: World, code: tuple[int, str]) -> None:
         assert (world.room.accepted, world.room.locked) == ((), False)
     assert list(world.server.rooms) == ["room01"]
     assert world.talk(upload()).status == 200
+
+
+TAKEN: dict[str, bytes] = {
+    "blanks around a header": upload(Room_Id="  room01 "),
+    "tabs around a header": upload(Room_Id="\troom01\t"),
+    "a query": call(INFO + "?room_id=nowhere&x", NAMED),
+    "a query after a form": upload(path=UPLOAD + "?document_link=http://127.0.0.1:1/x.pdf"),
+}
+"""Requests that mean the same without what is odd about them."""
+
+
+@pytest.mark.parametrize("odd", TAKEN)
+def test_what_makes_no_difference(world: World, odd: str) -> None:
+    """Blanks around a header are no part of it; a query is neither signed nor read."""
+    assert world.talk(TAKEN[odd]).code == (200, "SUCCESS")
+    assert world.server.requests[0].room_id == "room01"
 
 
 def test_a_presenter_and_odd_room_ids_are_settings() -> None:
@@ -300,8 +322,10 @@ def test_no_active_room(world: World) -> None:
     page = world.talk(call(past, {"from": 1, "limit": "1"})).record["result"]
     assert [room["room_id"] for room in page["rooms_list"]] == ["fresh-1"]
     assert page["total_rooms"] == "3"
+    page = world.talk(call(past, {"from": 3, "limit": 101})).record["result"]
+    assert (page["total_rooms"], page["limit"], page["rooms_list"]) == ("3", 100, [])
     world.room.active = False
-    assert world.talk(call("/auth/room/getActiveRoomsInfo", {})).code == (200, "ROOM_NOT_FOUND")
+    assert world.talk(call("/auth/room/getActiveRoomsInfo", {})).code == (200, "NOT_FOUND")
     for room_id, code in (("room01", "ROOM_NOT_ACTIVE"), ("nowhere", "ROOM_NOT_FOUND")):
         record = world.talk(call("/auth/room/isRoomActive", {"room_id": room_id})).record
         assert record.pop("msg")

@@ -13,10 +13,10 @@ import anyio.to_thread
 import pytest
 
 from meeting_async.testing import ACCEPTED_KINDS, MeetingServer, Room
+from support.documents import PDF
 from support.raw_http import (
     END,
     LIMIT,
-    PDF,
     Answer,
     World,
     connect,

@@ -13,6 +13,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 import anyio
 import attrs
 
+from meeting_async._config import check_key_log
 from meeting_async._models import HeaderPairs, Secret
 from meeting_async._protocol.requests import is_loopback
 from meeting_async._text import link_label, short_repr
@@ -186,23 +187,6 @@ def _loading(field: str, *paths: str | os.PathLike[str] | None) -> Iterator[None
         value = " and ".join(short_repr(os.fspath(path)) for path in paths if path)
         problem, fix = f"cannot be loaded ({error})", "give the paths of PEM files"
         raise ConfigurationError(field, value, problem, fix) from error
-
-
-def check_key_log(error: OSError | ValueError) -> None:
-    """Blame the file for TLS keys, which Python opens with the authorities, if it is to blame.
-
-    Raises:
-        ConfigurationError: It cannot be opened.
-
-    """
-    name = "SSLKEYLOGFILE"
-    path = os.environ.get(name)
-    if path and getattr(error, "filename", None) == path:
-        reason = getattr(error, "strerror", None) or error
-        fix = "unset it, or give a file that can be written"
-        raise ConfigurationError(
-            name, short_repr(path), f"cannot be written: {reason}", fix
-        ) from error
 
 
 def _check_certificates(verify: object, cert: object) -> None:

@@ -21,6 +21,9 @@ T = TypeVar("T")
 PLAIN_ID = re.compile(r"[A-Za-z0-9_-]+")
 """Ids of rooms and users, because the server uses them as message subjects."""
 
+MAX_PAST_ROOMS = 100
+"""Rooms in one answer of ``fetchPastRooms``."""
+
 
 def parse(body: object) -> Payload | None:
     """Read a JSON object in UTF-8 that names nothing twice; None for anything else."""
@@ -109,7 +112,7 @@ def _get_active_room_info(rooms: Rooms, payload: Payload) -> Reply:
 def _get_active_rooms_info(rooms: Rooms, _: Payload) -> Reply:
     active = [_record(room) for room in rooms.by_id.values() if room.active]
     if not active:
-        raise Refused("ROOM_NOT_FOUND", "no room is active")
+        raise Refused("NOT_FOUND", "no room is active")
     return success(rooms=active)
 
 
@@ -129,7 +132,7 @@ def _end_room(rooms: Rooms, payload: Payload) -> Reply:
 
 def _fetch_past_rooms(rooms: Rooms, payload: Payload) -> Reply:
     wanted = get(payload, "room_ids") or [past["room_id"] for past in rooms.past]
-    start, limit = _count(payload, "from", 0), _count(payload, "limit", 20)
+    start, limit = _count(payload, "from", 0), min(_count(payload, "limit", 20), MAX_PAST_ROOMS)
     order = get(payload, "order_by") or "DESC"
     found = [past for past in rooms.past if isinstance(wanted, list) and past["room_id"] in wanted]
     if not found:
