@@ -135,8 +135,7 @@ class ReplyParser:
             del self._head[: end.end()]
             searched = 0
         if self.status is None:
-            if not b"HTTP/".startswith(self._head[:5]):
-                raise _Broken("what follows an interim reply is none")
+            _check_start(self._head)
             if len(self._head) > MAX_HEAD_BYTES:
                 raise _Broken(LONG_HEAD)
             return b""
@@ -144,6 +143,7 @@ class ReplyParser:
         return rest
 
     def _read_head(self, head: bytes) -> None:
+        _check_start(head)
         events = _Events()
         parser = _parsed(head, events)
         status = parser.get_status_code()
@@ -160,13 +160,17 @@ class ReplyParser:
             self._left = 0
         elif codings == [b"chunked"]:
             self._chunks, self._body = parser, events
-            parser.set_dangerous_leniencies(lenient_spaces_after_chunk_size=True)  # old servers
+            # Old servers fill sizes up with blanks; a trailer may have any name.
+            parser.set_dangerous_leniencies(
+                lenient_spaces_after_chunk_size=True, lenient_chunked_length=True
+            )
         elif codings:  # none was accepted
             raise _Broken("an unknown Transfer-Encoding")
         elif lengths:
             self._left = int(lengths[0])
-        # Both together may be an attempt to smuggle a reply in (RFC 9112 section 6.1).
-        is_clear = self._left is not None or (self._chunks is not None and not lengths)
+        is_clear = self._left is not None
+        if self._chunks is not None:  # a length besides may be meant to smuggle a reply in (6.1)
+            is_clear = not _LENGTH.search(head)
         is_kept = head.startswith(b"HTTP/1.1") and b"close" not in events.values(b"connection")
         self._may_follow = is_clear and is_kept
         self.headers, self.status = tuple(events.headers), status
@@ -200,7 +204,7 @@ class ReplyParser:
         self.content += body.content
         body.content.clear()
         self.is_complete = body.is_complete
-        if self._overhead > MAX_HEAD_BYTES:
+        if self._overhead > MAX_HEAD_BYTES and not self.is_complete:
             raise _Broken("too much within the reply that is no content")
 
 
@@ -240,6 +244,12 @@ class _Events:
         ]
 
 
+def _check_start(head: bytes | bytearray) -> None:
+    """Do not wait for more of what is no head; llhttp knows other protocols, too."""
+    if not b"HTTP/".startswith(head[:5]):
+        raise _Broken("it is no HTTP")
+
+
 def _parsed(head: bytes, events: _Events) -> httptools.HttpResponseParser:
     parser = httptools.HttpResponseParser(events)
     try:
@@ -248,7 +258,7 @@ def _parsed(head: bytes, events: _Events) -> httptools.HttpResponseParser:
         pass
     except httptools.HttpParserError as refused:
         parser = httptools.HttpResponseParser(events)
-        parser.set_dangerous_leniencies(lenient_version=True, lenient_chunked_length=True)
+        parser.set_dangerous_leniencies(lenient_version=True)
         events.headers.clear()
         try:
             parser.feed_data(_in_plain_form(head))
@@ -260,19 +270,22 @@ def _parsed(head: bytes, events: _Events) -> httptools.HttpResponseParser:
 _LINE_END = re.compile(rb"\r?\n")
 _FOLD = re.compile(rb"\r\n[ \t]+")
 _CONTROL = re.compile(rb"[\x01-\x08\x0b\x0c\x0e-\x1f\x7f]")
-_LENGTH = re.compile(rb"\r\n(?i:content-length):([^\r\n]*)")
+_CODING = re.compile(rb"\n(?i:transfer-encoding):")
+_LENGTH = re.compile(rb"\r?\n(?i:content-length):([^\r\n]*)")
 
 
 def _in_plain_form(head: bytes) -> bytes:
     """Return a head without what a client may understand though it should not be sent.
 
     A single LF at the end of a line (RFC 9112 section 2.2), folded lines (5.2), the same length
-    several times (6.3), control characters in values (RFC 9110 section 5.5).
+    several times or besides chunks (6.3), control characters in values (RFC 9110 section 5.5).
     """
     head = _FOLD.sub(b" ", _LINE_END.sub(b"\r\n", head))
     head = _CONTROL.sub(b" ", head)
     lengths = {one.strip(b" \t") for value in _LENGTH.findall(head) for one in value.split(b",")}
-    if len(lengths) == 1:
+    if _CODING.search(head):
+        head = _LENGTH.sub(b"", head)
+    elif len(lengths) == 1:
         once = b"\r\nContent-Length: %b\r\n" % lengths.pop()
         head = _LENGTH.sub(b"", head).replace(b"\r\n", once, 1)
     return head
