@@ -245,8 +245,8 @@ class _Events:
 
 
 def _check_start(head: bytes | bytearray) -> None:
-    """Do not wait for more of what is no head; llhttp knows other protocols, too."""
-    if not b"HTTP/".startswith(head[:5]):
+    """Do not wait for more of what is no head; llhttp knows other protocols, and NUL in reasons."""
+    if not b"HTTP/".startswith(head[:5]) or b"\0" in head:
         raise _Broken("it is no HTTP")
 
 
@@ -280,8 +280,8 @@ def _in_plain_form(head: bytes) -> bytes:
     A single LF at the end of a line (RFC 9112 section 2.2), folded lines (5.2), the same length
     several times or besides chunks (6.3), control characters in values (RFC 9110 section 5.5).
     """
-    head = _FOLD.sub(b" ", _LINE_END.sub(b"\r\n", head))
-    head = _CONTROL.sub(b" ", head)
+    status_line, end, fields = _LINE_END.sub(b"\r\n", head).partition(b"\r\n")
+    head = status_line + end + _CONTROL.sub(b"?", _FOLD.sub(b" ", fields))
     lengths = {one.strip(b" \t") for value in _LENGTH.findall(head) for one in value.split(b",")}
     if _CODING.search(head):
         head = _LENGTH.sub(b"", head)
