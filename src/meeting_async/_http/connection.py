@@ -205,7 +205,8 @@ class _Exchange:
     async def _push(self, data: memoryview) -> None:
         stream = self._stream
         stream.moved = self._now()
-        self._take_early_answer()
+        if stream.sent or not stream.is_drained:  # else it was just looked whether it is quiet
+            self._take_early_answer()
         while data:
             data = data[stream.push(data) :]
             while stream.is_full:
@@ -255,7 +256,7 @@ class _Exchange:
             raise ReplyTooLarge(f"the reply is longer than {most:,} bytes (max_reply_bytes)")
 
     async def _receive(self, until: float) -> None:
-        if self._take_in():
+        if not self._stream.is_drained and self._take_in():
             await anyio.lowlevel.checkpoint()  # a fast peer must not hold the event loop
             return
         seconds, is_full = until - self._now(), not self._stream.answer()

@@ -154,7 +154,7 @@ class ReplyParser:
             if self.interim > MAX_INTERIM_REPLIES:
                 raise _Broken(f"more than {MAX_INTERIM_REPLIES} interim replies")
             return
-        codings, lengths = events.values(b"transfer-encoding"), events.values(b"content-length")
+        codings, lengths = events.framing[b"transfer-encoding"], events.framing[b"content-length"]
         self._has_content = self._has_content and status not in NO_CONTENT
         if not self._has_content:
             self._left = 0
@@ -171,7 +171,7 @@ class ReplyParser:
         is_clear = self._left is not None
         if self._chunks is not None:  # a length besides may be meant to smuggle a reply in (6.1)
             is_clear = not _LENGTH.search(head)
-        is_kept = head.startswith(b"HTTP/1.1") and b"close" not in events.values(b"connection")
+        is_kept = head.startswith(b"HTTP/1.1") and b"close" not in events.framing[b"connection"]
         self._may_follow = is_clear and is_kept
         self.headers, self.status = tuple(events.headers), status
 
@@ -217,12 +217,22 @@ class _Events:
 
     def __init__(self) -> None:
         self.headers: list[tuple[bytes, bytes]] = []
+        self.framing: dict[bytes, list[bytes]] = {name: [] for name in _FRAMING}
+        """Values of the headers that are lists and concern the framing, in lower case."""
         self.content = bytearray()
         self.is_complete = False
 
+    def clear(self) -> None:
+        """Begin anew."""
+        self.headers.clear()
+        for values in self.framing.values():
+            values.clear()
+
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep a header, or a trailer, which nobody looks at."""
-        self.headers.append((name, value.rstrip(b" \t")))
+        self.headers.append((name, value := value.rstrip(b" \t")))
+        if len(name) in _FRAMING_LENGTHS and (found := self.framing.get(name.lower())) is not None:
+            found += [item for item in _items(value.lower()) if item]
 
     def on_body(self, body: bytes) -> None:
         """Keep content of this reply, not of one that follows."""
@@ -233,15 +243,13 @@ class _Events:
         """Note the end."""
         self.is_complete = True
 
-    def values(self, wanted: bytes) -> list[bytes]:
-        """Return the values of a header that is a list, in lower case."""
-        return [
-            item.strip(b" \t").lower()
-            for name, value in self.headers
-            if len(name) == len(wanted) and name.lower() == wanted
-            for item in value.split(b",")
-            if item.strip(b" \t")
-        ]
+
+_FRAMING = (b"transfer-encoding", b"content-length", b"connection")
+_FRAMING_LENGTHS = {len(name) for name in _FRAMING}
+
+
+def _items(value: bytes) -> list[bytes]:
+    return [item.strip(b" \t") for item in value.split(b",")]
 
 
 def _check_start(head: bytes | bytearray) -> None:
@@ -259,7 +267,7 @@ def _parsed(head: bytes, events: _Events) -> httptools.HttpResponseParser:
     except httptools.HttpParserError as refused:
         parser = httptools.HttpResponseParser(events)
         parser.set_dangerous_leniencies(lenient_version=True)
-        events.headers.clear()
+        events.clear()
         try:
             parser.feed_data(_in_plain_form(head))
         except httptools.HttpParserError:
@@ -282,7 +290,7 @@ def _in_plain_form(head: bytes) -> bytes:
     """
     status_line, end, fields = _LINE_END.sub(b"\r\n", head).partition(b"\r\n")
     head = status_line + end + _CONTROL.sub(b"?", _FOLD.sub(b" ", fields))
-    lengths = {one.strip(b" \t") for value in _LENGTH.findall(head) for one in value.split(b",")}
+    lengths = {item for value in _LENGTH.findall(head) for item in _items(value)}
     if _CODING.search(head):
         head = _LENGTH.sub(b"", head)
     elif len(lengths) == 1:
