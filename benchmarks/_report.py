@@ -16,7 +16,7 @@ import attrs
 from benchmarks._compare import Comparison, Spread, Target, is_met
 
 UNKNOWN = "-"
-_PACKAGES = ("meeting-async", "httpx", "h11", "anyio", "trio", "uvloop")
+_PACKAGES = ("meeting-async", "httpx", "httptools", "anyio", "trio", "uvloop")
 _PEERS = ("httpx2", "aiohttp", "pyreqwest", "plugnmeet-sdk")
 
 

@@ -127,7 +127,7 @@ def _own_temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
 @pytest.fixture(scope="session")
 def python() -> Iterator[Interpreter]:
     """Start what runs programs quickly."""
-    with interpreter("anyio._backends._asyncio", "anyio._backends._trio", "h11") as python:
+    with interpreter("anyio._backends._asyncio", "anyio._backends._trio", "httptools") as python:
         yield python
 
 

@@ -41,7 +41,7 @@ PURE = {
     "_delivery/room_wait",
     "web/_answers",
 }
-IO = {"anyio", "asyncio", "h11", "httpx", "random", "socket", "tenacity", "time", "trio"}
+IO = {"anyio", "asyncio", "httptools", "httpx", "random", "socket", "tenacity", "time", "trio"}
 
 
 def _modules(path: Path) -> set[str]:

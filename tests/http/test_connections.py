@@ -81,7 +81,7 @@ CLEAN = {
     "long": (reply(content=RECORD.ljust(100_000)), True),
     "long head": (reply(headers=[b"X-Long: " + b"x" * 50_000]), True),
     "refusal": (reply(500), True),
-    "length twice": (reply(headers=[b"Content-Length: %d" % len(RECORD)]), True),  # h11 merges
+    "length twice": (reply(headers=[b"Content-Length: %d" % len(RECORD)]), True),
     "odd length": (reply(length=False, headers=[b"Content-Length: 0%d" % len(RECORD)]), True),
     "chunked": (
         reply(length=False, content=b"0\r\n\r\n", headers=[b"Transfer-Encoding: chunked"]),

@@ -182,7 +182,7 @@ ENDLESS: dict[str, Endless] = {
     "1-byte chunks": ("endless 1-byte chunks", 16 * KIB, 30, "longer than 16,384"),
     "interim replies": ("endless interim replies", 16 * MIB, 30, "interim"),
     "headers": ("endless headers", 16 * MIB, 30, "head of the reply"),
-    "time": ("endless 1-byte chunks", 1 << 40, 0.5, "within 0.5 s"),  # h11 is busy for longer
+    "time": ("endless 1-byte chunks", 1 << 40, 0.5, "within 0.5 s"),
 }
 
 

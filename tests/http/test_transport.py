@@ -78,7 +78,7 @@ from meeting_async import MeetingClient
 class SlowDisk:
     loading = False
     def find_spec(self, name, path=None, target=None):
-        if name == "h11":
+        if name == "httptools":
             self.loading = True
             time.sleep(2)
             self.loading = False
@@ -95,7 +95,7 @@ async def main(url, ticks=0):
     assert ticks > 5, ticks  # one, if the second request holds up the loop
 
 disk = SlowDisk()
-assert "h11" not in sys.modules
+assert "httptools" not in sys.modules
 sys.meta_path.insert(0, disk)
 anyio.run(main, sys.argv[1], backend=sys.argv[2])
 """

@@ -232,7 +232,7 @@ def test_nothing_is_imported_for_those_who_do_not_ask(
 
         def test_it(pytestconfig):
             assert pytestconfig.pluginmanager.has_plugin("meeting_async")
-            heavy = {"anyio", "meeting_async", "attrs", "h11", "httpx", "trio"}
+            heavy = {"anyio", "meeting_async", "attrs", "h11", "httptools", "httpx", "trio"}
             assert not heavy & set(sys.modules)
 
         def test_asyncio(meeting_server, in_virtual_time):

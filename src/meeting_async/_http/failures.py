@@ -1,7 +1,7 @@
 """One table from exceptions of the network and of HTTP libraries to ours.
 
-It matches names of classes, which httpx, its fork httpx2 and h11 share, so none of them is imported
-for it.
+It matches names of classes, which httpx and its fork httpx2 share, so none of them is imported for
+it.
 """
 
 from __future__ import annotations

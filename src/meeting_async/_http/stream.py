@@ -31,6 +31,8 @@ class Stream:
         self.is_closed = False
         self.has_ended = False
         """Whether the peer has closed its side."""
+        self.is_drained = False
+        """Whether nothing can be there to receive unless it arrives from now on."""
         self.sent = 0
         """Bytes since :meth:`begin` that the operating system may have; with TLS perhaps some too
         many, never too few."""
@@ -93,12 +95,14 @@ class Stream:
         try:
             data = self._tls.receive() if self._tls else self._socket.recv(PIECE_BYTES)
         except BlockingIOError:
+            self.is_drained = True
             return None
-        self.has_ended = not data
+        self.is_drained, self.has_ended = False, not data
         return data
 
     async def wait(self, seconds: float, *, to_write: bool) -> None:
         """Return when there is something to receive or room to push, or when the time is up."""
+        self.is_drained = False
         await self._waiter.wait(seconds, to_write=to_write and not self._must_read)
 
     def answer(self) -> bool:

@@ -15,12 +15,13 @@ from contextlib import suppress
 from typing import Any
 
 import anyio
-import h11
 
 from meeting_async._http.failures import is_exhaustion, mark_authorities
+from meeting_async._http.http1 import LONG_HEAD, ReplyParser, request_head
 from meeting_async._http.origins import CheckAddress, Origin, Proxy
 from meeting_async._http.tls import Tls
 from meeting_async._http.waiting import wait_ready
+from meeting_async._models import Secret
 from meeting_async._system import NO_NAME, SOCKET_OPTIONS, socket_error
 from meeting_async._threads import in_thread
 from meeting_async.errors import ConnectFailed
@@ -36,8 +37,6 @@ LOCAL_LOOKUP_SECONDS = 2.0
 
 PASSWORD_WANTED = {401, 407}
 """Statuses with which proxies refuse; tinyproxy has the first one for a wrong password."""
-
-MAX_TUNNEL_REPLY_BYTES = 64 * 1024
 
 
 async def open_socket(
@@ -221,38 +220,28 @@ async def _open_tunnel(sock: socket.socket, origin: Origin, proxy: Proxy) -> Non
     """
     # By hand, as an HTTP client keeps the socket of a tunnel to itself, and `Stream` needs it. Only
     # the head of the reply is read: the next byte is the server's.
-    http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_TUNNEL_REPLY_BYTES)
-    sock.send(http.send(_tunnel_request(origin)))  # fits into an empty buffer
-    received, status = 0, None
-    while status is None:
+    sock.send(_tunnel_request(origin))  # fits into an empty buffer
+    reply, received, is_http = ReplyParser("HEAD"), 0, True  # what follows its head is not its own
+    while reply.status is None and is_http:
         await wait_ready(sock, to_write=False)
-        count, status = _take_in(http, sock.recv(4096), is_first=not received)
+        count = _take_in(reply, sock.recv(4096))
+        is_http = count > 0 and reply.problem is None
         received += count
-        if received > MAX_TUNNEL_REPLY_BYTES:
+    if reply.status is None:
+        if reply.problem == LONG_HEAD:
             raise _failed(proxy, "answered at great length")
-    if status == _NO_HTTP:
         permanent = received > 0  # else it has just closed the connection
         raise _failed(proxy, "did not answer in HTTP", permanent=permanent)
-    if not 200 <= status < 300:
-        raise _proxy_refused(origin, proxy, status)
-    if http.trailing_data[0]:  # must not be taken for what the server says
+    if not 200 <= reply.status < 300:
+        raise _proxy_refused(origin, proxy, reply.status)
+    if reply.has_surplus:  # must not be taken for what the server says
         raise _failed(proxy, "spoke before the handshake")
 
 
-_NO_HTTP = 0
-
-
-def _take_in(http: h11.Connection, data: bytes, *, is_first: bool) -> tuple[int, int | None]:
-    """Return how much came, and the status of a reply once its head is complete."""
-    if is_first and not b"HTTP/".startswith(data[:5]):
-        return len(data), _NO_HTTP
-    http.receive_data(data)
-    with suppress(h11.RemoteProtocolError):
-        while (event := http.next_event()) is not h11.NEED_DATA:
-            if isinstance(event, h11.Response):
-                return len(data), event.status_code
-        return len(data), None
-    return len(data), _NO_HTTP
+def _take_in(reply: ReplyParser, data: bytes) -> int:
+    """Parse what has come, which no other frame has; return its length."""
+    reply.feed(data)
+    return len(data)
 
 
 def _failed(
@@ -279,9 +268,9 @@ def _proxy_refused(origin: Origin, proxy: Proxy, status: int) -> ConnectFailed:
     return _failed(proxy, problem, fix, permanent=status < 500)
 
 
-def _tunnel_request(origin: Origin) -> h11.Request:
+def _tunnel_request(origin: Origin) -> Secret:
     name = origin.name.encode("ascii")
     headers: list[tuple[bytes, bytes]] = [(b"Host", name)]
     if origin.proxy and origin.proxy.authorization:
         headers.append((b"Proxy-Authorization", origin.proxy.authorization))
-    return h11.Request(method=b"CONNECT", target=name, headers=headers)
+    return request_head(b"CONNECT", name, tuple(headers))

@@ -93,7 +93,7 @@ class HttpTransport:
 
     async def send(self, request: Request, /) -> Reply:
         """Send ``request``; see :class:`Transport`."""
-        if self._connections is None:  # h11 and trio, if that is there, take time to load
+        if self._connections is None:  # httptools, ssl and trio, if that is there
             # Not only if it is missing in sys.modules: it is there while it is still loading.
             await in_thread(partial(importlib.import_module, _ENGINE))
         return await self._own_connections().send(request)

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import attrs
@@ -172,6 +172,8 @@ _CREDENTIAL = re.compile(
 )
 """Names of headers whose values must not be repeated; a request id, for example, may be."""
 
+_SEPARATOR = re.compile(rb"[\s,;=]")
+
 LONG_SECRET = 12
 """A shorter secret may be a word: it is replaced where it stands alone, and not in names of fields.
 In the server's own success a word like a short key is data, and stays."""
@@ -218,10 +220,15 @@ def _repeated(reply: Reply, sent: Iterable[tuple[bytes, bytes]]) -> set[bytes]:
     return {
         word
         for name, value in sent
-        if _CREDENTIAL.fullmatch(name)
+        if _is_credential(name)
         for word in _words(bytes(value))
         if word.lower() in text or (has_escapes and _NEEDS_ESCAPES.search(word))
     }
+
+
+@lru_cache
+def _is_credential(name: bytes) -> bool:
+    return _CREDENTIAL.fullmatch(name) is not None
 
 
 def _unescaped(text: bytes) -> bytes:
@@ -240,6 +247,8 @@ def _hiding(words: set[bytes]) -> _Hide:
 def _words(value: bytes) -> Iterator[bytes]:
     """Yield a credential, and its long parts: a token without its scheme, a cookie's value."""
     yield value
+    if not _SEPARATOR.search(value):
+        return
     for part in re.split(rb"[\s,;]+", value):
         for word in (part, part.partition(b"=")[2]):
             if len(word) >= LONG_SECRET:
