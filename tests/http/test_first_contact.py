@@ -368,8 +368,9 @@ async def test_what_may_heal_is_retried(
         async with client_of(url, retry=policy) as client:
             with pytest.raises(errors.MeetingError) as caught:
                 await ask(client)
-    verdict = "no answer" if OUTAGES[outage] else "never sent"
-    assert (event.limit, event.verdict) == ("for up to 60 s", verdict)
+    verdicts = {"never sent", "no answer"} if OUTAGES[outage] else {"never sent"}  # a race
+    assert event.limit == "for up to 60 s"
+    assert event.verdict in verdicts
     assert told.levelname == "WARNING"
     assert "room room01" in told.getMessage()
     assert "for up to 60 s" in told.getMessage()
