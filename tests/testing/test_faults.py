@@ -86,7 +86,12 @@ def test_faults_are_taken_in_their_order_and_by_path(world: World) -> None:
 
 REFUSALS = {"CONFLICT": 409, "INTERNAL_SERVER_ERROR": 500, "MISSING_REQUIRED_PARAMETER": 400}
 REFUSALS |= {"INVALID_API_KEY": 401, "INVALID_TOKEN_OR_SIGNATURE": 401, "INVALID_PARAMETERS": 400}
-REFUSALS |= {"ROOM_NOT_ACTIVE": 400, "ROOM_NOT_FOUND": 400, "USER_NOT_ACTIVE": 400}
+REFUSALS |= {
+    "ROOM_NOT_ACTIVE": 400,
+    "ROOM_NOT_FOUND": 400,
+    "USER_NOT_ACTIVE": 400,
+    "NOT_FOUND": 400,
+}
 
 
 def test_refusals_by_name(world: World) -> None:
