@@ -270,9 +270,12 @@ def _crowd(scenario: Scenario) -> Iterator[Row]:
     for name, tallies in found.items():
         yield [name, *(f"{t.resent:.2f} / {t.mean:.0f} / {t.longest:.0f}" for t in tallies)]
     pairs = [*zip(found[OURS], found[BLIND], strict=True)]
-    yield ["bytes re-sent, than *blind*", *(f"{a.resent / b.resent - 1:+.0%}" for a, b in pairs)]
+    yield ["bytes re-sent, against *blind*", *(f"{a.resent / b.resent - 1:+.0%}" for a, b in pairs)]
     longer = [(a.longest - b.longest, a.longest / b.longest - 1) for a, b in pairs]
-    yield ["99 % wait, than *blind*", *(f"{more:+.0f} s ({share:+.0%})" for more, share in longer)]
+    yield [
+        "99 % wait, against *blind*",
+        *(f"{more:+.0f} s ({share:+.0%})" for more, share in longer),
+    ]
     questions = [tally.questions / len(tally.waits) for tally in found[OURS]]
     yield ["empty forms for each document", *(f"{count:.0f}" for count in questions)]
 
@@ -280,7 +283,9 @@ def _crowd(scenario: Scenario) -> Iterator[Row]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Simulate, print, and save if asked to."""
     parser = argparse.ArgumentParser(prog=NAME, description=(__doc__ or "").partition(",")[0])
-    parser.add_argument("--rounds", type=int, default=24, help="of a crowd; of one waiter 20 times")
+    parser.add_argument(
+        "--rounds", type=int, default=8, help="of a crowd; 20 times as many of one waiter"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--save", action="store_true", help=f"write {PAGE}")
     found = parser.parse_args(arguments)

@@ -40,7 +40,8 @@ RIVAL_GROWTH = 0.5
 """Seconds by which it grows with each further one."""
 
 MAX_RIVAL_INTERVAL = 3.0
-"""Its longest. With these values a crowd sends as much as with questions every 2 s."""
+"""Its longest. With these values fifty uploads send no more than with questions every 2 s
+(``benchmarks/waiting.py``)."""
 
 LOST_RACE_FACTOR = 3.0
 """Time between two questions after a lost race, as a multiple of the time that the document takes
