@@ -74,8 +74,8 @@ class LockPolicy:
     """How to wait for a locked room. All times are in seconds.
 
     Before a document above 64 KiB an empty form of some 500 bytes asks whether the room is free.
-    After a 409 the attempt is repeated: first after ``min_delay``, then every 2 s, or every
-    ``min_delay`` if that is longer. A document of at most 64 KiB is sent without this question.
+    After a 409 the attempt is repeated after about a tenth of the time that the lock has lasted, at
+    least ``min_delay`` and at most 2 s. A document of at most 64 KiB is sent without this question.
     """
 
     max_wait: float | None = attrs.field(default=None, validator=_max_wait)
@@ -85,9 +85,9 @@ class LockPolicy:
     409. Waits for a place in a batch do not count."""
     window: float = attrs.field(default=300.0, validator=_seconds)
     """Longest time that a server locks a room (``docs/interface.md``, Limits: 5 minutes)."""
-    min_delay: float = attrs.field(default=0.5, validator=number(float, 0.25))
-    """Shortest delay, and so the first one, before jitter. A server may release a lock a moment
-    after its 200."""
+    min_delay: float = attrs.field(default=0.4, validator=number(float, 0.25))
+    """Shortest delay, and so the first one, before jitter (25 %). A server may release a lock a
+    moment after its 200."""
     max_delay: float = attrs.field(default=7.5, validator=_positive)
     """Longest usual delay before a document above 64 KiB is sent again without asking."""
     probe: bool = attrs.field(default=True, validator=instance(bool))

@@ -9,32 +9,23 @@ from pathlib import Path
 
 import pytest
 from benchmarks._loads import Load
-from benchmarks.waiting import _study
-from benchmarks.waiting._strategies import FIRST, ORACLE, OURS
-from benchmarks.waiting._study import Effort
+from benchmarks.waiting import BLIND, LINES, OURS, POLICIES, Scenario
 
 
 @pytest.mark.nightly
 def test_the_simulation_of_waiting() -> None:
-    """On a slow and on a fast line, in Mbit/s, the client keeps to its targets.
+    """A crowd sends fewer documents than with a client that does not ask; nobody is forgotten.
 
-    A waiter starts on average within 2 s after the release and re-sends nothing. A wrong answer to
-    the empty form costs two documents at most; then the policy waits. Fifty processes re-send less
-    than half of what they did with version 0.1.0's default. What knows the future re-sends nothing,
-    and no room stands idle.
+    What knows the future sends each document once, and waits least.
     """
-    names = (OURS, FIRST, ORACLE)
-    study = _study.study(Effort(rounds=20, crowds=1, lines=(1, 1000), names=names))
-    targets = [*_study.targets(study)]
-    assert [target.text for target in targets if not target.is_met] == []
-    assert [target.bound for target in targets] == [2, 0, 2, 2, 0.5, 0.5]
-    most = [max(t[OURS].vain) for (line, _), t in study.lied_to.items() if line == 1000]
-    assert max(most) == 2  # or the server's answers were never believed
-    for tallies in (*study.single.values(), *study.crowds.values()):
-        assert tallies[ORACLE].resent == 0
-        assert max(tallies[ORACLE].idles) == 0
-    for tallies in study.crowds.values():
-        assert len(tallies[OURS].refused) == _study.CROWD
+    crowd = Scenario(mean=5, uploads=50, rounds=1, seed=1)
+    line = LINES["30 MiB, 1000 Mbit/s"]
+    ours, blind = (crowd.played(line, POLICIES[name]) for name in (OURS, BLIND))
+    ideal = crowd.ideal(line)
+    assert [len(tally.waits) for tally in (ours, blind, ideal)] == [50, 50, 50]
+    assert 0 == ideal.resent < ours.resent < blind.resent / 2
+    assert max(ideal.longest, 0.9 * blind.longest) <= ours.longest <= 1.1 * blind.longest
+    assert (ours.questions > 50, blind.questions) == (True, 0)
 
 
 pytest.importorskip("resource", reason="the benchmarks measure children with getrusage")

@@ -25,8 +25,23 @@ PROBE_ABOVE = 64 * 1024
 """Bytes of a document above which an empty form asks whether the room is free, before the document
 is sent. A smaller document costs hardly more than the question."""
 
+PROBE_SHARE = 0.1
+"""Time between two questions, as a share of the time that the lock has lasted: the end of a short
+lock is noticed soon, and a long one costs few questions."""
+
 PROBE_INTERVAL = 2.0
-"""Longest time in seconds between two questions, before jitter; users hardly notice it."""
+"""Longest such time in seconds, jitter included; users hardly notice it."""
+
+RIVAL_INTERVAL = 2.0
+"""Shortest time in seconds between two questions after a lost race, before jitter. Others wait,
+too, and each question may become a document that comes too late."""
+
+RIVAL_GROWTH = 0.5
+"""Seconds by which it grows with each further one."""
+
+MAX_RIVAL_INTERVAL = 3.0
+"""Its longest. With these values fifty uploads send no more than with questions every 2 s
+(``benchmarks/waiting.py``)."""
 
 LOST_RACE_FACTOR = 3.0
 """Time between two questions after a lost race, as a multiple of the time that the document takes
@@ -54,12 +69,13 @@ MAX_ROOM_HINT = 60.0
 """Longest Retry-After in seconds that is obeyed for a locked room."""
 
 GROWTH = 4.0
-"""Delay as a multiple of the time already waited, up to the longest delay."""
+"""Delay before a large document is sent again without asking, as a multiple of the time already
+waited, up to the longest delay."""
 
-LATE_SHARE = 0.028
+LATE_SHARE = 0.032
 """Delay before a document is sent again without asking, as a share of the time already waited, if
-that is longer. No honest lock lasts so long that it counts (300 s), but if somebody waits for
-hours, a document is sent at most 200 times in the first of them."""
+that is longer. If somebody waits for hours, a document is sent at most 200 times in the first of
+them."""
 
 RESEND_FACTOR = 1.5
 """Shortest delay before a document is sent again without asking, as a multiple of the time that it
@@ -155,18 +171,18 @@ class RoomWait:
         return now - steps[0].ended - pauses if steps else 0.0
 
     def _delay(self, now: float, random: float) -> float:
-        waited = self._lock_age(now)
-        longest = PROBE_INTERVAL if self.asks else self._longest_blind_delay(waited)
-        seconds = max(min(waited * GROWTH, longest), self.policy.min_delay)
-        rivals = self._lost_race_interval(random) if self.asks else 0.0
-        if not self.asks:
-            seconds = max(seconds, self._body_seconds * RESEND_FACTOR)
-        return max(seconds * (1 + JITTER * (2 * random - 1)), rivals, MIN_WAIT)
-
-    def _longest_blind_delay(self, waited: float) -> float:
-        """Longest delay before a document is sent again without asking."""
-        usual = PROBE_INTERVAL if self.is_small else self.policy.max_delay
-        return max(usual, waited * LATE_SHARE)
+        waited, jitter = self._lock_age(now), 1 + JITTER * (2 * random - 1)
+        shortest = max(self.policy.min_delay * jitter, MIN_WAIT)
+        longest = PROBE_INTERVAL * (1 - JITTER * (1 - random))
+        question = max(min(waited * PROBE_SHARE * jitter, longest), shortest)
+        if self.asks:
+            rivals = max(self._rival_interval * jitter, self._lost_race_interval(random))
+            return max(question, rivals)
+        usual = waited * LATE_SHARE
+        if not self.is_small:
+            usual = min(waited * GROWTH, max(self.policy.max_delay, usual))
+        usual = max(usual, self._body_seconds * RESEND_FACTOR) * jitter
+        return max(usual, question if self.is_small else shortest)
 
     @property
     def _refused(self) -> list[Step]:
@@ -182,9 +198,20 @@ class RoomWait:
         last = self._refused[-1]
         return last.seconds if last.body_seconds is None else last.body_seconds
 
+    @property
+    def _lost_races(self) -> int:
+        """How often the document got 409 right after the answer *free*."""
+        return sum(step.after_free for step in self._refused)
+
+    @property
+    def _rival_interval(self) -> float:
+        """Shortest time between questions after lost races, of documents that are sent at once."""
+        grown = RIVAL_INTERVAL + RIVAL_GROWTH * (self._lost_races - 1)
+        return min(grown, MAX_RIVAL_INTERVAL) if self._lost_races else 0.0
+
     def _lost_race_interval(self, random: float) -> float:
         """Seconds between questions after lost races."""
-        lost = sum(step.after_free for step in self._refused)
+        lost = self._lost_races
         share = min(LOST_RACE_FACTOR * lost, MAX_LOST_RACE_FACTOR)
         seconds = max(self._body_seconds * share, LOST_RACE_SECONDS * lost)
         return seconds * (1 + LOST_RACE_JITTER * (2 * random - 1))
