@@ -6,14 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
 
+from meeting_async._documents.document import source_of
 from meeting_async.errors import DocumentUnreadable
 from support.interruptions import cancelled_by_scope, cancelled_natively
 from support.leaks import descriptors, temporary_files, threads_idle
 from support.sources import (
     KINDS,
     LARGE,
+    OLD,
     SMALL,
     attempt,
     form_of,
@@ -29,6 +32,9 @@ pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 ROOMS = 8
 MANY = 300_000
 """Bytes that are read in more than one call of a thread."""
+
+MUCH = LARGE * 2
+"""More than a spool keeps in memory."""
 
 
 @pytest.fixture
@@ -99,6 +105,34 @@ async def test_one_object_goes_to_many_rooms_at_once(
         assert document.position() == stands
         assert descriptors() <= before
         assert temporary_files() == []
+
+
+# --- what a source says of itself ----------------------------------------------------------------
+
+IDENTITIES = {"path": "path", "bytes": "bytes", "link": "link"}
+"""Kinds that a journal recognises in another run, and by what."""
+
+SINGLE_USE = {
+    *("pipe", "async generator", "stream, no hash, no weak references"),
+    *("stream sent as it comes", "asynchronous file"),
+}
+
+
+@every_kind
+async def test_a_source_says_what_it_is(kind: str, tmp_path: Path) -> None:
+    """A journal gets size and time of a path, but not of the spool that a stream has meanwhile."""
+    async with opened(kind, MUCH, tmp_path) as document:
+        source = source_of(named(document.value))
+        identity, version = source.identity(), f"{len(MUCH)} bytes, {OLD[0]}000000000"
+        assert (identity[0] if identity else None) == IDENTITIES.get(kind)
+        assert source.is_single_use is (kind in SINGLE_USE)
+        assert source.held() == ((id(document.value), len(MUCH)) if kind == "bytes" else None)
+        assert source.path == (str(tmp_path / "deck.pdf") if kind == "path" else None)
+        found = await anyio.to_thread.run_sync(source.version)  # it blocks
+        assert found == (version if kind == "path" else None)
+        async with prepared_document(document.value) as prepared:
+            size = None if kind == "link" else len(document.content)
+            assert prepared.version == (size, version if kind == "path" else None)
 
 
 # --- failures ------------------------------------------------------------------------------------

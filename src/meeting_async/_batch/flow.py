@@ -13,7 +13,7 @@ import attrs
 
 from meeting_async._batch.results import UploadJob, UploadOutcome
 from meeting_async._documents.document import Document, source_of
-from meeting_async._documents.files import BytesSource
+from meeting_async._documents.source import Held
 
 Jobs = abc.Iterable[UploadJob] | abc.AsyncIterable[UploadJob]
 
@@ -54,17 +54,11 @@ async def _each(jobs: abc.Iterable[UploadJob]) -> abc.AsyncGenerator[UploadJob, 
             each.close()
 
 
-Held = tuple[int, int]
-"""Identity and size of bytes in memory. Jobs that have them in common keep them once; otherwise one
-document for many rooms would soon stop the reading, and only a few rooms would get it at a time."""
-
-
 def held_by(job: UploadJob) -> Held | None:
     """Return what a job keeps in memory, besides its own few hundred bytes."""
     document = job.document
     if isinstance(document, Document):
-        source = source_of(document)
-        document = source.data if isinstance(source, BytesSource) else b""
+        return source_of(document).held()
     return (id(document), len(document)) if isinstance(document, bytes | bytearray) else None
 
 

@@ -13,7 +13,6 @@ import anyio.lowlevel
 import attrs
 
 from meeting_async import errors
-from meeting_async._batch.flow import Held
 from meeting_async._batch.journal import (
     CERTAIN,
     BatchJournal,
@@ -42,7 +41,7 @@ from meeting_async._delivery.session import Options, Session
 from meeting_async._delivery.upload import receipt_of, upload_document
 from meeting_async._documents.document import Document, source_of
 from meeting_async._documents.prepared import Prepared
-from meeting_async._documents.streams import StreamSource
+from meeting_async._documents.source import Held
 from meeting_async._events import Queued
 from meeting_async._models import UploadReceipt
 from meeting_async._protocol.requests import ACTIVE_ROOM_INFO, UPLOAD_WHITEBOARD_FILE
@@ -89,7 +88,7 @@ class RunningJob:
         self.document = document.filename
         if self.entry is not None and await self._is_in_room(self.entry, document):
             return None
-        if isinstance(source_of(document), StreamSource):
+        if source_of(document).is_single_use:
             await self._check_before_reading(hooks)
             return await self._upload(document, hooks)
         absent_since: float | None = None

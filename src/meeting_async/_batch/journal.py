@@ -7,12 +7,10 @@ unknown, even after a crash.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import AsyncGenerator, Awaitable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from pathlib import Path
 from typing import Literal, Protocol, TypeVar, runtime_checkable
 
 import anyio
@@ -20,7 +18,6 @@ import attrs
 
 from meeting_async._batch.results import UploadJob
 from meeting_async._documents.document import Document, as_document, source_of
-from meeting_async._documents.files import BytesSource, PathSource, file_version
 from meeting_async._documents.prepared import Prepared
 from meeting_async._log import logger
 from meeting_async._protocol.requests import room_id_bytes
@@ -114,11 +111,9 @@ def is_journal(value: object) -> bool:
 def journal_job(room_id: str, document: Document, key: str | None) -> JournalJob:
     """Describe a job so that it is the same in the next run of its batch.
 
-    The identity is its room and its key, or else name and origin of the document. A path counts as
-    it was written. If it leads to another file in another working directory, that is a changed
-    file, which is reported, and not a new document.
+    The identity is its room and its key, or else name and identity of the document.
     """
-    own = [room_id, document.filename, *_origin(document)]
+    own = [room_id, document.filename, *(source_of(document).identity() or ("stream", ""))]
     return JournalJob(
         identity=json.dumps(own if key is None else {"room": room_id, "key": key}),
         room_id=room_id,
@@ -133,32 +128,6 @@ def check_key(key: object) -> None:
         raise InvalidInput("key", short_repr(key), "is not a string", "give a str, or None")
 
 
-def _origin(document: Document) -> tuple[str, str]:
-    if document.link is not None:  # its query may be a credential
-        return "link", hashlib.sha256(document.link.encode()).hexdigest()
-    source = source_of(document)
-    if isinstance(source, BytesSource):
-        return "bytes", hashlib.sha256(source.data).hexdigest()
-    if isinstance(source, PathSource):
-        return "path", source.path
-    return "stream", ""
-
-
-def current_fingerprint(document: Document) -> str | None:
-    """Return size and modification time of a file; ``None`` if the document is not a file.
-
-    It blocks. A file that was only touched counts as changed.
-    """
-    source = source_of(document)
-    if not isinstance(source, PathSource):
-        return None
-    try:
-        status = Path(source.path).stat()
-    except (OSError, ValueError):
-        return None
-    return file_version(status.st_size, status.st_mtime_ns)
-
-
 async def check_unchanged(entry: JournalEntry, document: Document) -> None:
     """Check that a file is still the one that an earlier run sent.
 
@@ -168,7 +137,7 @@ async def check_unchanged(entry: JournalEntry, document: Document) -> None:
     """
     if entry.fingerprint is None:
         return
-    current = await at_disk(partial(current_fingerprint, document))
+    current = await at_disk(source_of(document).version)
     if current not in {None, entry.fingerprint}:
         change = "an earlier run of the batch sent the file as it was then"
         fix = "to send this one too, give it another name or key, or use another journal"
@@ -292,7 +261,6 @@ async def register(
     if journal is None:
         return document, None
     describe = partial(journal_job, job.room_id, document, job.key)
-    source = source_of(document)
-    is_large = isinstance(source, BytesSource) and len(source.data) > MAX_HASHED
-    described = await at_disk(describe) if is_large else describe()
+    held = source_of(document).held()
+    described = await at_disk(describe) if held and held[1] > MAX_HASHED else describe()
     return document, journal.register(described)

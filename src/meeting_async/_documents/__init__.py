@@ -1,7 +1,6 @@
 """What can be uploaded, and how its bytes are read without blocking the event loop.
 
 A :class:`~meeting_async._documents.document.Document` is prepared once per upload (``prepared``),
-and each attempt makes a form of it. ``detect`` finds out what a caller passed. A new kind of
-document is a ``Source``, as in ``files`` and ``streams``, with a constructor on
-``Document``.
+and each attempt makes a form of it. A new kind of document is a module with a ``Source``
+(``source``), which ``detect`` finds.
 """

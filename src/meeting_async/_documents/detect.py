@@ -1,5 +1,8 @@
 """Find out what a caller passed: its kind of source, its name and its media type.
 
+A new kind of document is a module with its :class:`~meeting_async._documents.source.Source`, and a
+line here.
+
 Files and the upload objects of web frameworks are detected by their methods, not by their class, so
 no framework is imported. Whatever can be refused without reading is refused here.
 """
@@ -10,29 +13,19 @@ import inspect
 import io
 import os
 import re
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable
-from contextlib import asynccontextmanager
-from functools import partial
+from collections.abc import AsyncIterable, Awaitable
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
 import anyio
 import attrs
 
 from meeting_async._documents.file_objects import FileObjectSource
-from meeting_async._documents.files import (
-    Buffer,
-    BytesSource,
-    Content,
-    OpenFileSource,
-    PathSource,
-    Source,
-    unreadable,
-)
-from meeting_async._documents.streams import PIECE_BYTES, StreamSource
+from meeting_async._documents.files import OpenFileSource, PathSource
+from meeting_async._documents.source import Buffer, BytesSource, Source
+from meeting_async._documents.stored import StoredSource
+from meeting_async._documents.streams import StreamSource, reads
 from meeting_async._system import is_false_file
 from meeting_async._text import link_label, short_repr
-from meeting_async._threads import at_disk, leave_to_thread
 from meeting_async.errors import InvalidInput
 
 
@@ -88,11 +81,18 @@ def detect(value: object) -> Detected | None:
     if isinstance(value, str | os.PathLike):
         path = path_text(value)
         return Detected(PathSource(path), path)
-    if _is_stored(value):
+    return detect_readable(value)
+
+
+def detect_readable(value: Any) -> Detected | None:
+    """Return what a value is, if it is a file or a stream; see :func:`detect`."""
+    if instead_of(value):
+        return None
+    if _is_from(value, r"django\.db\.models\.fields\.files"):
         return _detect_stored(value)
-    if is_file(value) and not instead_of(value):
-        return detect_file(value)
-    if isinstance(value, AsyncIterable) and not instead_of(value):
+    if is_file(value):
+        return _detect_file(value)
+    if isinstance(value, AsyncIterable):
         return Detected(StreamSource(value))
     return None
 
@@ -134,32 +134,6 @@ def is_file(value: object) -> bool:
     if isinstance(value, type) or is_response:
         return False
     return callable(getattr(value, "read", None)) or _has_stream(value)
-
-
-def detect_file(value: Any) -> Detected:
-    """Return the source of a file (:func:`is_file`)."""
-    file = _unwrapped(value)
-    _check(value, file)
-    source, kind = _file_source(file, value), _content_type(value)
-    if _has_name_of_archive(file):
-        return Detected(source, None, kind, "the name of this file is that of its archive")
-    name = _name(value)
-    return Detected(source, _unpacked(name) if name and _is_from(file, _PACKERS) else name, kind)
-
-
-def detect_stream(value: object) -> Source:
-    """Return the source of a stream; a file that can seek needs no spool."""
-    fix = instead_of(value)
-    if _is_stored(value):
-        return _detect_stored(value).source
-    if is_file(value) and not fix:
-        return detect_file(value).source
-    if isinstance(value, AsyncIterable) and not fix:
-        return StreamSource(value)
-    raise TypeError(
-        f"stream must be an async iterable of bytes or have a read(), not {type(value).__name__}"
-        + (f": pass {fix}" if fix else "")
-    )
 
 
 # --- wrappers ------------------------------------------------------------------------------------
@@ -234,67 +208,38 @@ def _says(file: Any, question: str) -> bool:
         return question == "readable"
 
 
-# --- files that Django keeps ---------------------------------------------------------------------
-
-
-def _is_stored(value: object) -> bool:
-    """Return whether this is a ``FieldFile``: opening it is up to a storage, and may take time."""
-    return _is_from(value, r"django\.db\.models\.fields\.files")
-
-
-def _detect_stored(value: Any) -> Detected:
-    if not value:
-        fix = "save a file in this field first"
-        raise InvalidInput("document", short_repr(str(value)), "is a field without a file", fix)
-    if not value._committed:  # noqa: SLF001 - it holds an upload that no storage has yet
-        return detect_file(value.file)
-    return Detected(_StoredSource(value), value.name)
-
-
-@attrs.frozen(eq=False)
-class _StoredSource:
-    """A file in a storage: a folder, or something else that is read once for each upload."""
-
-    field: Any
-
-    @asynccontextmanager
-    async def prepare(self, name: str, max_size: int | None) -> AsyncGenerator[Content, None]:
-        """Ask the storage for a path; without one read the file from its beginning to its end."""
-        path, storage = await at_disk(partial(self._path, name)), self.field.storage
-        stream = StreamSource(_read_stored(storage, self.field.name))
-        async with (PathSource(path, name) if path else stream).prepare(name, max_size) as content:
-            yield content
-
-    def _path(self, name: str) -> str | None:
-        try:
-            return str(self.field.path)
-        except NotImplementedError:
-            return None
-        except Exception as error:  # whatever a storage raises
-            raise unreadable(name, error) from error
-
-
-async def _read_stored(storage: Any, name: str) -> AsyncGenerator[bytes, None]:
-    """Open a file of a storage in a thread, and read it there."""
-    file = await at_disk(partial(storage.open, name, "rb"))
-    try:
-        while data := await at_disk(partial(file.read, PIECE_BYTES)):
-            yield data
-    finally:
-        leave_to_thread(file.close)
-
-
 # --- kinds, names, types -------------------------------------------------------------------------
+
+
+def _detect_stored(field: Any) -> Detected:
+    if not field:
+        fix = "save a file in this field first"
+        raise InvalidInput("document", short_repr(str(field)), "is a field without a file", fix)
+    if not field._committed:  # noqa: SLF001 - it holds an upload that no storage has yet
+        return _detect_file(field.file)
+    return Detected(StoredSource(field), field.name)
+
+
+def _detect_file(value: Any) -> Detected:
+    file = _unwrapped(value)
+    _check(value, file)
+    source, kind = _file_source(file, value), _content_type(value)
+    if _has_name_of_archive(file):
+        return Detected(source, None, kind, "the name of this file is that of its archive")
+    name = _name(value)
+    return Detected(source, _unpacked(name) if name and _is_from(file, _PACKERS) else name, kind)
 
 
 def _file_source(file: Any, owner: object) -> Source:
     can_seek = callable(getattr(file, "seek", None)) and callable(getattr(file, "tell", None))
     is_async = inspect.iscoroutinefunction(file.read)
     if is_async or not can_seek or not _says(file, "seekable"):
-        return StreamSource(file)
+        return StreamSource(file, reads(file))
     if not _is_of_the_system(file):
         return FileObjectSource(file, owner)
-    return StreamSource(file) if is_false_file(file.fileno()) else OpenFileSource(file, owner)
+    if is_false_file(file.fileno()):
+        return StreamSource(file, reads(file))
+    return OpenFileSource(file, owner)
 
 
 def _is_of_the_system(file: Any) -> bool:
@@ -356,38 +301,3 @@ def _content_type(value: Any) -> str | None:
     kind = getattr(value, "content_type", None)
     is_usable = isinstance(kind, str) and re.fullmatch(r"[\w.+-]+/[\w.+-]+", kind, re.ASCII)
     return kind if is_usable and kind != "application/octet-stream" else None
-
-
-# --- links ---------------------------------------------------------------------------------------
-
-MAX_LINK_BYTES = 8192
-"""Longest link: common HTTP servers refuse request lines above 8 KiB (RFC 9110 section 4.1)."""
-
-
-def check_link(link: str) -> None:
-    """Refuse a link that no server can download, without a request.
-
-    It must be a direct, public download link (``docs/interface.md``, Upload).
-    """
-    problem = _link_problem(link)
-    if problem:
-        label = short_repr(link_label(link))
-        raise InvalidInput("document_link", label, problem, "give a public http(s) URL")
-
-
-def _link_problem(link: str) -> str | None:
-    if not link.isascii() or re.search(r"[\x00-\x20\x7f]", link):
-        return "contains blanks, control or non-ASCII characters, which a URL must percent-encode"
-    if len(link) > MAX_LINK_BYTES:
-        return f"is longer than {MAX_LINK_BYTES:,} bytes"
-    try:
-        parts = urlsplit(link)
-        host = parts.hostname
-        _ = parts.port  # raises ValueError for a port that is not a number
-    except ValueError:
-        return "is not a URL"
-    if parts.scheme not in {"http", "https"} or not host:
-        return "is not an http(s) URL with a host"
-    if "@" in parts.netloc:
-        return "contains a user name or password, which the server would not use"
-    return None

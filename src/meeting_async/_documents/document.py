@@ -12,15 +12,15 @@ from meeting_async._documents.detect import (
     Detected,
     HasStream,
     Readable,
-    check_link,
     detect,
-    detect_file,
-    detect_stream,
+    detect_readable,
     instead_of,
     is_file,
     path_text,
 )
-from meeting_async._documents.files import Buffer, BytesSource, PathSource, Source
+from meeting_async._documents.files import PathSource
+from meeting_async._documents.link import LinkSource, check_link
+from meeting_async._documents.source import Buffer, BytesSource, Source
 from meeting_async._documents.streams import StreamSource
 from meeting_async._protocol.multipart import file_name, media_type
 from meeting_async._text import link_label, short_repr
@@ -104,9 +104,10 @@ class Document:
             TypeError: It is a text file, or not a file.
 
         """
-        if not is_file(file):
-            raise TypeError(f"file must be an open binary file, not {type(file).__name__}")
-        return cls._detected(detect_file(file), filename, content_type)
+        detected = detect_readable(file) if is_file(file) else None
+        if detected is None:
+            raise TypeError(f"file must be an open binary file, not {_described(file)}")
+        return cls._detected(detected, filename, content_type)
 
     @classmethod
     def from_stream(
@@ -134,10 +135,14 @@ class Document:
         if not replayable and size is None:
             fix = "declare how many bytes will come, or leave replayable=True"
             raise InvalidInput("size", "None", "is needed with replayable=False", fix)
-        source = detect_stream(stream)
+        detected = detect_readable(stream)
+        if detected is None:
+            needed = "an async iterable of bytes or have a read()"
+            raise TypeError(f"stream must be {needed}, not {_described(stream)}")
+        source = detected.source
         if size is not None:
             source = _declared(source, size, replayable)
-        return cls._detected(Detected(source, filename), filename, content_type)
+        return cls._detected(Detected(source), filename, content_type)
 
     @classmethod
     def from_link(cls, url: str) -> Self:
@@ -205,14 +210,14 @@ def as_document(
         raise TypeError(
             "document must be a path, bytes, an open binary file, an async iterable of bytes (such "
             "as response.aiter_bytes()) or a Document (from_link, from_stream ...), "
-            f"not {type(value).__name__}" + (f": pass {fix}" if (fix := instead_of(value)) else "")
+            f"not {_described(value)}"
         )
     return Document._detected(detected, filename, content_type)  # noqa: SLF001 - of this module
 
 
-def source_of(document: Document) -> Source | None:
-    """Return where a document comes from; ``None`` for a link."""
-    return document._source  # noqa: SLF001 - of this module
+def source_of(document: Document) -> Source:
+    """Return where a document comes from."""
+    return document._source or LinkSource(document.link or "")  # noqa: SLF001 - of this module
 
 
 _MEDIA_TYPES = {
@@ -239,12 +244,6 @@ def _media_type(name: str, given: str | None) -> str:
     return _MEDIA_TYPES.get(suffix.lower() if dot else "", "application/octet-stream")
 
 
-def _check_bytes(data: object) -> None:
-    if not isinstance(data, Buffer):
-        problem, fix = "is not bytes", "encode a text; for others use from_path or from_file"
-        raise InvalidInput("data", short_repr(data), problem, fix)
-
-
 def _declared(source: Source, size: int, replayable: bool) -> Source:
     if type(size) is not int or size <= 0:
         problem = "is not a positive number of bytes"
@@ -253,3 +252,15 @@ def _declared(source: Source, size: int, replayable: bool) -> Source:
         problem = "is for streams, and this is a file that can seek"
         raise InvalidInput("size", short_repr(size), problem, "use Document.from_file")
     return attrs.evolve(source, size=size, replayable=replayable)
+
+
+def _described(value: object) -> str:
+    """Return the class of what is not a document, and what to pass instead."""
+    fix = instead_of(value)
+    return type(value).__name__ + (f": pass {fix}" if fix else "")
+
+
+def _check_bytes(data: object) -> None:
+    if not isinstance(data, Buffer):
+        problem, fix = "is not bytes", "encode a text; for others use from_path or from_file"
+        raise InvalidInput("data", short_repr(data), problem, fix)

@@ -1,4 +1,8 @@
-"""Open files that are no descriptor: in memory, spooled, compressed, in a store."""
+"""Open files that are no descriptor: in memory, spooled, compressed, in a store.
+
+Such a file is read by seeking, and its position is restored when its last user is done. So every
+attempt begins at the same position, and a file that is expensive to go back in is read about once.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,8 @@ from typing import BinaryIO
 
 import attrs
 
-from meeting_async._documents.files import FileSource, OpenedFile, State, as_view
+from meeting_async._documents.file_source import File, FileSource, State
+from meeting_async._documents.source import as_view
 
 
 class _Shared:
@@ -49,13 +54,9 @@ class FileObjectSource(FileSource):
             shared = _shared.setdefault(id(self.file), _Shared())
         object.__setattr__(self, "shared", shared)
 
-    def open(self) -> OpenedFile:
+    def use(self) -> File:
         """Begin to use the file."""
-        return _OpenedObject(self)
-
-    def start(self) -> int:
-        """Return the position of the caller's file, which is in use."""
-        return self.shared.stood
+        return _FileObject(self)
 
 
 def _position(file: BinaryIO) -> int:
@@ -67,7 +68,7 @@ def _position(file: BinaryIO) -> int:
     return found
 
 
-class _OpenedObject(OpenedFile):
+class _FileObject(File):
     """A file object in use. It goes back only for another upload, which may be expensive.
 
     A compressed file is read again from its beginning to go back by a byte.
@@ -80,15 +81,17 @@ class _OpenedObject(OpenedFile):
             if not self._shared.users:
                 self._shared.stood = self._shared.stands = _position(self._file)
             self._shared.users.add(id(self))
+            self.start = self._shared.stood
 
-    def states(self) -> Iterator[State]:
+    def measure(self) -> State:
+        """Go to its end."""
         with self._shared.lock:
             self._shared.stands = None
             self._file.seek(0, io.SEEK_END)
             end = self._shared.stands = self._file.tell()
-        yield (end,)
+        return (end,)
 
-    def states_of_attempt(self, end: int | None = None) -> Iterator[State]:
+    def states(self, end: int | None = None) -> Iterator[State]:
         """Yield nothing before it is read, and whether it goes on where it ended before."""
         if end is not None:
             yield (end + len(self.read(1, end)),)

@@ -11,13 +11,7 @@ import anyio
 
 from meeting_async._clock import Clock
 from meeting_async._documents.document import Document, source_of
-from meeting_async._documents.files import (
-    BytesSource,
-    Content,
-    PathSource,
-    Reader,
-    file_version,
-)
+from meeting_async._documents.source import Content, Opened
 from meeting_async._protocol.multipart import MultipartFraming, document_form, link_form
 from meeting_async.errors import (
     DocumentChanged,
@@ -40,8 +34,7 @@ async def prepare(
         ResourceExhausted: This machine has no file descriptor or thread left.
 
     """
-    source = source_of(document) or BytesSource((document.link or "").encode("ascii"))
-    async with source.prepare(document.filename, max_size) as content:
+    async with source_of(document).prepare(document.filename, max_size) as content:
         if document.link is None:
             check_size(document.filename, content.snapshot.size, max_size)
             if not allow_images:
@@ -62,15 +55,12 @@ class Prepared:
     @property
     def is_consumed(self) -> bool:
         """Whether it is a stream that was read and cannot be read again."""
-        return self._content.is_consumed
+        return self._content.is_consumed()
 
     @property
     def version(self) -> tuple[int | None, str | None]:
-        """Size, and for a path its fingerprint for a journal."""
-        if not isinstance(source_of(self._document), PathSource):
-            return self.size, None
-        size, _, _, modified, *_ = self._content.snapshot.fingerprint
-        return size, file_version(size, modified)
+        """Size, and for a path its version for a journal."""
+        return self.size, source_of(self._document).version(self._content.snapshot)
 
     def form(
         self,
@@ -116,7 +106,7 @@ class MultipartBody:
         self,
         framing: MultipartFraming,
         name: str,
-        open_document: Callable[[], Awaitable[Reader]],
+        open_document: Callable[[], Awaitable[Opened]],
         progress: Callable[[int], None] | None,
         before_end: Callable[[], Awaitable[None]] | None,
         now: Clock,
@@ -129,7 +119,7 @@ class MultipartBody:
         """Bytes yielded so far."""
         self._framing, self._name, self._open_document = framing, name, open_document
         self._progress, self._before_end, self._now = progress, before_end, now
-        self._reader: Reader | None = None
+        self._reader: Opened | None = None
         self._has_ended = False
         self._chunk_size = SMALLEST_CHUNK
         self._yielded_at: float | None = None
@@ -202,7 +192,7 @@ class MultipartBody:
         if self._progress is not None:
             self._progress(read)
 
-    async def _next_chunk(self, reader: Reader, read: int) -> bytes:
+    async def _next_chunk(self, reader: Opened, read: int) -> bytes:
         left = self._framing.size - read
         chunk = await reader.read(min(self._chunk_size, left))
         if not 0 < len(chunk) <= left:

@@ -12,7 +12,7 @@ import inspect
 import os
 import threading
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -20,11 +20,11 @@ from typing import Any, TypeVar
 import anyio.lowlevel
 import attrs
 
-from meeting_async._documents.files import (
+from meeting_async._documents.files import PathSource
+from meeting_async._documents.source import (
     BytesSource,
     Content,
-    PathSource,
-    Reader,
+    Opened,
     Snapshot,
     Source,
     as_view,
@@ -57,15 +57,18 @@ _GRACE_SECONDS = 0.1
 
 
 @attrs.frozen(eq=False)
-class StreamSource:
+class StreamSource(Source):
     """A stream, for one upload only."""
 
     stream: Any
-    """An async iterable of bytes, or an object with ``read``, synchronous or not."""
+    """The caller's object."""
+    items: AsyncIterable[object] = attrs.Factory(lambda self: self.stream, takes_self=True)
+    """What is in it: the stream itself, or :func:`reads` of it."""
     size: int | None = None
     """Bytes, as declared; ``None`` if unknown."""
     replayable: bool = True
     """Whether it is spooled, so that retries are possible."""
+    is_single_use = True
 
     @asynccontextmanager
     async def prepare(self, name: str, max_size: int | None) -> AsyncGenerator[Content, None]:
@@ -78,12 +81,13 @@ class StreamSource:
         if not _claim(self.stream):
             reason = "the stream was already used for an upload; make a new one for each upload, "
             raise DocumentUnreadable(name, reason + "or pass a path or bytes")
-        pieces = _pieces(name, self.stream, self.size)
+        pieces = _pieces(name, self)
         try:
             if self.size is not None and max_size is not None and self.size > max_size:
                 raise DocumentTooLarge(name, self.size, max_size)
             if self.size is not None and not self.replayable:
-                yield _Passed(name, pieces, Snapshot(self.size))
+                passed = _Passed(name, pieces)
+                yield Content(Snapshot(self.size), passed.open, lambda: passed.was_read)
                 return
             async with (
                 _spooled(name, pieces, max_size) as source,
@@ -128,23 +132,22 @@ def _claim(stream: object) -> bool:
 
 
 @attrs.define(eq=False)
-class _Passed(Content, Reader):
+class _Passed(Opened):
     """A stream of declared size that is not spooled. It is its own reader, for one attempt."""
 
     name: str
     pieces: AsyncIterator[memoryview]
-    snapshot: Snapshot
-    is_consumed: bool = False
+    was_read: bool = False
 
-    async def open(self) -> Reader:
+    async def open(self) -> Opened:
         """Read the stream, unless an attempt has read of it."""
-        if self.is_consumed:
+        if self.was_read:
             raise DocumentUnreadable(self.name, "the stream was already read by an attempt")
         return self
 
     async def read(self, limit: int, /) -> bytes:
         """Return the next piece, whatever its size."""
-        self.is_consumed = True
+        self.was_read = True
         return bytes(await anext(self.pieces, b""))
 
     async def finish(self) -> None:
@@ -238,8 +241,8 @@ def _remove(path: str, process: int) -> None:
 # --- what comes out of a stream ------------------------------------------------------------------
 
 
-async def _pieces(name: str, stream: Any, declared: int | None) -> AsyncGenerator[memoryview, None]:
-    """Yield the bytes of a stream in pieces, ``declared`` bytes in all if that is given.
+async def _pieces(name: str, source: StreamSource) -> AsyncGenerator[memoryview, None]:
+    """Yield the bytes of a stream in pieces, as many as were declared if that is so.
 
     Larger items are not copied. A piece is valid until the next one is requested: a producer may
     reuse its buffer.
@@ -247,21 +250,20 @@ async def _pieces(name: str, stream: Any, declared: int | None) -> AsyncGenerato
     items: AsyncIterator[object] | None = None
     count = size = 0
     try:
-        read = getattr(stream, "read", None)
-        items = _read_items(read) if callable(read) else aiter(stream)
+        items = aiter(source.items)
         async for item in items:
             count += 1
             if count % _CHECKPOINT_ITEMS == 0:
                 await anyio.lowlevel.checkpoint()
             view = as_view(item)
             size += len(view)
-            _check_declared(name, size, declared)
+            _check_declared(name, size, source.size)
             for start in range(0, len(view), PIECE_BYTES):
                 yield view[start : start + PIECE_BYTES]
-        _check_declared(name, size, declared, has_ended=True)
-        _check_end(name, stream)
+        _check_declared(name, size, source.size, has_ended=True)
+        _check_end(name, source.stream)
         with _claiming:
-            _kept.pop(id(stream), None)
+            _kept.pop(id(source.stream), None)
     except (DocumentError, ResourceExhausted):
         raise
     except Exception as error:  # whatever somebody's stream raises
@@ -293,8 +295,9 @@ def _check_declared(name: str, size: int, declared: int | None, *, has_ended: bo
         raise DocumentChanged(name, reason)
 
 
-async def _read_items(read: Any) -> AsyncGenerator[object, None]:
-    """Turn a ``read`` into an iterator; a synchronous one runs in a thread."""
+async def reads(file: Any) -> AsyncGenerator[object, None]:
+    """Yield what a file's ``read`` returns; a synchronous one runs in a thread."""
+    read = file.read
     is_async = inspect.iscoroutinefunction(read)
     while True:
         data = read(PIECE_BYTES) if is_async else await at_disk(partial(read, PIECE_BYTES))

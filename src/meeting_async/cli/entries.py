@@ -19,9 +19,9 @@ from functools import lru_cache, partial
 import attrs
 
 from meeting_async import Document, UploadJob
-from meeting_async._documents.files import HEAD_BYTES, unreadable
 from meeting_async._documents.junk import junk_kind
 from meeting_async._documents.prepared import check_size, check_type
+from meeting_async._documents.source import HEAD_BYTES, unreadable
 from meeting_async._protocol.multipart import file_name
 from meeting_async._protocol.requests import room_id_bytes
 from meeting_async._system import openable

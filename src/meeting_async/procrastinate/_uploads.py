@@ -20,7 +20,6 @@ from meeting_async._batch.journal import check_key
 from meeting_async._batch.results import UploadJob, UploadOutcome
 from meeting_async._documents.detect import detect
 from meeting_async._documents.document import Document, as_document, source_of
-from meeting_async._documents.files import PathSource
 from meeting_async._protocol.requests import host_and_port, room_id_bytes
 from meeting_async._text import short_repr
 from meeting_async._threads import in_thread
@@ -208,7 +207,7 @@ class WhiteboardUploads:
             kind, source = "reference", str(given)
         elif document.link is not None:
             kind, source = "link", document.link
-        elif isinstance(where, PathSource):
+        elif where.path is not None:
             kind, source = "path", str(folder / where.path)
             filename, content_type = document.filename, document.content_type
         else:

@@ -1,0 +1,156 @@
+"""Where the bytes of a document come from, and what a source says of itself.
+
+A source is prepared once per upload: its content has a snapshot, and a stream has a spool until the
+upload ends. Each attempt opens the content again, so that no file is open while the upload waits.
+"""
+
+from __future__ import annotations
+
+import abc
+import hashlib
+import io
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
+
+import attrs
+
+from meeting_async._system import NO_DESCRIPTOR
+from meeting_async._text import short_repr
+from meeting_async.errors import DocumentUnreadable, MeetingError, ResourceExhausted
+
+HEAD_BYTES = 32
+"""First bytes of a document that are enough to detect an image."""
+
+Buffer = bytes | bytearray | memoryview
+
+Held = tuple[int, int]
+"""Identity and size of bytes in memory. Jobs that have them in common keep them once; otherwise one
+document for many rooms would soon stop the reading, and only a few rooms would get it at a time."""
+
+
+@attrs.frozen
+class Snapshot:
+    """State of a document when its upload begins."""
+
+    size: int
+    """Bytes."""
+    head: bytes = attrs.field(default=b"", repr=False)
+    """The first bytes (at most 32), to tell images from documents."""
+    fingerprint: tuple[int, ...] = ()
+    """What must not change until the document is sent; empty if it cannot change.
+
+    For a path: size, device, inode, modification time and change time (nanoseconds; on Windows 0).
+    """
+    start: int = 0
+    """Offset in bytes at which the document begins in its file."""
+
+
+class Opened(abc.ABC):
+    """A document that is open for one attempt, read once from its beginning to its end."""
+
+    @abc.abstractmethod
+    async def read(self, limit: int, /) -> bytes:
+        """Return the next bytes (a stream: also more than ``limit``); ``b""`` only at the end."""
+
+    async def finish(self) -> None:  # noqa: B027 - bytes do not change
+        """Raise :class:`DocumentChanged` if the document does not match its snapshot."""
+
+    def close(self) -> None:  # noqa: B027 - only a file is open
+        """Release what is open."""
+
+
+@attrs.frozen(eq=False)
+class Content:
+    """The bytes of a document during one upload."""
+
+    snapshot: Snapshot
+    open: Callable[[], Awaitable[Opened]]
+    """Opens it for one attempt."""
+    is_consumed: Callable[[], bool] = bool
+    """Returns whether the bytes were read and cannot be read again."""
+
+
+class Source(abc.ABC):
+    """Where the bytes of a document come from."""
+
+    is_single_use: bool = False
+    """Whether it is good for one upload only, which needs a spool to read it twice."""
+    path: str | None = None
+    """The path that was given, if it leads to the document in another process, too."""
+
+    @abc.abstractmethod
+    def prepare(self, name: str, max_size: int | None) -> AbstractAsyncContextManager[Content]:
+        """Prepare the content for one upload.
+
+        ``name`` is for errors. At most ``max_size`` bytes of a stream are read.
+        """
+
+    def identity(self) -> tuple[str, str] | None:
+        """Return what tells a journal in another run that it is the same document, if anything.
+
+        It takes as long as hashing what is :meth:`held`.
+        """
+        return None
+
+    def held(self) -> Held | None:
+        """Return what it keeps in memory."""
+        return None
+
+    def version(self, snapshot: Snapshot | None = None) -> str | None:
+        """Return what a journal compares to see a change, if anything can tell.
+
+        It is that of a snapshot; without one it is looked up now, which blocks.
+        """
+        return None
+
+
+@attrs.frozen
+class BytesSource(Source):
+    """A document in memory."""
+
+    data: bytes = attrs.field(repr=lambda data: f"{len(data)} bytes")
+
+    def prepare(self, name: str, max_size: int | None) -> AbstractAsyncContextManager[Content]:
+        """Return it as it is."""
+        return nullcontext(Content(Snapshot(len(self.data), self.data[:HEAD_BYTES]), self._open))
+
+    def identity(self) -> tuple[str, str]:
+        """Recognise the same bytes."""
+        return "bytes", hashlib.sha256(self.data).hexdigest()
+
+    def held(self) -> Held:
+        """Return what its bytes are."""
+        return id(self.data), len(self.data)
+
+    async def _open(self) -> Opened:
+        return OpenedBytes(self.data)
+
+
+class OpenedBytes(Opened):
+    """Bytes in memory."""
+
+    def __init__(self, data: bytes) -> None:
+        self._file = io.BytesIO(data)
+
+    async def read(self, limit: int, /) -> bytes:
+        """Return the next bytes."""
+        return self._file.read(limit)
+
+
+def unreadable(name: str, error: BaseException) -> MeetingError:
+    """Return the error of a document that cannot be read."""
+    if isinstance(error, OSError) and error.errno in NO_DESCRIPTOR:
+        return ResourceExhausted(f"{name!r} cannot be opened: {error.strerror}")
+    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return DocumentUnreadable(name, reason[:500])
+
+
+def as_view(data: object) -> memoryview:
+    """Return a view of the single bytes of a buffer, as a ``read`` should return."""
+    if data is None:
+        raise TypeError("it returned None instead of bytes: it must wait for its bytes")
+    try:
+        view = memoryview(data)  # type: ignore[arg-type]  # some libraries have a class of their own
+    except TypeError:
+        raise TypeError(f"it returned {short_repr(data, 40)} instead of bytes") from None
+    return view.cast("B") if view.c_contiguous else memoryview(bytes(view))
