@@ -102,7 +102,7 @@ if sys.platform == "win32":
 
         Nothing is asked of a disk, unlike by ``fstat``.
         """
-        return _file_type(msvcrt.get_osfhandle(number)) == _PIPE
+        return bool(_file_type(msvcrt.get_osfhandle(number)) == _PIPE)
 
     def socket_error(code: int) -> OSError:
         """Return the error for what ``SO_ERROR`` says, with the system's text."""
@@ -206,6 +206,16 @@ def replace(new: str, place: str) -> None:
             time.sleep(0.05)
         else:
             return
+
+
+def in_use(error: BaseException) -> str:
+    """Return what may help where a file could not be used, ``""`` if nothing is known.
+
+    On Windows a program such as Excel keeps others from a file that it has open.
+    """
+    name: str = getattr(error, "sqlite_errorname", "")
+    is_denied = isinstance(error, PermissionError) or name.startswith(("SQLITE_CANT", "SQLITE_IO"))
+    return " (if another program has it open, close it there)" if IS_WINDOWS and is_denied else ""
 
 
 # --- processes -----------------------------------------------------------------------------------

@@ -151,9 +151,9 @@ def interrupt(process: subprocess.Popen[str], number: int = signal.SIGINT) -> No
         process.send_signal(number)
 
 
-OWN_CONSOLE: dict[str, Any] = (
-    {"creationflags": subprocess.CREATE_NO_WINDOW} if sys.platform == "win32" else {}
-)
+OWN_CONSOLE: dict[str, Any] = {}
+if sys.platform == "win32":
+    OWN_CONSOLE = {"creationflags": subprocess.CREATE_NO_WINDOW}
 """Options of a process that :func:`interrupt` interrupts."""
 
 _CTRL_C = """
@@ -164,6 +164,21 @@ if kernel32.AttachConsole(int(sys.argv[1])):
     kernel32.SetConsoleCtrlHandler(None, True)  # not this process
     kernel32.GenerateConsoleCtrlEvent(0, 0)
 """
+
+
+@contextmanager
+def held(path: str, *, readable: bool) -> Iterator[None]:
+    """Have a file open as another program on Windows, which lets nobody replace or change it."""
+    import ctypes
+
+    load: Any = getattr(ctypes, "WinDLL", None)
+    kernel32 = load("kernel32")
+    handle = kernel32.CreateFileW(path, 0x80000000, int(readable), None, 3, 0, None)
+    assert handle != -1
+    try:
+        yield
+    finally:
+        kernel32.CloseHandle(handle)
 
 
 def unread(pipe: IO[str] | int | None) -> int:

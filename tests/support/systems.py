@@ -136,10 +136,10 @@ def let_ports_come_free() -> None:
 
     There a port stays in use until no thread waits for its socket, some moments after it is closed.
     """
-    if is_wine():
+    if sys.platform == "win32" and is_wine():
         create = socket.create_server
 
-        def call(address: tuple[str, int], **how: Any) -> socket.socket:
+        def call(address: Any, **how: Any) -> socket.socket:
             end = time.monotonic() + 5 * bool(address[1])
             while True:
                 try:
@@ -149,7 +149,7 @@ def let_ports_come_free() -> None:
                         raise
                 time.sleep(0.05)
 
-        socket.create_server = call
+        setattr(socket, "create_server", call)  # noqa: B010 - another type
 
 
 def _said_of_nothing() -> str:

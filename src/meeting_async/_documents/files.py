@@ -38,6 +38,7 @@ from meeting_async._system import (
     READ_FLAGS,
     change_time,
     duplicate,
+    in_use,
     openable,
     read_at,
     read_nowait,
@@ -151,7 +152,7 @@ def unreadable(name: str, error: BaseException) -> MeetingError:
     if isinstance(error, OSError) and error.errno in NO_DESCRIPTOR:
         return ResourceExhausted(f"{name!r} cannot be opened: {error.strerror}")
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return DocumentUnreadable(name, reason[:500])
+    return DocumentUnreadable(name, reason[:500] + in_use(error))
 
 
 def as_view(data: object) -> memoryview:

@@ -12,6 +12,7 @@ from functools import partial
 import attrs
 
 from meeting_async._documents.junk import is_junk_file, is_junk_folder
+from meeting_async._system import in_use
 from meeting_async._threads import run_in_thread
 from meeting_async.cli.batch.rows import rows_in
 from meeting_async.cli.console import POLL_SECONDS
@@ -103,7 +104,7 @@ def _text_of(source: str) -> bytes:
     try:
         data = read.result()
     except OSError as error:
-        raise _unusable(source, f"cannot be read: {error.strerror}") from error
+        raise _unusable(source, f"cannot be read: {error.strerror}{in_use(error)}") from error
     if len(data) > MAX_MANIFEST_BYTES:
         raise _unusable(source, f"is larger than {MAX_MANIFEST_BYTES // 1024**2} MiB")
     return data
