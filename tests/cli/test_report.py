@@ -417,6 +417,20 @@ def test_a_program_has_a_file_open(server: MeetingServer, capsys: Capture) -> No
     assert "(3 by an earlier run)" in call(capsys, *command.split()).out
 
 
+@pytest.mark.skipif(sys.platform != "win32", reason="elsewhere these are names of files")
+def test_names_that_windows_does_not_allow(server: MeetingServer, capsys: Capture) -> None:
+    """Refused before anything is sent; none becomes a hidden stream, or goes to a device."""
+    for option in ("--journal", "--report"):
+        for name in ("nul", "con.html", "what?.html", "a.html:b"):
+            done = call(capsys, "batch", "m.csv", option, name)
+            assert (done.code, server.requests) == (2, [])
+            assert f"error: {option} has " in done.err, name
+    for name in ("con.pdf", "nul", "what?.pdf", "a.pdf:b", "a.pdf:Zone.Identifier"):
+        Path("names.csv").write_bytes(f"room_id,document\r\nroom01,{name}\r\n".encode())
+        done = call(capsys, "batch", "names.csv")
+        assert (done.code, done.err.count(name), server.requests) == (2, 1, [])
+
+
 # --- how it is written ---------------------------------------------------------------------------
 
 
