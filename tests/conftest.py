@@ -57,6 +57,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         systems.check_table(items)
     if systems.IS_WINDOWS:
         systems.let_event_loops_look()
+        systems.let_ports_come_free()
         systems.skip_what_cannot_run(items)
 
     def longest(item: pytest.Item) -> tuple[float, bool]:

@@ -14,7 +14,6 @@ import select
 import shlex
 import signal
 import socket
-import stat
 import struct
 import subprocess
 import sys
@@ -87,6 +86,9 @@ if sys.platform == "win32":
     _reopen.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32]
     _reopen.restype = ctypes.c_void_p
     _GENERIC_READ, _SHARE_ALL, _INVALID = 0x80000000, 0x7, ctypes.c_void_p(-1).value
+    _file_type = ctypes.WinDLL("kernel32").GetFileType
+    _file_type.argtypes = [ctypes.c_void_p]
+    _PIPE = 3
 
     def duplicate(number: int) -> int:
         """Return another descriptor of an open file, with a position of its own."""
@@ -94,6 +96,13 @@ if sys.platform == "win32":
         if handle in {None, _INVALID}:
             raise ctypes.WinError(ctypes.get_last_error())
         return msvcrt.open_osfhandle(handle, READ_FLAGS)
+
+    def is_false_file(number: int) -> bool:
+        """Return whether a descriptor that can seek is a pipe: they say they can until 3.12.
+
+        Nothing is asked of a disk, unlike by ``fstat``.
+        """
+        return bool(_file_type(msvcrt.get_osfhandle(number)) == _PIPE)
 
     def socket_error(code: int) -> OSError:
         """Return the error for what ``SO_ERROR`` says, with the system's text."""
@@ -104,6 +113,10 @@ else:
     def duplicate(number: int) -> int:
         """Return another descriptor of an open file. Read it with :func:`read_at` only."""
         return os.dup(number)
+
+    def is_false_file(_number: int) -> bool:
+        """Return whether a descriptor that can seek is a pipe: on Windows they say they can."""
+        return False
 
     def socket_error(code: int) -> OSError:
         """Return the error for what ``SO_ERROR`` says, with the system's text."""
@@ -132,11 +145,6 @@ def read_nowait(number: int, buffer: memoryview, offset: int) -> int | None:
         return preadv(number, [buffer], offset, flag)
     except OSError:
         return None
-
-
-def is_false_file(number: int) -> bool:
-    """Return whether a descriptor that can seek is a pipe: on Windows they say so (until 3.12)."""
-    return IS_WINDOWS and stat.S_ISFIFO(os.fstat(number).st_mode)
 
 
 def change_time(status: os.stat_result) -> int:
@@ -198,6 +206,16 @@ def replace(new: str, place: str) -> None:
             time.sleep(0.05)
         else:
             return
+
+
+def in_use(error: BaseException) -> str:
+    """Return what may help where a file could not be used, ``""`` if nothing is known.
+
+    On Windows a program such as Excel keeps others from a file that it has open.
+    """
+    name: str = getattr(error, "sqlite_errorname", "")
+    is_denied = isinstance(error, PermissionError) or name.startswith(("SQLITE_CANT", "SQLITE_IO"))
+    return " (if another program has it open, close it there)" if IS_WINDOWS and is_denied else ""
 
 
 # --- processes -----------------------------------------------------------------------------------

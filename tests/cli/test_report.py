@@ -11,6 +11,7 @@ import json
 import os
 import re
 import stat
+import sys
 from collections.abc import Iterator
 from html import unescape
 from html.parser import HTMLParser
@@ -25,7 +26,7 @@ from meeting_async.cli import report
 from meeting_async.cli.report import page
 from meeting_async.cli.results import ExitCode, headline, summary_object
 from meeting_async.testing import MeetingServer
-from support.command_line import call, names_in, shell
+from support.command_line import call, held, names_in, shell
 from support.limited_worker import LimitedWorker, limited_worker
 from support.programs import dom_of, needs_browser
 from support.reports import (
@@ -391,6 +392,43 @@ def test_only_a_report_is_replaced(server: MeetingServer, capsys: Capture) -> No
         assert "--report" in done.err, order
         assert "Traceback" not in done.err
         assert contents() == before, order
+
+
+@pytest.mark.skipif(sys.platform != "win32", reason="only there a file can be kept from others")
+def test_a_program_has_a_file_open(server: MeetingServer, capsys: Capture) -> None:
+    """Nothing is lost, and one line names the file and the fix."""
+    fix = "(if another program has it open, close it there)"
+    command = "batch m.csv --journal j.db --report r.html"
+    for name in ("m.csv", "a.pdf", "r.html"):
+        with held(name, readable=False):
+            done = call(capsys, *command.split())
+        assert (done.code, server.requests) == (2, [])
+        assert all(word in done.err for word in ("error: ", name, fix))
+    with held("r.html", readable=True):
+        done = call(capsys, *command.split())
+    assert (done.code, Path("r.html").read_text()) == (0, OLD)
+    assert re.search(rf"r.html cannot be written: .*{re.escape(fix)}: the new report is ", done.err)
+    [new] = Path().glob(".report-*.html")
+    assert "3 of 3 documents delivered" in new.read_text()
+    with held("j.db", readable=True):
+        done = call(capsys, *command.split())
+    assert (done.code, done.err.count(f"{fix}\n")) == (2, 1)
+    assert "'j.db' cannot be used: " in done.err
+    assert "(3 by an earlier run)" in call(capsys, *command.split()).out
+
+
+@pytest.mark.skipif(sys.platform != "win32", reason="elsewhere these are names of files")
+def test_names_that_windows_does_not_allow(server: MeetingServer, capsys: Capture) -> None:
+    """Refused before anything is sent; none becomes a hidden stream, or goes to a device."""
+    for option in ("--journal", "--report"):
+        for name in ("nul", "con.html", "what?.html", "a.html:b"):
+            done = call(capsys, "batch", "m.csv", option, name)
+            assert (done.code, server.requests) == (2, [])
+            assert f"error: {option} has " in done.err, name
+    for name in ("con.pdf", "nul", "what?.pdf", "a.pdf:b", "a.pdf:Zone.Identifier"):
+        Path("names.csv").write_bytes(f"room_id,document\r\nroom01,{name}\r\n".encode())
+        done = call(capsys, "batch", "names.csv")
+        assert (done.code, done.err.count(name), server.requests) == (2, 1, [])
 
 
 # --- how it is written ---------------------------------------------------------------------------

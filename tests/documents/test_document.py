@@ -21,7 +21,6 @@ import anyio
 import httpx
 import pytest
 from django.core.files.uploadedfile import InMemoryUploadedFile  # type: ignore[import-untyped]
-from fastapi import UploadFile as FastAPIUpload
 from litestar.datastructures import UploadFile as LitestarUpload
 from starlette.datastructures import UploadFile as StarletteUpload
 from werkzeug.datastructures import FileStorage
@@ -430,9 +429,16 @@ BROWSERS = {
 }
 """Names in a form of a browser, and what the room shows."""
 
+
+def _of_fastapi(name: str) -> Any:
+    from fastapi import UploadFile  # late: where its dependencies do not load, others still run
+
+    return UploadFile(io.BytesIO(PDF), filename=name)
+
+
 PARSED: dict[str, Callable[[str], Any]] = {
     "Starlette": lambda name: StarletteUpload(io.BytesIO(PDF), filename=name),
-    "FastAPI": lambda name: FastAPIUpload(io.BytesIO(PDF), filename=name),
+    "FastAPI": _of_fastapi,
     "Litestar": lambda name: LitestarUpload(SLIDES, name, PDF),
     "werkzeug": lambda name: FileStorage(io.BytesIO(PDF), name),
     "Django": lambda name: InMemoryUploadedFile(io.BytesIO(PDF), None, name, "a/b", 24, None),

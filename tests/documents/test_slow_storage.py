@@ -10,7 +10,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 import weakref
 from collections import defaultdict
 from collections.abc import Callable
@@ -59,22 +58,28 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Reading(io.BytesIO):
-    """A document that says how many are being read, and may wait."""
-
-    lock, running, most = threading.Lock(), 0, 0
+    """A document that says which are being read, and may wait."""
 
     def __init__(self, go_on: threading.Event | None = None) -> None:
         super().__init__(b"%PDF-1.7")
         self.go_on = go_on
+        self.running: list[None] = []
+        """An item for each read that has begun and not ended; documents may share it."""
 
     def read(self, size: int | None = -1, /) -> bytes:
-        with self.lock:
-            Reading.running += 1
-            Reading.most = max(Reading.most, Reading.running)
-        time.sleep(0.01) if self.go_on is None else self.go_on.wait(30)
-        with self.lock:
-            Reading.running -= 1
+        self.running.append(None)
+        if self.go_on is not None:
+            self.go_on.wait(30)
+        self.running.pop()
         return super().read(size)
+
+
+def some(count: int, go_on: threading.Event) -> tuple[list[Reading], list[None]]:
+    """Make documents, and what counts their reads."""
+    documents, running = [Reading(go_on) for _ in range(count)], list[None]()
+    for document in documents:
+        document.running = running
+    return documents, running
 
 
 class Stream:
@@ -132,27 +137,34 @@ async def test_storage_is_asked_in_threads(
 @pytest.mark.both_loops
 async def test_at_most_so_many_are_read_at_once() -> None:
     """More only queue at the disk."""
-    Reading.most = 0
+    go_on = threading.Event()
+    documents, running = some(MOST * 2, go_on)
     async with anyio.create_task_group() as group:
-        for number in range(MOST * 2):
-            group.start_soon(lambda number: sent(Reading(), filename=f"{number}.pdf"), number)
-    assert 1 < Reading.most <= MOST
+        for number, document in enumerate(documents):
+            group.start_soon(partial(sent, document, filename=f"{number}.pdf"))
+        try:
+            await until(lambda: len(running) >= MOST)
+            await anyio.sleep(0.1)  # in which one more would begin
+            assert len(running) == MOST
+        finally:
+            go_on.set()
 
 
 @pytest.mark.both_loops
 async def test_reads_that_hang_hold_up_no_other_call() -> None:
     """Its server is looked up in a thread, too; the first call even loads modules there."""
     go_on, server = threading.Event(), MeetingServer()
+    documents, running = some(MOST, go_on)
     keys: Any = {"api_key": server.api_key, "api_secret": server.api_secret, "preflight": False}
     with server.run() as url:
         async with MeetingClient(url.replace("127.0.0.1", "localhost"), **keys) as client:
             async with anyio.create_task_group() as group:
-                for number in range(MOST):
+                for number, document in enumerate(documents):
                     room = server.add_room(f"room{number}").room_id
                     send = partial(client.upload_whiteboard_file, filename="deck.pdf")
-                    group.start_soon(send, room, Reading(go_on))
-                await until(lambda: Reading.running == MOST)
+                    group.start_soon(send, room, document)
                 try:
+                    await until(lambda: len(running) == MOST)
                     with anyio.fail_after(10):
                         await client.get_active_room_info("room1")
                 finally:
@@ -230,7 +242,7 @@ async def test_the_bytes_of_an_abandoned_read_are_not_used(
 def test_an_abandoned_document_is_gone_when_its_read_ends(end: str) -> None:
     """By a cancellation, or by the end of its event loop."""
     go_on = threading.Event()
-    documents = [Reading(go_on)]
+    documents, running = some(1, go_on)
     gone = weakref.ref(documents[0])
     loop = asyncio.new_event_loop()
 
@@ -238,7 +250,7 @@ def test_an_abandoned_document_is_gone_when_its_read_ends(end: str) -> None:
         await sent(documents.pop(), filename="deck.pdf")
 
     task: Any = loop.create_task(upload())
-    loop.run_until_complete(asyncio.sleep(0.05))
+    loop.run_until_complete(until(lambda: running))
     if end == "cancelled":
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):

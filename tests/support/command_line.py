@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any, TextIO
 
 import attrs
 import pytest
@@ -129,14 +129,69 @@ def start(*arguments: object, **settings: Any) -> subprocess.Popen[str]:
     """Start a command in a process of its own, which heeds Ctrl-C however the tests were started.
 
     Where tests run in the background of a shell, SIGINT is ignored and stays so in their children.
+    On Windows it has a console of its own, for :func:`interrupt`.
     """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         program = [*PROGRAM, *map(str, arguments)]
-        return subprocess.Popen(program, text=True, **{**pipes, **settings})
+        return subprocess.Popen(program, text=True, **{**pipes, **OWN_CONSOLE, **settings})
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def interrupt(process: subprocess.Popen[str], number: int = signal.SIGINT) -> None:
+    """Send a process a signal; on Windows press Ctrl-C in its console, whatever the signal."""
+    if sys.platform == "win32":
+        press = [sys.executable, "-I", "-S", "-c", _CTRL_C, str(process.pid)]
+        subprocess.run(press, check=False, timeout=SECONDS)  # it may have ended
+    else:
+        process.send_signal(number)
+
+
+OWN_CONSOLE: dict[str, Any] = {}
+if sys.platform == "win32":
+    OWN_CONSOLE = {"creationflags": subprocess.CREATE_NO_WINDOW}
+"""Options of a process that :func:`interrupt` interrupts."""
+
+_CTRL_C = """
+import ctypes, sys
+kernel32 = ctypes.WinDLL("kernel32")
+kernel32.FreeConsole()
+if kernel32.AttachConsole(int(sys.argv[1])):
+    kernel32.SetConsoleCtrlHandler(None, True)  # not this process
+    kernel32.GenerateConsoleCtrlEvent(0, 0)
+"""
+
+
+@contextmanager
+def held(path: str, *, readable: bool) -> Iterator[None]:
+    """Have a file open as another program on Windows, which lets nobody replace or change it."""
+    import ctypes
+
+    load: Any = getattr(ctypes, "WinDLL", None)
+    kernel32 = load("kernel32")
+    handle = kernel32.CreateFileW(path, 0x80000000, int(readable), None, 3, 0, None)
+    assert handle != -1
+    try:
+        yield
+    finally:
+        kernel32.CloseHandle(handle)
+
+
+def unread(pipe: IO[str] | int | None) -> int:
+    """Count the bytes in a pipe that nobody has read yet; on Windows, ask the end that reads."""
+    assert pipe is not None
+    if sys.platform == "win32":
+        import _winapi
+        import msvcrt
+
+        number = pipe if isinstance(pipe, int) else pipe.fileno()
+        return _winapi.PeekNamedPipe(msvcrt.get_osfhandle(number), 0)[0]
+    import fcntl
+    import termios
+
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def finish(process: subprocess.Popen[str]) -> Result:

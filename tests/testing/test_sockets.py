@@ -6,7 +6,6 @@ import contextlib
 import errno
 import gc
 import logging
-import signal
 import socket
 import subprocess
 import sys
@@ -22,7 +21,7 @@ import anyio.to_thread
 import pytest
 
 from meeting_async.testing import MeetingServer
-from support.command_line import until
+from support.command_line import OWN_CONSOLE, interrupt, until
 from support.raw_http import (
     BODY_LIMIT,
     call,
@@ -275,7 +274,7 @@ def test_serve_forever_ends_with_an_interrupt() -> None:
     """Ctrl-C stops the server at once and without noise."""
     command = [sys.executable, "-c", SERVE]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **OWN_CONSOLE
     ) as process:
         assert process.stdout
         url = process.stdout.readline().strip()
@@ -285,7 +284,7 @@ def test_serve_forever_ends_with_an_interrupt() -> None:
                 peer.sendall(ASK)
                 assert read_answer(peer).status == 200
             peer.sendall(ASK * 20)
-            process.send_signal(signal.SIGINT)
+            interrupt(process)
             assert read_answer(waiting).status == 503
         out, err = process.communicate(timeout=50)
     assert (process.returncode, err) == (0, "")

@@ -19,7 +19,7 @@ import attrs
 
 from meeting_async._batch.journal import JournalEntry, JournalJob, State
 from meeting_async._batch.writer import Commit, Write, Writer, journal_error
-from meeting_async._system import name_problem
+from meeting_async._system import in_use, name_problem
 from meeting_async._text import short_repr
 from meeting_async.errors import InvalidInput, JournalError, JournalInUse
 
@@ -242,7 +242,7 @@ def _explained(path: str) -> Generator[None, None, None]:
         if isinstance(error, FileNotFoundError) and not folder.is_dir():
             reason = f"cannot be used: there is no folder {str(folder)!r}, make it first"
             raise JournalError(path, reason) from error
-        fix = ": name another file" if str(error) == "file is not a database" else ""
+        fix = ": name another file" if str(error) == "file is not a database" else in_use(error)
         raise JournalError(path, f"cannot be used: {error}{fix}") from error
 
 

@@ -14,7 +14,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 
 import attrs
 
-from meeting_async._system import NO_DESCRIPTOR
+from meeting_async._system import NO_DESCRIPTOR, in_use
 from meeting_async._text import short_repr
 from meeting_async.errors import DocumentUnreadable, MeetingError, ResourceExhausted
 
@@ -142,7 +142,7 @@ def unreadable(name: str, error: BaseException) -> MeetingError:
     if isinstance(error, OSError) and error.errno in NO_DESCRIPTOR:
         return ResourceExhausted(f"{name!r} cannot be opened: {error.strerror}")
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return DocumentUnreadable(name, reason[:500])
+    return DocumentUnreadable(name, reason[:500] + in_use(error))
 
 
 def as_view(data: object) -> memoryview:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 from typing import TextIO
 
-from meeting_async._system import name_problem, replace
+from meeting_async._system import in_use, name_problem, replace
 from meeting_async.cli.console import Output
 from meeting_async.errors import InvalidInput
 
@@ -46,7 +46,7 @@ def check_report(path: str, *, needed: Iterable[str] = (), unmade: Collection[st
             with tempfile.NamedTemporaryFile(dir=os.path.dirname(place)):
                 pass
     except OSError as error:
-        raise _refused(path, f"cannot be written: {error.strerror}") from error
+        raise _refused(path, f"cannot be written: {error.strerror}{in_use(error)}") from error
 
 
 def _status_of(path: str) -> os.stat_result | None:
@@ -90,12 +90,15 @@ def _refused(path: str, problem: str) -> InvalidInput:
 def write_report(path: str, page: str, output: Output) -> None:
     """Write a report beside its place, then put it there; only its owner may read it.
 
-    If it cannot be written, that is told: an earlier report is still there, whole.
+    If it cannot be written, that is told: an earlier report is still there, whole. On Windows
+    another program may have that one open: then the new one stays beside it.
     """
     try:
         _write(path, page)
     except OSError as error:
-        output.note(f"error: {path} cannot be written: {error.strerror}")
+        kept = f": the new report is {error.filename!r}" if _is_kept(error) else ""
+        reason = f"{error.strerror}{in_use(error)}{kept}"
+        output.note(f"error: {path} cannot be written: {reason}")
 
 
 def _write(path: str, page: str) -> None:
@@ -115,6 +118,12 @@ def _write(path: str, page: str) -> None:
             file.flush()
             os.fsync(descriptor)
         replace(unfinished, place)
-    except BaseException:
-        os.unlink(unfinished)
+    except BaseException as error:
+        if not _is_kept(error):
+            os.unlink(unfinished)
         raise
+
+
+def _is_kept(error: BaseException) -> bool:
+    """Return whether a new report is complete, and only could not be put into its place."""
+    return bool(in_use(error)) and getattr(error, "filename2", None) is not None

@@ -141,11 +141,12 @@ def _now() -> str:
 def _welcome(url: str, rooms: Sequence[str], limit: str, key: str, secret: str | None) -> str:
     """Return what to type next, in a shell of this system; ``secret``: ``None`` if it is hidden."""
     commands = _in_powershell if IS_WINDOWS else _in_bash
+    shell = "PowerShell" if IS_WINDOWS else "shell"
     return f"""\
 Meeting server on {url} (Ctrl-C stops it)
 Active rooms, each with a presenter: {", ".join(rooms)}. Documents up to {limit}.
 
-# For the shell that uploads:
+# For the {shell} that uploads:
 
 {commands(url, rooms[0], key, secret)}"""
 

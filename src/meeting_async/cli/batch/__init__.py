@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from meeting_async._system import command_line
+from meeting_async._system import command_line, name_problem
 from meeting_async._text import link_label
 from meeting_async.cli.console import PROGRAM, Output
 from meeting_async.cli.options import (
@@ -28,6 +28,7 @@ from meeting_async.cli.options import (
     Seconds,
     max_size,
 )
+from meeting_async.errors import InvalidInput
 
 if TYPE_CHECKING:
     from meeting_async.cli.batch.manifest import Manifest
@@ -105,10 +106,12 @@ def batch(
 
 
 def _checked(source: str, journal: str | None, report: str | None) -> Manifest:
-    """Read the source, and check its documents and the place of the report."""
+    """Read the source, and check its documents and the places of journal and report."""
     from meeting_async.cli.batch.manifest import manifest_of
     from meeting_async.cli.report_file import check_report
 
+    if journal is not None and (problem := name_problem(journal)):
+        raise InvalidInput("--journal", repr(journal), problem, "give another path")
     ours = _files_of(journal)
     # An earlier report in the folder is not one of its documents.
     pages = [report] if report and report.lower().endswith((".html", ".htm")) else []

@@ -6,11 +6,16 @@ import os
 import re
 import sys
 from collections.abc import Collection, Iterator
+from concurrent.futures import Future, wait
+from functools import partial
 
 import attrs
 
 from meeting_async._documents.junk import is_junk_file, is_junk_folder
+from meeting_async._system import in_use
+from meeting_async._threads import run_in_thread
 from meeting_async.cli.batch.rows import rows_in
+from meeting_async.cli.console import POLL_SECONDS
 from meeting_async.cli.entries import STDIN, Entry, Flaws
 from meeting_async.cli.words import counted, size
 from meeting_async.errors import InvalidInput
@@ -92,14 +97,25 @@ def manifest_of(source: str, *, besides: Collection[str] = ()) -> Manifest:
 def _text_of(source: str) -> bytes:
     if source == STDIN and sys.stdin is None:
         raise _unusable(source, "is closed")
+    read = Future[bytes]()
+    run_in_thread(partial(_read, source, read))
+    while wait([read], POLL_SECONDS).not_done:  # Windows notices Ctrl-C between the waits
+        pass
     try:
-        with open(os.dup(0) if source == STDIN else source, "rb") as file:
-            data = file.read(MAX_MANIFEST_BYTES + 1)
+        data = read.result()
     except OSError as error:
-        raise _unusable(source, f"cannot be read: {error.strerror}") from error
+        raise _unusable(source, f"cannot be read: {error.strerror}{in_use(error)}") from error
     if len(data) > MAX_MANIFEST_BYTES:
         raise _unusable(source, f"is larger than {MAX_MANIFEST_BYTES // 1024**2} MiB")
     return data
+
+
+def _read(source: str, read: Future[bytes]) -> None:
+    try:
+        with open(os.dup(0) if source == STDIN else source, "rb") as file:
+            read.set_result(file.read(MAX_MANIFEST_BYTES + 1))
+    except Exception as error:  # noqa: BLE001 - raised where the result is taken
+        read.set_exception(error)
 
 
 def _unusable(source: str, problem: str) -> InvalidInput:
