@@ -25,12 +25,23 @@ LOOK_SECONDS = 0.5
 async def wait_ready(sock: socket.socket, *, to_write: bool, seconds: float = math.inf) -> None:
     """Return when a socket can be read, or written; at the latest some time after ``seconds``."""
     loop = native(anyio.lowlevel.current_token())
-    if not _system.can_watch(loop, sock):
+    if not _can_watch(loop, sock):
         await _wait_in_thread(sock, seconds, to_write=to_write)
     elif isinstance(loop, asyncio.AbstractEventLoop):
         await _AsyncioWaiter(sock, loop).wait(seconds, to_write=to_write)
     else:
         await (anyio.wait_writable if to_write else anyio.wait_readable)(sock)
+
+
+_WATCHING: dict[type, bool] = {}
+"""Whether event loops of a class can tell when a socket is ready."""
+
+
+def _can_watch(loop: object, sock: socket.socket) -> bool:
+    known = _WATCHING.get(type(loop))
+    if known is None:
+        known = _WATCHING[type(loop)] = _system.can_watch(loop, sock)
+    return known
 
 
 async def _wait_in_thread(sock: socket.socket, seconds: float, *, to_write: bool) -> None:
@@ -69,7 +80,7 @@ class Waiter(Protocol):
 def waiter_for(sock: socket.socket, loop: object) -> Waiter:
     """Return what waits for a socket on the running event loop (anyio's token)."""
     running = native(loop)
-    if isinstance(running, asyncio.AbstractEventLoop) and _system.can_watch(running, sock):
+    if isinstance(running, asyncio.AbstractEventLoop) and _can_watch(running, sock):
         return _AsyncioWaiter(sock, running)
     return _AnyioWaiter(sock)
 
