@@ -24,10 +24,24 @@ LOOK_SECONDS = 0.5
 
 async def wait_ready(sock: socket.socket, *, to_write: bool, seconds: float = math.inf) -> None:
     """Return when a socket can be read, or written; at the latest some time after ``seconds``."""
-    if _system.can_watch(native(anyio.lowlevel.current_token()), sock):
-        await (anyio.wait_writable if to_write else anyio.wait_readable)(sock)
-    else:
+    loop = native(anyio.lowlevel.current_token())
+    if not _can_watch(loop, sock):
         await _wait_in_thread(sock, seconds, to_write=to_write)
+    elif isinstance(loop, asyncio.AbstractEventLoop):
+        await _AsyncioWaiter(sock, loop).wait(seconds, to_write=to_write)
+    else:
+        await (anyio.wait_writable if to_write else anyio.wait_readable)(sock)
+
+
+_WATCHING: dict[type, bool] = {}
+"""Whether event loops of a class can tell when a socket is ready."""
+
+
+def _can_watch(loop: object, sock: socket.socket) -> bool:
+    known = _WATCHING.get(type(loop))
+    if known is None:
+        known = _WATCHING[type(loop)] = _system.can_watch(loop, sock)
+    return known
 
 
 async def _wait_in_thread(sock: socket.socket, seconds: float, *, to_write: bool) -> None:
@@ -67,7 +81,7 @@ class Waiter(Protocol):
 def waiter_for(sock: socket.socket, loop: object) -> Waiter:
     """Return what waits for a socket on the running event loop (anyio's token)."""
     running = native(loop)
-    if isinstance(running, asyncio.AbstractEventLoop) and _system.can_watch(running, sock):
+    if isinstance(running, asyncio.AbstractEventLoop) and _can_watch(running, sock):
         return _AsyncioWaiter(sock, running)
     return _AnyioWaiter(sock)
 
@@ -102,7 +116,7 @@ class _AsyncioWaiter:
     async def wait(self, seconds: float, *, to_write: bool) -> None:
         loop = self._loop
         ready = self._ready = loop.create_future()
-        timer = loop.call_later(seconds, _set, ready)
+        timer = loop.call_later(seconds, _set, ready) if seconds < math.inf else None
         add, self._stop = loop.add_reader, loop.remove_reader
         if to_write:
             add, self._stop = loop.add_writer, loop.remove_writer
@@ -110,7 +124,8 @@ class _AsyncioWaiter:
         try:
             await ready
         finally:
-            timer.cancel()
+            if timer is not None:
+                timer.cancel()
             if self._ready is not None:  # else the number may belong to another socket by now
                 self._ready = None
                 self._stop(self._number)
