@@ -24,7 +24,8 @@ class _Shared:
     """Where a file object stands that several uploads may read, and where it stood before."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        # Amid a read the garbage collector may end an abandoned use, in the same thread.
+        self.lock = threading.RLock()
         self.users = 0
         self.stood: int = 0
         """Position of the caller's file, to which the last user puts it back."""
