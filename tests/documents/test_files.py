@@ -6,7 +6,6 @@ import asyncio
 import bz2
 import contextlib
 import errno
-import gc
 import gzip
 import io
 import itertools
@@ -23,7 +22,6 @@ from typing import Any
 import anyio
 import pytest
 
-from meeting_async._documents.document import as_document, source_of
 from meeting_async.errors import (
     DocumentChanged,
     DocumentEmpty,
@@ -359,33 +357,6 @@ async def test_bad_reads_of_a_file_object_are_named(
         with pytest.raises(error, match=said) as caught:
             await uploaded(file)
         assert isinstance(caught.value.__cause__, Exception)
-
-
-class Collecting(OwnFile):
-    """A file whose reads happen to collect garbage."""
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        gc.collect()
-        return bytes(super().read(size))
-
-
-def _abandon(file: Any) -> None:
-    """Leave a use of the file to the garbage collector, as a kept error may."""
-    circle: list[Any] = [source_of(as_document(file, filename="deck.pdf")).use()]  # type: ignore[attr-defined]
-    circle.append(circle)
-
-
-async def test_garbage_that_is_collected_amid_a_read_blocks_nothing() -> None:
-    """It was using the same file, and its end needs the lock that the read has."""
-    file = Collecting()
-    gc.disable()
-    try:
-        _abandon(file)
-        with anyio.fail_after(10):
-            assert await uploaded(file) == LARGE[START:]
-    finally:
-        gc.enable()
-    assert file.tell() == START
 
 
 # --- files that are expensive to go back in -------------------------------------------------------
