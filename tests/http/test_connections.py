@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import operator
-import socket
 import threading
-import time
-import warnings
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +12,6 @@ import anyio.lowlevel
 import pytest
 
 from meeting_async._http import connections
-from meeting_async._http.waiting import _AsyncioWaiter, waiter_for
 from meeting_async.transports import HttpTransport
 from support.interpreter import Interpreter
 from support.peer import (
@@ -211,7 +207,6 @@ import anyio, sys, time
 sys.path.append({tests!r})
 from support.sending import call
 from meeting_async._http import connections
-from meeting_async._http.waiting import _AsyncioWaiter, waiter_for
 from meeting_async.transports import HttpTransport
 
 connections.IDLE_SECONDS = 30
@@ -232,46 +227,3 @@ sys.exit(time.monotonic() - started > 20)
         status, _, stderr = python.run(code, tmp_path)
     assert status == 0, stderr
     assert end == "leave" or stderr == ""
-
-
-async def test_what_nobody_reads_does_not_keep_the_loop_busy() -> None:
-    """The loop goes on watching a socket after a wait, until it has told twice in vain."""
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        ours.setblocking(False)
-        waiter = waiter_for(ours, anyio.lowlevel.current_token())
-        for _ in range(3):
-            theirs.send(b"x")
-            for _ in range(2):  # the second time it is still there
-                with anyio.fail_after(5):
-                    await waiter.wait(9, to_write=False)
-            began = time.thread_time()
-            await anyio.sleep(0.3)
-            assert time.thread_time() - began < 0.1
-            assert ours.recv(9) == b"x"
-            started = anyio.current_time()
-            await waiter.wait(0.05, to_write=False)
-            assert anyio.current_time() - started > 0.04
-        await waiter.wait(9, to_write=True)
-        waiter.wake()
-
-
-async def test_a_watched_socket_that_is_dropped() -> None:
-    """It is closed when its peer closes, and never gives its number to another one before that."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        for _ in range(5):
-            ours, theirs = socket.socketpair()
-            ours.setblocking(False)
-            number = ours.fileno()
-            waiter = waiter_for(ours, anyio.lowlevel.current_token())
-            if not isinstance(waiter, _AsyncioWaiter):
-                pytest.skip("this event loop watches no sockets")
-            await waiter.wait(0.01, to_write=False)
-            del ours, waiter
-            with socket.socket() as other:
-                assert other.fileno() != number
-            theirs.close()
-            await anyio.sleep(0.02)
-            with socket.socket() as other:
-                assert other.fileno() == number

@@ -7,6 +7,7 @@ import math
 import selectors
 import socket
 import threading
+from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
@@ -27,11 +28,7 @@ async def wait_ready(sock: socket.socket, *, to_write: bool, seconds: float = ma
     if not _can_watch(loop, sock):
         await _wait_in_thread(sock, seconds, to_write=to_write)
     elif isinstance(loop, asyncio.AbstractEventLoop):
-        waiter = _AsyncioWaiter(sock, loop)
-        try:
-            await waiter.wait(seconds, to_write=to_write)
-        finally:
-            waiter.wake()
+        await _AsyncioWaiter(sock, loop).wait(seconds, to_write=to_write)
     else:
         await (anyio.wait_writable if to_write else anyio.wait_readable)(sock)
 
@@ -106,29 +103,23 @@ class _AnyioWaiter:
 class _AsyncioWaiter:
     """The same on asyncio, whose event loop is asked directly.
 
-    anyio has a cancel scope for each wait, which takes longer than the wait on a fast line. To
-    watch a socket for reading anew takes as long, so the loop goes on with it after a wait.
+    anyio has a cancel scope for each wait, which takes longer than the wait on a fast line.
     """
 
     def __init__(self, sock: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
-        self._socket = sock  # while it is watched, nobody else may get its number
         self._number = sock.fileno()
         self._loop = loop
         self._ready: asyncio.Future[None] | None = None
-        self._is_watched = self._is_writing = False
-        self._unwanted = 0
-        """How often in a row the loop has told that nobody wants to know."""
+        self._stop: Callable[[int], object] = loop.remove_reader
 
     async def wait(self, seconds: float, *, to_write: bool) -> None:
         loop = self._loop
         ready = self._ready = loop.create_future()
-        self._is_writing, self._unwanted = to_write, 0
         timer = loop.call_later(seconds, _set, ready) if seconds < math.inf else None
+        add, self._stop = loop.add_reader, loop.remove_reader
         if to_write:
-            loop.add_writer(self._number, _set, ready)
-        elif not self._is_watched:
-            loop.add_reader(self._number, self._can_read)
-            self._is_watched = True
+            add, self._stop = loop.add_writer, loop.remove_writer
+        add(self._number, _set, ready)
         try:
             await ready
         finally:
@@ -136,29 +127,13 @@ class _AsyncioWaiter:
                 timer.cancel()
             if self._ready is not None:  # else the number may belong to another socket by now
                 self._ready = None
-                if to_write:
-                    loop.remove_writer(self._number)
+                self._stop(self._number)
 
     def wake(self) -> None:
-        is_writing = self._ready is not None and self._is_writing
         if self._ready is not None:
             _set(self._ready)
             self._ready = None
-        if self._is_watched:
-            self._is_watched = False
-            self._loop.remove_reader(self._number)
-        if is_writing:
-            self._loop.remove_writer(self._number)
-
-    def _can_read(self) -> None:
-        """Wake who waits. The loop tells it once more than needed, before that one has read."""
-        if self._ready is not None and not self._is_writing:
-            _set(self._ready)
-            return
-        self._unwanted += 1
-        if self._unwanted > 1 and self._is_watched:  # else it would tell it again and again
-            self._is_watched = False
-            self._loop.remove_reader(self._number)
+            self._stop(self._number)
 
 
 def _set(ready: asyncio.Future[None]) -> None:
