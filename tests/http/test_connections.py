@@ -145,7 +145,7 @@ async def test_surplus_that_comes_later(wire: Wire) -> None:
 
 
 async def test_a_kept_connection_is_looked_at_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Is it quiet, and then for the reply, which is waited for first; each look is a system call."""
+    """Is it quiet, and then for the reply, after a wait; each look is a system call."""
     looks: list[bytes | None] = []
     receive = Stream.receive
 
