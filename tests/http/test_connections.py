@@ -12,6 +12,7 @@ import anyio.lowlevel
 import pytest
 
 from meeting_async._http import connections
+from meeting_async._http.stream import Stream
 from meeting_async.transports import HttpTransport
 from support.interpreter import Interpreter
 from support.peer import (
@@ -143,6 +144,22 @@ async def test_surplus_that_comes_later(wire: Wire) -> None:
             await anyio.sleep(0.02)
 
 
+async def test_a_kept_connection_is_looked_at_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Is it quiet, and then for the reply, after a wait; each look is a system call."""
+    looks: list[bytes | None] = []
+    receive = Stream.receive
+
+    def counted(stream: Stream) -> bytes | None:
+        looks.append(receive(stream))
+        return looks[-1]
+
+    async with over(TCP, answering(reply())) as (transport, peer):
+        await transport.send(call(peer.url))
+        monkeypatch.setattr(Stream, "receive", counted)
+        await transport.send(call(peer.url))
+    assert looks == [None, reply()]
+
+
 # --- idle ones -----------------------------------------------------------------------------------
 
 
@@ -207,6 +224,7 @@ import anyio, sys, time
 sys.path.append({tests!r})
 from support.sending import call
 from meeting_async._http import connections
+from meeting_async._http.stream import Stream
 from meeting_async.transports import HttpTransport
 
 connections.IDLE_SECONDS = 30
