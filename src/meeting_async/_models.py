@@ -90,6 +90,9 @@ class Request:
     is not read."""
     idempotent: bool = False
     """Whether an idle connection may be used; the server may have closed it."""
+    resend: bool = True
+    """Whether it is sent again on a new connection if the idle one breaks before an answer. What
+    follows the question about its room is not: the server may have restarted since."""
     peer: Any = attrs.field(default=None, eq=False, repr=False)
     """Where to send it if the server's name has several addresses: ``Reply.peer`` of the question
     before it. ``None``: to any of them."""

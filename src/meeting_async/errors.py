@@ -487,6 +487,9 @@ class ResourceExhausted(ConnectFailed):
 class ConnectionLost(TransportError):
     """The connection broke, or the peer violated HTTP."""
 
+    was_idle = False
+    """Whether it had been kept from an earlier request: the server may have closed it before."""
+
 
 class ReplyTooLarge(ConnectionLost):
     """The reply has more than ``max_reply_bytes``; nothing of it was used."""

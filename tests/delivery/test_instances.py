@@ -13,6 +13,7 @@ import random
 import socket
 from collections.abc import Callable, Iterator
 from functools import partial
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,12 @@ import httpx
 import pytest
 
 from meeting_async import MeetingClient
-from meeting_async.errors import ConnectFailed
+from meeting_async.errors import ConnectFailed, ConnectionLost
 from meeting_async.signers import HmacSigner
 from meeting_async.testing import MeetingServer
 from meeting_async.transports import HttpTransport, HttpxTransport
+from support.fake_rooms import FakeRooms, accepted, client_of, failing, free
+from support.fake_rooms import reply as replying
 from support.peer import Connection, Peer, answering, reply
 from support.proxies import Nginx, needs_nginx
 from support.raw_http import END, talk
@@ -133,6 +136,45 @@ async def test_an_address_that_is_gone_gets_nothing_else() -> None:
                 await transport.send(upload(there, peer=answer.peer))
             assert not raised.value.permanent
         assert other.requests == []
+
+
+@pytest.mark.both_loops
+async def test_a_server_that_restarts_amid_the_questions_is_asked_again() -> None:
+    """A kept connection breaks: what answers the next one was not asked about the room."""
+    stale = ConnectionLost("closed")
+    stale.was_idle = True
+    rooms = FakeRooms(
+        ask=lambda visit: (
+            accepted()
+            if visit.kind == "question"
+            else failing(stale)
+            if visit.number == 1
+            else free()
+        )
+    )
+    async with client_of(rooms) as client:
+        receipt = await client.upload_whiteboard_file("room01", LARGE, filename="a.pdf")
+    assert [visit.kind for visit in rooms.visits] == ["question", "probe"] * 2 + ["upload"]
+    assert len(receipt.attempts) == 1
+
+
+@pytest.mark.both_loops
+@pytest.mark.parametrize("name", ["room02", "ROOM01 "])
+async def test_an_answer_about_another_room_is_none(name: str) -> None:
+    """Something between has answered an earlier question twice; it is asked again."""
+    about = {"status": True, "msg": "ok", "room": {"room_info": {"room_id": name}}}
+    again = ["question"] if name == "room02" else []
+
+    async def visits(call: Any) -> list[str]:
+        first = replying(200, about)
+        rooms = FakeRooms(ask=lambda visit: first if visit.number == 1 else accepted())
+        async with client_of(rooms) as client:
+            await call(client)
+        return [visit.kind for visit in rooms.visits]
+
+    send = methodcaller("upload_whiteboard_file", "room01", SMALL, filename="a.pdf")
+    assert await visits(send) == ["question", *again, "upload"]
+    assert await visits(methodcaller("get_active_room_info", "room01")) == ["question", *again]
 
 
 # --- behind a proxy ------------------------------------------------------------------------------

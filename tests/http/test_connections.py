@@ -9,10 +9,12 @@ from pathlib import Path
 
 import anyio
 import anyio.lowlevel
+import attrs
 import pytest
 
 from meeting_async._http import connections
 from meeting_async._http.stream import Stream
+from meeting_async.errors import ConnectionLost
 from meeting_async.transports import HttpTransport
 from support.interpreter import Interpreter
 from support.peer import (
@@ -72,6 +74,21 @@ async def test_a_stale_connection(wire: Wire, end: str) -> None:
             for number in (4, 5):  # the fifth connection is for the second call
                 assert (await transport.send(call(peer.url))).status == 200
                 assert peer.connected == number
+
+
+@both_loops
+async def test_what_follows_a_check_goes_nowhere_else(wire: Wire) -> None:
+    """The server may have restarted: what breaks on a kept connection is told, not sent again."""
+
+    def once(connection: Connection) -> None:
+        answering_once(reply())(connection)
+        connection.read_head()
+
+    async with over(wire, once) as (transport, peer):
+        await transport.send(call(peer.url))
+        with pytest.raises(ConnectionLost) as caught:
+            await transport.send(attrs.evolve(call(peer.url), resend=False))
+        assert (caught.value.was_idle, peer.connected) == (True, 1)
 
 
 SMUGGLED = reply(content=b'{"status":true,"room":"somebody else\'s"}')

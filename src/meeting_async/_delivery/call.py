@@ -130,10 +130,16 @@ class Call:
         ours = error if isinstance(error, MeetingError) else None
         if ours is not None:
             self.add_facts_to(ours)
+        verdict = self.history.verdict(error)
+        if self.observer.wants(_events.Finished, {"verdict": verdict, "error": ours}):
+            self._emit_finished(verdict, ours)
+        self.history.forget_reply()
+
+    def _emit_finished(self, verdict: Verdict, ours: MeetingError | None) -> None:
         attempts, earlier, now = self.history.attempts, self._earlier, self.now()
         self.emit(
             _events.Finished,
-            verdict=self.history.verdict(error),
+            verdict=verdict,
             attempts=len(attempts) - len(earlier),
             seconds=now - self.began,
             bytes_sent=bytes_sent(attempts) - bytes_sent(earlier),
@@ -141,7 +147,6 @@ class Call:
             waited=RoomWait(history=self.history, policy=self.options.lock).waited(now),
             error=ours,
         )
-        self.history.forget_reply()
 
 
 _REPEATED = {*UNREACHED, Verdict.PARTIAL, Verdict.THROTTLED, Verdict.UNKNOWN}

@@ -13,6 +13,7 @@ from meeting_async._delivery.call import Call, running
 from meeting_async._delivery.decide import RetrySafety, Wait
 from meeting_async._delivery.history import Step, step
 from meeting_async._delivery.room_wait import MIN_WAIT
+from meeting_async._delivery.session import check_room
 from meeting_async._models import ActiveRoom, Request, Verdict
 from meeting_async._protocol import requests
 from meeting_async._protocol.replies import ParsedReply
@@ -154,7 +155,9 @@ async def _send(call: Call, request: Request, began: float) -> Step:
     answer, error = None, None
     try:
         answer = await call.session.send(request)
+        if call.operation == requests.ACTIVE_ROOM_INFO:
+            check_room(answer, call.room_id, call.session.host)
     except TransportError as failure:
-        error = failure
+        answer, error = None, failure
     sent = Sent.NOTHING if isinstance(error, ConnectFailed) else Sent.ALL
     return step("call", began, call.now(), read(answer, sent, "call"), answer, error)

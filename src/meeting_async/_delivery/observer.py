@@ -63,6 +63,12 @@ class Observer:
     observers: Sequence[OnEvent] = ()
     _next_progress: float = 0.0
 
+    def wants(self, kind: type[Event], facts: Mapping[str, Any]) -> bool:
+        """Return whether an event with these facts would go anywhere."""
+        level = _level(kind, facts)
+        is_logged = level > 0 and logger.isEnabledFor(level)
+        return is_logged or self.callback is not None or bool(self.observers)
+
     def emit(
         self, kind: type[Event], facts: Mapping[str, Any], common: Callable[[], Mapping[str, Any]]
     ) -> None:

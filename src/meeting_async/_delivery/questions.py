@@ -14,7 +14,7 @@ import attrs
 
 from meeting_async._clock import Clock
 from meeting_async._delivery.history import Step, step
-from meeting_async._delivery.session import Session
+from meeting_async._delivery.session import Session, check_room
 from meeting_async._models import UNREACHED, Request, SignedHeaders
 from meeting_async._policies import Timeouts
 from meeting_async._protocol import requests
@@ -45,9 +45,17 @@ class Questions:
         """Ask whether the room is active."""
         return await self.ask("check", await self.check_request(timeouts))
 
-    async def probe(self, signed: SignedHeaders, timeouts: Timeouts, peer: object = None) -> Step:
+    async def probe(
+        self,
+        signed: SignedHeaders,
+        timeouts: Timeouts,
+        peer: object = None,
+        *,
+        on_kept_connection: bool = True,
+    ) -> Step:
         """Ask whether the room is free: at the address ``peer`` of the server, if that is given."""
-        return await self.ask("probe", self.probe_request(signed, timeouts, peer))
+        request = self.probe_request(signed, timeouts, peer, on_kept_connection=on_kept_connection)
+        return await self.ask("probe", request)
 
     async def check_request(
         self, timeouts: Timeouts, *, on_kept_connection: bool = True
@@ -64,19 +72,28 @@ class Questions:
         )
 
     def probe_request(
-        self, signed: SignedHeaders, timeouts: Timeouts, peer: object = None
+        self,
+        signed: SignedHeaders,
+        timeouts: Timeouts,
+        peer: object = None,
+        *,
+        on_kept_connection: bool = True,
     ) -> Request:
         """Make the request of a probe."""
         form = empty_form(boundary=os.urandom(16).hex())
-        return self.session.upload_request(self.room, form, signed, timeouts, peer)
+        return self.session.upload_request(
+            self.room, form, signed, timeouts, peer, idempotent=on_kept_connection
+        )
 
     async def ask(self, asked: Asked, request: Request) -> Step:
         """Send a question, and read what comes back."""
         began, answer, error = self.now(), None, None
         try:
             answer = await self.send(request)
+            if asked == "check":
+                check_room(answer, self.room.decode(), self.session.host)
         except TransportError as failure:
-            error = failure
+            answer, error = None, failure
         sent = Sent.NOTHING if isinstance(error, ConnectFailed) else Sent.ALL
         verdict = read(answer, sent, asked)
         if verdict not in UNREACHED:

@@ -34,7 +34,8 @@ from meeting_async._policies import (
 from meeting_async._protocol import requests
 from meeting_async._protocol.replies import ParsedReply, parse_reply
 from meeting_async._protocol.signing import Signer
-from meeting_async.errors import TransportError
+from meeting_async._protocol.verdicts import names_another_room
+from meeting_async.errors import ConnectionLost, TransportError
 
 
 def _size(value: int | str | None) -> int | None:
@@ -224,6 +225,8 @@ class Session:
         signed: SignedHeaders,
         timeouts: Timeouts,
         peer: object = None,
+        *,
+        idempotent: bool = False,
     ) -> Request:
         """Make the request of an upload from a form (content type, body)."""
         return requests.upload_request(
@@ -234,6 +237,7 @@ class Session:
             self.default_headers,
             timeouts,
             peer=peer,
+            idempotent=idempotent,
         )
 
     async def send(self, request: Request) -> ParsedReply:
@@ -268,6 +272,12 @@ class Session:
     def lock_name(self, room_id: str) -> str:
         """Return the room's name for room locks."""
         return f"{self.base} {room_id}"
+
+
+def check_room(answer: ParsedReply, room_id: str, host: str) -> None:
+    """Raise if an answer to ``getActiveRoomInfo`` belongs to an earlier question."""
+    if names_another_room(answer, room_id):
+        raise ConnectionLost("the answer is about another room", host)
 
 
 call_numbers = itertools.count(1)

@@ -204,7 +204,6 @@ class _Upload:
     # --- one attempt -----------------------------------------------------------------------------
 
     async def _attempt(self) -> ParsedReply | Wait:
-        self._denial, self._is_free, self._peer = None, False, None
         place = await self.attempts.take_place()
         try:
             found = await self._attempt_in_place()
@@ -223,11 +222,17 @@ class _Upload:
         with closing(sending.body):
             call.phase = "opening the document"
             await sending.body.open()
-            return (
-                await self._check()
-                or await self._probe(signed)
-                or await self._send(sending, signed)
-            )
+            found = await self._ask(signed)
+            if found is not None and found.kind == "probe" and found.is_stale:
+                # Perhaps a restart has closed the connection: it is another server now.
+                found = await self._ask(signed, on_kept_connection=False)
+            return found or await self._send(sending, signed)
+
+    async def _ask(self, signed: SignedHeaders, *, on_kept_connection: bool = True) -> Step | None:
+        """Ask both questions; ``None``: the document may be sent."""
+        self._denial, self._is_free, self._peer = None, False, None
+        found = await self._check()
+        return found or await self._probe(signed, on_kept_connection=on_kept_connection)
 
     async def _check(self) -> Step | None:
         """Ask whether the room is active; ``None``: go on."""
@@ -241,7 +246,7 @@ class _Upload:
             self._denial = found
         return None if found.verdict is Verdict.ACCEPTED or self._denial else found
 
-    async def _probe(self, signed: SignedHeaders) -> Step | None:
+    async def _probe(self, signed: SignedHeaders, *, on_kept_connection: bool) -> Step | None:
         """Ask with an empty form whether the room is free, if that is to be asked; ``None``: send.
 
         It has the last word about a room that the check denies.
@@ -250,7 +255,9 @@ class _Upload:
         if not (attempts.must_probe or (denial and attempts.policies.lock.probe)):
             return denial
         call.phase = "asking whether the room is free"
-        found = await self._questions.probe(signed, attempts.timeouts, self._peer)
+        found = await self._questions.probe(
+            signed, attempts.timeouts, self._peer, on_kept_connection=on_kept_connection
+        )
         if found.verdict is not Verdict.ACCEPTED:
             return found
         if denial and not overrules_denial(found.answer):

@@ -54,8 +54,9 @@ class Connections:
             is_kept = connection.idle_since is not None
             try:
                 return await self._use(connection, target, request)
-            except errors.ConnectionLost:
-                if not is_kept or connection.was_answered:
+            except errors.ConnectionLost as error:
+                error.was_idle = is_kept and not connection.was_answered
+                if not (error.was_idle and request.resend):
                     raise
             # The server has closed it at the same moment (RFC 9112 section 9.3.1).
             return await self._use(*await self._connected(request, may_keep=False), request)

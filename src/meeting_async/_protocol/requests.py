@@ -251,6 +251,7 @@ def upload_request(
     timeouts: Timeouts,
     *,
     peer: Any = None,
+    idempotent: bool = False,
 ) -> Request:
     """Build an upload, or the question with an empty form; ``room`` is what was signed."""
     length = len(body) if isinstance(body, bytes) else body.length
@@ -270,7 +271,8 @@ def upload_request(
         connect_timeout=timeouts.connect,
         stall_timeout=timeouts.send_stall,
         reply_timeout=timeouts.reply if is_question else timeouts.upload_reply,
-        idempotent=is_question,
+        idempotent=idempotent,
+        resend=False,
         peer=peer,
     )
 

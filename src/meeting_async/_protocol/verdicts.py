@@ -149,6 +149,18 @@ def denies_room(answer: ParsedReply | None) -> bool:
     return answer.accepted is False
 
 
+def names_another_room(answer: ParsedReply | None, room_id: str) -> bool:
+    """Return whether an answer to ``getActiveRoomInfo`` is about another room than was asked for.
+
+    Something between here and the server may have answered an earlier question twice. How a server
+    spells a room's id is not specified: case and blanks do not count.
+    """
+    found: object = answer.payload if answer is not None else None
+    for name in ("room", "room_info", "room_id"):
+        found = found.get(name) if isinstance(found, dict) else None
+    return isinstance(found, str) and found.strip().casefold() != room_id.strip().casefold()
+
+
 def overrules_denial(answer: ParsedReply | None) -> bool:
     """Return whether a reply to an empty form shows that a room is there, which a check denied."""
     is_there = answer is not None and answer.status_code == "INVALID_PARAMETERS"
