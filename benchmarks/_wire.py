@@ -19,13 +19,13 @@ FORM_TAIL = b"\r\n--b--\r\n"
 FORM_TYPE = "multipart/form-data; boundary=b"
 """Of forms that are made by hand."""
 
+# Without a room_id, as it answers for each room.
 ACTIVE = {
     "status": True,
     "msg": "success",
     "room": {
         "room_info": {
             "room_title": "Room 1",
-            "room_id": "room01",
             "sid": "SID_0123456789abcdef",
             "joined_participants": 1,
             "is_running": True,
