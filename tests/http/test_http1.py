@@ -243,6 +243,11 @@ def test_what_follows_a_reply(reply: Written, kind: str) -> None:
 OK = b"HTTP/1.1 200 OK\r\n"
 CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
 BROKEN = {
+    "a broken interim reply, then a whole one": (
+        b"HTTP/1.1 104 \r\nContent-Length:\x01 7\r\n\r\n"
+        b"HTTP/1.1 199 x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+    ),
     "no status": b"HTTP/1.1\r\n\r\n",
     "two digits": b"HTTP/1.1 20 OK\r\n\r\n",
     "four digits": b"HTTP/1.1 2000 OK\r\n\r\n",

@@ -105,9 +105,10 @@ class ReplyParser:
         return self.is_complete and self._may_follow and not self.has_surplus
 
     def feed(self, data: bytes) -> None:
-        """Take what has come."""
+        """Take what has come; nothing that follows a problem counts."""
         if self.is_complete:
             self.has_surplus = True
+        if self.is_complete or self.problem is not None:
             return
         try:
             if self.status is None:
