@@ -155,15 +155,15 @@ def test_waits_and_retries_say_why_and_how_long(run: Run) -> None:
 # --- sums ----------------------------------------------------------------------------------------
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class SumsRow:
     """What the requests of a call meet, and the sums of its last event."""
 
-    script: list[Act] = attrs.field(kw_only=False)
-    how: dict[str, Any] = attrs.field(factory=dict)
-    """Settings of client and call."""
+    script: list[Act]
     sent: int
     """Bytes."""
+    how: dict[str, Any] = attrs.field(factory=dict)
+    """Settings of client and call."""
     resent: int = 0
     """Those of them that were sent before."""
     sending: float = 0

@@ -458,20 +458,20 @@ UNCERTAIN: dict[str, Any] = {"delivery": "at_least_once"}
 BRIEF: dict[str, Any] = {"retry": RetryPolicy(max_outage=0)}
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class PutBack:
     """What a document meets in its runs, and what the last of them leaves."""
 
-    acts: list[Act] = attrs.field(kw_only=False)
-    settings: dict[str, Any] = attrs.field(factory=dict)
-    """Of the worker."""
-    facts: dict[str, Any] = attrs.field(factory=dict)
-    """What the table does."""
+    acts: list[Act]
     state: str
     is_away: bool | None
     """Whether the server was away."""
     steps: int
     """How many count for the limits of the next run."""
+    settings: dict[str, Any] = attrs.field(factory=dict)
+    """Of the worker."""
+    facts: dict[str, Any] = attrs.field(factory=dict)
+    """What the table does."""
     seconds: float = 0
     """When that begins at the earliest; at most ten seconds later."""
 
