@@ -175,6 +175,8 @@ async def test_an_answer_about_another_room_is_none(name: str) -> None:
     send = methodcaller("upload_whiteboard_file", "room01", SMALL, filename="a.pdf")
     assert await visits(send) == ["question", *again, "upload"]
     assert await visits(methodcaller("get_active_room_info", "room01")) == ["question", *again]
+    path = "room/getActiveRoomInfo"  # a room that is no text is that of nobody
+    assert await visits(methodcaller("call", path, {"room_id": 5})) == ["question"]
 
 
 # --- behind a proxy ------------------------------------------------------------------------------

@@ -113,9 +113,9 @@ def test_settings_and_hints_bound_each_delay(
     assert max(delays) >= most * 0.7
 
 
-@pytest.mark.parametrize(("lost", "least", "most"), [(1, 1.5, 2.5), (2, 1.87, 3.13), (3, 2.2, 3.8)])
-def test_who_lost_races_asks_less_often(lost: int, least: float, most: float) -> None:
-    """In a crowd each question may become a document that comes too late."""
+@pytest.mark.parametrize("lost", [1, 2, 3])
+def test_who_lost_races_asks_less_often(lost: int) -> None:
+    """Every 2 to 3 s: in a crowd each question may become a document that comes too late."""
 
     def ask(visit: Visit) -> Act:
         is_free = visit.kind == "probe" and 1 < visit.number <= 1 + lost
@@ -124,4 +124,4 @@ def test_who_lost_races_asks_less_often(lost: int, least: float, most: float) ->
     rooms = FakeRooms(lambda _visit: busy(), ask=ask)
     delays = waited(rooms, SIZES["large"])
     assert len(rooms.uploads) == lost
-    assert all(least <= delay <= most for delay in delays[lost + 1 : -1])
+    assert all(1.8 <= delay <= 3.2 for delay in delays[lost + 1 : -1])

@@ -155,7 +155,7 @@ async def _send(call: Call, request: Request, began: float) -> Step:
     answer, error = None, None
     try:
         answer = await call.session.send(request)
-        if call.operation == requests.ACTIVE_ROOM_INFO:
+        if call.operation == requests.ACTIVE_ROOM_INFO and call.room_id:
             check_room(answer, call.room_id, call.session.host)
     except TransportError as failure:
         answer, error = None, failure

@@ -65,9 +65,8 @@ class Observer:
 
     def wants(self, kind: type[Event], facts: Mapping[str, Any]) -> bool:
         """Return whether an event with these facts would go anywhere."""
-        level = _level(kind, facts)
-        is_logged = level > 0 and logger.isEnabledFor(level)
-        return is_logged or self.callback is not None or bool(self.observers)
+        is_heard = self.callback is not None or bool(self.observers)
+        return is_heard or _is_logged(_level(kind, facts))
 
     def emit(
         self, kind: type[Event], facts: Mapping[str, Any], common: Callable[[], Mapping[str, Any]]
@@ -76,12 +75,10 @@ class Observer:
 
         ``common`` returns the facts that all events of the call have.
         """
-        level = _level(kind, facts)
-        is_logged = level > 0 and logger.isEnabledFor(level)
-        if not is_logged and self.callback is None and not self.observers:
+        if not self.wants(kind, facts):
             return
-        event = kind(**common(), **facts)
-        if is_logged:
+        event, level = kind(**common(), **facts), _level(kind, facts)
+        if _is_logged(level):
             _log(level, event)
         if self.callback is not None:
             _notify(self.callback, event)
@@ -141,6 +138,10 @@ def _level(kind: type[Event], facts: Mapping[str, Any]) -> int:
     if isinstance(facts["error"], UploadPutBack):
         return logging.INFO
     return _FINISHED_LEVELS.get(facts["verdict"], logging.WARNING)
+
+
+def _is_logged(level: int) -> bool:
+    return level > 0 and logger.isEnabledFor(level)
 
 
 def _log(level: int, event: Event) -> None:

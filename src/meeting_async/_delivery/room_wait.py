@@ -32,16 +32,10 @@ lock is noticed soon, and a long one costs few questions."""
 PROBE_INTERVAL = 2.0
 """Longest such time in seconds, jitter included; users hardly notice it."""
 
-RIVAL_INTERVAL = 2.0
+RIVAL_INTERVAL = 2.5
 """Shortest time in seconds between two questions after a lost race, before jitter. Others wait,
-too, and each question may become a document that comes too late."""
-
-RIVAL_GROWTH = 0.5
-"""Seconds by which it grows with each further one."""
-
-MAX_RIVAL_INTERVAL = 3.0
-"""Its longest. With these values fifty uploads send no more than with questions every 2 s
-(``benchmarks/waiting.py``)."""
+too, and each question may become a document that comes too late. With this value fifty uploads send
+no more than with questions every 2 s (``benchmarks/waiting.py``)."""
 
 LOST_RACE_FACTOR = 3.0
 """Time between two questions after a lost race, as a multiple of the time that the document takes
@@ -176,8 +170,7 @@ class RoomWait:
         longest = PROBE_INTERVAL * (1 - JITTER * (1 - random))
         question = max(min(waited * PROBE_SHARE * jitter, longest), shortest)
         if self.asks:
-            rivals = max(self._rival_interval * jitter, self._lost_race_interval(random))
-            return max(question, rivals)
+            return max(question, self._lost_race_interval(random))
         usual = waited * LATE_SHARE
         if not self.is_small:
             usual = min(waited * GROWTH, max(self.policy.max_delay, usual))
@@ -198,23 +191,16 @@ class RoomWait:
         last = self._refused[-1]
         return last.seconds if last.body_seconds is None else last.body_seconds
 
-    @property
-    def _lost_races(self) -> int:
-        """How often the document got 409 right after the answer *free*."""
-        return sum(step.after_free for step in self._refused)
-
-    @property
-    def _rival_interval(self) -> float:
-        """Shortest time between questions after lost races, of documents that are sent at once."""
-        grown = RIVAL_INTERVAL + RIVAL_GROWTH * (self._lost_races - 1)
-        return min(grown, MAX_RIVAL_INTERVAL) if self._lost_races else 0.0
-
     def _lost_race_interval(self, random: float) -> float:
-        """Seconds between questions after lost races."""
-        lost = self._lost_races
+        """Seconds between questions after lost races: the document got 409 right after *free*."""
+        lost = sum(step.after_free for step in self._refused)
+        if not lost:
+            return 0.0
         share = min(LOST_RACE_FACTOR * lost, MAX_LOST_RACE_FACTOR)
         seconds = max(self._body_seconds * share, LOST_RACE_SECONDS * lost)
-        return seconds * (1 + LOST_RACE_JITTER * (2 * random - 1))
+        spread = 2 * random - 1
+        rivals = RIVAL_INTERVAL * (1 + JITTER * spread)
+        return max(seconds * (1 + LOST_RACE_JITTER * spread), rivals)
 
 
 def _takes_room(step: Step) -> bool:

@@ -55,7 +55,8 @@ class Connection:
         """On the clock of the event loop; ``None`` before its first request has ended."""
         self.was_answered = False
         """Whether anything came after its last request."""
-        self._may_go_on = False
+        self.may_go_on = False
+        """Whether another request may follow: what came was one whole reply, no more."""
 
     async def send(self, request: Request, target: bytes, sharing: int) -> Reply:
         """Send a request and return its reply.
@@ -70,18 +71,14 @@ class Connection:
             Exception: The body raised it.
 
         """
-        self._may_go_on = False
+        self.may_go_on = False
         exchange = _Exchange(self.stream, request, sharing)
         try:
             reply = await exchange.run(target, self.origin, self.peer)
         finally:
             self.was_answered = exchange.has_arrived
-        self._may_go_on = exchange.may_go_on
+        self.may_go_on = exchange.may_go_on
         return reply
-
-    def may_go_on(self) -> bool:
-        """Return whether another request may follow: what came was one whole reply, no more."""
-        return self._may_go_on
 
 
 class _Unsendable(Exception):

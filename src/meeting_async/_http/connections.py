@@ -128,7 +128,7 @@ class Connections:
             return reply
         finally:
             self._busy.discard(connection)
-            if _may_reuse(request) and connection.may_go_on():
+            if _may_reuse(request) and connection.may_go_on:
                 connection.idle_since = self._now()
                 self._idle.append(connection)
                 self._drop_idle(IDLE_CONNECTIONS)
