@@ -221,7 +221,7 @@ line and server.
 
 * *meeting_async*: the defaults.
 * *blind*: `LockPolicy(probe=False)`, which sends a document to find out whether the room is free.
-  A document of 64 KiB is always sent so.
+  A document of 64 KiB is sent once before anything is asked.
 * *ideal*: each document ends when the room is released, first come, first served.
 """
 ONE = """\

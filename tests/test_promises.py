@@ -297,9 +297,9 @@ def check_steps(schedule: Schedule, adversary: Adversary) -> None:
         if step.what == "check":
             (in_need.add if has_failed else in_need.discard)(step.who)
         if step.what == "document":
-            was_lost = any(earlier.says == "doubt" for earlier in past[step.who])
+            is_taken = any(earlier.says in {"doubt", "locked"} for earlier in past[step.who])
             is_large = sizes[step.who] > WITHOUT_A_FORM
-            needs_form = is_large or was_lost or (has_failed and step.who in in_need)
+            needs_form = is_large or is_taken or (has_failed and step.who in in_need)
             # Two documents got 409 right after *free*, and no form ever did: it stops asking.
             needs_form &= is_truthful and (is_proven or lost[step.who] < 2)
             check_document(past[step.who], step, needs_form=needs_form)

@@ -95,7 +95,8 @@ class MeetingClient:
             public, a document and not too large. Then this machine fetches a URL that somebody
             else may have chosen, with a transport of its own (``docs/documents.md``, Links).
         preflight: Ask for the room with a small call before each attempt, and with an empty form
-            before a document above 64 KiB (``docs/delivery.md``, Before a document is sent).
+            before a document above 64 KiB or after a 409 (``docs/delivery.md``, Before a document
+            is sent).
         delivery: ``"at_most_once"``: an upload of unknown outcome raises
             :class:`~meeting_async.errors.UploadOutcomeUnknown`. ``"at_least_once"``: it is sent
             again when the room is free; the room may show the document twice.

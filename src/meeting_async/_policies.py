@@ -73,9 +73,9 @@ _positive = number(float, 0, above=True)
 class LockPolicy:
     """How to wait for a locked room. All times are in seconds.
 
-    Before a document above 64 KiB an empty form of some 500 bytes asks whether the room is free.
-    After a 409 the attempt is repeated after about a tenth of the time that the lock has lasted, at
-    least ``min_delay`` and at most 2 s. A document of at most 64 KiB is sent without this question.
+    An empty form of some 500 bytes asks whether the room is free: before a document above 64 KiB,
+    and after a 409 before any document. After a 409 the attempt is repeated after about a tenth of
+    the time that the lock has lasted, at least ``min_delay`` and at most 2 s.
     """
 
     max_wait: float | None = attrs.field(default=None, validator=_max_wait)
@@ -89,7 +89,7 @@ class LockPolicy:
     """Shortest delay, and so the first one, before jitter (25 %). A server may release a lock a
     moment after its 200."""
     max_delay: float = attrs.field(default=7.5, validator=_positive)
-    """Longest usual delay before a document above 64 KiB is sent again without asking."""
+    """Longest usual delay before a document is sent again without asking."""
     probe: bool = attrs.field(default=True, validator=instance(bool))
     """Ask with an empty form whether the room is free. ``False`` for a server that takes an empty
     form for an upload; then a check that denies the room is final."""

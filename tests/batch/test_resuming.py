@@ -108,7 +108,7 @@ async def test_what_is_unknown_is_reported_in_every_run(path: Path) -> None:
     report = await batch(path, jobs, rooms)
     assert statuses(report) == ["unknown", "accepted"]
     assert sent(rooms) == ["b.pdf"] * 2
-    assert [visit.kind for visit in rooms.visits] == ["question", "upload"] * 2
+    assert [v.kind for v in rooms.visits] == ["question", "upload", "question", "probe", "upload"]
     assert report.seconds < 10
     error = report.outcomes[0].error
     assert isinstance(error, errors.UploadOutcomeUnknown)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from math import inf
 from typing import Any
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -416,42 +417,64 @@ def test_only_the_first_retry_of_an_outage_names_the_limit() -> None:
 # --- asking --------------------------------------------------------------------------------------
 
 DOUBT = [at(0, UNKNOWN)]
-ASKS: dict[str, tuple[dict[str, Any], list[Any], bool]] = {
-    "large": ({}, [], True),
-    "64 KiB": ({"size": 64 * 1024}, [], False),
-    "a byte more": ({"size": 64 * 1024 + 1}, [], True),
-    "a link": ({"size": None}, [], False),
-    "no questions": ({"probe": False}, [], False),
-    "no preflight": ({"may_ask": False}, DOUBT, False),
-    "small, in doubt": ({"size": SMALL}, DOUBT, True),
-    "a link, in doubt, locked since": ({"size": None}, [*DOUBT, locked(9)], True),
-    "small, locked": ({"size": SMALL}, [at(0, BUSY)], False),
-    "small, conversion failed": ({"size": SMALL}, [at(0, FAILED)], True),
-    "small, failed, then asked": ({"size": SMALL}, [at(0, FAILED), locked(9)], False),
-    "free is false once": ({}, [at(0, BUSY, after_free=True)], True),
-    "free is false twice": ({}, [at(t, BUSY, after_free=True) for t in (0, 9)], False),
-    "free was true": (
-        {}, [at(t, v, after_free=True) for t, v in enumerate((BUSY, ACCEPTED, BUSY))], True,
-    ),
-    "a form got 409": (
-        {}, [locked(0), *(at(t, BUSY, after_free=True) for t in range(5))], True,
-    ),
-}  # fmt: skip
 
 
-@pytest.mark.parametrize(("settings", "steps", "asks"), ASKS.values(), ids=ASKS)
-def test_whether_a_form_comes_first(settings: dict[str, Any], steps: list[Any], asks: bool) -> None:
-    """By size, by what was lost, and by what the server's answers are worth to all uploads."""
-    told = story(**settings)
-    for *step, facts in steps:
+@attrs.frozen
+class AskRow:
+    """What an upload has met, and whether a form comes before its document."""
+
+    asks: bool
+    steps: list[Any] = attrs.field(factory=list)
+    how: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+    """Settings and size."""
+    others: bool | None = attrs.field(default=None, kw_only=True)
+    """Whether the next upload to the server asks, too, if that differs."""
+
+
+ASKS = {
+    "large": AskRow(True),
+    "64 KiB": AskRow(False, how={"size": 64 * 1024}),
+    "a byte more": AskRow(True, how={"size": 64 * 1024 + 1}),
+    "a link": AskRow(False, how={"size": None}),
+    "no questions": AskRow(False, [at(0, BUSY)], how={"probe": False}),
+    "no preflight": AskRow(False, DOUBT, how={"may_ask": False}),
+    "small, in doubt": AskRow(True, DOUBT, how={"size": SMALL}),
+    "a link, in doubt, locked since": AskRow(True, [*DOUBT, locked(9)], how={"size": None}),
+    "small, locked": AskRow(True, [at(0, BUSY)], how={"size": SMALL}, others=False),
+    "a link, locked, then not reached": AskRow(
+        True, [at(0, BUSY), at(9, NEVER)], how={"size": None}, others=False
+    ),
+    "small, free is false twice": AskRow(
+        False, [at(t, BUSY, after_free=t > 0) for t in range(3)], how={"size": SMALL}
+    ),
+    "small, conversion failed": AskRow(True, [at(0, FAILED)], how={"size": SMALL}),
+    "small, failed, then asked": AskRow(
+        True, [at(0, FAILED), locked(9)], how={"size": SMALL}, others=False
+    ),
+    "free is false once": AskRow(True, [at(0, BUSY, after_free=True)]),
+    "free is false twice": AskRow(
+        False, [at(t, BUSY, after_free=True) for t in (0, 9)], others=True
+    ),
+    "free was true": AskRow(
+        True, [at(t, v, after_free=True) for t, v in enumerate((BUSY, ACCEPTED, BUSY))]
+    ),
+    "a form got 409": AskRow(True, [locked(0), *(at(t, BUSY, after_free=True) for t in range(5))]),
+}
+
+
+@pytest.mark.parametrize("row", ASKS.values(), ids=ASKS)
+def test_whether_a_form_comes_first(row: AskRow) -> None:
+    """By size, by what was met, and by what the server's answers are worth to all uploads."""
+    told = story(**row.how)
+    for *step, facts in row.steps:
         told.after(*step, **facts)
-    assert told.asks is asks
+    assert told.asks is row.asks
     if told.history.unknown_since is not None:  # or an earlier run of the job was cut off
         told.history = History(was_sent=True)
-        assert told.asks is asks
+        assert told.asks is row.asks
     else:
-        # What a lost race says holds for one upload: another large one asks.
-        assert story(server=told.server, **settings).asks is (asks or not settings)
+        others = row.asks if row.others is None else row.others
+        assert story(server=told.server, **row.how).asks is others
 
 
 # --- a room that is locked -----------------------------------------------------------------------

@@ -95,7 +95,7 @@ class CourseRow:
 
 COURSES = [
     CourseRow([accepted()], [*ONE, "Finished"]),
-    CourseRow([busy(), accepted()], [*ONE, "WaitingForRoom", *ONE, "Finished"], attempts=2),
+    CourseRow([busy(), free(), accepted()], [*ONE, "WaitingForRoom", *ONE, LAST], attempts=2),
     CourseRow([unreachable(), accepted()], [ONE[0], "RetryScheduled", *ONE, LAST], attempts=2),
     CourseRow(
         [cut_off()] * 3,
@@ -137,7 +137,8 @@ def test_the_events_of_typical_courses(run: Run, row: CourseRow) -> None:
 
 def test_waits_and_retries_say_why_and_how_long(run: Run) -> None:
     """The delay, the time waited so far, the limit; the verdict and what was seen."""
-    script = [busy(), reply(503, record("X", msg="come back"), "5"), unreachable(), accepted()]
+    come_back = reply(503, record("X", msg="come back"), "5")
+    script = [busy(), free(), come_back, free(), unreachable(), free(), accepted()]
     recorder = run(lambda: told(*script, max_wait=100))
     (wait,) = recorder.of(WaitingForRoom)
     assert (wait.attempt, wait.waited, wait.max_wait) == (1, 0, 100)
@@ -174,10 +175,12 @@ SUMS = [
     SumsRow([accepted(sending=3, replying=2)], sent=1000),
     SumsRow([cut_off(), accepted()], sent=1000),  # before the document
     SumsRow([reply(429, b"", "5"), accepted()], sent=2000, resent=1000),
-    SumsRow([busy(sending=2), accepted(sending=3)], sent=2000, resent=1000),
-    SumsRow([busy(), busy(sending=2), accepted()], sent=3000, resent=2000, sending=2),
-    SumsRow([busy(), lost(sending=3)], sent=2000, resent=1000),
-    SumsRow([busy(), hanging(sending=3)], how={"timeout": 60}, sent=2000, resent=1000),
+    SumsRow([busy(sending=2), free(), accepted(sending=3)], sent=2000, resent=1000),
+    SumsRow(
+        [busy(), free(), busy(sending=2), free(), accepted()], sent=3000, resent=2000, sending=2
+    ),
+    SumsRow([busy(), free(), lost(sending=3)], sent=2000, resent=1000),
+    SumsRow([busy(), free(), hanging(sending=3)], how={"timeout": 60}, sent=2000, resent=1000),
     SumsRow([busy()], how={"max_wait": 0.1}, sent=1000),
     SumsRow([accepted()], how={"data": SOME_LINK}, sent=0),
     SumsRow([], how={"data": b""}, sent=0),

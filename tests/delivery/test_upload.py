@@ -204,13 +204,13 @@ COURSES = {
     ),
     "lost": CourseRow([lost(replying=7)], UploadOutcomeUnknown, seconds=(7, 7)),
     "409 and a throttled check in turn": CourseRow(
-        [reply(429, b"", "1"), accepted(), busy()] * 6 + [accepted()] * 2,
+        [reply(429, b"", "1"), accepted(), busy()] * 6 + [accepted(), free(), accepted()],
         UploadReceipt,
         seconds=(7.5, 30),
         how={"checks": None},
     ),
     "409 and 503 in turn": CourseRow(
-        [busy(), reply(503, record("X"), "1"), busy(), reply(503, record("X"), "1"), accepted()],
+        [busy(), *([free(), reply(503, record("X"), "1"), busy()] * 2), free(), accepted()],
         UploadReceipt,
         seconds=(2.5, 12),
     ),
@@ -378,7 +378,9 @@ def test_a_wait_for_a_connection_does_not_count(
     async def main() -> UploadReceipt:
         rooms = Crowded(*script, accepted(), checks=ACTIVE)
         async with (
-            client_without_checks(rooms, preflight=preflight, max_connections=1) as client,
+            client_without_checks(
+                rooms, preflight=preflight, probe=False, max_connections=1
+            ) as client,
             anyio.create_task_group() as group,
         ):
 

@@ -124,14 +124,13 @@ def asks_first(history: History, policies: Policies, server: Server) -> bool:
     refused = [one for one in history.in_a_row(Verdict.BUSY) if one.kind == "document"]
     if sum(one.after_free for one in refused) >= MAX_FALSE_FREE_ANSWERS and not server.locks_forms:
         return False
-    return not policies.is_small or history.may_have_arrived or server.fails_documents
+    return not policies.is_small or history.is_room_taken or server.fails_documents
 
 
 def room_wait(history: History, policies: Policies, server: Server) -> RoomWait:
     """Return how long an upload has waited for its room."""
     asks = asks_first(history, policies, server)
-    is_small = policies.is_small and not history.may_have_arrived
-    return RoomWait(history=history, policy=policies.lock, asks=asks, is_small=is_small)
+    return RoomWait(history=history, policy=policies.lock, asks=asks)
 
 
 def outage_ends_at(history: History, policies: Policies, server: Server) -> float:

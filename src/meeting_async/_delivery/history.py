@@ -187,6 +187,11 @@ class History:
         """Whether a document was sent whose outcome is unknown."""
         return self.was_sent or self.unknown_since is not None
 
+    @property
+    def is_room_taken(self) -> bool:
+        """Whether the room was found locked, or the document may hold it itself."""
+        return self.was_sent or any(map(takes_room, self.steps))
+
     # --- how it ended ----------------------------------------------------------------------------
 
     def verdict(self, error: BaseException | None) -> Verdict:
@@ -252,6 +257,11 @@ def _merged(steps: Iterable[Step]) -> list[Step]:
 def is_unknown(one: Step) -> bool:
     """Return whether a step may have put the document into its room."""
     return one.kind == "document" and one.verdict is Verdict.UNKNOWN
+
+
+def takes_room(one: Step) -> bool:
+    """Return whether a step found the room locked, or may have locked it."""
+    return one.verdict is Verdict.BUSY or is_unknown(one)
 
 
 def _attempt(number: int, one: Step, call_began: float) -> Attempt:

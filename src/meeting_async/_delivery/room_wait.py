@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import attrs
 
-from meeting_async._delivery.history import PLACE, History, Step, is_unknown
+from meeting_async._delivery.history import PLACE, History, Step, takes_room
 from meeting_async._models import Verdict
 from meeting_async._policies import LockPolicy
 from meeting_async._protocol.replies import ParsedReply
@@ -23,7 +23,7 @@ JITTER = 0.25
 
 PROBE_ABOVE = 64 * 1024
 """Bytes of a document above which an empty form asks whether the room is free, before the document
-is sent. A smaller document costs hardly more than the question."""
+is sent. A smaller document costs hardly more than the question, and is asked about after a 409."""
 
 PROBE_SHARE = 0.1
 """Time between two questions, as a share of the time that the lock has lasted: the end of a short
@@ -63,7 +63,7 @@ MAX_ROOM_HINT = 60.0
 """Longest Retry-After in seconds that is obeyed for a locked room."""
 
 GROWTH = 4.0
-"""Delay before a large document is sent again without asking, as a multiple of the time already
+"""Delay before a document is sent again without asking, as a multiple of the time already
 waited, up to the longest delay."""
 
 LATE_SHARE = 0.032
@@ -84,8 +84,6 @@ class RoomWait:
     policy: LockPolicy
     asks: bool = True
     """Whether the next attempt asks with a probe."""
-    is_small: bool = False
-    """Whether the document costs hardly more than a question."""
 
     def waited(self, now: float) -> float:
         """Seconds that the upload has waited for its room so far.
@@ -110,7 +108,7 @@ class RoomWait:
     def _waiting_steps(self) -> list[Step]:
         """The first step that shows that the room is taken, and all that follow it."""
         steps = self.history.steps
-        first = (index for index, step in enumerate(steps) if _takes_room(step))
+        first = (index for index, step in enumerate(steps) if takes_room(step))
         return steps[next(first, len(steps)) :]
 
     def queue_limit(self) -> float | None:
@@ -167,15 +165,12 @@ class RoomWait:
     def _delay(self, now: float, random: float) -> float:
         waited, jitter = self._lock_age(now), 1 + JITTER * (2 * random - 1)
         shortest = max(self.policy.min_delay * jitter, MIN_WAIT)
-        longest = PROBE_INTERVAL * (1 - JITTER * (1 - random))
-        question = max(min(waited * PROBE_SHARE * jitter, longest), shortest)
         if self.asks:
-            return max(question, self._lost_race_interval(random))
-        usual = waited * LATE_SHARE
-        if not self.is_small:
-            usual = min(waited * GROWTH, max(self.policy.max_delay, usual))
-        usual = max(usual, self._body_seconds * RESEND_FACTOR) * jitter
-        return max(usual, question if self.is_small else shortest)
+            longest = PROBE_INTERVAL * (1 - JITTER * (1 - random))
+            usual = min(waited * PROBE_SHARE * jitter, longest)
+            return max(usual, shortest, self._lost_race_interval(random))
+        usual = min(waited * GROWTH, max(self.policy.max_delay, waited * LATE_SHARE))
+        return max(usual * jitter, shortest, self._body_seconds * RESEND_FACTOR * jitter)
 
     @property
     def _refused(self) -> list[Step]:
@@ -201,8 +196,3 @@ class RoomWait:
         spread = 2 * random - 1
         rivals = RIVAL_INTERVAL * (1 + JITTER * spread)
         return max(seconds * (1 + LOST_RACE_JITTER * spread), rivals)
-
-
-def _takes_room(step: Step) -> bool:
-    """Return whether a step found the room locked, or may have locked it."""
-    return step.verdict is Verdict.BUSY or is_unknown(step)

@@ -1,7 +1,7 @@
 """One upload: check the room, ask whether it is free, send, wait, until it is accepted or fails.
 
-Every attempt takes the same steps: the check, the empty form if the document is above 64 KiB, the
-document. So no request with a room's id reaches a server that was not asked about the room before.
+Every attempt takes the same steps: the check, the empty form if the document is large or has got
+409, the document. So no request with a room's id reaches a server that was not asked about the room before.
 While it waits, an upload holds no connection, no open file and no permit of a batch; a spooled
 stream keeps its spool.
 """
