@@ -90,12 +90,9 @@ class Request:
     is not read."""
     idempotent: bool = False
     """Whether an idle connection may be used; the server may have closed it."""
-    resend: bool = True
-    """Whether it is sent again on a new connection if the idle one breaks before an answer. What
-    follows the question about its room is not: the server may have restarted since."""
     peer: Any = attrs.field(default=None, eq=False, repr=False)
-    """Where to send it if the server's name has several addresses: ``Reply.peer`` of the question
-    before it. ``None``: to any of them."""
+    """To whom it goes: ``Reply.peer`` of the question about its room. A server that has restarted
+    since was not asked. ``None``: it follows no question."""
 
 
 @attrs.frozen
@@ -113,7 +110,7 @@ class Reply:
     sent: int | None = None
     """Bytes of the request's body that may have been sent; ``None``: all that were taken of it."""
     peer: Any = attrs.field(default=None, eq=False, repr=False)
-    """Which of the server's addresses has answered; ``None`` if that is not known."""
+    """Who has answered: address and connection; ``None`` if that is not known."""
 
 
 def _masked(value: object) -> str:

@@ -467,6 +467,9 @@ class TransportError(MeetingError, ConnectionError):
     retried, and ``reason`` says how to fix it."""
     sent = None  # type: int | None
     """Bytes of the request's body that may have been sent; ``None``: all that were taken of it."""
+    stale = False
+    """Whether the server has closed the connection on which it was asked about the room: it may
+    have restarted since."""
     reason: str
     """What happened, in one line."""
     host: str = ""
@@ -486,9 +489,6 @@ class ResourceExhausted(ConnectFailed):
 
 class ConnectionLost(TransportError):
     """The connection broke, or the peer violated HTTP."""
-
-    was_idle = False
-    """Whether it had been kept from an earlier request: the server may have closed it before."""
 
 
 class ReplyTooLarge(ConnectionLost):

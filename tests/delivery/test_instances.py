@@ -11,6 +11,7 @@ import io
 import itertools
 import random
 import socket
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from operator import methodcaller
@@ -27,7 +28,7 @@ from meeting_async import MeetingClient
 from meeting_async.errors import ConnectFailed, ConnectionLost
 from meeting_async.signers import HmacSigner
 from meeting_async.testing import MeetingServer
-from meeting_async.transports import HttpTransport, HttpxTransport
+from meeting_async.transports import HttpTransport, HttpxTransport, Reply, Request
 from support.fake_rooms import FakeRooms, accepted, client_of, failing, free
 from support.fake_rooms import reply as replying
 from support.peer import Connection, Peer, answering, reply
@@ -129,7 +130,7 @@ async def test_an_address_that_is_gone_gets_nothing_else() -> None:
         async with closing(transport):
             answer = await transport.send(call(peer.url, idempotent=False))
             there = f"http://meet.test:{other.port}"
-            assert (await transport.send(upload(there, peer=answer.peer))).peer == answer.peer
+            await transport.send(upload(there, peer=answer.peer))
             assert [len(one.requests) for one in (peer, other)] == [2, 0]
             peer.__exit__(None, None, None)
             with pytest.raises(ConnectFailed) as raised:
@@ -142,7 +143,7 @@ async def test_an_address_that_is_gone_gets_nothing_else() -> None:
 async def test_a_server_that_restarts_amid_the_questions_is_asked_again() -> None:
     """A kept connection breaks: what answers the next one was not asked about the room."""
     stale = ConnectionLost("closed")
-    stale.was_idle = True
+    stale.stale = True
     rooms = FakeRooms(
         ask=lambda visit: (
             accepted()
@@ -274,6 +275,60 @@ async def test_nothing_slow_is_between_the_check_and_the_document(
     assert restarting.count >= 4
     assert misplaced(restarting.server) == []
     assert delivered(restarting.server) == 4
+
+
+class Between:
+    """A transport that lets something happen when a question is answered, before a document."""
+
+    def __init__(self, happens: Callable[[], None]) -> None:
+        self.inner, self.happens = HttpTransport(), happens
+
+    async def send(self, request: Request, /) -> Reply:
+        """Send what follows the questions after that."""
+        if not isinstance(request.body, bytes):
+            await anyio.to_thread.run_sync(self.happens)
+        return await self.inner.send(request)
+
+    async def aclose(self) -> None:
+        """Close."""
+        await self.inner.aclose()
+
+
+@pytest.mark.both_loops
+@pytest.mark.parametrize("data", [SMALL, LARGE], ids=["small", "large"])
+async def test_a_restart_between_the_question_and_the_document(
+    restarting: Restarting, data: bytes
+) -> None:
+    """A server that has closed the connection of the question is asked again, the new one."""
+    url = restarting.start()
+    transport = Between(lambda: None if restarting.count else restarting.restart())
+    async with MeetingClient(url, **KEYS, transport=transport) as client:
+        receipt = await client.upload_whiteboard_file("room1", data, filename="room1-1.pdf")
+    assert restarting.count == 1
+    assert misplaced(restarting.server) == []
+    assert delivered(restarting.server) == 1
+    assert [one.verdict for one in receipt.attempts] == ["never sent", "accepted"]
+
+
+@pytest.mark.both_loops
+@pytest.mark.parametrize("data", [SMALL, LARGE], ids=["small", "large"])
+async def test_a_server_that_closes_each_connection_silently(data: bytes) -> None:
+    """It may have restarted each time; but it gets the document at the second attempt, once."""
+
+    def once(connection: Connection) -> None:
+        connection.read_head()
+        connection.read_body()
+        is_form = b"multipart" in connection.request.head
+        is_question = is_form and b"filename=" not in connection.request.body
+        connection.send(FREE if is_question else reply())
+
+    with Peer(once) as peer:
+        transport = Between(lambda: time.sleep(0.05))
+        async with MeetingClient(peer.url, **KEYS, transport=transport) as client:
+            receipt = await client.upload_whiteboard_file("room1", data, filename="deck.pdf")
+        assert sum(b"filename=" in request.body for request in peer.requests) == 1
+    assert len(receipt.attempts) <= 2
+    assert receipt.seconds < 2
 
 
 # --- answers of another request ------------------------------------------------------------------

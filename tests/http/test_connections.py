@@ -85,10 +85,10 @@ async def test_what_follows_a_check_goes_nowhere_else(wire: Wire) -> None:
         connection.read_head()
 
     async with over(wire, once) as (transport, peer):
-        await transport.send(call(peer.url))
+        asked = (await transport.send(call(peer.url))).peer
         with pytest.raises(ConnectionLost) as caught:
-            await transport.send(attrs.evolve(call(peer.url), resend=False))
-        assert (caught.value.was_idle, peer.connected) == (True, 1)
+            await transport.send(attrs.evolve(call(peer.url), peer=asked))
+        assert (caught.value.stale, peer.connected) == (True, 1)
 
 
 SMUGGLED = reply(content=b'{"status":true,"room":"somebody else\'s"}')

@@ -14,7 +14,7 @@ import attrs
 from meeting_async._models import UNREACHED, Attempt, Verdict
 from meeting_async._protocol.replies import ParsedReply
 from meeting_async._text import one_line
-from meeting_async.errors import ConnectionLost, RequestRefused, RoomBusy, UploadOutcomeUnknown
+from meeting_async.errors import RequestRefused, RoomBusy, TransportError, UploadOutcomeUnknown
 
 Kind = Literal["check", "probe", "document", "call", "queue", "pause"]
 """A question, a document or a call; or a wait: behind another upload of this application
@@ -63,8 +63,8 @@ class Step:
 
     @property
     def is_stale(self) -> bool:
-        """Whether a kept connection broke before an answer."""
-        return isinstance(self.error, ConnectionLost) and self.error.was_idle
+        """Whether the server may have restarted since it was asked about the room."""
+        return isinstance(self.error, TransportError) and self.error.stale
 
     @property
     def hint(self) -> float | None:

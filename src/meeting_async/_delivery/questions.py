@@ -41,9 +41,10 @@ class Questions:
     """Sends a request: ``session.send``, perhaps with something around it."""
     now: Clock = anyio.current_time
 
-    async def check(self, timeouts: Timeouts) -> Step:
+    async def check(self, timeouts: Timeouts, *, on_kept_connection: bool = True) -> Step:
         """Ask whether the room is active."""
-        return await self.ask("check", await self.check_request(timeouts))
+        request = await self.check_request(timeouts, on_kept_connection=on_kept_connection)
+        return await self.ask("check", request)
 
     async def probe(
         self,
@@ -53,7 +54,7 @@ class Questions:
         *,
         on_kept_connection: bool = True,
     ) -> Step:
-        """Ask whether the room is free: at the address ``peer`` of the server, if that is given."""
+        """Ask whether the room is free; ``peer`` has answered the check."""
         request = self.probe_request(signed, timeouts, peer, on_kept_connection=on_kept_connection)
         return await self.ask("probe", request)
 

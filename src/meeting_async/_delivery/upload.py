@@ -1,7 +1,8 @@
 """One upload: check the room, ask whether it is free, send, wait, until it is accepted or fails.
 
 Every attempt takes the same steps: the check, the empty form if the document is large or has got
-409, the document. So no request with a room's id reaches a server that was not asked about the room before.
+409, the document. So no request with a room's id reaches a server that was not asked about the room
+before.
 While it waits, an upload holds no connection, no open file and no permit of a batch; a spooled
 stream keeps its spool.
 """
@@ -121,7 +122,9 @@ class _Upload:
     _is_free: bool = False
     """Whether a probe in this attempt was answered *free*."""
     _peer: object = None
-    """Which of the server's addresses has answered the check of this attempt."""
+    """Who has answered the check of this attempt."""
+    _on_kept_connection: bool = True
+    """Whether the questions may use a kept connection, which is kept again."""
 
     def __attrs_post_init__(self) -> None:
         exchange, call = self.attempts.exchange, self.call
@@ -223,16 +226,24 @@ class _Upload:
             call.phase = "opening the document"
             await sending.body.open()
             found = await self._ask(signed)
-            if found is not None and found.kind == "probe" and found.is_stale:
-                # Perhaps a restart has closed the connection: it is another server now.
-                found = await self._ask(signed, on_kept_connection=False)
-            return found or await self._send(sending, signed)
+            if found is not None and self._is_stale(found):
+                found = await self._ask(signed)
+            found = found or await self._send(sending, signed)
+            self._is_stale(found)
+            return found
 
-    async def _ask(self, signed: SignedHeaders, *, on_kept_connection: bool = True) -> Step | None:
+    def _is_stale(self, found: Step) -> bool:
+        """Return whether it may be another server now, because it has closed a kept connection.
+
+        Some close each after an answer. So from then on each question has a connection of its own.
+        """
+        self._on_kept_connection &= not found.is_stale
+        return found.is_stale
+
+    async def _ask(self, signed: SignedHeaders) -> Step | None:
         """Ask both questions; ``None``: the document may be sent."""
         self._denial, self._is_free, self._peer = None, False, None
-        found = await self._check()
-        return found or await self._probe(signed, on_kept_connection=on_kept_connection)
+        return await self._check() or await self._probe(signed)
 
     async def _check(self) -> Step | None:
         """Ask whether the room is active; ``None``: go on."""
@@ -240,13 +251,15 @@ class _Upload:
         if not call.options.preflight:
             return None
         call.phase = "checking the room"
-        found = await self._questions.check(self.attempts.timeouts)
+        found = await self._questions.check(
+            self.attempts.timeouts, on_kept_connection=self._on_kept_connection
+        )
         self._peer = found.answer and found.answer.peer
         if found.verdict is Verdict.REFUSED and denies_room(found.answer):
             self._denial = found
         return None if found.verdict is Verdict.ACCEPTED or self._denial else found
 
-    async def _probe(self, signed: SignedHeaders, *, on_kept_connection: bool) -> Step | None:
+    async def _probe(self, signed: SignedHeaders) -> Step | None:
         """Ask with an empty form whether the room is free, if that is to be asked; ``None``: send.
 
         It has the last word about a room that the check denies.
@@ -256,7 +269,10 @@ class _Upload:
             return denial
         call.phase = "asking whether the room is free"
         found = await self._questions.probe(
-            signed, attempts.timeouts, self._peer, on_kept_connection=on_kept_connection
+            signed,
+            attempts.timeouts,
+            self._peer,
+            on_kept_connection=self._on_kept_connection,
         )
         if found.verdict is not Verdict.ACCEPTED:
             return found

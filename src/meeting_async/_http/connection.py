@@ -16,6 +16,7 @@ from meeting_async._http.failures import translated
 from meeting_async._http.http1 import ReplyParser, declared_length, request_head
 from meeting_async._http.origins import Origin
 from meeting_async._http.stream import Stream
+from meeting_async._http.tcp import Address
 from meeting_async._models import Reply, Request
 from meeting_async.errors import ConnectionLost, ReplyTooLarge, TransferTimeout, TransportError
 
@@ -49,14 +50,16 @@ OTHER_LENGTH = "the body is not as long as its Content-Length"
 class Connection:
     """One connection to an origin, for one request at a time."""
 
-    def __init__(self, origin: Origin, stream: Stream, peer: object = None) -> None:
-        self.origin, self.stream, self.peer = origin, stream, peer
+    def __init__(self, origin: Origin, stream: Stream, address: Address | None = None) -> None:
+        self.origin, self.stream, self.address = origin, stream, address
         self.idle_since: float | None = None
         """On the clock of the event loop; ``None`` before its first request has ended."""
         self.was_answered = False
         """Whether anything came after its last request."""
         self.may_go_on = False
         """Whether another request may follow: what came was one whole reply, no more."""
+        self.has_left = False
+        """Whether the peer has closed it after an answer: perhaps it has restarted since."""
 
     async def send(self, request: Request, target: bytes, sharing: int) -> Reply:
         """Send a request and return its reply.
@@ -74,7 +77,7 @@ class Connection:
         self.may_go_on = False
         exchange = _Exchange(self.stream, request, sharing)
         try:
-            reply = await exchange.run(target, self.origin, self.peer)
+            reply = await exchange.run(target, self.origin, self)
         finally:
             self.was_answered = exchange.has_arrived
         self.may_go_on = exchange.may_go_on
@@ -114,7 +117,7 @@ class _Exchange:
     def _is_too_long(self) -> bool:
         return len(self._parser.content) > self._request.max_reply_bytes
 
-    async def run(self, target: bytes, origin: Origin, peer: object) -> Reply:
+    async def run(self, target: bytes, origin: Origin, peer: Connection) -> Reply:
         """Send the request, as far as it is worth sending, and return the reply, if it counts.
 
         What the body raises is raised.

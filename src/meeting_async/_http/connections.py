@@ -14,7 +14,7 @@ from meeting_async._http.connection import Connection
 from meeting_async._http.failures import translated
 from meeting_async._http.origins import Origin, Origins
 from meeting_async._http.stream import Stream
-from meeting_async._http.tcp import address_of, open_socket
+from meeting_async._http.tcp import Address, address_of, open_socket
 from meeting_async._models import Reply, Request
 from meeting_async._protocol.replies import without_secrets
 
@@ -28,6 +28,7 @@ IDLE_SECONDS = 4.0
 (uvicorn). Their age is looked at when one is taken or kept."""
 
 CLOSED = "the transport was closed"
+CLOSED_SINCE = "the server closed the connection on which it was asked about the room"
 
 
 class Connections:
@@ -51,12 +52,14 @@ class Connections:
         self.in_use += 1
         try:
             connection, target = await self._connected(request)
+            self._check_asked(request, connection)
             is_kept = connection.idle_since is not None
             try:
                 return await self._use(connection, target, request)
             except errors.ConnectionLost as error:
-                error.was_idle = is_kept and not connection.was_answered
-                if not (error.was_idle and request.resend):
+                connection.has_left = is_kept and not connection.was_answered
+                error.stale = connection.has_left and request.peer is not None
+                if error.stale or not connection.has_left:
                     raise
             # The server has closed it at the same moment (RFC 9112 section 9.3.1).
             return await self._use(*await self._connected(request, may_keep=False), request)
@@ -95,13 +98,13 @@ class Connections:
             self._check_open()
             self._drop_idle(IDLE_CONNECTIONS)
             is_allowed = may_keep and _may_reuse(request)
-            if is_allowed and (idle := self._take_idle(origin, request.peer)):
+            there = request.peer.address if request.peer else None
+            if is_allowed and (idle := self._take_idle(origin, there)):
                 return idle, target
             through = f" through the proxy {origin.proxy.label}" if origin.proxy else ""
-            opened = open_socket(origin, request.peer)
-            sock, tls = await self._in_time(opened, seconds, through)
-            peer = None if origin.proxy else address_of(sock)
-            return Connection(origin, Stream(sock, tls, self.loop), peer), target
+            sock, tls = await self._in_time(open_socket(origin, there), seconds, through)
+            address = None if origin.proxy else address_of(sock)
+            return Connection(origin, Stream(sock, tls, self.loop), address), target
         except Exception as error:  # noqa: BLE001 - what is not in the table is raised as it is
             failure = translated(error, name, connecting=True, sent=0)
         raise failure  # outside, as some errors quote headers and must not be its context
@@ -139,17 +142,34 @@ class Connections:
         if self._is_closed:
             raise errors.ConnectFailed(CLOSED)
 
+    def _check_asked(self, request: Request, connection: Connection) -> None:
+        """Send nothing to a server that may have restarted since it was asked about the room."""
+        asked: Connection | None = request.peer
+        if asked is None or asked is connection or not self._has_left(asked):
+            return
+        connection.stream.close()
+        failure = errors.ConnectFailed(CLOSED_SINCE, connection.origin.name)
+        failure.stale = True
+        raise failure
+
     # --- idle connections ------------------------------------------------------------------------
 
-    def _take_idle(self, origin: Origin, peer: object) -> Connection | None:
+    def _take_idle(self, origin: Origin, there: Address | None) -> Connection | None:
         for connection in reversed([one for one in self._idle if one.origin is origin]):
-            if peer not in {None, connection.peer}:
+            if there not in {None, connection.address}:
                 continue
-            self._idle.remove(connection)
-            if connection.stream.is_quiet():
+            if not self._has_left(connection):
+                self._idle.remove(connection)
                 return connection
-            connection.stream.close()
         return None
+
+    def _has_left(self, connection: Connection) -> bool:
+        """Return whether the peer has closed a connection after an answer, as far as is known."""
+        if connection in self._idle and not connection.stream.is_quiet():
+            self._idle.remove(connection)
+            connection.stream.close()
+            connection.has_left = True
+        return connection.has_left
 
     def _drop_idle(self, most: int) -> None:
         """Close those that are too old, and the oldest of more than so many."""

@@ -272,7 +272,6 @@ def upload_request(
         stall_timeout=timeouts.send_stall,
         reply_timeout=timeouts.reply if is_question else timeouts.upload_reply,
         idempotent=idempotent,
-        resend=False,
         peer=peer,
     )
 
