@@ -216,10 +216,18 @@ class Restarting:
     _port: int = 0
 
     def start(self) -> str:
-        """Start it and return its URL."""
-        url = self._running.enter_context(self.server.run(port=self._port))
-        self._port = int(url.rpartition(":")[2])
-        return url
+        """Start it and return its URL. Its port may be in use for a moment after it was stopped."""
+        end = time.monotonic() + 5 * bool(self._port)
+        while True:
+            try:
+                url = self._running.enter_context(self.server.run(port=self._port))
+            except OSError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.05)
+            else:
+                self._port = int(url.rpartition(":")[2])
+                return url
 
     def restart(self) -> None:
         """Stop it and start it again; then somebody else asks it about another room."""
