@@ -218,7 +218,7 @@ COURSES = {
         [busy()], RoomBusy, seconds=(0, 0), how={"timeout": 0.3}
     ),
     "at least once": CourseRow(
-        [lost(), busy(), free(), accepted()], UploadReceipt, seconds=(0.6, 1.2), how=AT_LEAST
+        [lost(), busy(), free(), accepted()], UploadReceipt, seconds=(0.55, 1), how=AT_LEAST
     ),
     "at least once without the form": CourseRow(
         [lost(), accepted()], UploadReceipt, seconds=(300, 300), how=AT_LEAST | {"probe": False}
