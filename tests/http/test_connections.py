@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import operator
+import pickle
 import threading
 from functools import partial
 from pathlib import Path
@@ -89,6 +91,15 @@ async def test_what_follows_a_check_goes_nowhere_else(wire: Wire) -> None:
         with pytest.raises(ConnectionLost) as caught:
             await transport.send(attrs.evolve(call(peer.url), peer=asked))
         assert (caught.value.stale, peer.connected) == (True, 1)
+
+
+async def test_a_reply_can_be_copied() -> None:
+    """By a transport that records; who has answered is of use only to the one that has asked."""
+    async with over(TCP, answering(reply())) as (transport, peer):
+        answer = await transport.send(call(peer.url))
+    for copied in (pickle.loads(pickle.dumps(answer)), copy.deepcopy(answer)):
+        assert copied == answer
+        assert copied.peer is None
 
 
 SMUGGLED = reply(content=b'{"status":true,"room":"somebody else\'s"}')

@@ -61,6 +61,10 @@ class Connection:
         self.has_left = False
         """Whether the peer has closed it after an answer: perhaps it has restarted since."""
 
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        """Be ``None`` in a copy of a reply, which may be kept or go anywhere."""
+        return type(None), ()
+
     async def send(self, request: Request, target: bytes, sharing: int) -> Reply:
         """Send a request and return its reply.
 

@@ -137,6 +137,7 @@ class Stream:
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         with suppress(OSError):
             self._socket.close()
+        self._tls = None  # 27 KiB, which a kept reply would keep
 
     def _give(self, data: memoryview) -> int:
         if not data:
