@@ -124,7 +124,8 @@ def asks_first(history: History, policies: Policies, server: Server) -> bool:
     refused = [one for one in history.in_a_row(Verdict.BUSY) if one.kind == "document"]
     if sum(one.after_free for one in refused) >= MAX_FALSE_FREE_ANSWERS and not server.locks_forms:
         return False
-    return not policies.is_small or history.is_room_taken or server.fails_documents
+    is_taken = history.was_sent or history.is_room_taken
+    return not policies.is_small or is_taken or server.fails_documents
 
 
 def room_wait(history: History, policies: Policies, server: Server) -> RoomWait:
@@ -279,7 +280,7 @@ class _Decision:
     def _wait_or_stop(self, seconds: float, limit: str = "") -> Stop | Wait:
         """Wait, or stop if the wait does not fit into the rest of a limit."""
         room = self.room_wait
-        is_limited = room.policy.max_wait is not None and room.is_waiting
+        is_limited = room.policy.max_wait is not None and self.history.is_room_taken
         room_time = room.time_left(self.now) if is_limited else math.inf
         if self.now + seconds >= self.policies.ends_at or seconds > room_time:
             return Stop(self.error())

@@ -190,7 +190,7 @@ class History:
     @property
     def is_room_taken(self) -> bool:
         """Whether the room was found locked, or the document may hold it itself."""
-        return self.was_sent or any(map(takes_room, self.steps))
+        return any(map(takes_room, self.steps))
 
     # --- how it ended ----------------------------------------------------------------------------
 

@@ -100,11 +100,6 @@ class RoomWait:
         return sum(step.seconds for step in self.history.steps if step.kind == "queue")
 
     @property
-    def is_waiting(self) -> bool:
-        """Whether the room was found locked, or the document may hold it itself."""
-        return bool(self._waiting_steps)
-
-    @property
     def _waiting_steps(self) -> list[Step]:
         """The first step that shows that the room is taken, and all that follow it."""
         steps = self.history.steps

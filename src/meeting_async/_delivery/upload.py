@@ -124,7 +124,8 @@ class _Upload:
     _peer: object = None
     """Who has answered the check of this attempt."""
     _on_kept_connection: bool = True
-    """Whether the questions may use a kept connection, which is kept again."""
+    """Whether the questions may use a kept connection; not after the server has closed one, as some
+    close each after its answer."""
 
     def __attrs_post_init__(self) -> None:
         exchange, call = self.attempts.exchange, self.call
@@ -226,19 +227,13 @@ class _Upload:
             call.phase = "opening the document"
             await sending.body.open()
             found = await self._ask(signed)
-            if found is not None and self._is_stale(found):
+            if found is not None and found.is_stale:
+                self._on_kept_connection = False
                 found = await self._ask(signed)
             found = found or await self._send(sending, signed)
-            self._is_stale(found)
+            if found.is_stale:
+                self._on_kept_connection = False
             return found
-
-    def _is_stale(self, found: Step) -> bool:
-        """Return whether it may be another server now, because it has closed a kept connection.
-
-        Some close each after an answer. So from then on each question has a connection of its own.
-        """
-        self._on_kept_connection &= not found.is_stale
-        return found.is_stale
 
     async def _ask(self, signed: SignedHeaders) -> Step | None:
         """Ask both questions; ``None``: the document may be sent."""
