@@ -90,9 +90,12 @@ class Request:
     is not read."""
     idempotent: bool = False
     """Whether an idle connection may be used; the server may have closed it."""
+    is_check: bool = False
+    """Whether it asks about a room to which a document may follow: keep the connection of the
+    answer, for some seconds, for as long as somebody has ``Reply.peer``."""
     peer: Any = attrs.field(default=None, eq=False, repr=False)
-    """To whom it goes: ``Reply.peer`` of the question about its room. A server that has restarted
-    since was not asked. ``None``: it follows no question."""
+    """``Reply.peer`` of the check before it. Send only to that address, and only while that
+    connection was not closed. ``None``: it follows no check."""
 
 
 @attrs.frozen
@@ -110,7 +113,7 @@ class Reply:
     sent: int | None = None
     """Bytes of the request's body that may have been sent; ``None``: all that were taken of it."""
     peer: Any = attrs.field(default=None, eq=False, repr=False)
-    """Who has answered: address and connection; ``None`` if that is not known."""
+    """Who has answered a check: address and connection; ``None`` if that is not known."""
 
 
 def _masked(value: object) -> str:

@@ -6,11 +6,14 @@ memory of the rooms that it was asked about; what nobody has asked it about land
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import io
 import itertools
 import random
+import re
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -25,13 +28,13 @@ import httpx
 import pytest
 
 from meeting_async import MeetingClient
-from meeting_async.errors import ConnectFailed, ConnectionLost
+from meeting_async.errors import ConnectFailed, ConnectionLost, UploadOutcomeUnknown
 from meeting_async.signers import HmacSigner
 from meeting_async.testing import MeetingServer
 from meeting_async.transports import HttpTransport, HttpxTransport, Reply, Request
 from support.fake_rooms import FakeRooms, accepted, client_of, failing, free
 from support.fake_rooms import reply as replying
-from support.peer import Connection, Peer, answering, reply
+from support.peer import RECORD, Connection, Peer, answering, reply
 from support.proxies import Nginx, needs_nginx
 from support.raw_http import END, talk
 from support.raw_http import upload as raw_upload
@@ -53,6 +56,7 @@ def _has_two() -> bool:
 
 needs_two = pytest.mark.skipif(not _has_two(), reason="loopback has one address here, as on macOS")
 SMALL, LARGE = b"%PDF-1.7".ljust(1000), b"%PDF-1.7".ljust(100_000)
+NIGHTLY, END_OF_HEAD = pytest.mark.nightly, b"\r\n\r\n"
 KEYS: dict[str, Any] = {"api_key": "devkey", "api_secret": "devsecret"}
 
 
@@ -128,7 +132,7 @@ async def test_an_address_that_is_gone_gets_nothing_else() -> None:
     with Peer(answering(reply())) as other, Peer(answering(reply())) as peer:
         transport = HttpTransport()
         async with closing(transport):
-            answer = await transport.send(call(peer.url, idempotent=False))
+            answer = await transport.send(call(peer.url, idempotent=False, is_check=True))
             there = f"http://meet.test:{other.port}"
             await transport.send(upload(there, peer=answer.peer))
             assert [len(one.requests) for one in (peer, other)] == [2, 0]
@@ -315,7 +319,7 @@ async def test_a_restart_between_the_question_and_the_document(
     assert restarting.count == 1
     assert misplaced(restarting.server) == []
     assert delivered(restarting.server) == 1
-    assert [one.verdict for one in receipt.attempts] == ["never sent", "accepted"]
+    assert [one.verdict for one in receipt.attempts] == ["accepted"]
 
 
 @pytest.mark.both_loops
@@ -337,6 +341,135 @@ async def test_a_server_that_closes_each_connection_silently(data: bytes) -> Non
         assert sum(b"filename=" in request.body for request in peer.requests) == 1
     assert len(receipt.attempts) <= 2
     assert receipt.seconds < 2
+
+
+class Restarts(asyncio.Protocol):
+    """A connection to an instance of a server that restarts some milliseconds after each start."""
+
+    def __init__(self, log: RestartLog) -> None:
+        self.log, self.instance, self.data = log, log.instance, b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        self.log.open.add(self.transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End."""
+        self.log.open.discard(self.transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Answer each request that is there."""
+        self.data += data
+        while (parts := self.data.partition(END_OF_HEAD))[1]:
+            head, _, rest = parts
+            length = int(re.findall(rb"Content-Length: (\d+)", head)[0])
+            if len(rest) < length:
+                return
+            self.data = rest[length:]
+            self._answer(head, rest[:length])
+
+    def _answer(self, head: bytes, body: bytes) -> None:
+        log, asked = self.log, (self.instance, re.findall(rb"Room-Id: (\S+)", head)[0])
+        is_document = b"filename=" in body
+        if b"getActiveRoomInfo" in head:
+            log.asked.add(asked)
+        log.documents += is_document
+        log.strays += is_document and asked not in log.asked
+        is_form = b"multipart" in head and not is_document
+        closes = [b"Connection: close"] if log.is_ending else []
+        answer = (400, FREE.partition(END_OF_HEAD)[2]) if is_form else (200, RECORD)
+        self.transport.write(reply(*answer, headers=closes))
+        if log.is_ending:
+            self.transport.close()
+
+
+@attrs.define(eq=False)
+class RestartLog:
+    """What the instances have seen."""
+
+    ends_slowly: bool
+    """Whether an instance that ends goes on answering, and closes with each answer."""
+    instance: int = 0
+    is_ending: bool = False
+    asked: set[tuple[int, bytes]] = attrs.field(factory=set)
+    documents: int = 0
+    strays: int = 0
+    """Documents of which the instance had not been asked about the room."""
+    open: set[asyncio.Transport] = attrs.field(factory=set)
+    url: str = ""
+    started: threading.Event = attrs.field(factory=threading.Event)
+    is_over: bool = False
+
+    async def serve(self) -> None:
+        """Restart until it is over; what is closed is closed before the next one starts."""
+        loop, port = asyncio.get_running_loop(), 0
+        while not self.is_over:
+            with socket.create_server(("127.0.0.1", port), backlog=100) as listener:
+                listener.setblocking(False)
+                port = listener.getsockname()[1]
+                self.url = f"http://127.0.0.1:{port}"
+                self.started.set()
+                beginning = list[asyncio.Task[Any]]()
+                loop.add_reader(listener, self._accept, loop, listener, beginning)
+                await asyncio.sleep(random.expovariate(50))
+                self.is_ending = self.ends_slowly
+                await asyncio.sleep(0.007 * self.ends_slowly)
+                loop.remove_reader(listener)
+            await asyncio.gather(*beginning)
+            for transport in list(self.open):
+                transport.abort()
+            for _ in range(3):
+                await asyncio.sleep(0)
+            self.instance, self.is_ending = self.instance + 1, False
+
+    def _accept(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        listener: socket.socket,
+        beginning: list[asyncio.Task[Any]],
+    ) -> None:
+        accepted, _ = listener.accept()
+        begin = loop.connect_accepted_socket(lambda: Restarts(self), accepted)
+        beginning.append(loop.create_task(begin))
+
+
+@pytest.mark.both_loops
+@pytest.mark.parametrize("ends_slowly", [False, True], ids=["at once", "with its last answers"])
+@pytest.mark.parametrize(
+    ("workers", "documents"),
+    [
+        (1, 8),
+        (10, 40),
+        *(pytest.param(*each, marks=NIGHTLY) for each in ((1, 40), (10, 170), (40, 290))),
+    ],
+)
+async def test_no_document_to_a_server_that_was_not_asked(
+    workers: int, documents: int, *, ends_slowly: bool
+) -> None:
+    """However often and quickly it restarts: all that it held is closed before the next starts."""
+    log, rooms = RestartLog(ends_slowly), iter(range(documents))
+    thread = threading.Thread(target=lambda: asyncio.run(log.serve()))
+    thread.start()
+    try:
+        await anyio.to_thread.run_sync(log.started.wait)
+        async with MeetingClient(log.url, **KEYS) as client:
+
+            async def work() -> None:
+                for room in rooms:
+                    data = random.choice([SMALL, LARGE])
+                    with contextlib.suppress(UploadOutcomeUnknown):
+                        await client.upload_whiteboard_file(f"room{room}", data, filename="a.pdf")
+
+            async with anyio.create_task_group() as tasks:
+                for _ in range(workers):
+                    tasks.start_soon(work)
+    finally:
+        log.is_over = True
+        thread.join()
+    assert log.strays == 0
+    assert log.documents >= documents * 0.7
 
 
 # --- answers of another request ------------------------------------------------------------------

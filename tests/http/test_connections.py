@@ -87,7 +87,7 @@ async def test_what_follows_a_check_goes_nowhere_else(wire: Wire) -> None:
         connection.read_head()
 
     async with over(wire, once) as (transport, peer):
-        asked = (await transport.send(call(peer.url))).peer
+        asked = (await transport.send(call(peer.url, is_check=True))).peer
         with pytest.raises(ConnectionLost) as caught:
             await transport.send(attrs.evolve(call(peer.url), peer=asked))
         assert (caught.value.stale, peer.connected) == (True, 1)
@@ -96,7 +96,8 @@ async def test_what_follows_a_check_goes_nowhere_else(wire: Wire) -> None:
 async def test_a_reply_can_be_copied() -> None:
     """By a transport that records; who has answered is of use only to the one that has asked."""
     async with over(TCP, answering(reply())) as (transport, peer):
-        answer = await transport.send(call(peer.url))
+        answer = await transport.send(call(peer.url, is_check=True))
+    assert answer.peer is not None
     for copied in (pickle.loads(pickle.dumps(answer)), copy.deepcopy(answer)):
         assert copied == answer
         assert copied.peer is None

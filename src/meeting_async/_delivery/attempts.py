@@ -105,6 +105,7 @@ class Attempts:
         else:
             server.spend_retry()
             self._emit_retry(decision, step)
+        self.history.forget_reply()  # and who has answered
         return decision
 
     def _emit_room_wait(self, wait: Wait) -> None:

@@ -39,6 +39,8 @@ class Server:
     locks_forms: bool = False
     """Whether any form got 409. Then the server checks its lock, and a document that gets 409 after
     *free* has lost a race."""
+    closes_until: float = -math.inf
+    """Until when it counts as one that closes each connection after its answer."""
     _reached_at: float = -math.inf
     """When it answered last."""
     _error: MeetingError | None = None

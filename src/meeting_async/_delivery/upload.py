@@ -9,6 +9,7 @@ stream keeps its spool.
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 
@@ -32,6 +33,13 @@ from meeting_async._protocol import requests
 from meeting_async._protocol.replies import ParsedReply
 from meeting_async._protocol.verdicts import denies_room, overrules_denial
 from meeting_async.errors import MeetingError, RoomBusy, TransportError
+
+RESTART_PAUSES = (0.0, 0.0, 0.005, 0.01, 0.02, *(0.04,) * 11)
+"""Seconds before each asking of an attempt, while the server closes the connection of the questions
+each time: one that ends may answer for some time, and another may begin at once."""
+
+CLOSES_SECONDS = 60.0
+"""Seconds for which a server counts as one that closes each connection after that."""
 
 RELEASE_SECONDS = 2.0
 """Longest time in seconds that the end of an upload waits until the caller's room lock is
@@ -123,9 +131,8 @@ class _Upload:
     """Whether a probe in this attempt was answered *free*."""
     _peer: object = None
     """Who has answered the check of this attempt."""
-    _on_kept_connection: bool = True
-    """Whether the questions may use a kept connection; not after the server has closed one, as some
-    close each after its answer."""
+    _is_watching: bool = True
+    """Whether the connection of the questions is kept, to notice a restart after them."""
 
     def __attrs_post_init__(self) -> None:
         exchange, call = self.attempts.exchange, self.call
@@ -212,6 +219,7 @@ class _Upload:
         try:
             found = await self._attempt_in_place()
         finally:
+            self._peer = None  # so that others can use its connection
             place.release()
         outcome = self.attempts.decided(found)
         self._wait = outcome if isinstance(outcome, Wait) else None
@@ -226,14 +234,24 @@ class _Upload:
         with closing(sending.body):
             call.phase = "opening the document"
             await sending.body.open()
-            found = await self._ask(signed)
-            if found is not None and found.is_stale:
-                self._on_kept_connection = False
-                found = await self._ask(signed)
-            found = found or await self._send(sending, signed)
-            if found.is_stale:
-                self._on_kept_connection = False
-            return found
+            return await self._ask_and_send(sending, signed)
+
+    async def _ask_and_send(self, sending: Sending, signed: SignedHeaders) -> Step:
+        """Ask, then send to the server that was asked; if it may have restarted, ask the new one.
+
+        One that closes each connection after its answer cannot be told from one that restarts.
+        """
+        call, server = self.call, self.call.session.server
+        self._is_watching = call.now() >= server.closes_until
+        if self._is_watching:
+            for seconds in RESTART_PAUSES:
+                if seconds:
+                    await anyio.sleep(seconds)
+                found = await self._ask(signed) or await self._send(sending, signed)
+                if not found.is_stale:
+                    return found
+            server.closes_until, self._is_watching = call.now() + CLOSES_SECONDS, False
+        return await self._ask(signed) or await self._send(sending, signed)
 
     async def _ask(self, signed: SignedHeaders) -> Step | None:
         """Ask both questions; ``None``: the document may be sent."""
@@ -247,7 +265,7 @@ class _Upload:
             return None
         call.phase = "checking the room"
         found = await self._questions.check(
-            self.attempts.timeouts, on_kept_connection=self._on_kept_connection
+            self.attempts.timeouts, on_kept_connection=self._is_watching
         )
         self._peer = found.answer and found.answer.peer
         if found.verdict is Verdict.REFUSED and denies_room(found.answer):
@@ -267,7 +285,7 @@ class _Upload:
             signed,
             attempts.timeouts,
             self._peer,
-            on_kept_connection=self._on_kept_connection,
+            on_kept_connection=self._is_watching,
         )
         if found.verdict is not Verdict.ACCEPTED:
             return found
@@ -281,7 +299,8 @@ class _Upload:
         call = self.call
         self.hooks.sending()
         call.phase = "sending"
-        call.emit(_events.AttemptStarted, attempt=len(call.history.attempts) + 1)
+        if sending.began == math.inf:
+            call.emit(_events.AttemptStarted, attempt=len(call.history.attempts) + 1)
         sending.begin(after_free=self._is_free)
         try:
             form = sending.body.content_type, sending.body

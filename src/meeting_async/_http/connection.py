@@ -7,6 +7,7 @@ is complete ends the request; if the connection breaks, what came before is read
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Awaitable
 from time import perf_counter
 
@@ -47,6 +48,21 @@ NO_ANSWER = "the peer closed the connection without an answer"
 OTHER_LENGTH = "the body is not as long as its Content-Length"
 
 
+class Peer:
+    """Who has answered a question about a room.
+
+    While somebody has it, its connection stays open, for some seconds, and serves nobody else: a
+    server that ends closes it.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        """Be ``None`` in a copy of a reply, which may be kept or go anywhere."""
+        return type(None), ()
+
+
 class Connection:
     """One connection to an origin, for one request at a time."""
 
@@ -60,10 +76,17 @@ class Connection:
         """Whether another request may follow: what came was one whole reply, no more."""
         self.has_left = False
         """Whether the peer has closed it after an answer: perhaps it has restarted since."""
+        self._peers = weakref.WeakSet[Peer]()
 
-    def __reduce__(self) -> tuple[type[None], tuple[()]]:
-        """Be ``None`` in a copy of a reply, which may be kept or go anywhere."""
-        return type(None), ()
+    @property
+    def is_free(self) -> bool:
+        """Whether nobody needs it to stay open."""
+        return not self._peers
+
+    def new_peer(self) -> Peer:
+        """Return what a reply says of who has answered."""
+        self._peers.add(made := Peer(self))
+        return made
 
     async def send(self, request: Request, target: bytes, sharing: int) -> Reply:
         """Send a request and return its reply.
@@ -81,7 +104,7 @@ class Connection:
         self.may_go_on = False
         exchange = _Exchange(self.stream, request, sharing)
         try:
-            reply = await exchange.run(target, self.origin, self)
+            reply = await exchange.run(target, self.origin)
         finally:
             self.was_answered = exchange.has_arrived
         self.may_go_on = exchange.may_go_on
@@ -121,7 +144,7 @@ class _Exchange:
     def _is_too_long(self) -> bool:
         return len(self._parser.content) > self._request.max_reply_bytes
 
-    async def run(self, target: bytes, origin: Origin, peer: Connection) -> Reply:
+    async def run(self, target: bytes, origin: Origin) -> Reply:
         """Send the request, as far as it is worth sending, and return the reply, if it counts.
 
         What the body raises is raised.
@@ -147,7 +170,6 @@ class _Exchange:
             early=self._is_early or self._stream.is_midway,
             is_cut=self._is_too_long or not parser.is_complete,
             sent=sent,
-            peer=peer,
         )
 
     def _counts_without_content(self, status: int) -> bool:

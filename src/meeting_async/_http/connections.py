@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import anyio
 import anyio.lowlevel
+import attrs
 
 from meeting_async import errors
 from meeting_async._clock import clock_of, is_gone
@@ -14,7 +15,7 @@ from meeting_async._http.connection import Connection
 from meeting_async._http.failures import translated
 from meeting_async._http.origins import Origin, Origins
 from meeting_async._http.stream import Stream
-from meeting_async._http.tcp import Address, address_of, open_socket
+from meeting_async._http.tcp import address_of, open_socket
 from meeting_async._models import Reply, Request
 from meeting_async._protocol.replies import without_secrets
 
@@ -98,10 +99,11 @@ class Connections:
             self._check_open()
             self._drop_idle(IDLE_CONNECTIONS)
             is_allowed = may_keep and _may_reuse(request)
-            there = request.peer.address if request.peer else None
-            if is_allowed and (idle := self._take_idle(origin, there)):
+            asked = request.peer and request.peer.connection
+            if is_allowed and (idle := self._take_idle(origin, asked)):
                 return idle, target
             through = f" through the proxy {origin.proxy.label}" if origin.proxy else ""
+            there = asked and asked.address
             sock, tls = await self._in_time(open_socket(origin, there), seconds, through)
             address = None if origin.proxy else address_of(sock)
             return Connection(origin, Stream(sock, tls, self.loop), address), target
@@ -125,6 +127,11 @@ class Connections:
         try:
             self._check_open()  # it may have been closed when this one was connected
             reply = await connection.send(request, target, self.in_use)
+            # One that is closed with its answer may belong to a server that ends.
+            is_closed = not (reply.is_cut or connection.may_go_on)
+            connection.has_left = is_closed and _may_reuse(request)
+            if request.is_check:
+                reply = attrs.evolve(reply, peer=connection.new_peer())
             proxy = connection.origin.proxy
             if proxy and proxy.authorization:  # a proxy may repeat it in the tunnel
                 return without_secrets(reply, [(b"Proxy-Authorization", proxy.authorization)])
@@ -144,7 +151,7 @@ class Connections:
 
     def _check_asked(self, request: Request, connection: Connection) -> None:
         """Send nothing to a server that may have restarted since it was asked about the room."""
-        asked: Connection | None = request.peer
+        asked: Connection | None = request.peer and request.peer.connection
         if asked is None or asked is connection or not self._has_left(asked):
             return
         connection.stream.close()
@@ -154,10 +161,10 @@ class Connections:
 
     # --- idle connections ------------------------------------------------------------------------
 
-    def _take_idle(self, origin: Origin, there: Address | None) -> Connection | None:
-        for connection in reversed([one for one in self._idle if one.origin is origin]):
-            if there not in {None, connection.address}:
-                continue
+    def _take_idle(self, origin: Origin, asked: Connection | None) -> Connection | None:
+        """Take the connection on which the question before was asked, else any that is free."""
+        found = (one for one in reversed(self._idle) if one.origin is origin and one.is_free)
+        for connection in [*found] if asked is None else [asked] if asked in self._idle else []:
             if not self._has_left(connection):
                 self._idle.remove(connection)
                 return connection
@@ -166,16 +173,22 @@ class Connections:
     def _has_left(self, connection: Connection) -> bool:
         """Return whether the peer has closed a connection after an answer, as far as is known."""
         if connection in self._idle and not connection.stream.is_quiet():
-            self._idle.remove(connection)
-            connection.stream.close()
-            connection.has_left = True
+            self._drop(connection)
         return connection.has_left
 
     def _drop_idle(self, most: int) -> None:
-        """Close those that are too old, and the oldest of more than so many."""
+        """Close those that are too old, and the oldest of more than so many that are free."""
         oldest = self._now() - IDLE_SECONDS
-        while self._idle and (len(self._idle) > most or (self._idle[0].idle_since or 0) <= oldest):
-            self._idle.pop(0).stream.close()
+        old = [one for one in self._idle if (one.idle_since or 0) <= oldest]
+        free = [one for one in self._idle if one.is_free and one not in old]
+        for connection in (*old, *free[: max(0, len(free) - most)]):
+            self._drop(connection)
+
+    def _drop(self, connection: Connection) -> None:
+        """Close an idle connection: what its peer does from now on is not noticed."""
+        self._idle.remove(connection)
+        connection.stream.close()
+        connection.has_left = True
 
 
 def _may_reuse(request: Request) -> bool:

@@ -238,6 +238,7 @@ def json_request(
         max_reply_bytes=max_reply_bytes,
         cut_reply=cut_reply,
         idempotent=idempotent,
+        is_check=room is not None,
     )
 
 
