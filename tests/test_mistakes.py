@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import math
 import os
 import pickle
@@ -29,6 +30,7 @@ from meeting_async import (
 )
 from meeting_async.errors import MeetingError
 from meeting_async.signers import HmacSigner
+from meeting_async.testing import MeetingServer
 from meeting_async.transports import HttpTransport, HttpxTransport
 from support.fake_rooms import FakeRooms
 from support.telling import containing, traceback_with_locals
@@ -36,6 +38,7 @@ from support.telling import containing, traceback_with_locals
 URL = "https://meet.example.com"
 SECRET, PASSWORD = "a-secret-that-nobody-reads", "passw0rd-in-an-address"
 PDF, PNG = b"%PDF-1.7", b"\x89PNG\r\n\x1a\n"
+HERE = "the current folder is "
 FOLDER = str(Path(__file__).parent)
 KEYS = {"api_key": "devkey", "api_secret": SECRET}
 ADDRESS = {"MEETING_BASE_URL": URL}
@@ -120,6 +123,23 @@ def batch(jobs: Any = (), **how: Any) -> object:
     return calling(run)
 
 
+def plain_with() -> object:
+    """Open a client without ``async``."""
+    made: Any = client()
+    with made:
+        return made
+
+
+def plain_with_batch() -> object:
+    """Open a batch without ``async``."""
+
+    async def run(made: Any) -> object:
+        with made.upload_many([]) as running:
+            return running
+
+    return calling(run)
+
+
 def await_a_batch() -> object:
     """Await a batch, which nobody does twice."""
 
@@ -157,6 +177,7 @@ CONFIGURATION: dict[Callable[..., object], list[Row]] = {
         ({"api_key": None, "api_secret": None}, "None", "give api_key and api_secret"),
         ({"api_secret": None}, "None", "give api_key and api_secret"),
         ({"api_key": "k k"}, "(hidden)", "without blanks"),
+        ({"api_key": ""}, "is empty", "give the API key of the server"),
         ({"api_secret": ""}, "is empty", "give the API"),
         ({"signer": SIGNER, "api_key": "k"}, "together with api_key", "give one of them"),
         ({"signer": HmacSigner}, "HmacSigner", "such as HmacSigner(key, secret)"),
@@ -208,6 +229,13 @@ CONFIGURATION: dict[Callable[..., object], list[Row]] = {
         ({"timeouts": 3, "found": ADDRESS, **KEYS}, "3", "give Timeouts("),
         ({"signer": SIGNER, "found": VARIABLES, "api_secret": SECRET}, "with api_", "one of them"),
         ({"found": {}}, ", ".join(VARIABLES), "are not set", "export"),
+        ({"found": {"MEETING_URL": URL}}, "MEETING_BASE_URL,", "MEETING_URL is set", "rename it"),
+        (
+            {"found": ADDRESS | {"MEETING_KEY": "k"}},
+            "MEETING_API_KEY,",
+            "MEETING_KEY is set",
+            "ren",
+        ),
     ],
     env: [
         ({"MEETING_API_KEY": ""}, "not set", "export"),
@@ -323,13 +351,32 @@ TYPES: dict[Callable[..., object], list[Row]] = {
         ({"path": 5}, "int", "must be a str"),
         ({"payload": ["y"]}, "list", "must be a mapping"),
     ],
-    batch: [({"jobs": UploadJob("room01", PDF)}, "UploadJob", "must be an iterable")],
+    batch: [
+        ({"jobs": UploadJob("room01", PDF)}, "UploadJob", "must be an iterable"),
+        *(
+            ({"jobs": [job]}, "job 0", type(job).__name__, "give UploadJob(room_id, document)")
+            for job in (("room01", "deck.pdf"), {"room": "room01"}, "deck.pdf")
+        ),
+    ],
+    plain_with: [({}, "a MeetingClient", "is opened with", "use `async with`")],
+    plain_with_batch: [({}, "a Batch", "is opened with", "use `async with`")],
     await_a_batch: [({}, "a batch", "is not awaited", "async with client.upload_many(jobs)")],
 }
 
 DOCUMENTS: list[tuple[type[Exception], Row]] = [
     (DocumentUnreadable, ({"document": FOLDER}, FOLDER, "is a directory", "meeting-async batch")),
-    (DocumentUnreadable, ({"document": "nope.pdf"}, "'nope.pdf'", "cannot be", "No such file")),
+    (DocumentUnreadable, ({"document": "nope.pdf"}, "'nope.pdf'", "No such file", HERE)),
+    (
+        DocumentUnreadable,
+        ({"document": "room01"}, "'room01'", "No such file", "room id comes first"),
+    ),
+    *(
+        (DocumentUnreadable, ({"document": text}, repr(text[:20])[:-1], "cannot be", "pass bytes"))
+        for text in (
+            *(base64.b64encode(PDF * count).decode() for count in (2, 99)),
+            *("%PDF-1.7\n1 0 obj", "UEsDBBQAAAAIAA==", "x" * 300, "x/" * 150 + "x"),
+        )
+    ),
     (DocumentUnreadable, ({"document": "/dev/null"}, "'/dev/null'", "not a", "regular file")),
     (DocumentEmpty, ({"document": b"", "filename": "a.pdf"}, "'a.pdf'", "is", "empty")),
     (DocumentTypeRefused, ({"document": PNG, "filename": "a.pdf"}, "a.pdf", "PNG", "into a PDF")),
@@ -382,3 +429,93 @@ def test_a_mistake(
     if isinstance(error, InvalidInput):
         assert error.field == words[0] or error.field.startswith(words[0])
         assert (error.fix, error.problem) != ("", "")
+
+
+# --- what only the server knows ------------------------------------------------------------------
+
+KEY = "APIkey"
+ASKED: dict[str, tuple[dict[str, str], Callable[[MeetingClient], Awaitable[object]], list[str]]] = {
+    "key and secret, swapped": (
+        {"api_key": SECRET, "api_secret": KEY},
+        lambda made: made.get_active_room_info("room01"),
+        ["INVALID_API_KEY", "perhaps swapped"],
+    ),
+    "another key": (
+        {"api_key": "APIother"},
+        lambda made: made.upload_whiteboard_file("room01", PDF, filename="deck.pdf"),
+        ["INVALID_API_KEY", "client.api_key in", "API key of this server"],
+    ),
+    "another room": (
+        {},
+        lambda made: made.upload_whiteboard_file("room1", PDF, filename="deck.pdf"),
+        ["'room1'", "ROOM_NOT_FOUND", "create the room first"],
+    ),
+    "a room that is not active": (
+        {},
+        lambda made: made.get_active_room_info("room02"),
+        ["'room02'", "ROOM_NOT_ACTIVE", "wait_until_active"],
+    ),
+    "a typing error in a path": (
+        {},
+        lambda made: made.call("room/endRom", {"room_id": "room01"}),
+        ["room/endRom", "no such path on a meeting server", "given to call()"],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", ASKED)
+def test_a_mistake_that_the_server_finds(what: str) -> None:
+    """Its answer is explained in one line; no secret is in it."""
+    given, ask, words = ASKED[what]
+    server = MeetingServer(api_key=KEY, api_secret=SECRET)
+    server.add_room("room01")
+    server.add_room("room02", active=False)
+
+    async def main(url: str) -> None:
+        keys: Any = {"api_key": KEY, "api_secret": SECRET} | given
+        async with MeetingClient(url, **keys) as made:
+            await ask(made)
+
+    with server.run() as url, pytest.raises(MeetingError) as caught:
+        anyio.run(main, url)
+    text = str(caught.value)
+    assert [word for word in words if word not in text] == []
+    assert SECRET not in text
+    assert text.isprintable()
+    assert len(text) < 300
+
+
+def test_a_lambda_that_returns_a_coroutine(caplog: pytest.LogCaptureFixture) -> None:
+    """One line says so, however many events there are; nothing is left that was not awaited."""
+
+    def tell(event: object) -> Any:  # as a lambda does
+        return observe(event)
+
+    async def main() -> None:
+        async with client(transport=FakeRooms(), on_event=tell) as made:
+            for _ in range(2):
+                await made.upload_whiteboard_file("room01", PDF, filename="deck.pdf")
+
+    anyio.run(main)
+    (told,) = caplog.records
+    assert "returned a coroutine" in told.getMessage()
+    assert "plain function" in told.getMessage()
+
+
+def test_a_journal_of_jobs_that_are_all_done(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """That a batch sends nothing is said, with the journal's name and what to do."""
+
+    async def main() -> None:
+        async with client(transport=FakeRooms()) as made:
+            for _ in range(2):
+                assert caplog.records == []
+                jobs = [UploadJob("room01", Document.from_bytes(PDF, "deck.pdf"))]
+                async with made.upload_many(jobs, journal=tmp_path / "term.db") as running:
+                    await running.wait()
+
+    anyio.run(main)
+    (told,) = caplog.records
+    assert "term.db" in told.getMessage()
+    assert "another journal" in told.getMessage()

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 import attrs
 
-from meeting_async._config import Environment, authorities, check_names, settings_from
+from meeting_async._config import (
+    Environment,
+    authorities,
+    check_names,
+    nearly_set,
+    settings_from,
+)
 from meeting_async._delivery import json_call
 from meeting_async._delivery.call import Call, new_call
 from meeting_async._delivery.decide import RetrySafety
@@ -25,7 +31,7 @@ from meeting_async._models import MAX_REPLY_BYTES, ActiveRoom, UploadReceipt, hi
 from meeting_async._policies import Delivery, LockPolicy, RetryPolicy, Timeouts
 from meeting_async._protocol import requests
 from meeting_async._protocol.signing import HmacSigner, Signer
-from meeting_async._text import nearest, short_repr
+from meeting_async._text import nearest, needs_async_with, short_repr
 from meeting_async.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -177,7 +183,8 @@ class MeetingClient:
         if missing:
             names = ", ".join(missing)
             problem = "is not set" if len(missing) == 1 else "are not set"
-            raise ConfigurationError(names, "", problem, "export what is missing")
+            fix = f"export what is missing{nearly_set(variables, missing)}"
+            raise ConfigurationError(names, "", problem, fix)
         return cls(**merged)
 
     def with_options(self, **changes: Unpack[ClientOptions]) -> Self:
@@ -460,6 +467,8 @@ class MeetingClient:
         """Close the connections. Does nothing for a client made by :meth:`with_options`."""
         if not self._is_derived:
             await self._session.aclose()
+
+    __enter__ = __exit__ = needs_async_with
 
     async def __aenter__(self) -> Self:
         return self

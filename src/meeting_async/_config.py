@@ -75,6 +75,15 @@ def check_names(variables: Environment) -> None:
             raise ConfigurationError(name, "", "is not a variable of this library", fix)
 
 
+def nearly_set(variables: Environment, missing: Collection[str]) -> str:
+    """Return which variable is perhaps meant for one that is missing; ``""`` if none is."""
+    for name in missing:
+        last_word = name.rpartition("_")[2]
+        if (close := f"MEETING_{last_word}") in variables.variables:
+            return f"; {close} is set: rename it to {name}"
+    return ""
+
+
 def authorities(variables: Environment) -> ssl.SSLContext | None:
     """Load the certificate of the authority, ``None`` if no file is set.
 

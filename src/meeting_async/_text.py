@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import NoReturn
 
 
 def one_line(text: str, limit: int = 1000) -> str:
@@ -21,6 +22,11 @@ def short_repr(value: object, limit: int = 100) -> str:
     """Return ``repr(value)``, cut to ``limit`` characters."""
     text = repr(value)
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text):,} characters)"
+
+
+def needs_async_with(self: object, *_: object) -> NoReturn:
+    """Refuse a plain ``with``, as a class's ``__enter__`` and ``__exit__``."""
+    raise TypeError(f"a {type(self).__name__} is opened with a plain `with`: use `async with`")
 
 
 def nearest(name: str, known: Iterable[str], similarity: float = 0.7) -> str:

@@ -251,7 +251,7 @@ class DocumentUnreadable(DocumentError, OSError):
     """What the operating system or the source said."""
 
     def _text(self) -> str:
-        return f"{self.document!r} cannot be read: {self.reason}"
+        return f"{short_repr(self.document)} cannot be read: {self.reason}"
 
 
 @_error(slots=False)
@@ -312,11 +312,15 @@ class ReplyError(MeetingError):
         return "the server did not accept the request"
 
 
+_NO_PATH_STATUSES = frozenset({404, 405})
+_NO_PATH = "no such path on a meeting server"
+
+
 class RequestRefused(ReplyError):
     """The server refused the request, and would refuse it again."""
 
     def _what(self) -> str:
-        return "refused"
+        return _NO_PATH if self.status in _NO_PATH_STATUSES else "refused"
 
 
 class AuthenticationFailed(RequestRefused):
@@ -378,6 +382,8 @@ class UnexpectedReply(ReplyError):
     def _what(self) -> str:
         if self.status in {502, 503, 504}:
             return "a proxy answers, because it cannot reach the server"
+        if self.status in _NO_PATH_STATUSES:
+            return f"{_NO_PATH}; check the base URL and any proxy"
         return "the reply is not from a meeting server; check the base URL and any proxy"
 
 

@@ -74,7 +74,7 @@ def test_help_says_what_is_needed(capsys: Capture) -> None:
 DEFAULTS = {
     **dict.fromkeys(["room", "check", "upload", "demo"], ""),
     "batch": "32 report",
-    "serve": "127.0.0.1 8080 30MiB 300.0 0.0 True False",
+    "serve": "127.0.0.1 8080 30MiB 300.0 0.0 True False False",
 }
 """What each command takes unless told otherwise."""
 
@@ -343,12 +343,18 @@ def test_a_secret_that_was_given_is_not_printed() -> None:
 
 
 def test_what_serve_is_told() -> None:
-    """No presenter is needed, and a PDF that is only a header fails; the limit, and a duration."""
-    rules = ("--no-presenter-required", "--strict-pdf")
+    """No presenter is needed; a header alone and a second DOCX fail; the limit, and a duration."""
+    rules = ("--no-presenter-required", "--strict-pdf", "--office-documents-clash")
+    docx = raw_http.document(b"PK\x03\x04" + bytes(26) + b"PK\x03\x04" + bytes(26) + b"word/")
     with _serving("--quiet", *rules, "--max-size", "1KiB", "--processing-seconds", 0.3) as served:
         began = time.monotonic()
         assert _answers(served.url) == ((200, "SUCCESS"), 500)
         assert time.monotonic() - began >= 0.3
+        with raw_http.connect(served.url) as one, raw_http.connect(served.url) as two:
+            one.sendall(raw_http.upload(docx, "room01"))
+            two.sendall(raw_http.upload(docx, "room02"))
+            answers = {raw_http.read_answer(peer).status for peer in (one, two)}
+        assert answers == {200, 500}
         large = raw_http.upload(raw_http.document(b" " * 1025, "notes.txt"))
         assert raw_http.talk(served.url, large).status == 413
     assert "Documents up to 1.0 KiB" in served.said

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
 import inspect
 import json
 import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -21,15 +23,22 @@ import anyio.lowlevel
 import attrs
 import pytest
 from anyio.abc import TaskGroup
+from fastapi import APIRouter, FastAPI
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.routing import Mount, Route
 
 from meeting_async import UploadReceipt, errors
+from meeting_async.testing import MeetingServer
 from meeting_async.web import Uploads, http_answer, public_detail, public_name
+from support import sites
+from support.misdeeds_app import ALL, MISDEEDS, OF_ASYNCIO
+from support.raw_http import document as form
 from support.tables import LOOPS
 from support.virtual_time import run
 
+SUPPORT = Path(sites.__file__).parent
 STATUSES = {
     202: {"UploadOutcomeUnknown", "UploadPutBack"},
     400: {"DocumentChanged", "DocumentUnreadable"},
@@ -651,6 +660,11 @@ def test_a_request_that_comes_too_late(backend: str, caplog: pytest.LogCaptureFi
     [
         ({"method": "PATCH"}, True),
         ({"root_path": "/api", "path": f"/api{PATH}"}, True),
+        ({"root_path": "/"}, True),
+        ({"root_path": "/room"}, True),
+        ({"root_path": "/api"}, True),
+        ({"root_path": "/rooms"}, False),
+        ({"headers": [(b"content-length", b"9" * 5000)]}, True),
         ({"method": "GET"}, False),
         ({"path": "/roomservice"}, False),
         ({"type": "websocket"}, False),
@@ -763,6 +777,119 @@ def test_a_middleware_that_swallows_answers(is_outside: bool) -> None:
 
     expected = pytest.warns(RuntimeWarning, match="^BaseHTTPMiddleware is outside of Uploads")
     with expected if is_outside else contextlib.nullcontext():
+        anyio.run(main)
+
+
+@pytest.mark.parametrize("backend", LOOPS)
+@pytest.mark.parametrize("misdeed", ALL)
+def test_no_request_ends_another(misdeed: str, backend: str) -> None:
+    """Whatever a handler does is its own error, also for the server; another upload arrives."""
+    if misdeed in OF_ASYNCIO and backend == "trio":
+        pytest.skip("needs a task of asyncio")
+    seen: list[str] = []
+
+    async def handler(seen: list[str], receive: Any, send: Any) -> None:
+        if seen:
+            await ALL[misdeed](receive, send)
+        else:
+            await upload(seen, receive, send)
+
+    async def main() -> None:
+        async with serving(site(handler, seen)) as server:
+            request = server.request(WHOLE)
+            await anyio.sleep(GRACE)
+            other = server.request(WHOLE)
+            await other.ended.wait()
+            assert isinstance(other.error, Exception | None)
+            await request.ended.wait()
+            assert (request.answer(), request.error) == ((200, True), None)
+            assert server.stopped == 0
+
+    run(backend, main)
+    assert (seen[0], seen[-1], "end" in seen) == ("request", "shutdown", True)
+
+
+SERVERS = ["uvicorn", "hypercorn", "hypercorn on trio"]
+WITHOUT = "without the middleware"
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("server", [*SERVERS, WITHOUT])
+def test_no_request_ends_another_in_a_server(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each other upload arrives, and its browser is told so; as without the middleware."""
+    meeting = MeetingServer(processing_seconds=0.2)
+    told: dict[str, Any] = {}
+    if server == WITHOUT:
+        server = "uvicorn"
+        monkeypatch.setenv("WITHOUT_UPLOADS", "1")
+    with (
+        meeting.run(),
+        sites.serving(
+            "misdeeds", meeting, tmp_path, server=server, applications=SUPPORT
+        ) as application,
+    ):
+        for misdeed in MISDEEDS if "trio" in server else ALL:
+            room = meeting.add_room(misdeed)
+            with application.browser() as browser, application.browser() as other:
+                other.post(f"/rooms/{misdeed}/documents", form(b"%PDF-1.7"))
+                assert sites.eventually(partial(getattr, room, "accepted")), misdeed
+                browser.post(f"/rooms/-/{misdeed}", b"x")
+                with contextlib.suppress(ConnectionError, http.client.HTTPException):
+                    browser.answer()
+                status, _, body = other.answer()
+            told[misdeed] = (status, body, len(room.received))
+    body = {"delivered": True, "document": "deck.pdf", "size": 8}
+    assert {name: it for name, it in told.items() if it != (200, body, 1)} == {}
+
+
+async def endpoint(*_: Any) -> None:
+    """Be where a route leads."""
+
+
+DEEP = FastAPI()
+ROUTER = APIRouter()
+ROUTER.add_api_route("/rooms/{room_id}", endpoint, methods=["PUT"])
+DEEP.include_router(ROUTER, prefix="/v1")
+FLAT = Starlette(routes=[Route("/rooms/{room_id}/documents", endpoint, methods=["POST"])])
+READ = Starlette(routes=[Route("/rooms/all", endpoint), Mount("/static", app=endpoint)])
+BELOW = Starlette(routes=[Mount("/api", app=FLAT), Mount("/{tenant}", routes=[])])
+
+
+@pytest.mark.parametrize("is_outside", [True, False])
+@pytest.mark.parametrize(
+    ("app", "prefix", "is_found"),
+    [
+        (FLAT, "/rooms/", True),
+        (FLAT, "/rooms/room01/", True),
+        (FLAT, "/", True),
+        (FLAT, "/room/", False),
+        (FLAT, "/api/rooms/", False),
+        (DEEP, "/v1/rooms/", True),
+        (DEEP, "/rooms/", False),
+        (READ, "/rooms/", False),
+        (READ, "/static/rooms/", True),
+        (BELOW, "/api/rooms/", True),
+        (Starlette(), "/rooms/", True),  # it may get routes later
+    ],
+)
+def test_a_prefix_that_no_route_has(
+    app: Any, prefix: str, is_found: bool, is_outside: bool
+) -> None:
+    """It is named at the start: no upload would outlive its request."""
+    made: Any = type(app)(routes=app.routes)
+    if is_outside:
+        made = Uploads(made, prefix=(prefix, "/"))
+    else:
+        made.add_middleware(Uploads, prefix=prefix)
+
+    async def main() -> None:
+        async with serving(made):
+            pass
+
+    expected = pytest.warns(RuntimeWarning, match=f"begins with prefix '{prefix}'.*; give how")
+    with contextlib.nullcontext() if is_found else expected:
         anyio.run(main)
 
 

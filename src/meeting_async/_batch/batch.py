@@ -27,6 +27,7 @@ from meeting_async._batch.job import BatchJob, BatchState, QueuedJob, is_stray
 from meeting_async._batch.journal import BatchJournal, register
 from meeting_async._batch.options import BatchOptions, with_delivery
 from meeting_async._batch.results import (
+    FIX_JOB,
     BatchReport,
     UploadJob,
     UploadOutcome,
@@ -38,9 +39,16 @@ from meeting_async._batch.scheduler import Scheduler
 from meeting_async._batch.sqlite_journal import SqliteJournal
 from meeting_async._clock import clock_of
 from meeting_async._delivery.session import Options, Session
+from meeting_async._log import logger
+from meeting_async._text import needs_async_with, short_repr
 
 SKIPPED_AT_ONCE = 200
 """Jobs that are skipped before other tasks get their turn: each takes some 20 microseconds."""
+
+_ALL_DONE = (
+    "nothing was sent: earlier runs with the journal %s have delivered all jobs (%d); "
+    "for a new session use another journal"
+)
 
 
 class Batch:
@@ -116,6 +124,8 @@ class Batch:
             "report = await batch.wait()`"
         )
 
+    __enter__ = __exit__ = needs_async_with
+
     async def __aenter__(self) -> Self:
         if self._lifetime is not None:
             raise RuntimeError("a batch runs once: make a new one")
@@ -174,6 +184,9 @@ class Batch:
         if failure is not None:
             raise failure
         self._raise_input_error()
+        if self._report.total and self._report.already_delivered == self._report.total:
+            journal = short_repr(self._state.limits.journal)
+            logger.warning(_ALL_DONE, journal, self._report.total, extra={"action": "batch"})
 
     async def _open_journal(self, stack: contextlib.AsyncExitStack) -> None:
         journal, server = self._state.limits.journal, self._state.session.base
@@ -214,7 +227,7 @@ class Batch:
 
     async def _take_in(self, index: int, job: UploadJob) -> None:
         if not isinstance(job, UploadJob):
-            raise TypeError(f"job {index} must be an UploadJob, not {type(job).__name__}")
+            raise TypeError(f"job {index} must be an UploadJob, not {type(job).__name__}{FIX_JOB}")
         queued, state = QueuedJob(index, job, held_by(job)), self._state
         try:
             await self._flow.enter(queued.held)

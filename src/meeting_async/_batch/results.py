@@ -18,6 +18,10 @@ Status = Literal["accepted", "refused", "failed", "unknown", "skipped"]
 """Status of a job that has ended; see :attr:`UploadOutcome.status`."""
 
 
+FIX_JOB = ": give UploadJob(room_id, document)"
+"""Of an error about something else that was given as a job."""
+
+
 @attrs.frozen
 class UploadJob:
     """A document for a room. It is checked when the job starts."""

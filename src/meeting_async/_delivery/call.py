@@ -20,8 +20,10 @@ from meeting_async._delivery.session import Options, Session, call_numbers
 from meeting_async._events import OnEvent
 from meeting_async._log import logger
 from meeting_async._models import UNREACHED, Attempt, Verdict, bytes_resent, bytes_sent
+from meeting_async._protocol.signing import key_hint
 from meeting_async._text import one_line, short_repr
 from meeting_async.errors import (
+    AuthenticationFailed,
     DeadlineExceeded,
     InvalidInput,
     MeetingError,
@@ -103,6 +105,8 @@ class Call:
         error.room_id = error.room_id or facts["room_id"]
         if getattr(error, "document", None) is None:
             error.document = self.document
+        if isinstance(error, AuthenticationFailed) and error.status_code == "INVALID_API_KEY":
+            error.hint = key_hint(self.session.signer)
         error.attempts = error.attempts or tuple(self.history.attempts)
 
     def final(self, error: Exception) -> Exception:

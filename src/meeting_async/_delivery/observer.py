@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import logging
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import anyio
@@ -113,7 +114,23 @@ def check_callback(_instance: object, _field: object, value: Any) -> None:
 
 def _notify(callback: OnEvent, event: Event) -> None:
     with harmless():
-        callback(event)
+        result: object = callback(event)  # type: ignore[func-returns-value]  # a lambda's
+        if inspect.iscoroutine(result):
+            result.close()
+            _warn_once(callback)
+
+
+def _warn_once(callback: OnEvent) -> None:
+    function = getattr(callback, "__func__", callback)  # a bound method is made anew each time
+    with suppress(TypeError):  # it cannot be referred to weakly
+        if function in _warned:
+            return
+        _warned.add(function)
+    text = "on_event %s returned a coroutine, which is not awaited: give a plain function"
+    logger.warning(text, short_repr(callback), extra=_OBSERVER)
+
+
+_warned: weakref.WeakSet[OnEvent] = weakref.WeakSet()
 
 
 @contextmanager

@@ -31,6 +31,7 @@ from meeting_async._models import Verdict
 from meeting_async._policies import Timeouts
 from meeting_async._protocol import requests
 from meeting_async._protocol.replies import ParsedReply, hint_of
+from meeting_async._protocol.signing import key_hint
 from meeting_async._protocol.verdicts import denies_room, overrules_denial
 from meeting_async._text import one_line
 from meeting_async.errors import ConfigurationError, TransportError
@@ -271,8 +272,7 @@ class _Steps:
             raise self.fail("secret", _shown(answer), f"{fix}; or does a proxy change requests?")
         if (said is Verdict.REFUSED and not denies_room(answer)) or answer.status == 403:
             is_key = answer.status_code == "INVALID_API_KEY"
-            fix = "give a key of this server, without quotes around it"
-            fix = fix if is_key else "does a proxy remove headers?"
+            fix = key_hint(self.session.signer) if is_key else "does a proxy remove headers?"
             raise self.fail("key", _shown(answer), fix)
         self.ok("key", "known to the server")
         self.ok("secret", "the signature is accepted")

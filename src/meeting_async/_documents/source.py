@@ -7,10 +7,13 @@ upload ends. Each attempt opens the content again, so that no file is open while
 from __future__ import annotations
 
 import abc
+import errno
 import hashlib
 import io
+import os
+import re
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 
 import attrs
 
@@ -142,7 +145,27 @@ def unreadable(name: str, error: BaseException) -> MeetingError:
     if isinstance(error, OSError) and error.errno in NO_DESCRIPTOR:
         return ResourceExhausted(f"{name!r} cannot be opened: {error.strerror}")
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return DocumentUnreadable(name, reason[:500] + in_use(error))
+    return DocumentUnreadable(name, reason[:500] + in_use(error) + _fix_of(name, error))
+
+
+def _fix_of(name: str, error: BaseException) -> str:
+    """Return what to do about a path that names no file."""
+    is_missing = isinstance(error, FileNotFoundError)
+    is_content = is_missing and (_CONTENT.match(name) or len(name) > MAX_NAME)
+    if is_content or getattr(error, "errno", None) == errno.ENAMETOOLONG:
+        return "; if it is a document, in base64 or not, pass bytes, with filename="
+    if is_missing and not os.path.isabs(name):
+        with suppress(OSError):
+            where = f"the current folder is {short_repr(os.getcwd())}; the room id comes first"
+            return f"; fix the path ({where})"
+    return "; fix the path" if is_missing else ""
+
+
+MAX_NAME = 255
+"""Longest name of a file in characters."""
+
+_CONTENT = re.compile(r"%PDF-|JVBERi|UEsDB|data:")
+"""How documents begin, and how they do in base64."""
 
 
 def as_view(data: object) -> memoryview:

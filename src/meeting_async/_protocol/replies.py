@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 
 from meeting_async._models import HeaderPairs, Reply, Verdict
+from meeting_async._protocol.signing import WRONG_KEY
 from meeting_async._text import link_label, one_line
 from meeting_async.errors import (
     AuthenticationFailed,
@@ -327,9 +328,11 @@ _TOO_LARGE_FOR_PROXY = (
 )
 
 _HINTS = {
-    "INVALID_API_KEY": "Give an API key of this server, without quotes around it.",
+    "INVALID_API_KEY": WRONG_KEY,
     "INVALID_TOKEN_OR_SIGNATURE": "The API secret differs from the server's (are there quotes or "
     "blanks around it?), or a proxy changed the request.",
+    "ROOM_NOT_FOUND": "Check the id (case counts); if it is right, create the room first.",
+    "ROOM_NOT_ACTIVE": "Open a session first, or wait for one with wait_until_active().",
     "USER_NOT_ACTIVE": "For an upload a user with the presenter role must be in the room.",
     "MISSING_REQUIRED_PARAMETER": "A header or field did not arrive; does a proxy strip it?",
 }
@@ -382,6 +385,6 @@ def hint_of(answer: ParsedReply) -> str | None:
         return "The port speaks TLS: use https:// in the base URL."
     if answer.status == 413:
         return _TOO_LARGE if answer.is_record else _TOO_LARGE_FOR_PROXY
-    if answer.status in {404, 405} and _is_foreign(answer):
+    if answer.status in {404, 405} and answer.status_code not in _BY_CODE:
         return "Is the path in the base URL right, or that given to call()?"
     return _HINTS.get(answer.status_code or "")

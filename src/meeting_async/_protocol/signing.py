@@ -50,6 +50,8 @@ class HmacSigner:
             raise TypeError(f"api_secret must be str or bytes, not {kind}")
         self._api_key, self._secret = _text(api_key), secret
         del api_key
+        if not self._api_key:
+            raise _unusable("api_key", "", "is empty", "give the API key of the server")
         if not re.fullmatch(r"[\x21-\x7e]+", self._api_key):
             fix = "give the key as printable ASCII without blanks"
             raise _unusable("api_key", self._api_key, "cannot be sent in a header", fix)
@@ -77,8 +79,26 @@ class HmacSigner:
         given = signature.encode("utf-8", "surrogatepass")
         return hmac.compare_digest(self._hexdigest(message).encode(), given)
 
+    @property
+    def looks_swapped(self) -> bool:
+        """Whether the secret looks like a key: those of known servers begin with ``API``."""
+        return self._secret.startswith(b"API") and not self._api_key.startswith("API")
+
     def _hexdigest(self, message: bytes) -> str:
         return hmac.digest(self._secret, message, "sha256").hex()
+
+
+WRONG_KEY = (
+    "Is it an API key of this server (plugNmeet-server: client.api_key in config.yaml), without "
+    "quotes around it, and not the secret?"
+)
+
+
+def key_hint(signer: object) -> str:
+    """Return what to do about a key that a server does not know."""
+    if isinstance(signer, HmacSigner) and signer.looks_swapped:
+        return "Key and secret are perhaps swapped: the secret begins with API, as keys do."
+    return WRONG_KEY
 
 
 _LINE_BREAK = (

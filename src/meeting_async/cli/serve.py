@@ -42,6 +42,7 @@ def serve(
         bool, _SHOWN, Parameter(negative="--no-presenter-required")
     ] = True,
     strict_pdf: Annotated[bool, _SHOWN] = False,
+    office_documents_clash: Annotated[bool, _SHOWN] = False,
     quiet: Annotated[bool, Parameter(alias="-q")] = False,
     output: Printed,
 ) -> int:
@@ -59,6 +60,8 @@ def serve(
         processing_seconds: Seconds that the conversion of a document takes.
         presenter_required: Refuse uploads to rooms without a presenter. plugNmeet-server does not.
         strict_pdf: Fail PDFs without any object, such as "%PDF-1.7", as plugNmeet-server does.
+        office_documents_clash: Fail an office document while another one is converted, in any room,
+            as plugNmeet-server does.
         quiet: Do not print a line for each request.
         output: Where to print.
 
@@ -83,6 +86,7 @@ def serve(
         processing_seconds=processing_seconds,
         presenter_required=presenter_required,
         strict_pdf=strict_pdf,
+        office_documents_clash=office_documents_clash,
         on_request=None if quiet else lambda request: output.note(f"{_now()} {request}"),
     )
     rooms = tuple(dict.fromkeys(room)) or ("room01", "room02", "room03")

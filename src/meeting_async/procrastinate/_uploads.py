@@ -17,7 +17,7 @@ import psycopg
 
 from meeting_async._batch.flow import read
 from meeting_async._batch.journal import check_key
-from meeting_async._batch.results import UploadJob, UploadOutcome
+from meeting_async._batch.results import FIX_JOB, UploadJob, UploadOutcome
 from meeting_async._documents.detect import detect
 from meeting_async._documents.document import Document, as_document, source_of
 from meeting_async._protocol.requests import host_and_port, room_id_bytes
@@ -190,7 +190,7 @@ class WhiteboardUploads:
     def _stored(self, job: UploadJob, folder: Path, due_at: str | None) -> dict[str, Any]:
         """Check a job, and return its row; relative paths begin at ``folder``."""
         if not isinstance(job, UploadJob):
-            raise TypeError(f"a job must be an UploadJob, not {type(job).__name__}")
+            raise TypeError(f"a job must be an UploadJob, not {type(job).__name__}{FIX_JOB}")
         room_id_bytes(job.room_id)
         check_key(job.key)
         given, filename, content_type = job.document, job.filename, job.content_type

@@ -4,10 +4,10 @@ A form (RFC 7578) is received in constant memory. A form that does not parse is 
 A form without a usable file is refused later: key, signature, room and lock are checked first.
 
 The kinds of files, and whether each is converted, are those of plugNmeet-server 2.4 (August 2026).
-Files are not really converted: a PDF counts as broken only if it does not begin with a header that
-has a version. A PDF without objects, such as ``b"%PDF-1.7"``, is a stand-in for a document, unless
-the setting ``strict_pdf`` is on. A PDF without its end is converted, as the real converter repairs
-it.
+Files are not really converted: a PDF counts as broken if it does not begin with a header that has a
+version, or if it has objects but no whole ``startxref`` at its end, so that a converter must repair
+it. A PDF without objects, such as ``b"%PDF-1.7"``, is a stand-in for a document, unless the setting
+``strict_pdf`` is on.
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ HEAD_BYTES = 16 * 1024
 TAIL_BYTES = 4 * 1024
 """Last bytes: enough for the trailer of a PDF."""
 
+STARTXREF_BYTES = 1024
+"""Last bytes in which readers look for ``startxref``."""
+
 MAX_NAME_BYTES = 255
 """Longest name; longer ones are cut at the end, the extension included."""
 
@@ -57,6 +60,7 @@ _OLE = rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _OPEN_START = rb"PK\x03\x04.{26}mimetype" + _OPEN.encode()
 _OFFICE_START = rb"(?=PK\x03\x04).*PK\x03\x04.{26}"
 _HTML = rb"(?i)\s*<(!doctype html|html|head|body|script|h1|p>)"
+_STARTXREF = re.compile(rb"startxref\s+\d+\s")
 _NEVER = rb"(?!)"  # not detected by its first bytes alone
 # Kind, extension, Content-Type, and a pattern for the first bytes. The first match counts.
 _KINDS = (
@@ -138,11 +142,12 @@ def safe_name(name: str) -> str:
 
 
 def _pdf_kind(part: Part, *, strict: bool) -> str:
-    """Return "pdf", "encrypted pdf", or if strict and there are no objects "broken pdf"."""
+    """Return "pdf", "encrypted pdf" or "broken pdf"; without objects the last only if strict."""
     seen = part.head + part.tail
     if re.search(rb"/Encrypt\s*(<<|\d)", seen):
         return "encrypted pdf"
-    is_broken = strict and not re.search(rb"\d\s+\d+\s+obj\b", seen)
+    has_objects = re.search(rb"\d\s+\d+\s+obj\b", seen)
+    is_broken = not _STARTXREF.search(part.tail[-STARTXREF_BYTES:]) if has_objects else strict
     return "broken pdf" if is_broken else "pdf"
 
 

@@ -12,8 +12,11 @@ from typing import Literal
 
 import attrs
 
+from meeting_async.testing._files import OFFICE_KINDS
 from meeting_async.testing._messages import Refused
 from meeting_async.testing._settings import Clock, Settings
+
+CONVERSION_FAILED = "the conversion failed"
 
 ENDING_SECONDS = 5.0
 """Seconds for which an upload to an ended room gets ROOM_NOT_ACTIVE, and later ROOM_NOT_FOUND."""
@@ -105,6 +108,12 @@ class Room:
         """All accepted files, also those whose conversion still runs or has failed."""
         return tuple(lock.file for lock in self._uploads if lock.file)
 
+    def converts_office(self) -> bool:
+        """Whether an office document of this room is in conversion now."""
+        now = self._clock.now()
+        running = [lock.file for lock in self._uploads if lock.until > now and not lock.problem]
+        return any(file and file.kind in OFFICE_KINDS for file in running)
+
     # --- lock ------------------------------------------------------------------------------------
 
     @property
@@ -152,7 +161,7 @@ class Room:
             self._is_locked(self._clock.now())
             lock.until = -math.inf
 
-    def accept(self, lock: Lock, file: ReceivedFile, *, fails: bool, listed_in: Room) -> None:
+    def accept(self, lock: Lock, file: ReceivedFile, *, problem: str, listed_in: Room) -> None:
         """Begin the conversion of ``file`` and hold the lock until it ends, never longer.
 
         The file joins the list of the room ``listed_in``, which is this one unless the server mixes
@@ -164,8 +173,8 @@ class Room:
             lock.file = file
             if file.at + seconds > lock.until:
                 lock.problem = "the conversion timed out"
-            elif fails or self.fail_conversion:
-                lock.problem = "the conversion failed"
+            else:
+                lock.problem = problem or (CONVERSION_FAILED if self.fail_conversion else "")
             lock.until = min(file.at + seconds, lock.until)
             listed_in._uploads.append(lock)
 
@@ -279,6 +288,11 @@ class Rooms:
     def get(self, room_id: str) -> Room:
         """Return a room; if it does not exist, add it, not active and without users."""
         return self.by_id.setdefault(room_id, Room(room_id, self.settings, self.clock))
+
+    def office_is_busy(self) -> bool:
+        """Whether an office document fails now, as another one is in conversion in any room."""
+        rooms = tuple(self.by_id.values())
+        return self.settings.office_documents_clash and any(r.converts_office() for r in rooms)
 
     def list_for(self, room: Room) -> Room:
         """Return the room that lists an upload to ``room``: that one, or a mixed-up one."""

@@ -75,6 +75,8 @@ class MeetingServer(Settings, Script):
             refused, or their conversion fails, as on plugNmeet-server.
         strict_pdf: Fail PDFs without any object, too, as on plugNmeet-server. By default
             ``b"%PDF-1.7"`` is a document.
+        office_documents_clash: Fail an office document if another one is in conversion at the same
+            moment, in any room, as on plugNmeet-server. With ``processing_seconds=0`` none is.
         mixes_up_rooms: List an upload in the room of the form before it, with the answer 200,
             unless ``getActiveRoomInfo`` was asked for its own room since the start.
             plugNmeet-server 2.4 may do so after a restart. Each address of :meth:`run` is an

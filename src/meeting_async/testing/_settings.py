@@ -31,6 +31,7 @@ class Settings:
         default=ACCEPTED_KINDS, validator=deep_iterable(in_(KIND_NAMES))
     )
     strict_pdf: bool = attrs.field(default=False, validator=instance_of(bool))
+    office_documents_clash: bool = attrs.field(default=False, validator=instance_of(bool))
     mixes_up_rooms: bool = attrs.field(default=False, validator=instance_of(bool))
     keep_content: bool = attrs.field(default=False, validator=instance_of(bool))
 

@@ -25,9 +25,16 @@ import httpx
 from anyio.to_thread import run_sync
 
 from meeting_async.testing._calls import PLAIN_ID
-from meeting_async.testing._files import Part, declared_kind, fate_of, kind_of, safe_name
+from meeting_async.testing._files import (
+    OFFICE_KINDS,
+    Part,
+    declared_kind,
+    fate_of,
+    kind_of,
+    safe_name,
+)
 from meeting_async.testing._messages import Refused, Reply, success
-from meeting_async.testing._rooms import ReceivedFile, Room, Rooms
+from meeting_async.testing._rooms import CONVERSION_FAILED, ReceivedFile, Room, Rooms
 from meeting_async.testing._settings import Settings
 
 HEAD_SECONDS = 5.0
@@ -41,11 +48,11 @@ async def answer_upload(rooms: Rooms, room_id: str, body: bytes | list[Part]) ->
     lock = room.acquire()
     try:
         part = await _file(rooms.settings, body)
-        file, fails = _received(part, rooms)
+        file, problem = _received(part, rooms)
     except BaseException:
         room.release(lock)
         raise
-    room.accept(lock, file, fails=fails, listed_in=listed_in)
+    room.accept(lock, file, problem=problem, listed_in=listed_in)
     moment, problem = lock.until, lock.problem
     reply_after = rooms.settings.reply_after
     if reply_after is not None and file.at + reply_after < moment:
@@ -81,8 +88,8 @@ async def _file(settings: Settings, form: list[Part] | bytes) -> Part:
     return files[0]
 
 
-def _received(part: Part, rooms: Rooms) -> tuple[ReceivedFile, bool]:
-    """Return the file, and whether its conversion fails."""
+def _received(part: Part, rooms: Rooms) -> tuple[ReceivedFile, str]:
+    """Return the file, and why its conversion fails; ``""`` if it does not."""
     strict = rooms.settings.strict_pdf
     kind, name = kind_of(part, strict_pdf=strict), safe_name(part.filename)
     fate = fate_of(kind, name, rooms.settings.accepted_kinds)
@@ -99,7 +106,10 @@ def _received(part: Part, rooms: Rooms) -> tuple[ReceivedFile, bool]:
         at=rooms.clock.now(),
         content=part.content,
     )
-    return file, fate == "failed"
+    if kind in OFFICE_KINDS and rooms.office_is_busy():
+        return file, "failed to convert file to PDF"
+    problem = "failed to count PDF pages" if kind == "broken pdf" else CONVERSION_FAILED
+    return file, problem if fate == "failed" else ""
 
 
 # --- links -------------------------------------------------------------------------------------

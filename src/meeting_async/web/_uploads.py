@@ -8,9 +8,9 @@ of a form stay open, and what a handler does after its upload is done, too.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
-import warnings
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -28,6 +28,7 @@ from meeting_async.errors import (
     MeetingError,
     UploadOutcomeUnknown,
 )
+from meeting_async.web import _routes as routes
 from meeting_async.web._answers import RETRY_AFTER, HttpAnswer, Message, Receive, Send, http_answer
 
 Application = Callable[[Any, Any, Any], Awaitable[None]]
@@ -63,7 +64,8 @@ class Uploads:
 
     A :class:`~meeting_async.errors.MeetingError` that such a handler raises is answered by
     :func:`http_answer`. An exception that a handler raises after its request was cancelled is
-    logged. If no lifespan is run, as in some test clients, requests run in the server's tasks.
+    logged; one that would end the server, such as ``SystemExit``, becomes a ``RuntimeError``. If no
+    lifespan is run, as in some test clients, requests run in the server's tasks.
 
     Args:
         app: The application.
@@ -104,16 +106,10 @@ class Uploads:
         """Serve a request, or run the lifespan."""
         if scope["type"] == "lifespan":
             await self._live(scope, receive, send)
-        elif self._is_upload(scope):
+        elif routes.is_upload(scope, self._prefixes):
             await self._serve(Request(scope, receive, send, self._stall_timeout))
         else:
             await self._app(scope, receive, send)
-
-    def _is_upload(self, scope: Message) -> bool:
-        if scope["type"] != "http" or scope["method"] not in {"POST", "PUT", "PATCH"}:
-            return False
-        path: str = scope["path"].removeprefix(scope.get("root_path", ""))
-        return path.startswith(self._prefixes)
 
     async def _live(self, scope: Message, receive: Receive, send: Send) -> None:
         """Run the lifespan in a task group, which also runs the requests that upload."""
@@ -125,6 +121,8 @@ class Uploads:
             return message
 
         async def send_in_order(message: Message) -> None:
+            if message["type"] == "lifespan.startup.complete":
+                routes.warn_of_prefixes(scope.get("app", self._app), self._prefixes)
             is_last = message["type"].startswith("lifespan.shutdown.")
             if is_last and not lifespan.requests:
                 last.append(message)  # until the group has ended: a server cancels what is left
@@ -133,17 +131,18 @@ class Uploads:
 
         loop = _running_loop()
         last: list[Message] = []
-        error: Exception | None = None
-        _warn_of_order(scope.get("app"))
+        error: BaseException | None = None
+        routes.warn_of_order(scope.get("app"), Uploads.__name__)
         async with anyio.create_task_group() as group:
-            lifespan = self._lifespans[loop] = Lifespan(group)
+            lifespan = self._lifespans[loop] = Lifespan(group, loop)
             try:
                 await self._app(scope, receive_in_order, send_in_order)
-            except Exception as raised:  # noqa: BLE001 - the group would wrap it
+            except BaseException as raised:  # noqa: BLE001 - the group would wrap it
                 error = raised
             finally:
                 self._lifespans.pop(loop, None)
             lifespan.cancel()  # there is nothing left to upload with
+            await lifespan.no_request_runs()
         for message in last:
             await send(message)
         if error is not None:
@@ -157,17 +156,19 @@ class Uploads:
             await request.run(self._app)
         elif lifespan.is_stopping:
             await request.cut(NOT_SENT)
-            return
         else:
             lifespan.start(request, self._app)
+            await self._wait(request)
+
+    async def _wait(self, request: Request) -> None:
         try:
             await request.ended.wait()
         except anyio.get_cancelled_exc_class():
             if not request.ended.is_set():
-                if await self._cut(request):
-                    return  # with an answer the request has ended: there is nothing to cancel
-                raise
-        if request.task.cancelled_caught:
+                if not await self._cut(request):
+                    raise
+                return  # with an answer the request has ended: there is nothing to cancel
+        if request.was_cancelled:
             await self._cut(request)
         request.raise_error()
 
@@ -184,43 +185,40 @@ def _running_loop() -> Any:
     return native(anyio.lowlevel.current_token())
 
 
-def _warn_of_order(starlette: Any) -> None:
-    """Warn of Starlette's middlewares outside of ours that run us in a task group.
-
-    If a request is cancelled, they end without a look at what we answer.
-    """
-    outside: list[str] = []
-    for middleware in getattr(starlette, "user_middleware", ()):  # the outermost one is the first
-        kinds = [kind.__name__ for kind in getattr(middleware.cls, "__mro__", ())]
-        if Uploads.__name__ in kinds:
-            break
-        outside += kinds[:1] if "BaseHTTPMiddleware" in kinds else []
-    else:
-        return
-    for name in outside:
-        text = f"{name} is outside of Uploads and swallows its answers: add Uploads after it"
-        warnings.warn(text, RuntimeWarning, stacklevel=1)
-
-
 @attrs.define(eq=False)
 class Lifespan:
-    """The requests that upload, in the task group of the application's lifespan."""
+    """The requests that upload, in tasks that end with the application's lifespan."""
 
     _group: TaskGroup
+    _loop: Any
+    _tasks: set[asyncio.Task[None]] = attrs.field(factory=set, init=False)
     requests: set[Request] = attrs.field(factory=set, init=False)
     is_stopping: bool = attrs.field(default=False, init=False)
     """Shutdown has begun: nothing new begins."""
 
     def start(self, request: Request, app: Application) -> None:
-        """Run a request in a task of its own."""
+        """Run a request in a task of its own.
+
+        On asyncio it is not in the group, which would be cancelled by a handler that cancels its
+        task, or that leaves a cancel scope open.
+        """
         self.requests.add(request)
-        self._group.start_soon(self._run, request, app)
+        if isinstance(self._loop, asyncio.AbstractEventLoop):
+            task = self._loop.create_task(self._run(request, app))
+            self._tasks.add(task)  # asyncio keeps weak references
+            task.add_done_callback(self._tasks.discard)
+        else:
+            self._group.start_soon(self._run, request, app)
 
     async def _run(self, request: Request, app: Application) -> None:
+        """Run a request. An exception that left this task would end all others, or the server."""
         try:
             await request.run(app)
+        except BaseException as error:  # noqa: BLE001 - SystemExit of one handler is its own, too
+            request.fail(error)
         finally:
             self.requests.discard(request)
+            request.ended.set()
 
     async def finish(self, timeout: float) -> None:
         """Wait until no request runs; cancel those that take too long."""
@@ -229,15 +227,16 @@ class Lifespan:
             text = "shutdown waits for %d uploading requests, at most %.0f s"
             logger.info(text, len(self.requests), timeout, extra=_WEB)
         with anyio.move_on_after(timeout):
-            await self._no_request_runs()
+            await self.no_request_runs()
         if self.requests:
             text = "shutdown cancels %d uploading requests, after %.0f s"
             logger.warning(text, len(self.requests), timeout, extra=_WEB)
         self.cancel()
         with anyio.move_on_after(CLEANUP_SECONDS):
-            await self._no_request_runs()
+            await self.no_request_runs()
 
-    async def _no_request_runs(self) -> None:
+    async def no_request_runs(self) -> None:
+        """Wait until all that run now have ended."""
         for request in tuple(self.requests):
             await request.ended.wait()
 
@@ -258,6 +257,8 @@ class Request:
     task: anyio.CancelScope = attrs.field(factory=anyio.CancelScope, init=False)
     """Of the application's task."""
     ended: anyio.Event = attrs.field(factory=anyio.Event, init=False)
+    was_cancelled: bool = attrs.field(default=False, init=False)
+    """Not by the application itself."""
     lacks_body: bool = attrs.field(default=False, init=False)
     """The application has begun to read the body, and has not got all of it."""
     _has_body: bool = attrs.field(default=False, init=False)
@@ -275,27 +276,31 @@ class Request:
 
     def __attrs_post_init__(self) -> None:
         length: bytes = dict(self._scope["headers"]).get(b"content-length", b"")
-        self._missing = int(length) if length.isdigit() else math.inf
+        self._missing = float(length) if length.isdigit() else math.inf  # any number of digits
 
     async def run(self, app: Application) -> None:
         """Let the application handle it, in the application's task."""
-        try:
-            with self.task:
-                await self._handle(app)
-        except Exception as error:
-            self._error = error
-            if self._is_cut:
-                logger.exception("a request failed after it was cut off", extra=_WEB)
-        finally:
-            self.ended.set()
+        with self.task:
+            try:
+                await app(self._scope, self.receive, self.send)
+            except MeetingError as error:  # the client has logged it
+                if self._is_answered:
+                    raise
+                await http_answer(error)(self._scope, self.receive, self.send)
+        self.was_cancelled = self.task.cancelled_caught
 
-    async def _handle(self, app: Application) -> None:
-        try:
-            await app(self._scope, self.receive, self.send)
-        except MeetingError as error:  # the client has logged it
-            if self._is_answered:
-                raise
-            await http_answer(error)(self._scope, self.receive, self.send)
+    def fail(self, error: BaseException) -> None:
+        """Keep what the application raised, unless it was cancelled from outside."""
+        if isinstance(error, Exception):
+            self._error = error
+        elif anyio.current_effective_deadline() == -math.inf:
+            self.was_cancelled = True
+            return
+        else:  # a server ends with some of these
+            self._error = RuntimeError(f"the application raised {type(error).__name__}")
+            self._error.__cause__ = error
+        if self._is_cut:
+            logger.error("a request failed after it was cut off", exc_info=error, extra=_WEB)
 
     def raise_error(self) -> None:
         """Raise what the application raised, in the server's task."""
