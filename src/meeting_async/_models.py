@@ -95,6 +95,18 @@ class Request:
     since was not asked. ``None``: it follows no question."""
 
 
+class _Uncopied(tuple[tuple[bytes, bytes], ...]):
+    """Headers that a copy or a pickle does not have."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "(hidden)"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (tuple, ())
+
+
 @attrs.frozen
 class Reply:
     """One HTTP reply: status, headers and the whole content."""
@@ -111,6 +123,9 @@ class Reply:
     """Bytes of the request's body that may have been sent; ``None``: all that were taken of it."""
     peer: Any = attrs.field(default=None, eq=False, repr=False)
     """Who has answered: address and connection; ``None`` if that is not known."""
+    added: HeaderPairs = attrs.field(default=(), converter=_Uncopied, eq=False, repr=False)
+    """Headers that the transport itself has added to the request. The client replaces credentials
+    in them, too, where the reply repeats them. A copy or a pickle does not have them."""
 
 
 def _masked(value: object) -> str:

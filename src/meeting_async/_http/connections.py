@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import anyio
 import anyio.lowlevel
+import attrs
 
 from meeting_async import errors
 from meeting_async._clock import clock_of, is_gone
@@ -16,7 +17,6 @@ from meeting_async._http.origins import Origin, Origins
 from meeting_async._http.stream import Stream
 from meeting_async._http.tcp import Address, address_of, open_socket
 from meeting_async._models import Reply, Request
-from meeting_async._protocol.replies import without_secrets
 
 T = TypeVar("T")
 
@@ -127,7 +127,8 @@ class Connections:
             reply = await connection.send(request, target, self.in_use)
             proxy = connection.origin.proxy
             if proxy and proxy.authorization:  # a proxy may repeat it in the tunnel
-                return without_secrets(reply, [(b"Proxy-Authorization", proxy.authorization)])
+                added = ((b"Proxy-Authorization", proxy.authorization),)
+                return attrs.evolve(reply, added=added)
             return reply
         finally:
             self._busy.discard(connection)
