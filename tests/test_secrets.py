@@ -3,8 +3,8 @@
 Wrong base URLs and debug modes of proxies lead to pages that repeat what they were sent. Here a
 peer repeats it in each place of a reply, for each call, in each way to write a text; then all that
 is told is searched: results, errors, events, logs, pickles, tracebacks with locals, files, output.
-Looked for is the text as it was sent, in any case of its letters, and with the escapes of JSON (also
-of JSON in JSON), of URLs and of HTML. Base64 of it is another text.
+Looked for is the text as it was sent, in any case of its letters, and with the escapes of JSON
+(also of JSON in JSON), of URLs and of HTML. Base64 of it is another text.
 """
 
 from __future__ import annotations
@@ -566,7 +566,6 @@ LONG = {
     "escapes": (r"\u0061", 16 * MIB),
     "escapes of each letter": ("".join(f"\\u{code:04x}" for code in range(0x23, 0x5C)), 16 * MIB),
     "short texts": ('", "', 4 * MIB),
-    "a key": (f"{KEY} ", MIB),
     "keys": (f'", "{KEY}', MIB),
     "keys in escapes": (_as_unicode(f"{KEY} ", [KEY]), MIB),
 }

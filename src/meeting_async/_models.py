@@ -49,7 +49,7 @@ HeaderPairs = tuple[tuple[bytes, bytes], ...]
 
 MAX_REPLY_BYTES = 1024**2
 """Largest reply in bytes, unless the caller asks for more. Replies of known servers have a few
-kilobytes, and a megabyte of JSON is parsed in some 10 ms."""
+kilobytes."""
 
 
 @runtime_checkable

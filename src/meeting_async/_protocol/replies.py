@@ -121,7 +121,7 @@ def parse_reply(reply: Reply, sent: HeaderPairs = (), *, now: float = 0.0) -> Pa
     fields = [part for pair in reply.headers for part in pair]
     words = _words((*sent, *reply.added), is_success=(payload or {}).get("status") is True)
     if _are_in(b"\n".join([content, *fields]), words):
-        hiding = _Hiding(words)
+        hiding = _Hiding(words, _pattern(words))
         content, *fields = map(hiding.text, [content[:OVERLAP_BYTES], *fields])
         payload = hiding.payload(payload)
     texts = [one_line(field.decode("latin-1")) for field in fields]
@@ -178,13 +178,11 @@ setattr(_IN_STEPS, "scan_once", json.scanner.py_make_scanner(_IN_STEPS))  # type
 HIDDEN = b"(hidden)"
 
 _CREDENTIAL = re.compile(
-    rb".*(auth|cookie|credential|(?<!idempotency-)key|passphrase|passwd|password|secret|session"
-    rb"|signature|token).*",
+    rb"auth|cookie|credential|(?<!idempotency-)key|passphrase|passwd|password|secret|session"
+    rb"|signature|token",
     re.IGNORECASE,
 )
 """Names of headers whose values must not be repeated; a request id, for example, may be."""
-
-_SEPARATOR = re.compile(rb"[\s,;=]")
 
 LONG_SECRET = 12
 """A shorter secret may be a word: it is replaced where it stands alone, and not in names of fields.
@@ -197,6 +195,7 @@ longer text that repeats a secret is replaced as a whole."""
 OVERLAP_BYTES = 64 * 1024
 """Bytes of the next piece that are searched, too. Headers are shorter, even in escapes."""
 
+_is_credential = lru_cache(_CREDENTIAL.search)
 _BACKSLASHES, _BREAK = re.compile(rb"\\+"), re.compile(rb"\\[bfnrt]")
 
 
@@ -210,12 +209,10 @@ def _words(headers: Iterable[tuple[bytes, bytes]], *, is_success: bool) -> set[b
 
 def _are_in(text: bytes, words: set[bytes]) -> bool:
     """Return whether a text has one of the words, whatever hides it."""
-    for at in range(0, len(text), PIECE_BYTES):
-        piece = text[at : at + PIECE_BYTES + OVERLAP_BYTES]
-        as_sent, plain = piece.lower(), _plain(piece).lower()
-        if any(word in as_sent or word in plain for word in words):
-            return True
-    return False
+    starts = range(0, len(text), PIECE_BYTES)
+    pieces = (text[start : start + PIECE_BYTES + OVERLAP_BYTES] for start in starts)
+    forms = (form.lower() for piece in pieces for form in (piece, _plain(piece)))
+    return any(word in form for form in forms for word in words)
 
 
 @attrs.frozen
@@ -223,12 +220,7 @@ class _Hiding:
     """Replaces secrets that a reply repeats."""
 
     words: set[bytes]
-    _pattern: re.Pattern[bytes] = attrs.field(init=False)
-
-    @_pattern.default
-    def _compiled(self) -> re.Pattern[bytes]:
-        each = map(_pattern, sorted(self.words, key=len, reverse=True))
-        return re.compile(b"|".join(each), re.IGNORECASE)
+    pattern: re.Pattern[bytes]
 
     def text(self, text: bytes) -> bytes:
         """Return a text without secrets; its escapes stay if none of them hides one."""
@@ -236,9 +228,9 @@ class _Hiding:
             return text
         if len(text) > PIECE_BYTES:
             return HIDDEN
-        text = self._pattern.sub(HIDDEN, text)
+        text = self.pattern.sub(HIDDEN, text)
         plain = _plain(text)
-        return self._pattern.sub(HIDDEN, plain) if self._pattern.search(plain) else text
+        return self.pattern.sub(HIDDEN, plain) if self.pattern.search(plain) else text
 
     def payload(self, payload: dict[str, Any] | None) -> dict[str, Any] | None:
         """Return an object without secrets; ``None`` if it is too deep to tell."""
@@ -250,8 +242,7 @@ class _Hiding:
     def json(self, value: Any) -> Any:
         """Return a value of JSON without secrets; an object has each name once."""
         if isinstance(value, dict):
-            fields = enumerate(value.items())
-            return {self._name(name, at): self.json(each) for at, (name, each) in fields}
+            return {self._name(name, at): self.json(value[name]) for at, name in enumerate(value)}
         if isinstance(value, list):
             return [self.json(each) for each in value]
         if value is None or isinstance(value, bool):
@@ -265,20 +256,11 @@ class _Hiding:
         return name if clean == name else f"{clean} {number}"
 
 
-@lru_cache
-def _is_credential(name: bytes) -> bool:
-    return _CREDENTIAL.fullmatch(name) is not None
-
-
 def _parts(value: bytes) -> Iterator[bytes]:
     """Yield a credential, and its long parts: a token without its scheme, a cookie's value."""
     yield value
-    if not _SEPARATOR.search(value):
-        return
     for part in re.split(rb"[\s,;]+", value):
-        for word in (part, part.partition(b"=")[2]):
-            if len(word) >= LONG_SECRET:
-                yield word
+        yield from (word for word in (part, part.partition(b"=")[2]) if len(word) >= LONG_SECRET)
 
 
 def _plain(text: bytes) -> bytes:
@@ -298,9 +280,13 @@ def _plain(text: bytes) -> bytes:
     return text
 
 
-def _pattern(word: bytes) -> bytes:
-    escaped = re.escape(word)
-    return escaped if len(word) >= LONG_SECRET else rb"(?<!\w)%b(?!\w)" % escaped
+def _pattern(words: set[bytes]) -> re.Pattern[bytes]:
+    """Return the pattern of words of which a short one stands alone."""
+    each = (
+        (b"%b" if len(word) >= LONG_SECRET else rb"(?<!\w)%b(?!\w)") % re.escape(word)
+        for word in sorted(words, key=len, reverse=True)
+    )
+    return re.compile(b"|".join(each), re.IGNORECASE)
 
 
 # --- hints ---------------------------------------------------------------------------------------
