@@ -215,6 +215,13 @@ def as_document(
     return Document._detected(detected, filename, content_type)  # noqa: SLF001 - of this module
 
 
+def known_as(document: Document, path: str) -> Document:
+    """Return a document of a path that journals recognise by another one."""
+    source = document._source  # noqa: SLF001 - of this module
+    assert isinstance(source, PathSource)  # noqa: S101 - the caller made it
+    return attrs.evolve(document, source=attrs.evolve(source, known_as=path))
+
+
 def source_of(document: Document) -> Source:
     """Return where a document comes from."""
     return document._source or LinkSource(document.link or "")  # noqa: SLF001 - of this module
