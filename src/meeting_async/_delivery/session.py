@@ -39,8 +39,9 @@ from meeting_async._protocol.verdicts import names_another_room
 from meeting_async._threads import in_thread
 from meeting_async.errors import ConnectionLost, ResourceExhausted, TransportError
 
-PARSED_AT_ONCE = 16 * 1024
-"""Bytes of a reply; a larger one is parsed in a thread."""
+PARSED_AT_ONCE = 64 * 1024
+"""Bytes of a reply; a larger one is parsed in a thread. That of a check is not larger, so that the
+document follows at once."""
 
 
 def _size(value: int | str | None) -> int | None:
@@ -280,9 +281,9 @@ class Session:
 
 
 async def _parsed(parse: Callable[[], ParsedReply], reply: Reply) -> ParsedReply:
-    """Parse a reply, a large one in a thread. It has arrived, so nothing interrupts that."""
+    """Parse a reply, a large one in a thread."""
     if len(reply.content) > PARSED_AT_ONCE:
-        with anyio.CancelScope(shield=True), contextlib.suppress(ResourceExhausted):
+        with contextlib.suppress(ResourceExhausted):
             return await in_thread(parse)
     return parse()
 
