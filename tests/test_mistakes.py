@@ -250,6 +250,7 @@ CONFIGURATION: dict[Callable[..., object], list[Row]] = {
 INPUT: dict[Callable[..., object], list[Row]] = {
     upload: [
         ({"document": PDF}, "filename", "None", "give one such as 'deck.pdf'"),
+        ({"document": "of-1998/caf\udce9"}, "filename", r"/caf\udce9'", "rename it, or"),
         (
             {"filename": "deck.pdf", "document": Document.from_link("https://x/y.pdf")},
             "'deck.pdf'",

@@ -125,7 +125,7 @@ class Reply:
     """Who has answered: address and connection; ``None`` if that is not known."""
     added: HeaderPairs = attrs.field(default=(), converter=_Uncopied, eq=False, repr=False)
     """Headers that the transport itself has added to the request. The client replaces credentials
-    in them, too, where the reply repeats them. A copy or a pickle does not have them."""
+    in them, too, where the reply repeats them. A deep copy or a pickle does not have them."""
 
 
 def _masked(value: object) -> str:
