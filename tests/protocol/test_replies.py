@@ -16,10 +16,9 @@ import pytest
 
 from meeting_async import ActiveRoom, Attempt, UploadReceipt, Verdict
 from meeting_async._models import Secret
+from meeting_async._protocol.hiding import OVERLAP_BYTES, PIECE_BYTES
 from meeting_async._protocol.replies import (
     KEPT_BODY_BYTES,
-    OVERLAP_BYTES,
-    PIECE_BYTES,
     ParsedReply,
     parse_reply,
     retry_after,
