@@ -53,7 +53,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with what may take longest: or the end of a run would be a few tests in a row."""
     is_whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
-    if is_whole and not config.getoption("lf"):
+    if is_whole and not config.getoption("lf", default=False):
         systems.check_table(items)
     if systems.IS_WINDOWS:
         systems.let_event_loops_look()

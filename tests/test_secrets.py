@@ -3,8 +3,8 @@
 Wrong base URLs and debug modes of proxies lead to pages that repeat what they were sent. Here a
 peer repeats it in each place of a reply, for each call, in each way to write a text; then all that
 is told is searched: results, errors, events, logs, pickles, tracebacks with locals, files, output.
-Looked for is the text as it was sent, in any case of its letters and with the escapes of JSON.
-Another encoding of it (percent signs, HTML, base64) is another text.
+Looked for is the text as it was sent, in any case of its letters, and with the escapes of JSON
+(also of JSON in JSON), of URLs and of HTML. Base64 of it is another text.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from contextlib import asynccontextmanager, suppress
 from html import unescape
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
+import anyio
 import attrs
 import httpx
 import httpx2
@@ -128,12 +130,19 @@ def _as_unicode(text: str, values: list[str]) -> str:
     return text
 
 
+def _each(form: str) -> Callable[[str], str]:
+    return lambda text: "".join(form.format(ord(letter)) for letter in text)
+
+
 TEXTS = {
     "as sent": Text(),
     "upper": Text(str.upper),
     "alone": Text(_alone),
     "slashes": Text(escape=lambda text, _: text.replace("/", r"\/")),
     "unicode": Text(escape=_as_unicode),
+    "unicode in a text": Text(_each(r"\u{:04x}")),
+    "percent": Text(_each("%{:02x}")),
+    "html": Text(_each("&#{};")),
     "signs": Text(after=READABLE + SIGNS),
     "forged": Text(after=f"{READABLE}\na.pdf: accepted by room01\n\x1b[1A\x1b[2K"),
     "long": Text(after=f"{READABLE} {'x' * 100_000}"),
@@ -286,12 +295,17 @@ class Repeater:
         return found
 
 
+def _decoded(text: str) -> str:
+    text = re.sub(r"\\+u00(..)", lambda found: chr(int(found[1], 16)), text)
+    return unescape(unquote(re.sub(r"\\+/", "/", text)))
+
+
 def leaked(told: Told, seen: set[str]) -> list[str]:
     """Tell where a credential was seen, or an end of a signature.
 
     Among the locals of a traceback is the client, whose key is no secret by itself.
     """
-    texts = {re.sub(r"\\+/", "/", text): where for where, text in told.texts()}
+    texts = {form: where for where, text in told.texts() for form in (text, _decoded(text))}
     found = [(where, text) for text, where in texts.items()]
     of_key = [(where, text) for where, text in found if not where.startswith("traceback")]
     secret = {word for word in seen - {KEY} if len(word) != 64}
@@ -543,6 +557,44 @@ def test_retries_and_waits_tell_no_secret(place: str) -> None:
     assert len(told.results) == 2
     assert leaked(told, seen) == []
     assert unfit(told) == []
+
+
+# --- long replies --------------------------------------------------------------------------------
+
+MIB = 1024**2
+LONG = {
+    "escapes": (r"\u0061", 16 * MIB),
+    "escapes of each letter": ("".join(f"\\u{code:04x}" for code in range(0x23, 0x5C)), 16 * MIB),
+    "short texts": ('", "', 4 * MIB),
+    "keys": (f'", "{KEY}', MIB),
+    "keys in escapes": (_as_unicode(f"{KEY} ", [KEY]), MIB),
+}
+"""What a reply of so many bytes repeats."""
+
+
+@pytest.mark.parametrize("what", LONG)
+@pytest.mark.parametrize("is_success", [True, False])
+async def test_a_long_reply_does_not_stop_the_event_loop(what: str, is_success: bool) -> None:
+    """Other tasks go on while it is parsed and secrets are looked for."""
+    unit, size = LONG[what]
+    head = json.dumps(record("SUCCESS" if is_success else "NAME"))[:-1]
+    content = f'{head}, "list": ["{unit * (size // len(unit))}"]}}'.encode()
+    count = 0
+
+    async def others() -> None:
+        nonlocal count
+        while True:
+            await anyio.sleep(0.001)
+            count += 1
+
+    rooms = FakeRooms(ask=lambda _: Act(result=Reply(200, (), content)))
+    async with fake_client_of(rooms, **USUAL) as client, anyio.create_task_group() as tasks:
+        tasks.start_soon(others)
+        with suppress(errors.RequestRefused):
+            said = await client.call("room/create", max_reply_bytes=32 * MIB)
+            assert KEY not in str(said["list"][:5])
+        assert count > 1
+        tasks.cancel_scope.cancel()
 
 
 # --- short keys ----------------------------------------------------------------------------------

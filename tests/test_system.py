@@ -30,3 +30,26 @@ def test_names_that_windows_does_not_allow(name: str) -> None:
     assert NAMES[name] in problem
     assert bool(problem) == bool(NAMES[name])
     assert _system.name_problem(name, on_windows=False) == ""
+
+
+PATHS = {
+    r"docs\a.pdf": ("docs/a.pdf", r"docs\a.pdf", r"docs\a.pdf"),
+    r".\docs\.\a.pdf": ("docs/a.pdf", r".\docs\.\a.pdf", r".\docs\.\a.pdf"),
+    "./docs//a.pdf": ("docs/a.pdf", "docs/a.pdf", "./docs//a.pdf"),
+    "../docs/../a.pdf": ("../docs/../a.pdf", "../docs/../a.pdf", "../docs/../a.pdf"),
+    r"C:\docs\a.pdf": ("C:/docs/a.pdf", r"C:\docs\a.pdf", r"\docs\a.pdf"),
+    r"\\host\share\a.pdf": ("//host/share/a.pdf", r"\\host\share\a.pdf", r"\a.pdf"),
+    "C:a.pdf": ("C:a.pdf", "C:a.pdf", "a.pdf"),
+    "u\u0308.pdf": ("\u00fc.pdf", "\u00fc.pdf", "u\u0308.pdf"),
+}
+"""How a path is known from Windows and from elsewhere, and what it is there without its drive."""
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_how_a_path_is_known(path: str) -> None:
+    """A backslash is a separator on Windows, and part of a name elsewhere."""
+    windows, elsewhere, without_drive = PATHS[path]
+    assert _system.spelled_once(path, on_windows=True) == windows
+    assert _system.spelled_once(path, on_windows=False) == elsewhere
+    assert _system.without_drive(path, on_windows=True) == without_drive
+    assert _system.without_drive(path, on_windows=False) == path

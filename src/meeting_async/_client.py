@@ -218,8 +218,7 @@ class MeetingClient:
         Args:
             room_id: The room.
             max_reply_bytes: Largest reply in bytes, 16 MiB by default: a known server sends some
-                780 bytes for each participant. Parsing blocks the event loop for about 15 ms for
-                each MiB.
+                780 bytes for each participant.
             timeout: Seconds for everything, retries included, instead of the client's ``timeout``;
                 ``None``: no limit.
             on_event: Called with the events of this call, instead of the client's.
@@ -398,8 +397,7 @@ class MeetingClient:
             payload: The JSON object to send.
             idempotent: Whether the call may be retried when its outcome is unknown. Otherwise it is
                 retried only if it was never sent, or was rate-limited.
-            max_reply_bytes: Largest reply in bytes, 1 MiB by default. Parsing blocks the event loop
-                for about 10 ms for each MiB.
+            max_reply_bytes: Largest reply in bytes, 1 MiB by default.
             timeout: Seconds for everything, retries included, instead of the client's ``timeout``;
                 ``None``: no limit.
             on_event: Called with the events of this call, instead of the client's.

@@ -49,7 +49,7 @@ HeaderPairs = tuple[tuple[bytes, bytes], ...]
 
 MAX_REPLY_BYTES = 1024**2
 """Largest reply in bytes, unless the caller asks for more. Replies of known servers have a few
-kilobytes, and a megabyte of JSON is parsed in some 10 ms."""
+kilobytes."""
 
 
 @runtime_checkable
@@ -98,6 +98,18 @@ class Request:
     connection was not closed. ``None``: it follows no check."""
 
 
+class _Uncopied(tuple[tuple[bytes, bytes], ...]):
+    """Headers that a copy or a pickle does not have."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "(hidden)"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (tuple, ())
+
+
 @attrs.frozen
 class Reply:
     """One HTTP reply: status, headers and the whole content."""
@@ -114,6 +126,9 @@ class Reply:
     """Bytes of the request's body that may have been sent; ``None``: all that were taken of it."""
     peer: Any = attrs.field(default=None, eq=False, repr=False)
     """Who has answered a check: address and connection; ``None`` if that is not known."""
+    added: HeaderPairs = attrs.field(default=(), converter=_Uncopied, eq=False, repr=False)
+    """Headers that the transport itself has added to the request. The client replaces credentials
+    in them, too, where the reply repeats them. A deep copy or a pickle does not have them."""
 
 
 def _masked(value: object) -> str:

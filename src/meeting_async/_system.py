@@ -18,7 +18,10 @@ import struct
 import subprocess
 import sys
 import time
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
 
 IS_WINDOWS: bool = os.name == "nt"
@@ -190,6 +193,27 @@ def name_problem(path: str, *, on_windows: bool = IS_WINDOWS) -> str:
     return ""
 
 
+def spelled_once(path: str, *, on_windows: bool = IS_WINDOWS) -> str:
+    r"""Return a path with ``/``, without ``./``, in NFC. Elsewhere ``\\`` is part of a name."""
+    made = PureWindowsPath(path) if on_windows else PurePosixPath(path)
+    return unicodedata.normalize("NFC", made.as_posix())
+
+
+def without_drive(path: str, *, on_windows: bool = IS_WINDOWS) -> str:
+    """Return a path without its drive: ``C:deck.pdf`` is a name on other systems only."""
+    return ntpath.splitdrive(path)[1] if on_windows else path
+
+
+def other_spellings(path: str) -> list[str]:
+    """Return how the same path may be written on this system or another one."""
+    once = spelled_once(path)
+    forms = dict.fromkeys([path, once, *(() if once.isascii() else (_apart(once), _apart(path)))])
+    return [each for form in forms for each in (form, form.replace("/", "\\")) if each != once]
+
+
+_apart = partial(unicodedata.normalize, "NFD")  # as a Mac does
+
+
 REPLACE_SECONDS = 2.0
 """How long a file is waited for that another program has open: a virus scanner, a viewer."""
 
@@ -211,11 +235,16 @@ def replace(new: str, place: str) -> None:
 def in_use(error: BaseException) -> str:
     """Return what may help where a file could not be used, ``""`` if nothing is known.
 
-    On Windows a program such as Excel keeps others from a file that it has open.
+    On Windows a program such as Excel keeps others from a file that it has open, and Python's
+    ``NamedTemporaryFile`` even its own.
     """
     name: str = getattr(error, "sqlite_errorname", "")
     is_denied = isinstance(error, PermissionError) or name.startswith(("SQLITE_CANT", "SQLITE_IO"))
-    return " (if another program has it open, close it there)" if IS_WINDOWS and is_denied else ""
+    return (
+        " (if it is open, in a program or in this one, close it there)"
+        if IS_WINDOWS and is_denied
+        else ""
+    )
 
 
 # --- processes -----------------------------------------------------------------------------------

@@ -50,4 +50,13 @@ def link_label(link: str) -> str:
     return f"{head}?…" if "?" in link else head
 
 
+class Url(str):
+    """A URL whose ``repr`` shows no credential, also among the locals of a traceback."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return repr(link_label(self))
+
+
 _PLAIN_AUTHORITY = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://([\w.-]+|\[[\w:.]+\])(:\d*)?([/?#]|$)")

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
+import sqlite3
+import unicodedata
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +17,9 @@ import anyio.to_thread
 import pytest
 
 from meeting_async import BatchReport, Document, MeetingClient, UploadJob, errors
-from meeting_async.journals import SqliteJournal
+from meeting_async.journals import JournalJob, SqliteJournal
 from support.batches import statuses
+from support.documents import PDF
 from support.fake_rooms import (
     Act,
     FakeRooms,
@@ -186,6 +191,74 @@ async def test_the_journal_of_an_earlier_edition_is_read(path: Path) -> None:
             report = await running.wait()
     assert statuses(report) == ["skipped", "skipped", "unknown", "accepted"]
     assert (report.already_delivered, sent(rooms)) == (2, ["four.pdf"])
+
+
+NFC, NFD = "docs/\u00fcben.pdf", "docs/u\u0308ben.pdf"
+SPELLINGS = {
+    "a dot": ("./docs/a.pdf", "docs/a.pdf"),
+    "dots": ("docs/a.pdf", "./docs/./a.pdf"),
+    "slashes": ("docs//a.pdf", "docs/a.pdf"),
+    "taken apart": (NFD, NFC),
+    "put together": (NFC, NFD),
+}
+
+
+@in_turn("spelling", list(SPELLINGS.items()))
+async def test_a_path_is_known_however_it_is_written(
+    path: Path, spelling: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the same document in the next run, and two of them are matched in their order."""
+    _make_documents(path, monkeypatch)
+    before, now = spelling
+    assert statuses(await batch(path, [UploadJob("room01", before)])) == ["accepted"]
+    jobs = [UploadJob("room01", now), UploadJob("room01", before)]
+    assert statuses(await batch(path, jobs)) == ["skipped", "accepted"]
+    assert statuses(await batch(path, jobs)) == ["skipped", "skipped"]
+
+
+def _make_documents(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make documents, one under two names, as the file systems of Macs do."""
+    monkeypatch.chdir(path.parent)
+    Path("docs").mkdir()
+    for name in ("docs/a.pdf", NFC):
+        Path(name).write_bytes(PDF)
+    if not Path(NFD).exists():
+        Path(NFD).hardlink_to(NFC)
+
+
+STORED = {
+    "as written": ("./docs/a.pdf", "./docs/a.pdf"),
+    "on Windows": (r"docs\a.pdf", "docs/a.pdf"),
+    "as written on Windows": (r".\docs\a.pdf", "./docs/a.pdf"),
+    "on a Mac": (NFD, NFC),
+    "not on a Mac": (NFC, NFD),
+}
+
+
+@pytest.mark.parametrize("by_command", [False, True])
+@in_turn("stored", list(STORED.items()))
+async def test_what_the_last_version_has_stored_is_known(
+    path: Path, stored: tuple[str, str], monkeypatch: pytest.MonkeyPatch, *, by_command: bool
+) -> None:
+    """Its journals have paths as they were written, and those of the command line have keys."""
+    _make_documents(path, monkeypatch)
+    before, now = stored
+    name = unicodedata.normalize("NFC", now.rpartition("/")[2])
+    key = {"room": "room01", "key": json.dumps(["room01", before, name])}
+    identity = json.dumps(key if by_command else ["room01", name, "path", before])
+    old = JournalJob(identity=identity, room_id="room01", document=name, is_unique=by_command)
+    journal = SqliteJournal(path)
+    async with journal.opened("https://meet.test/auth"):
+        entry = await journal.register(old)
+        await journal.mark_sending(entry, len(PDF), None)
+        await journal.record(entry, "accepted", None)
+    jobs = [UploadJob("room01", now)]
+    for _ in range(2):
+        assert statuses(await batch(path, jobs)) == ["skipped"]
+    with closing(sqlite3.connect(path)) as connection:
+        found = connection.execute("SELECT identity, ordinal FROM jobs").fetchall()
+    once = unicodedata.normalize("NFC", now.removeprefix("./"))
+    assert found == [(json.dumps(["room01", name, "path", once]), 0)]
 
 
 class Held(FakeRooms):

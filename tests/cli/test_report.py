@@ -397,7 +397,7 @@ def test_only_a_report_is_replaced(server: MeetingServer, capsys: Capture) -> No
 @pytest.mark.skipif(sys.platform != "win32", reason="only there a file can be kept from others")
 def test_a_program_has_a_file_open(server: MeetingServer, capsys: Capture) -> None:
     """Nothing is lost, and one line names the file and the fix."""
-    fix = "(if another program has it open, close it there)"
+    fix = "(if it is open, in a program or in this one, close it there)"
     command = "batch m.csv --journal j.db --report r.html"
     for name in ("m.csv", "a.pdf", "r.html"):
         with held(name, readable=False):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import gzip
 import itertools
 import json
 import math
+import pickle
 import time
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 
 from meeting_async import ActiveRoom, Attempt, UploadReceipt, Verdict
 from meeting_async._models import Secret
+from meeting_async._protocol.hiding import OVERLAP_BYTES, PIECE_BYTES
 from meeting_async._protocol.replies import (
     KEPT_BODY_BYTES,
     ParsedReply,
@@ -135,6 +138,33 @@ def test_a_credential_deep_in_a_reply(depth: int) -> None:
     while isinstance(found, list) and found:
         found = found[0]
     assert found in ([], "(hidden)")
+
+
+ESCAPED = b"".join(b"\\\\u%04x" % letter for letter in b"a-value-of-a-header")
+"""Escaped twice."""
+
+
+@pytest.mark.parametrize("value", [b"a-value-of-a-header", ESCAPED])
+@pytest.mark.parametrize("before", [0, 100, PIECE_BYTES - 20, PIECE_BYTES + OVERLAP_BYTES - 20])
+def test_a_credential_in_a_long_reply(value: bytes, before: int) -> None:
+    """Wherever it stands; a text of some 100 KiB is replaced as a whole, others stay."""
+    long, short = b"x" * before + value + b"x" * before, b"a-value"
+    content = b'{"status": true, "list": ["%b", "%b"]}' % (long, short)
+    sent = ((b"API-KEY", Secret(b"a-value-of-a-header")),)
+    answer = parse_reply(Reply(200, (), content), sent)
+    hidden = "(hidden)" if before > 100 else "x" * before + "(hidden)" + "x" * before
+    assert (answer.payload or {})["list"] == [hidden, "a-value"]
+
+
+def test_what_a_transport_adds_is_hidden_too() -> None:
+    """It may repeat what the transport adds to the request; that is in no copy of the reply."""
+    added = ((b"Proxy-Authorization", b"Basic a-value-of-a-header"),)
+    reply = Reply(400, (), b'{"msg": "a-value-of-a-header"}', added=added)
+    assert parse_reply(reply).msg == "(hidden)"
+    for copied in (copy.deepcopy(reply), pickle.loads(pickle.dumps(reply))):
+        assert (copied, copied.added) == (reply, ())
+    assert b"a-value" not in pickle.dumps(attrs.evolve(reply, content=b""))
+    assert "a-value" not in f"{reply!r} {reply.added!r}"
 
 
 # --- Retry-After ---------------------------------------------------------------------------------

@@ -11,16 +11,18 @@ import json
 from collections.abc import AsyncGenerator, Awaitable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from typing import Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import anyio
 import attrs
 
 from meeting_async._batch.results import UploadJob
 from meeting_async._documents.document import Document, as_document, source_of
+from meeting_async._documents.files import PathSource
 from meeting_async._documents.prepared import Prepared
 from meeting_async._log import logger
 from meeting_async._protocol.requests import room_id_bytes
+from meeting_async._system import other_spellings
 from meeting_async._text import short_repr
 from meeting_async._threads import at_disk
 from meeting_async.errors import DocumentChanged, InvalidInput, JournalError
@@ -42,6 +44,9 @@ class JournalJob:
     """Name that the room shows, or the link without its query."""
     is_unique: bool
     """Whether a second job with this identity is an error: true for jobs with a key."""
+    former: tuple[str, ...] = ()
+    """Identities under which an earlier version may have stored it. An entry that has one of them
+    is this job's, and gets its identity."""
 
 
 @attrs.frozen
@@ -113,12 +118,21 @@ def journal_job(room_id: str, document: Document, key: str | None) -> JournalJob
 
     The identity is its room and its key, or else name and identity of the document.
     """
-    own = [room_id, document.filename, *(source_of(document).identity() or ("stream", ""))]
+    name, source = document.filename, source_of(document)
+    kind, value = source.identity() or ("stream", "")
+    own = [room_id, name, kind, value] if key is None else {"room": room_id, "key": key}
+    former = list[Any]()
+    if key is None and isinstance(source, PathSource):
+        others = other_spellings(source.known_as)
+        former += [[room_id, name, kind, other] for other in others]
+        keys = (json.dumps([room_id, each, name]) for each in (value, *others))
+        former += [{"room": room_id, "key": each} for each in keys]  # of the command line
     return JournalJob(
-        identity=json.dumps(own if key is None else {"room": room_id, "key": key}),
+        identity=json.dumps(own),
         room_id=room_id,
-        document=document.filename,
+        document=name,
         is_unique=key is not None,
+        former=tuple(map(json.dumps, former)),
     )
 
 

@@ -163,10 +163,13 @@ class _OpenFile:
         """Match the n-th job of an identity in this run with the n-th entry of the identity.
 
         Each statement acquires the interpreter's lock (GIL) again, and waits for it on a busy
-        loop. So even thousands of jobs take three statements.
+        loop. So even thousands of jobs take four statements.
         """
         jobs: list[JournalJob] = [write.request.job for write in writes]
         now, execute = writes[-1].request.now, self._connection.execute
+        spellings = [(job.identity, former) for job in jobs for former in job.former]
+        for renamed in execute(_FORMER, (json.dumps(spellings),)).fetchall():
+            execute(_RENAME, renamed)
         identities = json.dumps([job.identity for job in jobs])
         rows = []
         for position, ordinal in execute(_ORDINALS, (self._number, identities)):
@@ -344,6 +347,15 @@ _NEW = (
     f"PRAGMA user_version = {VERSION}",
     "COMMIT",
 )
+
+_FORMER = """
+    SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(?)
+    WHERE EXISTS (SELECT 1 FROM jobs WHERE identity = json_extract(value, '$[1]'))"""
+
+_RENAME = """
+    UPDATE jobs SET identity = ?1,
+        ordinal = ordinal + (SELECT count(*) FROM jobs WHERE identity = ?1)
+    WHERE identity = ?2"""
 
 _ORDINALS = """
     SELECT key, row_number() OVER (PARTITION BY value ORDER BY key) - 1

@@ -120,8 +120,7 @@ def _is_public(text: str) -> bool:
 
 
 def _check(answer: ParsedReply, label: str, options: Options) -> None:
-    headers = dict(reversed(answer.headers))
-    media, length = headers.get("content-type", ""), headers.get("content-length", "")
+    media, length = _content(answer)
     if 300 <= answer.status < 400:
         raise LinkRefused(label, "it redirects; give the link that it redirects to")
     if answer.status != 200:
@@ -129,11 +128,17 @@ def _check(answer: ParsedReply, label: str, options: Options) -> None:
         if answer.status >= 500 or answer.status in {408, 429}:  # it may pass
             raise DocumentUnreadable(label, told)
         raise LinkRefused(label, told + (_PRESIGNED if answer.status == 403 else "; is it public?"))
-    found = _MEDIA_TYPE.match(media)
-    media = found[0] if found else ""  # without parameters, which may repeat the link
     is_image = media.lower().startswith("image/") and not options.allow_images
     if not media or is_image or _NO_DOCUMENT.match(media):
         raise LinkRefused(label, f"its Content-Type is {media or 'missing'}, not a document's")
     limit = options.max_size_whiteboard_file
-    if limit is not None and re.fullmatch(r"[0-9]{1,18}", length) and int(length) > limit:
-        raise DocumentTooLarge(label, int(length), limit)
+    if limit is not None and length > limit:
+        raise DocumentTooLarge(label, length, limit)
+
+
+def _content(answer: ParsedReply) -> tuple[str, int]:
+    """Return type and length, without all else that may repeat the link; ``""`` or 0: unknown."""
+    headers = dict(reversed(answer.headers))
+    media = _MEDIA_TYPE.match(headers.get("content-type", ""))
+    length = re.fullmatch(r"[0-9]{1,18}", headers.get("content-length", ""))
+    return media[0] if media else "", int(length[0]) if length else 0

@@ -9,6 +9,7 @@ import threading
 import time
 import warnings
 from collections.abc import Awaitable, Callable, Generator
+from functools import partial
 
 import anyio
 import attrs
@@ -35,7 +36,12 @@ from meeting_async._protocol import requests
 from meeting_async._protocol.replies import ParsedReply, parse_reply
 from meeting_async._protocol.signing import Signer
 from meeting_async._protocol.verdicts import names_another_room
-from meeting_async.errors import ConnectionLost, TransportError
+from meeting_async._threads import in_thread
+from meeting_async.errors import ConnectionLost, ResourceExhausted, TransportError
+
+PARSED_AT_ONCE = 64 * 1024
+"""Bytes of a reply; a larger one is parsed in a thread. That of a check is not larger, so that the
+document follows at once."""
 
 
 def _size(value: int | str | None) -> int | None:
@@ -253,7 +259,7 @@ class Session:
         server.has_replied = True
         if request.cut_reply and len(reply.content) > most:  # by a transport of the caller's
             reply = attrs.evolve(reply, content=reply.content[:most], is_cut=True)
-        return parse_reply(reply, request.headers, now=time.time())
+        return await _parsed(partial(parse_reply, reply, request.headers, now=time.time()), reply)
 
     # --- rooms -----------------------------------------------------------------------------------
 
@@ -272,6 +278,14 @@ class Session:
     def lock_name(self, room_id: str) -> str:
         """Return the room's name for room locks."""
         return f"{self.base} {room_id}"
+
+
+async def _parsed(parse: Callable[[], ParsedReply], reply: Reply) -> ParsedReply:
+    """Parse a reply, a large one in a thread."""
+    if len(reply.content) > PARSED_AT_ONCE:
+        with contextlib.suppress(ResourceExhausted):
+            return await in_thread(parse)
+    return parse()
 
 
 def check_room(answer: ParsedReply, room_id: str, host: str) -> None:

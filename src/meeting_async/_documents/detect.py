@@ -24,7 +24,7 @@ from meeting_async._documents.files import OpenFileSource, PathSource
 from meeting_async._documents.source import Buffer, BytesSource, Source
 from meeting_async._documents.stored import StoredSource
 from meeting_async._documents.streams import StreamSource, reads
-from meeting_async._system import is_false_file
+from meeting_async._system import is_false_file, without_drive
 from meeting_async._text import link_label, short_repr
 from meeting_async.errors import InvalidInput
 
@@ -80,7 +80,7 @@ def detect(value: object) -> Detected | None:
         return Detected(BytesSource(bytes(value)))
     if isinstance(value, str | os.PathLike):
         path = path_text(value)
-        return Detected(PathSource(path), path)
+        return Detected(PathSource(path), without_drive(path))
     return detect_readable(value)
 
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterable
 from typing import Self
 
 import attrs
+from attrs.converters import optional
 
 from meeting_async._documents.detect import (
     Detected,
@@ -23,7 +24,7 @@ from meeting_async._documents.link import LinkSource, check_link
 from meeting_async._documents.source import Buffer, BytesSource, Source
 from meeting_async._documents.streams import StreamSource
 from meeting_async._protocol.multipart import file_name, media_type
-from meeting_async._text import link_label, short_repr
+from meeting_async._text import Url, link_label, short_repr
 from meeting_async.errors import InvalidInput
 
 
@@ -36,9 +37,7 @@ class Document:
     """
 
     _source: Source | None = attrs.field(default=None, repr=False)
-    link: str | None = attrs.field(
-        default=None, repr=lambda link: repr(link_label(link)) if link else "None"
-    )
+    link: str | None = attrs.field(default=None, converter=optional(Url))
     """The link as it was given; ``None`` for a file."""
     filename: str = ""
     """The name that the room shows; for a link the link without its query."""
@@ -157,6 +156,7 @@ class Document:
         """
         if not isinstance(url, str):
             raise TypeError(f"url must be a str, not {type(url).__name__}")
+        url = Url(url)  # also among the locals of a traceback
         check_link(url)
         return cls(None, url, link_label(url))
 
@@ -213,6 +213,13 @@ def as_document(
             f"not {_described(value)}"
         )
     return Document._detected(detected, filename, content_type)  # noqa: SLF001 - of this module
+
+
+def known_as(document: Document, path: str) -> Document:
+    """Return a document of a path that journals recognise by another one."""
+    source = document._source  # noqa: SLF001 - of this module
+    assert isinstance(source, PathSource)  # noqa: S101 - the caller made it
+    return attrs.evolve(document, source=attrs.evolve(source, known_as=path))
 
 
 def source_of(document: Document) -> Source:

@@ -24,6 +24,7 @@ from meeting_async._system import (
     openable,
     read_at,
     read_nowait,
+    spelled_once,
 )
 
 
@@ -33,6 +34,8 @@ class PathSource(FileSource):
 
     path: str  # pyright: ignore[reportIncompatibleVariableOverride]  # never None here
     label: str = attrs.Factory(lambda self: self.path, takes_self=True)
+    known_as: str = attrs.Factory(lambda self: self.path, takes_self=True)
+    """Path by which a journal recognises it."""
 
     def use(self) -> File:
         """Open the file."""
@@ -40,12 +43,12 @@ class PathSource(FileSource):
         return _RegularFile(_open_regular(path), path)
 
     def identity(self) -> tuple[str, str]:
-        """Recognise the path as it was given.
+        """Recognise the path as it was given, however it is written.
 
         If it leads to another file in another working directory, that is a changed file, which is
         reported, and not a new document.
         """
-        return "path", self.path
+        return "path", spelled_once(self.known_as)
 
     def version(self, snapshot: Snapshot | None = None) -> str | None:
         """Return size and modification time: a file that was only touched counts as changed."""

@@ -17,7 +17,6 @@ from meeting_async._http.origins import Origin, Origins
 from meeting_async._http.stream import Stream
 from meeting_async._http.tcp import address_of, open_socket
 from meeting_async._models import Reply, Request
-from meeting_async._protocol.replies import without_secrets
 
 T = TypeVar("T")
 
@@ -134,7 +133,8 @@ class Connections:
                 reply = attrs.evolve(reply, peer=connection.new_peer())
             proxy = connection.origin.proxy
             if proxy and proxy.authorization:  # a proxy may repeat it in the tunnel
-                return without_secrets(reply, [(b"Proxy-Authorization", proxy.authorization)])
+                added = ((b"Proxy-Authorization", proxy.authorization),)
+                return attrs.evolve(reply, added=added)
             return reply
         finally:
             self._busy.discard(connection)

@@ -15,7 +15,6 @@ from meeting_async import errors
 from meeting_async._http.failures import translated
 from meeting_async._log import logger
 from meeting_async._models import Body, Reply, Request
-from meeting_async._protocol.replies import without_secrets
 from meeting_async._protocol.requests import host_and_port
 from meeting_async.errors import ConfigurationError
 
@@ -140,15 +139,14 @@ class _Exchange:
         if not self._is_complete and not self._is_cut:
             raise self._limit_error()
         response: Any = self._response
-        reply = Reply(
+        return Reply(
             response.status_code,
             tuple(response.headers.raw),
             bytes(self._content[: self._request.max_reply_bytes]),
             early=self._is_early,
             is_cut=self._is_cut,
+            added=response.request.headers.raw,  # its client's auth=, headers= and cookies=, too
         )
-        # It may repeat what the client has added: its auth=, headers= and cookies=.
-        return without_secrets(reply, response.request.headers.raw)
 
     @property
     def speaks_http2(self) -> bool:

@@ -16,7 +16,7 @@ import attrs
 from meeting_async._config import check_key_log
 from meeting_async._models import HeaderPairs, Secret
 from meeting_async._protocol.requests import is_loopback
-from meeting_async._text import link_label, short_repr
+from meeting_async._text import Url, link_label, short_repr
 from meeting_async._threads import in_thread
 from meeting_async.errors import ConfigurationError, ConnectFailed
 
@@ -98,8 +98,7 @@ class Origins:
 
         """
         ascii_ = address if address.isascii() else await in_thread(partial(_in_ascii, address))
-        url = urlsplit(ascii_)
-        key = url.scheme, url.hostname or "", url.port
+        key, target = _parsed(ascii_)
         if len(self._located) >= MAX_ADDRESSES:
             self._located.clear()
             self._known.clear()
@@ -107,8 +106,7 @@ class Origins:
             async with lock:
                 if key not in self._known:
                     self._known[key] = await in_thread(partial(self._make, *key))
-        target = (url.path or "/") + (f"?{url.query}" if url.query else "")
-        self._located[address] = found = self._known[key], target.encode("ascii")
+        self._located[address] = found = self._known[key], target
         return found
 
     def _make(self, scheme: str, host: str, port: int | None) -> Origin:
@@ -130,15 +128,8 @@ class Origins:
     def _proxy_to(self, scheme: str, host: str, name: str) -> Proxy | None:
         if self._proxy is not None or not self._trust_env or is_loopback(host):
             return self._proxy
-        import urllib.request  # noqa: PLC0415 - takes time, and few need it
-
-        proxies = urllib.request.getproxies()
-        kind = scheme if proxies.get(scheme) else "all"
-        address = proxies.get(kind)
-        if not address or urllib.request.proxy_bypass(name.replace(".:", ":")):
-            return None
-        field = f"{kind.upper()}_PROXY"
-        return _parsed_proxy(address if "://" in address else f"http://{address}", field)
+        found = _proxy_of_environment(scheme, name.replace(".:", ":"))
+        return found and _parsed_proxy(*found)
 
     def _make_context(self) -> ssl.SSLContext:
         import ssl  # noqa: PLC0415 - as above
@@ -158,6 +149,25 @@ class Origins:
                 context.load_cert_chain(*_chain(self._cert))
             context.post_handshake_auth = True
         return context
+
+
+def _proxy_of_environment(scheme: str, name: str) -> tuple[str, str] | None:
+    """Return the URL of the proxy to a server, and the variable that names it."""
+    import urllib.request  # noqa: PLC0415 - takes time, and few need it
+
+    proxies = urllib.request.getproxies()
+    kind = scheme if proxies.get(scheme) else "all"
+    address = proxies.get(kind)
+    if not address or urllib.request.proxy_bypass(name):
+        return None
+    return Url(address if "://" in address else f"http://{address}"), f"{kind.upper()}_PROXY"
+
+
+def _parsed(address: str) -> tuple[tuple[str, str, int | None], Secret]:
+    """Return scheme, host and port of a URL, and the target of a request to it."""
+    url = urlsplit(address)
+    target = (url.path or "/") + (f"?{url.query}" if url.query else "")
+    return (url.scheme, url.hostname or "", url.port), Secret(target.encode("ascii"))
 
 
 def _in_ascii(address: str) -> str:

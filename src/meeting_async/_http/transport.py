@@ -13,6 +13,7 @@ from meeting_async._clock import is_gone
 from meeting_async._http.origins import Certificate, CheckAddress, Origin, Origins, Verify
 from meeting_async._models import Reply, Request
 from meeting_async._threads import in_thread
+from meeting_async.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from meeting_async._http.connections import Connections
@@ -84,7 +85,11 @@ class HttpTransport:
         proxy: str | None = None,
         trust_env: bool = True,
     ) -> None:
-        self._origins = Origins(verify, cert, proxy, trust_env=trust_env)
+        try:
+            self._origins = Origins(verify, cert, proxy, trust_env=trust_env)
+        except ConfigurationError as error:
+            del cert, proxy  # no frame of a traceback has their passwords
+            raise error.with_traceback(None) from error.__cause__
         self._is_closed = False
 
     def __repr__(self) -> str:

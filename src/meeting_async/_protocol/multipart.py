@@ -83,7 +83,7 @@ def file_name(name: object) -> str:
     base = unicodedata.normalize("NFC", re.split(r"[/\\]", name)[-1]).strip(" .")
     if "\0" in base or re.search("[\ud800-\udfff]", base):
         problem = "contains NUL or is not valid Unicode"
-        raise _bad_name(name, problem, "pass filename= with a clean name")
+        raise _bad_name(name, problem, "rename it, or pass filename= with a clean name")
     if base == "":
         raise _bad_name(name, "contains no name", "give one such as 'deck.pdf'")
     return _cut(re.sub(r'[<>:"|?*\x01-\x1f\x7f-\x9f]', "_", base))

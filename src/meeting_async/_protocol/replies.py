@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import json.scanner
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC
-from functools import lru_cache, partial
 from typing import Any
 
 import attrs
 
 from meeting_async._models import HeaderPairs, Reply, Verdict
+from meeting_async._protocol.hiding import OVERLAP_BYTES, PIECE_BYTES, hiding_in
 from meeting_async._protocol.signing import WRONG_KEY
 from meeting_async._text import link_label, one_line
 from meeting_async.errors import (
@@ -115,19 +116,24 @@ def parse_reply(reply: Reply, sent: HeaderPairs = (), *, now: float = 0.0) -> Pa
     Every text of the server becomes one printable line here. ``now`` is the Unix time for a date in
     Retry-After.
     """
-    reply = without_secrets(reply, sent)
-    headers = tuple(
-        (one_line(name.decode("latin-1")).lower(), one_line(value.decode("latin-1")))
-        for name, value in reply.headers
-    )
+    payload = None if reply.is_cut else json_object(reply.content)
+    content = reply.content[:OVERLAP_BYTES] if payload is None else reply.content
+    fields = [part for pair in reply.headers for part in pair]
+    is_success = payload is not None and payload.get("status") is True
+    text = b"\n".join([content, *fields])
+    if hiding := hiding_in(text, (*sent, *reply.added), is_success=is_success):
+        content, *fields = map(hiding.text, [content[:OVERLAP_BYTES], *fields])
+        payload = hiding.payload(payload)
+    texts = [one_line(field.decode("latin-1")) for field in fields]
+    headers = tuple(zip(map(str.lower, texts[::2]), texts[1::2], strict=True))
     hint = dict(reversed(headers)).get("retry-after")
     return ParsedReply(
         status=reply.status,
-        payload=None if reply.is_cut else json_object(reply.content),
+        payload=payload,
         retry_after=retry_after(hint, now=now),
         size=len(reply.content),
         headers=headers,
-        body=reply.content[:KEPT_BODY_BYTES],
+        body=content[:KEPT_BODY_BYTES],
         early=reply.early,
         is_cut=reply.is_cut,
         sent=reply.sent,
@@ -141,15 +147,16 @@ def json_object(content: bytes) -> dict[str, Any] | None:
     Duplicate names and NaN are errors (RFC 8259 sections 4 and 6). A byte order mark is skipped
     (section 8.1).
     """
+    decoder = _DECODER if len(content) <= PIECE_BYTES else _IN_STEPS
     try:
-        value = _DECODER.decode(content.decode("utf-8-sig"))
+        value = decoder.decode(content.decode("utf-8-sig"))
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
+    result = {name: value for name, value in pairs}  # noqa: C416 - dict() stops other threads
     if len(result) != len(pairs):
         raise ValueError("duplicate names")
     return result
@@ -161,122 +168,9 @@ def _no_constant(name: str) -> None:
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)
 
-
-# --- replies that repeat the request -------------------------------------------------------------
-
-HIDDEN = b"(hidden)"
-
-_CREDENTIAL = re.compile(
-    rb".*(auth|cookie|credential|(?<!idempotency-)key|passphrase|passwd|password|secret|session"
-    rb"|signature|token).*",
-    re.IGNORECASE,
-)
-"""Names of headers whose values must not be repeated; a request id, for example, may be."""
-
-_SEPARATOR = re.compile(rb"[\s,;=]")
-
-LONG_SECRET = 12
-"""A shorter secret may be a word: it is replaced where it stands alone, and not in names of fields.
-In the server's own success a word like a short key is data, and stays."""
-
-_NEEDS_ESCAPES = re.compile(rb'["\\]')
-"""What JSON must escape of a header's value."""
-
-_MAY_BE_ESCAPED = re.compile(rb"\\(u00[2-7][0-9a-f]|/)", re.IGNORECASE)
-"""What JSON may escape of it."""
-
-_IN_JSON = re.compile(rb'("[^"\\]*(?:\\.[^"\\]*)*")(\s*:)?|-?[0-9][0-9.eE+-]*')
-"""A string, perhaps the name of a field, or a number. Only JSON is searched in linear time."""
-
-_Hide = Callable[[bytes], bytes]
-
-
-def without_secrets(reply: Reply, sent: Iterable[tuple[bytes, bytes]]) -> Reply:
-    """Return a reply in which the credentials among the headers of its request are replaced.
-
-    A JSON object keeps its structure; no escape hides a credential.
-    """
-    words = _repeated(reply, sent)
-    if not words:
-        return reply
-    payload = json_object(reply.content)
-    if payload is not None and payload.get("status") is True:
-        words = {word for word in words if len(word) >= LONG_SECRET}
-    hide = _hiding(words)
-    if payload is None:
-        content = hide(_unescaped(reply.content))
-    else:
-        content = _IN_JSON.sub(partial(_replaced, hide), reply.content)
-    headers = tuple((hide(name), hide(value)) for name, value in reply.headers)
-    return attrs.evolve(reply, headers=headers, content=content)
-
-
-def _repeated(reply: Reply, sent: Iterable[tuple[bytes, bytes]]) -> set[bytes]:
-    """Return the credentials, and long parts of them, that a reply has in it."""
-    text = b"\n".join([reply.content, *(part for pair in reply.headers for part in pair)])
-    has_escapes = b"\\" in text
-    if has_escapes:
-        text += _unescaped(text)
-    text = text.lower()
-    return {
-        word
-        for name, value in sent
-        if _is_credential(name)
-        for word in _words(bytes(value))
-        if word.lower() in text or (has_escapes and _NEEDS_ESCAPES.search(word))
-    }
-
-
-@lru_cache
-def _is_credential(name: bytes) -> bool:
-    return _CREDENTIAL.fullmatch(name) is not None
-
-
-def _unescaped(text: bytes) -> bytes:
-    for escaped in set(_MAY_BE_ESCAPED.findall(text)):
-        letter = escaped if escaped == b"/" else bytes.fromhex(escaped[3:].decode())
-        text = text.replace(b"\\" + escaped, letter)
-    return text
-
-
-def _hiding(words: set[bytes]) -> _Hide:
-    longest_first = sorted(words, key=len, reverse=True)
-    pattern = b"|".join(map(_pattern, longest_first)) or rb"(?!)"
-    return partial(re.compile(pattern, re.IGNORECASE).sub, HIDDEN)
-
-
-def _words(value: bytes) -> Iterator[bytes]:
-    """Yield a credential, and its long parts: a token without its scheme, a cookie's value."""
-    yield value
-    if not _SEPARATOR.search(value):
-        return
-    for part in re.split(rb"[\s,;]+", value):
-        for word in (part, part.partition(b"=")[2]):
-            if len(word) >= LONG_SECRET:
-                yield word
-
-
-def _pattern(word: bytes) -> bytes:
-    escaped = re.escape(word)
-    return escaped if len(word) >= LONG_SECRET else rb"(?<!\w)%b(?!\w)" % escaped
-
-
-def _replaced(hide: _Hide, found: re.Match[bytes]) -> bytes:
-    """Return a string or a number of JSON without secrets, however it was escaped."""
-    literal, is_name = found[1], found[2] is not None
-    if literal is None:
-        return b'"%b"' % HIDDEN if hide(found[0]) != found[0] else found[0]
-    if is_name and len(literal) < LONG_SECRET + 2:
-        return found[0]
-    try:
-        text = json.loads(literal).encode("utf-8", "surrogatepass")
-    except ValueError:
-        return found[0]
-    if (clean := hide(text)) == text:
-        return found[0]
-    if is_name:
-        clean += b" %d" % found.start()  # an object has each name once
-    return json.dumps(clean.decode("utf-8", "surrogatepass")).encode() + (found[2] or b"")
+_IN_STEPS = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)
+"""It is slower, but lets other threads run; the scanner in C stops them until it is done."""
+setattr(_IN_STEPS, "scan_once", json.scanner.py_make_scanner(_IN_STEPS))  # type: ignore[attr-defined]  # noqa: B010
 
 
 # --- hints ---------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import re
 import stat
@@ -19,12 +18,13 @@ from functools import lru_cache, partial
 import attrs
 
 from meeting_async import Document, UploadJob
+from meeting_async._documents.document import known_as
 from meeting_async._documents.junk import junk_kind
 from meeting_async._documents.prepared import check_size, check_type
 from meeting_async._documents.source import HEAD_BYTES, unreadable
 from meeting_async._protocol.multipart import file_name
 from meeting_async._protocol.requests import room_id_bytes
-from meeting_async._system import openable
+from meeting_async._system import openable, without_drive
 from meeting_async._text import link_label
 from meeting_async._threads import run_in_thread
 from meeting_async.cli.console import POLL_SECONDS, Output
@@ -94,7 +94,9 @@ class Entry:
             InvalidInput: The name cannot be used.
 
         """
-        return self.target if self.is_link else file_name(self.filename or self.target)
+        return (
+            self.target if self.is_link else file_name(self.filename or without_drive(self.target))
+        )
 
     @property
     def file(self) -> object:
@@ -114,14 +116,11 @@ class Entry:
         """
         if self.is_link:
             return Document.from_link(self.target).renamed(self.filename, None)
-        return Document.from_path(self.path, filename=self.filename)
+        return known_as(Document.from_path(self.path, filename=self.filename), self.target)
 
     def job(self) -> UploadJob:
-        """Make the job. Its key stays the same if manifest and documents are moved together."""
-        document, key = self.document(), self.key
-        if key is None and not self.is_link:
-            key = json.dumps([self.room_id, self.target, document.filename])
-        return UploadJob(self.room_id, document, key=key)
+        """Make the job. A journal knows it, too, if manifest and documents are moved together."""
+        return UploadJob(self.room_id, self.document(), key=self.key)
 
     def problems(self, max_size: int | None) -> Iterator[str]:
         """Yield what is wrong with it; a file is opened and its first bytes are read."""

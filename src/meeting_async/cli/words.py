@@ -52,6 +52,7 @@ _SHELL_NAMES = {
 }
 _SETTING = re.compile("|".join(_SHELL_NAMES))
 _FOR_PROGRAMS = (
+    ", or pass filename= with a clean name",
     ", or pass allow_images=True if your server takes it",
     "; for others use HttpxTransport(httpx.AsyncClient(proxy=...))",
     "; or pass HttpTransport(verify=...) an ssl.SSLContext without ssl.VERIFY_X509_STRICT",

@@ -22,6 +22,8 @@ for _module, _names in MISSING.items():
             delattr(_module, _name)
             if _name in getattr(_module, "__all__", ()):
                 _module.__all__.remove(_name)
+if hasattr(os, "process_cpu_count"):  # from Python 3.13, where it would ask for the affinity
+    setattr(os, "process_cpu_count", os.cpu_count)  # noqa: B010 - as it is there
 setattr(socket, "TCP_KEEPALIVE", 4)  # noqa: B010 - the other name of TCP_KEEPIDLE; here its number
 setattr(selectors, "DefaultSelector", selectors.SelectSelector)  # noqa: B010 - a type
 

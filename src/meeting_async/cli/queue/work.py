@@ -20,8 +20,7 @@ def jobs_of(entries: Sequence[Entry]) -> Iterator[UploadJob]:
     """Return jobs with absolute paths; without a key of their own they are told apart by these."""
     # The same path from wherever the folder is named.
     folders = {folder: os.path.realpath(folder) for folder in {one.folder for one in entries}}
-    placed = (attrs.evolve(entry, folder=folders[entry.folder]) for entry in entries)
-    return (attrs.evolve(entry.job(), key=entry.key) for entry in placed)
+    return (attrs.evolve(entry, folder=folders[entry.folder]).job() for entry in entries)
 
 
 async def defer(
