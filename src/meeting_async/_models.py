@@ -160,6 +160,10 @@ class Verdict(enum.StrEnum):
     FAILED = "failed"
     UNKNOWN = "unknown"
     ACCEPTED = "accepted"
+    FOUND = "found"
+    """Evidence shows the document in its session."""
+    NOT_FOUND = "not found"
+    """Evidence shows that it is not there, and that it will not come."""
 
 
 UNREACHED = frozenset({Verdict.NEVER_SENT, Verdict.NO_ANSWER})
@@ -186,6 +190,8 @@ class Attempt:
     """Bytes of the document that were handed to the operating system."""
     body_seconds: float | None = None
     """Seconds until the whole document was sent; ``None`` if it was not."""
+    session: str = attrs.field(default="", repr=False)
+    """Id of the session that ran in the room (``ActiveRoom.sid``); ``""`` if it is not known."""
 
 
 def bytes_sent(attempts: Iterable[Attempt]) -> int:
@@ -210,7 +216,7 @@ class UploadReceipt:
     msg: str
     """The server's message, at most 500 characters."""
     status_code: str
-    """The server's code, for example ``SUCCESS``."""
+    """The server's code, for example ``SUCCESS``; ``""`` if it gave no answer: see ``found``."""
     seconds: float
     """Seconds from the call to the answer, waits included."""
     attempts: tuple[Attempt, ...] = attrs.field(repr=lambda all_: f"({len(all_)} attempts)")
@@ -219,6 +225,13 @@ class UploadReceipt:
     """Headers of the reply, names in lower case; a request id of a proxy is among them."""
     raw: Mapping[str, Any] = attrs.field(repr=False, hash=False)
     """The whole record that the server sent."""
+    session: str = attrs.field(default="", repr=False)
+    """Id of the session that has it (``ActiveRoom.sid``), ``""`` if it is not known. Treat it like
+    a link: who knows it and the name can read the document."""
+    found: bool | None = None
+    """With ``delivery="exactly_once"``: whether the server showed the document in its session;
+    ``False`` if that could not be told. If no answer came, ``status_code`` is ``""``: then it has
+    arrived, but whether it was converted is not known."""
 
 
 @attrs.frozen

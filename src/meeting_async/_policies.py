@@ -18,8 +18,8 @@ import attrs
 from meeting_async._text import short_repr
 from meeting_async.errors import ConfigurationError
 
-Delivery = Literal["at_most_once", "at_least_once"]
-"""After an unknown outcome: stop (at most once), or send the document again (at least once)."""
+Delivery = Literal["at_most_once", "at_least_once", "exactly_once"]
+"""After an unknown outcome: stop, send the document again, or find out (``docs/delivery.md``)."""
 
 
 def number(
@@ -105,6 +105,9 @@ class RetryPolicy:
     ``max_outage`` limits them."""
     max_interruptions: int = attrs.field(default=2, validator=number(int, 0))
     """Retries in a row of an upload that was cut off after some bytes were sent."""
+    settle_after: float = attrs.field(default=65.0, validator=_seconds)
+    """With ``delivery="exactly_once"``: seconds after which nothing between here and the server can
+    still deliver a form that was lost. Proxies usually give up after 60 s."""
     initial_delay: float = attrs.field(default=0.5, validator=number(float, 0.25))
     """Seconds before the first retry, before jitter; doubles with each further retry."""
     max_delay: float = attrs.field(default=20.0, validator=number(float, 0.25))

@@ -33,6 +33,7 @@ The branches say where the cause is: in the caller's input, the server's answer,
     │   ├── TransferTimeout (TimeoutError)
     │   └── UploadInterrupted                   cut off several times in a row
     ├── UploadOutcomeUnknown                    the document may or may not reach the room
+    │   └── DocumentMisplaced                   accepted, but not in this room
     ├── JournalError (OSError)                  a batch's journal or a queue's table fails
     │   └── JournalInUse                        another batch uses it
     ├── UploadPutBack                           a queue continues the upload later
@@ -118,6 +119,8 @@ class MeetingError(Exception):
     """Name of the document as the room shows it, or the link without its query."""
     attempts: tuple[Attempt, ...] = ()
     """All attempts of the call, oldest first."""
+    session: str = ""
+    """Id of the session in which the document was sent (``ActiveRoom.sid``), if it is known."""
     tried: str = ""
     """How often and how long the server was tried, if the call ended because it was away."""
 
@@ -520,8 +523,8 @@ class UploadInterrupted(TransportError):
 class UploadOutcomeUnknown(MeetingError):
     """The whole document was sent and no valid answer came back.
 
-    The document may still appear in the room. If it is sent again, the room may show it twice. No
-    call of the API can check this.
+    The document may still appear in the room. If it is sent again, the room may show it twice. With
+    ``delivery="exactly_once"``, the ``reason`` also says why the server's files do not tell it.
     """
 
     reason: str
@@ -537,6 +540,20 @@ class UploadOutcomeUnknown(MeetingError):
         return (
             f"{self.document!r} was sent to room {self.room_id!r}, but whether it arrived is "
             f"unknown: {self.reason}; look into the room before sending it again"
+        )
+
+
+class DocumentMisplaced(UploadOutcomeUnknown):
+    """The server accepted the document, but shows no such file in the room's session.
+
+    It may be in another room (``docs/operations.md``, Several instances). Only with
+    ``delivery="exactly_once"``.
+    """
+
+    def _text(self) -> str:
+        return (
+            f"{self.document!r} was accepted for room {self.room_id!r}, but is not in this room: "
+            f"perhaps in another one; does the balancer choose by room? ({self.reason})"
         )
 
 

@@ -13,7 +13,8 @@ from typing import Literal
 
 import attrs
 
-from meeting_async._delivery.history import History, Step
+from meeting_async._delivery.evidence import Answer, Finding
+from meeting_async._delivery.history import History, Step, is_unknown
 from meeting_async._delivery.room_wait import (
     JITTER,
     MAX_FALSE_FREE_ANSWERS,
@@ -26,6 +27,7 @@ from meeting_async._models import UNREACHED, Verdict
 from meeting_async._policies import LockPolicy, RetryPolicy
 from meeting_async._protocol.replies import ParsedReply, reply_error
 from meeting_async.errors import (
+    DocumentMisplaced,
     MeetingError,
     ReplyTooLarge,
     ResourceExhausted,
@@ -42,6 +44,8 @@ class RetrySafety(enum.Enum):
     """An upload that must not appear twice."""
     AT_LEAST_ONCE = "at_least_once"
     """An upload that may appear twice."""
+    EXACTLY_ONCE = "exactly_once"
+    """An upload that must not appear twice, and whose fate is found out."""
     IDEMPOTENT = "idempotent"
     """A call that changes nothing, or has the same effect each time."""
     NON_IDEMPOTENT = "non_idempotent"
@@ -109,7 +113,7 @@ class Policies:
     @property
     def is_upload(self) -> bool:
         """Whether a document is sent to a room."""
-        return self.safety in {RetrySafety.AT_MOST_ONCE, RetrySafety.AT_LEAST_ONCE}
+        return self.safety not in {RetrySafety.IDEMPOTENT, RetrySafety.NON_IDEMPOTENT}
 
     @property
     def is_small(self) -> bool:
@@ -182,6 +186,9 @@ class _Decision:
 
     def made(self) -> Done | Stop | Wait:
         last = self.last
+        is_lost = is_unknown(last) and self.policies.safety is RetrySafety.EXACTLY_ONCE
+        if last.kind == "evidence" or is_lost:
+            return self._after_doubt(last)
         if last.verdict is Verdict.ACCEPTED and last.answer is not None:
             return Done(last.answer)
         decision = self._after_failure(last)
@@ -208,6 +215,35 @@ class _Decision:
         seconds = self._backoff(self._failures, last.hint)
         return self._wait_or_stop(seconds, self._limit_of_call(last))
 
+    # --- evidence --------------------------------------------------------------------------------
+
+    def _after_doubt(self, last: Step) -> Done | Stop | Wait:
+        """Go on after a document of unknown outcome, or after evidence about one."""
+        history, retry = self.history, self.policies.retry
+        if last.verdict is Verdict.FOUND and history.answer is not None:
+            return Done(history.answer)
+        if last.verdict is Verdict.NOT_FOUND:
+            return self._after_loss(last)
+        document = history.document or last
+        seconds = evidence_wait(document, self.server, retry, self.now)
+        if seconds is not None and not untellable(document):
+            seconds *= 1 - JITTER * self.random
+            return Wait(seconds) if history.answer else self._wait_or_stop(max(seconds, MIN_WAIT))
+        return Done(history.answer) if history.answer else Stop(self.error())
+
+    def _after_loss(self, last: Step) -> Stop | Wait:
+        """Send a document again that is not there, or say that it is in no room, or in another."""
+        history, policies = self.history, self.policies
+        if history.answer is not None:
+            size = policies.size
+            return Stop(DocumentMisplaced(f"asking for its file: {last.reason}", size, size, 0.0))
+        lost = sum(one.verdict is Verdict.NOT_FOUND for one in history.steps)
+        if lost > policies.retry.max_interruptions:
+            return Stop(UploadInterrupted(f"lost {lost} times", "", policies.size or 0))
+        return self._wait_or_stop(MIN_WAIT * (1 + self.random))
+
+    # --- failures --------------------------------------------------------------------------------
+
     @property
     def _failures(self) -> int:
         """Failures that count for ``max_attempts``: of documents all, of others those in a row."""
@@ -228,7 +264,7 @@ class _Decision:
 
     @property
     def _is_interrupted(self) -> bool:
-        is_strict = self.policies.safety is RetrySafety.AT_MOST_ONCE
+        is_strict = self.policies.safety in {RetrySafety.AT_MOST_ONCE, RetrySafety.EXACTLY_ONCE}
         in_a_row = len(self.history.in_a_row(Verdict.PARTIAL))
         return is_strict and in_a_row > self.policies.retry.max_interruptions
 
@@ -319,12 +355,10 @@ class _Decision:
 
     def _error(self, last: Step) -> MeetingError:
         policies, answer = self.policies, last.answer
+        if last.kind == "evidence" or is_unknown(last):
+            return self._unknown(last)
         if policies.is_upload and last.verdict is Verdict.BUSY:
             return self.room_wait.busy_error(answer, self.now)
-        if last.kind == "document" and last.verdict is Verdict.UNKNOWN:
-            sent = None if policies.size is None else last.sent
-            free_in = max(0.0, last.ended + policies.lock.window - self.now)
-            return UploadOutcomeUnknown(last.reason, policies.size, sent, free_in)
         if last.kind == "document" and last.verdict is Verdict.PARTIAL:
             return UploadInterrupted(last.reason, getattr(last.error, "host", ""), last.sent)
         if isinstance(last.error, MeetingError):
@@ -333,6 +367,81 @@ class _Decision:
         if verdict is Verdict.NO_ANSWER and answer is not None:
             verdict = Verdict.FAILED if answer.is_record else Verdict.UNKNOWN
         return reply_error(verdict, answer or ParsedReply(0), upload=last.kind == "document")
+
+
+    def _unknown(self, last: Step) -> UploadOutcomeUnknown:
+        """Return the error for a document of unknown outcome, and say why it cannot be told."""
+        policies, document = self.policies, self.history.document or last
+        sent = None if policies.size is None else document.sent
+        free_in = max(0.0, document.ended + policies.lock.window - self.now)
+        reason = document.reason
+        if policies.safety is RetrySafety.EXACTLY_ONCE:
+            reason += f"; what became of it cannot be told: {untellable(document) or last.reason}"
+        elif policies.safety is RetrySafety.AT_MOST_ONCE and self.server.shows_files:
+            reason += '; with delivery="exactly_once" it would have been found out'
+        return UploadOutcomeUnknown(reason, policies.size, sent, free_in)
+
+
+# --- evidence ------------------------------------------------------------------------------------
+
+CONFIRM_SECONDS = 5.0
+"""Seconds for which an accepted document is looked for: a shared storage may be late."""
+
+GRACE_SECONDS = 10.0
+"""Seconds for which a lost document is looked for after ``RetryPolicy.settle_after``."""
+
+EVIDENCE_SHARE = 0.25
+"""Time between two questions for a document, as a share of the time since it was sent."""
+
+
+def untellable(document: Step) -> str:
+    """Return why evidence cannot tell what became of a document; ``""``: it can."""
+    if not document.sent:
+        return "it is a link"
+    if not document.session:
+        return "the server has named no session"
+    return "" if document.since is not None else "the server has told no time"
+
+
+def judge(
+    finding: Finding,
+    document: Step,
+    server: Server,
+    policies: Policies,
+    now: float,
+    *,
+    is_accepted: bool,
+    is_free: bool,
+) -> Verdict:
+    """Return what a finding proves: found, not there (and it will not come), or nothing yet.
+
+    *Not found* counts if the server has shown a document before, and nothing can still deliver this
+    one: a proxy that holds its form, or the server that works on it (then the room is locked).
+    """
+    if finding.answer is Answer.FOUND:
+        return Verdict.FOUND
+    if finding.answer is Answer.UNTOLD or not server.shows_files:
+        return Verdict.UNKNOWN
+    age = now - document.ended
+    is_free = is_free or age >= policies.lock.window
+    is_settled = is_free and age >= policies.retry.settle_after
+    is_certain = age >= CONFIRM_SECONDS if is_accepted else is_settled
+    return Verdict.NOT_FOUND if is_certain else Verdict.UNKNOWN
+
+
+def evidence_wait(
+    document: Step, server: Server, retry: RetryPolicy, now: float
+) -> float | None:
+    """Return the seconds until evidence is asked for again; ``None``: no more."""
+    age = now - document.ended
+    if document.verdict is Verdict.ACCEPTED:
+        is_of_use = server.shows_files is not False and age < CONFIRM_SECONDS
+        return min(max(2 * age, 0.5), CONFIRM_SECONDS) if is_of_use else None
+    settled = retry.settle_after - age
+    if settled <= 0:
+        return 2.0 if -settled < GRACE_SECONDS else None
+    # Not a moment too early for the last one, jitter included.
+    return min(max(age * EVIDENCE_SHARE, 1.0), settled / (1 - JITTER) + MIN_WAIT)
 
 
 def _is_final(last: Step, *, is_upload: bool) -> bool:

@@ -16,8 +16,8 @@ from meeting_async._protocol.replies import ParsedReply
 from meeting_async._text import one_line
 from meeting_async.errors import RequestRefused, RoomBusy, TransportError, UploadOutcomeUnknown
 
-Kind = Literal["check", "probe", "document", "call", "queue", "pause"]
-"""A question, a document or a call; or a wait: behind another upload of this application
+Kind = Literal["check", "probe", "document", "evidence", "call", "queue", "pause"]
+"""A question, a document, evidence about it, or a call; or a wait: behind another upload of this application
 (``queue``), or for what its reason names (``pause``)."""
 
 PLACE = "place"
@@ -50,6 +50,11 @@ class Step:
     after_free: int = 0
     """Whether the document was sent right after a probe that was answered *free*; of merged steps
     how many were."""
+    session: str = ""
+    """The session that the check before the document has named."""
+    since: int | None = None
+    """Unix time by the server's clock: a file of the document's name that was stored then, or
+    later, is this document. ``None`` if the server did not say it."""
     is_consumed: bool = False
     """Whether the document is a stream that was read and cannot be read again."""
     answer: ParsedReply | None = None
@@ -74,6 +79,8 @@ class Step:
     @property
     def is_attempt(self) -> bool:
         """Whether it sent a document or a call, or ended an attempt to do so."""
+        if self.kind == "evidence":
+            return False
         if self.kind in {"check", "probe"}:
             return self.verdict in {*UNREACHED, Verdict.THROTTLED}
         return self.verdict is not None
@@ -126,8 +133,10 @@ class History:
         self.forget_reply()
         if new.is_attempt:
             self.attempts.append(_attempt(len(self.attempts) + 1, new, call_began))
-        if new.kind == "document" and new.verdict is Verdict.ACCEPTED:
-            self.answer = new.answer
+        if new.verdict is Verdict.FOUND or (
+            new.kind == "document" and new.verdict is Verdict.ACCEPTED
+        ):
+            self.answer = self.answer or new.answer
         if new.verdict is Verdict.BUSY:
             self._shorten()
         self.steps.append(new)
@@ -177,10 +186,25 @@ class History:
         return self.in_a_row(*UNREACHED)
 
     @property
+    def in_doubt(self) -> Step | None:
+        """The last document of unknown outcome, unless evidence has shown that it is not there."""
+        for one in reversed(self.steps):
+            if one.verdict is Verdict.NOT_FOUND:
+                return None
+            if is_unknown(one):
+                return one
+        return None
+
+    @property
     def unknown_since(self) -> float | None:
-        """When the last document of unknown outcome was sent; ``None``: there was none."""
-        ended = (one.ended for one in reversed(self.steps) if is_unknown(one))
-        return next(ended, None)
+        """When the last document of unknown outcome was sent; ``None``: there is none."""
+        doubt = self.in_doubt
+        return None if doubt is None else doubt.ended
+
+    @property
+    def document(self) -> Step | None:
+        """The last document that was sent, whatever became of it."""
+        return next((one for one in reversed(self.steps) if one.kind == "document"), None)
 
     @property
     def may_have_arrived(self) -> bool:
@@ -198,7 +222,7 @@ class History:
         """Return the verdict on the whole call; ``error`` ended it."""
         if error is None or self.answer is not None:
             return Verdict.ACCEPTED
-        if self.unknown_since is not None:
+        if self.unknown_since is not None or isinstance(error, UploadOutcomeUnknown):
             return Verdict.UNKNOWN
         if isinstance(error, RoomBusy):
             return Verdict.BUSY
@@ -275,6 +299,7 @@ def _attempt(number: int, one: Step, call_began: float) -> Attempt:
         reason=one.reason,
         bytes_sent=one.sent,
         body_seconds=one.body_seconds,
+        session=one.session,
     )
 
 

@@ -17,6 +17,13 @@ REPETITION_COST = 5.0
 SUCCESS_REFUND = 1.0
 """Tokens for a call that succeeds at once; one that succeeds after a retry gets its cost back."""
 
+FRESH_SECONDS = 2.0
+"""Seconds after a document in which another one of its name may have the same ``Last-Modified``,
+which counts whole seconds."""
+
+MAX_RECENT = 1000
+"""Documents above which those that are older are forgotten."""
+
 
 @attrs.define
 class Server:
@@ -39,6 +46,10 @@ class Server:
     locks_forms: bool = False
     """Whether any form got 409. Then the server checks its lock, and a document that gets 409 after
     *free* has lost a race."""
+    shows_files: bool | None = None
+    """Whether it has shown a stored document; ``False``: not even one that it had accepted."""
+    recent: dict[tuple[str, str], float] = attrs.field(factory=dict)
+    """When documents were sent lately, by session and name."""
     closes_until: float = -math.inf
     """Until when it counts as one that closes each connection after its answer."""
     _reached_at: float = -math.inf
@@ -90,6 +101,17 @@ class Server:
         if last.verdict is Verdict.ACCEPTED:
             earned = REPETITION_COST if was_retried else SUCCESS_REFUND
             self.tokens = min(self.tokens + earned, CAPACITY)
+
+    def mark_sent(self, session: str, name: str, now: float) -> None:
+        """Remember a document whose file may have the time of one that follows at once."""
+        if len(self.recent) >= MAX_RECENT:
+            fresh = {key: at for key, at in self.recent.items() if now - at < FRESH_SECONDS}
+            self.recent = fresh
+        self.recent[session, name] = now
+
+    def has_twin(self, session: str, name: str, now: float) -> bool:
+        """Return whether a document of this name was sent to the session just now."""
+        return now - self.recent.get((session, name), -math.inf) < FRESH_SECONDS
 
     # --- the retry budget ------------------------------------------------------------------------
 

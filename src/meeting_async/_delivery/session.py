@@ -16,6 +16,7 @@ import attrs
 from attrs.validators import optional
 
 from meeting_async._clock import is_gone
+from meeting_async._delivery.evidence import Evidence, StoredFiles
 from meeting_async._delivery.observer import check_callback
 from meeting_async._delivery.room_locks import LocalRoomLocks, Place, RoomLocks, local_room_locks
 from meeting_async._delivery.server import Server
@@ -60,6 +61,16 @@ def _timeouts(value: Timeouts | None) -> Timeouts:
     return Timeouts() if value is None else value
 
 
+def _evidence(value: Evidence | None) -> Evidence:
+    return StoredFiles() if value is None else value
+
+
+def _check_evidence(_instance: object, field: attrs.Attribute[Any], value: object) -> None:
+    if not isinstance(value, Evidence):
+        problem, fix = "has no method find()", "give an object such as StoredFiles()"
+        raise ConfigurationError(field.name, short_repr(value), problem, fix)
+
+
 @attrs.frozen(kw_only=True)
 class Options:
     """The options that ``MeetingClient.with_options`` can change."""
@@ -80,6 +91,7 @@ class Options:
     timeouts: Timeouts = attrs.field(
         default=None, converter=_timeouts, validator=instance(Timeouts)
     )
+    evidence: Evidence = attrs.field(default=None, converter=_evidence, validator=_check_evidence)
     on_event: OnEvent | None = attrs.field(default=None, validator=optional(check_callback))
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import json.scanner
 import re
-from collections.abc import Mapping
-from datetime import UTC
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import attrs
@@ -34,6 +34,9 @@ MAX_MSG_CHARACTERS = 500
 MAX_CODE_CHARACTERS = 100
 """Longest status_code that is kept."""
 
+MAX_SESSION_CHARACTERS = 256
+"""Longest id of a session that is used; a known server's have some 20."""
+
 KEPT_BODY_BYTES = 1024
 """Bytes of a reply that an error keeps."""
 
@@ -60,8 +63,15 @@ class ParsedReply:
     """Whether the content goes on; then it is not parsed."""
     sent: int | None = None
     """Bytes of the request's body that may have been sent, if the transport says it."""
+    session: str = ""
+    """Id of the session that an answer about a room names (``room_info.sid``)."""
     peer: Any = attrs.field(default=None, eq=False, repr=False)
     """Which of the server's addresses has answered, if the transport says it."""
+
+    @property
+    def date(self) -> int | None:
+        """When it was made: Unix time by the server's clock (RFC 9110 section 6.6.1)."""
+        return http_date([value.encode() for name, value in self.headers if name == "date"])
 
     @property
     def begins_object(self) -> bool:
@@ -137,8 +147,51 @@ def parse_reply(reply: Reply, sent: HeaderPairs = (), *, now: float = 0.0) -> Pa
         early=reply.early,
         is_cut=reply.is_cut,
         sent=reply.sent,
+        session=_session_in(payload, reply.content if reply.is_cut else b""),
         peer=reply.peer,
     )
+
+
+_SESSION = re.compile(rb'"sid"\s*:\s*"([^"\\]{1,256})"')
+_BEFORE_SESSION = re.compile(rb'\s*\{.*?"room_info"\s*:\s*\{', re.DOTALL)
+
+
+def _session_in(payload: Mapping[str, Any] | None, cut: bytes) -> str:
+    """Return the session in an answer about a room; one that is cut has it near its beginning."""
+    if cut:
+        begun = _BEFORE_SESSION.match(cut)
+        people = cut.find(b'"participants_info"', begun.end() if begun else 0)
+        found = begun and _SESSION.search(cut, begun.end(), len(cut) if people < 0 else people)
+        sid: object = found[1].decode("utf-8", "replace") if found else None
+    else:
+        sid = payload
+        for name in ("room", "room_info", "sid"):
+            sid = sid.get(name) if isinstance(sid, Mapping) else None
+    return one_line(sid) if isinstance(sid, str) and len(sid) <= MAX_SESSION_CHARACTERS else ""
+
+
+def values_of(headers: HeaderPairs, name: bytes) -> list[bytes]:
+    """Return the values of a header, whose name is in lower case."""
+    return [value for key, value in headers if key.lower() == name]
+
+
+def http_date(values: Sequence[bytes]) -> int | None:
+    """Return the Unix time of a date (RFC 9110 section 5.6.7); ``None`` if there is not just one.
+
+    Only the usual form is read, which every current server sends.
+    """
+    if len(values) != 1 or not (found := _DATE.fullmatch(values[0])) or found[2] not in _MONTHS:
+        return None
+    day, year, hour, minute, second = (int(found[group]) for group in (1, 3, 4, 5, 6))
+    try:
+        moment = datetime(year, _MONTHS.index(found[2]) + 1, day, hour, minute, tzinfo=UTC)
+    except ValueError:
+        return None
+    return int(moment.timestamp()) + second
+
+
+_DATE = re.compile(rb"[A-Z][a-z]{2}, (\d\d) ([A-Z][a-z]{2}) (\d{4}) (\d\d):(\d\d):(\d\d) GMT")
+_MONTHS = b"Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
 
 
 def json_object(content: bytes) -> dict[str, Any] | None:
