@@ -195,14 +195,22 @@ async def _spooled(
 
 
 async def _on_disk(name: str, function: Callable[[], T]) -> T:
-    try:
-        return await at_disk(function)
-    except OSError as error:
-        from tempfile import gettempdir  # noqa: PLC0415 - takes time, and few need it
+    return await at_disk(partial(_written, name, function))
 
+
+def _written(name: str, function: Callable[[], T]) -> T:
+    """Write in a thread, and say in which folder it has failed; there may be none that is usable."""
+    import tempfile  # noqa: PLC0415 - takes time, and few need it
+
+    try:
+        return function()
+    except OSError as error:
+        # Not `gettempdir()`, which tries all folders again, and raises if none can be used.
+        folder = f" in {tempfile.tempdir}" if tempfile.tempdir else ""
         reason = error.strerror or str(error)
-        problem = f"{name!r} cannot be written to a temporary file in {gettempdir()}: {reason}"
-        raise ResourceExhausted(f"{problem}; free space there, or set TMPDIR") from error
+        problem = f"{name!r} cannot be written to a temporary file{folder}: {reason}"
+        fix = "free space there, or set TMPDIR to a folder that can be written"
+        raise ResourceExhausted(f"{problem}; {fix}") from error
 
 
 class TemporaryFile:
