@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterable
+from functools import partial
 from typing import Self
 
 import attrs
@@ -13,17 +14,18 @@ from meeting_async._documents.detect import (
     HasStream,
     Readable,
     detect,
+    detect_path,
     detect_readable,
     instead_of,
     is_file,
-    path_text,
+    may_block,
 )
-from meeting_async._documents.files import PathSource
 from meeting_async._documents.link import LinkSource, check_link
 from meeting_async._documents.source import Buffer, BytesSource, Source
 from meeting_async._documents.streams import StreamSource
 from meeting_async._protocol.multipart import file_name, media_type
 from meeting_async._text import link_label, short_repr
+from meeting_async._threads import at_disk
 from meeting_async.errors import InvalidInput
 
 
@@ -61,11 +63,12 @@ class Document:
     ) -> Self:
         """Upload a file on disk; ``filename`` replaces its own name.
 
-        The file is opened for each attempt and closed before any wait. If it changes during the
+        A path of a cloud storage package is asked for its file here and now, which may take time;
+        pass such a path itself, and a thread does it. The file is opened for each attempt and
+        closed before any wait. If it changes during the
         upload, :class:`~meeting_async.errors.DocumentChanged` is raised.
         """
-        text = path_text(path)
-        return cls._detected(Detected(PathSource(text), text), filename, content_type)
+        return cls._detected(detect_path(path), filename, content_type)
 
     @classmethod
     def from_bytes(
@@ -213,6 +216,14 @@ def as_document(
             f"not {_described(value)}"
         )
     return Document._detected(detected, filename, content_type)  # noqa: SLF001 - of this module
+
+
+async def found_document(
+    value: object, *, filename: str | None = None, content_type: str | None = None
+) -> Document:
+    """Make a document as :func:`as_document` does; in a thread if that may block."""
+    make = partial(as_document, value, filename=filename, content_type=content_type)
+    return await at_disk(make) if may_block(value) else make()
 
 
 def source_of(document: Document) -> Source:

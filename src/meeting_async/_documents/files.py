@@ -33,6 +33,9 @@ class PathSource(FileSource):
 
     path: str  # pyright: ignore[reportIncompatibleVariableOverride]  # never None here
     label: str = attrs.Factory(lambda self: self.path, takes_self=True)
+    given: object = attrs.Factory(lambda self: self.path, takes_self=True)
+    """What the caller gave: an object that has downloaded the file may delete it when it is
+    collected."""
 
     def use(self) -> File:
         """Open the file."""
@@ -40,12 +43,12 @@ class PathSource(FileSource):
         return _RegularFile(_open_regular(path), path)
 
     def identity(self) -> tuple[str, str]:
-        """Recognise the path as it was given.
+        """Recognise the path as it was given; of an object in a store, its address there.
 
         If it leads to another file in another working directory, that is a changed file, which is
         reported, and not a new document.
         """
-        return "path", self.path
+        return "path", str(self.given)
 
     def version(self, snapshot: Snapshot | None = None) -> str | None:
         """Return size and modification time: a file that was only touched counts as changed."""

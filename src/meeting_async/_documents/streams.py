@@ -199,7 +199,7 @@ async def _on_disk(name: str, function: Callable[[], T]) -> T:
 
 
 def _written(name: str, function: Callable[[], T]) -> T:
-    """Write in a thread, and say in which folder it has failed; there may be none that is usable."""
+    """Write in a thread, and say in which folder it has failed; there may be no usable one."""
     import tempfile  # noqa: PLC0415 - takes time, and few need it
 
     try:
