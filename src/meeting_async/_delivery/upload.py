@@ -24,7 +24,7 @@ from meeting_async._delivery.questions import Questions
 from meeting_async._delivery.room_locks import Place
 from meeting_async._delivery.sending import Sending, UploadHooks
 from meeting_async._documents.detect import Uploadable
-from meeting_async._documents.document import Document, as_document
+from meeting_async._documents.document import Document, found_document
 from meeting_async._documents.prepared import Prepared, prepare
 from meeting_async._log import logger
 from meeting_async._models import SignedHeaders, UploadReceipt, Verdict
@@ -53,12 +53,13 @@ async def upload_document(
     async with running(call):
         room = requests.room_id_bytes(room_id)
         _warn_of_unusual(room_id)
-        made = as_document(document, filename=filename, content_type=content_type)
-        call.document = made.filename
         lock = options.lock if max_wait is None else attrs.evolve(options.lock, max_wait=max_wait)
         # Before the document is prepared, which takes different times: first come, first served.
         with call.session.line_up(room_id) as place:
             call.phase = "reading the document"
+            names = {"filename": filename, "content_type": content_type}
+            made = await found_document(document, **names)
+            call.document = made.filename
             async with prepare(
                 made, max_size=options.max_size_whiteboard_file, allow_images=options.allow_images
             ) as prepared:
