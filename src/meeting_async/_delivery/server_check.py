@@ -154,7 +154,8 @@ class _Steps:
             raise
         except (OSError, ValueError) as error:  # ValueError: of a host name
             detail = _reason(error) or f"no answer in {seconds:.1f} s"
-            raise self.fail(step, *(certificate_problem(error) or (detail, fix))) from error
+            found = certificate_problem(error) or certificate_problem(error.__cause__)
+            raise self.fail(step, *(found or (detail, fix))) from error
 
     # --- the way to the server -------------------------------------------------------------------
 

@@ -318,6 +318,11 @@ _WANTS_TLS = re.compile(
 )
 """Of the pages with which nginx, Go and Apache answer plain HTTP on such a port."""
 
+_WANTS_CERTIFICATE = re.compile(rb"No required SSL certificate|The SSL certificate error")
+"""Of the pages with which nginx answers a client without a certificate, or with a wrong one."""
+
+GIVE_CERTIFICATE = "give one, with HttpTransport(cert=...), MEETING_CERT_FILE or --cert"
+
 _NO_REDIRECTS = "Redirects are never followed: they would replay the signature. Fix the base URL"
 
 _TOO_LARGE = "The limit is max_size_whiteboard_file of the server."
@@ -380,6 +385,8 @@ def hint_of(answer: ParsedReply) -> str | None:
         return "A proxy wants a user and a password: give them in the URL of the proxy."
     if answer.status == 400 and _WANTS_TLS.search(answer.body):
         return "The port speaks TLS: use https:// in the base URL."
+    if answer.status == 400 and _WANTS_CERTIFICATE.search(answer.body):
+        return f"A proxy wants a client certificate that it accepts: {GIVE_CERTIFICATE}."
     if answer.status == 413:
         return _TOO_LARGE if answer.is_record else _TOO_LARGE_FOR_PROXY
     if answer.status in {404, 405} and _is_foreign(answer):
