@@ -220,7 +220,7 @@ async def test_a_client_certificate_that_the_server_wants(
     server.load_verify_locations(authority.file)
     signed_by = stranger if shown == "of another authority" else authority
     cert = None if shown == "none" else str(signed_by.client())
-    transports = [HttpTransport(verify=str(authority.file), cert=cert)]
+    transports: list[Any] = [HttpTransport(verify=str(authority.file), cert=cert)]
     if version == "TLSv1_2":  # httpx loses what the server says when it is still sending
         context = ssl.create_default_context(cafile=str(authority.file))
         if cert:

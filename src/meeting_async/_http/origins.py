@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -135,7 +135,8 @@ class Origins:
         proxies = urllib.request.getproxies()
         kind = scheme if proxies.get(scheme) else "all"
         address = proxies.get(kind)
-        if not address or urllib.request.proxy_bypass(name.replace(".:", ":")):
+        bypasses = urllib.request.proxy_bypass(name.replace(".:", ":"))
+        if not address or bypasses or _is_exempt(name, proxies.get("no", "")):
             return None
         field = f"{kind.upper()}_PROXY"
         return _parsed_proxy(address if "://" in address else f"http://{address}", field)
@@ -158,6 +159,24 @@ class Origins:
                 context.load_cert_chain(*_chain(self._cert))
             context.post_handshake_auth = True
         return context
+
+
+def _is_exempt(name: str, addresses: str) -> bool:
+    """Return whether ``NO_PROXY`` names an address, with its port or without, or its network.
+
+    ``urllib.request`` only compares texts, and only requests does that for networks, too.
+    """
+    import ipaddress  # noqa: PLC0415 - as above
+
+    host, _, port = name.rpartition(":")
+    for entry in addresses.replace(" ", "").split(","):
+        has_port = "]:" in entry or entry.count(":") == 1
+        text, _, its_port = entry.rpartition(":") if has_port else (entry, "", port)
+        with suppress(ValueError):  # one of them is a name
+            network = ipaddress.ip_network(text.strip("[]"), strict=False)
+            if ipaddress.ip_address(host.strip("[]")) in network and its_port == port:
+                return True
+    return False
 
 
 def _in_ascii(address: str) -> str:
