@@ -12,7 +12,6 @@ import time
 from collections.abc import Awaitable, Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
 from typing import Literal
 
 import anyio
@@ -30,7 +29,7 @@ from meeting_async._http.transport import HttpTransport, origin_of
 from meeting_async._models import Verdict
 from meeting_async._policies import Timeouts
 from meeting_async._protocol import requests
-from meeting_async._protocol.replies import ParsedReply, hint_of
+from meeting_async._protocol.replies import ParsedReply, hint_of, unix_time
 from meeting_async._protocol.verdicts import denies_room, overrules_denial
 from meeting_async._text import one_line
 from meeting_async.errors import ConfigurationError, TransportError
@@ -250,12 +249,11 @@ class _Steps:
         self.ok("server", self.session.base)
 
     def _judge_clock(self, answer: ParsedReply) -> None:
-        try:
-            there = parsedate_to_datetime(dict(answer.headers)["date"])
-            ahead = there.replace(tzinfo=there.tzinfo or UTC).timestamp() - time.time()
-        except (KeyError, ValueError, OverflowError):
+        there = unix_time(dict(answer.headers).get("date", ""))
+        if there is None:
             self.skip("the answer has no valid Date", "clock")
             return
+        ahead = there - time.time()
         if abs(ahead) < 2:  # a Date has whole seconds
             self.ok("clock", "the same as here")
             return

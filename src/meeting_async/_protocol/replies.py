@@ -112,18 +112,18 @@ def parse_reply(reply: Reply, sent: HeaderPairs = (), *, now: float = 0.0) -> Pa
     """Parse a reply to a request with the headers ``sent``, whose secrets it must not repeat.
 
     Every text of the server becomes one printable line here. ``now`` is the Unix time for a date in
-    Retry-After.
+    Retry-After, if the reply has none of its own.
     """
     reply = without_secrets(reply, sent)
     headers = tuple(
         (one_line(name.decode("latin-1")).lower(), one_line(value.decode("latin-1")))
         for name, value in reply.headers
     )
-    hint = dict(reversed(headers)).get("retry-after")
+    fields = dict(reversed(headers))
     return ParsedReply(
         status=reply.status,
         payload=None if reply.is_cut else json_object(reply.content),
-        retry_after=retry_after(hint, now=now),
+        retry_after=retry_after(fields.get("retry-after"), now=now, date=fields.get("date")),
         size=len(reply.content),
         headers=headers,
         body=reply.content[:KEPT_BODY_BYTES],
@@ -281,27 +281,34 @@ def _replaced(hide: _Hide, found: re.Match[bytes]) -> bytes:
 # --- hints ---------------------------------------------------------------------------------------
 
 
-def retry_after(value: str | None, *, now: float) -> float | None:
+def retry_after(value: str | None, *, now: float, date: str | None = None) -> float | None:
     """Parse a ``Retry-After`` (RFC 9110 section 10.2.3): seconds, never negative.
 
     Anything except a plain number or an HTTP date is ignored. Fractions are accepted, because
-    some servers send them. The caller limits the result.
+    some servers send them. A date counts from the reply's own ``date``: the clocks here and there
+    may differ by hours. The caller limits the result.
     """
-    if value is None:
-        return None
-    text = value.strip()
+    text = (value or "").strip()
     if re.fullmatch(r"\d{1,12}(\.\d{1,9})?", text, re.ASCII):
         return float(text)
+    until = unix_time(text)
+    if until is None:
+        return None
+    began = unix_time(date or "")
+    return max(0.0, until - (now if began is None else began))
+
+
+def unix_time(text: str) -> float | None:
+    """Parse an HTTP date, which is always in GMT, also if it does not say so."""
     if not re.match(r"[A-Za-z]{3,9},? ", text):
         return None
     from email.utils import parsedate_to_datetime  # noqa: PLC0415 - takes time, and few need it
 
     try:
         moment = parsedate_to_datetime(text)
+        return moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()
     except (ValueError, OverflowError):
         return None
-    # An HTTP date is always in GMT, also if it does not say so.
-    return max(0.0, moment.replace(tzinfo=moment.tzinfo or UTC).timestamp() - now)
 
 
 # --- errors --------------------------------------------------------------------------------------
