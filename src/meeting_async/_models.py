@@ -95,13 +95,42 @@ class Request:
     since was not asked. ``None``: it follows no question."""
 
 
+def _header_pairs(headers: Any) -> HeaderPairs:
+    """Accept what HTTP libraries have: pairs or a mapping, of bytes or text."""
+    try:
+        pairs = headers.items() if isinstance(headers, Mapping) else headers
+        return tuple((_as_bytes(name), _as_bytes(value)) for name, value in pairs)
+    except (TypeError, ValueError):
+        fix = "give pairs of bytes, such as ((b'Content-Type', b'application/json'),)"
+        kind = type(headers).__name__  # not the values: a server may repeat a secret
+        raise TypeError(f"headers of a Reply are no pairs of bytes, but a {kind}: {fix}") from None
+
+
+def _content(content: Any) -> bytes:
+    try:
+        return content.encode() if isinstance(content, str) else _as_bytes(content)
+    except TypeError:
+        kind = type(content).__name__
+        raise TypeError(f"the content of a Reply is a {kind}: give bytes") from None
+
+
+def _as_bytes(value: Any) -> bytes:
+    if isinstance(value, str):
+        return value.encode("latin-1", "replace")
+    return value if isinstance(value, bytes) else bytes(memoryview(value))
+
+
 @attrs.frozen
 class Reply:
-    """One HTTP reply: status, headers and the whole content."""
+    """One HTTP reply: status, headers and the whole content. Text becomes bytes."""
 
     status: int
-    headers: HeaderPairs = attrs.field(default=(), repr=lambda pairs: f"({len(pairs)} headers)")
-    content: bytes = attrs.field(default=b"", repr=lambda content: f"({len(content)} bytes)")
+    headers: HeaderPairs = attrs.field(
+        default=(), converter=_header_pairs, repr=lambda pairs: f"({len(pairs)} headers)"
+    )
+    content: bytes = attrs.field(
+        default=b"", converter=_content, repr=lambda content: f"({len(content)} bytes)"
+    )
     early: bool = False
     """Whether its head came before the last byte of the request was sent. Such a success is not
     about the whole document."""
