@@ -505,7 +505,7 @@ def test_questions_in_proportion(min_delay: float, random: float, size: int) -> 
 
 def test_documents_without_questions_come_ever_more_rarely() -> None:
     """Delays grow with the time waited, and on a slow line with the time of a body."""
-    delays = list(in_locked_room(story(probe=False), end=230))
+    delays = list(in_locked_room(story(probe=False), end=150))
     assert delays[0] == 0.4
     assert max(delays) == 7.5
     assert len(delays) < 60
