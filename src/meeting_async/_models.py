@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import json
 import re
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
 import attrs
@@ -197,6 +197,11 @@ class Attempt:
     """Bytes of the document that were handed to the operating system."""
     body_seconds: float | None = None
     """Seconds until the whole document was sent; ``None`` if it was not."""
+
+
+def count_of(attempts: Sequence[Attempt]) -> int:
+    """Return how many attempts there were; of a long outage not all are kept."""
+    return attempts[-1].number if attempts else 0
 
 
 def bytes_sent(attempts: Iterable[Attempt]) -> int:

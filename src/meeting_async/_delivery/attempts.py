@@ -111,7 +111,7 @@ class Attempts:
         self.call.phase = "waiting for the room's lock"
         self.call.emit(
             _events.WaitingForRoom,
-            attempt=len(self.history.attempts),
+            attempt=self.history.attempted,
             retry_in=wait.seconds,
             waited=self.room_wait.waited(self.call.now()),
             max_wait=self.policies.lock.max_wait,
@@ -121,7 +121,7 @@ class Attempts:
         self.call.phase = f"waiting to try again after {step.reason}"
         self.call.emit(
             _events.RetryScheduled,
-            attempt=len(self.history.attempts),
+            attempt=self.history.attempted,
             retry_in=wait.seconds,
             verdict=step.verdict,
             reason=step.reason,

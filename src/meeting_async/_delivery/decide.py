@@ -211,7 +211,7 @@ class _Decision:
     @property
     def _failures(self) -> int:
         """Failures that count for ``max_attempts``: of documents all, of others those in a row."""
-        return len(self._failed)
+        return sum(one.count for one in self._failed)
 
     @property
     def _failed(self) -> list[Step]:
@@ -240,7 +240,7 @@ class _Decision:
         """
         retry = self.policies.retry
         left = outage_ends_at(self.history, self.policies, self.server) - self.now
-        unreached = len(self.history.unreached)
+        unreached = self.history.failed_to_reach
         # A single attempt that took so long may have been frozen with the process.
         is_frozen = unreached == 1 and last.ended - last.began >= retry.max_outage > 0
         if left <= 0 and not is_frozen:
@@ -255,7 +255,7 @@ class _Decision:
     def _is_first_of_outage(self, last: Step) -> bool:
         if self.server.away_since is not None or isinstance(last.error, ResourceExhausted):
             return False
-        return len(self.history.unreached) <= 1
+        return self.history.failed_to_reach <= 1
 
     def _limit_of_call(self, last: Step) -> str:
         """For how long a server that is away is tried, in words."""
@@ -304,9 +304,9 @@ class _Decision:
             first = next(iter(self._failed), last)
             since = policies.began if first is self.history.steps[0] else first.began
             error.tried = self._tried(self._failures, last.ended - since)
-        elif unreached := self.history.unreached:
+        elif unreached := self.history.failed_to_reach:
             since = _outage_began(self.history, policies, self.server)
-            error.tried = self._tried(len(unreached), last.ended - since)
+            error.tried = self._tried(unreached, last.ended - since)
         return error
 
     def _tried(self, attempts: int, seconds: float) -> str:

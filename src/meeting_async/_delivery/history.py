@@ -6,12 +6,13 @@ counted. Times are seconds of the event loop's clock.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import attrs
 
-from meeting_async._models import UNREACHED, Attempt, Verdict
+from meeting_async._models import UNREACHED, Attempt, Verdict, count_of
 from meeting_async._protocol.replies import ParsedReply
 from meeting_async._text import one_line
 from meeting_async.errors import RequestRefused, RoomBusy, TransportError, UploadOutcomeUnknown
@@ -28,6 +29,10 @@ SESSION = "session"
 
 MAX_REASON_CHARACTERS = 500
 """Longest reason of a step; a transport of the caller's may say anything."""
+
+
+MAX_ATTEMPTS = 100
+"""Most attempts that are kept while a server is away."""
 
 
 @attrs.frozen(kw_only=True)
@@ -50,6 +55,8 @@ class Step:
     after_free: int = 0
     """Whether the document was sent right after a probe that was answered *free*; of merged steps
     how many were."""
+    count: int = 1
+    """Of merged steps how many they were."""
     is_consumed: bool = False
     """Whether the document is a stream that was read and cannot be read again."""
     answer: ParsedReply | None = None
@@ -115,7 +122,7 @@ class History:
 
     steps: list[Step] = attrs.field(factory=list)
     attempts: list[Attempt] = attrs.field(factory=list)
-    """The attempts, as users see them."""
+    """The attempts, as users see them; of a long outage the first and the last ones."""
     was_sent: bool = False
     """Whether an earlier run of the job may have delivered the document."""
     answer: ParsedReply | None = None
@@ -125,17 +132,33 @@ class History:
         """Add a step. Before an answer that the room is locked, alike steps become one."""
         self.forget_reply()
         if new.is_attempt:
-            self.attempts.append(_attempt(len(self.attempts) + 1, new, call_began))
+            self.attempts.append(_attempt(self.attempted + 1, new, call_began))
+            self._drop_attempt()
         if new.kind == "document" and new.verdict is Verdict.ACCEPTED:
             self.answer = new.answer
         if new.verdict is Verdict.BUSY:
             self._shorten()
         self.steps.append(new)
+        if new.verdict in UNREACHED:
+            self._shorten_outage()
 
     def forget_reply(self) -> None:
         """Drop what may be large, or keep a document in memory: traceback, frames, document."""
         if self.steps:
             self.steps[-1] = attrs.evolve(self.steps[-1], answer=None, error=None)
+
+    def _drop_attempt(self) -> None:
+        """Drop an attempt that reached nobody; an outage of a day has thousands of them."""
+        if len(self.attempts) > MAX_ATTEMPTS:
+            middle = enumerate(self.attempts[1:-1], 1)
+            idle = (at for at, one in middle if one.verdict in UNREACHED and not one.bytes_sent)
+            for at in itertools.islice(idle, 1):
+                del self.attempts[at]
+
+    def _shorten_outage(self) -> None:
+        """Merge what lies between the first and the last step of an outage."""
+        first = next(at for at, one in enumerate(self.steps) if one is self.unreached[0])
+        self.steps[first + 1 : -1] = _merged(self.steps[first + 1 : -1])
 
     def _shorten(self) -> None:
         """Merge steps of which only sums and the last one count, once the room is found locked.
@@ -157,6 +180,11 @@ class History:
         self.steps[start:] = [*before, *some[locked : locked + 1], *between, *after]
 
     @property
+    def attempted(self) -> int:
+        """How many attempts there were."""
+        return count_of(self.attempts)
+
+    @property
     def last(self) -> Step:
         """The last step that was answered, or was not."""
         return next(one for one in reversed(self.steps) if one.verdict is not None)
@@ -175,6 +203,11 @@ class History:
     def unreached(self) -> list[Step]:
         """The steps at the end that did not reach the server, oldest first."""
         return self.in_a_row(*UNREACHED)
+
+    @property
+    def failed_to_reach(self) -> int:
+        """How many they were; some may be merged."""
+        return sum(one.count for one in self.unreached)
 
     @property
     def unknown_since(self) -> float | None:
@@ -249,7 +282,8 @@ def _merged(steps: Iterable[Step]) -> list[Step]:
         if earlier := found.pop(alike, None):
             seconds = 0.0 if one.verdict is Verdict.BUSY else earlier.seconds
             count = one.after_free + earlier.after_free
-            one = attrs.evolve(one, began=one.began - seconds, after_free=count)  # noqa: PLW2901
+            facts: Any = {"after_free": count, "count": one.count + earlier.count}
+            one = attrs.evolve(one, began=one.began - seconds, **facts)  # noqa: PLW2901
         found[alike] = one
     return [*found.values()]
 

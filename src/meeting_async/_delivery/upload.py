@@ -282,7 +282,7 @@ class _Upload:
         call = self.call
         self.hooks.sending()
         call.phase = "sending"
-        call.emit(_events.AttemptStarted, attempt=len(call.history.attempts) + 1)
+        call.emit(_events.AttemptStarted, attempt=call.history.attempted + 1)
         sending.begin(after_free=self._is_free)
         try:
             form = sending.body.content_type, sending.body
