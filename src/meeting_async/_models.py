@@ -101,17 +101,16 @@ def _header_pairs(headers: Any) -> HeaderPairs:
         pairs = headers.items() if isinstance(headers, Mapping) else headers
         return tuple((_as_bytes(name), _as_bytes(value)) for name, value in pairs)
     except (TypeError, ValueError):
-        fix = "give pairs of bytes, such as ((b'Content-Type', b'application/json'),)"
         kind = type(headers).__name__  # not the values: a server may repeat a secret
-        raise TypeError(f"headers of a Reply are no pairs of bytes, but a {kind}: {fix}") from None
+        problem = f"headers of a Reply are no pairs of bytes, but a {kind}"
+        raise TypeError(f"{problem}: give ((b'Content-Type', b'application/json'),)") from None
 
 
 def _content(content: Any) -> bytes:
     try:
         return content.encode() if isinstance(content, str) else _as_bytes(content)
     except TypeError:
-        kind = type(content).__name__
-        raise TypeError(f"the content of a Reply is a {kind}: give bytes") from None
+        raise TypeError(f"content of a Reply is a {type(content).__name__}: give bytes") from None
 
 
 def _as_bytes(value: Any) -> bytes:
@@ -200,7 +199,7 @@ class Attempt:
 
 
 def count_of(attempts: Sequence[Attempt]) -> int:
-    """Return how many attempts there were; of a long outage not all are kept."""
+    """Return how many there were; of a long outage not all are kept."""
     return attempts[-1].number if attempts else 0
 
 

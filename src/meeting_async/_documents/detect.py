@@ -22,7 +22,8 @@ import attrs
 
 from meeting_async._documents.file_objects import FileObjectSource
 from meeting_async._documents.files import OpenFileSource, PathSource
-from meeting_async._documents.source import Buffer, BytesSource, Source, unreadable
+from meeting_async._documents.packed import PACKERS, PackedSource, is_packed, unpacked
+from meeting_async._documents.source import Buffer, BytesSource, Source, is_from, unreadable
 from meeting_async._documents.stored import StoredSource
 from meeting_async._documents.streams import StreamSource, reads
 from meeting_async._system import is_false_file
@@ -122,7 +123,7 @@ def detect_readable(value: Any) -> Detected | None:
 def _detect_readable(value: Any) -> Detected | None:
     if instead_of(value):
         return None
-    if _is_from(value, r"django\.db\.models\.fields\.files"):
+    if is_from(value, r"django\.db\.models\.fields\.files"):
         return _detect_stored(value)
     if is_file(value):
         return _detect_file(value)
@@ -147,7 +148,7 @@ def instead_of(value: object) -> str:
     """Return what to pass instead of a value that is not a document, if that is known."""
     names = [f"{kind.__module__}:{kind.__qualname__}" for kind in type(value).__mro__]
     found = (fix for row, fix in _INSTEAD.items() if any(re.fullmatch(row, it) for it in names))
-    is_remote = not isinstance(value, os.PathLike) and _is_from(value, r"upath\..*")
+    is_remote = not isinstance(value, os.PathLike) and is_from(value, r"upath\..*")
     return "path.open('rb')" if is_remote else next(found, "")
 
 
@@ -267,7 +268,7 @@ def _detect_file(value: Any) -> Detected:
     if _has_name_of_archive(file):
         return Detected(source, None, kind, "the name of this file is that of its archive")
     name = _name(value)
-    return Detected(source, _unpacked(name) if name and _is_from(file, _PACKERS) else name, kind)
+    return Detected(source, unpacked(name) if name and is_from(file, PACKERS) else name, kind)
 
 
 def _file_source(file: Any, owner: object) -> Source:
@@ -276,7 +277,8 @@ def _file_source(file: Any, owner: object) -> Source:
     if is_async or not can_seek or not _says(file, "seekable"):
         return StreamSource(file, reads(file))
     if not _is_of_the_system(file):
-        return FileObjectSource(file, owner)
+        found = FileObjectSource(file, owner)
+        return PackedSource(found) if is_packed(file) else found
     if is_false_file(file.fileno()):
         return StreamSource(file, reads(file))
     return OpenFileSource(file, owner)
@@ -291,11 +293,6 @@ def _is_of_the_system(file: Any) -> bool:
     return type(raw) is io.FileIO
 
 
-def _is_from(value: object, modules: str) -> bool:
-    """Return whether its class, or one that this is derived from, is of a module."""
-    return any(re.fullmatch(modules, kind.__module__) for kind in type(value).__mro__)
-
-
 def _name(value: Any) -> str | None:
     """Return a usable name: not the number of a descriptor, and not ``<fdopen>``.
 
@@ -305,7 +302,7 @@ def _name(value: Any) -> str | None:
     name = sent or getattr(value, "name", None)
     if not isinstance(name, str) or not name or re.fullmatch(r"<.*>", name):
         return None
-    is_from_form = sent or _is_from(value, r"django\.core\.files\.uploadedfile")
+    is_from_form = sent or is_from(value, r"django\.core\.files\.uploadedfile")
     return _unescaped(name) if is_from_form else name
 
 
@@ -326,15 +323,7 @@ def _has_name_of_archive(file: Any) -> bool:
     while isinstance(file, io.BufferedReader):
         file = file.raw
     archive = getattr(file, "fileobj", None)
-    return _is_from(file, "tarfile") and file.name == getattr(archive, "name", None) is not None
-
-
-_PACKERS = r"gzip|bz2|lzma|compression\..*"
-
-
-def _unpacked(name: str) -> str:
-    """Return the name of the content of a packed file: ``notes.txt`` of ``notes.txt.gz``."""
-    return re.sub(r"(?i)(?<=.)\.(gz|bz2|xz|lzma|zst)$", "", name)
+    return is_from(file, "tarfile") and file.name == getattr(archive, "name", None) is not None
 
 
 def _content_type(value: Any) -> str | None:
