@@ -19,6 +19,7 @@ import anyio.lowlevel
 import attrs
 
 from meeting_async._documents.file_objects import FileObjectSource
+from meeting_async._documents.file_source import at_its_end
 from meeting_async._documents.source import Content, Source, is_from
 from meeting_async._documents.streams import PIECE_BYTES, StreamSource, cleanup_scope, spooled
 from meeting_async._threads import at_disk, leave_to_thread
@@ -55,7 +56,7 @@ class _Spool:
         """Unpack the file if nobody has; the last user deletes the spool."""
         async with self.lock:
             if self.source is None:
-                stream = StreamSource(self.packed.file, _content(self.packed))
+                stream = StreamSource(self.packed.file, _content(self.packed, name))
                 async with aclosing(stream.pieces(name)) as pieces:
                     made = spooled(name, pieces, max_size)
                     self.source = await self.stack.enter_async_context(made)
@@ -94,7 +95,7 @@ class PackedSource(Source):
             yield content
 
 
-async def _content(packed: FileObjectSource) -> AsyncGenerator[bytes, None]:
+async def _content(packed: FileObjectSource, name: str) -> AsyncGenerator[bytes, None]:
     """Read a file to its end in threads, and put it back to where it stood."""
     file = await at_disk(packed.use)
     offset = file.start
@@ -103,5 +104,7 @@ async def _content(packed: FileObjectSource) -> AsyncGenerator[bytes, None]:
             offset += len(data)
             yield data
         await at_disk(file.close)
+        if offset == file.start > 0:
+            raise at_its_end(name, offset)
     finally:
         leave_to_thread(file.close)
