@@ -12,7 +12,7 @@ import attrs
 
 from meeting_async._config import (
     Environment,
-    authorities,
+    certificates,
     check_names,
     nearly_set,
     settings_from,
@@ -159,9 +159,10 @@ class MeetingClient:
         ``MEETING_BASE_URL``, ``MEETING_API_KEY``, ``MEETING_API_SECRET`` or
         ``MEETING_API_SECRET_FILE``, ``MEETING_MAX_SIZE_WHITEBOARD_FILE`` (bytes or ``30MiB``),
         ``MEETING_TIMEOUT`` (seconds), ``MEETING_ALLOW_PLAINTEXT`` (``1`` or ``0``).
-        ``MEETING_CA_FILE`` (a PEM file with the
-        certificate of your authority) and ``MEETING_PROXY`` (``http://host:port``) are ``verify``
-        and ``proxy`` of the default transport; your own ``transport`` replaces both.
+        ``MEETING_CA_FILE`` (a PEM file with the certificate of your authority),
+        ``MEETING_CERT_FILE`` (one with your client certificate and its key) and ``MEETING_PROXY``
+        (``http://host:port``) are ``verify``, ``cert`` and ``proxy`` of the default transport; your
+        own ``transport`` replaces them.
 
         Raises:
             ConfigurationError: Variables are missing (the error names all of them) or unusable.
@@ -527,9 +528,9 @@ def _transport(transport: Transport | None) -> Transport:
 
 def _transport_from_env(variables: Environment) -> HttpTransport:
     """Make the default transport; no traceback shows the proxy, which may have a password."""
-    verify = authorities(variables) or True
+    given = certificates(variables)
     try:
-        return HttpTransport(verify=verify, proxy=variables.get("MEETING_PROXY") or None)
+        return HttpTransport(**given, proxy=variables.get("MEETING_PROXY") or None)
     except ConfigurationError as error:
         failure = attrs.evolve(error, field="MEETING_PROXY")
     raise failure

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import codecs
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
@@ -14,9 +15,6 @@ from meeting_async._models import Secret, hidden_text
 from meeting_async._policies import parse_size
 from meeting_async._text import nearest, short_repr
 from meeting_async.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    import ssl
 
 _BOOLEANS = {"1": True, "true": True, "yes": True, "on": True} | {
     "0": False, "false": False, "no": False, "off": False, "": False
@@ -55,7 +53,7 @@ def max_size(variables: Environment) -> int | None:
 KNOWN = (
     *("MEETING_BASE_URL", "MEETING_API_KEY", "MEETING_API_SECRET", "MEETING_API_SECRET_FILE"),
     *("MEETING_MAX_SIZE_WHITEBOARD_FILE", "MEETING_TIMEOUT", "MEETING_ALLOW_PLAINTEXT"),
-    *("MEETING_CA_FILE", "MEETING_PROXY", "MEETING_QUEUE_DSN"),
+    *("MEETING_CA_FILE", "MEETING_CERT_FILE", "MEETING_PROXY", "MEETING_QUEUE_DSN"),
 )
 """Variables of this library and of its command line."""
 
@@ -84,27 +82,39 @@ def nearly_set(variables: Environment, missing: Collection[str]) -> str:
     return ""
 
 
-def authorities(variables: Environment) -> ssl.SSLContext | None:
-    """Load the certificate of the authority, ``None`` if no file is set.
+def certificates(variables: Environment) -> dict[str, Any]:
+    """Return ``verify`` and ``cert`` of the transport.
+
+    The files are loaded now: a mistake is found before anything is sent, and names its variable.
 
     Raises:
-        ConfigurationError: It is not a file with certificates.
+        ConfigurationError: One of them is not a file with certificates.
 
     """
-    path = variables.get("MEETING_CA_FILE")
-    return load_authorities("MEETING_CA_FILE", path) if path else None
-
-
-def load_authorities(field: str, path: str) -> ssl.SSLContext:
-    """Load a file now: a mistake is found before anything is sent, and names the caller's field."""
+    authority, own = variables.get("MEETING_CA_FILE"), variables.get("MEETING_CERT_FILE")
+    if not (authority or own):
+        return {}
     import ssl  # noqa: PLC0415 - it is slow, and plain http does without
 
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if authority:
+        with _loading("MEETING_CA_FILE", authority, "the certificate of your authority"):
+            context = ssl.create_default_context(cafile=authority)
+    if own:
+        with _loading("MEETING_CERT_FILE", own, "your certificate and its key, without a password"):
+            context.load_cert_chain(own, password="")  # else OpenSSL asks for one
+            context.post_handshake_auth = True
+    return {"verify": context} if authority else {"cert": own}
+
+
+@contextmanager
+def _loading(field: str, path: str, content: str) -> Iterator[None]:
     try:
-        return ssl.create_default_context(cafile=path)
+        yield
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         check_key_log(error)
         problem = f"cannot be loaded: {getattr(error, 'strerror', None) or error}"
-        fix = "give a PEM file with the certificate of your authority"
+        fix = f"give a PEM file with {content}"
         raise ConfigurationError(field, short_repr(path), problem, fix) from error
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import json
 import re
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
 import attrs
@@ -110,13 +110,41 @@ class _Uncopied(tuple[tuple[bytes, bytes], ...]):
         return (tuple, ())
 
 
+def _header_pairs(headers: Any) -> HeaderPairs:
+    """Accept what HTTP libraries have: pairs or a mapping, of bytes or text."""
+    try:
+        pairs = headers.items() if isinstance(headers, Mapping) else headers
+        return tuple((_as_bytes(name), _as_bytes(value)) for name, value in pairs)
+    except (TypeError, ValueError):
+        kind = type(headers).__name__  # not the values: a server may repeat a secret
+        problem = f"headers of a Reply are no pairs of bytes, but a {kind}"
+        raise TypeError(f"{problem}: give ((b'Content-Type', b'application/json'),)") from None
+
+
+def _content(content: Any) -> bytes:
+    try:
+        return content.encode() if isinstance(content, str) else _as_bytes(content)
+    except TypeError:
+        raise TypeError(f"content of a Reply is a {type(content).__name__}: give bytes") from None
+
+
+def _as_bytes(value: Any) -> bytes:
+    if isinstance(value, str):
+        return value.encode("latin-1", "replace")
+    return value if isinstance(value, bytes) else bytes(memoryview(value))
+
+
 @attrs.frozen
 class Reply:
-    """One HTTP reply: status, headers and the whole content."""
+    """One HTTP reply: status, headers and the whole content. Text becomes bytes."""
 
     status: int
-    headers: HeaderPairs = attrs.field(default=(), repr=lambda pairs: f"({len(pairs)} headers)")
-    content: bytes = attrs.field(default=b"", repr=lambda content: f"({len(content)} bytes)")
+    headers: HeaderPairs = attrs.field(
+        default=(), converter=_header_pairs, repr=lambda pairs: f"({len(pairs)} headers)"
+    )
+    content: bytes = attrs.field(
+        default=b"", converter=_content, repr=lambda content: f"({len(content)} bytes)"
+    )
     early: bool = False
     """Whether its head came before the last byte of the request was sent. Such a success is not
     about the whole document."""
@@ -192,6 +220,11 @@ class Attempt:
     """Seconds until the whole document was sent; ``None`` if it was not."""
     session: str = attrs.field(default="", repr=False)
     """Id of the session that ran in the room (``ActiveRoom.sid``); ``""`` if it is not known."""
+
+
+def count_of(attempts: Sequence[Attempt]) -> int:
+    """Return how many there were; of a long outage not all are kept."""
+    return attempts[-1].number if attempts else 0
 
 
 def bytes_sent(attempts: Iterable[Attempt]) -> int:

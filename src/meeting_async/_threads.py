@@ -49,7 +49,8 @@ async def in_thread(function: Callable[[], T]) -> T:
     """
     results, errors, done = list[T](), list[BaseException](), anyio.Event()
     try:
-        run_in_thread(partial(_run, function, results, errors, partial(call_soon(), done.set)))
+        wake = partial(call_soon(), done.set)
+        _threads.run(partial(_run, function, results, errors), then=wake)
         try:
             await done.wait()
         except BaseException:
@@ -66,14 +67,11 @@ def _run(
     function: Callable[[], T],
     results: list[T],
     errors: list[BaseException],
-    wake: Callable[[], object],
 ) -> None:
     try:
         results.append(function())
     except BaseException as error:  # noqa: BLE001 - raised where the result is awaited
         errors.append(error)
-    with suppress(RuntimeError):  # the event loop is closed
-        wake()
 
 
 _running: anyio.lowlevel.RunVar[anyio.Semaphore] = anyio.lowlevel.RunVar("meeting_async_threads")
@@ -95,6 +93,9 @@ def call_soon() -> Callable[[Callable[[], object]], object]:
     return cast("Callable[[Callable[[], object]], object]", getattr(loop, name))
 
 
+_Work = tuple[Callable[[], object], Callable[[], object] | None]
+
+
 class _Threads:
     """As many threads as ever had to run at the same time; they are used again."""
 
@@ -103,24 +104,29 @@ class _Threads:
 
     def reset(self) -> None:
         """Forget all threads: a forked process does not have them."""
-        self._functions: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
+        self._functions: queue.SimpleQueue[_Work] = queue.SimpleQueue()
         self._idle = threading.Semaphore(0)
 
-    def run(self, function: Callable[[], object]) -> None:
+    def run(self, function: Callable[[], object], then: Callable[[], object] | None = None) -> None:
+        """Run a function; ``then`` is called when its thread can be used again."""
         if not self._idle.acquire(blocking=False):
             thread = threading.Thread(target=self._work, name="meeting-async", daemon=True)
             try:
                 thread.start()
             except RuntimeError as error:
                 raise ResourceExhausted(f"no thread can be started: {error}") from error
-        self._functions.put(function)
+        self._functions.put((function, then))
 
     def _work(self) -> None:
         while True:
-            function = self._functions.get()
+            function, then = self._functions.get()
             function()
             del function
             self._idle.release()
+            if then is not None:
+                with suppress(RuntimeError):  # the event loop is closed
+                    then()
+            del then
 
 
 _threads = _Threads()

@@ -218,6 +218,7 @@ COMPLETED = {
     "batch m.csv --journal a": "a.pdf",
     "batch m.csv --report a": "a.pdf",
     "check --ca-file a": "a.pdf",
+    "check --cert a": "a.pdf",
     "queue defer a": "a.pdf",
 }
 

@@ -105,19 +105,28 @@ def test_one_by_option_and_one_by_variable(
     key, certificate = make_certificate(tmp_path)  # no authority knows it
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(certificate)
+    both = tmp_path / "both.pem"
+    both.write_bytes(certificate.read_bytes() + key.read_bytes())
     with Peer(answering(reply()), tls=context) as secure, Peer(relaying(secure.port)) as proxy:
         monkeypatch.setenv("MEETING_PROXY", proxy.url)
         arguments = ("room", "room01", "--url", "https://127.0.0.1")
-        done = call(capsys, *arguments, "--ca-file", certificate)
+        done = call(capsys, *arguments, "--ca-file", certificate, "--cert", both)
         assert (done.code, bool(proxy.requests)) == (0, True)
         monkeypatch.setenv("MEETING_PROXY", f"http://127.0.0.1:{free_port()}")
         monkeypatch.setenv("MEETING_CA_FILE", str(certificate))
+        monkeypatch.setenv("MEETING_CERT_FILE", str(both))
         assert call(capsys, *arguments, "--proxy", proxy.url).code == 0
 
 
 NO_PROXY = "is not the URL of a plain HTTP proxy"
 MISTAKES = {
     "authorities": ("", "--ca-file nope.pem", "--ca-file cannot be loaded: No such file or "),
+    "certificate": ("", "--cert nope.pem", "--cert cannot be loaded: No such file or "),
+    "certificate without a key": (
+        "MEETING_CERT_FILE=a.pdf", "", "MEETING_CERT_FILE cannot be loaded: "
+    ),
     "proxy": ("", "--proxy socks5://127.0.0.1", f"--proxy {NO_PROXY}"),
     "proxy of the system": ("HTTPS_PROXY=socks5://127.0.0.1:1", "", NO_PROXY),
     "authorities of a variable, and a proxy": (

@@ -232,6 +232,33 @@ def test_headers_in_both_directions(run: Run) -> None:
     run(main)
 
 
+REPLIES: dict[str, tuple[Any, Any]] = {
+    "text": ((("X-Request-ID", "r-1"), ("Set-Cookie", "a")), json.dumps(record("SUCCESS"))),
+    "a mapping": ({"X-Request-ID": b"r-1", b"Set-Cookie": "a"}, record("SUCCESS")),
+    "lists": ([[b"X-Request-ID", b"r-1"], ["Set-Cookie", bytearray(b"a")]], record("SUCCESS")),
+}
+
+
+@pytest.mark.parametrize("given", REPLIES.values(), ids=REPLIES)
+def test_headers_and_content_that_are_text(run: Run, given: tuple[Any, Any]) -> None:
+    """As other HTTP libraries have them: a transport need not turn them into bytes."""
+    headers, content = given
+    content = content if isinstance(content, str) else bytearray(json.dumps(content).encode())
+
+    async def main() -> None:
+        transport = Scripted(Act(result=Reply(200, headers, content)))
+        async with client_without_checks(transport) as client:
+            receipt = await upload(client)
+        assert receipt.headers == (("x-request-id", "r-1"), ("set-cookie", "a"))
+
+    run(main)
+    for wrong in (None, "x: y", ((1, 2),), (("a",),)):
+        with pytest.raises(TypeError, match=r"headers of a Reply are no .*: give "):
+            Reply(200, wrong)
+    with pytest.raises(TypeError, match="content of a Reply is a NoneType: give bytes"):
+        Reply(200, (), None)
+
+
 # --- settings ------------------------------------------------------------------------------------
 
 

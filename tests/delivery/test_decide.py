@@ -21,6 +21,7 @@ from meeting_async._delivery.decide import (
     Stop,
     Wait,
     decide,
+    error_of,
     room_wait,
 )
 from meeting_async._delivery.history import History, Step, loaded, stored
@@ -505,7 +506,7 @@ def test_questions_in_proportion(min_delay: float, random: float, size: int) -> 
 
 def test_documents_without_questions_come_ever_more_rarely() -> None:
     """Delays grow with the time waited, and on a slow line with the time of a body."""
-    delays = list(in_locked_room(story(probe=False), end=230))
+    delays = list(in_locked_room(story(probe=False), end=150))
     assert delays[0] == 0.4
     assert max(delays) == 7.5
     assert len(delays) < 60
@@ -614,7 +615,8 @@ def _what_counts(history: History, policies: Policies, now: float, server: Serve
     if isinstance(decision, Stop):
         decision = str(decision.error)
     room = room_wait(history, policies, server)
-    rows = [len(history.in_a_row(verdict)) for verdict in Verdict if verdict is not BUSY]
+    each = [verdict for verdict in Verdict if verdict is not BUSY]
+    rows = [sum(one.count for one in history.in_a_row(verdict)) for verdict in each]
     rows.append(sum(one.after_free for one in history.in_a_row(BUSY) if one.kind == "document"))
     busy = room.busy_error(None, now)
     return (
@@ -651,6 +653,21 @@ def test_a_history_of_hours_in_a_locked_room_is_short() -> None:
     assert told.now == 8_640
     assert told.room.waited(told.now) == 1_440 * 4
     assert len(told.history.attempts) == 1
+
+
+def test_a_history_of_days_without_a_server_is_short() -> None:
+    """Thousands of attempts; the first and the last ones are told, and how many there were."""
+    told = story(max_outage=1e6)
+    for number in range(1, 3_001):
+        decision = told.after(NEVER if number % 3 else NO_ANSWER, "check", random=0.5)
+        assert isinstance(decision, Wait)
+        told.waits(decision)
+        told.paused(2)
+        assert len(told.history.steps) <= 8
+    numbers = [attempt.number for attempt in told.history.attempts]
+    assert numbers == [1, *range(2_902, 3_001)]
+    error = error_of(told.history, told.policies, Server(), told.now)
+    assert "after 3000 attempts in " in str(error)
 
 
 @pytest.mark.parametrize("settings", [{}, {"max_attempts": 3}])

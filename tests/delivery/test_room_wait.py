@@ -125,3 +125,34 @@ def test_who_lost_races_asks_less_often(lost: int) -> None:
     delays = waited(rooms, SIZES["large"])
     assert len(rooms.uploads) == lost
     assert all(1.8 <= delay <= 3.2 for delay in delays[lost + 1 : -1])
+
+
+LOCKS = {
+    "usual": {},
+    "without questions": {"probe": False},
+    "without questions, hurried": {"probe": False, "max_delay": 0.5, "min_delay": 0.25},
+    "without questions, as hurried as can be": {"probe": False, "max_delay": 0.01},
+}
+
+
+@pytest.mark.parametrize("lock", LOCKS.values(), ids=LOCKS)
+def test_at_most_200_documents_in_an_hour(lock: dict[str, Any]) -> None:
+    """Whatever the settings, and although each form is told that the room is free."""
+
+    def ask(visit: Visit) -> Act:
+        return accepted() if visit.kind == "question" else free()
+
+    every = [FakeRooms(lambda _: busy(), ask=ask) for _ in range(10)]
+
+    async def upload(rooms: FakeRooms) -> None:
+        async with client_of(rooms, lock=LockPolicy(max_wait=3600, **lock)) as client:
+            with pytest.raises(RoomBusy):
+                await client.upload_whiteboard_file("room01", PDF, filename="deck.pdf")
+
+    async def main() -> None:
+        async with anyio.create_task_group() as group:
+            for rooms in every:
+                group.start_soon(upload, rooms)
+
+    run_in_virtual_time(main)
+    assert max(len(rooms.uploads) for rooms in every) <= 200

@@ -581,8 +581,11 @@ def check_log(told: Told, log: LogFile, verdict: str) -> None:
     lines = [record for record in told.records if vars(record).get("action") != "UnusualRoom"]
     assert [vars(line)["action"] for line in lines] == [type(event).__name__ for event in events]
     for event, line in zip(events, lines, strict=True):
-        names = {field.name for field in attrs.fields(type(event))}
-        assert names - {"attempt"} <= vars(line).keys()
+        names = {field.name for field in attrs.fields(type(event))} - {"attempt", "host", "error"}
+        names |= {"server_host", *(("error_type", "error_message") if line is lines[-1] else ())}
+        fields = {name: vars(line)[name] for name in names}
+        assert all(isinstance(it, str | int | float | None) for it in fields.values()), fields
+        assert not {"host", "error"} & vars(line).keys()
     ended = {"accepted": logging.DEBUG, "unknown": logging.ERROR}.get(verdict, logging.WARNING)
     assert [line.levelno for line in lines] == [*map(level_of, events[:-1]), ended]
     assert all("meet.test:443" in line.getMessage() for line in lines)

@@ -7,13 +7,18 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import tarfile
+import threading
 import urllib.request
+import zipfile
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import anyio.to_thread
 import httpx
 import pytest
 
@@ -192,6 +197,119 @@ async def bytes_of_httpx(folder: Path) -> AsyncGenerator[Any]:
 
 
 @asynccontextmanager
+async def async_reader_of_obstore(_: Path) -> AsyncGenerator[Any]:
+    """Make obstore's file with asynchronous methods, which no class tells."""
+    obstore = pytest.importorskip("obstore")
+    store = pytest.importorskip("obstore.store").MemoryStore()
+    obstore.put(store, "deck.pdf", DATA)
+    yield await obstore.open_reader_async(store, "deck.pdf")
+
+
+def in_cloud(*, is_there: bool = True) -> Callable[[Path], Made]:
+    """Make a path of cloudpathlib, whose storage is a folder; it tells who downloads from it."""
+
+    @asynccontextmanager
+    async def made(folder: Path) -> AsyncGenerator[Any]:
+        local = pytest.importorskip("cloudpathlib.local")
+
+        class Client(local.LocalS3Client):  # type: ignore[name-defined,misc]
+            def _download_file(self, *arguments: Any) -> Any:
+                assert threading.current_thread() is not threading.main_thread()
+                return super()._download_file(*arguments)
+
+        (folder / "bucket").mkdir(exist_ok=True)
+        if is_there and not (folder / "bucket" / "deck.pdf").exists():
+            (folder / "bucket" / "deck.pdf").write_bytes(DATA)
+        with TemporaryDirectory(dir=folder) as cache:  # another one in each run
+            client = Client(local_storage_dir=folder, local_cache_dir=cache)
+            yield client.CloudPath("s3://bucket/deck.pdf")
+
+    return made
+
+
+def path_of_fsspec(protocol: str) -> Callable[[Path], Made]:
+    """Make a path of universal_pathlib."""
+
+    @asynccontextmanager
+    async def made(folder: Path) -> AsyncGenerator[Any]:
+        path = pytest.importorskip("upath").UPath(f"{protocol}://{folder}/deck.pdf")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(DATA)
+        yield path
+
+    return made
+
+
+@asynccontextmanager
+async def file_of_upath(folder: Path) -> AsyncGenerator[Any]:
+    """Make what the error for a path of another file system says."""
+    async with path_of_fsspec("memory")(folder) as path:
+        with path.open("rb") as file:
+            yield file
+
+
+@asynccontextmanager
+async def open_file_of_fsspec(folder: Path) -> AsyncGenerator[Any]:
+    """Make what ``fsspec.open`` returns, which is not open yet."""
+    fsspec = pytest.importorskip("fsspec")
+    (folder / "deck.pdf").write_bytes(DATA)
+    yield fsspec.open(str(folder / "deck.pdf"), "rb")
+
+
+@asynccontextmanager
+async def file_of_fsspec(folder: Path) -> AsyncGenerator[Any]:
+    """Make what the error for that says."""
+    async with open_file_of_fsspec(folder) as it:
+        with it as file:
+            yield file
+
+
+@asynccontextmanager
+async def path_in_zip(folder: Path) -> AsyncGenerator[Any]:
+    """Make a path in an archive."""
+    with zipfile.ZipFile(folder / "decks.zip", "w") as archive:
+        archive.writestr("deck.pdf", DATA)
+    with zipfile.ZipFile(folder / "decks.zip") as archive:
+        yield zipfile.Path(archive, "deck.pdf")
+
+
+@asynccontextmanager
+async def file_in_zip(folder: Path) -> AsyncGenerator[Any]:
+    """Make what the error for that says."""
+    async with path_in_zip(folder) as path:
+        with path.open("rb") as file:
+            yield file
+
+
+class Foreign(os.PathLike[str]):
+    """A path of somebody's, which cannot be found out."""
+
+    def __fspath__(self) -> str:
+        raise LookupError("no such bucket")
+
+
+@asynccontextmanager
+async def path_that_raises(_: Path) -> AsyncGenerator[Any]:
+    """Make a path of somebody's that fails."""
+    yield Foreign()
+
+
+class Nameless(io.BytesIO):
+    """A file that cannot say its name."""
+
+    @property
+    def name(self) -> str:
+        """Raise."""
+        raise LookupError("no such bucket")
+
+
+@asynccontextmanager
+async def name_that_raises(_: Path) -> AsyncGenerator[Any]:
+    """Make a file whose name fails."""
+    yield Nameless(DATA)
+
+
+@asynccontextmanager
 async def gzip_file(_: Path) -> AsyncGenerator[Any]:
     """Make a packed file."""
     with gzip.open(io.BytesIO(gzip.compress(DATA))) as file:
@@ -212,14 +330,26 @@ GOOD: dict[str, Callable[[Path], Made]] = {
     "obstore's stream": stream_of_obstore,
     "obstore's reader": reader_of_obstore,
     "Google's BlobReader": reader_of_google,
+    "cloudpathlib's path": in_cloud(),
+    "upath's FilePath": path_of_fsspec("file"),
+    "upath's file": file_of_upath,
+    "fsspec's file": file_of_fsspec,
+    "file in a zip": file_in_zip,
 }
 BAD: dict[str, tuple[Callable[[Path], Made], type[Exception], str]] = {
     "urlopen, cut short": (body_of_urlopen(400_000), DocumentUnreadable, "bytes early"),
     "httpx's response": (response_of_httpx, TypeError, r"pass response\.aiter_bytes\(\)"),
     "aiohttp's response": (response_of_aiohttp, TypeError, r"pass response\.content"),
     "obstore's result": (result_of_obstore, TypeError, r"pass result\.stream\(\)"),
+    "obstore's reader": (async_reader_of_obstore, DocumentUnreadable, "pass an async iterable"),
+    "cloudpathlib's path": (in_cloud(is_there=False), DocumentUnreadable, "deck.pdf"),
+    "upath's path": (path_of_fsspec("memory"), TypeError, r"pass path\.open\('rb'\)"),
+    "fsspec's OpenFile": (open_file_of_fsspec, TypeError, "pass the file that `with"),
+    "path in a zip": (path_in_zip, TypeError, r"pass path\.open\('rb'\)"),
+    "a path that raises": (path_that_raises, DocumentUnreadable, "no such bucket"),
+    "a name that raises": (name_that_raises, DocumentUnreadable, "no such bucket"),
 }
-NIGHTLY = {"boto3", "aioboto3", "aiohttp", "obstore", "Google"}
+NIGHTLY = {"boto3", "aioboto3", "aiohttp", "obstore", "Google", "cloudpathlib", "upath", "fsspec"}
 """Packages that are not there each time."""
 
 
@@ -229,8 +359,12 @@ async def upload(client: Any, value: Any) -> None:
 
 
 async def from_stream(client: Any, value: Any) -> None:
-    """Upload it as a stream."""
-    await client.upload_whiteboard_file("room01", Document.from_stream(value, "deck.pdf"))
+    """Upload it as a stream, or a path as a path."""
+    if isinstance(value, os.PathLike):
+        document = await anyio.to_thread.run_sync(Document.from_path, value)
+    else:
+        document = Document.from_stream(value, "deck.pdf")
+    await client.upload_whiteboard_file("room01", document)
 
 
 async def batch(client: Any, value: Any) -> None:
@@ -274,6 +408,19 @@ async def test_what_is_refused(name: str, way: str, tmp_path: Path) -> None:
         with pytest.raises((error, MeetingError), match=words):
             await WAYS[way](client, value)
     assert not any(visit.is_accepted for visit in rooms.uploads)
+
+
+@nightly
+async def test_a_journal_knows_an_object_by_its_address(tmp_path: Path) -> None:
+    """Not by where it was downloaded to, which differs each time."""
+    rooms = FakeRooms()
+    for expected in ("accepted", "skipped"):
+        async with client_of(rooms, preflight=False) as client, in_cloud()(tmp_path) as path:
+            jobs = [UploadJob("room01", path)]
+            async with client.upload_many(jobs, journal=tmp_path / "journal.db") as running:
+                statuses = [outcome.status async for outcome in running]
+            assert statuses == [expected]
+    assert len(rooms.uploads) == 1
 
 
 async def test_a_field_without_a_file(tmp_path: Path) -> None:

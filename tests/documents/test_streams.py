@@ -10,7 +10,8 @@ import sys
 import threading
 import time
 import tracemalloc
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -253,13 +254,30 @@ async def test_a_spool_that_is_written_late_is_not_made_again() -> None:
     assert temporary_files() == []
 
 
+@contextmanager
+def nothing_can_be_written() -> Iterator[None]:
+    """Be for a moment as on a read-only file system."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("folder", ["/dev/full/nowhere", pytest.param(None, id="none")])
 async def test_a_disk_for_spools_that_fails_is_this_machines_trouble(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, folder: str | None
 ) -> None:
-    """It is not the browser's fault: 503, with the folder and the variable that names another."""
-    folder = "/dev/full/nowhere"
+    """It is not the browser's fault: 503, with the folder and the variable that names another.
+
+    So it is if there is no folder in which anything can be written.
+    """
     monkeypatch.setattr("tempfile.tempdir", folder)
-    with pytest.raises(ResourceExhausted, match=f"{folder}.*TMPDIR") as caught:
+    expected = pytest.raises(ResourceExhausted, match=f"{folder or '/tmp'}.*TMPDIR")
+    with nullcontext() if folder else nothing_can_be_written(), expected as caught:
         await spooled(Iterable([DATA]))
     assert http_answer(caught.value).status == 503
     assert public_detail(caught.value) == "uploads are not possible now: try again later"

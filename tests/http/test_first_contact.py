@@ -205,6 +205,52 @@ async def test_a_certificate_that_breaks_the_rules(authority: Authority) -> None
         await work(peer.url, context)
 
 
+@pytest.mark.parametrize("version", ["TLSv1_2", "TLSv1_3"])
+@pytest.mark.parametrize("shown", ["none", "of another authority", "the right one"])
+async def test_a_client_certificate_that_the_server_wants(
+    authority: Authority, stranger: Authority, version: str, shown: str
+) -> None:
+    """None, or one that it refuses: that is said at once, with the setting that gives one.
+
+    With TLS 1.3 the server says so after the client's handshake, in answer to its first request.
+    """
+    server = authority.sign(HERE)
+    server.minimum_version = server.maximum_version = ssl.TLSVersion[version]
+    server.verify_mode = ssl.CERT_REQUIRED
+    server.load_verify_locations(authority.file)
+    signed_by = stranger if shown == "of another authority" else authority
+    cert = None if shown == "none" else str(signed_by.client())
+    transports: list[Any] = [HttpTransport(verify=str(authority.file), cert=cert)]
+    if version == "TLSv1_2":  # httpx loses what the server says when it is still sending
+        context = ssl.create_default_context(cafile=str(authority.file))
+        if cert:
+            context.load_cert_chain(cert)
+        transports.append(HttpxTransport(httpx.AsyncClient(verify=context, trust_env=False)))
+    with Peer(answering(reply()), tls=server) as peer:
+        for transport in transports:
+            client = client_of(peer.url, transport)
+            if shown == "the right one":
+                async with client:
+                    await upload(client)
+                continue
+            await assert_lasting(client, "client certificate", *CERT_SETTINGS)
+        if shown != "the right one":
+            assert peer.requests == []
+            client = client_of(peer.url, HttpTransport(verify=str(authority.file), cert=cert))
+            async with client:
+                found = await client.check(timeout=SOON)
+                failed = found.certificate if version == "TLSv1_2" else found.server
+            assert "client certificate" in failed.detail
+            assert all(word in failed.fix for word in CERT_SETTINGS)
+            given = {"MEETING_CA_FILE": str(authority.file)}
+            given["MEETING_CERT_FILE"] = str(authority.client())
+            async with await client_from_env(peer.url, **given) as client:
+                await upload(client)
+
+
+CERT_SETTINGS = "HttpTransport(cert=...)", "--cert", "MEETING_CERT_FILE"
+
+
 async def test_a_name_with_a_dot_at_its_end(
     authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,19 +321,25 @@ async def test_a_port_of_another_protocol(port: Port) -> None:
 
 
 PAGES = {
-    "nginx": b"<html><center>The plain HTTP request was sent to HTTPS port</center></html>",
-    "go": b"Client sent an HTTP request to an HTTPS server.\n",
-    "apache": b"You're speaking plain HTTP to an SSL-enabled server port.<br />",
+    "nginx": (
+        b"<html><center>The plain HTTP request was sent to HTTPS port</center></html>",
+        "use https://",
+    ),
+    "go": (b"Client sent an HTTP request to an HTTPS server.\n", "use https://"),
+    "apache": (b"You're speaking plain HTTP to an SSL-enabled server port.<br />", "use https://"),
+    "no certificate": (b"<center>No required SSL certificate was sent</center>", "cert=..."),
+    "a wrong one": (b"<center>The SSL certificate error</center>", "cert=..."),
 }
 
 
 @in_turn("page", PAGES.items())
-async def test_http_on_a_port_with_tls_that_answers_a_page(page: bytes) -> None:
-    """Not in the words of the server, but in ours."""
-    with Peer(answering(reply(400, page))) as peer:
+async def test_http_on_a_port_with_tls_that_answers_a_page(page: tuple[bytes, str]) -> None:
+    """Not in the words of the server, but in ours; and a page about a client certificate."""
+    content, words = page
+    with Peer(answering(reply(400, content))) as peer:
         for error in await failures(client_of(peer.url)):
             assert type(error) is errors.UnexpectedReply
-            assert "use https://" in str(error)
+            assert words in str(error)
 
 
 # --- names ---------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ from meeting_async import (
     RetryScheduled,
     UploadJob,
 )
-from meeting_async.errors import DocumentRefused, UploadOutcomeUnknown
+from meeting_async.errors import DocumentRefused, RequestRefused, UploadOutcomeUnknown
 from meeting_async.testing import MeetingServer, Room
 from meeting_async.transports import HttpTransport, HttpxTransport
 from support.certificates import make_certificate
@@ -149,6 +149,28 @@ async def lost(client: MeetingClient, content: bytes = SMALL) -> UploadOutcomeUn
 
 
 # --- 504: nginx times out, the server goes on ----------------------------------------------------
+
+
+@needs_nginx
+async def test_a_client_certificate_is_wanted(
+    site: ProxiedServer, certificate: tuple[Path, ssl.SSLContext]
+) -> None:
+    """It says so with a page; with the certificate the document arrives."""
+    file, trusting = certificate
+    authority = site.directory / "peer.crt"
+    wants = f'ssl_verify_client on; ssl_client_certificate "{authority}";'
+    nginx = site.front(beside=wants, certificate=file)
+    for transport in (
+        HttpTransport(verify=trusting),
+        HttpTransport(verify=str(authority), cert=str(file)),
+    ):
+        async with client_of(nginx, transport=transport) as client:
+            if transport._origins._cert:
+                await client.upload_whiteboard_file("room01", SMALL, filename="deck.pdf")
+                continue
+            with pytest.raises(RequestRefused, match=r"HttpTransport\(cert=...\)"):
+                await client.upload_whiteboard_file("room01", SMALL, filename="deck.pdf")
+    assert len(site.requests()) == 1
 
 
 @needs_nginx

@@ -23,6 +23,7 @@ import httpx
 import pytest
 
 from meeting_async import MeetingClient, RetryPolicy, errors
+from meeting_async._http.transport import origin_of
 from meeting_async.transports import HttpTransport, HttpxTransport
 from support.interpreter import Interpreter
 from support.peer import (
@@ -462,6 +463,37 @@ async def test_the_proxy_of_the_environment(
             await transport.send(call(f"http://{host}"))
         assert ("HTTP 502" in caught.value.reason) is through
     assert proxy.connected == through
+
+
+@pytest.mark.parametrize(
+    ("url", "addresses", "is_exempt"),
+    [
+        ("http://[2001:db8::1]", "2001:db8::1", True),
+        ("http://[2001:db8::1]", "other.invalid, [2001:DB8:0::1]", True),
+        ("http://[2001:db8::1]", "2001:db8::/32", True),
+        ("http://[2001:db8::1]", "2001:db8::/128,10.0.0.0/8", False),
+        ("http://[2001:db8::1]:8080", "[2001:db8::1]:8080", True),
+        ("http://[2001:db8::1]:8080", "[2001:db8::1]:80", False),
+        ("http://192.0.2.7", "192.0.2.7", True),
+        ("http://192.0.2.7", "192.0.2.0/24", True),
+        ("http://192.0.2.7", "192.0.2.1/24", True),
+        ("http://192.0.2.7", "192.0.3.0/24,192.0.2.70", False),
+        ("http://192.0.2.7:8080", "192.0.2.7:8080", True),
+        ("http://192.0.2.7", "192.0.2.7:80", True),
+        ("http://192.0.2.7:8080", "192.0.2.7:80", False),
+        ("https://192.0.2.7", "192.0.2.7:443,/,[,x:y:z", True),
+        ("http://192.0.2.7.invalid", "192.0.2.0/24", False),
+    ],
+)
+async def test_an_address_that_is_reached_without_a_proxy(
+    environment: pytest.MonkeyPatch, url: str, addresses: str, is_exempt: bool
+) -> None:
+    """``NO_PROXY`` may have addresses, with a port or without, and networks, as for requests."""
+    environment.setenv("ALL_PROXY", "http://proxy.invalid:3128")
+    environment.setenv("NO_PROXY", addresses)
+    transport = HttpTransport()
+    async with closing(transport):
+        assert ((await origin_of(transport, url)).proxy is None) is is_exempt
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])

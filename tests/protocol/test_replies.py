@@ -202,6 +202,21 @@ def test_retry_after(
     set_time_zone()
 
 
+@pytest.mark.parametrize(
+    ("date", "expected"),
+    [
+        (b"Thu, 01 Jan 2026 10:00:00 GMT", 30),
+        (b"Thu, 01 Jan 2026 14:00:00 GMT", 0),
+        (b"just now", 7230),
+    ],
+)
+def test_a_date_counts_from_that_of_the_reply(date: bytes, expected: float) -> None:
+    """Clocks may differ by hours; without a valid one there that of this machine counts."""
+    headers = ((b"Date", date), (b"Retry-After", b"Thu, 01 Jan 2026 10:00:30 GMT"))
+    answer = parse_reply(Reply(429, headers, b""), now=NOON - 4 * 3600)
+    assert answer.retry_after == expected
+
+
 def test_the_first_of_several_hints_counts() -> None:
     """A repeated header is no sum; names are read in any case."""
     answer = read(b"", (b"retry-AFTER", b"7"), (b"Retry-After", b"8"))

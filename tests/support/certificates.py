@@ -72,6 +72,16 @@ class Authority:
         context.load_cert_chain(certificate, key)
         return context
 
+    def client(self) -> Path:
+        """Return a file with a client's certificate and its key."""
+        key, request, certificate = (
+            self._directory / f"client.{kind}" for kind in ("key", "csr", "pem")
+        )
+        _openssl("req", *_NEW_KEY, "-subj", "/CN=client", "-keyout", key, "-out", request)
+        self._sign(request, certificate, _EXTENSIONS, days=2)
+        certificate.write_bytes(certificate.read_bytes() + key.read_bytes())
+        return certificate
+
     def _sign(self, request: Path, certificate: Path, extensions: str, days: int) -> None:
         file = request.with_suffix(".ext")
         file.write_text(extensions)

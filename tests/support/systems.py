@@ -49,6 +49,7 @@ WINDOWS: dict[str, list[str]] = {
     "there are no limits for a process": [
         "test_no_descriptor_left_is_this_machines_trouble",
         "test_files_that_cannot_grow",
+        r"test_a_disk_for_spools_that_fails.*\[none",
         "test_a_(full_disk|kill)_leaves_the_old_report",
     ],
     "there is no such name": [

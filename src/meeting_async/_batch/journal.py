@@ -17,7 +17,7 @@ import anyio
 import attrs
 
 from meeting_async._batch.results import UploadJob
-from meeting_async._documents.document import Document, as_document, source_of
+from meeting_async._documents.document import Document, found_document, source_of
 from meeting_async._documents.files import PathSource
 from meeting_async._documents.prepared import Prepared
 from meeting_async._log import logger
@@ -270,7 +270,8 @@ async def register(
 
     """
     room_id_bytes(job.room_id)
-    document = as_document(job.document, filename=job.filename, content_type=job.content_type)
+    names = {"filename": job.filename, "content_type": job.content_type}
+    document = await found_document(job.document, **names)
     check_key(job.key)
     if journal is None:
         return document, None

@@ -9,7 +9,7 @@ from typing import Literal
 import attrs
 
 from meeting_async import _models, errors
-from meeting_async._documents.detect import Uploadable
+from meeting_async._documents.detect import Uploadable, may_block
 from meeting_async._documents.document import Document, as_document
 from meeting_async._models import Attempt, UploadReceipt, Verdict
 from meeting_async._protocol.multipart import file_name
@@ -45,6 +45,8 @@ def label_of(job: UploadJob) -> str:
     try:
         if isinstance(job.filename, str):
             return file_name(job.filename)
+        if may_block(job.document):
+            return ""
         return as_document(job.document, content_type=job.content_type).filename
     except Exception:  # noqa: BLE001 - foreign objects may raise anything when they are asked
         return ""

@@ -30,7 +30,7 @@ from meeting_async._delivery.server import Server
 from meeting_async._models import UNREACHED, Request
 from meeting_async._policies import LockPolicy, Timeouts
 from meeting_async._protocol.replies import ParsedReply
-from meeting_async.errors import TransferTimeout
+from meeting_async.errors import DocumentMisplaced, TransferTimeout
 
 SHORTEST_ATTEMPT = 1.0
 """Least time in seconds for each part of the last attempt to reach a server that is away."""
@@ -99,11 +99,14 @@ class Attempts:
         if isinstance(decision, Done):
             return decision.answer
         if isinstance(decision, Stop):
+            if isinstance(decision.error, DocumentMisplaced):
+                self.history.answer = None
             raise decision.error
         if decision.reason == "room":
             self._emit_room_wait(decision)
         else:
-            server.spend_retry()
+            if decision.reason == "retry":
+                server.spend_retry()
             self._emit_retry(decision, step)
         self.history.forget_reply()  # and who has answered
         return decision
@@ -112,7 +115,7 @@ class Attempts:
         self.call.phase = "waiting for the room's lock"
         self.call.emit(
             _events.WaitingForRoom,
-            attempt=len(self.history.attempts),
+            attempt=self.history.attempted,
             retry_in=wait.seconds,
             waited=self.room_wait.waited(self.call.now()),
             max_wait=self.policies.lock.max_wait,
@@ -122,7 +125,7 @@ class Attempts:
         self.call.phase = f"waiting to try again after {step.reason}"
         self.call.emit(
             _events.RetryScheduled,
-            attempt=len(self.history.attempts),
+            attempt=self.history.attempted,
             retry_in=wait.seconds,
             verdict=step.verdict,
             reason=step.reason,

@@ -19,7 +19,7 @@ from meeting_async._delivery.room_wait import RoomWait
 from meeting_async._delivery.session import Options, Session, call_numbers
 from meeting_async._events import OnEvent
 from meeting_async._log import logger
-from meeting_async._models import UNREACHED, Attempt, Verdict, bytes_resent, bytes_sent
+from meeting_async._models import UNREACHED, Attempt, Verdict, bytes_resent, bytes_sent, count_of
 from meeting_async._protocol.signing import key_hint
 from meeting_async._text import one_line, short_repr
 from meeting_async.errors import (
@@ -74,7 +74,7 @@ class Call:
     def emit_progress(self, sent: int, total: int) -> None:
         """Emit the progress of the document."""
         if self.observer.callback is not None:
-            attempt = len(self.history.attempts) + 1
+            attempt = self.history.attempted + 1
             event = _events.BytesSent(**self._facts(), attempt=attempt, sent=sent, total=total)
             self.observer.emit_progress(event, is_last=sent == total)
 
@@ -107,6 +107,8 @@ class Call:
             error.document = self.document
         if isinstance(error, AuthenticationFailed) and error.status_code == "INVALID_API_KEY":
             error.hint = key_hint(self.session.signer)
+        if document := self.history.document:
+            error.session = document.session
         error.attempts = error.attempts or tuple(self.history.attempts)
 
     def final(self, error: Exception) -> Exception:
@@ -144,7 +146,7 @@ class Call:
         self.emit(
             _events.Finished,
             verdict=verdict,
-            attempts=len(attempts) - len(earlier),
+            attempts=self.history.attempted - count_of(earlier),
             seconds=now - self.began,
             bytes_sent=bytes_sent(attempts) - bytes_sent(earlier),
             bytes_resent=bytes_resent(attempts) - bytes_resent(earlier),

@@ -76,9 +76,9 @@ class Stop:
     error: MeetingError
 
 
-Reason = Literal["queue", "room", "retry", "inactive"]
+Reason = Literal["queue", "room", "retry", "evidence", "inactive"]
 """What an upload waits for: another upload of this application, the room's lock, its next attempt,
-or a session in the room."""
+evidence of what became of the document, or a session in the room."""
 
 
 @attrs.frozen
@@ -227,8 +227,8 @@ class _Decision:
         document = history.document or last
         seconds = evidence_wait(document, self.server, retry, self.now)
         if seconds is not None and not untellable(document):
-            seconds *= 1 - JITTER * self.random
-            return Wait(seconds) if history.answer else self._wait_or_stop(max(seconds, MIN_WAIT))
+            wait = Wait(max(seconds * (1 - JITTER * self.random), MIN_WAIT), "evidence")
+            return wait if history.answer else self._fitting(wait)
         return Done(history.answer) if history.answer else Stop(self.error())
 
     def _after_loss(self, last: Step) -> Stop | Wait:
@@ -247,7 +247,7 @@ class _Decision:
     @property
     def _failures(self) -> int:
         """Failures that count for ``max_attempts``: of documents all, of others those in a row."""
-        return len(self._failed)
+        return sum(one.count for one in self._failed)
 
     @property
     def _failed(self) -> list[Step]:
@@ -276,7 +276,7 @@ class _Decision:
         """
         retry = self.policies.retry
         left = outage_ends_at(self.history, self.policies, self.server) - self.now
-        unreached = len(self.history.unreached)
+        unreached = self.history.failed_to_reach
         # A single attempt that took so long may have been frozen with the process.
         is_frozen = unreached == 1 and last.ended - last.began >= retry.max_outage > 0
         if left <= 0 and not is_frozen:
@@ -291,7 +291,7 @@ class _Decision:
     def _is_first_of_outage(self, last: Step) -> bool:
         if self.server.away_since is not None or isinstance(last.error, ResourceExhausted):
             return False
-        return len(self.history.unreached) <= 1
+        return self.history.failed_to_reach <= 1
 
     def _limit_of_call(self, last: Step) -> str:
         """For how long a server that is away is tried, in words."""
@@ -315,12 +315,15 @@ class _Decision:
 
     def _wait_or_stop(self, seconds: float, limit: str = "") -> Stop | Wait:
         """Wait, or stop if the wait does not fit into the rest of a limit."""
+        return self._fitting(Wait(seconds, limit=limit))
+
+    def _fitting(self, wait: Wait) -> Stop | Wait:
         room = self.room_wait
         is_limited = room.policy.max_wait is not None and self.history.is_room_taken
         room_time = room.time_left(self.now) if is_limited else math.inf
-        if self.now + seconds >= self.policies.ends_at or seconds > room_time:
+        if self.now + wait.seconds >= self.policies.ends_at or wait.seconds > room_time:
             return Stop(self.error())
-        return Wait(seconds, limit=limit)
+        return wait
 
     def _wait_for_room(self, last: Step) -> Stop | Wait:
         seconds = self.room_wait.next_wait(last.hint, self.now, self.random)
@@ -340,9 +343,9 @@ class _Decision:
             first = next(iter(self._failed), last)
             since = policies.began if first is self.history.steps[0] else first.began
             error.tried = self._tried(self._failures, last.ended - since)
-        elif unreached := self.history.unreached:
+        elif unreached := self.history.failed_to_reach:
             since = _outage_began(self.history, policies, self.server)
-            error.tried = self._tried(len(unreached), last.ended - since)
+            error.tried = self._tried(unreached, last.ended - since)
         return error
 
     def _tried(self, attempts: int, seconds: float) -> str:
@@ -367,7 +370,6 @@ class _Decision:
         if verdict is Verdict.NO_ANSWER and answer is not None:
             verdict = Verdict.FAILED if answer.is_record else Verdict.UNKNOWN
         return reply_error(verdict, answer or ParsedReply(0), upload=last.kind == "document")
-
 
     def _unknown(self, last: Step) -> UploadOutcomeUnknown:
         """Return the error for a document of unknown outcome, and say why it cannot be told."""
@@ -429,14 +431,12 @@ def judge(
     return Verdict.NOT_FOUND if is_certain else Verdict.UNKNOWN
 
 
-def evidence_wait(
-    document: Step, server: Server, retry: RetryPolicy, now: float
-) -> float | None:
+def evidence_wait(document: Step, server: Server, retry: RetryPolicy, now: float) -> float | None:
     """Return the seconds until evidence is asked for again; ``None``: no more."""
     age = now - document.ended
     if document.verdict is Verdict.ACCEPTED:
         is_of_use = server.shows_files is not False and age < CONFIRM_SECONDS
-        return min(max(2 * age, 0.5), CONFIRM_SECONDS) if is_of_use else None
+        return min(max(2 * age, 0.5), CONFIRM_SECONDS - age + MIN_WAIT) if is_of_use else None
     settled = retry.settle_after - age
     if settled <= 0:
         return 2.0 if -settled < GRACE_SECONDS else None

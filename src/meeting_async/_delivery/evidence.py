@@ -14,8 +14,9 @@ from urllib.parse import quote
 
 import attrs
 
+from meeting_async._log import logger
 from meeting_async._models import HeaderPairs, Reply, Request
-from meeting_async._protocol.replies import http_date, values_of
+from meeting_async._protocol.replies import unix_time
 from meeting_async._text import short_repr
 from meeting_async.errors import TransportError
 
@@ -100,22 +101,27 @@ class StoredFiles:
         return _read(reply, sought)
 
 
+async def finding_of(evidence: Evidence, sought: Sought, send: Send) -> Finding:
+    """Ask for evidence; what a caller's own raises counts as *cannot be told*."""
+    try:
+        return await evidence.find(sought, send)
+    except Exception as error:
+        logger.warning("asking for evidence raised", exc_info=True, extra={"action": "Evidence"})
+        return Finding(Answer.UNTOLD, short_repr(error))
+
+
 def _read(reply: Reply, sought: Sought) -> Finding:
     if reply.status == 404:
         return Finding(Answer.NOT_FOUND, "HTTP 404")
     if reply.status != 200:
         return Finding(Answer.UNTOLD, f"HTTP {reply.status}")
-    length = values_of(reply.headers, b"content-length")
-    if length != [b"%d" % sought.size]:
-        kept = short_repr(b", ".join(length).decode("latin-1"))
+    fields = {name.lower(): value.decode("latin-1") for name, value in reply.headers}
+    length = fields.get(b"content-length", "")
+    if length != str(sought.size):
+        kept = short_repr(length)
         return Finding(Answer.UNTOLD, f"a file of that name has {kept} bytes, not {sought.size}")
-    saved = http_date(values_of(reply.headers, b"last-modified"))
+    saved = unix_time(fields.get(b"last-modified", ""))
     if saved is None or saved < sought.since:
         when = "at an unknown time" if saved is None else "before this one was sent"
         return Finding(Answer.UNTOLD, f"a file of that name was stored {when}")
     return Finding(Answer.FOUND, "HTTP 200")
-
-
-def is_evidence(value: object) -> bool:
-    """Return whether a value can be asked for evidence."""
-    return callable(getattr(value, "find", None))

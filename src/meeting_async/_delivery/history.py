@@ -6,19 +6,20 @@ counted. Times are seconds of the event loop's clock.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import attrs
 
-from meeting_async._models import UNREACHED, Attempt, Verdict
+from meeting_async._models import UNREACHED, Attempt, Verdict, count_of
 from meeting_async._protocol.replies import ParsedReply
 from meeting_async._text import one_line
 from meeting_async.errors import RequestRefused, RoomBusy, TransportError, UploadOutcomeUnknown
 
 Kind = Literal["check", "probe", "document", "evidence", "call", "queue", "pause"]
-"""A question, a document, evidence about it, or a call; or a wait: behind another upload of this application
-(``queue``), or for what its reason names (``pause``)."""
+"""A question, a document, evidence about it, or a call; or a wait: behind another upload of this
+application (``queue``), or for what its reason names (``pause``)."""
 
 PLACE = "place"
 """Reason of a pause: waiting for a place among the uploads of a batch, or the connections."""
@@ -28,6 +29,10 @@ SESSION = "session"
 
 MAX_REASON_CHARACTERS = 500
 """Longest reason of a step; a transport of the caller's may say anything."""
+
+
+MAX_ATTEMPTS = 100
+"""Most attempts that are kept while a server is away."""
 
 
 @attrs.frozen(kw_only=True)
@@ -55,6 +60,8 @@ class Step:
     since: int | None = None
     """Unix time by the server's clock: a file of the document's name that was stored then, or
     later, is this document. ``None`` if the server did not say it."""
+    count: int = 1
+    """Of merged steps how many they were."""
     is_consumed: bool = False
     """Whether the document is a stream that was read and cannot be read again."""
     answer: ParsedReply | None = None
@@ -93,6 +100,7 @@ def step(
     verdict: Verdict,
     answer: ParsedReply | None = None,
     error: BaseException | None = None,
+    reason: str = "",
     **facts: Any,
 ) -> Step:
     """Make a step from what came back."""
@@ -102,7 +110,7 @@ def step(
         ended=ended,
         verdict=verdict,
         status=answer.status if answer else None,
-        reason=_reason(answer, error),
+        reason=reason or _reason(answer, error),
         answer=answer,
         error=error,
         **facts,
@@ -122,7 +130,7 @@ class History:
 
     steps: list[Step] = attrs.field(factory=list)
     attempts: list[Attempt] = attrs.field(factory=list)
-    """The attempts, as users see them."""
+    """The attempts, as users see them; of a long outage the first and the last ones."""
     was_sent: bool = False
     """Whether an earlier run of the job may have delivered the document."""
     answer: ParsedReply | None = None
@@ -132,7 +140,8 @@ class History:
         """Add a step. Before an answer that the room is locked, alike steps become one."""
         self.forget_reply()
         if new.is_attempt:
-            self.attempts.append(_attempt(len(self.attempts) + 1, new, call_began))
+            self.attempts.append(_attempt(self.attempted + 1, new, call_began))
+            self._drop_attempt()
         if new.verdict is Verdict.FOUND or (
             new.kind == "document" and new.verdict is Verdict.ACCEPTED
         ):
@@ -140,11 +149,26 @@ class History:
         if new.verdict is Verdict.BUSY:
             self._shorten()
         self.steps.append(new)
+        if new.verdict in UNREACHED:
+            self._shorten_outage()
 
     def forget_reply(self) -> None:
         """Drop what may be large, or keep a document in memory: traceback, frames, document."""
         if self.steps:
             self.steps[-1] = attrs.evolve(self.steps[-1], answer=None, error=None)
+
+    def _drop_attempt(self) -> None:
+        """Drop an attempt that reached nobody; an outage of a day has thousands of them."""
+        if len(self.attempts) > MAX_ATTEMPTS:
+            middle = enumerate(self.attempts[1:-1], 1)
+            idle = (at for at, one in middle if one.verdict in UNREACHED and not one.bytes_sent)
+            for at in itertools.islice(idle, 1):
+                del self.attempts[at]
+
+    def _shorten_outage(self) -> None:
+        """Merge what lies between the first and the last step of an outage."""
+        first = next(at for at, one in enumerate(self.steps) if one is self.unreached[0])
+        self.steps[first + 1 : -1] = _merged(self.steps[first + 1 : -1])
 
     def _shorten(self) -> None:
         """Merge steps of which only sums and the last one count, once the room is found locked.
@@ -164,6 +188,11 @@ class History:
         parts = some[:locked], rest[:failed], rest[failed:]
         before, between, after = map(_merged, parts)
         self.steps[start:] = [*before, *some[locked : locked + 1], *between, *after]
+
+    @property
+    def attempted(self) -> int:
+        """How many attempts there were."""
+        return count_of(self.attempts)
 
     @property
     def last(self) -> Step:
@@ -186,6 +215,11 @@ class History:
         return self.in_a_row(*UNREACHED)
 
     @property
+    def failed_to_reach(self) -> int:
+        """How many they were; some may be merged."""
+        return sum(one.count for one in self.unreached)
+
+    @property
     def in_doubt(self) -> Step | None:
         """The last document of unknown outcome, unless evidence has shown that it is not there."""
         for one in reversed(self.steps):
@@ -202,14 +236,19 @@ class History:
         return None if doubt is None else doubt.ended
 
     @property
+    def unconfirmed(self) -> Step | None:
+        """The document, if the last that happened is that it was accepted, or looked for then."""
+        return self.document if self.answer is not None else None
+
+    @property
     def document(self) -> Step | None:
         """The last document that was sent, whatever became of it."""
         return next((one for one in reversed(self.steps) if one.kind == "document"), None)
 
     @property
     def may_have_arrived(self) -> bool:
-        """Whether a document was sent whose outcome is unknown."""
-        return self.was_sent or self.unknown_since is not None
+        """Whether a document was sent that was accepted, or whose outcome is unknown."""
+        return self.was_sent or self.answer is not None or self.unknown_since is not None
 
     @property
     def is_room_taken(self) -> bool:
@@ -273,7 +312,8 @@ def _merged(steps: Iterable[Step]) -> list[Step]:
         if earlier := found.pop(alike, None):
             seconds = 0.0 if one.verdict is Verdict.BUSY else earlier.seconds
             count = one.after_free + earlier.after_free
-            one = attrs.evolve(one, began=one.began - seconds, after_free=count)  # noqa: PLW2901
+            facts: Any = {"after_free": count, "count": one.count + earlier.count}
+            one = attrs.evolve(one, began=one.began - seconds, **facts)  # noqa: PLW2901
         found[alike] = one
     return [*found.values()]
 

@@ -133,7 +133,7 @@ async def _attempt(attempts: Attempts, body: bytes, max_reply_bytes: int) -> Par
 async def _attempt_in_place(attempts: Attempts, body: bytes, max_reply_bytes: int) -> Step:
     call = attempts.call
     call.phase = "waiting for the reply"
-    call.emit(_events.AttemptStarted, attempt=len(call.history.attempts) + 1)
+    call.emit(_events.AttemptStarted, attempt=call.history.attempted + 1)
     idempotent = attempts.policies.safety is RetrySafety.IDEMPOTENT
     began, verdict = call.now(), Verdict.NEVER_SENT
     try:

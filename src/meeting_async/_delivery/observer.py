@@ -26,7 +26,7 @@ OBSERVER_SHARE = 0.1
 """Largest share of the time for progress events: a slow callback gets fewer of them."""
 
 
-_CALL = "call %(call)d, %(operation)s on %(host)s%(target)s: "
+_CALL = "call %(call)d, %(operation)s on %(server_host)s%(target)s: "
 
 _MESSAGES: dict[type[Event], tuple[int, str]] = {
     _events.Queued: (logging.INFO, _CALL + "waits behind other uploads of this application"),
@@ -162,14 +162,27 @@ def _is_logged(level: int) -> bool:
 
 
 def _log(level: int, event: Event) -> None:
-    facts = attrs.asdict(event, recurse=False)
+    facts = _fields(event)
     named = (("room", event.room_id), ("document", event.document))
     target = "".join(f", {kind} {name}" for kind, name in named if name is not None)
-    extra = {"action": type(event).__name__, **facts}
     limit = facts.get("limit")
     how_long = f", {limit}" if limit else ""
     texts = {"target": target, "how_long": how_long, "ended": _ended(event)}
-    logger.log(level, _MESSAGES[type(event)][1], facts | texts, extra=extra)
+    logger.log(level, _MESSAGES[type(event)][1], facts | texts, extra=facts)
+
+
+def _fields(event: Event) -> dict[str, Any]:
+    """Return the fields of a record: texts and numbers.
+
+    Not ``host`` and ``error``, which are objects in ECS: it would refuse the record.
+    """
+    facts = {"action": type(event).__name__, **attrs.asdict(event, recurse=False)}
+    facts["server_host"] = facts.pop("host")
+    if "error" in facts:
+        error = facts.pop("error")
+        facts["error_type"] = None if error is None else type(error).__name__
+        facts["error_message"] = None if error is None else str(error)
+    return facts
 
 
 def _ended(event: Event) -> str:

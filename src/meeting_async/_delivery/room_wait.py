@@ -66,7 +66,7 @@ GROWTH = 4.0
 """Delay before a document is sent again without asking, as a multiple of the time already
 waited, up to the longest delay."""
 
-LATE_SHARE = 0.032
+LATE_SHARE = 0.05
 """Delay before a document is sent again without asking, as a share of the time already waited, if
 that is longer. If somebody waits for hours, a document is sent at most 200 times in the first of
 them."""

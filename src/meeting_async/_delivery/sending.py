@@ -33,6 +33,22 @@ class UploadHooks:
         """Called after the document's last byte, before the closing boundary."""
 
 
+@attrs.frozen
+class Asked:
+    """What the questions of an attempt were answered."""
+
+    refusal: Step | None = None
+    """What ends the attempt; ``None``: the document may be sent."""
+    is_free: bool = False
+    """Whether a probe was answered *free*."""
+    session: str = ""
+    """The session that runs in the room, if the server has named it."""
+    date: int | None = None
+    """When the check was answered: Unix time by the server's clock."""
+    peer: object = None
+    """Who has answered the check."""
+
+
 @attrs.define(eq=False)
 class Sending:
     """The document of an attempt."""
@@ -43,7 +59,9 @@ class Sending:
     body: MultipartBody = attrs.field(init=False)
     began: float = math.inf
     """When its request was made."""
-    after_free: bool = False
+    asked: Asked = attrs.field(factory=Asked)
+    since: int | None = None
+    """Unix time by the server's clock from which on a file of that name is this document."""
     body_seconds: float | None = None
 
     def __attrs_post_init__(self) -> None:
@@ -51,9 +69,12 @@ class Sending:
             self.progress, lambda: self.hooks.may_arrive(self.document), self.call.now
         )
 
-    def begin(self, *, after_free: bool) -> None:
+    def begin(self, asked: Asked) -> None:
         """Say that the questions are answered."""
-        self.began, self.after_free = self.call.now(), after_free
+        self.began, self.asked, self.since = self.call.now(), asked, asked.date
+        twin = self.call.session.server.has_twin(asked.session, self.call.document, self.began)
+        if twin and asked.date is not None:
+            self.since = asked.date + 1
 
     def progress(self, sent: int) -> None:
         """Called with the bytes of the document sent so far; a link has none."""
@@ -83,7 +104,9 @@ class Sending:
             error,
             sent=self.body.document_bytes(count) if self.call.size else 0,
             body_seconds=self.body_seconds,
-            after_free=self.after_free,
+            after_free=self.asked.is_free,
+            session=self.asked.session,
+            since=self.since,
             is_consumed=self.document.is_consumed,
         )
 

@@ -102,16 +102,16 @@ class Server:
             earned = REPETITION_COST if was_retried else SUCCESS_REFUND
             self.tokens = min(self.tokens + earned, CAPACITY)
 
-    def mark_sent(self, session: str, name: str, now: float) -> None:
+    def mark_sent(self, session: str, name: str | None, now: float) -> None:
         """Remember a document whose file may have the time of one that follows at once."""
         if len(self.recent) >= MAX_RECENT:
             fresh = {key: at for key, at in self.recent.items() if now - at < FRESH_SECONDS}
             self.recent = fresh
-        self.recent[session, name] = now
+        self.recent[session, name or ""] = now
 
-    def has_twin(self, session: str, name: str, now: float) -> bool:
+    def has_twin(self, session: str, name: str | None, now: float) -> bool:
         """Return whether a document of this name was sent to the session just now."""
-        return now - self.recent.get((session, name), -math.inf) < FRESH_SECONDS
+        return now - self.recent.get((session, name or ""), -math.inf) < FRESH_SECONDS
 
     # --- the retry budget ------------------------------------------------------------------------
 

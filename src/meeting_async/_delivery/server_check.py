@@ -12,7 +12,6 @@ import time
 from collections.abc import Awaitable, Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
 from typing import Literal
 
 import anyio
@@ -30,7 +29,7 @@ from meeting_async._http.transport import HttpTransport, origin_of
 from meeting_async._models import Verdict
 from meeting_async._policies import Timeouts
 from meeting_async._protocol import requests
-from meeting_async._protocol.replies import ParsedReply, hint_of
+from meeting_async._protocol.replies import ParsedReply, hint_of, unix_time
 from meeting_async._protocol.signing import key_hint
 from meeting_async._protocol.verdicts import denies_room, overrules_denial
 from meeting_async._text import one_line
@@ -155,7 +154,8 @@ class _Steps:
             raise
         except (OSError, ValueError) as error:  # ValueError: of a host name
             detail = _reason(error) or f"no answer in {seconds:.1f} s"
-            raise self.fail(step, *(certificate_problem(error) or (detail, fix))) from error
+            found = certificate_problem(error) or certificate_problem(error.__cause__)
+            raise self.fail(step, *(found or (detail, fix))) from error
 
     # --- the way to the server -------------------------------------------------------------------
 
@@ -250,12 +250,11 @@ class _Steps:
         self.ok("server", self.session.base)
 
     def _judge_clock(self, answer: ParsedReply) -> None:
-        try:
-            there = parsedate_to_datetime(dict(answer.headers)["date"])
-            ahead = there.replace(tzinfo=there.tzinfo or UTC).timestamp() - time.time()
-        except (KeyError, ValueError, OverflowError):
+        there = unix_time(dict(answer.headers).get("date", ""))
+        if there is None:
             self.skip("the answer has no valid Date", "clock")
             return
+        ahead = there - time.time()
         if abs(ahead) < 2:  # a Date has whole seconds
             self.ok("clock", "the same as here")
             return

@@ -10,6 +10,7 @@ import time
 import warnings
 from collections.abc import Awaitable, Callable, Generator
 from functools import partial
+from typing import Any
 
 import anyio
 import attrs
@@ -37,8 +38,14 @@ from meeting_async._protocol import requests
 from meeting_async._protocol.replies import ParsedReply, parse_reply
 from meeting_async._protocol.signing import Signer
 from meeting_async._protocol.verdicts import names_another_room
+from meeting_async._text import short_repr
 from meeting_async._threads import in_thread
-from meeting_async.errors import ConnectionLost, ResourceExhausted, TransportError
+from meeting_async.errors import (
+    ConfigurationError,
+    ConnectionLost,
+    ResourceExhausted,
+    TransportError,
+)
 
 PARSED_AT_ONCE = 64 * 1024
 """Bytes of a reply; a larger one is parsed in a thread. That of a check is not larger, so that the
@@ -260,10 +267,9 @@ class Session:
 
     async def send(self, request: Request) -> ParsedReply:
         """Send a request and parse its reply."""
-        self.check_open()
         server, most = self.server, request.max_reply_bytes
         try:
-            reply: Reply = await (self.traced or self.transport.send)(request)
+            reply = await self.transmit(request)
         except TransportError as error:
             # What has worked may be restarting: then names and certificates are wrong, too.
             error.permanent = error.permanent and not server.has_replied
@@ -272,6 +278,11 @@ class Session:
         if request.cut_reply and len(reply.content) > most:  # by a transport of the caller's
             reply = attrs.evolve(reply, content=reply.content[:most], is_cut=True)
         return await _parsed(partial(parse_reply, reply, request.headers, now=time.time()), reply)
+
+    async def transmit(self, request: Request) -> Reply:
+        """Send a request and return its reply as it is."""
+        self.check_open()
+        return await (self.traced or self.transport.send)(request)
 
     # --- rooms -----------------------------------------------------------------------------------
 

@@ -19,13 +19,14 @@ import attrs
 from meeting_async import _events
 from meeting_async._delivery.attempts import Attempts, attempts_of, retry_loop
 from meeting_async._delivery.call import Call, running
-from meeting_async._delivery.decide import RetrySafety, Wait
-from meeting_async._delivery.history import PLACE, Step
+from meeting_async._delivery.decide import CONFIRM_SECONDS, RetrySafety, Wait, judge, untellable
+from meeting_async._delivery.evidence import Answer, Sought, finding_of
+from meeting_async._delivery.history import PLACE, Step, step
 from meeting_async._delivery.questions import Questions
 from meeting_async._delivery.room_locks import Place
-from meeting_async._delivery.sending import Sending, UploadHooks
+from meeting_async._delivery.sending import Asked, Sending, UploadHooks
 from meeting_async._documents.detect import Uploadable
-from meeting_async._documents.document import Document, as_document
+from meeting_async._documents.document import Document, found_document
 from meeting_async._documents.prepared import Prepared, prepare
 from meeting_async._log import logger
 from meeting_async._models import SignedHeaders, UploadReceipt, Verdict
@@ -40,6 +41,9 @@ each time: one that ends may answer for some time, and another may begin at once
 
 CLOSES_SECONDS = 60.0
 """Seconds for which a server counts as one that closes each connection after that."""
+
+FOUND = "no answer came, but the server shows the document"
+"""Message of a receipt without an answer."""
 
 RELEASE_SECONDS = 2.0
 """Longest time in seconds that the end of an upload waits until the caller's room lock is
@@ -61,12 +65,13 @@ async def upload_document(
     async with running(call):
         room = requests.room_id_bytes(room_id)
         _warn_of_unusual(room_id)
-        made = as_document(document, filename=filename, content_type=content_type)
-        call.document = made.filename
         lock = options.lock if max_wait is None else attrs.evolve(options.lock, max_wait=max_wait)
         # Before the document is prepared, which takes different times: first come, first served.
         with call.session.line_up(room_id) as place:
             call.phase = "reading the document"
+            names = {"filename": filename, "content_type": content_type}
+            made = await found_document(document, **names)
+            call.document = made.filename
             async with prepare(
                 made, max_size=options.max_size_whiteboard_file, allow_images=options.allow_images
             ) as prepared:
@@ -83,8 +88,10 @@ async def upload_document(
 
 def receipt_of(call: Call) -> UploadReceipt:
     """Return the receipt of an upload that was accepted."""
-    answer = call.history.answer
+    history, answer = call.history, call.history.answer
     assert answer is not None  # noqa: S101 - else there was an exception
+    document = history.document
+    is_sought = call.options.delivery == "exactly_once"
     return UploadReceipt(
         room_id=call.room_id,
         document=call.document or "",
@@ -95,6 +102,8 @@ def receipt_of(call: Call) -> UploadReceipt:
         attempts=tuple(call.history.attempts),
         headers=answer.headers,
         raw=answer.payload or {},
+        session=document.session if document else "",
+        found=any(one.verdict is Verdict.FOUND for one in history.steps) if is_sought else None,
     )
 
 
@@ -125,12 +134,6 @@ class _Upload:
     _questions: Questions = attrs.field(init=False)
     _wait: Wait | None = None
     """The wait that was decided on last."""
-    _denial: Step | None = None
-    """A check that denied the room, until a probe has decided."""
-    _is_free: bool = False
-    """Whether a probe in this attempt was answered *free*."""
-    _peer: object = None
-    """Who has answered the check of this attempt."""
     _is_watching: bool = True
     """Whether the connection of the questions is kept, to notice a restart after them."""
 
@@ -219,100 +222,183 @@ class _Upload:
         try:
             found = await self._attempt_in_place()
         finally:
-            self._peer = None  # so that others can use its connection
             place.release()
         outcome = self.attempts.decided(found)
         self._wait = outcome if isinstance(outcome, Wait) else None
         return outcome
 
     async def _attempt_in_place(self) -> Step:
-        """Prepare what may take time, then ask, then send: a server may restart in between."""
-        call = self.call
-        call.phase = "signing"
-        signed = await call.session.sign(self.room)
+        """Send the document, or find out what became of it."""
+        history = self.call.history
+        if self._asks_for_evidence and (sent := history.in_doubt or history.unconfirmed):
+            return await self._settle(sent)
+        found = await self._ask_and_send()
+        is_accepted = found.verdict is Verdict.ACCEPTED and not untellable(found)
+        if self._asks_for_evidence and is_accepted:
+            self.call.record(found)
+            return await self._look_for(found)
+        return found
+
+    async def _ask_and_send(self) -> Step:
+        """Prepare what may take time, then ask, then send: a server may restart in between.
+
+        If it has closed the connection of the questions, the new one is asked. A server that closes
+        each connection after its answer cannot be told from one that restarts.
+        """
+        call, server = self.call, self.call.session.server
+        signed = await self._signed()
         sending = Sending(call, self.document, self.hooks)
         with closing(sending.body):
             call.phase = "opening the document"
             await sending.body.open()
-            return await self._ask_and_send(sending, signed)
+            self._is_watching = call.now() >= server.closes_until
+            if self._is_watching:
+                for seconds in RESTART_PAUSES:
+                    if seconds:
+                        await anyio.sleep(seconds)
+                    found = await self._ask_then_send(sending, signed)
+                    if not found.is_stale:
+                        return found
+                server.closes_until, self._is_watching = call.now() + CLOSES_SECONDS, False
+            return await self._ask_then_send(sending, signed)
 
-    async def _ask_and_send(self, sending: Sending, signed: SignedHeaders) -> Step:
-        """Ask, then send to the server that was asked; if it may have restarted, ask the new one.
+    async def _ask_then_send(self, sending: Sending, signed: SignedHeaders) -> Step:
+        asked = await self._ask(signed)
+        return asked.refusal or await self._send(sending, signed, asked)
 
-        One that closes each connection after its answer cannot be told from one that restarts.
-        """
-        call, server = self.call, self.call.session.server
-        self._is_watching = call.now() >= server.closes_until
-        if self._is_watching:
-            for seconds in RESTART_PAUSES:
-                if seconds:
-                    await anyio.sleep(seconds)
-                found = await self._ask(signed) or await self._send(sending, signed)
-                if not found.is_stale:
-                    return found
-            server.closes_until, self._is_watching = call.now() + CLOSES_SECONDS, False
-        return await self._ask(signed) or await self._send(sending, signed)
+    async def _signed(self) -> SignedHeaders:
+        self.call.phase = "signing"
+        return await self.call.session.sign(self.room)
 
-    async def _ask(self, signed: SignedHeaders) -> Step | None:
-        """Ask both questions; ``None``: the document may be sent."""
-        self._denial, self._is_free, self._peer = None, False, None
-        return await self._check() or await self._probe(signed)
+    async def _ask(self, signed: SignedHeaders) -> Asked:
+        """Ask both questions."""
+        check = await self._check()
+        if check is None:
+            return await self._probe(signed, Asked())
+        answer = check.answer
+        asked = Asked(check)
+        if answer is not None:
+            asked = Asked(check, session=answer.session, date=answer.date, peer=answer.peer)
+        is_denied = check.verdict is Verdict.REFUSED and denies_room(answer)
+        if check.verdict is not Verdict.ACCEPTED and not is_denied:
+            return asked
+        return await self._probe(signed, asked if is_denied else attrs.evolve(asked, refusal=None))
 
     async def _check(self) -> Step | None:
-        """Ask whether the room is active; ``None``: go on."""
+        """Ask whether the room is active, if that is to be asked."""
         call = self.call
         if not call.options.preflight:
             return None
         call.phase = "checking the room"
-        found = await self._questions.check(
-            self.attempts.timeouts, on_kept_connection=self._is_watching
-        )
-        self._peer = found.answer and found.answer.peer
-        if found.verdict is Verdict.REFUSED and denies_room(found.answer):
-            self._denial = found
-        return None if found.verdict is Verdict.ACCEPTED or self._denial else found
+        timeouts = self.attempts.timeouts
+        return await self._questions.check(timeouts, on_kept_connection=self._is_watching)
 
-    async def _probe(self, signed: SignedHeaders) -> Step | None:
-        """Ask with an empty form whether the room is free, if that is to be asked; ``None``: send.
+    async def _probe(self, signed: SignedHeaders, asked: Asked) -> Asked:
+        """Ask with an empty form whether the room is free, if that is to be asked.
 
-        It has the last word about a room that the check denies.
+        It has the last word about a room that the check denies (``asked.refusal``).
         """
-        call, denial, attempts = self.call, self._denial, self.attempts
+        call, denial, attempts = self.call, asked.refusal, self.attempts
         if not (attempts.must_probe or (denial and attempts.policies.lock.probe)):
-            return denial
+            return asked
         call.phase = "asking whether the room is free"
         found = await self._questions.probe(
-            signed,
-            attempts.timeouts,
-            self._peer,
-            on_kept_connection=self._is_watching,
+            signed, attempts.timeouts, asked.peer, on_kept_connection=self._is_watching
         )
         if found.verdict is not Verdict.ACCEPTED:
-            return found
+            return attrs.evolve(asked, refusal=found)
         if denial and not overrules_denial(found.answer):
-            return denial
-        self._is_free, call.session.server.fails_documents = True, False
-        return None
+            return asked
+        call.session.server.fails_documents = False
+        return attrs.evolve(asked, refusal=None, is_free=True)
 
-    async def _send(self, sending: Sending, signed: SignedHeaders) -> Step:
+    async def _send(self, sending: Sending, signed: SignedHeaders, asked: Asked) -> Step:
         """Send the document once. The history gets a step also when the call is cancelled."""
         call = self.call
         self.hooks.sending()
         call.phase = "sending"
         if sending.began == math.inf:
-            call.emit(_events.AttemptStarted, attempt=len(call.history.attempts) + 1)
-        sending.begin(after_free=self._is_free)
+            call.emit(_events.AttemptStarted, attempt=call.history.attempted + 1)
+        sending.begin(asked)
         try:
             form = sending.body.content_type, sending.body
-            timeouts, peer = self.attempts.timeouts, self._peer
-            request = call.session.upload_request(self.room, form, signed, timeouts, peer)
+            timeouts = self.attempts.timeouts
+            request = call.session.upload_request(self.room, form, signed, timeouts, asked.peer)
             answer = await self.attempts.exchange(request)
         except TransportError as error:
             return sending.step(error=error)
         except BaseException as error:
             call.record(sending.step(error=error))
             raise
+        finally:
+            call.session.server.mark_sent(asked.session, call.document, call.now())
         return sending.step(answer=answer)
+
+    # --- evidence --------------------------------------------------------------------------------
+
+    @property
+    def _asks_for_evidence(self) -> bool:
+        return self.attempts.policies.safety is RetrySafety.EXACTLY_ONCE
+
+    async def _settle(self, sent: Step) -> Step:
+        """Find out what became of a document of an earlier attempt, or of an earlier run.
+
+        It is looked for also while the room is locked: the server works on what it has stored.
+        """
+        if sent.verdict is Verdict.ACCEPTED:
+            return await self._look_for(sent)
+        asked = await self._ask(await self._signed())
+        refusal = asked.refusal
+        if refusal is not None and refusal.verdict is not Verdict.BUSY:
+            return refusal
+        if asked.session != sent.session:
+            now, reason = self.call.now(), "its session has ended"
+            return Step(
+                kind="evidence", began=now, ended=now, verdict=Verdict.NOT_FOUND, reason=reason
+            )
+        found = await self._look_for(sent, is_free=asked.is_free)
+        return refusal if refusal and found.verdict is Verdict.UNKNOWN else found
+
+    async def _look_for(self, sent: Step, *, is_free: bool = False) -> Step:
+        """Ask once whether a document is in the session to which it was sent."""
+        call, began = self.call, self.call.now()
+        session, server = call.session, call.session.server
+        call.phase = "looking for the document on the server"
+        sought = Sought(
+            base_url=session.base.removesuffix("/auth"),
+            room_id=call.room_id,
+            session=sent.session,
+            name=call.document or "",
+            size=sent.sent,
+            since=sent.since or 0,
+            headers=((b"Room-Id", self.room), *session.default_headers),
+            reply_timeout=call.options.timeouts.reply,
+        )
+        finding = await finding_of(call.options.evidence, sought, session.transmit)
+        server.shows_files = True if finding.answer is Answer.FOUND else server.shows_files
+        verdict = judge(
+            finding,
+            sent,
+            server,
+            self.attempts.policies,
+            call.now(),
+            is_accepted=sent.verdict is Verdict.ACCEPTED,
+            is_free=is_free,
+        )
+        if server.shows_files is None and finding.answer is Answer.NOT_FOUND:
+            self._note_hidden(sent)
+        answer = ParsedReply(200, {"msg": FOUND}) if verdict is Verdict.FOUND else None
+        return step("evidence", began, call.now(), verdict, answer, reason=finding.reason)
+
+    def _note_hidden(self, sent: Step) -> None:
+        """Say once that the server has not shown a document that it has accepted."""
+        if sent.verdict is Verdict.ACCEPTED and self.call.now() - sent.ended >= CONFIRM_SECONDS:
+            self.call.session.server.shows_files = False
+            logger.warning(
+                "%s shows no stored files: delivery='exactly_once' finds out nothing there",
+                self.call.session.host,
+                extra={"action": "Evidence", "server_host": self.call.session.host},
+            )
 
 
 async def _released(release: AsyncExitStack, error: BaseException | None) -> None:

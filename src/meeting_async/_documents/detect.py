@@ -14,6 +14,7 @@ import io
 import os
 import re
 from collections.abc import AsyncIterable, Awaitable
+from pathlib import PurePath
 from typing import Any, Protocol
 
 import anyio
@@ -21,12 +22,13 @@ import attrs
 
 from meeting_async._documents.file_objects import FileObjectSource
 from meeting_async._documents.files import OpenFileSource, PathSource
-from meeting_async._documents.source import Buffer, BytesSource, Source
+from meeting_async._documents.packed import PACKERS, PackedSource, is_packed, unpacked
+from meeting_async._documents.source import Buffer, BytesSource, Source, is_from, unreadable
 from meeting_async._documents.stored import StoredSource
 from meeting_async._documents.streams import StreamSource, reads
 from meeting_async._system import is_false_file, without_drive
 from meeting_async._text import link_label, short_repr
-from meeting_async.errors import InvalidInput
+from meeting_async.errors import InvalidInput, MeetingError
 
 
 class Readable(Protocol):
@@ -74,21 +76,54 @@ def detect(value: object) -> Detected | None:
     Raises:
         TypeError: It is a text file, or a URL instead of a path.
         InvalidInput: It is closed, or open for writing only.
+        DocumentUnreadable: It has raised when it was asked, or cannot be downloaded.
 
     """
     if isinstance(value, Buffer):
         return Detected(BytesSource(bytes(value)))
-    if isinstance(value, str | os.PathLike):
-        path = path_text(value)
-        return Detected(PathSource(path), without_drive(path))
+    if isinstance(value, str | os.PathLike) and not instead_of(value):
+        return detect_path(value)
     return detect_readable(value)
+
+
+def detect_path(value: object) -> Detected:
+    """Return what a path is; see :func:`detect`.
+
+    Cloud storage packages download an object when its path is asked for.
+    """
+    path = path_text(value)
+    source = PathSource(path, given=value) if is_remote(value) else PathSource(path)
+    return Detected(source, without_drive(path))
+
+
+def may_block(value: object) -> bool:
+    """Return whether asking a value may take as long as reading it: a file, somebody's path."""
+    read = getattr(type(value), "read", None)
+    is_pythons = type(value).__module__ in {"_io", "tempfile"}
+    is_file = callable(read) and not inspect.iscoroutinefunction(read) and not is_pythons
+    return is_file or (isinstance(value, os.PathLike) and not isinstance(value, PurePath))
+
+
+def is_remote(value: object) -> bool:
+    """Return whether a path is the address of an object in a store, such as ``s3://...``."""
+    is_plain = not isinstance(value, os.PathLike) or isinstance(value, PurePath)
+    return not is_plain and re.match(r"(?!file:|local:)[\w.+-]+://", str(value)) is not None
 
 
 def detect_readable(value: Any) -> Detected | None:
     """Return what a value is, if it is a file or a stream; see :func:`detect`."""
+    try:
+        return _detect_readable(value)
+    except (MeetingError, TypeError):
+        raise
+    except Exception as error:  # whatever it raises when it is asked
+        raise unreadable(f"a {type(value).__name__}", error) from error
+
+
+def _detect_readable(value: Any) -> Detected | None:
     if instead_of(value):
         return None
-    if _is_from(value, r"django\.db\.models\.fields\.files"):
+    if is_from(value, r"django\.db\.models\.fields\.files"):
         return _detect_stored(value)
     if is_file(value):
         return _detect_file(value)
@@ -103,6 +138,8 @@ _INSTEAD = {
     r"httpx2?(\..*)?:Response": "response.aiter_bytes(), of a streamed response",
     r"requests\..*:Response": "response.raw, with stream=True",
     r".*:GetResult": "result.stream()",
+    r"fsspec\.core:OpenFile": "the file that `with open_file as file` opens",
+    r"zipfile(\..*)?:Path": "path.open('rb')",
 }
 """What to pass instead of what other libraries return, by module and class."""
 
@@ -111,12 +148,16 @@ def instead_of(value: object) -> str:
     """Return what to pass instead of a value that is not a document, if that is known."""
     names = [f"{kind.__module__}:{kind.__qualname__}" for kind in type(value).__mro__]
     found = (fix for row, fix in _INSTEAD.items() if any(re.fullmatch(row, it) for it in names))
-    return next(found, "")
+    is_remote = not isinstance(value, os.PathLike) and is_from(value, r"upath\..*")
+    return "path.open('rb')" if is_remote else next(found, "")
 
 
 def path_text(path: object) -> str:
-    """Return a path as text, and refuse a URL."""
-    text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
+    """Return a path as text, and refuse a URL. It blocks if it has to download the file."""
+    try:
+        text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
+    except Exception as error:  # whatever a cloud storage package raises
+        raise unreadable(short_repr(path), error) from error
     if not isinstance(text, str):
         raise TypeError("path must be a str or a PathLike of str")
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", text):
@@ -227,7 +268,7 @@ def _detect_file(value: Any) -> Detected:
     if _has_name_of_archive(file):
         return Detected(source, None, kind, "the name of this file is that of its archive")
     name = _name(value)
-    return Detected(source, _unpacked(name) if name and _is_from(file, _PACKERS) else name, kind)
+    return Detected(source, unpacked(name) if name and is_from(file, PACKERS) else name, kind)
 
 
 def _file_source(file: Any, owner: object) -> Source:
@@ -236,7 +277,8 @@ def _file_source(file: Any, owner: object) -> Source:
     if is_async or not can_seek or not _says(file, "seekable"):
         return StreamSource(file, reads(file))
     if not _is_of_the_system(file):
-        return FileObjectSource(file, owner)
+        found = FileObjectSource(file, owner)
+        return PackedSource(found) if is_packed(file) else found
     if is_false_file(file.fileno()):
         return StreamSource(file, reads(file))
     return OpenFileSource(file, owner)
@@ -251,11 +293,6 @@ def _is_of_the_system(file: Any) -> bool:
     return type(raw) is io.FileIO
 
 
-def _is_from(value: object, modules: str) -> bool:
-    """Return whether its class, or one that this is derived from, is of a module."""
-    return any(re.fullmatch(modules, kind.__module__) for kind in type(value).__mro__)
-
-
 def _name(value: Any) -> str | None:
     """Return a usable name: not the number of a descriptor, and not ``<fdopen>``.
 
@@ -265,7 +302,7 @@ def _name(value: Any) -> str | None:
     name = sent or getattr(value, "name", None)
     if not isinstance(name, str) or not name or re.fullmatch(r"<.*>", name):
         return None
-    is_from_form = sent or _is_from(value, r"django\.core\.files\.uploadedfile")
+    is_from_form = sent or is_from(value, r"django\.core\.files\.uploadedfile")
     return _unescaped(name) if is_from_form else name
 
 
@@ -286,15 +323,7 @@ def _has_name_of_archive(file: Any) -> bool:
     while isinstance(file, io.BufferedReader):
         file = file.raw
     archive = getattr(file, "fileobj", None)
-    return _is_from(file, "tarfile") and file.name == getattr(archive, "name", None) is not None
-
-
-_PACKERS = r"gzip|bz2|lzma|compression\..*"
-
-
-def _unpacked(name: str) -> str:
-    """Return the name of the content of a packed file: ``notes.txt`` of ``notes.txt.gz``."""
-    return re.sub(r"(?i)(?<=.)\.(gz|bz2|xz|lzma|zst)$", "", name)
+    return is_from(file, "tarfile") and file.name == getattr(archive, "name", None) is not None
 
 
 def _content_type(value: Any) -> str | None:

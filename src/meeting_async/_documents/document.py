@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterable
+from functools import partial
 from typing import Self
 
 import attrs
@@ -14,10 +15,11 @@ from meeting_async._documents.detect import (
     HasStream,
     Readable,
     detect,
+    detect_path,
     detect_readable,
     instead_of,
     is_file,
-    path_text,
+    may_block,
 )
 from meeting_async._documents.files import PathSource
 from meeting_async._documents.link import LinkSource, check_link
@@ -25,6 +27,7 @@ from meeting_async._documents.source import Buffer, BytesSource, Source
 from meeting_async._documents.streams import StreamSource
 from meeting_async._protocol.multipart import file_name, media_type
 from meeting_async._text import Url, link_label, short_repr
+from meeting_async._threads import at_disk
 from meeting_async.errors import InvalidInput
 
 
@@ -60,11 +63,12 @@ class Document:
     ) -> Self:
         """Upload a file on disk; ``filename`` replaces its own name.
 
-        The file is opened for each attempt and closed before any wait. If it changes during the
+        A path of a cloud storage package is asked for its file here and now, which may take time;
+        pass such a path itself, and a thread does it. The file is opened for each attempt and
+        closed before any wait. If it changes during the
         upload, :class:`~meeting_async.errors.DocumentChanged` is raised.
         """
-        text = path_text(path)
-        return cls._detected(Detected(PathSource(text), text), filename, content_type)
+        return cls._detected(detect_path(path), filename, content_type)
 
     @classmethod
     def from_bytes(
@@ -220,6 +224,14 @@ def known_as(document: Document, path: str) -> Document:
     source = document._source  # noqa: SLF001 - of this module
     assert isinstance(source, PathSource)  # noqa: S101 - the caller made it
     return attrs.evolve(document, source=attrs.evolve(source, known_as=path))
+
+
+async def found_document(
+    value: object, *, filename: str | None = None, content_type: str | None = None
+) -> Document:
+    """Make a document as :func:`as_document` does; in a thread if that may block."""
+    make = partial(as_document, value, filename=filename, content_type=content_type)
+    return await at_disk(make) if may_block(value) else make()
 
 
 def source_of(document: Document) -> Source:

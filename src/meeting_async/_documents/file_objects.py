@@ -60,7 +60,12 @@ class FileObjectSource(FileSource):
 
 
 def _position(file: BinaryIO) -> int:
-    found: object = file.tell()
+    try:
+        found: object = file.tell()
+    except RuntimeError as error:
+        if "no running event loop" not in str(error):  # of obstore, as this is a thread
+            raise
+        found = None
     if inspect.iscoroutine(found):
         found.close()
     if not isinstance(found, int):

@@ -94,10 +94,7 @@ class FileSource(Source):
             if not state[0] and file.read(1, 0):  # in /proc, for example
                 raise OSError("it has content, but no size: copy it to a file on disk")
             if not size and start:
-                error = DocumentEmpty(label)
-                at = f"The file stands at byte {start:,}, its end"
-                error.add_note(f"{at}: seek(0) to upload all of it.")
-                raise error
+                raise at_its_end(label, start)
             return Snapshot(size, head, state, start)
 
     def _open(self, label: str, snapshot: Snapshot) -> Opened:
@@ -110,6 +107,13 @@ class FileSource(Source):
             data = file.read_all(snapshot.start, snapshot.size)
             opened.check()
             return OpenedBytes(data)
+
+
+def at_its_end(label: str, start: int) -> DocumentEmpty:
+    """Return the error for a file of which nothing is left to read."""
+    error = DocumentEmpty(label)
+    error.add_note(f"The file stands at byte {start:,}, its end: seek(0) to upload all of it.")
+    return error
 
 
 def _begun(label: str, snapshot: Snapshot, file: File) -> Snapshot:

@@ -36,6 +36,9 @@ class PathSource(FileSource):
     label: str = attrs.Factory(lambda self: self.path, takes_self=True)
     known_as: str = attrs.Factory(lambda self: self.path, takes_self=True)
     """Path by which a journal recognises it."""
+    given: object = attrs.Factory(lambda self: self.path, takes_self=True)
+    """What the caller gave: an object that has downloaded the file may delete it when it is
+    collected."""
 
     def use(self) -> File:
         """Open the file."""
@@ -43,11 +46,13 @@ class PathSource(FileSource):
         return _RegularFile(_open_regular(path), path)
 
     def identity(self) -> tuple[str, str]:
-        """Recognise the path as it was given, however it is written.
+        """Recognise the path as it was given, however it is written; of a store, the address there.
 
         If it leads to another file in another working directory, that is a changed file, which is
         reported, and not a new document.
         """
+        if self.given is not self.path:
+            return "path", str(self.given)
         return "path", spelled_once(self.known_as)
 
     def version(self, snapshot: Snapshot | None = None) -> str | None:

@@ -81,7 +81,7 @@ class StreamSource(Source):
         if not _claim(self.stream):
             reason = "the stream was already used for an upload; make a new one for each upload, "
             raise DocumentUnreadable(name, reason + "or pass a path or bytes")
-        pieces = _pieces(name, self)
+        pieces = self.pieces(name)
         try:
             if self.size is not None and max_size is not None and self.size > max_size:
                 raise DocumentTooLarge(name, self.size, max_size)
@@ -90,13 +90,17 @@ class StreamSource(Source):
                 yield Content(Snapshot(self.size), passed.open, lambda: passed.was_read)
                 return
             async with (
-                _spooled(name, pieces, max_size) as source,
+                spooled(name, pieces, max_size) as source,
                 source.prepare(name, None) as content,
             ):
                 yield content
         finally:
             await pieces.aclose()
             await _close(name, self.stream)  # if the first piece was never asked for
+
+    def pieces(self, name: str) -> AsyncGenerator[memoryview, None]:
+        """Read it; the bytes of a piece are valid until the next one is requested."""
+        return _pieces(name, self)
 
 
 # --- a stream is used once -----------------------------------------------------------------------
@@ -159,7 +163,7 @@ class _Passed(Opened):
 
 
 @asynccontextmanager
-async def _spooled(
+async def spooled(
     name: str, pieces: AsyncIterator[memoryview], max_size: int | None
 ) -> AsyncGenerator[Source, None]:
     """Read a stream to its end into a spool, which is deleted when the block ends."""
@@ -184,7 +188,7 @@ async def _spooled(
             yield BytesSource(data)
         else:
             await _on_disk(name, partial(file.append, memory))
-            yield PathSource(file.path, name)
+            yield PathSource(file.path, label="")
     finally:
         if file is not None:
             with cleanup_scope():
@@ -195,14 +199,22 @@ async def _spooled(
 
 
 async def _on_disk(name: str, function: Callable[[], T]) -> T:
-    try:
-        return await at_disk(function)
-    except OSError as error:
-        from tempfile import gettempdir  # noqa: PLC0415 - takes time, and few need it
+    return await at_disk(partial(_written, name, function))
 
+
+def _written(name: str, function: Callable[[], T]) -> T:
+    """Write in a thread, and say in which folder it has failed; there may be no usable one."""
+    import tempfile  # noqa: PLC0415 - takes time, and few need it
+
+    try:
+        return function()
+    except OSError as error:
+        # Not `gettempdir()`, which tries all folders again, and raises if none can be used.
+        folder = f" in {tempfile.tempdir}" if tempfile.tempdir else ""
         reason = error.strerror or str(error)
-        problem = f"{name!r} cannot be written to a temporary file in {gettempdir()}: {reason}"
-        raise ResourceExhausted(f"{problem}; free space there, or set TMPDIR") from error
+        problem = f"{name!r} cannot be written to a temporary file{folder}: {reason}"
+        fix = "free space there, or set TMPDIR to a folder that can be written"
+        raise ResourceExhausted(f"{problem}; {fix}") from error
 
 
 class TemporaryFile:

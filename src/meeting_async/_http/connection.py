@@ -13,7 +13,7 @@ from time import perf_counter
 
 import anyio.lowlevel
 
-from meeting_async._http.failures import translated
+from meeting_async._http.failures import alert_about_certificate, translated
 from meeting_async._http.http1 import ReplyParser, declared_length, request_head
 from meeting_async._http.origins import Origin
 from meeting_async._http.stream import Stream
@@ -160,8 +160,12 @@ class _Exchange:
         if parser.status is None or (
             self._failure and not self._counts_without_content(parser.status)
         ):
+            is_refused = bool(not self._arrived and alert_about_certificate(self._failure))
             raise translated(  # in no local variable, as its frames may show headers
-                self._failure or ConnectionLost(NO_ANSWER), origin.name, connecting=False, sent=sent
+                self._failure or ConnectionLost(NO_ANSWER),
+                origin.name,
+                connecting=is_refused,
+                sent=0 if is_refused else sent,
             )
         return Reply(
             parser.status,
@@ -181,8 +185,9 @@ class _Exchange:
             await step
         except TransportError as error:
             self._failure = error
-        except (_Unsendable, OSError):
-            pass  # the answer may be there all the same
+        except (_Unsendable, OSError) as error:  # the answer may be there all the same
+            if alert_about_certificate(error):  # which OpenSSL says once
+                self._failure = error
         else:
             return True
         return False

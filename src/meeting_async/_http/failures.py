@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import socket
 import ssl
+from collections.abc import Callable
 
 from meeting_async import errors
+from meeting_async._protocol.replies import GIVE_CERTIFICATE
 from meeting_async._system import EXHAUSTED, NO_NAME
 from meeting_async._text import one_line
 
@@ -81,7 +83,9 @@ def _made(error: Exception, connecting: bool | None) -> Exception:
     text = one_line(str(error).strip(), MAX_REASON_CHARACTERS)
     if "ProtocolError" in name:  # it quotes the peer, who may repeat the request
         return kind(f"{words} ({text.partition(': ')[0]})")
-    lasting = _lasting(error) if issubclass(kind, errors.ConnectFailed) else ""
+    # Of a broken connection only what the server says of a certificate is sure to come again.
+    is_unconnected = issubclass(kind, errors.ConnectFailed)
+    lasting = _lasting(error, _lasting_reason if is_unconnected else _certificate_reason)
     quotes_peer = name == "ProxyError" and text[:3].isdigit()  # a status, and words of the proxy
     text = f"the proxy says HTTP {text[:3]}" if quotes_peer else text
     made = kind(lasting or f"{words} ({text or name})")
@@ -132,25 +136,49 @@ _OTHER_AUTHORITY = "another authority has signed it than the one that was given"
 MAX_CAUSES = 10
 
 
-def _lasting(error: BaseException | None) -> str:
+def _lasting(error: BaseException | None, read: Callable[[BaseException], str]) -> str:
     """Return what is wrong and how to fix it, if the error would come again; else ``""``."""
     for _ in range(MAX_CAUSES):
         if error is None:
             break
-        if reason := _lasting_reason(error):
+        if reason := read(error):
             return reason
         error = error.__cause__ or error.__context__  # HTTP libraries have one of their own
     return ""
 
 
-def certificate_problem(error: BaseException) -> tuple[str, str] | None:
+def certificate_problem(error: BaseException | None) -> tuple[str, str] | None:
     """Return what is wrong with a certificate and how to fix it, if that is the error."""
+    if said := alert_about_certificate(error):
+        words = said.replace("_", " ").lower()
+        problem = "wants a client certificate that it accepts"
+        if said == _NO_CIPHER:
+            problem = "refuses the handshake, perhaps for want of a client certificate"
+        return f"the server {problem} ({words})", GIVE_CERTIFICATE
     if not isinstance(error, ssl.SSLCertVerificationError):
         return None
     code = error.verify_code
     rules = _RULES if code in _BROKEN_RULES else None
     problem, fix = rules or _CERTIFICATES.get(code) or ("is not trusted ({})", _trusted_by(error))
     return f"its certificate {problem.format(error.verify_message.rstrip('.'))}", fix
+
+
+_NO_CIPHER = "HANDSHAKE_FAILURE"
+_ABOUT_CERTIFICATES = {
+    *("BAD_CERTIFICATE", "UNSUPPORTED_CERTIFICATE", "CERTIFICATE_REVOKED", "CERTIFICATE_EXPIRED"),
+    *("CERTIFICATE_UNKNOWN", "UNKNOWN_CA", "ACCESS_DENIED", "CERTIFICATE_REQUIRED", _NO_CIPHER),
+}
+"""Alerts with which servers refuse a client's certificate, or that there is none (RFC 8446 section
+6.2). With TLS 1.2 the last one may also mean that there is no cipher in common."""
+
+
+def alert_about_certificate(error: object) -> str:
+    """Return with which alert a server has refused a client's certificate, or that there is none.
+
+    With TLS 1.3 it says so after the client's handshake, and has read nothing of the request.
+    """
+    said = str(error.reason).partition("ALERT_")[2] if isinstance(error, ssl.SSLError) else ""
+    return said if said in _ABOUT_CERTIFICATES else ""
 
 
 MAX_OWN_AUTHORITIES = 20
@@ -172,10 +200,14 @@ def _trusted_by(error: ssl.SSLCertVerificationError) -> str:
     return f"{_GIVE_FILE}; if you have, or it is a public one, {_SEND_INTERMEDIATE}"
 
 
+def _certificate_reason(error: BaseException) -> str:
+    return ": ".join(certificate_problem(error) or ())
+
+
 def _lasting_reason(error: BaseException) -> str:
     text = one_line(str(error).strip(), MAX_REASON_CHARACTERS)
-    if found := certificate_problem(error):
-        return ": ".join(found)
+    if found := _certificate_reason(error):
+        return found
     if isinstance(error, ssl.SSLError) and error.reason in _NO_TLS:
         return "the port does not speak TLS: check scheme and port of the base URL"
     if isinstance(error, socket.gaierror) and error.errno in NO_NAME:

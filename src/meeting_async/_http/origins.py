@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -158,7 +158,8 @@ def _proxy_of_environment(scheme: str, name: str) -> tuple[str, str] | None:
     proxies = urllib.request.getproxies()
     kind = scheme if proxies.get(scheme) else "all"
     address = proxies.get(kind)
-    if not address or urllib.request.proxy_bypass(name):
+    bypasses = urllib.request.proxy_bypass(name) or _is_exempt(name, proxies.get("no", ""))
+    if not address or bypasses:
         return None
     return Url(address if "://" in address else f"http://{address}"), f"{kind.upper()}_PROXY"
 
@@ -168,6 +169,24 @@ def _parsed(address: str) -> tuple[tuple[str, str, int | None], Secret]:
     url = urlsplit(address)
     target = (url.path or "/") + (f"?{url.query}" if url.query else "")
     return (url.scheme, url.hostname or "", url.port), Secret(target.encode("ascii"))
+
+
+def _is_exempt(name: str, addresses: str) -> bool:
+    """Return whether ``NO_PROXY`` names an address, with its port or without, or its network.
+
+    ``urllib.request`` only compares texts, and only requests does that for networks, too.
+    """
+    import ipaddress  # noqa: PLC0415 - as above
+
+    host, _, port = name.rpartition(":")
+    for entry in addresses.replace(" ", "").split(","):
+        has_port = "]:" in entry or entry.count(":") == 1
+        text, _, its_port = entry.rpartition(":") if has_port else (entry, "", port)
+        with suppress(ValueError):  # one of them is a name
+            network = ipaddress.ip_network(text.strip("[]"), strict=False)
+            if ipaddress.ip_address(host.strip("[]")) in network and its_port == port:
+                return True
+    return False
 
 
 def _in_ascii(address: str) -> str:

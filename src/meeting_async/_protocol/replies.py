@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import json.scanner
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -71,7 +71,8 @@ class ParsedReply:
     @property
     def date(self) -> int | None:
         """When it was made: Unix time by the server's clock (RFC 9110 section 6.6.1)."""
-        return http_date([value.encode() for name, value in self.headers if name == "date"])
+        found = unix_time(dict(self.headers).get("date", ""))
+        return None if found is None else int(found)
 
     @property
     def begins_object(self) -> bool:
@@ -124,7 +125,7 @@ def parse_reply(reply: Reply, sent: HeaderPairs = (), *, now: float = 0.0) -> Pa
     """Parse a reply to a request with the headers ``sent``, whose secrets it must not repeat.
 
     Every text of the server becomes one printable line here. ``now`` is the Unix time for a date in
-    Retry-After.
+    Retry-After, if the reply has none of its own.
     """
     payload = None if reply.is_cut else json_object(reply.content)
     content = reply.content[:OVERLAP_BYTES] if payload is None else reply.content
@@ -136,11 +137,11 @@ def parse_reply(reply: Reply, sent: HeaderPairs = (), *, now: float = 0.0) -> Pa
         payload = hiding.payload(payload)
     texts = [one_line(field.decode("latin-1")) for field in fields]
     headers = tuple(zip(map(str.lower, texts[::2]), texts[1::2], strict=True))
-    hint = dict(reversed(headers)).get("retry-after")
+    named = dict(reversed(headers))
     return ParsedReply(
         status=reply.status,
         payload=payload,
-        retry_after=retry_after(hint, now=now),
+        retry_after=retry_after(named.get("retry-after"), now=now, date=named.get("date")),
         size=len(reply.content),
         headers=headers,
         body=content[:KEPT_BODY_BYTES],
@@ -168,30 +169,6 @@ def _session_in(payload: Mapping[str, Any] | None, cut: bytes) -> str:
         for name in ("room", "room_info", "sid"):
             sid = sid.get(name) if isinstance(sid, Mapping) else None
     return one_line(sid) if isinstance(sid, str) and len(sid) <= MAX_SESSION_CHARACTERS else ""
-
-
-def values_of(headers: HeaderPairs, name: bytes) -> list[bytes]:
-    """Return the values of a header, whose name is in lower case."""
-    return [value for key, value in headers if key.lower() == name]
-
-
-def http_date(values: Sequence[bytes]) -> int | None:
-    """Return the Unix time of a date (RFC 9110 section 5.6.7); ``None`` if there is not just one.
-
-    Only the usual form is read, which every current server sends.
-    """
-    if len(values) != 1 or not (found := _DATE.fullmatch(values[0])) or found[2] not in _MONTHS:
-        return None
-    day, year, hour, minute, second = (int(found[group]) for group in (1, 3, 4, 5, 6))
-    try:
-        moment = datetime(year, _MONTHS.index(found[2]) + 1, day, hour, minute, tzinfo=UTC)
-    except ValueError:
-        return None
-    return int(moment.timestamp()) + second
-
-
-_DATE = re.compile(rb"[A-Z][a-z]{2}, (\d\d) ([A-Z][a-z]{2}) (\d{4}) (\d\d):(\d\d):(\d\d) GMT")
-_MONTHS = b"Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
 
 
 def json_object(content: bytes) -> dict[str, Any] | None:
@@ -229,28 +206,44 @@ setattr(_IN_STEPS, "scan_once", json.scanner.py_make_scanner(_IN_STEPS))  # type
 # --- hints ---------------------------------------------------------------------------------------
 
 
-def retry_after(value: str | None, *, now: float) -> float | None:
+def retry_after(value: str | None, *, now: float, date: str | None = None) -> float | None:
     """Parse a ``Retry-After`` (RFC 9110 section 10.2.3): seconds, never negative.
 
     Anything except a plain number or an HTTP date is ignored. Fractions are accepted, because
-    some servers send them. The caller limits the result.
+    some servers send them. A date counts from the reply's own ``date``: the clocks here and there
+    may differ by hours. The caller limits the result.
     """
-    if value is None:
-        return None
-    text = value.strip()
+    text = (value or "").strip()
     if re.fullmatch(r"\d{1,12}(\.\d{1,9})?", text, re.ASCII):
         return float(text)
+    until = unix_time(text)
+    if until is None:
+        return None
+    began = unix_time(date or "")
+    return max(0.0, until - (now if began is None else began))
+
+
+def unix_time(text: str) -> float | None:
+    """Parse an HTTP date, which is always in GMT, also if it does not say so."""
     if not re.match(r"[A-Za-z]{3,9},? ", text):
         return None
-    from email.utils import parsedate_to_datetime  # noqa: PLC0415 - takes time, and few need it
-
     try:
+        if (found := _USUAL_DATE.fullmatch(text)) and found[2] in _MONTHS:
+            day, year, hour, minute, second = (int(found[at]) for at in (1, 3, 4, 5, 6))
+            month = _MONTHS.index(found[2]) + 1
+            return datetime(year, month, day, hour, minute, second, tzinfo=UTC).timestamp()
+        from email.utils import parsedate_to_datetime  # noqa: PLC0415 - takes time, and few need it
+
         moment = parsedate_to_datetime(text)
+        return moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()
     except (ValueError, OverflowError):
         return None
-    # An HTTP date is always in GMT, also if it does not say so.
-    return max(0.0, moment.replace(tzinfo=moment.tzinfo or UTC).timestamp() - now)
 
+
+_USUAL_DATE = re.compile(r"[A-Z][a-z]{2}, (\d\d) ([A-Z][a-z]{2}) (\d{4}) (\d\d):(\d\d):(\d\d) GMT")
+"""What every current server sends (RFC 9110 section 5.6.7)."""
+
+_MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
 
 # --- errors --------------------------------------------------------------------------------------
 
@@ -265,6 +258,11 @@ _WANTS_TLS = re.compile(
     rb"to HTTPS port|to an HTTPS server|to an SSL-enabled server", re.IGNORECASE
 )
 """Of the pages with which nginx, Go and Apache answer plain HTTP on such a port."""
+
+_WANTS_CERTIFICATE = re.compile(rb"No required SSL certificate|The SSL certificate error")
+"""Of the pages with which nginx answers a client without a certificate, or with a wrong one."""
+
+GIVE_CERTIFICATE = "give one, with HttpTransport(cert=...), MEETING_CERT_FILE or --cert"
 
 _NO_REDIRECTS = "Redirects are never followed: they would replay the signature. Fix the base URL"
 
@@ -330,6 +328,8 @@ def hint_of(answer: ParsedReply) -> str | None:
         return "A proxy wants a user and a password: give them in the URL of the proxy."
     if answer.status == 400 and _WANTS_TLS.search(answer.body):
         return "The port speaks TLS: use https:// in the base URL."
+    if answer.status == 400 and _WANTS_CERTIFICATE.search(answer.body):
+        return f"A proxy wants a client certificate that it accepts: {GIVE_CERTIFICATE}."
     if answer.status == 413:
         return _TOO_LARGE if answer.is_record else _TOO_LARGE_FOR_PROXY
     if answer.status in {404, 405} and answer.status_code not in _BY_CODE:

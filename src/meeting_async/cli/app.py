@@ -31,7 +31,7 @@ Put documents into live meeting rooms.
 Server and credentials come from the environment: MEETING_BASE_URL,
 MEETING_API_KEY and MEETING_API_SECRET (or MEETING_API_SECRET_FILE). Optional:
 MEETING_MAX_SIZE_WHITEBOARD_FILE, such as 30MiB, MEETING_TIMEOUT in seconds,
-MEETING_ALLOW_PLAINTEXT=1, MEETING_CA_FILE and MEETING_PROXY.
+MEETING_ALLOW_PLAINTEXT=1, MEETING_CA_FILE, MEETING_CERT_FILE and MEETING_PROXY.
 
 Do address, key and secret work? {PROGRAM} check
 Without a server, try: {PROGRAM} demo

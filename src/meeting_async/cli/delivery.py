@@ -13,6 +13,7 @@ import anyio.to_thread
 import attrs
 
 from meeting_async import Batch, BatchReport, MeetingClient, UploadJob, UploadOutcome
+from meeting_async._models import count_of
 from meeting_async._system import ENDING_SIGNALS
 from meeting_async.cli.console import POLL_SECONDS, Output
 from meeting_async.cli.display import Display, display_on
@@ -223,8 +224,8 @@ def line_for(outcome: UploadOutcome, entry: Entry) -> str:
         return labelled(entry.place, f"{outcome.status}: {message_of(outcome.error)}")
     facts = [] if entry.size is None else [size(entry.size)]
     facts += [f"{outcome.seconds:.1f} s"]
-    if len(outcome.attempts) > 1:
-        facts.append(counted(len(outcome.attempts), "attempt"))
+    if (attempts := count_of(outcome.attempts)) > 1:
+        facts.append(counted(attempts, "attempt"))
     return f"{outcome.document}: accepted by {outcome.room_id} ({', '.join(facts)})"
 
 

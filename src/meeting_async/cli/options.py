@@ -76,7 +76,12 @@ class Server:
         return {}
 
 
-_OPTIONS = {"base_url": "--url", "MEETING_CA_FILE": "--ca-file", "MEETING_PROXY": "--proxy"}
+_OPTIONS = {
+    "base_url": "--url",
+    "MEETING_CA_FILE": "--ca-file",
+    "MEETING_CERT_FILE": "--cert",
+    "MEETING_PROXY": "--proxy",
+}
 """Options that may have a mistake, by what they replace."""
 
 
@@ -86,6 +91,8 @@ class Asking(Server):
 
     ca_file: File | None = None
     "File with the certificate of your own authority (PEM), instead of MEETING_CA_FILE."
+    cert: File | None = None
+    "File with your client certificate and its key (PEM), instead of MEETING_CERT_FILE."
     proxy: str | None = None
     "HTTP proxy, http://host:port. Others can see it: give a password by MEETING_PROXY."
     timeout: PositiveSeconds | None = None
@@ -95,6 +102,7 @@ class Asking(Server):
     def _variables(self) -> dict[str, str | None]:
         return {
             "MEETING_CA_FILE": self.ca_file,
+            "MEETING_CERT_FILE": self.cert,
             "MEETING_PROXY": self.proxy,
             "MEETING_TIMEOUT": None if self.timeout is None else str(self.timeout),
         }

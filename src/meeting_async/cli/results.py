@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from meeting_async import BatchReport, UploadOutcome, errors
+from meeting_async._models import count_of
 from meeting_async.cli.words import counted, message_of, reason_of
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def document_object(outcome: UploadOutcome, entry: Entry) -> dict[str, Any]:
         "delivered": outcome.delivered,
         "size": outcome.size if entry.size is None else entry.size,
         "seconds": round(outcome.seconds, 3),
-        "attempts": len(outcome.attempts),
+        "attempts": count_of(outcome.attempts),
         "msg": outcome.receipt.msg if outcome.receipt else None,
         "error": error_object(outcome.error),
         "place": entry.place,

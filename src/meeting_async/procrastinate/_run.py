@@ -24,7 +24,7 @@ from meeting_async._delivery.sending import UploadHooks
 from meeting_async._documents.document import Document
 from meeting_async._documents.prepared import Prepared
 from meeting_async._log import logger
-from meeting_async._models import UNREACHED, Attempt, Verdict
+from meeting_async._models import UNREACHED, Attempt, Verdict, count_of
 from meeting_async._text import one_line
 from meeting_async.errors import (
     DocumentError,
@@ -137,7 +137,8 @@ class QueuedRun(UploadHooks):
     @property
     def _attempts(self) -> list[Attempt]:
         """The attempts of this run."""
-        return self.upload.history.attempts[len(self.row.attempts) :]
+        earlier = count_of(self.row.attempts)
+        return [one for one in self.upload.history.attempts if one.number > earlier]
 
     @property
     def _unreadable(self) -> int:

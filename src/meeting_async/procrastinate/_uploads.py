@@ -18,7 +18,7 @@ import psycopg
 from meeting_async._batch.flow import read
 from meeting_async._batch.journal import check_key
 from meeting_async._batch.results import FIX_JOB, UploadJob, UploadOutcome
-from meeting_async._documents.detect import detect
+from meeting_async._documents.detect import detect, is_remote
 from meeting_async._documents.document import Document, as_document, source_of
 from meeting_async._protocol.requests import host_and_port, room_id_bytes
 from meeting_async._text import short_repr
@@ -194,6 +194,8 @@ class WhiteboardUploads:
         room_id_bytes(job.room_id)
         check_key(job.key)
         given, filename, content_type = job.document, job.filename, job.content_type
+        if is_remote(given):
+            raise _no_place(given)
         if isinstance(given, str | os.PathLike):
             _check_storable("document", os.fsdecode(given))
         elif not isinstance(given, Document) and detect(given) is not None:

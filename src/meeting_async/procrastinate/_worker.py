@@ -24,7 +24,7 @@ from meeting_async._batch.results import UploadJob
 from meeting_async._delivery.call import new_call
 from meeting_async._delivery.questions import UNUSED_ROOM, Questions
 from meeting_async._delivery.session import Options, Session
-from meeting_async._documents.document import Document, as_document
+from meeting_async._documents.document import Document, found_document
 from meeting_async._log import logger
 from meeting_async._models import Verdict
 from meeting_async._protocol.replies import reply_error
@@ -171,7 +171,7 @@ class UploadWorker:
         if scope.cancelled_caught:
             seconds = f"{self.documents_timeout:g} s"
             raise TimeoutError(f"`documents` had no document for {row.source!r} within {seconds}")
-        return as_document(made, **names)
+        return await found_document(made, **names)
 
     # --- beside the uploads ----------------------------------------------------------------------
 
