@@ -22,7 +22,13 @@ CONNECTION: dict[str, Any] = {
 }
 """Settings of this side of a connection."""
 
+LIMITS = {"lock_timeout": "500ms", "statement_timeout": "9s"}
+"""What PostgreSQL itself ends: a session that waits for a lock would outlive the program that has
+given up. The first is short because waits hold the few connections of a process; what may wait longer
+is repeated. The second ends before ours (``EXCHANGE_SECONDS``)."""
+
 SESSION = {
+    **LIMITS,
     "idle_in_transaction_session_timeout": "30s",
     "tcp_keepalives_idle": "10",
     "tcp_keepalives_interval": "5",

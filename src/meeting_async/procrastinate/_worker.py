@@ -17,7 +17,6 @@ import attrs
 import procrastinate
 from procrastinate.exceptions import ConnectorException
 from procrastinate.signals import on_stop
-from procrastinate.worker import Worker
 
 from meeting_async._batch.job import Common, RunningJob
 from meeting_async._batch.results import UploadJob
@@ -32,12 +31,15 @@ from meeting_async._protocol.requests import ACTIVE_ROOM_INFO
 from meeting_async.errors import (
     AuthenticationFailed,
     JournalError,
+    JournalInUse,
     MeetingError,
     UploadPutBack,
 )
 from meeting_async.procrastinate._brake import Brake
+from meeting_async.procrastinate._database import failure
 from meeting_async.procrastinate._run import CLAIM_SECONDS, QueuedRun, persistently
-from meeting_async.procrastinate._table import Row, Table, failure
+from meeting_async.procrastinate._table import Row, Table
+from meeting_async.procrastinate._ticks import TickWorker
 
 Documents = Callable[[str], Document | Awaitable[Document]]
 """Turns a reference, such as the id of a row or an object of a store, into a document."""
@@ -82,6 +84,7 @@ class UploadWorker:
     runs: dict[int, QueuedRun] = attrs.field(factory=dict, init=False)
     """Uploads that run now, by id."""
     _brake: Brake = attrs.field(factory=Brake, init=False)
+    _turn: anyio.Lock = attrs.field(factory=anyio.Lock, init=False)
 
     def stop(self, error: MeetingError) -> None:
         """End the worker after its uploads."""
@@ -119,7 +122,9 @@ class UploadWorker:
         try:
             is_tried = await self._brake.may_begin() and not self.must_stop.is_set()
             if is_tried:
-                row = await persistently(partial(self.table.claim, room_id), CLAIM_SECONDS)
+                row = await persistently(
+                    partial(self.table.claim, room_id), CLAIM_SECONDS, self._turn
+                )
         finally:
             if not is_tried:
                 await self.table.tick([room_id])  # another worker may have it
@@ -144,6 +149,7 @@ class UploadWorker:
             self._brake.saw,
             self.max_outage,
             self.stalled_after,
+            self._turn,
         )
         self.runs[row.id] = run
         try:
@@ -175,7 +181,7 @@ class UploadWorker:
 
     # --- beside the uploads ----------------------------------------------------------------------
 
-    async def beat(self, runner: Worker) -> None:
+    async def beat(self, runner: TickWorker) -> None:
         """Say every few seconds which uploads run here, and recover what other workers have lost.
 
         After an outage of the database other workers get the time to say that they are there.
@@ -188,7 +194,8 @@ class UploadWorker:
                     await self._beat(runner)
                     failures = 0
                 except JournalError as error:
-                    failures += 1
+                    # A database that names the lock is there, however long that is held.
+                    failures = 0 if isinstance(error, JournalInUse) else failures + 1
                     recovers_at = anyio.current_time() + self.stalled_after
                     if failures == 2:
                         self.stop(error)
@@ -201,11 +208,12 @@ class UploadWorker:
             if recovery is not None:
                 recovery.cancel()
 
-    async def _beat(self, runner: Worker) -> None:
+    async def _beat(self, runner: TickWorker) -> None:
         runs = dict(self.runs)
         lost = await self.table.beat((run.row for run in runs.values()), runner.worker_id)
         for id_, is_cancelled in lost.items():
             runs[id_].lose(is_cancelled=is_cancelled)
+        await runner.ticks.finish_rest()
 
     async def _recover(self) -> None:
         resends = self.options.delivery == "at_least_once"
@@ -250,7 +258,7 @@ async def run_worker(
         "abort_job_polling_interval": NEVER,  # a tick has no state that could be aborted
     }
     settings: dict[str, Any] = {**defaults, **app.worker_defaults, **options, **fixed}
-    runner = Worker(app, **settings)
+    runner = TickWorker(app, **settings)
     with on_stop(worker.must_stop.set) if signals else nullcontext():
         running = asyncio.create_task(runner.run(), name="worker")  # type: ignore[no-untyped-call] # procrastinate's
         beating = asyncio.create_task(worker.beat(runner), name="beats")
@@ -275,7 +283,7 @@ async def run_worker(
 
 
 async def _end(
-    runner: Worker, running: asyncio.Task[None], worker: UploadWorker, grace: float
+    runner: TickWorker, running: asyncio.Task[None], worker: UploadWorker, grace: float
 ) -> None:
     """Stop a worker: its uploads have ``grace`` seconds, and it has some more to end."""
     runner.stop()  # type: ignore[no-untyped-call] # procrastinate's

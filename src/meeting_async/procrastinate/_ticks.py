@@ -1,0 +1,85 @@
+"""What procrastinate's worker asks its tables: a lock of somebody else must not end it."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import procrastinate
+from procrastinate.exceptions import ConnectorException
+from procrastinate.jobs import Job, Status
+from procrastinate.manager import JobManager
+from procrastinate.worker import Worker
+from psycopg import errors
+from psycopg_pool import PoolTimeout
+
+from meeting_async._log import logger
+from meeting_async.procrastinate._database import is_locked
+
+
+class TickWorker(Worker):
+    """A worker of procrastinate that survives locks of others."""
+
+    def __init__(self, app: procrastinate.App, **settings: Any) -> None:
+        ours = copy.copy(app)
+        self.ticks = ours.job_manager = Ticks(app.connector, self)
+        super().__init__(ours, **settings)
+
+
+class Ticks(JobManager):
+    """What cannot be fetched or finished because of a lock is tried again a bit later."""
+
+    def __init__(self, connector: Any, worker: Worker) -> None:
+        super().__init__(connector)
+        self._worker = worker
+        self._unfinished = list[tuple[Job, Status, bool]]()
+
+    async def fetch_job(self, queues: Any, worker_id: int) -> Job | None:
+        """Return the next tick; ``None``: there is none, or somebody has locked the table."""
+        try:
+            return await super().fetch_job(queues, worker_id)
+        except ConnectorException as error:
+            if isinstance(error.__cause__, errors.ForeignKeyViolation):
+                # It was frozen for so long that others took it for lost.
+                self._worker.worker_id = await self.register_worker()
+                text = "the worker was taken for lost, and goes on with a new id"
+                logger.warning(text, extra={"action": "queue"})
+            elif not _is_kept_waiting(error):
+                raise
+            return None
+
+    async def finish_job(self, job: Job, status: Status, delete_job: bool) -> None:
+        """Delete a tick, now or soon."""
+        try:
+            await super().finish_job(job, status, delete_job)
+        except ConnectorException as error:
+            if not _is_kept_waiting(error):
+                raise
+            self._unfinished.append((job, status, delete_job))
+
+    async def finish_rest(self) -> None:
+        """Delete the ticks that were locked."""
+        rest, self._unfinished = self._unfinished, []
+        for job in rest:
+            await self.finish_job(*job)
+
+    async def prune_stalled_workers(self, seconds_since_heartbeat: float) -> list[int]:
+        """Delete lost workers, or leave that to the next one that begins."""
+        try:
+            return await super().prune_stalled_workers(seconds_since_heartbeat)
+        except ConnectorException as error:
+            if not is_locked(error):
+                raise
+            return []
+
+    async def unregister_worker(self, worker_id: int) -> None:
+        """Delete a worker that ends, or leave that to one that begins."""
+        try:
+            await super().unregister_worker(worker_id)
+        except ConnectorException as error:
+            if not is_locked(error):
+                raise
+
+
+def _is_kept_waiting(error: Exception) -> bool:
+    return is_locked(error) or isinstance(error.__cause__, PoolTimeout | errors.QueryCanceled)
