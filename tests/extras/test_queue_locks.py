@@ -17,7 +17,8 @@ import attrs
 import psycopg
 import pytest
 
-from meeting_async.errors import JournalError, JournalInUse
+from meeting_async import UploadJob
+from meeting_async.errors import JournalInUse
 from meeting_async.procrastinate import WhiteboardUploads
 from support.postgres import needs_postgres
 from support.queues import SECONDS, SMALL, Queue
@@ -106,6 +107,10 @@ async def test_what_somebody_else_holds(queue: Queue, name: str) -> None:
 
     When it is released everything is delivered: once, and in its order.
     """
+
+    def has_more(room: str, count: int) -> bool:
+        return len(queue.accepted(room)) > count
+
     hold, waits, sessions = HOLDS[name], list[float](), list[int]()
     queue.server.lock_seconds = 30
     for room in HELD:
@@ -123,7 +128,7 @@ async def test_what_somebody_else_holds(queue: Queue, name: str) -> None:
             if not hold.stops:
                 began, count = time.monotonic(), len(queue.accepted(room))
                 await queue.defer(room)
-                await queue.until(lambda room=room, count=count: len(queue.accepted(room)) > count)
+                await queue.until(partial(has_more, room, count))
                 waits.append(time.monotonic() - began)
             await anyio.sleep(0.3)
             sessions += (await (await watching.execute(COUNT)).fetchall())[0]
@@ -177,19 +182,83 @@ async def test_a_run_that_was_locked_for_long(queue: Queue) -> None:
 
 # --- calls ---------------------------------------------------------------------------------------
 
-ROWS = f"SELECT {UPLOADS} FOR UPDATE"
-KEY = """INSERT INTO meeting_async_uploads (server, batch, identity, room_id, kind, source)
-    SELECT server, batch, 'taken', room_id, kind, source FROM meeting_async_uploads LIMIT 1"""
-ALL = "LOCK TABLE meeting_async_uploads"
-
 Call = Callable[[WhiteboardUploads], Awaitable[object]]
-CALLS: dict[str, tuple[str, Call]] = {
-    "defer": (ALL, lambda uploads: uploads.defer("room0", "/a.pdf")),
-    "defer_many": (ALL, lambda uploads: uploads.defer_many(queue_jobs(), batch="x")),
-    "a key": (KEY, lambda uploads: uploads._table.defer("default", [TAKEN])),
-    "cancel": (ROWS, lambda uploads: uploads.cancel("default")),
-    "retry": (ROWS, lambda uploads: uploads.retry("ended")),
-    "drop": (ROWS, lambda uploads: uploads.drop("ended")),
-    "report": (ALL, lambda uploads: uploads.report("default")),
-    "status": (ALL, lambda uploads: uploads.status()),
+JOBS = [UploadJob(f"room{number}", "/b.pdf") for number in range(2)]
+WRITES: list[Call] = [
+    lambda uploads: uploads.cancel("default"),
+    lambda uploads: uploads.retry("ended"),
+    lambda uploads: uploads.drop("ended"),
+]
+ANY: list[Call] = [
+    *WRITES,
+    lambda uploads: uploads.defer("room0", "/b.pdf"),
+    lambda uploads: uploads.defer_many(JOBS, batch="default"),
+    lambda uploads: uploads.report("default"),
+    lambda uploads: uploads.status(),
+]
+CALLS: dict[str, tuple[str, list[Call]]] = {
+    "rows": (f"SELECT {UPLOADS} FOR UPDATE", WRITES),
+    "the table": ("LOCK TABLE meeting_async_uploads", ANY),
+    "VACUUM FULL": ("SELECT FROM meeting_async_uploads LIMIT 1", ANY),
+    "a key": (
+        "UPDATE meeting_async_uploads SET identity = identity",
+        [lambda uploads: uploads.defer("room0", "/a.pdf", key="key")],
+    ),
 }
+"""What somebody holds, and calls that need it."""
+
+
+@nightly
+@pytest.mark.parametrize("name", CALLS)
+async def test_a_call_says_who_holds_what(queue: Queue, name: str) -> None:
+    """It ends within some seconds, and names the process, its program, since when, and its query.
+
+    So does a command.
+    """
+    statement, calls = CALLS[name]
+    await queue.uploads.defer("room0", "/a.pdf", key="key")
+    await queue.uploads.defer("room0", "/a.pdf", batch="ended")
+    assert await queue.uploads.cancel("ended") == 1
+    told = list[str]()
+
+    async def call(one: Call) -> None:
+        with pytest.raises(JournalInUse) as raised:
+            await one(queue.uploads)
+        told.append(str(raised.value))
+
+    async with held(queue, statement, vacuum=name == "VACUUM FULL") as watching:
+        began = time.monotonic()
+        for one in calls:  # each alone: they share few connections
+            await call(one)
+        took = time.monotonic() - began
+        code, text = await queue.run("cancel" if name != "a key" else "status", "default")
+        sessions = (await (await watching.execute(COUNT)).fetchall())[0][0]
+    assert took < 7 * len(calls)
+    for line in [*told, text] if name != "a key" else told:
+        assert f"'{SOMEBODY}', since 20" in line
+        assert statement[:40] in line
+        assert "end that transaction" in line
+    assert code == (name != "a key")
+    assert sessions <= MOST_SESSIONS
+
+
+@nightly
+async def test_a_key_in_an_open_transaction(queue: Queue) -> None:
+    """A second ``defer`` of it ends with an error; a transaction that it was a part of goes on."""
+    connect = partial(psycopg.AsyncConnection.connect, queue.order.dsn)
+    defer = partial(queue.uploads.defer, "room0", "/a.pdf", key="key")
+    async with await connect(application_name=SOMEBODY) as first, await connect() as second:
+        assert await defer(connection=first) is not None
+        await second.execute("SET LOCAL lock_timeout = '77s'")
+        for connection in (None, second):
+            with pytest.raises(JournalInUse, match=SOMEBODY):
+                await defer(connection=connection)
+        assert await queue.uploads.defer("room1", "/a.pdf", connection=second) is not None
+        shown = await second.execute(
+            "SELECT current_setting('lock_timeout'), current_setting('statement_timeout')"
+        )
+        assert await shown.fetchall() == [("77s", "0")]
+        await second.commit()
+        await first.rollback()
+    assert [row.room_id for row in await queue.uploads._table.page("default", 0)] == ["room1"]
+    assert await defer() is not None

@@ -291,10 +291,11 @@ LEFT_TICKS = """INSERT INTO procrastinate_jobs (
 SINCE_AN_HOUR = """INSERT INTO procrastinate_events (job_id, type, at)
     SELECT id, 'started', now() - interval '1 hour' FROM procrastinate_jobs"""
 LEFT_UPLOADS = """INSERT INTO meeting_async_uploads (
-        server, batch, identity, room_id, kind, source, state, run, started_at, beat_at
+        server, batch, identity, room_id, kind, source, state, run, started_at, beat_at, due_at
     )
     SELECT %(server)s, 'left', n, 'room' || n, 'path', '/a.pdf',
-        CASE n %% 2 WHEN 0 THEN 'sent' ELSE 'ready' END, 1, now(), now() - interval '1 hour'
+        CASE n %% 2 WHEN 0 THEN 'sent' ELSE 'ready' END, 1, now(), now() - interval '1 hour',
+        now() - interval '30 minutes'
     FROM generate_series(0, %(count)s - 1) AS n"""
 EMPTY = """TRUNCATE meeting_async_uploads, procrastinate_jobs, procrastinate_workers
     RESTART IDENTITY CASCADE"""

@@ -23,9 +23,9 @@ CONNECTION: dict[str, Any] = {
 """Settings of this side of a connection."""
 
 LIMITS = {"lock_timeout": "500ms", "statement_timeout": "9s"}
-"""What PostgreSQL itself ends: a session that waits for a lock would outlive the program that has
-given up. The first is short because waits hold the few connections of a process; what may wait longer
-is repeated. The second ends before ours (``EXCHANGE_SECONDS``)."""
+"""What PostgreSQL itself ends: a session that waits would outlive a program that has given up. A
+wait for a lock is short because it holds one of few connections; what may wait longer is repeated.
+The second limit ends before ours (``EXCHANGE_SECONDS``)."""
 
 SESSION = {
     **LIMITS,

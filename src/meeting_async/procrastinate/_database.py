@@ -25,7 +25,7 @@ EXCHANGE_SECONDS = 10.0
 """Longest time for one statement, also if the database cannot be reached."""
 
 PATIENCE_SECONDS = 5.0
-"""So long a call waits for what another program has locked, in statements that each wait shortly."""
+"""So long a call waits for what another program has locked; each statement waits shortly."""
 
 LOOK_SECONDS = 0.1
 """Interval at which a call that waits looks who it waits for."""

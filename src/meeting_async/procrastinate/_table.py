@@ -121,6 +121,8 @@ class Table:
     app: procrastinate.App
     server: str
     queue: str
+    unfinished: set[int] = attrs.field(factory=set, init=False)
+    """Ticks that have run here, and could not be deleted because they were locked."""
     _is_checked: bool = False
     """Whether the table was seen to be there, and of this version."""
     _database: Database = attrs.field(
@@ -258,6 +260,9 @@ class Table:
         with suppress(JournalInUse):  # other rooms go on
             await self._query("recover_ticks", rows=False, stalled_after=stalled_after)
             await self._query("delete_ticks", rows=False)
+            if ids := [*self.unfinished]:
+                left = await self._query("finish_ticks", ids=ids)
+                self.unfinished -= {*ids} - {row["id"] for row in left}
         await self._ticked(await self._query("recover_rooms", limit=MAX_TICKS))
         return {row["id"]: row["state"] for row in found}
 

@@ -20,19 +20,18 @@ from meeting_async.procrastinate._database import is_locked
 class TickWorker(Worker):
     """A worker of procrastinate that survives locks of others."""
 
-    def __init__(self, app: procrastinate.App, **settings: Any) -> None:
+    def __init__(self, app: procrastinate.App, unfinished: set[int], **settings: Any) -> None:
         ours = copy.copy(app)
-        self.ticks = ours.job_manager = Ticks(app.connector, self)
+        ours.job_manager = Ticks(app.connector, self, unfinished)
         super().__init__(ours, **settings)
 
 
 class Ticks(JobManager):
     """What cannot be fetched or finished because of a lock is tried again a bit later."""
 
-    def __init__(self, connector: Any, worker: Worker) -> None:
+    def __init__(self, connector: Any, worker: Worker, unfinished: set[int]) -> None:
         super().__init__(connector)
-        self._worker = worker
-        self._unfinished = list[tuple[Job, Status, bool]]()
+        self._worker, self._unfinished = worker, unfinished
 
     async def fetch_job(self, queues: Any, worker_id: int) -> Job | None:
         """Return the next tick; ``None``: there is none, or somebody has locked the table."""
@@ -48,20 +47,19 @@ class Ticks(JobManager):
                 raise
             return None
 
-    async def finish_job(self, job: Job, status: Status, delete_job: bool) -> None:
-        """Delete a tick, now or soon."""
+    async def finish_job_by_id_async(
+        self,
+        job_id: int,
+        status: Status,
+        delete_job: bool,
+    ) -> None:
+        """Delete a tick, or leave that to recovery."""
         try:
-            await super().finish_job(job, status, delete_job)
+            await super().finish_job_by_id_async(job_id, status, delete_job)
         except ConnectorException as error:
             if not _is_kept_waiting(error):
                 raise
-            self._unfinished.append((job, status, delete_job))
-
-    async def finish_rest(self) -> None:
-        """Delete the ticks that were locked."""
-        rest, self._unfinished = self._unfinished, []
-        for job in rest:
-            await self.finish_job(*job)
+            self._unfinished.add(job_id)
 
     async def prune_stalled_workers(self, seconds_since_heartbeat: float) -> list[int]:
         """Delete lost workers, or leave that to the next one that begins."""

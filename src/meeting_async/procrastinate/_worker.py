@@ -17,6 +17,7 @@ import attrs
 import procrastinate
 from procrastinate.exceptions import ConnectorException
 from procrastinate.signals import on_stop
+from procrastinate.worker import Worker
 
 from meeting_async._batch.job import Common, RunningJob
 from meeting_async._batch.results import UploadJob
@@ -181,7 +182,7 @@ class UploadWorker:
 
     # --- beside the uploads ----------------------------------------------------------------------
 
-    async def beat(self, runner: TickWorker) -> None:
+    async def beat(self, runner: Worker) -> None:
         """Say every few seconds which uploads run here, and recover what other workers have lost.
 
         After an outage of the database other workers get the time to say that they are there.
@@ -208,12 +209,11 @@ class UploadWorker:
             if recovery is not None:
                 recovery.cancel()
 
-    async def _beat(self, runner: TickWorker) -> None:
+    async def _beat(self, runner: Worker) -> None:
         runs = dict(self.runs)
         lost = await self.table.beat((run.row for run in runs.values()), runner.worker_id)
         for id_, is_cancelled in lost.items():
             runs[id_].lose(is_cancelled=is_cancelled)
-        await runner.ticks.finish_rest()
 
     async def _recover(self) -> None:
         resends = self.options.delivery == "at_least_once"
@@ -258,7 +258,7 @@ async def run_worker(
         "abort_job_polling_interval": NEVER,  # a tick has no state that could be aborted
     }
     settings: dict[str, Any] = {**defaults, **app.worker_defaults, **options, **fixed}
-    runner = TickWorker(app, **settings)
+    runner = TickWorker(app, worker.table.unfinished, **settings)
     with on_stop(worker.must_stop.set) if signals else nullcontext():
         running = asyncio.create_task(runner.run(), name="worker")  # type: ignore[no-untyped-call] # procrastinate's
         beating = asyncio.create_task(worker.beat(runner), name="beats")
@@ -283,7 +283,7 @@ async def run_worker(
 
 
 async def _end(
-    runner: TickWorker, running: asyncio.Task[None], worker: UploadWorker, grace: float
+    runner: Worker, running: asyncio.Task[None], worker: UploadWorker, grace: float
 ) -> None:
     """Stop a worker: its uploads have ``grace`` seconds, and it has some more to end."""
     runner.stop()  # type: ignore[no-untyped-call] # procrastinate's

@@ -275,6 +275,17 @@ WHERE id = ANY (ARRAY(
     FOR UPDATE SKIP LOCKED
 ))
 
+-- finish_ticks --
+-- Delete ticks that have run, and return those that are still locked.
+WITH gone AS (
+    DELETE FROM procrastinate_jobs
+    WHERE id = ANY (ARRAY(
+        SELECT id FROM procrastinate_jobs WHERE id = ANY (%(ids)s::bigint[])
+        FOR UPDATE SKIP LOCKED
+    )) RETURNING id
+)
+SELECT id FROM procrastinate_jobs WHERE id = ANY (%(ids)s::bigint[]) AND id NOT IN (SELECT id FROM gone)
+
 -- recover_rooms --
 -- Tick the rooms whose oldest upload is due: its time has come, its transaction was committed, or a
 -- tick was lost or put off. From room to room, because a room may have many.
