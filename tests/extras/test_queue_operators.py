@@ -530,9 +530,10 @@ async def test_a_worker_in_a_scope_that_is_cancelled(queue: Queue) -> None:
     assert (await queue.uploads.report("default")).accepted == 2
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("grace", [0.2, 600])
 async def test_a_function_that_hangs(
-    dsn: str, server: MeetingServer, tmp_path: Path, grace: float
+    dsn: str, server: MeetingServer, tmp_path: Path, grace: float, number: signal.Signals
 ) -> None:
     """A worker ends after its grace, or at a second signal; its upload is put back."""
     async with queue_at(dsn, server, tmp_path, documents=documents) as queue:
@@ -540,12 +541,13 @@ async def test_a_function_that_hangs(
         await queue.uploads.defer("room1", str(queue.document("room1")))
         worker = queue.start(grace=grace)
         await queue.until(queue.accepted)
-        worker.signal(signal.SIGTERM)
+        worker.signal(number)
         if grace > 1:
             await anyio.sleep(1)
             assert worker.code is None
-            worker.signal(signal.SIGTERM)
+            worker.signal(number)
         assert await worker.ended(ENDED) == (0 if grace < 1 else worker.code)
+        assert "unhandled exception" not in worker.text
         status = await queue.uploads.status()
         assert (status.waiting + status.running, status.rooms[0].room_id) == (1, "room0")
 

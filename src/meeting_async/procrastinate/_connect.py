@@ -50,7 +50,8 @@ CONNECTIONS = 4
 def connector(dsn: str, *, max_size: int = CONNECTIONS) -> procrastinate.PsycopgConnector:
     """Return a connector for the ``App`` with settings for workers; those of the address win.
 
-    A pooler in front of the database has to be in session mode.
+    A statement may take 9 s, and wait for 0.5 s for a lock. A pooler in front of the database has
+    to be in session mode.
 
     Args:
         dsn: Address of the database, ``postgresql://user:password@host:5432/database``.

@@ -95,6 +95,8 @@ class Row:
     sent_ago: float | None
     away_for: float | None = None
     """Seconds since the server was first not reached; ``None``: it was reached the last time."""
+    due_for: float | None = None
+    """Seconds since the time of one that has not begun; negative: until then; ``None``: no time."""
     deferred_at: datetime
     started_at: datetime | None
     """When it was first claimed."""

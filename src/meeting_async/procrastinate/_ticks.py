@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 import procrastinate
-from procrastinate.exceptions import ConnectorException
+from procrastinate.exceptions import AppNotOpen, ConnectorException
 from procrastinate.jobs import Job, Status
 from procrastinate.manager import JobManager
 from procrastinate.worker import Worker
@@ -56,6 +56,8 @@ class Ticks(JobManager):
         """Delete a tick, or leave that to recovery."""
         try:
             await super().finish_job_by_id_async(job_id, status, delete_job)
+        except AppNotOpen:
+            pass  # the program was ended at once
         except ConnectorException as error:
             if not _is_kept_waiting(error):
                 raise

@@ -61,6 +61,9 @@ BEAT_SECONDS = 5.0
 ENDING_SECONDS = 10.0
 """So long a worker that runs no upload any more may take to end."""
 
+HURRIED_SECONDS = 2.0
+"""So long uploads that are cancelled by a second signal have to say so in the table."""
+
 NEVER = 86_400.0
 """Interval of what procrastinate does by itself and a worker of uploads does not need."""
 
@@ -84,6 +87,7 @@ class UploadWorker:
     """Why the worker must not go on."""
     runs: dict[int, QueuedRun] = attrs.field(factory=dict, init=False)
     """Uploads that run now, by id."""
+    _ticks: set[asyncio.Task[Any]] = attrs.field(factory=set, init=False)
     _brake: Brake = attrs.field(factory=Brake, init=False)
     _turn: anyio.Lock = attrs.field(factory=anyio.Lock, init=False)
 
@@ -95,6 +99,13 @@ class UploadWorker:
             text = "the worker ends %s: %s"
             logger.error(text, running, error, extra={"action": "queue"})
         self.must_stop.set()
+
+    async def hurry(self) -> None:
+        """Cancel the uploads: nothing of them may be left when the loop ends."""
+        for task in self._ticks:
+            task.cancel()
+        if self._ticks:
+            await asyncio.wait(self._ticks, timeout=HURRIED_SECONDS)
 
     async def check_key(self) -> None:
         """Ask the server once, before the first tick.
@@ -119,6 +130,9 @@ class UploadWorker:
 
     async def tick(self, room_id: str) -> None:
         """Run the next upload of a room, if there is one and it is due."""
+        if task := asyncio.current_task():
+            self._ticks.add(task)
+            task.add_done_callback(self._ticks.discard)
         row, is_tried = None, False
         try:
             is_tried = await self._brake.may_begin() and not self.must_stop.is_set()
@@ -269,6 +283,9 @@ async def run_worker(
             try:
                 with anyio.CancelScope(shield=True):  # for `grace` and some seconds at most
                     await _end(runner, running, worker, grace)
+            except asyncio.CancelledError:  # by a second signal
+                await worker.hurry()
+                raise
             finally:
                 for task in (running, beating, asked):
                     task.cancel()

@@ -351,7 +351,8 @@ SELECT id FROM moved UNION ALL SELECT id FROM made
 
 -- page --
 SELECT id, room_id, kind, source, state, key, filename, content_type, size, error, attempts,
-    deferred_at, started_at, changed_at, extract(epoch FROM now() - sent_at)::float8 AS sent_ago
+    deferred_at, started_at, changed_at, extract(epoch FROM now() - sent_at)::float8 AS sent_ago,
+    extract(epoch FROM now() - scheduled_for)::float8 AS due_for
 FROM meeting_async_uploads
 WHERE server = %(server)s AND batch = %(batch)s AND id + 0 > %(after)s
 ORDER BY id + 0 LIMIT %(limit)s
