@@ -83,7 +83,8 @@ HOLDS = {
     "rows that run": Hold(f"SELECT {UPLOADS} FOR UPDATE", runs=True),
     "ticks": Hold(f"UPDATE {TICKS}".replace(" WHERE", " SET priority = 1 WHERE")),
     "ticks that run": Hold(f"SELECT FROM {TICKS} FOR UPDATE", runs=True),
-    "signs of life": Hold("SELECT FROM procrastinate_workers FOR UPDATE", runs=True),
+    "signs of life": Hold("UPDATE procrastinate_workers SET last_heartbeat = now()", runs=True),
+    "workers": Hold("SELECT FROM procrastinate_workers FOR UPDATE", runs=True, stops=True),
     "the table": Hold("LOCK TABLE meeting_async_uploads IN SHARE MODE", stops=True),
     "the table, amid runs": Hold(
         "LOCK TABLE meeting_async_uploads IN SHARE MODE", runs=True, stops=True
