@@ -181,6 +181,19 @@ async def test_a_run_that_was_locked_for_long(queue: Queue) -> None:
         assert await recover() == {lost.id: "ready"}
 
 
+async def test_a_worker_that_was_taken_for_lost(queue: Queue) -> None:
+    """After a long freeze it goes on, although one that has begun meanwhile has deleted it."""
+    worker = queue.start()
+    await queue.status_when(lambda found: found.workers == 1)
+    with psycopg.connect(queue.order.dsn, autocommit=True) as connection:
+        connection.execute("DELETE FROM procrastinate_workers")
+    await queue.defer("room0")
+    await queue.check(await queue.reported())
+    assert (queue.workers, worker.code) == ([worker], None)
+    assert "taken for lost" in worker.text
+    assert (await queue.uploads.status()).workers == 1
+
+
 # --- calls ---------------------------------------------------------------------------------------
 
 Call = Callable[[WhiteboardUploads], Awaitable[object]]

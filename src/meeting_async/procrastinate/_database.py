@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from functools import partial
 from importlib.resources import files
 from typing import Any
@@ -14,7 +14,7 @@ import anyio
 import attrs
 import procrastinate
 import psycopg
-from procrastinate.exceptions import ConnectorException
+from procrastinate.exceptions import AppNotOpen, ConnectorException
 from psycopg.rows import tuple_row
 
 from meeting_async._text import one_line
@@ -88,7 +88,7 @@ class Database:
         run = connector.execute_query_all_async if rows else connector.execute_query_async
         if connection is not None:
             run = partial(connector.execute_query_all_async_with_connection, connection)
-        async with failures_told(), _limited(connection) if connection else nullcontext():
+        async with failures_told(), _limited(connection):
             return await run(query, **arguments) or ()
 
     async def _observed(self, query: str, run: Callable[[], Awaitable[Rows]]) -> Rows:
@@ -108,17 +108,20 @@ class Database:
             await anyio.sleep(LOOK_SECONDS)
             try:
                 found = found or await self._once(SQL["holders"], beginning=beginning)
-            except JournalError:
+            except (JournalError, AppNotOpen):
                 break
         return found
 
 
 @asynccontextmanager
-async def _limited(connection: psycopg.AsyncConnection[Any]) -> AsyncGenerator[None, None]:
+async def _limited(connection: psycopg.AsyncConnection[Any] | None) -> AsyncGenerator[None, None]:
     """Limit a statement in a transaction of the caller, whose settings are then as they were.
 
-    One that fails leaves the transaction as it was before.
+    One that fails leaves the transaction as it was before. Connections of ours have these limits.
     """
+    if connection is None:
+        yield
+        return
     names = [*LIMITS]
     calls = ", ".join(["set_config(%s, %s, true)"] * len(names)).encode()
     current = ", ".join(["current_setting(%s)"] * len(names)).encode()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import procrastinate
@@ -26,6 +29,18 @@ class TickWorker(Worker):
         super().__init__(ours, **settings)
 
 
+@contextmanager
+def unless_locked(otherwise: Callable[[], object] = int) -> Iterator[None]:
+    """Do something else if a statement ends because of a lock."""
+    try:
+        yield
+    except ConnectorException as error:
+        waited = isinstance(error.__cause__, PoolTimeout | errors.QueryCanceled)
+        if not waited and not is_locked(error):
+            raise
+        otherwise()
+
+
 class Ticks(JobManager):
     """What cannot be fetched or finished because of a lock is tried again a bit later."""
 
@@ -34,18 +49,18 @@ class Ticks(JobManager):
         self._worker, self._unfinished = worker, unfinished
 
     async def fetch_job(self, queues: Any, worker_id: int) -> Job | None:
-        """Return the next tick; ``None``: there is none, or somebody has locked the table."""
-        try:
-            return await super().fetch_job(queues, worker_id)
-        except ConnectorException as error:
-            if isinstance(error.__cause__, errors.ForeignKeyViolation):
-                # It was frozen for so long that others took it for lost.
+        """Return the next tick; ``None``: there is none, or it cannot be fetched now."""
+        with unless_locked():
+            try:
+                return await super().fetch_job(queues, worker_id)
+            except ConnectorException as error:
+                if not isinstance(error.__cause__, errors.ForeignKeyViolation):
+                    raise
+                # It was frozen for so long that another worker has deleted it.
                 self._worker.worker_id = await self.register_worker()
-                text = "the worker was taken for lost, and goes on with a new id"
+                text = "the worker was taken for lost, and goes on as another one"
                 logger.warning(text, extra={"action": "queue"})
-            elif not _is_kept_waiting(error):
-                raise
-            return None
+        return None
 
     async def finish_job_by_id_async(
         self,
@@ -54,32 +69,18 @@ class Ticks(JobManager):
         delete_job: bool,
     ) -> None:
         """Delete a tick, or leave that to recovery."""
-        try:
+        with unless_locked(partial(self._unfinished.add, job_id)), suppress(AppNotOpen):
+            # The app is not open after a second signal.
             await super().finish_job_by_id_async(job_id, status, delete_job)
-        except AppNotOpen:
-            pass  # the program was ended at once
-        except ConnectorException as error:
-            if not _is_kept_waiting(error):
-                raise
-            self._unfinished.add(job_id)
 
     async def prune_stalled_workers(self, seconds_since_heartbeat: float) -> list[int]:
         """Delete lost workers, or leave that to the next one that begins."""
-        try:
-            return await super().prune_stalled_workers(seconds_since_heartbeat)
-        except ConnectorException as error:
-            if not is_locked(error):
-                raise
-            return []
+        found: list[int] = []
+        with unless_locked():
+            found = await super().prune_stalled_workers(seconds_since_heartbeat)
+        return found
 
     async def unregister_worker(self, worker_id: int) -> None:
         """Delete a worker that ends, or leave that to one that begins."""
-        try:
+        with unless_locked():
             await super().unregister_worker(worker_id)
-        except ConnectorException as error:
-            if not is_locked(error):
-                raise
-
-
-def _is_kept_waiting(error: Exception) -> bool:
-    return is_locked(error) or isinstance(error.__cause__, PoolTimeout | errors.QueryCanceled)
