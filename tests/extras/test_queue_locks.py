@@ -17,11 +17,11 @@ import attrs
 import psycopg
 import pytest
 
-from meeting_async import UploadJob
+from meeting_async import Document, UploadJob
 from meeting_async.errors import JournalInUse
 from meeting_async.procrastinate import WhiteboardUploads
 from support.postgres import needs_postgres
-from support.queues import SECONDS, SMALL, Queue
+from support.queues import LARGE, SECONDS, SMALL, Open, Queue
 
 pytestmark = [pytest.mark.anyio, needs_postgres]
 nightly = pytest.mark.nightly
@@ -179,6 +179,25 @@ async def test_a_run_that_was_locked_for_long(queue: Queue) -> None:
         assert await recover() == {}
         connection.execute("UPDATE meeting_async_uploads SET due_at = due_at - interval '1 s'")
         assert await recover() == {lost.id: "ready"}
+
+
+async def test_a_document_on_its_way(open_queue: Open) -> None:
+    """It is completed when its row is free again, and is sent once."""
+    may_go_on = asyncio.Event()
+
+    async def find(path: str) -> Document:
+        await may_go_on.wait()
+        return Document.from_path(path)
+
+    async with open_queue(documents=find) as queue, queue.working():
+        await queue.uploads.defer("room0", str(queue.document("room0", LARGE)))
+        await queue.status_when(lambda found: found.running == 1)
+        async with held(queue, f"SELECT {UPLOADS} FOR UPDATE"):
+            may_go_on.set()
+            await anyio.sleep(1)
+            assert queue.accepted() == []
+        assert (await queue.reported()).accepted == 1
+        assert queue.sent("room0", LARGE) == 1
 
 
 async def test_a_worker_that_was_taken_for_lost(queue: Queue) -> None:

@@ -37,7 +37,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def _statements() -> Mapping[str, str]:
-    text = files(__package__).joinpath("queue.sql").read_text("utf-8")
+    text = files("meeting_async.procrastinate").joinpath("queue.sql").read_text("utf-8")
     _, *parts = re.split(r"^-- (\w+) --$", text, flags=re.MULTILINE)
     return dict(zip(parts[::2], parts[1::2], strict=True))
 

@@ -75,9 +75,9 @@ class Ticks(JobManager):
 
     async def prune_stalled_workers(self, seconds_since_heartbeat: float) -> list[int]:
         """Delete lost workers, or leave that to the next one that begins."""
-        found: list[int] = []
+        found = list[int]()
         with unless_locked():
-            found = await super().prune_stalled_workers(seconds_since_heartbeat)
+            found += await super().prune_stalled_workers(seconds_since_heartbeat)
         return found
 
     async def unregister_worker(self, worker_id: int) -> None:
