@@ -122,19 +122,15 @@ async def _limited(connection: psycopg.AsyncConnection[Any] | None) -> AsyncGene
     if connection is None:
         yield
         return
-    names = [*LIMITS]
-    calls = ", ".join(["set_config(%s, %s, true)"] * len(names)).encode()
-    current = ", ".join(["current_setting(%s)"] * len(names)).encode()
     async with connection.cursor(row_factory=tuple_row) as cursor:
+        change = partial(cursor.execute, _SET_LIMITS)
         # This begins the caller's transaction if need be, so that the next one is a part of it.
-        await cursor.execute(b"SELECT " + current, names)
-        before = await cursor.fetchone() or ()
+        await cursor.execute(_SHOW_LIMITS)
+        before = await cursor.fetchone()
         async with connection.transaction():
-            for values in (LIMITS.values(), before):
-                pairs = zip(names, values, strict=True)
-                await cursor.execute(b"SELECT " + calls, [part for pair in pairs for part in pair])
-                if values is not before:
-                    yield
+            await change([LIMITS["lock_timeout"], LIMITS["statement_timeout"]])
+            yield
+            await change(before)
 
 
 @asynccontextmanager
@@ -187,6 +183,10 @@ def is_locked(error: BaseException | None) -> bool:
     return getattr(error, "sqlstate", None) in LOCKED
 
 
+_SET_LIMITS = (
+    b"SELECT set_config('lock_timeout', %s, true), set_config('statement_timeout', %s, true)"
+)
+_SHOW_LIMITS = b"SELECT current_setting('lock_timeout'), current_setting('statement_timeout')"
 SESSION_MODE = "set its session mode (pgbouncer: pool_mode = session)"
 _OTHERS_TABLES = (
     "; the tables of procrastinate are not those of the installed version: apply its migrations"

@@ -55,7 +55,7 @@ RECORD_SECONDS = 300.0
 CLAIM_SECONDS = 30.0
 """The same for the beginning of a run, and for its end without an outcome."""
 
-MARK_SECONDS = 20.0
+MARK_SECONDS = 10.0
 """The same for the mark, while the server waits for the end of a document."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
@@ -68,18 +68,19 @@ _OF_THIS_WORKER = (JournalError, DocumentError, UploadPutBack)
 async def persistently(ask: Callable[[], Awaitable[T]], seconds: float, turn: anyio.Lock) -> T:
     """Ask the database again and again while it does not answer, for so many seconds at most.
 
-    Those with the same ``turn`` ask one after the other: each that waits for a lock holds a
-    connection, and the beats need one.
+    While something is locked, those with the same ``turn`` ask one after the other: each that waits
+    holds a connection, and the beats need one.
     """
-    ends_at, pause, is_told = anyio.current_time() + seconds, FIRST_PAUSE, False
+    ends_at, pause, is_told, is_locked = anyio.current_time() + seconds, FIRST_PAUSE, False, False
     while True:
         try:
-            async with turn if pause > FIRST_PAUSE else nullcontext():
+            async with turn if is_locked else nullcontext():
                 return await ask()
         except JournalError as error:
             if anyio.current_time() > ends_at:
                 raise
-            if not is_told and (pause == LONGEST_PAUSE or not isinstance(error, JournalInUse)):
+            is_locked = isinstance(error, JournalInUse)
+            if not is_told and (pause == LONGEST_PAUSE or not is_locked):
                 logger.warning("trying again: %s", error, extra={"action": "queue"})
                 is_told = True
         await anyio.sleep(pause)
