@@ -231,8 +231,10 @@ class Table:
         facts = {"id": row.id, "run": row.run, **outcome}
         try:
             return bool(await self._query("end", ticks=True, **facts))
-        except JournalInUse:  # perhaps only the tick is locked, which recovery makes, too
-            return bool(await self._query("end", ticks=False, **facts))
+        except JournalInUse:  # perhaps only the tick is locked; recovery makes it, too
+            found = await self._query("end", ticks=False, **facts)
+            await self.tick([row.room_id])
+            return bool(found)
 
     async def beat(self, rows: Iterable[Row], worker_id: int | None) -> Mapping[int, bool]:
         """Say that a worker and its runs go on; return the ids of those that have lost their row.
