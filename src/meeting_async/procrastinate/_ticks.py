@@ -30,7 +30,7 @@ class TickWorker(Worker):
 
 
 @contextmanager
-def unless_locked(otherwise: Callable[[], object] = int) -> Iterator[None]:
+def unless_locked(otherwise: Callable[[], object] = lambda: None) -> Iterator[None]:
     """Do something else if a statement ends because of a lock."""
     try:
         yield
