@@ -35,7 +35,7 @@ The branches say where the cause is: in the caller's input, the server's answer,
     ├── UploadOutcomeUnknown                    the document may or may not reach the room
     │   └── DocumentMisplaced                   accepted, but not in this room
     ├── JournalError (OSError)                  a batch's journal or a queue's table fails
-    │   └── JournalInUse                        another batch uses it
+    │   └── JournalInUse                        somebody else uses it
     ├── UploadPutBack                           a queue continues the upload later
     ├── UploadFailed                            a queue: your own code failed, or you cancelled
     ├── BatchStopped                            the batch was stopped before this job ended
@@ -576,7 +576,7 @@ class JournalError(MeetingError, OSError):
 
 
 class JournalInUse(JournalError):
-    """Another batch uses this journal."""
+    """Another batch uses this journal, or another program has locked rows of a queue's table."""
 
 
 @_error(slots=False)

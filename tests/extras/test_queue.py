@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import shutil
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import product
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,6 +21,7 @@ import attrs
 import psycopg
 import pytest
 
+import meeting_async
 from meeting_async import Document, LockPolicy, MeetingClient, RetryPolicy, UploadJob, errors
 from meeting_async.errors import BatchFailed, ConfigurationError, InvalidInput, JournalError
 from meeting_async.procrastinate import SCHEMA, WhiteboardUploads, connector
@@ -364,6 +369,9 @@ BAD: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
 """What cannot be deferred, and the field that the error names."""
 
 
+CALLS_OF_A_BATCH = attrgetter("report", "status", "retry", "cancel", "drop")
+
+
 async def test_bad_input_is_found_before_anything_is_stored(queue: Queue) -> None:
     """The error names the field, the value and the fix; the queue stays empty."""
     wrong: dict[str, object] = {}
@@ -383,9 +391,19 @@ async def test_bad_input_is_found_before_anything_is_stored(queue: Queue) -> Non
     for job, kinds in zip(bad, (InvalidInput, InvalidInput, TypeError), strict=True):
         with pytest.raises(kinds):
             await queue.uploads.defer_many([*good, job], batch="term")
-    with pytest.raises(InvalidInput) as caught:
-        await queue.uploads.defer_many(good, batch="")
-    assert caught.value.field == "batch"
+    for batch in ("", "a\0", "\udcff", "x" * 2**20):
+        for call in (
+            queue.uploads.defer("room0", "/a.pdf", batch=batch),
+            queue.uploads.defer_many(good, batch=batch),
+            *(call(batch) for call in CALLS_OF_A_BATCH(queue.uploads)),
+        ):
+            with pytest.raises(InvalidInput) as caught:
+                await call
+            assert caught.value.field == "batch"
+            assert len(str(caught.value)) < 300
+    for call in (queue.uploads.cancel, queue.uploads.retry):
+        with pytest.raises(InvalidInput):
+            await call("term", room_id="room\0")
     assert (await queue.uploads.status()).rooms == []
     assert await queue.uploads.defer_many(good, batch="term") == 5
 
@@ -521,6 +539,17 @@ async def test_two_servers_in_one_database(dsn: str, queue: Queue, tmp_path: Pat
         await other.delivered()
 
 
+def test_in_a_zip_file(tmp_path: Path) -> None:
+    """The package works from a zip file, as ``zipapp`` makes them."""
+    package = Path(meeting_async.__file__).parent
+    made = shutil.make_archive(str(tmp_path / "app"), "zip", package.parent, package.name)
+    program = "import sys; sys.path.insert(0, sys.argv[1]); import meeting_async.procrastinate as q"
+    code = f"{program}; print(q.__file__, q.SCHEMA)"
+    run = subprocess.run([sys.executable, "-c", code, made], stdout=subprocess.PIPE, check=True)
+    assert run.stdout.startswith(made.encode())
+    assert b"CREATE TABLE" in run.stdout
+
+
 def test_the_name_of_a_queue() -> None:
     """It is made of the server's address, also if that is long: no two servers have the same."""
     paths = ("a", "b", *(f"{'long' * 30}/{end}" for end in "ab"))
@@ -580,6 +609,13 @@ async def test_a_scheduled_upload(queue: Queue) -> None:
     assert (found.oldest, found.causes, found.rooms[0].oldest < 0) == (None, {}, True)
     await queue.defer("room0")
     assert (await queue.uploads.status()).scheduled == 1
+    await queue.defer("room0", schedule_at=datetime.now(UTC) - timedelta(minutes=5), batch="due")
+    reports = [await queue.uploads.report(batch) for batch in ("default", "due")]
+    assert [(one.queued, one.scheduled, one.due) for one in reports] == [(2, 1, 0), (1, 0, 1)]
+    assert 300 <= reports[1].due_for < 400
+    code, text = await queue.run("report", "due")
+    assert (code, "1 due, for up to 5 min" in text) == (75, True), text
+    assert await queue.uploads.cancel("due") == 1
     async with queue.working():
         assert (await queue.reported(queued=1)).accepted == 1
         assert queue.accepted("room0") == ["0001.pdf"]

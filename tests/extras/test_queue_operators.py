@@ -291,10 +291,11 @@ LEFT_TICKS = """INSERT INTO procrastinate_jobs (
 SINCE_AN_HOUR = """INSERT INTO procrastinate_events (job_id, type, at)
     SELECT id, 'started', now() - interval '1 hour' FROM procrastinate_jobs"""
 LEFT_UPLOADS = """INSERT INTO meeting_async_uploads (
-        server, batch, identity, room_id, kind, source, state, run, started_at, beat_at
+        server, batch, identity, room_id, kind, source, state, run, started_at, beat_at, due_at
     )
     SELECT %(server)s, 'left', n, 'room' || n, 'path', '/a.pdf',
-        CASE n %% 2 WHEN 0 THEN 'sent' ELSE 'ready' END, 1, now(), now() - interval '1 hour'
+        CASE n %% 2 WHEN 0 THEN 'sent' ELSE 'ready' END, 1, now(), now() - interval '1 hour',
+        now() - interval '30 minutes'
     FROM generate_series(0, %(count)s - 1) AS n"""
 EMPTY = """TRUNCATE meeting_async_uploads, procrastinate_jobs, procrastinate_workers
     RESTART IDENTITY CASCADE"""
@@ -529,9 +530,10 @@ async def test_a_worker_in_a_scope_that_is_cancelled(queue: Queue) -> None:
     assert (await queue.uploads.report("default")).accepted == 2
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("grace", [0.2, 600])
 async def test_a_function_that_hangs(
-    dsn: str, server: MeetingServer, tmp_path: Path, grace: float
+    dsn: str, server: MeetingServer, tmp_path: Path, grace: float, number: signal.Signals
 ) -> None:
     """A worker ends after its grace, or at a second signal; its upload is put back."""
     async with queue_at(dsn, server, tmp_path, documents=documents) as queue:
@@ -539,12 +541,13 @@ async def test_a_function_that_hangs(
         await queue.uploads.defer("room1", str(queue.document("room1")))
         worker = queue.start(grace=grace)
         await queue.until(queue.accepted)
-        worker.signal(signal.SIGTERM)
+        worker.signal(number)
         if grace > 1:
             await anyio.sleep(1)
             assert worker.code is None
-            worker.signal(signal.SIGTERM)
+            worker.signal(number)
         assert await worker.ended(ENDED) == (0 if grace < 1 else worker.code)
+        assert "unhandled exception" not in worker.text
         status = await queue.uploads.status()
         assert (status.waiting + status.running, status.rooms[0].room_id) == (1, "room0")
 

@@ -22,7 +22,13 @@ CONNECTION: dict[str, Any] = {
 }
 """Settings of this side of a connection."""
 
+LIMITS = {"lock_timeout": "500ms", "statement_timeout": "9s"}
+"""What PostgreSQL itself ends: a session that waits would outlive a program that has given up. A
+wait for a lock is short because it holds one of few connections; what may wait longer is repeated.
+The second limit ends before ours (``EXCHANGE_SECONDS``)."""
+
 SESSION = {
+    **LIMITS,
     "idle_in_transaction_session_timeout": "30s",
     "tcp_keepalives_idle": "10",
     "tcp_keepalives_interval": "5",
@@ -44,7 +50,8 @@ CONNECTIONS = 4
 def connector(dsn: str, *, max_size: int = CONNECTIONS) -> procrastinate.PsycopgConnector:
     """Return a connector for the ``App`` with settings for workers; those of the address win.
 
-    A pooler in front of the database has to be in session mode.
+    A statement may take 9 s, and wait for 0.5 s for a lock. A pooler in front of the database has
+    to be in session mode.
 
     Args:
         dsn: Address of the database, ``postgresql://user:password@host:5432/database``.

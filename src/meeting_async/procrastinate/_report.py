@@ -20,8 +20,21 @@ class QueueReport(BatchReport):
 
     queued: int = 0
     """Documents that have no outcome yet."""
+    scheduled: int = 0
+    """Those of them whose time has not come."""
+    due: int = 0
+    """Those of them whose time has come, and that wait for older ones of the room, or a worker."""
+    due_for: float = 0.0
+    """Seconds for which one of these waits at most."""
     began: datetime | None = None
     """When the first upload was deferred; ``None``: the server has no such batch."""
+
+    def _add_queued(self, due_for: float | None) -> None:
+        self.queued += 1
+        if due_for is not None:
+            self.scheduled += due_for < 0
+            self.due += due_for >= 0
+            self.due_for = max(self.due_for, due_for)
 
     def raise_for_failures(self) -> None:
         """Raise unless every document is in its room; what is queued is not.

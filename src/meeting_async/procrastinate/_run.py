@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import NoReturn, TypeVar
 
@@ -29,6 +29,7 @@ from meeting_async._text import one_line
 from meeting_async.errors import (
     DocumentError,
     JournalError,
+    JournalInUse,
     MeetingError,
     UploadOutcomeUnknown,
     UploadPutBack,
@@ -54,21 +55,36 @@ RECORD_SECONDS = 300.0
 CLAIM_SECONDS = 30.0
 """The same for the beginning of a run, and for its end without an outcome."""
 
+MARK_SECONDS = 10.0
+"""The same for the mark, while the server waits for the end of a document."""
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+"""Limits in seconds of a pause until the database is asked again; each is twice as long."""
+
 _OF_THIS_WORKER = (JournalError, DocumentError, UploadPutBack)
 """Errors that end an attempt although server and connection are well."""
 
 
-async def persistently(ask: Callable[[], Awaitable[T]], seconds: float) -> T:
-    """Ask the database again and again while it does not answer, for so many seconds at most."""
-    ends_at = anyio.current_time() + seconds
+async def persistently(ask: Callable[[], Awaitable[T]], seconds: float, turn: anyio.Lock) -> T:
+    """Ask the database again and again while it does not answer, for so many seconds at most.
+
+    While something is locked, those with the same ``turn`` ask one after the other: each that waits
+    holds a connection, and the beats need one.
+    """
+    ends_at, pause, is_told, is_locked = anyio.current_time() + seconds, FIRST_PAUSE, False, False
     while True:
         try:
-            return await ask()
+            async with turn if is_locked else nullcontext():
+                return await ask()
         except JournalError as error:
             if anyio.current_time() > ends_at:
                 raise
-            logger.warning("trying again: %s", error, extra={"action": "queue"})
-            await anyio.sleep(1)
+            is_locked = isinstance(error, JournalInUse)
+            if not is_told and (pause == LONGEST_PAUSE or not is_locked):
+                logger.warning("trying again: %s", error, extra={"action": "queue"})
+                is_told = True
+        await anyio.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE)
 
 
 @attrs.define(eq=False)
@@ -85,6 +101,8 @@ class QueuedRun(UploadHooks):
     """Seconds for which an upload is put back while the server is away."""
     stalled_after: float
     """Seconds after which another worker takes over."""
+    turn: anyio.Lock = attrs.field(factory=anyio.Lock)
+    """Held by the run of a worker that asks the database again."""
     error: Exception | None = None
     """What ended the run."""
     _put_back: UploadPutBack | None = None
@@ -226,7 +244,8 @@ class QueuedRun(UploadHooks):
         took = self.stalled_after
         while took >= self.stalled_after:
             began = anyio.current_time()
-            if not await self.table.mark_sending(self.row, *document.version):
+            mark = partial(self.table.mark_sending, self.row, *document.version)
+            if not await persistently(mark, MARK_SECONDS, self.turn):
                 raise UploadPutBack(0.0, "it was cancelled, or another worker has taken over")
             took = anyio.current_time() - began
         self._is_marked = True
@@ -238,7 +257,7 @@ class QueuedRun(UploadHooks):
         is_over = self._put_back is None or self.upload.history.answer is not None
         facts = self._ended(outcome) if is_over else self._progress()
         end = partial(self.table.end, self.row, **facts, attempts=packed(outcome.attempts))
-        is_ours = await _until_recorded(end, RECORD_SECONDS if is_over else CLAIM_SECONDS)
+        is_ours = await self._until_recorded(end, RECORD_SECONDS if is_over else CLAIM_SECONDS)
         if not is_ours:
             text = "upload %d was cancelled, or taken over by another worker"
             logger.warning(text, self.row.id, extra={"action": "queue"})
@@ -250,6 +269,14 @@ class QueuedRun(UploadHooks):
                 _stored.told(outcome.error),
                 extra={"action": "queue"},
             )
+
+    async def _until_recorded(self, write: Callable[[], Awaitable[bool]], seconds: float) -> bool:
+        """Write to its end also if procrastinate cancels the job meanwhile."""
+        writing = asyncio.ensure_future(persistently(write, seconds, self.turn))
+        while not writing.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([writing])
+        return writing.result()
 
     def _ended(self, outcome: UploadOutcome) -> dict[str, object]:
         """Return what the row keeps of an outcome."""
@@ -290,12 +317,3 @@ def last_error(error: Exception, steps: Sequence[Step]) -> Exception:
     if isinstance(error, UploadOutcomeUnknown) and isinstance(error.__cause__, Exception):
         return error.__cause__ if is_known else error
     return error
-
-
-async def _until_recorded(write: Callable[[], Awaitable[bool]], seconds: float) -> bool:
-    """Write to its end also if procrastinate cancels the job meanwhile."""
-    writing = asyncio.ensure_future(persistently(write, seconds))
-    while not writing.done():
-        with suppress(asyncio.CancelledError):
-            await asyncio.wait([writing])
-    return writing.result()

@@ -1,26 +1,36 @@
-"""The table of queued uploads: its statements, and the errors of its database."""
+"""The table of queued uploads, and what its statements are for."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
-from functools import partial
-from pathlib import Path
 from typing import Any
 
-import anyio
 import attrs
 import procrastinate
-import psycopg
-from procrastinate.exceptions import ConnectorException, UniqueViolation
+from procrastinate.exceptions import UniqueViolation
 
 from meeting_async._batch.journal import JournalEntry, State
 from meeting_async._models import UNREACHED, Attempt, Verdict
-from meeting_async.errors import JournalError, MeetingError, UploadFailed, UploadOutcomeUnknown
+from meeting_async.errors import (
+    JournalError,
+    JournalInUse,
+    MeetingError,
+    UploadFailed,
+    UploadOutcomeUnknown,
+)
+from meeting_async.procrastinate._database import (
+    PATIENCE_SECONDS,
+    SESSION_MODE,
+    SQL,
+    Database,
+    Rows,
+    failures_told,
+    unusable,
+)
 from meeting_async.procrastinate._stored import rebuilt, stored
 
 TICK = "meeting_async:tick"
@@ -31,9 +41,6 @@ CANCELLED = "it was cancelled"
 VERSION = 5
 """Of the table, as its comment has it."""
 
-EXCHANGE_SECONDS = 10.0
-"""Longest time for one statement."""
-
 CHUNK = 1000
 """Uploads, or rooms, of one statement."""
 
@@ -41,14 +48,7 @@ MAX_TICKS = 10_000
 """Rooms that one recovery ticks; the next one goes on."""
 
 
-def _statements() -> Mapping[str, str]:
-    text = Path(__file__).with_name("queue.sql").read_text("utf-8")
-    _, *parts = re.split(r"^-- (\w+) --$", text, flags=re.MULTILINE)
-    return dict(zip(parts[::2], parts[1::2], strict=True))
-
-
-_SQL = _statements()
-SCHEMA: str = _SQL["schema"]
+SCHEMA: str = SQL["schema"]
 """SQL that makes the table of uploads and its indexes, if they are not there."""
 
 
@@ -95,6 +95,8 @@ class Row:
     sent_ago: float | None
     away_for: float | None = None
     """Seconds since the server was first not reached; ``None``: it was reached the last time."""
+    due_for: float | None = None
+    """Seconds since the time of one that has not begun; negative: until then; ``None``: no time."""
     deferred_at: datetime
     started_at: datetime | None
     """When it was first claimed."""
@@ -119,11 +121,15 @@ class Table:
     """The rows of one server. Every method raises `JournalError` if the database fails."""
 
     app: procrastinate.App
-    """Its connector is looked up late: Django's does not exist before all modules are loaded."""
     server: str
     queue: str
+    unfinished: set[int] = attrs.field(factory=set, init=False)
+    """Ticks that have run here, and could not be deleted because they were locked."""
     _is_checked: bool = False
     """Whether the table was seen to be there, and of this version."""
+    _database: Database = attrs.field(
+        default=attrs.Factory(lambda self: Database(self.app), takes_self=True), init=False
+    )
 
     async def apply_schema(self) -> bool:
         """Make the table; False if it was there."""
@@ -132,7 +138,8 @@ class Table:
             _check_version(found["comment"])
             return False
         # One at a time, also beside another program.
-        await self._execute(f"{_SQL['lock_schema']}\n{SCHEMA}", rows=False)
+        schema = f"{SQL['lock_schema']}\n{SCHEMA}"
+        await self._database.execute(schema, rows=False, patience=PATIENCE_SECONDS)
         return True
 
     async def check(self) -> None:
@@ -152,7 +159,7 @@ class Table:
         if getattr(pool, "max_size", 0) < 2:
             return
         name, value = "meeting_async.session", os.urandom(8).hex()
-        async with _failures_told(), pool.connection() as one, pool.connection() as two:
+        async with failures_told(), pool.connection() as one, pool.connection() as two:
             await one.execute("SELECT set_config(%s, %s, false)", [name, value])
             await one.commit()
             async with two.transaction():
@@ -160,10 +167,10 @@ class Table:
                 found = await one.execute("SELECT current_setting(%s, true)", [name])
                 is_same = (await found.fetchone())[0] == value
         if not is_same:
-            raise unusable(f"is behind a pooler in transaction mode; {_SESSION_MODE}")
+            raise unusable(f"is behind a pooler in transaction mode; {SESSION_MODE}")
 
     async def _found(self) -> Mapping[str, Any]:
-        (found,) = await self._execute(_SQL["find_version"])
+        (found,) = await self._database.execute(SQL["find_version"])
         return found
 
     # --- deferring -------------------------------------------------------------------------------
@@ -177,7 +184,7 @@ class Table:
         their rooms.
         """
         rows = json.dumps([{**job, "position": at} for at, job in enumerate(jobs)])
-        found = await self._query("defer", connection, batch=batch, jobs=rows)
+        found = await self._call("defer", connection, batch=batch, jobs=rows)
         if not all(job["due_at"] for job in jobs):
             await self.tick((row["room_id"] for row in found), connection)
         return [row["id"] for row in found]
@@ -194,14 +201,20 @@ class Table:
     async def analyse(self, table: str = "meeting_async_uploads") -> None:
         """Tell PostgreSQL how long a table has become, so that it finds the best plans."""
         with suppress(JournalError):
-            await self._execute(f"ANALYZE (SKIP_LOCKED) {table}", rows=False)
+            await self._database.execute(f"ANALYZE (SKIP_LOCKED) {table}", rows=False)
 
     # --- a run -----------------------------------------------------------------------------------
 
     async def claim(self, room_id: str) -> Row | None:
-        """Begin a run of the room's next upload; ``None``: there is nothing to send now."""
+        """Begin a run of the room's next upload.
+
+        ``None``: there is nothing to send now, or somebody has locked it. Then recovery ticks the
+        room again.
+        """
         try:
             found = await self._query("claim", room_id=room_id)
+        except JournalInUse:
+            return None
         except JournalError as error:
             if isinstance(error.__cause__, UniqueViolation):  # another worker was faster
                 return None
@@ -215,12 +228,19 @@ class Table:
 
     async def end(self, row: Row, **outcome: Any) -> bool:
         """Record the end of a run, and tick its room; False if the run has lost the row."""
-        return bool(await self._query("end", id=row.id, run=row.run, **outcome))
+        facts = {"id": row.id, "run": row.run, **outcome}
+        try:
+            return bool(await self._query("end", ticks=True, **facts))
+        except JournalInUse:  # perhaps only the tick is locked; recovery makes it, too
+            found = await self._query("end", ticks=False, **facts)
+            await self.tick([row.room_id])
+            return bool(found)
 
     async def beat(self, rows: Iterable[Row], worker_id: int | None) -> Mapping[int, bool]:
         """Say that a worker and its runs go on; return the ids of those that have lost their row.
 
-        True: it was cancelled; False: another worker has it, or may have it.
+        True: it was cancelled; False: another worker has it, or may have it. A row that somebody
+        has locked is not lost, and has its next beat.
         """
         runs = {row.id: row.run for row in rows}
         ids: dict[str, Any] = {"ids": list(runs), "runs": list(runs.values())}
@@ -230,14 +250,23 @@ class Table:
     # --- recovery --------------------------------------------------------------------------------
 
     async def recover(self, *, stalled_after: float, resends: bool) -> Mapping[int, State]:
-        """End the runs of lost workers, return what they had come to, and tick all due rooms."""
+        """End the runs of lost workers, return what they had come to, and tick all due rooms.
+
+        A worker is lost if its run had no beat for so long, and after that was seen none for a
+        third of that time: a row that was locked, or a clock that jumps, is no loss.
+        """
         reason = "its worker was lost after the document may have been complete"
         unknown = stored(UploadOutcomeUnknown(reason, None, None, 0.0))
         found = await self._query(
             "recover_runs", stalled_after=stalled_after, resends=resends, error=unknown
         )
-        await self._query("recover_ticks", rows=False, stalled_after=stalled_after)
-        await self._query("delete_ticks", rows=False)
+        await self._query("suspect_runs", rows=False, stalled_after=stalled_after)
+        with suppress(JournalInUse):  # other rooms go on
+            await self._query("recover_ticks", rows=False, stalled_after=stalled_after)
+            await self._query("delete_ticks", rows=False)
+            if ids := [*self.unfinished]:
+                left = await self._query("finish_ticks", ids=ids)
+                self.unfinished -= {*ids} - {row["id"] for row in left}
         await self._ticked(await self._query("recover_rooms", limit=MAX_TICKS))
         return {row["id"]: row["state"] for row in found}
 
@@ -245,16 +274,16 @@ class Table:
 
     async def page(self, batch: str, after: int) -> list[Row]:
         """Return rows of a batch in the order in which they were deferred."""
-        found = await self._query("page", batch=batch, after=after, limit=CHUNK)
+        found = await self._call("page", batch=batch, after=after, limit=CHUNK)
         return [Row(**row) for row in found]
 
-    async def status(self, batch: str | None) -> Sequence[Mapping[str, Any]]:
+    async def status(self, batch: str | None) -> Rows:
         """Return what has no outcome yet, by room."""
-        return await self._query("status", batch=batch)
+        return await self._call("status", batch=batch)
 
     async def workers(self, stalled_after: float) -> int:
         """Return how many workers there are, of all queues."""
-        (found,) = await self._query("workers", stalled_after=stalled_after)
+        (found,) = await self._call("workers", stalled_after=stalled_after)
         return int(found["workers"])
 
     # --- by hand ---------------------------------------------------------------------------------
@@ -279,7 +308,7 @@ class Table:
     async def _change_all(self, name: str, **facts: Any) -> int:
         """Go once through the rows of a batch, change them in chunks, and tick their rooms."""
         count = after = 0
-        while found := await self._query(name, limit=CHUNK, after=after, **facts):
+        while found := await self._call(name, limit=CHUNK, after=after, **facts):
             count, after = count + len(found), max(row["id"] for row in found)
             if name != "drop":
                 await self.tick(row["room_id"] for row in found)
@@ -287,33 +316,23 @@ class Table:
 
     # --- the database ----------------------------------------------------------------------------
 
+    async def _call(self, name: str, connection: Any = None, **arguments: Any) -> Rows:
+        """Run a statement for a caller, who waits a while for others and learns who they are."""
+        return await self._query(name, connection, patience=PATIENCE_SECONDS, **arguments)
+
     async def _query(
-        self, name: str, connection: Any = None, *, rows: bool = True, **arguments: Any
-    ) -> Sequence[Mapping[str, Any]]:
+        self,
+        name: str,
+        connection: Any = None,
+        *,
+        rows: bool = True,
+        patience: float = 0.0,
+        **arguments: Any,
+    ) -> Rows:
         await self.check()
         common = {"server": self.server, "queue": self.queue, "task": TICK}
-        return await self._execute(_SQL[name], connection, rows=rows, **common, **arguments)
-
-    async def _execute(
-        self, query: str, connection: Any = None, *, rows: bool = True, **arguments: Any
-    ) -> Sequence[Mapping[str, Any]]:
-        connector: Any = self.app.connector
-        run = connector.execute_query_all_async if rows else connector.execute_query_async
-        if connection is not None:
-            run = partial(connector.execute_query_all_async_with_connection, connection)
-        async with _failures_told():
-            return await run(query, **arguments) or ()
-
-
-@asynccontextmanager
-async def _failures_told() -> AsyncGenerator[None, None]:
-    try:
-        with anyio.fail_after(EXCHANGE_SECONDS):
-            yield
-    except TimeoutError:
-        raise unusable(f"does not answer within {EXCHANGE_SECONDS:g} s") from None
-    except (ConnectorException, psycopg.Error) as error:
-        raise failure(error) from error
+        facts: dict[str, Any] = {"patience": patience, **common, **arguments}
+        return await self._database.execute(SQL[name], connection, rows=rows, **facts)
 
 
 def _check_version(comment: str | None) -> None:
@@ -325,25 +344,4 @@ def _check_version(comment: str | None) -> None:
         )
 
 
-def unusable(reason: str) -> JournalError:
-    """Return the error for a table that cannot be used; ``reason`` begins with a verb."""
-    return JournalError("meeting_async_uploads", reason, "queue's table")
-
-
-def failure(error: Exception) -> JournalError:
-    """Return what an error of the database means, with what to do."""
-    cause = error.__cause__ or error
-    name = type(cause).__name__
-    fix = ""
-    if name.startswith("Undefined") and "procrastinate_" in str(cause):
-        fix = _OTHERS_TABLES
-    elif "prepared statement" in str(cause):
-        fix = f"; a pooler in transaction mode? {_SESSION_MODE}"
-    return unusable(f"cannot be used: {name}: {cause}{fix}")
-
-
-_SESSION_MODE = "set its session mode (pgbouncer: pool_mode = session)"
 _HOW_TO_APPLY = "run `meeting-async queue apply-schema`"
-_OTHERS_TABLES = (
-    "; the tables of procrastinate are not those of the installed version: apply its migrations"
-)

@@ -21,9 +21,16 @@ from meeting_async._batch.results import FIX_JOB, UploadJob, UploadOutcome
 from meeting_async._documents.detect import detect, is_remote
 from meeting_async._documents.document import Document, as_document, source_of
 from meeting_async._protocol.requests import host_and_port, room_id_bytes
-from meeting_async._text import short_repr
 from meeting_async._threads import in_thread
-from meeting_async.errors import ConfigurationError, InvalidInput
+from meeting_async.errors import ConfigurationError
+from meeting_async.procrastinate._checks import (
+    check_seconds,
+    check_storable,
+    checked_batch,
+    checked_room,
+    checked_time,
+    no_place,
+)
 from meeting_async.procrastinate._report import QueueReport, QueueStatus, RoomStatus, outcome_of
 from meeting_async.procrastinate._table import CHUNK, TICK, Table
 from meeting_async.procrastinate._worker import Documents, UploadWorker, run_worker
@@ -51,8 +58,8 @@ class WhiteboardUploads:
             apply.
         documents: Turns a reference into a document, in the worker; may be async. With it every
             ``str`` is a reference; without it a ``str`` is a path.
-        stalled_after: Seconds without a sign of life after which the worker of an upload counts as
-            lost, from 3 to 180.
+        stalled_after: Seconds without a sign of life, and a third more, after which the worker of
+            an upload counts as lost, from 3 to 180.
         max_outage: Seconds for which an upload is put back while the server is away, throttles, or
             something else answers in its place, or while your own signer, transport or room locks
             fail. Then it has failed.
@@ -73,9 +80,9 @@ class WhiteboardUploads:
         session = client._session  # noqa: SLF001 - ours
         self.queue: str = _queue_name(session.base)
         """Name of procrastinate's queue, made from the address of the server."""
-        _check_seconds("stalled_after", stalled_after, 3, 180)
-        _check_seconds("max_outage", max_outage, 0, MAX_SECONDS)
-        _check_seconds("documents_timeout", documents_timeout, 0, MAX_SECONDS)
+        check_seconds("stalled_after", stalled_after, 3, 180)
+        check_seconds("max_outage", max_outage, 0, MAX_SECONDS)
+        check_seconds("documents_timeout", documents_timeout, 0, MAX_SECONDS)
         self._app, self._client, self._documents = app, client, documents
         self._table = Table(app, session.base, self.queue)
         self._stalled_after, self._max_outage = stalled_after, max_outage
@@ -132,8 +139,8 @@ class WhiteboardUploads:
             batch: Name under which :meth:`report` finds it.
             filename: Name that the room shows, instead of the document's own.
             content_type: Media type, instead of the document's own or the one guessed.
-            schedule_at: Not before this time, by the clock of the database; some seconds later at
-                most. Until then it does not keep the room's other documents waiting.
+            schedule_at: Not before this time, by the clock of the database: some seconds later, and
+                after what was deferred earlier for the room. Until then it keeps nothing waiting.
             connection: A connection to the same database. The upload is added in its transaction,
                 or not at all, and begins some seconds after that is committed.
 
@@ -143,13 +150,15 @@ class WhiteboardUploads:
         Raises:
             InvalidInput: An argument cannot be used. Nothing was added.
             JournalError: The database cannot be used.
+            JournalInUse: Another program has locked rows, or has this key in a transaction that is
+                open; it is named. A transaction of yours can go on.
 
         """
         job = UploadJob(room_id, document, filename=filename, content_type=content_type, key=key)
-        stored = self._stored(job, await in_thread(Path.cwd), _checked_time(schedule_at))
+        stored = self._stored(job, await in_thread(Path.cwd), checked_time(schedule_at))
         if key is None:
             stored["identity"] = os.urandom(16).hex()
-        ids = await self._table.defer(_checked_batch(batch), [stored], connection)
+        ids = await self._table.defer(checked_batch(batch), [stored], connection)
         return ids[0] if ids else None
 
     async def defer_many(
@@ -171,8 +180,8 @@ class WhiteboardUploads:
             JournalError: The database cannot be used.
 
         """
-        _checked_batch(batch)
-        due_at = _checked_time(schedule_at)
+        checked_batch(batch)
+        due_at = checked_time(schedule_at)
         folder = await in_thread(Path.cwd)
         count, chunk = 0, list[dict[str, Any]]()
         async with contextlib.aclosing(read(jobs)) as found:
@@ -197,9 +206,9 @@ class WhiteboardUploads:
         if is_remote(given):
             raise _no_place(given)
         if isinstance(given, str | os.PathLike):
-            _check_storable("document", os.fsdecode(given))
+            check_storable("document", os.fsdecode(given))
         elif not isinstance(given, Document) and detect(given) is not None:
-            raise _no_place(given)
+            raise no_place(given)
         is_reference = isinstance(given, str) and self._documents is not None
         # The names of a reference are checked like those of a path.
         made: Any = "reference" if is_reference else given
@@ -213,7 +222,7 @@ class WhiteboardUploads:
             kind, source = "path", str(folder / where.path)
             filename, content_type = document.filename, document.content_type
         else:
-            raise _no_place(where)
+            raise no_place(where)
         facts = [kind, source, filename] if job.key is None else [job.key]
         row = {
             "identity": hashlib.sha256(json.dumps([job.room_id, *facts]).encode()).hexdigest(),
@@ -226,7 +235,7 @@ class WhiteboardUploads:
             "due_at": due_at,
         }
         for field, value in row.items():
-            _check_storable(field if field != "source" else "document", value)
+            check_storable(field if field != "source" else "document", value)
         return row
 
     # --- working ---------------------------------------------------------------------------------
@@ -259,7 +268,7 @@ class WhiteboardUploads:
                 first upload; what runs when the key becomes wrong is put back.
 
         """
-        _check_seconds("grace", grace, 0, MAX_SECONDS)
+        check_seconds("grace", grace, 0, MAX_SECONDS)
         if self._worker is not None:
             raise RuntimeError("these uploads have a worker already")
         self._worker = UploadWorker(
@@ -289,23 +298,26 @@ class WhiteboardUploads:
         """Yield the outcomes of a batch so far, in the order of deferring; ``None``: none yet.
 
         Raises:
+            InvalidInput: No batch or room can have this name.
             JournalError: The database cannot be used.
+            JournalInUse: Another program has locked rows; it is named.
 
         """
         async with contextlib.aclosing(self._results(batch)) as results:
-            async for _, outcome in results:
+            async for _, outcome, _ in results:
                 yield outcome
 
     async def _results(
         self, batch: str
-    ) -> AsyncGenerator[tuple[datetime, UploadOutcome | None], None]:
-        """Yield outcomes, each with the time at which the batch began."""
+    ) -> AsyncGenerator[tuple[datetime, UploadOutcome | None, float | None], None]:
+        """Yield outcomes, each with when the batch began, and for how long the upload is due."""
         after, index, began = 0, 0, None
+        checked_batch(batch)
         window = self._client._options.lock.window  # noqa: SLF001 - ours
         while rows := await self._table.page(batch, after):
             began = began or rows[0].deferred_at
             for row in rows:
-                yield began, outcome_of(row, index, began, window)
+                yield began, outcome_of(row, index, began, window), row.due_for
                 index += 1
             after = rows[-1].id
 
@@ -315,14 +327,16 @@ class WhiteboardUploads:
         With ``keep_outcomes=False`` only the sums; memory then does not grow with the batch.
 
         Raises:
+            InvalidInput: No batch or room can have this name.
             JournalError: The database cannot be used.
+            JournalInUse: Another program has locked rows; it is named.
 
         """
         report = QueueReport(keep=keep_outcomes)
         async with contextlib.aclosing(self._results(batch)) as results:
-            async for report.began, outcome in results:
+            async for report.began, outcome, due_for in results:
                 if outcome is None:
-                    report.queued += 1
+                    report._add_queued(due_for)  # noqa: SLF001 - ours
                 else:
                     report._add(outcome)  # noqa: SLF001 - ours
                     report.seconds = max(report.seconds, outcome.started + outcome.seconds)
@@ -334,10 +348,13 @@ class WhiteboardUploads:
         """Return how many documents wait, for which rooms and why; ``None``: of all batches.
 
         Raises:
+            InvalidInput: No batch or room can have this name.
             JournalError: The database cannot be used.
+            JournalInUse: Another program has locked rows; it is named.
 
         """
-        rooms = [RoomStatus(**row) for row in await self._table.status(batch)]
+        name = None if batch is None else checked_batch(batch)
+        rooms = [RoomStatus(**row) for row in await self._table.status(name)]
         return QueueStatus(await self._table.workers(self._stalled_after), rooms)
 
     async def retry(self, batch: str, *, room_id: str | None = None, resend: bool = False) -> int:
@@ -350,10 +367,12 @@ class WhiteboardUploads:
                 see these documents twice.
 
         Raises:
+            InvalidInput: No batch or room can have this name.
             JournalError: The database cannot be used.
+            JournalInUse: Another program has locked rows; it is named.
 
         """
-        return await self._table.retry(batch, room_id, resend=resend)
+        return await self._table.retry(checked_batch(batch), checked_room(room_id), resend=resend)
 
     async def cancel(self, batch: str, *, room_id: str | None = None) -> int:
         """Give up what has no outcome yet, and return how many.
@@ -361,19 +380,23 @@ class WhiteboardUploads:
         A running upload is cancelled some seconds later; it may be accepted before.
 
         Raises:
+            InvalidInput: No batch or room can have this name.
             JournalError: The database cannot be used.
+            JournalInUse: Another program has locked rows; it is named.
 
         """
-        return await self._table.cancel(batch, room_id)
+        return await self._table.cancel(checked_batch(batch), checked_room(room_id))
 
     async def drop(self, batch: str) -> int:
         """Delete the outcomes of a batch and return how many; what is queued stays.
 
         Raises:
+            InvalidInput: No batch or room can have this name.
             JournalError: The database cannot be used.
+            JournalInUse: Another program has locked rows; it is named.
 
         """
-        return await self._table.drop(batch)
+        return await self._table.drop(checked_batch(batch))
 
 
 def _queue_name(base: str) -> str:
@@ -381,39 +404,3 @@ def _queue_name(base: str) -> str:
     name = f"whiteboard {host_and_port(base)}{path}"
     is_long = len(name) > MAX_NAME
     return f"whiteboard {hashlib.sha256(name.encode()).hexdigest()}" if is_long else name
-
-
-def _check_seconds(field: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:
-        fix = f"give seconds from {low:g} to {high:,.0f}"
-        raise ConfigurationError(field, short_repr(value), "is out of range", fix)
-
-
-def _no_place(document: object) -> InvalidInput:
-    problem = "cannot be stored in a queue"
-    fix = "give a path, a link, or a reference that `documents` turns into a document"
-    return InvalidInput("document", type(document).__name__, problem, fix)
-
-
-def _checked_batch(batch: str) -> str:
-    if not batch:
-        raise InvalidInput("batch", short_repr(batch), "is empty", "give a name")
-    _check_storable("batch", batch)
-    return batch
-
-
-def _checked_time(schedule_at: datetime | None) -> str | None:
-    if schedule_at is not None and schedule_at.tzinfo is None:
-        problem, fix = "has no time zone", "give datetime(..., tzinfo=...)"
-        raise InvalidInput("schedule_at", schedule_at.isoformat(), problem, fix)
-    return schedule_at.isoformat() if schedule_at else None
-
-
-def _check_storable(field: str, value: str | None) -> None:
-    try:
-        is_storable = value is None or (b"\0" not in value.encode())
-    except UnicodeEncodeError:
-        is_storable = False
-    if not is_storable:
-        problem, fix = "has characters that PostgreSQL cannot store", "rename it"
-        raise InvalidInput(field, short_repr(value), problem, fix)

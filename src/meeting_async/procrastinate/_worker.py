@@ -32,12 +32,15 @@ from meeting_async._protocol.requests import ACTIVE_ROOM_INFO
 from meeting_async.errors import (
     AuthenticationFailed,
     JournalError,
+    JournalInUse,
     MeetingError,
     UploadPutBack,
 )
 from meeting_async.procrastinate._brake import Brake
+from meeting_async.procrastinate._database import failure
 from meeting_async.procrastinate._run import CLAIM_SECONDS, QueuedRun, persistently
-from meeting_async.procrastinate._table import Row, Table, failure
+from meeting_async.procrastinate._table import Row, Table
+from meeting_async.procrastinate._ticks import TickWorker
 
 Documents = Callable[[str], Document | Awaitable[Document]]
 """Turns a reference, such as the id of a row or an object of a store, into a document."""
@@ -57,6 +60,9 @@ BEAT_SECONDS = 5.0
 
 ENDING_SECONDS = 10.0
 """So long a worker that runs no upload any more may take to end."""
+
+HURRIED_SECONDS = 2.0
+"""So long uploads that are cancelled by a second signal have to say so in the table."""
 
 NEVER = 86_400.0
 """Interval of what procrastinate does by itself and a worker of uploads does not need."""
@@ -81,7 +87,9 @@ class UploadWorker:
     """Why the worker must not go on."""
     runs: dict[int, QueuedRun] = attrs.field(factory=dict, init=False)
     """Uploads that run now, by id."""
+    _ticks: set[asyncio.Task[Any]] = attrs.field(factory=set, init=False)
     _brake: Brake = attrs.field(factory=Brake, init=False)
+    _turn: anyio.Lock = attrs.field(factory=anyio.Lock, init=False)
 
     def stop(self, error: MeetingError) -> None:
         """End the worker after its uploads."""
@@ -91,6 +99,13 @@ class UploadWorker:
             text = "the worker ends %s: %s"
             logger.error(text, running, error, extra={"action": "queue"})
         self.must_stop.set()
+
+    async def hurry(self) -> None:
+        """Cancel the uploads: nothing of them may be left when the loop ends."""
+        for task in self._ticks:
+            task.cancel()
+        if self._ticks:
+            await asyncio.wait(self._ticks, timeout=HURRIED_SECONDS)
 
     async def check_key(self) -> None:
         """Ask the server once, before the first tick.
@@ -115,11 +130,16 @@ class UploadWorker:
 
     async def tick(self, room_id: str) -> None:
         """Run the next upload of a room, if there is one and it is due."""
+        if task := asyncio.current_task():
+            self._ticks.add(task)
+            task.add_done_callback(self._ticks.discard)
         row, is_tried = None, False
         try:
             is_tried = await self._brake.may_begin() and not self.must_stop.is_set()
             if is_tried:
-                row = await persistently(partial(self.table.claim, room_id), CLAIM_SECONDS)
+                row = await persistently(
+                    partial(self.table.claim, room_id), CLAIM_SECONDS, self._turn
+                )
         finally:
             if not is_tried:
                 await self.table.tick([room_id])  # another worker may have it
@@ -144,6 +164,7 @@ class UploadWorker:
             self._brake.saw,
             self.max_outage,
             self.stalled_after,
+            self._turn,
         )
         self.runs[row.id] = run
         try:
@@ -188,7 +209,8 @@ class UploadWorker:
                     await self._beat(runner)
                     failures = 0
                 except JournalError as error:
-                    failures += 1
+                    # A database that names the lock is there, however long that is held.
+                    failures = 0 if isinstance(error, JournalInUse) else failures + 1
                     recovers_at = anyio.current_time() + self.stalled_after
                     if failures == 2:
                         self.stop(error)
@@ -250,7 +272,7 @@ async def run_worker(
         "abort_job_polling_interval": NEVER,  # a tick has no state that could be aborted
     }
     settings: dict[str, Any] = {**defaults, **app.worker_defaults, **options, **fixed}
-    runner = Worker(app, **settings)
+    runner = TickWorker(app, worker.table.unfinished, **settings)
     with on_stop(worker.must_stop.set) if signals else nullcontext():
         running = asyncio.create_task(runner.run(), name="worker")  # type: ignore[no-untyped-call] # procrastinate's
         beating = asyncio.create_task(worker.beat(runner), name="beats")
@@ -261,6 +283,9 @@ async def run_worker(
             try:
                 with anyio.CancelScope(shield=True):  # for `grace` and some seconds at most
                     await _end(runner, running, worker, grace)
+            except asyncio.CancelledError:  # by a second signal
+                await worker.hurry()
+                raise
             finally:
                 for task in (running, beating, asked):
                     task.cancel()

@@ -9,6 +9,10 @@
 -- believes: its statistics may be of a time when the table was empty, or had one room, or none that
 -- waited. So rows are chosen in the order of an index, and many are changed by `id = ANY (ARRAY(...))`,
 -- of which the planner cannot make a join that reads the whole table.
+--
+-- Nobody waits for what another program has locked. Workers skip such rows, or try again (NOWAIT: a
+-- statement that waits holds one of few connections). A table that is locked ends every statement
+-- after `lock_timeout`.
 
 -- schema --
 CREATE TABLE IF NOT EXISTS meeting_async_uploads (
@@ -23,7 +27,8 @@ CREATE TABLE IF NOT EXISTS meeting_async_uploads (
     filename text,
     content_type text,
     state text NOT NULL DEFAULT 'ready',  -- ready, sent; accepted, refused, failed, unknown
-    due_at timestamptz,           -- not before this time
+    due_at timestamptz,           -- not before this time; later than the beat of a run: since when
+                                  -- that run counts as silent
     scheduled_for timestamptz     -- the same before the first claim: others do not wait for it
         GENERATED ALWAYS AS (CASE WHEN started_at IS NULL THEN due_at END) STORED,
     run integer NOT NULL DEFAULT 0,       -- counts the claims
@@ -95,7 +100,8 @@ RETURNING id
 -- The room's oldest upload, if it is due and none of the room runs: the oldest without a schedule, or
 -- the first of those whose time has come, whichever was deferred first. One that was begun and put
 -- back keeps the others waiting; one whose time has not come yet does not, and is not read. The row is
--- found by its state, too, in words by which no planner can take it from among all that are open.
+-- found by its state, too, in words by which no planner can take it from among all that are open. If
+-- somebody else has locked it, its room waits, as no other upload may be sent before it.
 WITH head AS MATERIALIZED (
     SELECT id, state FROM (
         (
@@ -112,18 +118,21 @@ WITH head AS MATERIALIZED (
             ORDER BY scheduled_for, id + 0 LIMIT 1
         )
     ) AS first ORDER BY id LIMIT 1
+), mine AS MATERIALIZED (
+    SELECT upload.id FROM meeting_async_uploads AS upload, head
+    WHERE upload.id = head.id AND upload.state = head.state AND beat_at IS NULL
+        AND (due_at IS NULL OR due_at <= now())
+        AND NOT EXISTS (
+            SELECT FROM meeting_async_uploads AS other
+            WHERE other.server = %(server)s AND other.room_id = %(room_id)s
+                AND other.beat_at IS NOT NULL
+        )
+    FOR NO KEY UPDATE OF upload SKIP LOCKED
 )
-UPDATE meeting_async_uploads AS upload
+UPDATE meeting_async_uploads
 SET run = run + 1, beat_at = now(), started_at = coalesce(started_at, now())
-FROM head
-WHERE upload.id = head.id AND upload.state = head.state AND beat_at IS NULL
-    AND (due_at IS NULL OR due_at <= now())
-    AND NOT EXISTS (
-        SELECT FROM meeting_async_uploads AS other
-        WHERE other.server = %(server)s AND other.room_id = %(room_id)s
-            AND other.beat_at IS NOT NULL
-    )
-RETURNING upload.id, room_id, kind, source, upload.state, key, filename, content_type, run, size,
+WHERE id = (SELECT id FROM mine)
+RETURNING id, room_id, kind, source, state, key, filename, content_type, run, size,
     fingerprint, attempts, history, deferred_at, started_at, changed_at,
     extract(epoch FROM now() - started_at)::float8 AS started_ago,
     extract(epoch FROM now() - sent_at)::float8 AS sent_ago,
@@ -132,19 +141,32 @@ RETURNING upload.id, room_id, kind, source, upload.state, key, filename, content
 -- mark --
 -- Durably, before the closing boundary of the document is sent. With the room, the row is found at
 -- once also among those that run.
+WITH mine AS MATERIALIZED (
+    SELECT id FROM meeting_async_uploads
+    WHERE id = %(id)s AND run = %(run)s AND beat_at IS NOT NULL
+        AND server = %(server)s AND room_id = %(room_id)s
+    FOR NO KEY UPDATE NOWAIT
+)
 UPDATE meeting_async_uploads
 SET state = 'sent', sent_at = now(), beat_at = now(), size = %(size)s,
     fingerprint = %(fingerprint)s
 FROM (SELECT set_config('synchronous_commit', 'on', true)) AS durably
-WHERE id = %(id)s AND run = %(run)s AND beat_at IS NOT NULL
-    AND server = %(server)s AND room_id = %(room_id)s
+WHERE id = (SELECT id FROM mine)
 RETURNING id
 
 -- end --
 -- The outcome of a run, or its progress if it is put back (`pause` is then not null), and the room's
 -- next tick. What the server has said of the document counts also after the run lost its row. If the
 -- reply of the database was lost, the row is as the run has left it, and the same is written again.
-WITH ended AS (
+WITH mine AS MATERIALIZED (
+    SELECT id FROM meeting_async_uploads
+    WHERE id = %(id)s AND run = %(run)s
+        AND (
+            beat_at IS NOT NULL OR %(state)s IN ('accepted', 'refused')
+            OR (state = %(state)s AND error::text IS NOT DISTINCT FROM %(error)s::json::text)
+        )
+    FOR NO KEY UPDATE NOWAIT
+), ended AS (
     UPDATE meeting_async_uploads
     SET state = %(state)s, error = %(error)s::json, reason = %(reason)s,
         size = coalesce(%(size)s, size),
@@ -152,11 +174,7 @@ WITH ended AS (
         due_at = now() + %(pause)s::float8 * interval '1 second',
         away_since = CASE %(is_away)s::boolean WHEN true THEN coalesce(away_since, now())
             WHEN false THEN NULL ELSE away_since END
-    WHERE id = %(id)s AND run = %(run)s
-        AND (
-            beat_at IS NOT NULL OR %(state)s IN ('accepted', 'refused')
-            OR (state = %(state)s AND error::text IS NOT DISTINCT FROM %(error)s::json::text)
-        )
+    WHERE id = (SELECT id FROM mine)
     RETURNING id, room_id, due_at
 ), next AS (
     INSERT INTO procrastinate_jobs (queue_name, task_name, lock, queueing_lock, args, scheduled_at)
@@ -164,7 +182,7 @@ WITH ended AS (
         %(server)s::text || ' ' || room_id,
         jsonb_build_object('server', %(server)s::text, 'room_id', room_id), due_at
     FROM ended
-    WHERE due_at IS NOT NULL OR (
+    WHERE %(ticks)s AND (due_at IS NOT NULL OR (
         SELECT true FROM meeting_async_uploads AS other
         WHERE other.server = %(server)s AND other.room_id = ended.room_id
             AND other.state IN ('ready', 'sent') AND other.id <> ended.id
@@ -176,32 +194,37 @@ WITH ended AS (
         WHERE other.server = %(server)s AND other.room_id = ended.room_id
             AND other.state IN ('ready', 'sent') AND other.scheduled_for <= now()
         ORDER BY other.scheduled_for, other.id + 0 LIMIT 1
-    )
+    ))
     ON CONFLICT (queueing_lock) WHERE status = 'todo'
     DO UPDATE SET scheduled_at = EXCLUDED.scheduled_at
 )
 SELECT id FROM ended
 
 -- beat --
--- Say that a worker and its runs go on, and return the runs that have lost their row.
+-- Say that a worker and its runs go on, and return the runs that have lost their row. What somebody
+-- else has locked is neither beaten nor lost.
 WITH given AS (
     SELECT * FROM unnest(%(ids)s::bigint[], %(runs)s::integer[]) AS given (id, run)
 ), mine AS MATERIALIZED (
     SELECT upload.id FROM meeting_async_uploads AS upload JOIN given USING (id, run)
     WHERE beat_at IS NOT NULL
-    ORDER BY upload.id FOR UPDATE OF upload
+    ORDER BY upload.id FOR NO KEY UPDATE OF upload SKIP LOCKED
 ), beats AS (
     UPDATE meeting_async_uploads AS upload SET beat_at = now() FROM mine WHERE upload.id = mine.id
 ), worker AS (
-    UPDATE procrastinate_workers SET last_heartbeat = now() WHERE id = %(worker_id)s
+    UPDATE procrastinate_workers SET last_heartbeat = now() WHERE id = (
+        SELECT id FROM procrastinate_workers WHERE id = %(worker_id)s
+        FOR NO KEY UPDATE SKIP LOCKED
+    )
 )
 SELECT id, upload.reason IS NOT DISTINCT FROM %(cancelled)s AS is_cancelled
 FROM given LEFT JOIN meeting_async_uploads AS upload USING (id)
-WHERE id NOT IN (SELECT id FROM mine)
+WHERE (upload.run = given.run AND upload.beat_at IS NOT NULL) IS NOT TRUE
 
 -- recover_runs --
--- End the runs of lost workers. One that has vanished in the middle of a statement keeps its row
--- locked until the database notices; recovery goes on with the others.
+-- End the runs of lost workers: they were silent (`suspect_runs`), and still are. One that has
+-- vanished in the middle of a statement keeps its row locked until the database notices; recovery
+-- goes on with the others.
 UPDATE meeting_async_uploads
 SET state = CASE WHEN state = 'sent' AND NOT %(resends)s THEN 'unknown' ELSE state END,
     error = CASE WHEN state = 'sent' AND NOT %(resends)s THEN %(error)s::json END,
@@ -209,9 +232,20 @@ SET state = CASE WHEN state = 'sent' AND NOT %(resends)s THEN 'unknown' ELSE sta
 WHERE id = ANY (ARRAY(
     SELECT id FROM meeting_async_uploads
     WHERE server = %(server)s AND beat_at < now() - %(stalled_after)s * interval '1 second'
+        AND due_at > beat_at AND due_at <= now() - %(stalled_after)s / 3 * interval '1 second'
     FOR UPDATE SKIP LOCKED
 ))
 RETURNING id, state
+
+-- suspect_runs --
+-- Note that a worker seems to be lost. If its row was only locked, its next beat says so.
+UPDATE meeting_async_uploads SET due_at = now()
+WHERE id = ANY (ARRAY(
+    SELECT id FROM meeting_async_uploads
+    WHERE server = %(server)s AND beat_at < now() - %(stalled_after)s * interval '1 second'
+        AND (due_at > beat_at) IS NOT TRUE
+    FOR NO KEY UPDATE SKIP LOCKED
+))
 
 -- recover_ticks --
 -- Free the rooms of ticks whose worker is gone. They stay for a while: a worker that was only frozen
@@ -240,6 +274,17 @@ WHERE id = ANY (ARRAY(
         AND lock IS NULL AND scheduled_at < now() - interval '1 hour'
     FOR UPDATE SKIP LOCKED
 ))
+
+-- finish_ticks --
+-- Delete ticks that have run, and return those that are still locked.
+WITH gone AS (
+    DELETE FROM procrastinate_jobs
+    WHERE id = ANY (ARRAY(
+        SELECT id FROM procrastinate_jobs WHERE id = ANY (%(ids)s::bigint[])
+        FOR UPDATE SKIP LOCKED
+    )) RETURNING id
+)
+SELECT id FROM procrastinate_jobs WHERE id = ANY (%(ids)s::bigint[]) AND id NOT IN (SELECT id FROM gone)
 
 -- recover_rooms --
 -- Tick the rooms whose oldest upload is due: its time has come, its transaction was committed, or a
@@ -282,18 +327,32 @@ WITH RECURSIVE room (id) AS (
         ) AS first ORDER BY id LIMIT 1
     ) AS head
     WHERE head.beat_at IS NULL AND (head.due_at IS NULL OR head.due_at <= now())
+    ORDER BY room_id LIMIT %(limit)s
+), late AS MATERIALIZED (  -- there is a tick, for later
+    SELECT lock, room_id, (
+        SELECT id FROM procrastinate_jobs WHERE queueing_lock = due.lock AND status = 'todo'
+    ) AS tick FROM due
+), moved AS (
+    UPDATE procrastinate_jobs SET scheduled_at = NULL
+    WHERE id = ANY (ARRAY(
+        SELECT id FROM procrastinate_jobs WHERE id = ANY (ARRAY(SELECT tick FROM late))
+            AND status = 'todo' AND scheduled_at > now()
+        ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+    )) RETURNING id
+), made AS (
+    INSERT INTO procrastinate_jobs (queue_name, task_name, lock, queueing_lock, args)
+    SELECT %(queue)s, %(task)s, lock, lock,
+        jsonb_build_object('server', %(server)s::text, 'room_id', room_id)
+    FROM late WHERE tick IS NULL ORDER BY room_id
+    ON CONFLICT (queueing_lock) WHERE status = 'todo' DO NOTHING
+    RETURNING id
 )
-INSERT INTO procrastinate_jobs AS tick (queue_name, task_name, lock, queueing_lock, args)
-SELECT %(queue)s, %(task)s, lock, lock,
-    jsonb_build_object('server', %(server)s::text, 'room_id', room_id)
-FROM due ORDER BY room_id LIMIT %(limit)s
-ON CONFLICT (queueing_lock) WHERE status = 'todo'
-DO UPDATE SET scheduled_at = NULL WHERE tick.scheduled_at > now()
-RETURNING id
+SELECT id FROM moved UNION ALL SELECT id FROM made
 
 -- page --
 SELECT id, room_id, kind, source, state, key, filename, content_type, size, error, attempts,
-    deferred_at, started_at, changed_at, extract(epoch FROM now() - sent_at)::float8 AS sent_ago
+    deferred_at, started_at, changed_at, extract(epoch FROM now() - sent_at)::float8 AS sent_ago,
+    extract(epoch FROM now() - scheduled_for)::float8 AS due_for
 FROM meeting_async_uploads
 WHERE server = %(server)s AND batch = %(batch)s AND id + 0 > %(after)s
 ORDER BY id + 0 LIMIT %(limit)s
@@ -355,3 +414,17 @@ WHERE id = ANY (ARRAY(
     ORDER BY id + 0 LIMIT %(limit)s FOR UPDATE
 ))
 RETURNING id, room_id
+
+-- holders --
+-- Who keeps a statement waiting, and who keeps those waiting. The statement is found by its beginning.
+WITH RECURSIVE found (pid, is_ours) AS (
+    SELECT pid, true FROM pg_stat_activity
+    WHERE datname = current_database() AND wait_event_type = 'Lock' AND pid <> pg_backend_pid()
+        AND starts_with(query, %(beginning)s)
+    UNION
+    SELECT holder, false FROM found, unnest(pg_blocking_pids(found.pid)) AS holder
+)
+SELECT DISTINCT pid, application_name AS application, xact_start::timestamptz(0)::text AS since,
+    coalesce(query, '') AS query
+FROM found LEFT JOIN pg_stat_activity USING (pid)
+WHERE NOT is_ours ORDER BY pid LIMIT 3

@@ -15,6 +15,7 @@ from meeting_async._system import SELECTOR_LOOP
 from meeting_async.cli.console import PROGRAM
 from meeting_async.errors import InvalidInput, JournalError, MeetingError
 from meeting_async.procrastinate import WhiteboardUploads, connector
+from meeting_async.procrastinate._database import Database
 from meeting_async.procrastinate._table import Table
 
 if TYPE_CHECKING:
@@ -32,6 +33,12 @@ T = TypeVar("T")
 
 CONNECT_SECONDS = 10
 """Longest wait for a connection to the database."""
+
+LOCK = "SELECT pg_advisory_lock(hashtext('procrastinate_jobs')) AS is_locked"
+"""Held while a program makes the tables."""
+
+LOCK_SECONDS = 60.0
+"""So long another program may take to make them."""
 
 
 def run(function: Callable[..., Awaitable[T]], *arguments: object) -> T:
@@ -127,7 +134,7 @@ async def apply_schema(dsn: str | None) -> str:
     async with opened(dsn, needs_tables=False) as app:
         connecting = psycopg.AsyncConnection.connect(checked(dsn), autocommit=True)
         async with await connecting as lock:  # until it is closed
-            await lock.execute("SELECT pg_advisory_lock(hashtext('procrastinate_jobs'))")
+            await Database(app).execute(LOCK, lock, patience=LOCK_SECONDS)
             if not await app.check_connection_async():
                 # `apply_schema_async` reads the file on the event loop.
                 schema = await anyio.to_thread.run_sync(app.schema_manager.get_schema)

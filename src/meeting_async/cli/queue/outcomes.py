@@ -23,7 +23,7 @@ from meeting_async.cli.results import (
     headline,
     summary_object,
 )
-from meeting_async.cli.words import labelled
+from meeting_async.cli.words import duration, labelled
 from meeting_async.procrastinate import QueueReport, WhiteboardUploads
 
 WAIT_SECONDS = 1.0
@@ -80,14 +80,24 @@ class Results:
                 if not outcome.delivered:
                     output.note(labelled(outcome.room_id, line_for(outcome, _entry(outcome))))
             output.tell(f"{self.batch}: {self.headline}")
+            self._tell_schedule(output)
             tell_details(self.report, output)
         return self.code or output.code()
+
+    def _tell_schedule(self, output: Output) -> None:
+        if self.report.scheduled:
+            output.tell(f"{self.report.scheduled:,} queued for later")
+        if self.report.due:
+            since = f"{self.report.due:,} due, for up to {duration(self.report.due_for)}"
+            output.tell(f"{since}: older documents of the room, or a worker, come first")
 
     def _say_objects(self, output: Output) -> None:
         for outcome in self.report.outcomes:
             output.say_object("document", document_object(outcome, _entry(outcome)))
         facts: dict[str, Any] = {"interrupted": False, "code": self.code, "left": "queued"}
-        output.say_object("summary", summary_object(self.report, self.documents, **facts))
+        times = {"scheduled": self.report.scheduled, "due": self.report.due}
+        summary = {**summary_object(self.report, self.documents, **facts), **times}
+        output.say_object("summary", summary)
 
 
 def _entry(outcome: UploadOutcome) -> Entry:
