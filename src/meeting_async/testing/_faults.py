@@ -217,6 +217,8 @@ class Script:
         ``arrives_after``: seconds between the reset and the processing, as if a proxy kept the
         request.
         """
+        if arrives_after and when != "afterwards":
+            raise ValueError('with arrives_after, when must be "afterwards"')
         self._add(path, times, when, send=cut, arrives_after=arrives_after)
 
     def cut_next_reply(self, *, after: int = 0, path: str | None = None, times: int = 1) -> None:
