@@ -74,7 +74,7 @@ def test_help_says_what_is_needed(capsys: Capture) -> None:
 DEFAULTS = {
     **dict.fromkeys(["room", "check", "upload", "demo"], ""),
     "batch": "32 report",
-    "serve": "127.0.0.1 8080 30MiB 300.0 0.0 True False False",
+    "serve": "127.0.0.1 8080 30MiB 300.0 0.0 True False False shared 0.0",
 }
 """What each command takes unless told otherwise."""
 
@@ -344,13 +344,19 @@ def test_a_secret_that_was_given_is_not_printed() -> None:
 
 
 def test_what_serve_is_told() -> None:
-    """No presenter is needed; a header alone and a second DOCX fail; the limit, and a duration."""
+    """No presenter is needed; a header alone and a second DOCX fail; the limit, and durations.
+
+    A stored file is somewhere else.
+    """
     rules = ("--no-presenter-required", "--strict-pdf", "--office-documents-clash")
+    slow = ("--processing-seconds", 0.3, "--holds-forms", 0.2, "--stored-files", "redirected")
+    file = raw_http.request("/download/uploadedFile/RM_1/hello.txt", b"", {}, "HEAD")
     docx = raw_http.document(b"PK\x03\x04" + bytes(26) + b"PK\x03\x04" + bytes(26) + b"word/")
-    with _serving("--quiet", *rules, "--max-size", "1KiB", "--processing-seconds", 0.3) as served:
+    with _serving("--quiet", *rules, "--max-size", "1KiB", *slow) as served:
         began = time.monotonic()
         assert _answers(served.url) == ((200, "SUCCESS"), 500)
-        assert time.monotonic() - began >= 0.3
+        assert time.monotonic() - began >= 0.5
+        assert raw_http.talk(served.url, file).status == 307
         with raw_http.connect(served.url) as one, raw_http.connect(served.url) as two:
             one.sendall(raw_http.upload(docx, "room01"))
             two.sendall(raw_http.upload(docx, "room02"))

@@ -9,7 +9,7 @@ import json
 import socket
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import anyio
 import attrs
@@ -119,11 +119,11 @@ def talk(url: str, raw: bytes) -> Answer:
     """Send a request on a connection of its own and read the reply."""
     with connect(url) as peer:
         peer.sendall(raw)
-        return read_answer(peer)
+        return read_answer(peer, has_body=not raw.startswith(b"HEAD "))
 
 
-def read_answer(peer: socket.socket) -> Answer:
-    """Read one reply with a Content-Length, and nothing behind it."""
+def read_answer(peer: socket.socket, *, has_body: bool = True) -> Answer:
+    """Read one reply with a Content-Length, and nothing behind it; one to HEAD has no body."""
     head = b""
     while not head.endswith(b"\r\n\r\n"):
         byte = peer.recv(1)
@@ -132,7 +132,7 @@ def read_answer(peer: socket.socket) -> Answer:
     first, *lines = head.decode("latin-1").strip().split("\r\n")
     headers = dict(line.lower().split(": ", 1) for line in lines)
     body = b""
-    while len(body) < int(headers.get("content-length", 0)):
+    while has_body and len(body) < int(headers.get("content-length", 0)):
         chunk = peer.recv(int(headers["content-length"]) - len(body))
         assert chunk, f"the reply ends in its body: {body!r}"
         body += chunk
@@ -149,7 +149,8 @@ async def talk_in_process(app: Any, raw: bytes, *, piece: int = 65536) -> Answer
     scope = {
         "type": "http",
         "method": method,
-        "path": path,
+        "path": unquote(path),
+        "raw_path": path.encode(),
         "query_string": query.encode(),
         "headers": [(name.lower(), value) for name, value in pairs],
     }

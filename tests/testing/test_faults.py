@@ -246,6 +246,8 @@ IMPOSSIBLE: list[Script] = [
     lambda server: server.delay_next_reply(-1),
     lambda server: server.reply_next(200, when="after"),  # type: ignore[arg-type]  # under test
     lambda server: server.refuse_next("ROOM_NOT_FUOND"),
+    lambda server: server.lose_next_reply(arrives_after=-1),
+    lambda server: server.lose_next_reply(when="instead", arrives_after=1),
     lambda server: server.rooms["room01"].lock(-1),
     lambda server: server.rooms["room01"].lock(1, after=-1),
 ]

@@ -9,7 +9,7 @@ import shlex
 import signal
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -43,6 +43,8 @@ def serve(
     ] = True,
     strict_pdf: Annotated[bool, _SHOWN] = False,
     office_documents_clash: Annotated[bool, _SHOWN] = False,
+    stored_files: Annotated[Literal["shared", "absent", "redirected"], _SHOWN] = "shared",
+    holds_forms: Annotated[Seconds, _SHOWN] = 0.0,
     quiet: Annotated[bool, Parameter(alias="-q")] = False,
     output: Printed,
 ) -> int:
@@ -62,6 +64,8 @@ def serve(
         strict_pdf: Fail PDFs without any object, such as "%PDF-1.7", as plugNmeet-server does.
         office_documents_clash: Fail an office document while another one is converted, in any room,
             as plugNmeet-server does.
+        stored_files: Show received documents below /download/uploadedFile, none, or a redirect.
+        holds_forms: Seconds for which a proxy keeps a document before the server gets it.
         quiet: Do not print a line for each request.
         output: Where to print.
 
@@ -87,6 +91,8 @@ def serve(
         presenter_required=presenter_required,
         strict_pdf=strict_pdf,
         office_documents_clash=office_documents_clash,
+        stored_files=stored_files,
+        holds_forms=holds_forms,
         on_request=None if quiet else lambda request: output.note(f"{_now()} {request}"),
     )
     rooms = tuple(dict.fromkeys(room)) or ("room01", "room02", "room03")

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
+from urllib.parse import quote
 
 import anyio
 import attrs
 import h11
 
+from meeting_async.testing._background import outlive, start
 from meeting_async.testing._calls import CALLS, answer_call, get, parse
+from meeting_async.testing._downloads import answer_download
 from meeting_async.testing._faults import CONTINUE, Fault, Faults, Write
 from meeting_async.testing._files import FormReceiver, Part
-from meeting_async.testing._messages import UPLOAD, Cut, Refused, Reply, authenticate, method_path
+from meeting_async.testing._messages import (
+    STORED_FILE,
+    UPLOAD,
+    Cut,
+    Refused,
+    Reply,
+    authenticate,
+    method_path,
+)
 from meeting_async.testing._rooms import Contacts, Rooms
 from meeting_async.testing._uploads import answer_upload
 
@@ -83,6 +95,8 @@ class Exchange:
 
     state: State
     record: RecordedRequest
+    target: str
+    """The path as it was sent, percent-encoded."""
     pairs: Headers
     read: Read
     write: Write
@@ -123,8 +137,16 @@ class Exchange:
         fault = faults.take(record.path, is_body_read=True) or Fault()
         own = Reply(200)
         if fault.when == "afterwards":
-            own = await self._answer(headers, room_id, body)
+            own = await self._pass_on(fault, partial(self._answer, headers, room_id, body))
         await self._send(fault, own)
+
+    async def _pass_on(self, fault: Fault, answer: Callable[[], Awaitable[Reply]]) -> Reply:
+        """Answer, perhaps after a proxy has kept the request, which then outlives its client."""
+        held = self.state.rooms.settings.holds_forms if self.record.document else 0.0
+        if fault.arrives_after:
+            start(partial(_later, fault.arrives_after, answer))
+            return Reply(200)
+        return await outlive(partial(_later, held, answer)) if held else await answer()
 
     async def _send(self, fault: Fault, own: Reply) -> None:
         """Send the server's own reply, or the one of a fault."""
@@ -136,6 +158,7 @@ class Exchange:
         if asked or (fault.make_reply and fault.when == "before_body"):
             # A proxy would otherwise keep the connection for its next request (RFC 9112, 9.6).
             reply = reply.closing()
+        reply = reply.dated(self.state.rooms.clock.date())
 
         async def write(data: bytes) -> None:
             if data.startswith(b"HTTP/1.1 %d " % reply.status):
@@ -186,6 +209,8 @@ class Exchange:
         if not f"{path.lower()}/".startswith("/auth/"):
             if call == HEALTH:
                 return Reply.text(200, "Healthy")
+            if call == STORED_FILE and method in {"GET", "HEAD"}:
+                return answer_download(rooms, self.target, with_content=method == "GET")
             return self.state.files.get((method, path)) or Reply.plain(404)
         try:
             authenticate(rooms.settings, headers, body)  # comes before methods and paths
@@ -196,6 +221,11 @@ class Exchange:
         except Refused as refused:
             return refused.reply(path)
         return Reply.plain(404)
+
+
+async def _later(seconds: float, answer: Callable[[], Awaitable[Reply]]) -> Reply:
+    await anyio.sleep(seconds)
+    return await answer()
 
 
 # --- in process --------------------------------------------------------------------------------
@@ -233,9 +263,10 @@ async def respond_in_process(state: State, scope: Any, receive: Any, send: Any) 
                 await send(_message(event))
 
     path = scope["path"].removeprefix(scope.get("root_path", ""))
+    target = (scope.get("raw_path") or quote(path).encode()).decode("latin-1")
     record = RecordedRequest(method=scope["method"], path=path, at=state.rooms.clock.now())
     with contextlib.suppress(Disconnected):
-        await Exchange(state, record, scope["headers"], read, write).run()
+        await Exchange(state, record, target, scope["headers"], read, write).run()
         if peer.their_state is h11.SEND_BODY:
             raise Cut
 

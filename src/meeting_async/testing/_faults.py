@@ -11,11 +11,20 @@ import anyio
 import attrs
 from attrs.validators import ge, in_
 
-from meeting_async.testing._messages import REFUSALS, UPLOAD, Cut, Refused, Reply, method_path
+from meeting_async.testing._messages import (
+    REFUSALS,
+    STORED_FILE,
+    UPLOAD,
+    Cut,
+    Refused,
+    Reply,
+    method_path,
+)
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
-ROOM_CHECK = "/room/getactiveroominfo"
+QUESTIONS = {"/room/getactiveroominfo", STORED_FILE}
+"""Paths that a client asks before and after an upload, as `method_path` returns them."""
 
 When: TypeAlias = Literal["before_body", "instead", "afterwards"]
 """Before the body is read; after that, instead of processing the request; or after processing it,
@@ -73,7 +82,7 @@ async def _repeat(piece: bytes, fault: Fault, write: Write) -> None:
 
 @attrs.define(kw_only=True, on_setattr=[])
 class Fault:
-    """A fault for the next ``times`` requests to ``path`` (None: to any but `ROOM_CHECK`).
+    """A fault for the next ``times`` requests to ``path`` (None: to any but `QUESTIONS`).
 
     ``make_reply(path)`` replaces the server's own reply. ``send`` sends the reply, ``delay``
     seconds late.
@@ -93,6 +102,8 @@ class Fault:
     every: float = attrs.field(default=0.0, validator=ge(0))
     after: int = attrs.field(default=0, validator=ge(0))
     in_body: Literal["", "cut", "stall"] = ""
+    arrives_after: float = attrs.field(default=0.0, validator=ge(0))
+    """Seconds after which the server gets the request, although ``send`` was done before."""
 
     async def strike(self) -> None:
         """Cut the connection or stop reading, in the middle of the body."""
@@ -123,7 +134,7 @@ class Faults:
                 called = method_path(path)
                 if fault.in_body and not is_body_read and length < fault.after:
                     continue
-                if fault.path == called or (fault.path is None and called != ROOM_CHECK):
+                if fault.path == called or (fault.path is None and called not in QUESTIONS):
                     if (fault.when != "before_body") is not is_body_read:
                         return None
                     fault.times -= 1
@@ -139,7 +150,8 @@ class Script:
 
     Faults apply in the order in which they were scripted. A fault with a ``path``, such as
     ``/room/create``, applies only to requests to that path; one without a path to any request but
-    ``/room/getActiveRoomInfo``, which a client makes before an upload. ``times`` is the number of
+    ``/room/getActiveRoomInfo``, which a client makes before an upload, and the questions about
+    stored files, which are all hit by ``/download/uploadedFile``. ``times`` is the number of
     requests that it applies to.
 
     On a socket a cut connection is reset. In process the caller of the application, such as
@@ -193,10 +205,21 @@ class Script:
         self._add(path, times, "instead", make_reply=Refused(status_code, msg).reply)
 
     def lose_next_reply(
-        self, *, path: str | None = None, times: int = 1, when: When = "afterwards"
+        self,
+        *,
+        path: str | None = None,
+        times: int = 1,
+        when: When = "afterwards",
+        arrives_after: float = 0.0,
     ) -> None:
-        """Process a request as usual, but reset the connection instead of answering."""
-        self._add(path, times, when, send=cut)
+        """Process a request as usual, but reset the connection instead of answering.
+
+        ``arrives_after``: seconds between the reset and the processing, as if a proxy kept the
+        request.
+        """
+        if arrives_after and when != "afterwards":
+            raise ValueError('with arrives_after, when must be "afterwards"')
+        self._add(path, times, when, send=cut, arrives_after=arrives_after)
 
     def cut_next_reply(self, *, after: int = 0, path: str | None = None, times: int = 1) -> None:
         """Process a request as usual, but end the answer after ``after`` bytes of its body."""

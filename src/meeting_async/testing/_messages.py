@@ -23,6 +23,9 @@ TOO_LARGE = "Request Entity Too Large"
 UPLOAD = "/room/uploadwhiteboardfile"
 """The path of an upload, as `method_path` returns it."""
 
+STORED_FILE = "/download/uploadedfile"
+"""The path of every stored document, as `method_path` returns it."""
+
 REFUSALS: Mapping[str, int] = {
     "CONFLICT": 409,
     "INTERNAL_SERVER_ERROR": 500,
@@ -40,8 +43,17 @@ In the answer to a JSON call the status is 200 instead of 400."""
 
 
 def method_path(path: str) -> str:
-    """Return a path without ``/auth``, in lower case and without a slash at its end."""
-    return "/" + path.lower().strip("/").removeprefix("auth/")
+    """Return a path without ``/auth``, in lower case and without a slash at its end.
+
+    Those of all stored documents are the same one.
+    """
+    called = "/" + path.lower().strip("/").removeprefix("auth/")
+    return STORED_FILE if called.startswith(STORED_FILE + "/") else called
+
+
+def http_date(seconds: float) -> str:
+    """Write seconds since 1970 in the format of ``Date``; fractions are cut off."""
+    return formatdate(seconds, usegmt=True)
 
 
 class Cut(ConnectionResetError):
@@ -86,14 +98,18 @@ class Reply:
         others = [pair for pair in self.headers if pair[0].lower() != "connection"]
         return attrs.evolve(self, headers=(*others, ("connection", "close")))
 
+    def dated(self, seconds: float) -> Self:
+        """Return the same answer with a ``Date``, in seconds since 1970, unless it has one."""
+        if any(name.lower() == "date" for name, _ in self.headers):
+            return self
+        return attrs.evolve(self, headers=(*self.headers, ("date", http_date(seconds))))
+
     def head(self, *, with_length: bool = True) -> bytes:
         """Write the status line and the headers as HTTP/1.1."""
         given = {name.lower() for name, _ in self.headers}
         pairs = [
             pair for pair in self.headers if with_length or pair[0].lower() != "content-length"
         ]
-        if "date" not in given:
-            pairs.append(("date", formatdate(usegmt=True)))
         if with_length and not given & {"content-length", "transfer-encoding"}:
             pairs.append(("content-length", str(len(self.body))))
         lines = [f"HTTP/1.1 {self.status} ", *map(": ".join, pairs), "", ""]

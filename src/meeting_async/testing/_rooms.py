@@ -42,6 +42,8 @@ class ReceivedFile:
     """Name of the form field."""
     at: float
     """When the upload was accepted, in seconds of the server's clock."""
+    session: str = ""
+    """``sid`` of the session whose list it joined."""
     content: bytes | None = attrs.field(default=None, repr=False)
     """The bytes, if the server has ``keep_content=True``."""
 
@@ -57,6 +59,10 @@ class Lock:
     file: ReceivedFile | None = None
     problem: str = ""
     """Why the file is not converted; ``""`` if it is."""
+    saved: float = 0.0
+    """When the file was stored, in seconds since 1970."""
+    saved_by: Contacts | None = None
+    """Whose instance received the file."""
 
 
 @attrs.define(eq=False, repr=False)
@@ -79,6 +85,7 @@ class Room:
     processing_seconds: float | None = None
     fail_conversion: bool = False
     sid: str = attrs.field(init=False)
+    """Id of the session; each session has its own."""
     _created: int = attrs.field(init=False)
     _gone_at: float = attrs.field(init=False)
     _lock: Lock = attrs.field(factory=lambda: Lock(-math.inf), init=False)
@@ -98,15 +105,24 @@ class Room:
 
     @property
     def received(self) -> tuple[ReceivedFile, ...]:
-        """The files in the room's list now, in the order of acceptance."""
+        """The files in the session's list now, in the order of acceptance."""
         now = self._clock.latest()
-        done = [lock for lock in self._uploads if lock.until <= now and not lock.problem]
-        return tuple(lock.file for lock in done if lock.file)
+        done = [lock.file for lock in self._uploads if lock.until <= now and not lock.problem]
+        return tuple(file for file in done if file and file.session == self.sid)
 
     @property
     def accepted(self) -> tuple[ReceivedFile, ...]:
-        """All accepted files, also those whose conversion still runs or has failed."""
+        """All files of all sessions, also those whose conversion still runs or has failed."""
         return tuple(lock.file for lock in self._uploads if lock.file)
+
+    def stored(self, name: str) -> list[Lock]:
+        """Return the uploads of that stored name in the session, unless it has ended."""
+        uploads = [] if self.has_ended() else self._uploads
+        return [
+            lock
+            for lock in uploads
+            if (file := lock.file) and (file.session, file.stored_name) == (self.sid, name)
+        ]
 
     def converts_office(self) -> bool:
         """Whether an office document of this room is in conversion now."""
@@ -161,7 +177,15 @@ class Room:
             self._is_locked(self._clock.now())
             lock.until = -math.inf
 
-    def accept(self, lock: Lock, file: ReceivedFile, *, problem: str, listed_in: Room) -> None:
+    def accept(
+        self,
+        lock: Lock,
+        file: ReceivedFile,
+        *,
+        problem: str,
+        listed_in: Room,
+        saved_by: Contacts,
+    ) -> None:
         """Begin the conversion of ``file`` and hold the lock until it ends, never longer.
 
         The file joins the list of the room ``listed_in``, which is this one unless the server mixes
@@ -170,7 +194,8 @@ class Room:
         seconds = self.processing_seconds
         seconds = self._settings.processing_seconds if seconds is None else seconds
         with self._guard:
-            lock.file = file
+            lock.file = attrs.evolve(file, session=listed_in.sid)
+            lock.saved, lock.saved_by = self._clock.date(), saved_by
             if file.at + seconds > lock.until:
                 lock.problem = "the conversion timed out"
             else:
@@ -288,6 +313,16 @@ class Rooms:
     def get(self, room_id: str) -> Room:
         """Return a room; if it does not exist, add it, not active and without users."""
         return self.by_id.setdefault(room_id, Room(room_id, self.settings, self.clock))
+
+    def stored(self, sid: str, name: str) -> Lock | None:
+        """Return the latest upload of that name that this instance finds in its storage now."""
+        before = self.clock.now() - self.settings.stored_files_after
+        for room in tuple(self.by_id.values()):
+            for lock in room.stored(name)[::-1] if room.sid == sid else ():
+                is_here = self.settings.stored_files == "shared" or lock.saved_by is self.contacts
+                if is_here and lock.file and lock.file.at <= before:
+                    return lock
+        return None
 
     def office_is_busy(self) -> bool:
         """Whether an office document fails now, as another one is in conversion in any room."""

@@ -81,6 +81,13 @@ class MeetingServer(Settings, Script):
             unless ``getActiveRoomInfo`` was asked for its own room since the start.
             plugNmeet-server 2.4 may do so after a restart. Each address of :meth:`run` is an
             instance with its own start.
+        stored_files: What ``/download/uploadedFile/{sid}/{name}`` finds. ``"shared"``: each
+            document that was received whole. ``"separate"``: those that this instance has received
+            since its start. ``"absent"``: none. ``"redirected"``: a redirect (307).
+        stored_files_after: Seconds after which a document is found there.
+        stored_files_clock: Seconds by which the clock of ``Last-Modified`` is ahead of ``Date``.
+        holds_forms: Seconds for which a proxy keeps a whole form with a document before the server
+            gets it, even if the client has disconnected.
         keep_content: Keep the bytes of documents.
         on_request: Called with each request when it has ended, in the server's thread or event
             loop; ``on_request=print`` prints one line per request.
@@ -129,11 +136,14 @@ class MeetingServer(Settings, Script):
     ) -> Room:
         """Add a room, by default active with a presenter in it, and return it.
 
-        ``participants`` are the names of other users in it; the title defaults to the id.
+        ``participants`` are the names of other users in it; the title defaults to the id. A room
+        that has ended gets a new session.
         """
-        if room_id in self.rooms:
+        room = self.rooms.get(room_id)
+        if room and not room.has_ended():
             raise ValueError(f"there is already a room {room_id!r}")
-        room = self._state.rooms.get(room_id)
+        room = room or self._state.rooms.get(room_id)
+        room.open(room_id)
         room.active, room.presenter, room.participants = active, presenter, tuple(participants)
         room.title = room_id if title is None else title
         return room

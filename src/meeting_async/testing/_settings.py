@@ -6,12 +6,20 @@ import contextlib
 import math
 import time
 from collections.abc import Collection
+from typing import Literal, TypeAlias, get_args
 
 import anyio
 import attrs
+from anyio.lowlevel import RunVar
 from attrs.validators import deep_iterable, ge, gt, in_, instance_of, optional
 
 from meeting_async.testing._files import ACCEPTED_KINDS, KIND_NAMES
+
+_epoch: RunVar[float] = RunVar("meeting_async.testing.epoch")
+"""The zero of an event loop's clock, in seconds since 1970."""
+
+StoredFiles: TypeAlias = Literal["shared", "separate", "absent", "redirected"]
+"""Where a server looks for the documents that it has received."""
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -33,6 +41,10 @@ class Settings:
     strict_pdf: bool = attrs.field(default=False, validator=instance_of(bool))
     office_documents_clash: bool = attrs.field(default=False, validator=instance_of(bool))
     mixes_up_rooms: bool = attrs.field(default=False, validator=instance_of(bool))
+    stored_files: StoredFiles = attrs.field(default="shared", validator=in_(get_args(StoredFiles)))
+    stored_files_after: float = attrs.field(default=0.0, validator=ge(0))
+    stored_files_clock: float = attrs.field(default=0.0, validator=instance_of((int, float)))
+    holds_forms: float = attrs.field(default=0.0, validator=ge(0))
     keep_content: bool = attrs.field(default=False, validator=instance_of(bool))
 
 
@@ -65,6 +77,15 @@ class Clock:
         with contextlib.suppress(RuntimeError):
             self.now()
         return self._latest
+
+    def date(self) -> float:
+        """Return the current time in seconds since 1970; in process it goes on with `now()`."""
+        if self.is_threaded:
+            return time.time()
+        now = self.now()
+        if (epoch := _epoch.get(None)) is None:
+            _epoch.set(epoch := time.time() - now)
+        return epoch + now
 
     async def sleep_until(self, moment: float) -> None:
         """Sleep until `now()` is at least ``moment``, despite the rounding of a sleep."""

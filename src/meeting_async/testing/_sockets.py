@@ -142,12 +142,14 @@ class _Connection:
         if not isinstance(head, h11.Request):
             return False
         self._is_waiting = True
+        target = head.target.decode("latin-1").partition("?")[0]
         record = RecordedRequest(
             method=head.method.decode("ascii"),
-            path=unquote(head.target.decode("latin-1").partition("?")[0]),
+            path=unquote(target),
             at=self.state.rooms.clock.now(),
         )
-        await Exchange(self.state, record, list(head.headers), self._read, self._write).run()
+        pairs = list(head.headers)
+        await Exchange(self.state, record, target, pairs, self._read, self._write).run()
         can_follow = self._http.their_state not in {h11.SEND_BODY, h11.MUST_CLOSE}
         self._http = _parser(self._http.trailing_data[0])
         return can_follow
@@ -176,5 +178,5 @@ class _Connection:
 
     async def _refuse(self, status: int) -> None:
         """Answer in plain text, like a proxy whose server has stopped."""
-        reply = Reply.plain(status).closing()
+        reply = Reply.plain(status).closing().dated(self.state.rooms.clock.date())
         await self._write(reply.head() + reply.body)
