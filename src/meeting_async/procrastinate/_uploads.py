@@ -204,7 +204,7 @@ class WhiteboardUploads:
         check_key(job.key)
         given, filename, content_type = job.document, job.filename, job.content_type
         if is_remote(given):
-            raise _no_place(given)
+            raise no_place(given)
         if isinstance(given, str | os.PathLike):
             check_storable("document", os.fsdecode(given))
         elif not isinstance(given, Document) and detect(given) is not None:
