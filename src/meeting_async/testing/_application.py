@@ -263,6 +263,7 @@ async def respond_in_process(state: State, scope: Any, receive: Any, send: Any) 
                 await send(_message(event))
 
     path = scope["path"].removeprefix(scope.get("root_path", ""))
+    # raw_path is optional in ASGI; without it a + cannot be told from %2B.
     target = (scope.get("raw_path") or quote(path).encode()).decode("latin-1")
     record = RecordedRequest(method=scope["method"], path=path, at=state.rooms.clock.now())
     with contextlib.suppress(Disconnected):

@@ -23,7 +23,7 @@ from meeting_async.testing._messages import (
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
-QUESTIONS = {"/room/getactiveroominfo", STORED_FILE}
+QUESTIONS = frozenset({"/room/getactiveroominfo", STORED_FILE})
 """Paths that a client asks before and after an upload, as `method_path` returns them."""
 
 When: TypeAlias = Literal["before_body", "instead", "afterwards"]

@@ -177,15 +177,7 @@ class Room:
             self._is_locked(self._clock.now())
             lock.until = -math.inf
 
-    def accept(
-        self,
-        lock: Lock,
-        file: ReceivedFile,
-        *,
-        problem: str,
-        listed_in: Room,
-        saved_by: Contacts,
-    ) -> None:
+    def accept(self, lock: Lock, file: ReceivedFile, *, problem: str, listed_in: Room) -> None:
         """Begin the conversion of ``file`` and hold the lock until it ends, never longer.
 
         The file joins the list of the room ``listed_in``, which is this one unless the server mixes
@@ -195,7 +187,6 @@ class Room:
         seconds = self._settings.processing_seconds if seconds is None else seconds
         with self._guard:
             lock.file = attrs.evolve(file, session=listed_in.sid)
-            lock.saved, lock.saved_by = self._clock.date(), saved_by
             if file.at + seconds > lock.until:
                 lock.problem = "the conversion timed out"
             else:

@@ -52,7 +52,8 @@ async def answer_upload(rooms: Rooms, room_id: str, body: bytes | list[Part]) ->
     except BaseException:
         room.release(lock)
         raise
-    room.accept(lock, file, problem=problem, listed_in=listed_in, saved_by=rooms.contacts)
+    lock.saved, lock.saved_by = rooms.clock.date(), rooms.contacts
+    room.accept(lock, file, problem=problem, listed_in=listed_in)
     moment, problem = lock.until, lock.problem
     reply_after = rooms.settings.reply_after
     if reply_after is not None and file.at + reply_after < moment:
