@@ -20,6 +20,7 @@ from meeting_async._config import (
 from meeting_async._delivery import json_call
 from meeting_async._delivery.call import Call, new_call
 from meeting_async._delivery.decide import RetrySafety
+from meeting_async._delivery.evidence import Evidence
 from meeting_async._delivery.room_locks import RoomLocks
 from meeting_async._delivery.session import Options, Session
 from meeting_async._delivery.upload import upload_document
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from meeting_async._batch.batch import Batch
     from meeting_async._batch.flow import Jobs
     from meeting_async._batch.journal import Journal
-    from meeting_async._batch.options import OnUnknown
+    from meeting_async._batch.options import OncePer
     from meeting_async._delivery.server_check import ServerCheck
 
 
@@ -54,6 +55,7 @@ class ClientOptions(TypedDict, total=False):
     lock: LockPolicy | None
     retry: RetryPolicy | None
     timeouts: Timeouts | None
+    evidence: Evidence | None
     on_event: OnEvent | None
 
 
@@ -106,6 +108,9 @@ class MeetingClient:
         delivery: ``"at_most_once"``: an upload of unknown outcome raises
             :class:`~meeting_async.errors.UploadOutcomeUnknown`. ``"at_least_once"``: it is sent
             again when the room is free; the room may show the document twice.
+            ``"exactly_once"``: the server is asked whether it has the document
+            (``docs/delivery.md``, Exactly once).
+        evidence: How to ask that; by default :class:`~meeting_async.evidence.StoredFiles`.
         timeout: Seconds for each call and each job of a batch, everything included, unless it has
             a ``timeout`` of its own. ``None``: no limit.
         lock: How to wait for a locked room.
@@ -315,7 +320,8 @@ class MeetingClient:
         *,
         concurrency: int = 32,
         journal: str | os.PathLike[str] | Journal | None = None,
-        on_unknown: OnUnknown | None = None,
+        delivery: Delivery | None = None,
+        once_per: OncePer = "session",
         wait_active: float | None = None,
         max_wait: float | None = None,
         timeout: float | EllipsisType | None = ...,
@@ -342,9 +348,11 @@ class MeetingClient:
                 Before a document's closing boundary is sent, the journal records on disk that the
                 document may arrive. When the same jobs are run again, accepted documents are
                 skipped, unsent ones are sent, unknown ones are reported.
-            on_unknown: ``"report"``, or ``"resend"``: send a document that may have arrived again,
-                when its room is free; the room may show it twice. ``None``: follow the client's
-                ``delivery``.
+            delivery: Instead of the client's ``delivery``. It also says what becomes of documents
+                that an earlier run has left *unknown*.
+            once_per: What the journal counts as delivered: ``"session"``: a document that was sent
+                to another session of its room than runs there now is due again (one check for each
+                such room); ``"room"``: it is not.
             wait_active: Seconds to wait for a room that does not exist or is not active yet,
                 instead of skipping its documents.
             max_wait: Longest time in seconds that a job waits because its room is locked; see
@@ -370,7 +378,8 @@ class MeetingClient:
         batch_options = BatchOptions(
             concurrency=concurrency,
             journal=journal,
-            on_unknown=on_unknown,
+            delivery=delivery,
+            once_per=once_per,
             wait_active=wait_active,
             max_wait=max_wait,
             timeout=self._limit(timeout),

@@ -409,8 +409,8 @@ async def test_wrong_arguments_are_named() -> None:
                     client.upload_many([], **{name: value})
                 assert caught.value.field == name
         with pytest.raises(errors.ConfigurationError, match=r"contradicts .*at_least_once"):
-            client.upload_many([], on_unknown="report")
-        client.upload_many([], on_unknown="resend")
+            client.upload_many([], delivery="at_most_once")
+        client.upload_many([], delivery="at_least_once")
 
 
 # --- events --------------------------------------------------------------------------------------

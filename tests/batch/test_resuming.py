@@ -140,7 +140,7 @@ async def test_a_file_that_changed_is_not_sent_again(tmp_path: Path, path: Path)
     for file in files:
         await file.write_bytes(b"%PDF-1.7 another one")
     rooms = FakeRooms()
-    report = await batch(path, jobs, rooms, on_unknown="resend")
+    report = await batch(path, jobs, rooms, delivery="at_least_once")
     assert statuses(report) == ["failed", "unknown", "accepted"]
     assert sent(rooms) == ["failed.pdf"]
     for error in (report.outcomes[0].error, getattr(report.outcomes[1].error, "__cause__", None)):
@@ -432,7 +432,7 @@ async def test_no_failure_of_a_second_sending_is_certain(path: Path, act: Act) -
     """The first may have arrived: the outcome is unknown, and the next run must be told."""
     await in_doubt(path)
     rooms = scripted({"room01": [act]})
-    report = await batch(path, [job()], rooms, on_unknown="resend")
+    report = await batch(path, [job()], rooms, delivery="at_least_once")
     assert len(rooms.uploads) == 1
     assert statuses(report) == ["unknown"]
     assert ", and now: " in str(report.outcomes[0].error)
@@ -451,7 +451,7 @@ async def test_a_second_sending_that_is_cut_off_leaves_the_doubt(path: Path, scr
     else:
         rooms = scripted({"room01": script})
     with contextlib.suppress(KeyError):
-        async with running_batch(path, [job()], rooms, on_unknown="resend") as running:
+        async with running_batch(path, [job()], rooms, delivery="at_least_once") as running:
             await anyio.sleep(0.3)
             during = await snapshot(path)
             raise KeyError

@@ -20,12 +20,13 @@ from typing import NoReturn, Self
 import anyio
 import anyio.abc
 import anyio.lowlevel
+import attrs
 
 from meeting_async import errors
 from meeting_async._batch.flow import LISTS, Flow, Jobs, OutcomeIterator, held_by, read
 from meeting_async._batch.job import BatchJob, BatchState, QueuedJob, is_stray
 from meeting_async._batch.journal import BatchJournal, register
-from meeting_async._batch.options import BatchOptions, with_delivery
+from meeting_async._batch.options import BatchOptions
 from meeting_async._batch.results import (
     FIX_JOB,
     BatchReport,
@@ -71,7 +72,7 @@ class Batch:
         self._scheduler = Scheduler[QueuedJob](self._begin)
         self._state = BatchState(
             session=session,
-            options=with_delivery(options, limits.on_unknown),
+            options=attrs.evolve(options, delivery=limits.delivery or options.delivery),
             limits=limits,
             scheduler=self._scheduler,
         )

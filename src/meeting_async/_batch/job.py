@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Awaitable, Generator
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Generator, Iterable
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import anyio
@@ -33,7 +35,8 @@ from meeting_async._batch.results import (
 from meeting_async._batch.scheduler import Scheduler
 from meeting_async._clock import Clock
 from meeting_async._delivery.call import Call, new_call
-from meeting_async._delivery.decide import Reason
+from meeting_async._delivery.decide import Reason, untellable
+from meeting_async._delivery.evidence import Accepted
 from meeting_async._delivery.history import SESSION, History, Step
 from meeting_async._delivery.json_call import active_room, wait_until_active
 from meeting_async._delivery.sending import UploadHooks
@@ -43,7 +46,7 @@ from meeting_async._documents.document import Document, source_of
 from meeting_async._documents.prepared import Prepared
 from meeting_async._documents.source import Held
 from meeting_async._events import Queued
-from meeting_async._models import UploadReceipt
+from meeting_async._models import UploadReceipt, Verdict
 from meeting_async._protocol.requests import ACTIVE_ROOM_INFO, UPLOAD_WHITEBOARD_FILE
 
 E = TypeVar("E", bound=errors.MeetingError)
@@ -60,6 +63,8 @@ class Common:
     now: Clock = anyio.current_time
     began: float = 0.0
     """Start of the batch."""
+    sessions: dict[str, str] = attrs.field(factory=dict)
+    """The sessions of rooms that were asked for because of a journal; ``""``: none runs."""
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -86,7 +91,7 @@ class RunningJob:
         Its errors are what went wrong last; :meth:`failed` makes the outcome of one.
         """
         self.document = document.filename
-        if self.entry is not None and await self._is_in_room(self.entry, document):
+        if self.entry is not None and await self._is_settled(self.entry, document):
             return None
         if source_of(document).is_single_use:
             await self._check_before_reading(hooks)
@@ -99,17 +104,54 @@ class RunningJob:
                 absent_since = self.common.now() if absent_since is None else absent_since
                 await self._wait_until_active(hooks, error, absent_since)
 
-    async def _is_in_room(self, entry: JournalEntry, document: Document) -> bool:
-        """Decide by the journal; raise if the document must not be sent."""
-        doubt = self.doubt
-        if doubt is not None:
-            if self.common.options.delivery != "at_least_once":
-                raise doubt
+    async def _is_settled(self, entry: JournalEntry, document: Document) -> bool:
+        """Return whether an earlier run has delivered it; raise if it must not be sent."""
+        if entry.state in CERTAIN - {"accepted"}:
+            return False
+        if await self._is_of_another_session(entry):
+            self.entry = attrs.evolve(entry, state="ready")
+            return False
+        with self.limited("reading the journal"):
+            await check_unchanged(entry, document)
+        if entry.state == "accepted":
+            return True
+        self._resume(entry)
+        return False
+
+    def _resume(self, entry: JournalEntry) -> None:
+        """Go on after a document of unknown outcome; raise if it must be reported."""
+        delivery, now = self.common.options.delivery, self.common.now()
+        lost = Step(
+            kind="document",
+            began=now - entry.sent_ago,
+            ended=now - entry.sent_ago,
+            verdict=Verdict.UNKNOWN,
+            reason="an earlier run saw no answer",
+            sent=entry.size or 0,
+            session=entry.session,
+            since=entry.since,
+        )
+        problem = untellable(lost) if delivery == "exactly_once" else ""
+        if (delivery == "at_most_once" or problem) and (doubt := self.doubt):
+            doubt.reason += f"; what became of it cannot be told: {problem}" if problem else ""
+            raise doubt
+        if delivery == "exactly_once":
+            self.history.steps.append(lost)
+        else:
             self.history.was_sent = True
-        if doubt is not None or entry.state == "accepted":
-            with self.limited("reading the journal"):
-                await check_unchanged(entry, document)
-        return entry.state == "accepted"
+
+    async def _is_of_another_session(self, entry: JournalEntry) -> bool:
+        """Return whether another session runs in the room than the one that it was sent to."""
+        common, room_id = self.common, self.given.room_id
+        if common.limits.once_per == "room" or not entry.session:
+            return False
+        if room_id not in common.sessions:
+            session = ""
+            with suppress(*ABSENT), self.limited("checking the room"):
+                room = await active_room(self._new_call(ACTIVE_ROOM_INFO), room_id)
+                session = room.sid or ""
+            common.sessions[room_id] = session
+        return common.sessions[room_id] not in {"", entry.session}
 
     async def _upload(self, document: Document, hooks: UploadHooks) -> UploadReceipt:
         self.call = self._new_call(
@@ -223,12 +265,18 @@ class RunningJob:
             document=self.document or label_of(self.given),
             status=status,
             size=self.call.size if self.call else None,
+            session=self._session,
             key=self.given.key,
             started=self.began - self.common.began,
             seconds=self.common.now() - self.began,
             attempts=tuple(self.history.attempts),
             **result,
         )
+
+    @property
+    def _session(self) -> str:
+        document = self.history.document
+        return document.session if document else self.entry.session if self.entry else ""
 
     @property
     def doubt(self) -> errors.UploadOutcomeUnknown | None:
@@ -291,6 +339,10 @@ class QueuedJob:
     """``None`` without a journal, or if it could not be registered when it was read."""
 
 
+MAX_SHOWN = 5
+"""Accepted documents of earlier runs that the server is asked for, at most."""
+
+
 @attrs.define(kw_only=True, eq=False)
 class BatchState(Common):
     """State that the jobs of a batch share."""
@@ -299,6 +351,7 @@ class BatchState(Common):
     journal: BatchJournal | None = None
     stop_error: Exception | None = None
     """The error of jobs that are skipped, once no further one begins or waits."""
+    accepted_before: deque[Accepted] = attrs.field(factory=partial(deque, maxlen=MAX_SHOWN))
     is_verified: bool = False
     """Whether the server is a meeting server and accepts the key. Until that is known one job runs
     alone, so that a wrong key costs one small call."""
@@ -308,6 +361,12 @@ class BatchState(Common):
         """Whether no call of the batch could reach the server for as long as an upload tries."""
         max_outage = self.options.retry.max_outage
         return self.session.server.is_gone(since=self.began, max_outage=max_outage, now=self.now())
+
+    def remember(self, entry: JournalEntry, room_id: str, name: str) -> None:
+        """Keep some of what the journal says was accepted: the server may show it."""
+        if entry.state == "accepted" and entry.session and entry.size:
+            sought = Accepted(room_id, name, entry.size, entry.session, entry.since or 0)
+            self.accepted_before.append(sought)
 
     def verify(self) -> None:
         """Let the other jobs begin."""
@@ -377,6 +436,7 @@ class BatchJob(RunningJob, UploadHooks):
         if entry is not None and self.entry is None:
             with self.limited("reading the journal"):
                 self.entry = await entry
+            self.common.remember(self.entry, self.given.room_id, document.filename)
         return document
 
     async def _answered(self, answer: Awaitable[T]) -> T:
@@ -434,7 +494,7 @@ class BatchJob(RunningJob, UploadHooks):
 
         Until the server has answered no other job begins: it would meet the same trouble.
         """
-        if reason in {"room", "inactive"}:
+        if reason in {"room", "inactive", "evidence"}:
             self.common.verify()
         if reason != "retry" or self.common.is_verified:
             self.release_permit()
@@ -452,8 +512,12 @@ class BatchJob(RunningJob, UploadHooks):
             await self.common.scheduler.acquire()
             self._has_permit = True
 
-    async def may_arrive(self, document: Prepared) -> None:
+    def accepted_before(self) -> Iterable[Accepted]:
+        """Return what the journal says was accepted, of the jobs so far."""
+        return self.common.accepted_before
+
+    async def may_arrive(self, document: Prepared, session: str, since: int | None) -> None:
         """Record that the document may arrive from now on."""
         if self.common.journal is not None and self.entry is not None:
             self._is_marked = True
-            await self.common.journal.mark_sending(self.entry, document)
+            await self.common.journal.mark_sending(self.entry, document, session, since)

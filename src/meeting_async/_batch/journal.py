@@ -62,6 +62,10 @@ class JournalEntry:
     """Seconds since it was last sent."""
     fingerprint: str | None = None
     """Fingerprint of its file when it was last sent."""
+    session: str = ""
+    """The session to which it was last sent (``ActiveRoom.sid``); ``""`` if it was not known."""
+    since: int | None = None
+    """Unix time by the server's clock before which it was not sent, if that was known."""
 
 
 @runtime_checkable
@@ -91,11 +95,17 @@ class Journal(Protocol):
         ...
 
     async def mark_sending(
-        self, entry: JournalEntry, size: int | None, fingerprint: str | None
+        self,
+        entry: JournalEntry,
+        size: int | None,
+        fingerprint: str | None,
+        session: str,
+        since: int | None,
     ) -> None:
         """Record durably that the closing boundary of a document is about to be sent.
 
-        It may be cancelled; then the document is not sent.
+        The facts are those of :class:`JournalEntry`: another run settles what this one leaves. It
+        may be cancelled; then the document is not sent.
         """
         ...
 
@@ -251,9 +261,12 @@ class BatchJournal:
         name = str(getattr(self._journal, "path", type(self._journal).__name__))
         return JournalError(name, "does not answer: is its disk there?")
 
-    async def mark_sending(self, entry: JournalEntry, document: Prepared) -> None:
+    async def mark_sending(
+        self, entry: JournalEntry, document: Prepared, session: str, since: int | None
+    ) -> None:
         """Record that a document may arrive from now on."""
-        await self.answered(self._journal.mark_sending(entry, *document.version))
+        mark = self._journal.mark_sending(entry, *document.version, session, since)
+        await self.answered(mark)
 
     async def record(self, entry: JournalEntry, state: State, reason: str | None) -> None:
         """Record the outcome of a job, also if cancelled."""

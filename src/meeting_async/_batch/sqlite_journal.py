@@ -19,6 +19,7 @@ import attrs
 
 from meeting_async._batch.journal import JournalEntry, JournalJob, State
 from meeting_async._batch.writer import Commit, Write, Writer, journal_error
+from meeting_async._log import logger
 from meeting_async._system import in_use, name_problem
 from meeting_async._text import short_repr
 from meeting_async.errors import InvalidInput, JournalError, JournalInUse
@@ -71,10 +72,16 @@ class SqliteJournal:
         return self._submit(_Register(job, self._now()))
 
     async def mark_sending(
-        self, entry: JournalEntry, size: int | None, fingerprint: str | None
+        self,
+        entry: JournalEntry,
+        size: int | None,
+        fingerprint: str | None,
+        session: str = "",
+        since: int | None = None,
     ) -> None:
         """Record durably that a document may arrive; see :meth:`Journal.mark_sending`."""
-        await self._submit(_Update(entry.id, "sent", self._now(), None, size, fingerprint))
+        facts = size, fingerprint, session, since
+        await self._submit(_Update(entry.id, "sent", self._now(), None, *facts))
 
     async def record(self, entry: JournalEntry, state: State, reason: str | None) -> None:
         """Record the outcome of a job; see :meth:`Journal.record`."""
@@ -101,6 +108,8 @@ class _Update(NamedTuple):
     reason: str | None = None
     size: int | None = None
     fingerprint: str | None = None
+    session: str = ""
+    since: int | None = None
 
 
 @contextmanager
@@ -180,10 +189,9 @@ class _OpenFile:
                 rows.append([position, job.identity, ordinal, job.room_id, job.document])
         new = json.dumps(rows)
         execute(_CLAIM, (self._number, now, new))
-        for position, entry_id, state, size, sent_at, fingerprint in execute(_FIND, (new,)):
+        for position, entry_id, state, size, sent_at, *facts in execute(_FIND, (new,)):
             ago = 0.0 if sent_at is None else max(0.0, now - sent_at)
-            entry = JournalEntry(entry_id, state, size, ago, fingerprint)
-            writes[position].result = entry
+            writes[position].result = JournalEntry(entry_id, state, size, ago, *facts)
 
     def _update(self, writes: list[Write]) -> None:
         execute = self._connection.execute
@@ -229,7 +237,7 @@ def _used_before(job: JournalJob) -> InvalidInput:
 APPLICATION_ID = 0x6D61736A
 """Marks a journal (``application_id`` in SQLite's file format)."""
 
-VERSION = 3
+VERSION = 4
 
 
 @contextmanager
@@ -276,7 +284,7 @@ def _check_kind(full: Path, path: str) -> None:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
     if application != APPLICATION_ID:
         raise JournalError(path, "is a database of something else: name another file")
-    if version != VERSION:
+    if version not in {3, VERSION}:
         fix = "finish its batch with the version that made it, or name another file"
         raise JournalError(path, f"has format {version} instead of {VERSION}: {fix}")
 
@@ -315,12 +323,29 @@ def _taken(full: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA synchronous = FULL")  # durable, also when the power fails
         connection.execute("PRAGMA fullfsync = ON")  # what FULL takes on macOS
         connection.execute("BEGIN EXCLUSIVE")
+        _upgrade(connection, full)
         connection.execute("COMMIT")
         connection.execute("PRAGMA journal_mode = WAL")
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _upgrade(connection: sqlite3.Connection, full: Path) -> None:
+    """Let a journal of the last version know sessions; what it has sent counts for all of them."""
+    if connection.execute("PRAGMA user_version").fetchone() == (VERSION,):
+        return
+    (count,) = connection.execute("SELECT count(*) FROM jobs").fetchone()
+    for statement in _TO_4:
+        connection.execute(statement)
+    if count:
+        logger.info(
+            "journal %s knows no sessions for its %d jobs: they count as sent to each",
+            full,
+            count,
+            extra={"action": "Journal"},
+        )
 
 
 # --- statements ----------------------------------------------------------------------------------
@@ -344,8 +369,14 @@ _NEW = (
         UNIQUE (identity, ordinal)
     )""",
     f"PRAGMA application_id = {APPLICATION_ID}",
-    f"PRAGMA user_version = {VERSION}",
+    "PRAGMA user_version = 3",
     "COMMIT",
+)
+
+_TO_4 = (
+    "ALTER TABLE jobs ADD COLUMN session TEXT NOT NULL DEFAULT ''",  # to which it was last sent
+    "ALTER TABLE jobs ADD COLUMN since INTEGER",  # the server's time before that, in Unix seconds
+    "PRAGMA user_version = 4",
 )
 
 _FORMER = """
@@ -370,7 +401,7 @@ _CLAIM = """
     ON CONFLICT (identity, ordinal) DO UPDATE SET run = excluded.run"""
 
 _FIND = """
-    SELECT json_extract(value, '$[0]'), jobs.id, state, size, sent_at, fingerprint
+    SELECT json_extract(value, '$[0]'), jobs.id, state, size, sent_at, fingerprint, session, since
     FROM json_each(?) AS new CROSS JOIN jobs
     ON identity = json_extract(value, '$[1]') AND ordinal = json_extract(value, '$[2]')"""
 
@@ -378,5 +409,7 @@ _UPDATE = """
     UPDATE jobs SET state = :state, changed_at = :now, reason = :reason,
         size = CASE :state WHEN 'sent' THEN :size ELSE size END,
         fingerprint = CASE :state WHEN 'sent' THEN :fingerprint ELSE fingerprint END,
+        session = CASE :state WHEN 'sent' THEN :session ELSE session END,
+        since = CASE :state WHEN 'sent' THEN :since ELSE since END,
         sent_at = CASE :state WHEN 'sent' THEN :now ELSE sent_at END
     WHERE id = :id"""

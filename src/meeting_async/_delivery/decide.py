@@ -412,7 +412,6 @@ def judge(
     policies: Policies,
     now: float,
     *,
-    is_accepted: bool,
     is_free: bool,
 ) -> Verdict:
     """Return what a finding proves: found, not there (and it will not come), or nothing yet.
@@ -427,7 +426,7 @@ def judge(
     age = now - document.ended
     is_free = is_free or age >= policies.lock.window
     is_settled = is_free and age >= policies.retry.settle_after
-    is_certain = age >= CONFIRM_SECONDS if is_accepted else is_settled
+    is_certain = age >= CONFIRM_SECONDS if document.verdict is Verdict.ACCEPTED else is_settled
     return Verdict.NOT_FOUND if is_certain else Verdict.UNKNOWN
 
 

@@ -19,9 +19,9 @@ import attrs
 from meeting_async import _events
 from meeting_async._delivery.attempts import Attempts, attempts_of, retry_loop
 from meeting_async._delivery.call import Call, running
-from meeting_async._delivery.decide import CONFIRM_SECONDS, RetrySafety, Wait, judge, untellable
-from meeting_async._delivery.evidence import Answer, Sought, finding_of
-from meeting_async._delivery.history import PLACE, Step, step
+from meeting_async._delivery.decide import RetrySafety, Wait, untellable
+from meeting_async._delivery.history import PLACE, Step
+from meeting_async._delivery.lookup import Lookup
 from meeting_async._delivery.questions import Questions
 from meeting_async._delivery.room_locks import Place
 from meeting_async._delivery.sending import Asked, Sending, UploadHooks
@@ -41,9 +41,6 @@ each time: one that ends may answer for some time, and another may begin at once
 
 CLOSES_SECONDS = 60.0
 """Seconds for which a server counts as one that closes each connection after that."""
-
-FOUND = "no answer came, but the server shows the document"
-"""Message of a receipt without an answer."""
 
 RELEASE_SECONDS = 2.0
 """Longest time in seconds that the end of an upload waits until the caller's room lock is
@@ -132,6 +129,7 @@ class _Upload:
     document: Prepared
     hooks: UploadHooks
     _questions: Questions = attrs.field(init=False)
+    _lookup: Lookup = attrs.field(init=False)
     _wait: Wait | None = None
     """The wait that was decided on last."""
     _is_watching: bool = True
@@ -140,6 +138,7 @@ class _Upload:
     def __attrs_post_init__(self) -> None:
         exchange, call = self.attempts.exchange, self.call
         self._questions = Questions(call.session, self.room, exchange, call.now)
+        self._lookup = Lookup(self.attempts, self.room, self.hooks)
 
     @property
     def call(self) -> Call:
@@ -236,7 +235,7 @@ class _Upload:
         is_accepted = found.verdict is Verdict.ACCEPTED and not untellable(found)
         if self._asks_for_evidence and is_accepted:
             self.call.record(found)
-            return await self._look_for(found)
+            return await self._lookup.ask(found)
         return found
 
     async def _ask_and_send(self) -> Step:
@@ -346,7 +345,7 @@ class _Upload:
         It is looked for also while the room is locked: the server works on what it has stored.
         """
         if sent.verdict is Verdict.ACCEPTED:
-            return await self._look_for(sent)
+            return await self._lookup.ask(sent)
         asked = await self._ask(await self._signed())
         refusal = asked.refusal
         if refusal is not None and refusal.verdict is not Verdict.BUSY:
@@ -356,49 +355,8 @@ class _Upload:
             return Step(
                 kind="evidence", began=now, ended=now, verdict=Verdict.NOT_FOUND, reason=reason
             )
-        found = await self._look_for(sent, is_free=asked.is_free)
+        found = await self._lookup.ask(sent, is_free=asked.is_free)
         return refusal if refusal and found.verdict is Verdict.UNKNOWN else found
-
-    async def _look_for(self, sent: Step, *, is_free: bool = False) -> Step:
-        """Ask once whether a document is in the session to which it was sent."""
-        call, began = self.call, self.call.now()
-        session, server = call.session, call.session.server
-        call.phase = "looking for the document on the server"
-        sought = Sought(
-            base_url=session.base.removesuffix("/auth"),
-            room_id=call.room_id,
-            session=sent.session,
-            name=call.document or "",
-            size=sent.sent,
-            since=sent.since or 0,
-            headers=((b"Room-Id", self.room), *session.default_headers),
-            reply_timeout=call.options.timeouts.reply,
-        )
-        finding = await finding_of(call.options.evidence, sought, session.transmit)
-        server.shows_files = True if finding.answer is Answer.FOUND else server.shows_files
-        verdict = judge(
-            finding,
-            sent,
-            server,
-            self.attempts.policies,
-            call.now(),
-            is_accepted=sent.verdict is Verdict.ACCEPTED,
-            is_free=is_free,
-        )
-        if server.shows_files is None and finding.answer is Answer.NOT_FOUND:
-            self._note_hidden(sent)
-        answer = ParsedReply(200, {"msg": FOUND}) if verdict is Verdict.FOUND else None
-        return step("evidence", began, call.now(), verdict, answer, reason=finding.reason)
-
-    def _note_hidden(self, sent: Step) -> None:
-        """Say once that the server has not shown a document that it has accepted."""
-        if sent.verdict is Verdict.ACCEPTED and self.call.now() - sent.ended >= CONFIRM_SECONDS:
-            self.call.session.server.shows_files = False
-            logger.warning(
-                "%s shows no stored files: delivery='exactly_once' finds out nothing there",
-                self.call.session.host,
-                extra={"action": "Evidence", "server_host": self.call.session.host},
-            )
 
 
 async def _released(release: AsyncExitStack, error: BaseException | None) -> None:

@@ -1,0 +1,89 @@
+"""What became of a document: looking for it on the server, once. ``decide`` says when and why."""
+
+from __future__ import annotations
+
+import attrs
+
+from meeting_async._delivery.attempts import Attempts
+from meeting_async._delivery.decide import CONFIRM_SECONDS, judge
+from meeting_async._delivery.evidence import Accepted, Answer, Finding, Sought, finding_of
+from meeting_async._delivery.history import Step, step
+from meeting_async._delivery.sending import UploadHooks
+from meeting_async._log import logger
+from meeting_async._models import Verdict
+from meeting_async._protocol.replies import ParsedReply
+
+FOUND = "no answer came, but the server shows the document"
+"""Message of a receipt without an answer."""
+
+
+@attrs.frozen
+class Lookup:
+    """Looks for the document of an upload."""
+
+    attempts: Attempts
+    room: bytes
+    """The room's id, as it is sent."""
+    hooks: UploadHooks
+
+    async def ask(self, sent: Step, *, is_free: bool = False) -> Step:
+        """Ask whether a document is in the session to which it was sent.
+
+        ``is_free``: a probe has just said that the room is free.
+        """
+        call, began = self.attempts.call, self.attempts.call.now()
+        call.phase = "looking for the document on the server"
+        name, since = call.document or "", sent.since or 0
+        document = Accepted(call.room_id, name, sent.sent, sent.session, since)
+        finding = await self._finding(document, self.room)
+        if finding.answer is Answer.NOT_FOUND:
+            await self._believe(sent)
+        verdict = judge(
+            finding,
+            sent,
+            call.session.server,
+            self.attempts.policies,
+            call.now(),
+            is_free=is_free,
+        )
+        reason, answer = finding.reason, None
+        if verdict is Verdict.FOUND:
+            answer = ParsedReply(200, {"msg": FOUND})
+        elif finding.answer is Answer.NOT_FOUND and not call.session.server.shows_files:
+            reason += ", and this server has shown no document so far"
+        return step("evidence", began, call.now(), verdict, answer, reason=reason)
+
+    async def _finding(self, document: Accepted, room: bytes) -> Finding:
+        call = self.attempts.call
+        session, options = call.session, call.options
+        sought = Sought(
+            base_url=session.base.removesuffix("/auth"),
+            room_id=document.room_id,
+            session=document.session,
+            name=document.name,
+            size=document.size,
+            since=document.since,
+            headers=((b"Room-Id", room), *session.default_headers),
+            reply_timeout=options.timeouts.reply,
+        )
+        finding = await finding_of(options.evidence, sought, session.transmit)
+        if finding.answer is Answer.FOUND:
+            session.server.shows_files = True
+        return finding
+
+    async def _believe(self, sent: Step) -> None:
+        """Find out whether the server shows documents at all, before *not found* means anything."""
+        call = self.attempts.call
+        server = call.session.server
+        for document in self.hooks.accepted_before():
+            if server.shows_files:
+                return
+            await self._finding(document, document.room_id.encode())
+        is_late = call.now() - sent.ended >= CONFIRM_SECONDS
+        if server.shows_files is None and sent.verdict is Verdict.ACCEPTED and is_late:
+            server.shows_files = False
+            logger.warning(
+                "%s shows no stored files: delivery='exactly_once' finds out nothing there",
+                call.session.host,
+                extra={"action": "Evidence", "server_host": call.session.host},
+            )
