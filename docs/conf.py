@@ -17,7 +17,7 @@ from sphinx.search.en import SearchEnglish
 import meeting_async
 from meeting_async import _client
 from meeting_async._batch.flow import Jobs
-from meeting_async._batch.options import OnUnknown
+from meeting_async._batch.options import OncePer
 from meeting_async._http import transport
 from meeting_async.journals import Journal
 
@@ -42,7 +42,7 @@ maximum_signature_line_length = 88
 # Of extras, which need not be installed.
 autodoc_mock_imports = ["opentelemetry", "procrastinate", "redis"]
 # Imported for type checkers only, and autodoc needs them to read signatures.
-vars(_client).update(Batch=meeting_async.Batch, Jobs=Jobs, Journal=Journal, OnUnknown=OnUnknown)
+vars(_client).update(Batch=meeting_async.Batch, Jobs=Jobs, Journal=Journal, OncePer=OncePer)
 vars(transport).update(Verify=ssl.SSLContext | str | os.PathLike[str] | bool)
 
 PRIVATE = r"meeting_async\.(\w+\.)*_.*"

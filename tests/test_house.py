@@ -23,7 +23,7 @@ FLOORS = [
     {"_delivery"},
     {"_batch"},
     {"_client"},
-    {"__init__", "transports", "signers", "rooms", "journals", "testing", "web"},
+    {"__init__", "transports", "signers", "rooms", "journals", "evidence", "testing", "web"},
     {"otel", "procrastinate", "redis"},
     {"cli"},
     {"__main__"},

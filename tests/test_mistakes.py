@@ -270,7 +270,7 @@ CONFIGURATION: dict[Callable[..., object], list[Row]] = {
     batch: [
         ({"concurrency": 0}, "0", "at least 1"),
         ({"window": "x"}, "'x'", "give an integer"),
-        ({"on_unknown": "retry"}, "'retry'", "choose 'report'"),
+        ({"once_per": "week"}, "'week'", "choose 'session'"),
         ({"journal": 5}, "5", "give the path of a file"),
     ],
 }

@@ -360,7 +360,7 @@ async def batch(client: MeetingClient, room: str, told: Told) -> Any:
     """Upload a document and a link, with a journal that is searched, too."""
     link = Document.from_link(f"https://files.example.com/deck.pdf?token={TOKENS[7]}")
     jobs = [UploadJob(room, SMALL, filename="deck.pdf"), UploadJob(room, link)]
-    how: dict[str, Any] = {"max_wait": 0, "on_event": told.events.append, "on_unknown": "report"}
+    how: dict[str, Any] = {"max_wait": 0, "on_event": told.events.append}
     Path(room).mkdir()
     async with client.upload_many(jobs, journal=f"{room}/term.db", **how) as running:
         async for outcome in running:

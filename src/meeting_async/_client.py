@@ -163,7 +163,8 @@ class MeetingClient:
 
         ``MEETING_BASE_URL``, ``MEETING_API_KEY``, ``MEETING_API_SECRET`` or
         ``MEETING_API_SECRET_FILE``, ``MEETING_MAX_SIZE_WHITEBOARD_FILE`` (bytes or ``30MiB``),
-        ``MEETING_TIMEOUT`` (seconds), ``MEETING_ALLOW_PLAINTEXT`` (``1`` or ``0``).
+        ``MEETING_TIMEOUT`` (seconds), ``MEETING_DELIVERY``, ``MEETING_ALLOW_PLAINTEXT`` (``1`` or
+        ``0``).
         ``MEETING_CA_FILE`` (a PEM file with the certificate of your authority),
         ``MEETING_CERT_FILE`` (one with your client certificate and its key) and ``MEETING_PROXY``
         (``http://host:port``) are ``verify``, ``cert`` and ``proxy`` of the default transport; your

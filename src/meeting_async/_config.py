@@ -7,12 +7,12 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import attrs
 
 from meeting_async._models import Secret, hidden_text
-from meeting_async._policies import parse_size
+from meeting_async._policies import Delivery, parse_size
 from meeting_async._text import nearest, short_repr
 from meeting_async.errors import ConfigurationError
 
@@ -53,6 +53,7 @@ def max_size(variables: Environment) -> int | None:
 KNOWN = (
     *("MEETING_BASE_URL", "MEETING_API_KEY", "MEETING_API_SECRET", "MEETING_API_SECRET_FILE"),
     *("MEETING_MAX_SIZE_WHITEBOARD_FILE", "MEETING_TIMEOUT", "MEETING_ALLOW_PLAINTEXT"),
+    "MEETING_DELIVERY",
     *("MEETING_CA_FILE", "MEETING_CERT_FILE", "MEETING_PROXY", "MEETING_QUEUE_DSN"),
 )
 """Variables of this library and of its command line."""
@@ -188,6 +189,17 @@ def _timeout(variables: Environment) -> float | None:
     return value
 
 
+def _delivery(variables: Environment) -> Delivery | None:
+    name = "MEETING_DELIVERY"
+    if not (text := variables.get(name)):
+        return None
+    for mode in get_args(Delivery):
+        if text == mode:
+            return mode  # type: ignore[no-any-return]  # one of its words
+    fix = f"choose {' or '.join(get_args(Delivery))}"
+    raise ConfigurationError(name, short_repr(text), "is not a delivery mode", fix)
+
+
 def _allow_plaintext(variables: Environment) -> bool:
     name = "MEETING_ALLOW_PLAINTEXT"
     text = variables.get(name)
@@ -205,6 +217,7 @@ _READERS: dict[str, Callable[[Environment], Any]] = {
     "api_secret": _secret,
     "max_size_whiteboard_file": max_size,
     "timeout": _timeout,
+    "delivery": _delivery,
     "allow_plaintext": _allow_plaintext,
 }
 """What reads each argument."""

@@ -191,7 +191,7 @@ class Verdict(enum.StrEnum):
     FOUND = "found"
     """Evidence shows the document in its session."""
     NOT_FOUND = "not found"
-    """Evidence shows that it is not there, and that it will not come."""
+    """Evidence does not show it there."""
 
 
 UNREACHED = frozenset({Verdict.NEVER_SENT, Verdict.NO_ANSWER})

@@ -271,12 +271,13 @@ def test_times_and_totals_add_up() -> None:
     assert pickle.loads(pickle.dumps(report.outcomes[:3])) == report.outcomes[:3]
 
 
-@pytest.mark.parametrize("how", [{"on_unknown": "resend"}, {"delivery": "at_least_once"}])
-def test_what_is_unknown_is_sent_again(how: dict[str, str]) -> None:
+@pytest.mark.parametrize("whose", ["the batch's", "the client's"])
+def test_what_is_unknown_is_sent_again(whose: str) -> None:
     """On request, or by a client that delivers at least once."""
     rooms = FakeRooms(lambda visit: lost() if visit.number == 1 else accepted())
-    settings = {"delivery": how.pop("delivery")} if "delivery" in how else {}
-    report = ran([job("a", 0)], rooms, settings, **how)
+    mode = {"delivery": "at_least_once"}
+    is_clients = whose == "the client's"
+    report = ran([job("a", 0)], rooms, mode if is_clients else {}, **({} if is_clients else mode))
     assert statuses(report) == ["accepted"]
     assert [a.verdict for a in report.outcomes[0].attempts] == ["unknown", "accepted"]
     assert (len(rooms.of("probe")), report.seconds < 10) == (1, True)
@@ -392,7 +393,8 @@ def test_a_timeout_covers_everything(backend: str, kind: str) -> None:
 WRONG: dict[str, list[Any]] = {
     "concurrency": [0, 1.5, "3", True, None],
     "window": [0, 2.5],
-    "on_unknown": ["retry", 5, []],
+    "delivery": ["retry", 5, []],
+    "once_per": ["week", None],
     "wait_active": [0, "60"],
     "timeout": [0, "60"],
     "max_wait": [-1, "60"],
@@ -401,16 +403,13 @@ WRONG: dict[str, list[Any]] = {
 
 
 async def test_wrong_arguments_are_named() -> None:
-    """At once, and not when the batch is entered; also what contradicts the client's settings."""
-    async with client_of(FakeRooms(), delivery="at_least_once") as client:
+    """At once, and not when the batch is entered."""
+    async with client_of(FakeRooms()) as client:
         for name, values in WRONG.items():
             for value in values:
                 with pytest.raises(errors.InvalidInput, match=name) as caught:
                     client.upload_many([], **{name: value})
                 assert caught.value.field == name
-        with pytest.raises(errors.ConfigurationError, match=r"contradicts .*at_least_once"):
-            client.upload_many([], delivery="at_most_once")
-        client.upload_many([], delivery="at_least_once")
 
 
 # --- events --------------------------------------------------------------------------------------

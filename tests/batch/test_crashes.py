@@ -355,40 +355,40 @@ def check_at_the_end(batch: Batch, *, resend: bool) -> None:
 
 
 RUNS = [
-    pytest.param("report", 8, "asyncio", 3, 40, id="report"),
-    pytest.param("resend", 1, "trio", 2, 12, id="resend"),
+    pytest.param("at_most_once", 8, "asyncio", 3, 40, id="at_most_once"),
+    pytest.param("at_least_once", 1, "trio", 2, 12, id="at_least_once"),
     *(
         pytest.param(
-            on_unknown, concurrency, backend, 100, 300, marks=[nightly, pytest.mark.timeout(3600)]
+            delivery, concurrency, backend, 100, 300, marks=[nightly, pytest.mark.timeout(3600)]
         )
-        for on_unknown, concurrency, backend in [
-            *[("report", 1, "asyncio"), ("report", 8, "trio")],
-            *[("resend", 1, "trio"), ("resend", 8, "asyncio")],
+        for delivery, concurrency, backend in [
+            *[("at_most_once", 1, "asyncio"), ("at_most_once", 8, "trio")],
+            *[("at_least_once", 1, "trio"), ("at_least_once", 8, "asyncio")],
         ]
     ),
 ]
 
 
-@pytest.mark.parametrize(("on_unknown", "concurrency", "backend", "kills", "jobs"), RUNS)
+@pytest.mark.parametrize(("delivery", "concurrency", "backend", "kills", "jobs"), RUNS)
 def test_killed_and_started_again(
     tmp_path: Path,
     worker: LimitedWorker,
-    on_unknown: str,
+    delivery: str,
     concurrency: int,
     backend: str,
     kills: int,
     jobs: int,
 ) -> None:
     """As many batches as it takes for all the kills; each is run to its end at last."""
-    dice = random.Random(f"{on_unknown} {concurrency} {backend}" if kills < 10 else None)
-    how = {"on_unknown": on_unknown, "concurrency": concurrency, "backend": backend}
+    dice = random.Random(f"{delivery} {concurrency} {backend}" if kills < 10 else None)
+    how = {"delivery": delivery, "concurrency": concurrency, "backend": backend}
     for turn in itertools.count():
         with batch_in(tmp_path / str(turn), worker, jobs, **how) as batch:
             while batch.kills < kills and batch.run_killed(dice):
                 check_after_a_kill(batch)
             if batch.is_killed:
                 batch.run()
-            check_at_the_end(batch, resend=on_unknown == "resend")
+            check_at_the_end(batch, resend=delivery == "at_least_once")
         kills -= batch.kills
         if kills <= 0:
             break

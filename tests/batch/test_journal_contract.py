@@ -21,6 +21,10 @@ from support.journals import SERVER
 pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 
 
+NO_SESSION = ("", None)
+"""Of a server that names none."""
+
+
 @attrs.define
 class Storage:
     """A place of storage for journals, and unix time at the test's command."""
@@ -71,7 +75,7 @@ def recording(*states: Any) -> Callable[..., Awaitable[None]]:
 
     async def note(journal: Journal, *entries: JournalEntry) -> None:
         for entry, state in zip(entries, states, strict=True):
-            await journal.mark_sending(entry, 7, None)
+            await journal.mark_sending(entry, 7, None, *NO_SESSION)
             await journal.record(entry, state, "because")
 
     return note
@@ -79,7 +83,7 @@ def recording(*states: Any) -> Callable[..., Awaitable[None]]:
 
 def facts(entry: JournalEntry) -> tuple[object, ...]:
     """Return all that is known of a job."""
-    return entry.state, entry.size, entry.fingerprint, entry.sent_ago
+    return entry.state, entry.size, entry.fingerprint, entry.sent_ago, entry.session, entry.since
 
 
 async def test_a_new_job_was_not_sent(storage: Storage) -> None:
@@ -100,24 +104,24 @@ async def test_what_is_sent_is_found_by_the_next_run(storage: Storage) -> None:
 
     async def sent(journal: Journal, entry: JournalEntry) -> None:
         storage.now += 5
-        await journal.mark_sending(entry, 65_536, "65536 bytes, 1")
+        await journal.mark_sending(entry, 65_536, "65536 bytes, 1", "RM_1", 1_700_000_000)
 
     async def unknown(journal: Journal, entry: JournalEntry) -> None:
         storage.now += 10
         await journal.record(entry, "unknown", "no answer")
 
     async def sent_again(journal: Journal, entry: JournalEntry) -> None:
-        await journal.mark_sending(entry, None, None)
+        await journal.mark_sending(entry, None, None, *NO_SESSION)
         storage.now -= 3600
 
     await storage.run(described(), note=sent)
     storage.now += 20
     (entry,) = await storage.run(described(), note=unknown)
-    assert facts(entry) == ("sent", 65_536, "65536 bytes, 1", 20)
+    assert facts(entry) == ("sent", 65_536, "65536 bytes, 1", 20, "RM_1", 1_700_000_000)
     (entry,) = await storage.run(described(), note=sent_again)
-    assert facts(entry) == ("unknown", 65_536, "65536 bytes, 1", 30)
+    assert facts(entry) == ("unknown", 65_536, "65536 bytes, 1", 30, "RM_1", 1_700_000_000)
     (entry,) = await storage.run(described())
-    assert facts(entry) == ("sent", None, None, 0)
+    assert facts(entry) == ("sent", None, None, 0, *NO_SESSION)
 
 
 async def test_each_outcome_is_kept(storage: Storage) -> None:
@@ -218,7 +222,7 @@ async def test_a_mark_that_is_cancelled_does_not_outlive_the_outcome(storage: St
         for _ in range(20):
             with anyio.CancelScope() as scope:
                 scope.cancel()
-                await journal.mark_sending(entry, 7, None)
+                await journal.mark_sending(entry, 7, None, *NO_SESSION)
             await journal.record(entry, "failed", None)
 
     await storage.run(described(), note=cancelled)
@@ -230,7 +234,7 @@ async def test_a_journal_that_is_closed_says_so(storage: Storage) -> None:
     async with (journal := storage.journal()).opened(SERVER):
         (entry,) = await registered(journal, described())
     for step in (
-        lambda: journal.mark_sending(entry, 7, None),
+        lambda: journal.mark_sending(entry, 7, None, *NO_SESSION),
         lambda: journal.record(entry, "accepted", None),
         lambda: registered(journal, described()),
     ):

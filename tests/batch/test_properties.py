@@ -209,7 +209,7 @@ async def played(plan: Plan) -> Course:
         window=plan.window,
         wait_active=plan.wait_active,
         timeout=plan.timeout,
-        delivery="at_least_once" if plan.resend else "report",
+        delivery="at_least_once" if plan.resend else "at_most_once",
     )
     course = Course(plan, jobs, rooms, batch, read=read)
     async with client:

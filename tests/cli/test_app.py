@@ -73,7 +73,7 @@ def test_help_says_what_is_needed(capsys: Capture) -> None:
 
 DEFAULTS = {
     **dict.fromkeys(["room", "check", "upload", "demo"], ""),
-    "batch": "32 report",
+    "batch": "32 session",
     "serve": "127.0.0.1 8080 30MiB 300.0 0.0 True False False shared 0.0",
 }
 """What each command takes unless told otherwise."""

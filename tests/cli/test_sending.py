@@ -462,9 +462,9 @@ def test_unknown_hides_nothing_and_is_hidden_by_nothing(
     first = call(capsys, *arguments)
     again = call(capsys, *arguments)
     assert (first.code, again.code, len(server.rooms["room01"].accepted)) == (3, 3, 1)
-    assert "hint: unknown documents are sent again only with --on-unknown resend" in again.err
+    assert "hint: the same command with --delivery exactly_once finds out" in again.err
     assert "to resume" in again.err  # the other one was refused
-    assert call(capsys, *arguments, "--on-unknown", "resend").code == 1
+    assert call(capsys, *arguments, "--delivery", "at_least_once").code == 1
     assert len(server.rooms["room01"].accepted) == 2
     Path("m.csv").write_text("room_id,document\nroom02,a.pdf\n")
     server.lose_next_reply(path="/room/uploadWhiteboardFile")
@@ -472,7 +472,7 @@ def test_unknown_hides_nothing_and_is_hidden_by_nothing(
     server.lose_next_reply(path="/room/uploadWhiteboardFile")
     done = call(capsys, "batch", "m.csv")
     assert "another run sends everything again" in done.err
-    assert "--on-unknown" not in done.err  # it needs a journal
+    assert "--delivery" not in done.err  # it needs a journal
 
 
 REASONS: list[tuple[Exception, str]] = [

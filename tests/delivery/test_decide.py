@@ -22,6 +22,7 @@ from meeting_async._delivery.decide import (
     Wait,
     decide,
     error_of,
+    proves_loss,
     room_wait,
 )
 from meeting_async._delivery.history import History, Step, loaded, stored
@@ -31,6 +32,7 @@ from meeting_async.errors import (
     ConnectFailed,
     ConnectionLost,
     DeadlineExceeded,
+    DocumentMisplaced,
     ProcessingFailed,
     ReplyTooLarge,
     RequestRefused,
@@ -55,21 +57,24 @@ from support.decisions import (
     story,
 )
 
-NEVER, NO_ANSWER, PARTIAL, BUSY, REFUSED, THROTTLED, FAILED, UNKNOWN, ACCEPTED = Verdict
-AT_MOST, AT_LEAST, IDEMPOTENT, ONCE = RetrySafety
+NEVER, NO_ANSWER, PARTIAL, BUSY, REFUSED, THROTTLED, FAILED, UNKNOWN, ACCEPTED, FOUND, NOT_FOUND = (
+    Verdict
+)
+AT_MOST, AT_LEAST, EXACTLY, IDEMPOTENT, ONCE = RetrySafety
 
 # --- verdicts ------------------------------------------------------------------------------------
 
-# Verdict; what follows for an upload at most once, at least once, an idempotent and any other call.
-TABLE: list[tuple[Verdict, Any, Any, Any, Any]] = [
-    (NEVER, Wait, Wait, Wait, Wait),
-    (PARTIAL, Wait, Wait, Wait, ConnectionLost),
-    (BUSY, Wait, Wait, UnexpectedReply, UnexpectedReply),
-    (REFUSED, RequestRefused, RequestRefused, RequestRefused, RequestRefused),
-    (THROTTLED, Wait, Wait, Wait, Wait),
-    (FAILED, ProcessingFailed, ProcessingFailed, ServerFailed, ServerFailed),
-    (UNKNOWN, UploadOutcomeUnknown, Wait, Wait, ConnectionLost),
-    (ACCEPTED, Done, Done, Done, Done),
+# Verdict; what follows for an upload at most, at least and exactly once (here without a session, so
+# that nothing can be found out), for an idempotent call and for any other.
+TABLE: list[tuple[Verdict, Any, Any, Any, Any, Any]] = [
+    (NEVER, Wait, Wait, Wait, Wait, Wait),
+    (PARTIAL, Wait, Wait, Wait, Wait, ConnectionLost),
+    (BUSY, Wait, Wait, Wait, UnexpectedReply, UnexpectedReply),
+    (REFUSED, RequestRefused, RequestRefused, RequestRefused, RequestRefused, RequestRefused),
+    (THROTTLED, Wait, Wait, Wait, Wait, Wait),
+    (FAILED, ProcessingFailed, ProcessingFailed, ProcessingFailed, ServerFailed, ServerFailed),
+    (UNKNOWN, UploadOutcomeUnknown, Wait, UploadOutcomeUnknown, Wait, ConnectionLost),
+    (ACCEPTED, Done, Done, Done, Done, Done),
 ]
 CELLS = [(row[0], safety, row[1 + n]) for row in TABLE for n, safety in enumerate(RetrySafety)]
 WAITS = [cell[:2] for cell in CELLS if cell[2] is Wait]
@@ -328,6 +333,113 @@ def test_uploads_that_failed_together_do_not_wake_together(
     assert longest - shortest >= spread
 
 
+# --- evidence ------------------------------------------------------------------------------------
+
+KNOWN: dict[str, Any] = {"session": "RM_1", "since": 1_700_000_000, "sent": LARGE}
+"""What evidence needs."""
+
+# Seconds since a document was lost or accepted; whether the server has shown a document before, and
+# whether the room is free; whether "not found" proves that it is not there.
+PROOFS: list[tuple[Verdict, float, bool | None, bool, bool]] = [
+    (UNKNOWN, 64.9, True, True, False),
+    (UNKNOWN, 65.0, True, True, True),
+    (UNKNOWN, 65.0, True, False, False),
+    (UNKNOWN, 300.0, True, False, True),  # no server locks a room longer
+    (UNKNOWN, 300.0, None, True, False),
+    (UNKNOWN, 300.0, False, True, False),
+    (ACCEPTED, 4.9, True, False, False),
+    (ACCEPTED, 5.0, True, False, True),
+    (ACCEPTED, 5.0, None, False, False),
+]
+
+
+@pytest.mark.parametrize(("outcome", "age", "shows", "is_free", "proven"), PROOFS)
+def test_what_not_found_proves(
+    outcome: Verdict, age: float, *, shows: bool | None, is_free: bool, proven: bool
+) -> None:
+    """Only from a server that shows files, when nothing can still deliver the form."""
+    document = seen("document", outcome, 100.0, **KNOWN)
+    policies, server = story(EXACTLY).policies, Server(shows_files=shows)
+    assert proves_loss(document, server, policies, 100.0 + age, is_free=is_free) is proven
+
+
+def after_evidence(*evidence: tuple[Verdict, float], outcome: Verdict = UNKNOWN, **how: Any) -> Any:
+    """Say what follows a document that was sent at 0 s and was looked for at these times.
+
+    *Not found* proves something after 65 s, or 5 s after it was accepted.
+    """
+    told = story(EXACTLY, **how)
+    decision = told.after(outcome, **KNOWN)
+    for verdict, seconds in evidence:
+        answer = ParsedReply(200) if verdict is FOUND else None
+        facts: dict[str, Any] = {
+            "proves": verdict is NOT_FOUND and seconds % 65 in {0, 5},
+            "reason": "HTTP 404",
+        }
+        decision = told.after(verdict, "evidence", seconds, answer=answer, **facts)
+    return decision
+
+
+COURSES: dict[str, tuple[list[tuple[Verdict, float]], Any]] = {
+    "lost": ([], Wait),
+    "lost, not seen yet": ([(NOT_FOUND, 1.0), (UNKNOWN, 64.0)], Wait),
+    "lost, found": ([(UNKNOWN, 1.0), (FOUND, 2.0)], Done),
+    "lost, not there": ([(NOT_FOUND, 65.0)], Wait),
+    "lost, not told in time": ([(UNKNOWN, 70.0), (UNKNOWN, 76.0)], UploadOutcomeUnknown),
+    "lost three times": (
+        [(NOT_FOUND, 65.0), (NOT_FOUND, 130.0), (NOT_FOUND, 195.0)],
+        UploadInterrupted,
+    ),
+}
+
+
+@pytest.mark.parametrize("course", COURSES)
+def test_what_follows_evidence(course: str) -> None:
+    """It is asked for until it tells; what is not there is sent again, a few times."""
+    evidence, expected = COURSES[course]
+    decision = after_evidence(*evidence)
+    assert type(decision.error if isinstance(decision, Stop) else decision) is expected
+    if course == "lost, not told in time":
+        assert "what became of it cannot be told: HTTP 404" in str(stopped(decision))
+
+
+@pytest.mark.parametrize(
+    ("verdict", "seconds", "shows", "expected"),
+    [(FOUND, 0.1, None, Done), (UNKNOWN, 0.1, None, Done), (NOT_FOUND, 0.1, None, Wait),
+     (NOT_FOUND, 0.1, False, Done), (NOT_FOUND, 5.5, None, Done),
+     (NOT_FOUND, 5.0, True, DocumentMisplaced)],
+)  # fmt: skip
+def test_what_was_accepted_is_looked_for(
+    verdict: Verdict, seconds: float, *, shows: bool | None, expected: type
+) -> None:
+    """For some seconds, if the server may show it; only *not there* ends the call with an error."""
+    server = Server(shows_files=shows)
+    decision = after_evidence((verdict, seconds), outcome=ACCEPTED, server=server)
+    assert type(decision.error if isinstance(decision, Stop) else decision) is expected
+
+
+@pytest.mark.parametrize(
+    ("missing", "why"),
+    [
+        ({"session": ""}, "named no session"),
+        ({"since": None}, "told no time"),
+        ({"sent": 0}, "link"),
+    ],
+)
+def test_evidence_that_cannot_be_had(missing: dict[str, Any], why: str) -> None:
+    """It is not waited for; the error says why."""
+    error = stopped(story(EXACTLY).after(UNKNOWN, **{**KNOWN, **missing}))
+    assert isinstance(error, UploadOutcomeUnknown)
+    assert why in error.reason
+
+
+def test_who_does_not_ask_for_evidence_hears_of_it() -> None:
+    """On a server that has shown documents."""
+    for shows in (True, None):
+        error = stopped(story(AT_MOST, server=Server(shows_files=shows)).after(UNKNOWN, **KNOWN))
+        assert ('delivery="exactly_once"' in str(error)) is bool(shows)
+
+
 # --- the server: budget and outage ---------------------------------------------------------------
 
 
@@ -576,7 +688,7 @@ SECONDS = st.integers(0, 40)
 STEPS = st.lists(st.tuples(st.sampled_from(FAILURES), SECONDS, SECONDS, st.booleans()))
 POLICIES = st.builds(
     lambda safety, size, settings: story(safety, size=size, began=-inf, **settings).policies,
-    st.sampled_from([RetrySafety.AT_MOST_ONCE, RetrySafety.AT_LEAST_ONCE]),
+    st.sampled_from([AT_MOST, AT_LEAST, EXACTLY]),
     st.sampled_from([SMALL, LARGE]),
     st.sampled_from(
         [{}, {"max_wait": 60}, {"probe": False}, {"max_outage": 100}, {"max_attempts": 3}]

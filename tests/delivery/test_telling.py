@@ -531,6 +531,7 @@ RAISED_BY_TRANSPORT = {"no connection", "no descriptor", "late answer", "large a
 FROM_ELSEWHERE: set[type] = {
     e.JournalError, e.JournalInUse, e.BatchStopped, e.BatchFailed,  # of batches, see below
     e.UploadPutBack, e.UploadFailed,  # of queues, which need a database
+    e.DocumentMisplaced,  # of evidence, which has tests of its own
     e.MeetingError, e.DocumentError, e.ReplyError, e.TransportError,  # nothing is raised of them
 }  # fmt: skip
 

@@ -215,7 +215,7 @@ def test_verdicts_are_public_words() -> None:
     """They stand in events, attempts and logs, and compare with text."""
     assert list(Verdict) == [
         "never sent", "no answer", "partial", "busy", "refused", "throttled", "failed", "unknown",
-        "accepted",
+        "accepted", "found", "not found",
     ]  # fmt: skip
 
 

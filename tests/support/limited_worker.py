@@ -204,7 +204,7 @@ async def _on_a_socket(order: dict[str, Any], tell: Tell) -> AsyncGenerator[Batc
     ]
     settings: dict[str, Any] = {"api_key": "devkey", "api_secret": "devsecret"}
     settings |= {"lock": LockPolicy(window=WINDOW), "on_event": on_event}
-    how = {name: order[name] for name in ("journal", "concurrency", "on_unknown") if name in order}
+    how = {name: order[name] for name in ("journal", "concurrency", "delivery") if name in order}
     async with MeetingClient(order["url"], **settings) as client:
         async with client.upload_many(jobs, **how) as batch:
             yield batch

@@ -13,7 +13,6 @@ from typing import Literal
 
 import attrs
 
-from meeting_async._delivery.evidence import Answer, Finding
 from meeting_async._delivery.history import History, Step, is_unknown
 from meeting_async._delivery.room_wait import (
     JITTER,
@@ -222,10 +221,10 @@ class _Decision:
         history, retry = self.history, self.policies.retry
         if last.verdict is Verdict.FOUND and history.answer is not None:
             return Done(history.answer)
-        if last.verdict is Verdict.NOT_FOUND:
+        if last.proves:
             return self._after_loss(last)
         document = history.document or last
-        seconds = evidence_wait(document, self.server, retry, self.now)
+        seconds = evidence_wait(document, last, self.server, retry, self.now)
         if seconds is not None and not untellable(document):
             wait = Wait(max(seconds * (1 - JITTER * self.random), MIN_WAIT), "evidence")
             return wait if history.answer else self._fitting(wait)
@@ -237,7 +236,7 @@ class _Decision:
         if history.answer is not None:
             size = policies.size
             return Stop(DocumentMisplaced(f"asking for its file: {last.reason}", size, size, 0.0))
-        lost = sum(one.verdict is Verdict.NOT_FOUND for one in history.steps)
+        lost = sum(one.proves for one in history.steps)
         if lost > policies.retry.max_interruptions:
             return Stop(UploadInterrupted(f"lost {lost} times", "", policies.size or 0))
         return self._wait_or_stop(MIN_WAIT * (1 + self.random))
@@ -405,36 +404,30 @@ def untellable(document: Step) -> str:
     return "" if document.since is not None else "the server has told no time"
 
 
-def judge(
-    finding: Finding,
-    document: Step,
-    server: Server,
-    policies: Policies,
-    now: float,
-    *,
-    is_free: bool,
-) -> Verdict:
-    """Return what a finding proves: found, not there (and it will not come), or nothing yet.
+def proves_loss(
+    document: Step, server: Server, policies: Policies, now: float, *, is_free: bool
+) -> bool:
+    """Return whether *not found* proves that a document is not there, and will not come.
 
-    *Not found* counts if the server has shown a document before, and nothing can still deliver this
+    Only from a server that has shown a document before, and when nothing can still deliver this
     one: a proxy that holds its form, or the server that works on it (then the room is locked).
     """
-    if finding.answer is Answer.FOUND:
-        return Verdict.FOUND
-    if finding.answer is Answer.UNTOLD or not server.shows_files:
-        return Verdict.UNKNOWN
+    if not server.shows_files:
+        return False
     age = now - document.ended
-    is_free = is_free or age >= policies.lock.window
-    is_settled = is_free and age >= policies.retry.settle_after
-    is_certain = age >= CONFIRM_SECONDS if document.verdict is Verdict.ACCEPTED else is_settled
-    return Verdict.NOT_FOUND if is_certain else Verdict.UNKNOWN
+    if document.verdict is Verdict.ACCEPTED:
+        return age >= CONFIRM_SECONDS
+    return age >= policies.retry.settle_after and (is_free or age >= policies.lock.window)
 
 
-def evidence_wait(document: Step, server: Server, retry: RetryPolicy, now: float) -> float | None:
+def evidence_wait(
+    document: Step, last: Step, server: Server, retry: RetryPolicy, now: float
+) -> float | None:
     """Return the seconds until evidence is asked for again; ``None``: no more."""
     age = now - document.ended
     if document.verdict is Verdict.ACCEPTED:
-        is_of_use = server.shows_files is not False and age < CONFIRM_SECONDS
+        may_be_late = last.verdict is Verdict.NOT_FOUND and age < CONFIRM_SECONDS
+        is_of_use = may_be_late and server.shows_files is not False
         return min(max(2 * age, 0.5), CONFIRM_SECONDS - age + MIN_WAIT) if is_of_use else None
     settled = retry.settle_after - age
     if settled <= 0:

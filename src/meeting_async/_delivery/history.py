@@ -62,6 +62,8 @@ class Step:
     later, is this document. ``None`` if the server did not say it."""
     count: int = 1
     """Of merged steps how many they were."""
+    proves: bool = False
+    """Whether evidence *not found* proves that the document is not there, and will not come."""
     is_consumed: bool = False
     """Whether the document is a stream that was read and cannot be read again."""
     answer: ParsedReply | None = None
@@ -223,7 +225,7 @@ class History:
     def in_doubt(self) -> Step | None:
         """The last document of unknown outcome, unless evidence has shown that it is not there."""
         for one in reversed(self.steps):
-            if one.verdict is Verdict.NOT_FOUND:
+            if one.proves:
                 return None
             if is_unknown(one):
                 return one

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 from meeting_async._delivery.attempts import Attempts
-from meeting_async._delivery.decide import CONFIRM_SECONDS, judge
+from meeting_async._delivery.decide import CONFIRM_SECONDS, proves_loss
 from meeting_async._delivery.evidence import Accepted, Answer, Finding, Sought, finding_of
 from meeting_async._delivery.history import Step, step
 from meeting_async._delivery.sending import UploadHooks
@@ -15,6 +15,12 @@ from meeting_async._protocol.replies import ParsedReply
 
 FOUND = "no answer came, but the server shows the document"
 """Message of a receipt without an answer."""
+
+_VERDICTS = {
+    Answer.FOUND: Verdict.FOUND,
+    Answer.NOT_FOUND: Verdict.NOT_FOUND,
+    Answer.UNTOLD: Verdict.UNKNOWN,
+}
 
 
 @attrs.frozen
@@ -36,22 +42,15 @@ class Lookup:
         name, since = call.document or "", sent.since or 0
         document = Accepted(call.room_id, name, sent.sent, sent.session, since)
         finding = await self._finding(document, self.room)
-        if finding.answer is Answer.NOT_FOUND:
-            await self._believe(sent)
-        verdict = judge(
-            finding,
-            sent,
-            call.session.server,
-            self.attempts.policies,
-            call.now(),
-            is_free=is_free,
-        )
-        reason, answer = finding.reason, None
+        verdict, reason, answer, proves = _VERDICTS[finding.answer], finding.reason, None, False
+        server = call.session.server
         if verdict is Verdict.FOUND:
             answer = ParsedReply(200, {"msg": FOUND})
-        elif finding.answer is Answer.NOT_FOUND and not call.session.server.shows_files:
-            reason += ", and this server has shown no document so far"
-        return step("evidence", began, call.now(), verdict, answer, reason=reason)
+        elif verdict is Verdict.NOT_FOUND:
+            await self._believe(sent)
+            proves = proves_loss(sent, server, self.attempts.policies, call.now(), is_free=is_free)
+            reason += "" if server.shows_files else ", and this server has shown no document so far"
+        return step("evidence", began, call.now(), verdict, answer, reason=reason, proves=proves)
 
     async def _finding(self, document: Accepted, room: bytes) -> Finding:
         call = self.attempts.call

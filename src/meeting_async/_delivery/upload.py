@@ -330,7 +330,8 @@ class _Upload:
             call.record(sending.step(error=error))
             raise
         finally:
-            call.session.server.mark_sent(asked.session, call.document, call.now())
+            if sending.is_complete:
+                call.session.server.mark_sent(asked.session, call.document, call.now())
         return sending.step(answer=answer)
 
     # --- evidence --------------------------------------------------------------------------------
@@ -342,21 +343,21 @@ class _Upload:
     async def _settle(self, sent: Step) -> Step:
         """Find out what became of a document of an earlier attempt, or of an earlier run.
 
-        It is looked for also while the room is locked: the server works on what it has stored.
+        Before it is given up, its session must still run, and the room be free: a server that
+        works on the form shows the file soon.
         """
-        if sent.verdict is Verdict.ACCEPTED:
-            return await self._lookup.ask(sent)
+        found = await self._lookup.ask(sent)
+        retry = self.attempts.policies.retry
+        is_early = self.call.now() - sent.ended < retry.settle_after
+        if sent.verdict is Verdict.ACCEPTED or found.verdict is Verdict.FOUND or is_early:
+            return found
         asked = await self._ask(await self._signed())
-        refusal = asked.refusal
-        if refusal is not None and refusal.verdict is not Verdict.BUSY:
-            return refusal
+        if asked.refusal is not None:
+            return asked.refusal
         if asked.session != sent.session:
-            now, reason = self.call.now(), "its session has ended"
-            return Step(
-                kind="evidence", began=now, ended=now, verdict=Verdict.NOT_FOUND, reason=reason
-            )
-        found = await self._lookup.ask(sent, is_free=asked.is_free)
-        return refusal if refusal and found.verdict is Verdict.UNKNOWN else found
+            reason = "its session has ended"
+            return attrs.evolve(found, verdict=Verdict.NOT_FOUND, reason=reason, proves=True)
+        return await self._lookup.ask(sent, is_free=asked.is_free)
 
 
 async def _released(release: AsyncExitStack, error: BaseException | None) -> None:

@@ -200,8 +200,8 @@ class _Run:
         advice = [*hints(failure or report.stopped_by or first, self.order.server)]
         if report.unknown and self._has_journal:
             advice.append(
-                "unknown documents are sent again only with --on-unknown resend; for a single one "
-                "give a manifest with only its line, and the same journal"
+                "the same command with --delivery exactly_once finds out what became of unknown "
+                "documents, if the server shows its files"
             )
         if resumption := self._resumption(report):
             advice.append(resumption)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -81,6 +81,7 @@ _OPTIONS = {
     "MEETING_CA_FILE": "--ca-file",
     "MEETING_CERT_FILE": "--cert",
     "MEETING_PROXY": "--proxy",
+    "MEETING_DELIVERY": "--delivery",
 }
 """Options that may have a mistake, by what they replace."""
 
@@ -114,6 +115,11 @@ class Common(Asking):
 
     quiet: Annotated[bool, Parameter(alias="-q", help=_QUIET_HELP)] = False
     timeout: Annotated[float | None, Parameter(validator=Number(gt=0), help=_TIMEOUT_HELP)] = None
+    delivery: Literal["at_most_once", "at_least_once", "exactly_once"] | None = None
+    "What becomes of a document of unknown outcome, instead of MEETING_DELIVERY."
+
+    def _variables(self) -> dict[str, str | None]:
+        return {**super()._variables(), "MEETING_DELIVERY": self.delivery}
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ def batch(
     concurrency: Annotated[int, Parameter(validator=Number(gte=1), show_default=True)] = 32,
     max_wait: Seconds | None = None,
     wait_active: PositiveSeconds | None = None,
-    on_unknown: Annotated[Literal["report", "resend"], Parameter(show_default=True)] = "report",
+    once_per: Annotated[Literal["session", "room"], Parameter(show_default=True)] = "session",
     common: Common = DEFAULTS,
     output: Printed,
 ) -> int:
@@ -67,7 +67,7 @@ def batch(
         concurrency: Maximum of uploads at the same time, without those that wait for a room.
         max_wait: Longest wait for a busy room in seconds, for each document; 0: do not wait.
         wait_active: Seconds to wait for a room to become active. Default: the room is skipped.
-        on_unknown: "resend": send again what may have arrived; a room may then show it twice.
+        once_per: With a journal: "session" sends a document again to a new session of its room.
         common: Options of all commands.
         output: Where to print.
 
@@ -90,7 +90,7 @@ def batch(
         "concurrency": concurrency,
         "journal": journal,
         "max_wait": max_wait,
-        "on_unknown": on_unknown,
+        "once_per": once_per,
         "wait_active": wait_active,
     }
     order = Order(
