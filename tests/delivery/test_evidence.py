@@ -1,0 +1,268 @@
+"""``delivery="exactly_once"``: what became of a document is found out, if the server shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import attrs
+import httpx
+import pytest
+
+from meeting_async import MeetingClient, UploadReceipt
+from meeting_async.errors import DocumentMisplaced, MeetingError, UploadOutcomeUnknown
+from meeting_async.evidence import Answer, Finding, Send, Sought
+from meeting_async.testing import MeetingServer, Room, run_in_virtual_time
+from meeting_async.transports import HttpxTransport
+
+PDF = b"%PDF-1.7"
+NAME = "a+b ü%20.pdf"
+
+
+@attrs.define
+class World:
+    """A server and a client in one process, on virtual time."""
+
+    server: MeetingServer
+    room: Room
+    client: MeetingClient
+
+    @property
+    def listed(self) -> list[str]:
+        """What the room shows, in this session."""
+        return [file.name for file in self.room.received]
+
+    def asked(self, path: str) -> int:
+        """How often a path was asked for."""
+        return sum(path in request.path for request in self.server.requests)
+
+
+def in_world(act: Callable[[World], Awaitable[None]], **settings: Any) -> None:
+    """Run something; the server takes 3 s for a document, and every form arrives in the end."""
+    server = MeetingServer(processing_seconds=3)
+
+    async def main() -> None:
+        http = httpx.AsyncClient(transport=httpx.ASGITransport(app=server))
+        keys: dict[str, Any] = {"api_key": server.api_key, "api_secret": server.api_secret}
+        how = {"delivery": "exactly_once", **settings}
+        transport = HttpxTransport(http)
+        async with MeetingClient("http://127.0.0.1", transport=transport, **keys, **how) as client:
+            await act(World(server, server.add_room("room01"), client))
+
+    run_in_virtual_time(main)
+
+
+async def upload(world: World, name: str = NAME) -> tuple[Any, float]:
+    """Upload a document; return receipt or error, and how many seconds it took."""
+    result: Any
+    began = anyio.current_time()
+    try:
+        result = await world.client.upload_whiteboard_file("room01", PDF, filename=name)
+    except MeetingError as error:
+        result = error
+    seconds = anyio.current_time() - began
+    await anyio.sleep(120)  # until all that may come has come
+    return result, seconds
+
+
+def lose(**how: Any) -> Callable[[World], None]:
+    """Lose the answer to the next form."""
+    return lambda world: world.server.lose_next_reply(**how)
+
+
+def storing(**how: Any) -> Callable[[World], None]:
+    """Lose it, with such a storage."""
+
+    def script(world: World) -> None:
+        for name, value in how.items():
+            setattr(world.server, name, value)
+        world.server.lose_next_reply()
+
+    return script
+
+
+# What happens to the form; what is known in the end, how often the document is listed, and seconds.
+FATES: dict[str, tuple[Callable[[World], None], Any, int, tuple[float, float]]] = {
+    "nothing": (lambda _: None, "answered", 1, (3, 3.5)),
+    "answer lost": (lose(), "found", 1, (3, 5)),
+    "form lost": (lose(when="instead"), "answered", 1, (65, 80)),
+    "kept by a proxy for 40 s": (lose(arrives_after=40), "found", 1, (40, 60)),
+    "kept by a proxy for 60 s": (lose(arrives_after=60), "found", 1, (60, 80)),
+    "storage late by 20 s": (storing(stored_files_after=20), "found", 1, (20, 30)),
+    "storage elsewhere": (storing(stored_files="redirected"), "HTTP 307", 1, (65, 80)),
+    "storage with another clock": (
+        storing(stored_files_clock=-3600),
+        "was stored before",
+        1,
+        (65, 80),
+    ),
+}
+
+
+@pytest.mark.parametrize("fate", FATES)
+def test_what_became_of_a_document(fate: str) -> None:
+    """Found, or sent again once nothing can deliver it any more; else unknown, with the reason."""
+    script, expected, listed, (least, most) = FATES[fate]
+
+    async def act(world: World) -> None:
+        await world.client.upload_whiteboard_file("room01", PDF, filename="first.pdf")
+        script(world)
+        result, seconds = await upload(world)
+        assert world.listed.count(NAME) == listed
+        assert least <= seconds <= most
+        if isinstance(result, UploadReceipt):
+            assert (result.found, result.session) == (True, world.room.sid)
+            assert bool(result.status_code) is (expected == "answered")
+        else:
+            assert type(result) is UploadOutcomeUnknown
+            assert f"what became of it cannot be told: {expected}" in str(result) or (
+                expected in str(result)
+            )
+
+    in_world(act)
+
+
+@pytest.mark.parametrize(
+    ("mode", "found", "heads"),
+    [("exactly_once", True, 1), ("at_most_once", None, 0), ("at_least_once", None, 0)],
+)
+def test_what_it_costs(mode: str, *, found: bool | None, heads: int) -> None:
+    """One question for each document; the other modes ask nothing more."""
+
+    async def act(world: World) -> None:
+        receipt, _ = await upload(world)
+        assert receipt.found is found
+        assert receipt.session == world.room.sid
+        assert world.asked("/download/") == heads
+
+    in_world(act, delivery=mode)
+
+
+def test_not_found_means_nothing_before_a_document_was_shown(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """From a server that shows no files: said once, accepted stays accepted, unknown unknown."""
+
+    async def act(world: World) -> None:
+        world.server.stored_files = "absent"
+        for _ in range(3):
+            receipt, seconds = await upload(world)
+            assert receipt.found is False
+        assert seconds <= 3.5
+        world.server.lose_next_reply(when="instead")
+        error, _ = await upload(world, "lost.pdf")
+        assert "this server has shown no document so far" in str(error)
+        assert "lost.pdf" not in world.listed
+
+    in_world(act)
+    assert sum("shows no stored files" in record.message for record in caplog.records) == 1
+
+
+def test_a_document_in_another_room_is_noticed() -> None:
+    """It was accepted, but is not in its room; it is never sent again by itself."""
+
+    async def act(world: World) -> None:
+        await upload(world, "first.pdf")
+        world.server.stored_files = "absent"
+        error, seconds = await upload(world)
+        assert type(error) is DocumentMisplaced
+        assert (error.session, error.room_id) == (world.room.sid, "room01")
+        assert "accepted" in str(error)
+        assert seconds <= 10
+        assert world.listed.count(NAME) == 1
+
+    in_world(act)
+
+
+def test_another_document_of_that_name_is_not_taken_for_it() -> None:
+    """Neither an older one, nor one that was sent in the same second, nor one of another size."""
+
+    async def act(world: World) -> None:
+        world.server.processing_seconds = 0
+        await world.client.upload_whiteboard_file("room01", PDF, filename=NAME)
+        world.server.lose_next_reply(when="instead")
+        with pytest.raises(UploadOutcomeUnknown, match="was stored before"):
+            await world.client.upload_whiteboard_file("room01", PDF, filename=NAME)
+        await anyio.sleep(100)
+        world.server.lose_next_reply(when="instead")
+        with pytest.raises(UploadOutcomeUnknown, match="has '8' bytes, not 9"):
+            await world.client.upload_whiteboard_file("room01", PDF + b"!", filename=NAME)
+        assert world.listed == [NAME]
+
+    in_world(act)
+
+
+def test_a_session_that_ends_meanwhile() -> None:
+    """What may have arrived in it is gone with it: the document goes into the new one."""
+
+    async def act(world: World) -> None:
+        await upload(world, "first.pdf")
+        world.server.lose_next_reply()
+
+        async def renew() -> None:
+            await anyio.sleep(0.5)
+            world.server.stored_files_after = 3600
+            await anyio.sleep(30)
+            world.room.end()
+            world.server.add_room("room01")
+            world.server.stored_files_after = 0
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(renew)
+            receipt, _ = await upload(world)
+        assert receipt.session == world.room.sid
+        assert world.listed == [NAME]
+
+    in_world(act)
+
+
+class Told:
+    """Evidence of one's own."""
+
+    def __init__(self, *findings: Any) -> None:
+        self.findings, self.sought = list(findings), list[Sought]()
+
+    async def find(self, sought: Sought, send: Send, /) -> Finding:
+        """Say what is scripted."""
+        self.sought.append(sought)
+        finding = self.findings.pop(0) if self.findings else Finding(Answer.UNTOLD, "no more")
+        if isinstance(finding, Exception):
+            raise finding
+        return finding
+
+
+def test_evidence_of_ones_own() -> None:
+    """It is told what is sought; what it raises counts as *cannot be told*."""
+    told = Told(RuntimeError("broken"), Finding(Answer.FOUND))
+
+    async def act(world: World) -> None:
+        world.server.lose_next_reply()
+        receipt, _ = await upload(world)
+        assert receipt.found is True
+        (sought, _) = told.sought
+        assert (sought.name, sought.size, sought.session) == (NAME, len(PDF), world.room.sid)
+        assert sought.base_url == "http://127.0.0.1"
+
+    in_world(act, evidence=told)
+
+
+def test_limits_hold_while_it_is_looked_for() -> None:
+    """``timeout`` and ``max_wait`` end it with what is known then."""
+
+    async def act(world: World) -> None:
+        await upload(world, "first.pdf")
+        for limit in ("timeout", "max_wait"):
+            world.server.lose_next_reply(when="instead")
+            how: dict[str, Any] = {limit: 20.0}
+            began = anyio.current_time()
+            with pytest.raises(UploadOutcomeUnknown):
+                await world.client.upload_whiteboard_file("room01", PDF, filename=NAME, **how)
+            assert anyio.current_time() - began <= 20.25
+        world.server.stored_files_after = 3600
+        receipt = await world.client.upload_whiteboard_file(
+            "room01", PDF, filename=NAME, timeout=5.0
+        )
+        assert (receipt.found, receipt.seconds <= 5.25) == (False, True)
+
+    in_world(act)
