@@ -1,7 +1,7 @@
 """Evidence: asking whether a document is in a session, and what the answer proves.
 
 A server may serve what it stores. plugNmeet-server serves each document that it has received whole
-(``docs/interface.md``, Stored files), without a key.
+(``docs/interface.md``, Stored documents), without a key.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Evidence(Protocol):
 
 
 class StoredFiles:
-    """Asks plugNmeet-server for the stored file (``docs/interface.md``, Stored files).
+    """Asks plugNmeet-server for the stored file (``docs/interface.md``, Stored documents).
 
     Found means: 200, the exact ``Content-Length``, and a ``Last-Modified`` that is not before
     ``since``. Not found means 404. Everything else cannot be told: another document of that name,
