@@ -51,11 +51,11 @@ class ClientOptions(TypedDict, total=False):
     check_link: bool
     preflight: bool
     delivery: Delivery
+    evidence: Evidence | None
     timeout: float | None
     lock: LockPolicy | None
     retry: RetryPolicy | None
     timeouts: Timeouts | None
-    evidence: Evidence | None
     on_event: OnEvent | None
 
 

@@ -88,6 +88,7 @@ class Options:
     check_link: bool = attrs.field(default=False, validator=instance(bool))
     preflight: bool = attrs.field(default=True, validator=instance(bool))
     delivery: Delivery = attrs.field(default="at_most_once", validator=delivery_mode)
+    evidence: Evidence = attrs.field(default=None, converter=_evidence, validator=_check_evidence)
     timeout: float | None = attrs.field(
         default=None, validator=optional(number(float, 0, above=True))
     )
@@ -98,7 +99,6 @@ class Options:
     timeouts: Timeouts = attrs.field(
         default=None, converter=_timeouts, validator=instance(Timeouts)
     )
-    evidence: Evidence = attrs.field(default=None, converter=_evidence, validator=_check_evidence)
     on_event: OnEvent | None = attrs.field(default=None, validator=optional(check_callback))
 
 
