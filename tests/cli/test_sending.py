@@ -278,6 +278,7 @@ def test_passwords_are_not_shown(
 DOCUMENT = {
     "type", "room_id", "document", "outcome", "delivered", "size", "seconds", "attempts", "msg",
     "error", "place", "key", "started", "waited", "bytes_sent", "bytes_resent",
+    "session", "found",
 }  # fmt: skip
 
 

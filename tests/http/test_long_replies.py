@@ -23,6 +23,7 @@ from support.peer import (
     Peer,
     Script,
     answering,
+    deaf,
     dripping,
     endless_content,
     in_another_process,
@@ -131,8 +132,36 @@ async def test_the_content_of_a_reply_is_limited(transport_kind: str, data: byte
                 answer = await transport.send(request)
                 assert answer.content == CONTENT[: 500 + more]
                 assert answer.is_cut is (more < 0)
-            if more < 0 and transport_kind == "ours":
+            if more < 0 and not cut and transport_kind == "ours":
                 await until(lambda: not peer.open)  # it is not kept
+
+
+@pytest.mark.parametrize(("size", "connections"), [(250_000, 1), (270_000, 2)])
+async def test_a_reply_that_is_cut_keeps_its_connection(size: int, connections: int) -> None:
+    """Its rest is read and dropped, up to 256 KiB; more would cost more than a connection."""
+    async with connected("ours", answering(reply(content=b"y" * size))) as (transport, peer):
+        for _ in range(2):
+            request = call(peer.url, max_reply_bytes=1000, cut_reply=True)
+            answer = await transport.send(request)
+            assert (answer.content, answer.is_cut) == (b"y" * 1000, True)
+        assert peer.connected == connections
+
+
+async def test_the_rest_of_a_reply_that_is_cut_is_not_waited_for() -> None:
+    """What counts has come: a peer that sends no more, or breaks off, does no harm."""
+    for then in (deaf, Connection.reset):
+
+        def script(connection: Connection, then: Any = then) -> None:
+            connection.read_head()
+            connection.read_body()
+            connection.send(reply(content=b"y" * 100_000)[:60_000])
+            then(connection)
+
+        async with connected("ours", script) as (transport, peer):
+            request = call(peer.url, max_reply_bytes=1000, cut_reply=True)
+            with within(5):
+                answer = await transport.send(request)
+        assert (answer.status, answer.is_cut) == (200, True)
 
 
 @attrs.define

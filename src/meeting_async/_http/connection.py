@@ -38,6 +38,13 @@ EARLY_ANSWER_SECONDS = 0.05
 """Seconds that a write waits for a full socket before it checks for an answer; each further wait is
 twice as long."""
 
+CUT_BYTES = 256 * 1024
+"""Bytes of a reply up to which the rest of one that is cut is read and dropped, so that its
+connection can be used again: some 330 people in a room of a known server."""
+
+CUT_SECONDS = 1.0
+"""Longest time in seconds for that."""
+
 CONTENT_SECONDS = 2.0
 """Longest time in seconds for the content of an answer to a request that was not sent to its end.
 Its status says enough, and servers that have not read everything often reset the connection."""
@@ -142,7 +149,15 @@ class _Exchange:
 
     @property
     def _is_too_long(self) -> bool:
-        return len(self._parser.content) > self._request.max_reply_bytes
+        """Whether so much has come that the rest is not read."""
+        most = self._request.max_reply_bytes
+        most = max(most, CUT_BYTES) if self._request.cut_reply else most
+        return len(self._parser.content) > most
+
+    @property
+    def _is_cut(self) -> bool:
+        """Whether the content that counts has come, and goes on."""
+        return self._request.cut_reply and len(self._parser.content) > self._request.max_reply_bytes
 
     async def run(self, target: bytes, origin: Origin) -> Reply:
         """Send the request, as far as it is worth sending, and return the reply, if it counts.
@@ -158,7 +173,7 @@ class _Exchange:
             self._failure = error
         parser, sent = self._parser, max(0, self._stream.sent - self._head_bytes)
         if parser.status is None or (
-            self._failure and not self._counts_without_content(parser.status)
+            self._failure and not (self._is_cut or self._counts_without_content(parser.status))
         ):
             is_refused = bool(not self._arrived and alert_about_certificate(self._failure))
             raise translated(  # in no local variable, as its frames may show headers
@@ -172,7 +187,7 @@ class _Exchange:
             parser.headers,
             bytes(parser.content[: self._request.max_reply_bytes]),
             early=self._is_early or self._stream.is_midway,
-            is_cut=self._is_too_long or not parser.is_complete,
+            is_cut=self._is_cut or not parser.is_complete,
             sent=sent,
         )
 
@@ -278,8 +293,11 @@ class _Exchange:
         if self._stream.is_midway:
             seconds = min(seconds, CONTENT_SECONDS)
         until = self._now() + seconds
+        is_cut = False
         while not self._parser.is_complete and not self._is_too_long:
             self._check()
+            if self._is_cut and not is_cut:
+                is_cut, until = True, min(until, self._now() + CUT_SECONDS)
             if self._now() >= until:
                 raise TransferTimeout(f"no complete reply within {seconds:g} s")
             await self._receive(until)

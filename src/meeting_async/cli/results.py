@@ -88,6 +88,8 @@ def document_object(outcome: UploadOutcome, entry: Entry) -> dict[str, Any]:
         "error": error_object(outcome.error),
         "place": entry.place,
         "key": entry.key,
+        "session": outcome.session or None,
+        "found": outcome.receipt.found if outcome.receipt else None,
         "started": round(outcome.started, 3),
         "waited": round(outcome.waited, 3),
         "bytes_sent": outcome.bytes_sent,
