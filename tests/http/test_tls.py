@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import anyio
@@ -22,7 +23,7 @@ import pytest
 
 from meeting_async import errors
 from meeting_async._http.stream import Stream
-from meeting_async._http.tls import Tls
+from meeting_async._http.tls import Resumption, Tls
 from meeting_async.transports import HttpTransport
 from support.peer import Connection, Peer, answering, reply
 from support.ports import free_port
@@ -81,6 +82,41 @@ class Narrow:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.sock, name)
+
+
+@pytest.mark.parametrize("version", ["TLSv1_2", "TLSv1_3"])
+async def test_sessions_are_resumed(
+    server: ssl.SSLContext, version: str, files: tuple[Path, Path]
+) -> None:
+    """For ten minutes after the certificate was looked at; each transport has its own."""
+    server.maximum_version = server.minimum_version = ssl.TLSVersion[version]
+    resumed = list[bool]()
+
+    def script(connection: Connection) -> None:
+        answering(reply())(connection)
+        resumed.append(cast(ssl.SSLSocket, connection.sock).session_reused or False)
+
+    with Peer(script, tls=server) as peer:
+        for _ in range(2):
+            transport = HttpTransport(verify=str(files[1]))
+            async with closing(transport):
+                for _ in range(3):
+                    assert (await transport.send(call(peer.url, idempotent=False))).status == 200
+    assert resumed == [False, True, True] * 2
+
+
+def test_a_session_is_not_resumed_for_ever() -> None:
+    """Ten minutes after the certificate was looked at it is looked at again."""
+    now = 100.0
+    resumption: Any = Resumption(lambda: now)
+    assert resumption.session() is None
+    resumption.keep(SimpleNamespace(session="one", session_reused=False))
+    now += 599
+    assert resumption.session() == "one"
+    resumption.keep(SimpleNamespace(session="two", session_reused=True))
+    assert resumption.session() == "two"
+    now += 1
+    assert resumption.session() is None
 
 
 @contextlib.asynccontextmanager

@@ -21,7 +21,11 @@ from meeting_async._threads import in_thread
 from meeting_async.errors import ConfigurationError, ConnectFailed
 
 if TYPE_CHECKING:
-    import ssl  # which takes time to load: where it is needed, a thread does it
+    import ssl
+
+    from meeting_async._http.tls import (
+        Resumption,
+    )  # which takes time to load: where it is needed, a thread does it
 
 Verify: TypeAlias = "ssl.SSLContext | str | os.PathLike[str] | bool"
 Certificate = str | tuple[str, str] | tuple[str, str, str]
@@ -63,6 +67,8 @@ class Origin:
     """For ``https``."""
     proxy: Proxy | None
     check_address: CheckAddress | None = None
+    resumption: Resumption | None = None
+    """The last TLS session with it."""
 
 
 class Origins:
@@ -121,9 +127,13 @@ class Origins:
         )
         if scheme == "https" and self._context is None:
             self._context = self._make_context()
-        context = self._context if scheme == "https" else None
         proxy = self._proxy_to(scheme, host, name)
-        return Origin(address, name, headers, context, proxy, self.check_address)
+        if scheme == "http":
+            return Origin(address, name, headers, None, proxy, self.check_address)
+        from meeting_async._http.tls import Resumption  # noqa: PLC0415 - as above
+
+        context, check = self._context, self.check_address
+        return Origin(address, name, headers, context, proxy, check, Resumption())
 
     def _proxy_to(self, scheme: str, host: str, name: str) -> Proxy | None:
         if self._proxy is not None or not self._trust_env or is_loopback(host):

@@ -66,7 +66,7 @@ async def open_socket(
         if origin.context is None:
             return sock, None
         origin.context.set_alpn_protocols(["http/1.1"])  # others may use it for HTTP/2
-        tls = Tls(sock, origin.context, origin.address[0])
+        tls = Tls(sock, origin.context, origin.address[0], origin.resumption)
         await tls.handshake()
     except ssl.SSLCertVerificationError as error:
         sock.close()

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import socket
 import ssl
+import time
+from collections.abc import Callable
 from contextlib import suppress
+from typing import cast
 
 from meeting_async._http.waiting import wait_ready
 
@@ -22,16 +25,49 @@ PIECE_BYTES = 64 * 1024
 bytes(2 * 1024**2)
 
 
+RESUMED_SECONDS = 600.0
+"""Seconds for which a session is resumed: for so long the certificate is not looked at anew."""
+
+
+class Resumption:
+    """The last TLS session with a server (RFC 8446 section 2.2): a third of a handshake's CPU."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now, self._session, self._until = now, cast("ssl.SSLSession | None", None), 0.0
+
+    def session(self) -> ssl.SSLSession | None:
+        """Return the session to resume, unless its certificate was looked at too long ago."""
+        return self._session if self._now() < self._until else None
+
+    def keep(self, connection: ssl.SSLObject) -> None:
+        """Keep the session of a connection on which something has arrived."""
+        if not connection.session_reused:
+            self._until = self._now() + RESUMED_SECONDS
+        self._session = connection.session
+
+
 class Tls:
     """The client's end of TLS on a non-blocking socket."""
 
-    def __init__(self, sock: socket.socket, context: ssl.SSLContext, host: str) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        context: ssl.SSLContext,
+        host: str,
+        resumption: Resumption | None = None,
+    ) -> None:
         self._socket = sock
         self._received, self._records = ssl.MemoryBIO(), ssl.MemoryBIO()
         # A dot at the end is for the lookup of a name only (RFC 6066 section 3): no certificate has
         # it. curl and urllib3 drop it, too.
         name = host.rstrip(".")
-        self._openssl = context.wrap_bio(self._received, self._records, server_hostname=name)
+        self._openssl = context.wrap_bio(
+            self._received,
+            self._records,
+            server_hostname=name,
+            session=resumption.session() if resumption else None,
+        )
+        self._resumption = resumption
 
     async def handshake(self) -> None:
         """Do the handshake.
@@ -75,11 +111,18 @@ class Tls:
         """
         while True:
             try:
-                return self._openssl.read(PIECE_BYTES)
+                return self._noted(self._openssl.read(PIECE_BYTES))
             except ssl.SSLWantReadError:
                 self._take_in()
             except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
                 return b""
+
+    def _noted(self, data: bytes) -> bytes:
+        """Keep the session, which TLS 1.3 sends after the handshake."""
+        if self._resumption is not None:
+            self._resumption.keep(self._openssl)
+            self._resumption = None
+        return data
 
     def _is_over(self) -> bool:
         try:
