@@ -566,8 +566,8 @@ LONG = {
     "escapes": (r"\u0061", 16 * MIB),
     "escapes of each letter": ("".join(f"\\u{code:04x}" for code in range(0x23, 0x5C)), 16 * MIB),
     "short texts": ('", "', 4 * MIB),
-    "keys": (f'", "{KEY}', MIB),
-    "keys in escapes": (_as_unicode(f"{KEY} ", [KEY]), MIB),
+    "keys": (f'", "{KEY}', 4 * MIB),
+    "keys in escapes": (_as_unicode(f"{KEY} ", [KEY]), 4 * MIB),
 }
 """What a reply of so many bytes repeats."""
 
