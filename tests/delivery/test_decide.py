@@ -55,21 +55,24 @@ from support.decisions import (
     story,
 )
 
-NEVER, NO_ANSWER, PARTIAL, BUSY, REFUSED, THROTTLED, FAILED, UNKNOWN, ACCEPTED = Verdict
-AT_MOST, AT_LEAST, IDEMPOTENT, ONCE = RetrySafety
+NEVER, NO_ANSWER, PARTIAL, BUSY, REFUSED, THROTTLED, FAILED, UNKNOWN, ACCEPTED, FOUND, NOT_FOUND = (
+    Verdict
+)
+AT_MOST, AT_LEAST, EXACTLY, IDEMPOTENT, ONCE = RetrySafety
 
 # --- verdicts ------------------------------------------------------------------------------------
 
-# Verdict; what follows for an upload at most once, at least once, an idempotent and any other call.
-TABLE: list[tuple[Verdict, Any, Any, Any, Any]] = [
-    (NEVER, Wait, Wait, Wait, Wait),
-    (PARTIAL, Wait, Wait, Wait, ConnectionLost),
-    (BUSY, Wait, Wait, UnexpectedReply, UnexpectedReply),
-    (REFUSED, RequestRefused, RequestRefused, RequestRefused, RequestRefused),
-    (THROTTLED, Wait, Wait, Wait, Wait),
-    (FAILED, ProcessingFailed, ProcessingFailed, ServerFailed, ServerFailed),
-    (UNKNOWN, UploadOutcomeUnknown, Wait, Wait, ConnectionLost),
-    (ACCEPTED, Done, Done, Done, Done),
+# Verdict; what follows for an upload at most, at least and exactly once (here without a session, so
+# that nothing can be found out), for an idempotent call and for any other.
+TABLE: list[tuple[Verdict, Any, Any, Any, Any, Any]] = [
+    (NEVER, Wait, Wait, Wait, Wait, Wait),
+    (PARTIAL, Wait, Wait, Wait, Wait, ConnectionLost),
+    (BUSY, Wait, Wait, Wait, UnexpectedReply, UnexpectedReply),
+    (REFUSED, RequestRefused, RequestRefused, RequestRefused, RequestRefused, RequestRefused),
+    (THROTTLED, Wait, Wait, Wait, Wait, Wait),
+    (FAILED, ProcessingFailed, ProcessingFailed, ProcessingFailed, ServerFailed, ServerFailed),
+    (UNKNOWN, UploadOutcomeUnknown, Wait, UploadOutcomeUnknown, Wait, ConnectionLost),
+    (ACCEPTED, Done, Done, Done, Done, Done),
 ]
 CELLS = [(row[0], safety, row[1 + n]) for row in TABLE for n, safety in enumerate(RetrySafety)]
 WAITS = [cell[:2] for cell in CELLS if cell[2] is Wait]
@@ -111,6 +114,8 @@ FATAL: dict[str, Any] = {"error": ConnectFailed("not trusted", "meet.test:443")}
 FATAL["error"].permanent = True
 TOO_LARGE: dict[str, Any] = {"error": ReplyTooLarge("longer than 1 MiB")}
 SOON, FIRST = (0.25, 20.0), (0.25, 0.5)
+OFFICE = {"is_office": True, "can_be_alone": True, "size": SMALL}
+CLASH = (ProcessingFailed, "Another conversion on the server at the same moment may be the cause")
 LEAST, CALL, TEN = {"safety": AT_LEAST}, {"safety": IDEMPOTENT}, {"max_wait": 10}
 
 # What is set, the steps, and what follows the last one: the error and a part of its text, or the
@@ -205,6 +210,27 @@ HISTORIES: dict[str, tuple[dict[str, Any], list[Any], Any]] = {
     # --- after an unknown outcome ---
     "sent again after a form": (LEAST | {"size": SMALL}, [at(0, UNKNOWN)], FIRST),
     "sent again blindly": (LEAST | {"probe": False}, [at(0, UNKNOWN)], (300, 300)),
+    # --- after a failed conversion ---
+    "an office document": (OFFICE, row(FAILED), FIRST),
+    "an office document again": (OFFICE, row(FAILED, FAILED), CLASH),
+    "max_failed_conversions": (OFFICE | {"max_failed_conversions": 2}, row(FAILED, FAILED), FIRST),
+    "max_failed_conversions=0": (OFFICE | {"max_failed_conversions": 0}, row(FAILED), CLASH),
+    "not in a batch": ({"is_office": True}, row(FAILED), CLASH),
+    "a PDF": ({"can_be_alone": True}, row(FAILED), (ProcessingFailed, "in use)")),
+    "no time to send it again": (OFFICE | {"ends_at": 0.25}, row(FAILED), CLASH),
+    "no budget is spent": (OFFICE | {"server": Server(tokens=0)}, row(FAILED), FIRST),
+    "no attempt is counted": (OFFICE, row(*[THROTTLED] * 4, FAILED), FIRST),
+    "the fifth attempt": (OFFICE, row(*[THROTTLED] * 4, FAILED, THROTTLED), (Throttled, "429")),
+    "another lock after it": (
+        OFFICE, [at(0, BUSY), at(290, FAILED), locked(300), locked(600)], (1.5, 2.5),
+    ),
+    "a stream that was read": (
+        OFFICE, [at(0, FAILED, is_consumed=True)], (ProcessingFailed, "Another conversion"),
+    ),
+    "the server's own 500 to a check of it": (
+        OFFICE, [at(t, NO_ANSWER, "check", **said(500, "OOPS")) for t in (0, 60)],
+        (ServerFailed, "in use)"),
+    ),
 }  # fmt: skip
 
 
@@ -222,6 +248,15 @@ def test_histories(settings: dict[str, Any], steps: list[Any], expected: Any) ->
             error = stopped(last)
             assert type(error) is first
             assert second in str(error)
+
+
+@pytest.mark.parametrize("safety", [AT_MOST, AT_LEAST, EXACTLY])
+def test_an_office_document_whose_conversion_has_failed_is_sent_alone(safety: RetrySafety) -> None:
+    """In every mode, as nothing is stored then; and the server is asked before, however small."""
+    told = story(safety, **OFFICE)
+    assert told.after(FAILED).reason == "alone"
+    assert (told.server.tokens, told.asks) == (Server().tokens, True)
+    assert isinstance(told.after(ACCEPTED), Done)
 
 
 LIMITS: dict[str, tuple[dict[str, Any], float, str, str]] = {
