@@ -66,7 +66,8 @@ def test_a_step_takes_constant_time() -> None:
 
 steps = st.lists(
     st.tuples(
-        st.sampled_from(["add", "more", "finish", "rejoin", "alone", "drop"]), st.sampled_from("abcd")
+        st.sampled_from(["add", "more", "finish", "rejoin", "alone", "drop"]),
+        st.sampled_from("abcd"),
     ),
     max_size=80,
 )
