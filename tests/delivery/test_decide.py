@@ -114,7 +114,7 @@ FATAL: dict[str, Any] = {"error": ConnectFailed("not trusted", "meet.test:443")}
 FATAL["error"].permanent = True
 TOO_LARGE: dict[str, Any] = {"error": ReplyTooLarge("longer than 1 MiB")}
 SOON, FIRST = (0.25, 20.0), (0.25, 0.5)
-OFFICE = {"is_office": True, "can_be_alone": True, "size": SMALL}
+OFFICE: dict[str, Any] = {"is_office": True, "can_be_alone": True, "size": SMALL}
 CLASH = (ProcessingFailed, "Another conversion on the server at the same moment may be the cause")
 LEAST, CALL, TEN = {"safety": AT_LEAST}, {"safety": IDEMPOTENT}, {"max_wait": 10}
 

@@ -25,7 +25,7 @@ from meeting_async._models import UNREACHED
 from meeting_async._protocol.replies import ParsedReply
 from meeting_async.errors import ConnectFailed, ConnectionLost, MeetingError
 
-NEVER, _, _, BUSY, REFUSED, THROTTLED, FAILED, _, ACCEPTED, *_ = Verdict
+NEVER, _, _, BUSY, REFUSED, THROTTLED, FAILED, _, ACCEPTED, _, _ = Verdict
 
 LARGE, SMALL = 30 * 1024**2, 1000
 RANDOMS = (0.0, 0.5, 0.999)

@@ -255,6 +255,6 @@ def check_type(document: str, head: bytes) -> None:
 
 def is_office(document: str, head: bytes) -> bool:
     """Return whether a server converts a document with an office program, as all but a PDF."""
-    _, dot, suffix = document.rpartition(".")
-    has_name = bool(dot) and suffix.lower() in OFFICE_SUFFIXES
+    suffix = document.removesuffix("?…").rpartition(".")[2].lower()  # a link has lost its query
+    has_name = "." in document and suffix in OFFICE_SUFFIXES
     return not head.startswith(b"%PDF-") and (has_name or _OFFICE_MAGIC.match(head) is not None)
