@@ -66,7 +66,7 @@ class Scheduler(Generic[T]):
     def set_alone(self, job: object, *, is_alone: bool) -> None:
         """Say whether a job that has begun is to be sent alone, from its next permit on.
 
-        That comes when the running ones have ended, before any other job begins.
+        That comes when no other permit is held, and no job begins then until it is released.
         """
         if is_alone:
             self._alone.add(job)
