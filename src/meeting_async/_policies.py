@@ -105,6 +105,9 @@ class RetryPolicy:
     ``max_outage`` limits them."""
     max_interruptions: int = attrs.field(default=2, validator=number(int, 0))
     """Retries in a row of an upload that was cut off after some bytes were sent."""
+    max_failed_conversions: int = attrs.field(default=1, validator=number(int, 0))
+    """In a batch: retries of an office document whose conversion failed, while no other upload of
+    the batch runs. Servers may fail all but one of those that are converted at the same moment."""
     settle_after: float = attrs.field(default=65.0, validator=_seconds)
     """With ``delivery="exactly_once"``: seconds after which nothing between here and the server can
     still deliver a form that was lost. Proxies usually give up after 60 s."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import pickle
 import random
 import traceback
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx
 import pytest
 
 from meeting_async import (
@@ -20,14 +22,17 @@ from meeting_async import (
     Event,
     MeetingClient,
     Queued,
+    RetryPolicy,
     UploadJob,
     UploadOutcome,
     Verdict,
     errors,
 )
+from meeting_async.testing import MeetingServer
+from meeting_async.transports import HttpxTransport
 from support import virtual_time
 from support.batches import asynchronously, generated, job, jobs_for, ran, run, statuses
-from support.documents import PDF
+from support.documents import DOCX, PDF
 from support.fake_rooms import (
     Act,
     FakeRooms,
@@ -36,6 +41,7 @@ from support.fake_rooms import (
     accepted,
     busy,
     client_of,
+    conversion_failed,
     cut_off,
     hanging,
     lost,
@@ -342,6 +348,102 @@ def test_a_job_that_has_waited_is_next() -> None:
     report = ran(jobs, FakeRooms(answer), concurrency=1)
     assert report.outcomes[0].seconds < 40
     assert report.seconds < 101
+
+
+# --- office documents that are converted at the same moment --------------------------------------
+
+
+def office(room: str, number: int = 0) -> UploadJob:
+    """Make a job for an office document."""
+    return job(room, number, DOCX, name=f"{room}-{number}.docx")
+
+
+@crossed(backend=BACKENDS, retries=(0, 1))
+def test_office_documents_that_clash_are_sent_again(backend: str, retries: int) -> None:
+    """All that have failed at the same moment are in their rooms then: once, and in order."""
+    server = MeetingServer(office_documents_clash=True, processing_seconds=20)
+    jobs = [office(f"room{room}", number) for number in (0, 1) for room in range(10)][:12]
+    for room in {one.room_id for one in jobs}:
+        server.add_room(room)
+
+    async def main() -> BatchReport:
+        library = httpx.AsyncClient(transport=httpx.ASGITransport(app=server))
+        async with MeetingClient(
+            "http://localhost",
+            api_key=server.api_key,
+            api_secret=server.api_secret,
+            retry=RetryPolicy(max_failed_conversions=retries),
+            transport=HttpxTransport(library),
+        ) as client:
+            async with client.upload_many(jobs, concurrency=8) as batch:
+                return await batch.wait()
+
+    report = virtual_time.run(backend, main)
+    for room in {one.room_id for one in jobs}:
+        delivered = [
+            one.document for one in report.outcomes if one.room_id == room and one.delivered
+        ]
+        assert [file.name for file in server.rooms[room].received] == delivered
+    if retries:
+        assert statuses(report) == ["accepted"] * 12
+    else:
+        assert report.failed > 3
+        assert {len(outcome.attempts) for outcome in report.outcomes} == {1}
+        for error in (outcome.error for outcome in report.outcomes if outcome.error):
+            assert isinstance(error, errors.ProcessingFailed)
+            assert str(error).endswith("the same document may succeed when it is sent again.")
+
+
+@crossed(backend=BACKENDS, delivery=("at_most_once", "at_least_once", "exactly_once"))
+def test_nothing_else_of_the_batch_runs_meanwhile(backend: str, delivery: str) -> None:
+    """Neither a document nor a question; a locked room and a lost connection change nothing."""
+    meanwhile: list[int] = []
+
+    def answer(visit: Visit) -> Act:
+        if visit.room not in {"a", "b"} or visit.number > 4:
+            return accepted(replying=7.0)
+        if visit.number == 1:
+            return conversion_failed(replying=3.0)
+        meanwhile.append(rooms.running)
+        return {2: busy(), 3: cut_off()}.get(visit.number, accepted(replying=9.0))
+
+    rooms = FakeRooms(answer)
+    jobs = [office("a"), office("b"), *jobs_for(20, 2), job("a", 1)]
+    report = ran(jobs, rooms, {"delivery": delivery}, backend=backend, concurrency=8)
+    assert statuses(report) == ["accepted"] * 43
+    assert rooms.names("a") == ["a-0.docx", "a-1.pdf"]
+    assert (meanwhile, rooms.peak) == ([1] * 6, 8)
+    for visit in (rooms.of("upload", room)[3] for room in "ab"):
+        assert not [v for v in rooms.visits if visit.began < v.began < visit.began + 9.0]
+    begun = [visit.began for visit in rooms.uploads]
+    assert max(b - a for a, b in itertools.pairwise(begun)) < 10  # nobody waits for longer
+
+
+@pytest.mark.parametrize("end", ["stop", "timeout"])
+def test_who_waits_to_be_alone_can_be_stopped(end: str) -> None:
+    """Then the others have all permits again. An endless batch is not read further meanwhile."""
+    rooms = FakeRooms(
+        lambda visit: conversion_failed() if visit.room == "bad" else accepted(replying=60.0)
+    )
+    some = [job("long"), office("bad")]
+    jobs = itertools.chain(some, (job(f"room{number}") for number in itertools.count()))
+
+    async def main() -> BatchReport:
+        async with client_of(rooms) as client:
+            timeout = 50 if end == "timeout" else None
+            async with client.upload_many(jobs, concurrency=2, window=9, timeout=timeout) as batch:
+                await anyio.sleep(55)
+                if end == "timeout":
+                    assert rooms.running == 2
+                assert len(rooms.uploads) == (2 if end == "stop" else 4)
+                batch.stop()
+            return batch.report
+
+    report = virtual_time.run("asyncio", main)
+    error = report.outcomes[1].error
+    expected = errors.BatchStopped if end == "stop" else errors.DeadlineExceeded
+    assert type(error) is expected
+    assert [attempt.verdict for attempt in report.outcomes[1].attempts] == [Verdict.FAILED]
 
 
 # --- the timeout of a job ------------------------------------------------------------------------

@@ -66,7 +66,8 @@ def test_a_step_takes_constant_time() -> None:
 
 steps = st.lists(
     st.tuples(
-        st.sampled_from(["add", "more", "finish", "rejoin", "drop"]), st.sampled_from("abcd")
+        st.sampled_from(["add", "more", "finish", "rejoin", "alone", "drop"]),
+        st.sampled_from("abcd"),
     ),
     max_size=80,
 )
@@ -75,18 +76,26 @@ steps = st.lists(
 @settings(max_examples=200, derandomize=True, database=None)
 @given(steps)
 def test_any_order_of_calls(steps: list[tuple[str, str]]) -> None:
-    """A room's jobs begin in order, one at a time; no permit is lost, none is given twice."""
+    """A room's jobs begin in order, one at a time; no permit is lost, none is given twice.
+
+    While one is to be alone, there is one permit.
+    """
     queues: dict[str, list[int]] = {room: [] for room in "abcd"}
     running: dict[str, bool] = {}
     """Rooms in which a job has begun, and whether it has a permit."""
 
+    alone: set[str] = set()
+    """Rooms whose job is to be alone."""
+
     def begin(room: str, job: int) -> None:
         assert room not in running
+        assert not (alone and any(running.values()))
         assert queues[room].pop(0) == job
         running[room] = True
 
     def grant(room: str) -> None:
         assert not running[room]
+        assert not (alone and any(running.values()))
         running[room] = True
 
     scheduler = Scheduler(begin)
@@ -99,19 +108,26 @@ def test_any_order_of_calls(steps: list[tuple[str, str]]) -> None:
             scheduler.set_limit(min(4, scheduler.limit + 1))
         elif step == "finish" and has_permit:
             del running[room]
+            alone.discard(room)
             scheduler.finish(room)
+            scheduler.set_alone(room, is_alone=False)
             scheduler.release()
-        elif step == "rejoin" and has_permit:
+        elif step in {"rejoin", "alone"} and has_permit:
             running[room] = False
+            if step == "alone":
+                alone.add(room)
+                scheduler.set_alone(room, is_alone=True)
             scheduler.release()
             scheduler.rejoin(partial(grant, room))
         elif step == "drop":
             left, queues[room] = queues[room], []
             assert scheduler.drop(room) == left
         assert scheduler.in_use == sum(running.values()) <= scheduler.limit
+        assert not any(running.get(room) for room in alone) or scheduler.in_use == 1
         ready = [queue for r, queue in queues.items() if queue and r not in running]
         is_waiting = bool(ready) or not all(running.values())
-        assert scheduler.in_use == scheduler.limit or not is_waiting
+        assert scheduler.is_full or not is_waiting
+        assert scheduler.is_full is (scheduler.in_use >= (1 if alone else scheduler.limit))
     assert sorted(scheduler.drop_all()) == sorted(job for queue in queues.values() for job in queue)
 
 

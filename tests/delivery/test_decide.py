@@ -116,6 +116,8 @@ FATAL: dict[str, Any] = {"error": ConnectFailed("not trusted", "meet.test:443")}
 FATAL["error"].permanent = True
 TOO_LARGE: dict[str, Any] = {"error": ReplyTooLarge("longer than 1 MiB")}
 SOON, FIRST = (0.25, 20.0), (0.25, 0.5)
+OFFICE: dict[str, Any] = {"is_office": True, "can_be_alone": True, "size": SMALL}
+CLASH = (ProcessingFailed, "Another conversion on the server at the same moment may be the cause")
 LEAST, CALL, TEN = {"safety": AT_LEAST}, {"safety": IDEMPOTENT}, {"max_wait": 10}
 
 # What is set, the steps, and what follows the last one: the error and a part of its text, or the
@@ -210,6 +212,27 @@ HISTORIES: dict[str, tuple[dict[str, Any], list[Any], Any]] = {
     # --- after an unknown outcome ---
     "sent again after a form": (LEAST | {"size": SMALL}, [at(0, UNKNOWN)], FIRST),
     "sent again blindly": (LEAST | {"probe": False}, [at(0, UNKNOWN)], (300, 300)),
+    # --- after a failed conversion ---
+    "an office document": (OFFICE, row(FAILED), FIRST),
+    "an office document again": (OFFICE, row(FAILED, FAILED), CLASH),
+    "max_failed_conversions": (OFFICE | {"max_failed_conversions": 2}, row(FAILED, FAILED), FIRST),
+    "max_failed_conversions=0": (OFFICE | {"max_failed_conversions": 0}, row(FAILED), CLASH),
+    "not in a batch": ({"is_office": True}, row(FAILED), CLASH),
+    "a PDF": ({"can_be_alone": True}, row(FAILED), (ProcessingFailed, "in use)")),
+    "no time to send it again": (OFFICE | {"ends_at": 0.25}, row(FAILED), CLASH),
+    "no budget is spent": (OFFICE | {"server": Server(tokens=0)}, row(FAILED), FIRST),
+    "no attempt is counted": (OFFICE, row(*[THROTTLED] * 4, FAILED), FIRST),
+    "the fifth attempt": (OFFICE, row(*[THROTTLED] * 4, FAILED, THROTTLED), (Throttled, "429")),
+    "another lock after it": (
+        OFFICE, [at(0, BUSY), at(290, FAILED), locked(300), locked(600)], (1.5, 2.5),
+    ),
+    "a stream that was read": (
+        OFFICE, [at(0, FAILED, is_consumed=True)], (ProcessingFailed, "Another conversion"),
+    ),
+    "the server's own 500 to a check of it": (
+        OFFICE, [at(t, NO_ANSWER, "check", **said(500, "OOPS")) for t in (0, 60)],
+        (ServerFailed, "in use)"),
+    ),
 }  # fmt: skip
 
 
@@ -227,6 +250,15 @@ def test_histories(settings: dict[str, Any], steps: list[Any], expected: Any) ->
             error = stopped(last)
             assert type(error) is first
             assert second in str(error)
+
+
+@pytest.mark.parametrize("safety", [AT_MOST, AT_LEAST, EXACTLY])
+def test_an_office_document_whose_conversion_has_failed_is_sent_alone(safety: RetrySafety) -> None:
+    """In every mode, as nothing is stored then; and the server is asked before, however small."""
+    told = story(safety, **OFFICE)
+    assert told.after(FAILED).reason == "alone"
+    assert (told.server.tokens, told.asks) == (Server().tokens, True)
+    assert isinstance(told.after(ACCEPTED), Done)
 
 
 LIMITS: dict[str, tuple[dict[str, Any], float, str, str]] = {

@@ -41,7 +41,7 @@ from meeting_async.testing import run_in_virtual_time
 from meeting_async.transports import Reply
 from support.batches import job
 from support.courses import EventRecorder, course, upload
-from support.documents import ASKED, LARGE, SMALL
+from support.documents import ASKED, DOCX, LARGE, SMALL
 from support.fake_rooms import (
     SECRET,
     Act,
@@ -51,6 +51,7 @@ from support.fake_rooms import (
     accepted,
     busy,
     client_without_checks,
+    conversion_failed,
     cut_off,
     failing,
     free,
@@ -523,6 +524,39 @@ def endings(text: str = "") -> dict[str, Ending]:
         "bad path": (call("../b"), [], {}, e.InvalidInput, "never sent"),
         "info": (room_info(), [own(200)], {}, None, "accepted"),
     }  # fmt: skip
+
+
+ZIPPED = b"PK\x03\x04".ljust(30, b"\0")
+CONVERTED: dict[str, tuple[Document, bool]] = {
+    **{
+        name: (Document.from_bytes(b"whatever", name), True)
+        for name in ("a.docx", "b.PPTX", "c.xlsx", "d.doc", "e.ppt", "f.xls", "g.odt", "h.rtf",
+                     "i.txt")
+    },
+    "old": (Document.from_bytes(b"\xd0\xcf\x11\xe0\xa1\xb1", "deck"), True),
+    "new": (Document.from_bytes(DOCX, "deck.pdf"), True),
+    "OpenDocument": (Document.from_bytes(ZIPPED + b"mimetype", "deck"), True),
+    "RTF": (Document.from_bytes(b"{\\rtf1", "deck"), True),
+    "a link": (Document.from_link("https://f.test/a.docx?b"), True),
+    "a PDF by content": (Document.from_bytes(SMALL, "deck.docx"), False),
+    "a PDF by name": (Document.from_bytes(b"whatever", "deck.pdf"), False),
+    "an archive": (Document.from_bytes(ZIPPED + b"photo.jpg", "files.zip"), False),
+    "anything": (Document.from_bytes(b"whatever", "docx"), False),
+    "a link to a PDF": (SOME_LINK, False),
+}  # fmt: skip
+"""Documents, and whether a server converts them with an office program."""
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("what", CONVERTED)
+async def test_what_may_succeed_when_it_is_sent_again(what: str) -> None:
+    """An office document, by name or content: its conversion may fail for another one's sake."""
+    document, is_office = CONVERTED[what]
+    sent = await course(conversion_failed(), data=document)
+    assert isinstance(sent.outcome, e.ProcessingFailed)
+    text = "Another conversion on the server at the same moment may be the cause: the same document"
+    assert (text in str(sent.outcome), sent.outcome.hint is None) == (is_office, not is_office)
+    assert len(sent.outcome.attempts) == 1  # outside a batch
 
 
 RAISED_BY_TRANSPORT = {"no connection", "no descriptor", "late answer", "large answer"}

@@ -31,6 +31,7 @@ LIMITS: dict[type, dict[str, tuple[list[Any], list[Any]]]] = {
         "max_attempts": ([*JUNK, 0, 1.0, None], [1, 100]),
         "max_interruptions": ([*JUNK, 0.5], [0, 10]),
         "settle_after": ([*JUNK, None], [0, 300]),
+        "max_failed_conversions": ([*JUNK, 0.5], [0, 10]),
         "initial_delay": ([*JUNK, 0, 0.24], [0.25]),
         "max_delay": ([*JUNK, 0, 0.24], [0.25]),
         "max_retry_after": ([*JUNK, None], [0, 60]),

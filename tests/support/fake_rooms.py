@@ -94,9 +94,9 @@ ACTIVE = accepted()
 """The usual answer to a check."""
 
 
-def conversion_failed() -> Act:
+def conversion_failed(**how: Any) -> Act:
     """Reply that the document could not be converted."""
-    return reply(500, record("INTERNAL_SERVER_ERROR"))
+    return reply(500, record("INTERNAL_SERVER_ERROR"), **how)
 
 
 def failing(error: BaseException, **how: Any) -> Act:

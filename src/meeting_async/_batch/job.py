@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Generator, Iterable
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -387,6 +387,7 @@ class BatchJob(RunningJob, UploadHooks):
 
     common: BatchState  # pyright: ignore[reportIncompatibleVariableOverride]  # narrower, never set
     queued: QueuedJob
+    can_be_alone: ClassVar[bool] = True
     _has_permit: bool = True
     _only_waits: bool = True
     """Whether a stop ends it at once."""
@@ -475,8 +476,9 @@ class BatchJob(RunningJob, UploadHooks):
         if journal is not None and entry is not None and entry.state != "accepted":
             await journal.record(entry, state, reason)
 
-    def release_permit(self) -> None:
-        """Release the permit, if there is one."""
+    def release_permit(self, *, waits_alone: bool = False) -> None:
+        """Release the permit, if there is one; the next one may be for an upload alone."""
+        self.common.scheduler.set_alone(self, is_alone=waits_alone)
         if self._has_permit:
             self._has_permit = False
             self.common.scheduler.release()
@@ -497,7 +499,7 @@ class BatchJob(RunningJob, UploadHooks):
         if reason in {"room", "inactive", "evidence"}:
             self.common.verify()
         if reason != "retry" or self.common.is_verified:
-            self.release_permit()
+            self.release_permit(waits_alone=reason == "alone")
         self._only_waits = True
         if self.common.stop_error is not None:
             self.stop()
@@ -506,6 +508,8 @@ class BatchJob(RunningJob, UploadHooks):
             self._is_marked = False
         yield
         if not self._has_permit:
+            has_failed = self.history.failed_conversions and self.history.answer is None
+            self.common.scheduler.set_alone(self, is_alone=bool(has_failed))
             if reason != "inactive" and self.call is not None and self.common.scheduler.is_full:
                 self.call.phase = "waiting for a place in the batch"
                 self.call.emit(Queued, for_place=True)

@@ -41,6 +41,8 @@ class Scheduler(Generic[T]):
     """Lists: a deque takes 760 bytes even for one job."""
     _busy: set[str] = attrs.field(factory=set)
     """Rooms in which a job has begun and not ended."""
+    _alone: set[object] = attrs.field(factory=set)
+    """Jobs that are to be sent alone: while there are any, there is one permit."""
     _heap: list[tuple[float, int]] = attrs.field(factory=list)
     """Rank and number of each candidate; removed ones are dropped when they come up."""
     _candidates: dict[int, str | Callable[[], None]] = attrs.field(factory=dict)
@@ -59,7 +61,18 @@ class Scheduler(Generic[T]):
     @property
     def is_full(self) -> bool:
         """Whether all permits are held."""
-        return self.in_use >= self.limit
+        return self.in_use >= (min(self.limit, 1) if self._alone else self.limit)
+
+    def set_alone(self, job: object, *, is_alone: bool) -> None:
+        """Say whether a job that has begun is to be sent alone, from its next permit on.
+
+        That comes when no other permit is held, and no job begins then until it is released.
+        """
+        if is_alone:
+            self._alone.add(job)
+        elif job in self._alone:
+            self._alone.remove(job)
+            self._dispatch()
 
     def add(self, room: str, job: T) -> None:
         """Append a job to the queue of its room."""
@@ -115,7 +128,7 @@ class Scheduler(Generic[T]):
 
     def _dispatch(self) -> None:
         """Give free permits to the first candidates."""
-        while self.in_use < self.limit and self._heap:
+        while self._heap and not self.is_full:
             candidate = self._candidates.pop(heapq.heappop(self._heap)[1], None)
             if candidate is None:
                 continue

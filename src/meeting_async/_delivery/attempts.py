@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import anyio
 import attrs
@@ -145,9 +146,9 @@ class Attempts:
 
 
 def attempts_of(
-    call: Call, safety: RetrySafety, lock: LockPolicy | None = None, size: int | None = None
+    call: Call, safety: RetrySafety, lock: LockPolicy | None = None, **document: Any
 ) -> Attempts:
-    """Return the attempts of a call; those of an upload know its lock policy and its size."""
+    """Return the attempts of a call; those of an upload know its lock policy and its document."""
     options = call.options
     policies = Policies(
         safety=safety,
@@ -156,7 +157,7 @@ def attempts_of(
         may_ask=options.preflight,
         began=call.began,
         ends_at=call.ends_at,
-        size=size,
+        **document,
     )
     return Attempts(call, policies)
 

@@ -13,7 +13,7 @@ from typing import Literal
 
 import attrs
 
-from meeting_async._delivery.history import History, Step, is_unknown
+from meeting_async._delivery.history import History, Step, is_failed_conversion, is_unknown
 from meeting_async._delivery.room_wait import (
     JITTER,
     MAX_FALSE_FREE_ANSWERS,
@@ -75,9 +75,10 @@ class Stop:
     error: MeetingError
 
 
-Reason = Literal["queue", "room", "retry", "evidence", "inactive"]
+Reason = Literal["queue", "room", "retry", "alone", "evidence", "inactive"]
 """What an upload waits for: another upload of this application, the room's lock, its next attempt,
-evidence of what became of the document, or a session in the room."""
+the end of all other uploads of the batch, evidence of what became of the document, or a session in
+the room."""
 
 
 @attrs.frozen
@@ -108,6 +109,11 @@ class Policies:
     """When the call's ``timeout`` ends it."""
     size: int | None = None
     """Bytes of the document; ``None`` for a link and a call."""
+    is_office: bool = False
+    """Whether the server converts the document with an office program. That of plugNmeet-server
+    fails if it converts another one at the same moment, in any room; nothing is stored then."""
+    can_be_alone: bool = False
+    """Whether the upload can wait until no other one of its batch runs."""
 
     @property
     def is_upload(self) -> bool:
@@ -199,6 +205,8 @@ class _Decision:
         policies = self.policies
         if last.verdict is Verdict.BUSY and policies.is_upload:
             return self._wait_for_room(last)
+        if self._may_have_clashed(last):
+            return self._fitting(Wait(MIN_WAIT * (1 + self.random), "alone"))
         if last.verdict is None or policies.safety not in _RETRYABLE.get(last.verdict, ()):
             return Stop(self.error())
         if _is_final(last, is_upload=policies.is_upload):
@@ -213,6 +221,12 @@ class _Decision:
             return self._wait_or_stop(max(policies.lock.window, MIN_WAIT))
         seconds = self._backoff(self._failures, last.hint)
         return self._wait_or_stop(seconds, self._limit_of_call(last))
+
+    def _may_have_clashed(self, last: Step) -> bool:
+        """Return whether the document is sent again, alone, after its conversion has failed."""
+        policies, failed = self.policies, self.history.failed_conversions
+        is_likely = policies.is_office and policies.can_be_alone and is_failed_conversion(last)
+        return is_likely and failed <= policies.retry.max_failed_conversions
 
     # --- evidence --------------------------------------------------------------------------------
 
@@ -368,7 +382,11 @@ class _Decision:
         verdict = last.verdict or Verdict.UNKNOWN
         if verdict is Verdict.NO_ANSWER and answer is not None:
             verdict = Verdict.FAILED if answer.is_record else Verdict.UNKNOWN
-        return reply_error(verdict, answer or ParsedReply(0), upload=last.kind == "document")
+        is_document = last.kind == "document"
+        is_office = is_document and policies.is_office
+        return reply_error(
+            verdict, answer or ParsedReply(0), upload=is_document, is_office=is_office
+        )
 
     def _unknown(self, last: Step) -> UploadOutcomeUnknown:
         """Return the error for a document of unknown outcome, and say why it cannot be told."""

@@ -248,6 +248,11 @@ class History:
         return next((one for one in reversed(self.steps) if one.kind == "document"), None)
 
     @property
+    def failed_conversions(self) -> int:
+        """How often the server has failed to convert the document."""
+        return sum(map(is_failed_conversion, self.steps))
+
+    @property
     def may_have_arrived(self) -> bool:
         """Whether a document was sent that was accepted, or whose outcome is unknown."""
         return self.was_sent or self.answer is not None or self.unknown_since is not None
@@ -323,6 +328,11 @@ def _merged(steps: Iterable[Step]) -> list[Step]:
 def is_unknown(one: Step) -> bool:
     """Return whether a step may have put the document into its room."""
     return one.kind == "document" and one.verdict is Verdict.UNKNOWN
+
+
+def is_failed_conversion(one: Step) -> bool:
+    """Return whether the server received the document, and failed to convert it."""
+    return one.kind == "document" and one.verdict is Verdict.FAILED
 
 
 def takes_room(one: Step) -> bool:

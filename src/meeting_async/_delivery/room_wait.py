@@ -150,7 +150,7 @@ class RoomWait:
         """Seconds since the first 409 after an upload got in, without waits for a place."""
         steps: list[Step] = []
         for step in self.history.steps:
-            if step.verdict is Verdict.UNKNOWN:
+            if step.verdict in {Verdict.UNKNOWN, Verdict.FAILED}:
                 steps = []
             elif steps or step.verdict is Verdict.BUSY:
                 steps.append(step)

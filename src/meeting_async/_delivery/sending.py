@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import ClassVar
 
 import attrs
 
@@ -20,6 +21,9 @@ from meeting_async.errors import ConnectFailed, ResourceExhausted
 
 class UploadHooks:
     """What a batch or a queue does around the attempts of an upload. If a hook raises, it ends."""
+
+    can_be_alone: ClassVar[bool] = False
+    """Whether a wait for ``"alone"`` ends when no other upload of the batch runs."""
 
     def sending(self) -> None:
         """Called when the questions are answered, before the document is sent."""

@@ -72,14 +72,21 @@ async def upload_document(
             async with prepare(
                 made, max_size=options.max_size_whiteboard_file, allow_images=options.allow_images
             ) as prepared:
-                call.size = prepared.size
-                attempts = attempts_of(call, RetrySafety(options.delivery), lock, prepared.size)
+                call.size, hooks = prepared.size, hooks or UploadHooks()
+                attempts = attempts_of(
+                    call,
+                    RetrySafety(options.delivery),
+                    lock,
+                    size=prepared.size,
+                    is_office=prepared.is_office,
+                    can_be_alone=hooks.can_be_alone,
+                )
                 if options.check_link and made.link is not None:
                     from meeting_async._delivery.link_check import check_target  # noqa: PLC0415
 
                     call.phase = "checking the link"
                     await check_target(call.session, made.link, options)
-                await _Upload(attempts, room, prepared, hooks or UploadHooks()).run(place)
+                await _Upload(attempts, room, prepared, hooks).run(place)
     return receipt_of(call)
 
 

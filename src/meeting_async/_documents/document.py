@@ -254,6 +254,9 @@ _MEDIA_TYPES = {
     "xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
 }
 
+OFFICE_SUFFIXES = frozenset(_MEDIA_TYPES) - {"pdf"}
+"""Of names of documents that a server converts with an office program."""
+
 
 def _media_type(name: str, given: str | None) -> str:
     """Guess from our own table: that of the standard library differs between machines."""

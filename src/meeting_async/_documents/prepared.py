@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import anyio
 
 from meeting_async._clock import Clock
-from meeting_async._documents.document import Document, source_of
+from meeting_async._documents.document import OFFICE_SUFFIXES, Document, source_of
 from meeting_async._documents.source import Content, Opened
 from meeting_async._protocol.multipart import MultipartFraming, document_form, link_form
 from meeting_async.errors import (
@@ -50,6 +50,8 @@ class Prepared:
         """What the room shows (a link without its query), and the link as it was given, if any."""
         self.size = content.snapshot.size if document.link is None else None
         """Bytes of the document; ``None`` for a link."""
+        self.is_office = is_office(document.filename, content.snapshot.head)
+        """Whether a server converts it with an office program."""
         self._document, self._content = document, content
 
     @property
@@ -222,6 +224,12 @@ _IMAGE_SUFFIXES = frozenset(
 
 _DOCUMENT_MAGIC = (b"%PDF-", b"PK\x03\x04", b"\xd0\xcf\x11\xe0", b"{\\rtf")
 
+_OFFICE_MAGIC = re.compile(
+    rb"\xd0\xcf\x11\xe0|PK\x03\x04.{26}(?:\[C|_r|do|wo|pp|xl|mi)|\{\\rtf", re.DOTALL
+)
+"""An archive is one by the beginning of its first member's name: ``[Content_Types].xml``,
+``_rels/``, ``docProps/``, ``word/``, ``ppt/``, ``xl/``, or ``mimetype`` of OpenDocument."""
+
 
 def check_size(document: str, size: int, limit: int | None) -> None:
     """Refuse an empty document and one above ``limit`` bytes; a document of ``limit`` fits."""
@@ -243,3 +251,10 @@ def check_type(document: str, head: bytes) -> None:
     _, dot, suffix = document.rpartition(".")
     if dot and suffix.lower() in _IMAGE_SUFFIXES and not head.startswith(_DOCUMENT_MAGIC):
         raise DocumentTypeRefused(document, f"{suffix.upper()} image by its name")
+
+
+def is_office(document: str, head: bytes) -> bool:
+    """Return whether a server converts a document with an office program, as all but a PDF."""
+    suffix = document.removesuffix("?…").rpartition(".")[2].lower()  # a link has lost its query
+    has_name = "." in document and suffix in OFFICE_SUFFIXES
+    return not head.startswith(b"%PDF-") and (has_name or _OFFICE_MAGIC.match(head) is not None)

@@ -272,6 +272,11 @@ _TOO_LARGE_FOR_PROXY = (
     "for a whole request."
 )
 
+_CLASH = (
+    "Another conversion on the server at the same moment may be the cause: the same document may "
+    "succeed when it is sent again."
+)
+
 _HINTS = {
     "INVALID_API_KEY": WRONG_KEY,
     "INVALID_TOKEN_OR_SIGNATURE": "The API secret differs from the server's (are there quotes or "
@@ -283,15 +288,17 @@ _HINTS = {
 }
 
 
-def reply_error(verdict: Verdict, answer: ParsedReply, *, upload: bool) -> ReplyError:
-    """Return the error for an answer that ends a call."""
+def reply_error(
+    verdict: Verdict, answer: ParsedReply, *, upload: bool, is_office: bool = False
+) -> ReplyError:
+    """Return the error for an answer that ends a call; ``is_office``: of an office document."""
     facts: dict[str, Any] = {
         "status": answer.status,
         "status_code": answer.status_code,
         "msg": answer.msg,
         "headers": answer.headers,
         "body": answer.body,
-        "hint": hint_of(answer),
+        "hint": _CLASH if is_office and verdict is Verdict.FAILED else hint_of(answer),
     }
     if verdict is Verdict.THROTTLED:
         return Throttled(**facts, retry_after=answer.retry_after)
