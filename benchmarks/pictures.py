@@ -27,8 +27,8 @@ from meeting_async import BatchReport, BytesSent, Event, MeetingClient, UploadJo
 from meeting_async.cli.console import Output
 from meeting_async.cli.demo.documents import pdf
 from meeting_async.cli.display import Bars
-from meeting_async.cli.report import page
-from meeting_async.cli.results import headline
+from meeting_async.reports._groups import headline
+from meeting_async.reports._page import page
 from meeting_async.testing import MeetingServer
 
 FOLDER = Path(__file__).parent.parent / "docs" / "batch"

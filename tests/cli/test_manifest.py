@@ -18,11 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meeting_async import is_junk_file
-from meeting_async.cli import entries
-from meeting_async.cli.batch import manifest
-from meeting_async.cli.batch.manifest import manifest_of
-from meeting_async.cli.batch.rows import rows_in
 from meeting_async.errors import InvalidInput
+from meeting_async.manifests import _entries as entries
+from meeting_async.manifests import _source, read_manifest
+from meeting_async.manifests._rows import rows_in
+from meeting_async.manifests._source import manifest_of
 from meeting_async.testing import MeetingServer
 from support.command_line import Result, call, names_in, start
 from support.documents import PDF, PNG
@@ -504,7 +504,7 @@ def test_a_source_without_documents_is_a_mistake(capsys: Capture, source: str) -
 
 def test_what_is_too_large_for_a_manifest(monkeypatch: pytest.MonkeyPatch) -> None:
     """A video that was named by mistake is not read to its end."""
-    monkeypatch.setattr(manifest, "MAX_MANIFEST_BYTES", 1024**2)
+    monkeypatch.setattr(_source, "MAX_MANIFEST_BYTES", 1024**2)
     text = b"room_id,document\nroom01,a.pdf\n"
     Path("m.csv").write_bytes(text.ljust(1024**2, b"\n"))
     assert len(manifest_of("m.csv").entries) == 1

@@ -22,9 +22,10 @@ import attrs
 import pytest
 
 from meeting_async import BatchReport
-from meeting_async.cli import report
-from meeting_async.cli.report import page
-from meeting_async.cli.results import ExitCode, headline, summary_object
+from meeting_async.cli.results import ExitCode, summary_object
+from meeting_async.reports import _page as pages
+from meeting_async.reports._groups import headline
+from meeting_async.reports._page import page
 from meeting_async.testing import MeetingServer
 from support.command_line import call, held, names_in, shell
 from support.limited_worker import LimitedWorker, limited_worker
@@ -243,7 +244,7 @@ def test_what_was_accepted_is_folded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that need nobody's attention; very many are not listed at all."""
     accepted = report_of([outcome(n) for n in range(8)])
     assert "<details>\n<summary>8 documents in their rooms" in _page(accepted)
-    monkeypatch.setattr(report, "MOST_ROWS", 3)
+    monkeypatch.setattr(pages, "MOST_ROWS", 3)
     assert "and 5 more" in _text(_page(accepted))
 
 

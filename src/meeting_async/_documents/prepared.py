@@ -36,9 +36,14 @@ async def prepare(
     """
     async with source_of(document).prepare(document.filename, max_size) as content:
         if document.link is None:
-            check_size(document.filename, content.snapshot.size, max_size)
-            if not allow_images:
-                check_type(document.filename, content.snapshot.head)
+            snapshot = content.snapshot
+            check_content(
+                document.filename,
+                snapshot.size,
+                snapshot.head,
+                max_size=max_size,
+                allow_images=allow_images,
+            )
         yield Prepared(document, content)
 
 
@@ -221,6 +226,15 @@ _IMAGE_SUFFIXES = frozenset(
 )
 
 _DOCUMENT_MAGIC = (b"%PDF-", b"PK\x03\x04", b"\xd0\xcf\x11\xe0", b"{\\rtf")
+
+
+def check_content(
+    document: str, size: int, head: bytes, *, max_size: int | None, allow_images: bool
+) -> None:
+    """Refuse a document by its size or its first bytes."""
+    check_size(document, size, max_size)
+    if not allow_images:
+        check_type(document, head)
 
 
 def check_size(document: str, size: int, limit: int | None) -> None:
