@@ -58,7 +58,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         began = datetime.now().astimezone()
         svg, report = anyio.run(_upload, server, jobs)
         sums = headline(report, len(jobs))
-        html = page(report, "term.csv", sums, len(jobs), server=url, began=began)
+        html = page(
+            report,
+            title="term.csv",
+            headline=sums,
+            documents=len(jobs),
+            server=url,
+            began=began,
+        )
     (found.save / "display.svg").write_text(svg, "utf-8")
     print(f"{report.total} documents, {report.accepted} accepted, in {report.seconds:.1f} s")
     _photograph(html, found.save / "report.png")

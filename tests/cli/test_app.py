@@ -157,7 +157,7 @@ def test_errors_of_ours_are_one_line(
     assert "error: ZeroDivisionError: division by zero (--debug shows where)" in done.err
     assert "Traceback" not in done.err
     assert "Traceback" in call(capsys, "room", "room01", "--debug").err
-    monkeypatch.setattr("meeting_async.cli.entries.check_content", lambda *_: 1 / 0)
+    monkeypatch.setattr("meeting_async.cli.entries.check_content", lambda *_, **__: 1 / 0)
     done = call(capsys, "upload", "room01", "a.pdf")  # whose check is in a thread
     assert (done.code, "error: ZeroDivisionError: " in done.err) == (1, True)
 
