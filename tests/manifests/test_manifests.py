@@ -74,6 +74,8 @@ MISTAKEN: dict[str, list[str]] = {
     ],
     "room,file\nroom01,a.pdf\n": ["m.csv:1: the first line must name the columns"],
     "room_id,document\nroom01,image.pdf\n": ["m.csv:2: 'image.pdf' is a PNG image"],
+    "room_id,document\nroom01,https://u:secret@example.com/\n": ["m.csv:2: document_link contains"],
+    '{"room_id": "room01", "document": "\\ud83d\\u202e\\u001b.pdf"}': ["m.csv:1: "],
 }  # fmt: skip
 
 
@@ -87,7 +89,10 @@ def test_one_error_has_all_mistakes(text: str) -> None:
     for expected, note in zip(MISTAKEN[text], notes, strict=True):
         assert note.startswith(expected)
     assert (raised.value.field, raised.value.value) == ("path", "'m.csv'")
-    assert f"mistake{'s' * (len(notes) > 1)}; the first: {notes[0]}" in str(raised.value)
+    told = str(raised.value)
+    assert f"mistake{'s' * (len(notes) > 1)}; the first: {notes[0]}" in told
+    assert told.isprintable()
+    assert "secret" not in told
 
 
 def test_many_mistakes_are_counted() -> None:

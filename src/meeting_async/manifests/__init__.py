@@ -11,7 +11,7 @@ from functools import partial
 from meeting_async import UploadJob
 from meeting_async._documents.prepared import check_content
 from meeting_async._policies import parse_size
-from meeting_async._text import counted
+from meeting_async._text import counted, printable
 from meeting_async.errors import InvalidInput
 from meeting_async.manifests._entries import Flaws
 from meeting_async.manifests._source import manifest_of
@@ -57,9 +57,8 @@ def read_manifest(
 
 def _mistakes(source: str, flaws: Flaws) -> InvalidInput:
     """Return an error with the mistakes, in the order of the input."""
-    notes = [
-        text if place in text else f"{place}: {text}" for _, place, text in sorted(flaws.found)
-    ]
+    found = sorted(flaws.found)
+    notes = [printable(text if at in text else f"{at}: {text}") for _, at, text in found]
     count = counted(flaws.count, "mistake")
     fix = "correct each, and read it again"
     error = InvalidInput("path", repr(source), f"has {count}; the first: {notes[0]}", fix)
