@@ -31,7 +31,7 @@ class StdinEntry(Entry):
         stdin = io.FileIO(0, closefd=False)  # a thread that reads sys.stdin blocks the exit
         return Document.from_stream(stdin, self.filename or "")
 
-    def check_document(self, _check: Check) -> None:
+    def check_document(self, check_content: Check) -> None:
         """Check its name; this reads nothing."""
         if sys.stdin is None:
             raise InvalidInput("FILE", "'-'", "is closed", "open stdin")
