@@ -27,8 +27,8 @@ from meeting_async import BatchReport, BytesSent, Event, MeetingClient, UploadJo
 from meeting_async.cli.console import Output
 from meeting_async.cli.demo.documents import pdf
 from meeting_async.cli.display import Bars
-from meeting_async.cli.report import page
-from meeting_async.cli.results import headline
+from meeting_async.reports._groups import headline
+from meeting_async.reports._page import page
 from meeting_async.testing import MeetingServer
 
 FOLDER = Path(__file__).parent.parent / "docs" / "batch"
@@ -58,7 +58,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         began = datetime.now().astimezone()
         svg, report = anyio.run(_upload, server, jobs)
         sums = headline(report, len(jobs))
-        html = page(report, "term.csv", sums, len(jobs), server=url, began=began)
+        html = page(
+            report,
+            title="term.csv",
+            headline=sums,
+            documents=len(jobs),
+            server=url,
+            began=began,
+        )
     (found.save / "display.svg").write_text(svg, "utf-8")
     print(f"{report.total} documents, {report.accepted} accepted, in {report.seconds:.1f} s")
     _photograph(html, found.save / "report.png")

@@ -6,6 +6,7 @@ An ignored error that no longer is one fails, too.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any, assert_type
 
 from meeting_async import (
@@ -20,6 +21,8 @@ from meeting_async import (
     Verdict,
     errors,
 )
+from meeting_async.manifests import read_manifest
+from meeting_async.reports import html_report, write_report
 from meeting_async.transports import HttpTransport, Reply, Request, Transport
 
 
@@ -47,6 +50,10 @@ async def batches(client: MeetingClient) -> None:
         async for outcome in batch:
             assert_type(outcome, UploadOutcome)
         assert_type(batch.report, BatchReport)
+    assert_type(read_manifest(Path("term.csv"), max_size_whiteboard_file="30MiB"), list[UploadJob])
+    assert_type(html_report(batch.report, title="term.csv", server="https://meet.test"), str)
+    write_report(batch.report, "term.html", title="term.csv")
+    read_manifest("term.csv", max_size="30MiB")  # type: ignore[call-arg]
     client.upload_many(["deck.pdf"])  # type: ignore[list-item]
 
 

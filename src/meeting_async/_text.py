@@ -50,6 +50,17 @@ def link_label(link: str) -> str:
     return f"{head}?…" if "?" in link else head
 
 
+def printable(text: str) -> str:
+    """Return the text as one line, without characters that control a terminal.
+
+    File names and messages of servers may contain escape sequences, or characters that reverse
+    the direction of writing.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else " " if c.isspace() else "\ufffd" for c in text)
+
+
 class Url(str):
     """A URL whose ``repr`` shows no credential, also among the locals of a traceback."""
 
@@ -60,3 +71,37 @@ class Url(str):
 
 
 _PLAIN_AUTHORITY = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://([\w.-]+|\[[\w:.]+\])(:\d*)?([/?#]|$)")
+
+
+# --- numbers -------------------------------------------------------------------------------------
+
+_UNITS = ("KiB", "MiB", "GiB", "TiB")
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: ``1 room``, ``2 rooms``."""
+    return f"{number:,} {noun if number == 1 else f'{noun}s'}"
+
+
+def size(number: float) -> str:
+    """Return a number of bytes as text, in the units of configured limits: ``30.0 MiB``."""
+    if number < 1024:
+        return counted(round(number), "byte")
+    unit, *larger = _UNITS
+    number /= 1024
+    while larger and number >= 1023.95:  # would be printed as 1,024.0
+        unit, *larger = larger
+        number /= 1024
+    return f"{number:,.1f} {unit}"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration as text, with about three digits."""
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f} ms" if seconds else "0 s"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60:,} h {minutes % 60} min"

@@ -12,6 +12,7 @@ import queue
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from functools import partial
 from typing import TypeVar, cast
@@ -23,6 +24,9 @@ from meeting_async._system import after_fork
 from meeting_async.errors import ResourceExhausted
 
 T = TypeVar("T")
+
+POLL_SECONDS = 0.1
+"""Interval at which signals are checked by a thread that waits."""
 
 MAX_RUNNING = 32
 """Threads that use a disk at the same time, per event loop; more would only queue there."""
@@ -141,6 +145,13 @@ def run_in_thread(function: Callable[[], object]) -> None:
 
     """
     _threads.run(function)
+
+
+def result_of(running: Future[T]) -> T:
+    """Wait for the result of a thread, without an event loop."""
+    while wait([running], POLL_SECONDS).not_done:  # Windows notices Ctrl-C between the waits
+        pass
+    return running.result()
 
 
 def leave_to_thread(function: Callable[[], object]) -> None:

@@ -35,7 +35,7 @@ def test_help_loads_no_work(python: Interpreter) -> None:
     """Who asks for help does not wait for what only a command needs, nor have all extras."""
     heavy = (
         "jinja2", "rich.progress", "meeting_async.testing", "meeting_async.cli.delivery",
-        "meeting_async.cli.batch.manifest", "procrastinate", "psycopg",
+        "meeting_async.manifests", "meeting_async.reports", "procrastinate", "psycopg",
         "meeting_async.procrastinate",
     )  # fmt: skip
     code, out, err = python.run(
@@ -157,7 +157,7 @@ def test_errors_of_ours_are_one_line(
     assert "error: ZeroDivisionError: division by zero (--debug shows where)" in done.err
     assert "Traceback" not in done.err
     assert "Traceback" in call(capsys, "room", "room01", "--debug").err
-    monkeypatch.setattr("meeting_async.cli.entries.check_size", lambda *_: 1 / 0)
+    monkeypatch.setattr("meeting_async.cli.entries.check_content", lambda *_, **__: 1 / 0)
     done = call(capsys, "upload", "room01", "a.pdf")  # whose check is in a thread
     assert (done.code, "error: ZeroDivisionError: " in done.err) == (1, True)
 

@@ -29,9 +29,9 @@ from meeting_async import (
     WaitingForRoom,
     WaitingUntilActive,
 )
+from meeting_async._text import duration, size
 from meeting_async.cli.console import Output
 from meeting_async.cli.display import Bars, Lines, words_for
-from meeting_async.cli.words import duration, size
 from meeting_async.testing import MeetingServer
 from support.command_line import PROGRAM, accepted, call, manifest, until
 from support.reports import LOST, STOPPED, attempt, outcome, report_of

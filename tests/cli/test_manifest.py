@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import threading
 import time
 import unicodedata
 from collections.abc import Callable
@@ -14,105 +13,18 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from meeting_async import is_junk_file
-from meeting_async.cli import entries
-from meeting_async.cli.batch import manifest
-from meeting_async.cli.batch.manifest import manifest_of
-from meeting_async.cli.batch.rows import rows_in
-from meeting_async.errors import InvalidInput
+from meeting_async.manifests._source import manifest_of
 from meeting_async.testing import MeetingServer
 from support.command_line import Result, call, names_in, start
 from support.documents import PDF, PNG
 from support.permissions import public_folder, unprivileged
-from support.systems import IS_WINDOWS, NO_SUCH_FILE, is_wine
+from support.systems import IS_WINDOWS, NO_SUCH_FILE
 
 Capture = pytest.CaptureFixture[str]
 
-ROW = {"room_id": "room01", "document": "a.pdf"}
 LINK, PRIVATE_LINK = "https://example.com/a.pdf", "https://u:secret@example.com/"
-OBJECT = b'{"room_id": "room01", "document": "a.pdf"}'
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "room_id,document\nroom01,a.pdf",
-        "room_id;document\r\nroom01;a.pdf\r\n",
-        "room_id\tdocument\nroom01\ta.pdf\n",
-        "document , Room_ID\n\na.pdf,room01\n,\n",
-        "\ufeffroom_id;document;;\r\nroom01;a.pdf;;\r\n;;;\r\n",
-        'room_id,document,filename,key\nroom01,"a.pdf",,',
-        "room_id, document\nroom01, a.pdf",
-        "\n\nroom_id,document\rroom01,a.pdf\r",
-        '"room_id";"document"\n"room01";"a.pdf"',
-        "sep=;\r\nroom_id;document\r\nroom01;a.pdf\r\n",
-        "\ufeffsep=,\nroom_id,document\nroom01,a.pdf\n",
-        "SEP=|\rroom_id|document\rroom01|a.pdf\r",
-        "sep=\t\nroom_id\tdocument\nroom01\ta.pdf\n",
-        '"sep=;"\nroom_id;document\nroom01;a.pdf\n',
-        "sep=;;\r\nroom_id;document\r\nroom01;a.pdf\r\n",
-        '{"room_id": "room01", "document": "a.pdf"}',
-        '\n {"document": "a.pdf", "filename": null, "key": "", "room_id": "room01"}\r\n\n',
-    ],
-)
-def test_manifests_as_they_are_written(text: str) -> None:
-    """By hand, by programs and by Excel in any country; CSV or an object on each line."""
-    ((_, row),) = rows_in(text.encode())
-    assert row == ROW
-
-
-@pytest.mark.parametrize(
-    ("data", "line", "told"),
-    [
-        (b"", 1, "the manifest is empty"),
-        (b"\n \n", 1, "the manifest is empty"),
-        ("room_id,document\n".encode("utf-16"), 1, "not UTF-8 (byte 0xff)"),
-        (b'[{"room_id": 1}]', 1, "each line must be a JSON object"),
-        (b"room,file\nroom01,a.pdf\n", 1, "not 'room, file'"),
-        (b"room01,a.pdf\n", 1, "the first line must name the columns"),
-        (b"room_id,document,key,key\n", 1, "the first line must name the columns"),
-        (b"room_id,document\n\n,a.pdf\n", 3, "room_id is empty"),
-        (b"sep=;\r\nroom_id;document\r\n;a.pdf\r\n", 3, "room_id is empty"),
-        (b"sep=;\r\nroom_id,document\r\n", 2, "not 'room_id,document'"),
-        (b"sep=;\r\n", 1, "the manifest is empty"),
-        (b"sep=x;\nroom_id;document\n", 1, "the first line must name the columns"),
-        (b"room_id,document\nroom01,\n", 2, "document is empty"),
-        (b"room_id,document\nroom01\n", 2, "document is empty"),
-        (b"room_id,document\nroom01,a,b.pdf\n", 2, "3 values for 2 columns"),
-        (b"room_id,document,\nroom01,a.pdf,b.pdf\n", 2, "unknown name ''"),
-        (b"room_id,document\nroom01,\xe4.pdf\n", 2, "not UTF-8 (byte 0xe4)"),
-        (b'room_id,document\nroom01,"a.pdf\n', 2, "a quote is not closed"),
-        (b'room_id,document\n"a\nb",a.pdf\n,b\n', 4, "room_id is empty"),
-        (b'{"room_id": "room01"}', 1, "document is empty"),
-        (OBJECT + b'\n{"room_id": 1, "document": "a"}', 2, "room_id is not a string"),
-        (OBJECT + b"\n[]", 2, "each line must be a JSON object"),
-        (OBJECT + b"\n{]", 2, "not JSON: Expecting property name enclosed in double quotes (each"),
-        (OBJECT + b'\n{"key": "1", "key": "2"}', 2, "a name appears twice"),
-        (OBJECT + b'\n{"file": "x"}', 2, "unknown name 'file'"),
-        (OBJECT + b"\n" + b"[" * 100_000, 2, "not JSON"),
-        (OBJECT.replace(b"a.pdf", b"a\\u0000"), 1, "NUL"),
-    ],
-)
-def test_mistakes_of_the_text(data: bytes, line: int, told: str) -> None:
-    """Each is told with the line where its record begins; no other line is blamed."""
-    found = [(at, text) for at, text in rows_in(data) if isinstance(text, str)]
-    assert {at for at, _ in found} == {line}
-    assert any(told in text for _, text in found), found
-
-
-@given(
-    st.one_of(st.binary(), st.text('room_id,document"\n\r;{}[]:\\', max_size=80).map(str.encode))
-)
-def test_any_bytes_are_read(data: bytes) -> None:
-    """Whatever comes, it is rows or mistakes, and never nothing."""
-    found = list(rows_in(data))
-    assert all(line and isinstance(row, dict | str) for line, row in found)
-    assert found or data.strip()
-
-
 # --- entries that no batch can send --------------------------------------------------------------
 
 LATIN = "w\udcf6che.pdf"
@@ -195,42 +107,6 @@ def test_mistakes_come_first(server: MeetingServer, capsys: Capture, options: st
     assert (server.requests, Path("j.db").exists()) == ([], False)
 
 
-LINKED = [] if is_wine() else ["here/a.pdf"]  # which makes no links
-FILES = {"a.pdf": 0, "./a.pdf": 0, **dict.fromkeys(LINKED, 0), "b/a.pdf": 1, "b/../b/a.pdf": 1}
-"""Which file a path leads to; all have the same name."""
-NAMES = {"": "a.pdf", "a.pdf": "a.pdf", "x/a.pdf": "a.pdf", "a?.pdf": "a_.pdf", "a*.pdf": "a_.pdf"}
-"""What a room shows if ``filename`` is this."""
-LINES = st.tuples(*map(st.sampled_from, (["r1", "r2"], [*FILES], [*NAMES], ["", "k1", "k2"])))
-
-
-@given(st.lists(LINES, min_size=1, max_size=6))
-def test_a_document_that_a_room_would_show_twice(lines: list[tuple[str, str, str, str]]) -> None:
-    """One mistake with both lines, however path and name are written, unless both have a key.
-
-    A room has each key once.
-    """
-    with suppress(FileExistsError):
-        Path("b").mkdir()
-        Path("b/a.pdf").write_bytes(PNG)
-        Path("here").symlink_to(".")
-    rows = "\n".join(map(",".join, lines))
-    Path("m.csv").write_text(f"room_id,document,filename,key\n{rows}\n")
-    expected = set()
-    for number, (room, path, name, key) in enumerate(lines):
-        alike = [
-            at
-            for at, (other, its_path, its_name, its_key) in enumerate(lines[:number])
-            if (room, FILES[path], NAMES[name]) == (other, FILES[its_path], NAMES[its_name])
-        ]
-        if alike and not (key and lines[alike[0]][3]):
-            expected.add((number + 2, f"m.csv:{alike[0] + 2}"))
-        used = [(line[0], line[3]) for line in lines[:number]]
-        again = [at for at, its in enumerate(used) if key and its == (room, key)]
-        expected |= {(number + 2, f"m.csv:{at + 2}") for at in again[:1]}
-    found = [(line, text) for line, _, text in manifest_of("m.csv").flaws.found]
-    assert {(line, re.findall("m.csv:[0-9]+", text)[0]) for line, text in found} == expected
-
-
 def test_a_document_that_is_named_twice(server: MeetingServer, capsys: Capture) -> None:
     """The same on a command line: one mistake, and nothing is sent."""
     done = call(capsys, "upload", "room01", "a.pdf", "b.pdf", "./a.pdf")
@@ -296,7 +172,7 @@ def test_folders(capsys: Capture) -> None:
     _file(*(f"term/room01/{name}.pdf" for name in sorted(names)))
     _file(*(f"term/room01/{name}" for name in (".hidden", "~$x.docx", "Thumbs.db", "desktop.ini")))
     _file("term/a room.part/1.pdf")  # a room may have any name
-    found = manifest_of("term", besides=["term/term.db"])
+    found = manifest_of("term", field="SOURCE", besides=["term/term.db"])
     targets = ["a room.part/1.pdf", *(f"room01/{name}.pdf" for name in names)]
     assert [entry.target.replace(os.sep, "/") for entry in found.entries] == targets
     assert found.sums["left_out"] == 4
@@ -502,17 +378,6 @@ def test_a_source_without_documents_is_a_mistake(capsys: Capture, source: str) -
     assert (done.code, source in done.err, "Traceback" in done.err) == (2, True, False)
 
 
-def test_what_is_too_large_for_a_manifest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A video that was named by mistake is not read to its end."""
-    monkeypatch.setattr(manifest, "MAX_MANIFEST_BYTES", 1024**2)
-    text = b"room_id,document\nroom01,a.pdf\n"
-    Path("m.csv").write_bytes(text.ljust(1024**2, b"\n"))
-    assert len(manifest_of("m.csv").entries) == 1
-    Path("m.csv").write_bytes(text.ljust(1024**2 + 1, b"\n"))
-    with pytest.raises(InvalidInput, match=r"is larger than 1 MiB \(got 'm.csv'\)"):
-        manifest_of("m.csv")
-
-
 def test_check(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sums of what would be sent; it goes by the configured limit."""
     text = f"room_id,document\nroom01,a.pdf\nroom02,b.pdf\nroom02,{LINK}\n"
@@ -540,30 +405,6 @@ def test_a_journal_survives_a_move(
         done = call(capsys, "batch", f"{folder}/m.csv", "--journal", "j.db")
         assert "2 of 2 documents delivered" in done.out
     assert [len(names_in(server, room)) for room in ("room01", "room02")] == [1, 1]
-
-
-@pytest.mark.parametrize(("seconds", "at_once"), [(0, 1), (0.002, 16)])
-def test_documents_on_a_file_server(
-    monkeypatch: pytest.MonkeyPatch, seconds: float, at_once: int
-) -> None:
-    """They are looked at side by side; where looks are quick, threads would only get in the way."""
-    lock, looking, most = threading.Lock(), 0, 0
-
-    def looked_at(_path: str) -> tuple[int, bytes]:
-        nonlocal looking, most
-        with lock:
-            looking += 1
-            most = max(most, looking)
-        if seconds:
-            time.sleep(seconds)
-        with lock:
-            looking -= 1
-        return 8, b"%PDF-1.4"
-
-    monkeypatch.setattr(entries, "_looked_at", looked_at)
-    found = entries.Flaws()
-    found.find_in([entries.Entry("room01", f"{n}.pdf") for n in range(20 * 256)], None)
-    assert (found.count, most) == (0, at_once)
 
 
 @pytest.mark.nightly

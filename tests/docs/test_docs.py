@@ -83,8 +83,9 @@ def surroundings(code: str, folder: Path) -> Iterator[dict[str, str]]:
 
 @contextlib.contextmanager
 def own_server(folder: Path) -> Iterator[dict[str, str]]:
-    """Run what a reader has: a meeting server and a document; yield the variables."""
+    """Run what a reader has: a meeting server, a document and a table; yield the variables."""
     (folder / "deck.pdf").write_bytes(b"%PDF-1.7")
+    (folder / "term.csv").write_text("room_id,document\nroom01,deck.pdf\nroom02,deck.pdf\n")
     server = MeetingServer()
     for room_id in ("room01", "room02"):
         server.add_room(room_id)

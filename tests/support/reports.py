@@ -1,9 +1,12 @@
-"""Reports of batches that never ran: what a page is made from."""
+"""Reports of batches that never ran, what a page is made from; and what is read on a page."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from datetime import datetime, timedelta, timezone
+from html import unescape
+from html.parser import HTMLParser
 from typing import Any
 
 from meeting_async import Attempt, BatchReport, UploadOutcome, UploadReceipt, Verdict, errors
@@ -97,3 +100,37 @@ def term(rooms: int, documents: int) -> list[UploadOutcome]:
         name = f"Übungsblatt {number + 1} {'(final) ' * (index % 3)}.pdf"
         found.append(outcome(index, f"course-{room + 101}", name, **facts))
     return found
+
+
+VOID = {"link", "meta"}
+
+
+class _Strict(HTMLParser):
+    """Reads a page; each element must end, and in its turn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert tag != "script"
+        assert len({name for name, _ in attrs}) == len(attrs)
+        assert not any(name.startswith("on") or name == "style" for name, _ in attrs)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert tag in {"rect", "line"}
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def text_of(html: str) -> str:
+    """Return the text of a page, whose elements all end in their turn."""
+    reader = _Strict()
+    reader.feed(html)
+    reader.close()
+    assert not reader.open
+    body = html.partition("</head>")[2]
+    return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", " ", body)))

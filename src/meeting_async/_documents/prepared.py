@@ -36,9 +36,14 @@ async def prepare(
     """
     async with source_of(document).prepare(document.filename, max_size) as content:
         if document.link is None:
-            check_size(document.filename, content.snapshot.size, max_size)
-            if not allow_images:
-                check_type(document.filename, content.snapshot.head)
+            snapshot = content.snapshot
+            check_content(
+                document.filename,
+                snapshot.size,
+                snapshot.head,
+                max_size=max_size,
+                allow_images=allow_images,
+            )
         yield Prepared(document, content)
 
 
@@ -229,6 +234,15 @@ _OFFICE_MAGIC = re.compile(
 )
 """An archive is one by the beginning of its first member's name: ``[Content_Types].xml``,
 ``_rels/``, ``docProps/``, ``word/``, ``ppt/``, ``xl/``, or ``mimetype`` of OpenDocument."""
+
+
+def check_content(
+    document: str, size: int, head: bytes, *, max_size: int | None, allow_images: bool
+) -> None:
+    """Refuse a document by its size or its first bytes."""
+    check_size(document, size, max_size)
+    if not allow_images:
+        check_type(document, head)
 
 
 def check_size(document: str, size: int, limit: int | None) -> None:

@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 import attrs
 
 from meeting_async._system import PIPE_BYTES, is_closed_pipe
-from meeting_async._threads import run_in_thread
+from meeting_async._text import printable
+from meeting_async._threads import POLL_SECONDS, run_in_thread
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -44,20 +45,6 @@ def version() -> str:
 _TOLD_BY_DISPLAYS = {"RetryScheduled", "Finished"}
 """Events logged as warnings that the command line shows itself; these records are not printed."""
 
-
-def printable(text: str) -> str:
-    """Return the text as one line, without characters that control a terminal.
-
-    File names and messages of servers may contain escape sequences, or characters that reverse
-    the direction of writing.
-    """
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else " " if c.isspace() else "\ufffd" for c in text)
-
-
-POLL_SECONDS = 0.1
-"""Interval at which signals are checked."""
 
 HURRIED_SECONDS = 0.5
 """Seconds for which printing waits for a pipe, once the command is to end at once."""

@@ -15,19 +15,19 @@ import attrs
 from meeting_async import Batch, BatchReport, MeetingClient, UploadJob, UploadOutcome
 from meeting_async._models import count_of
 from meeting_async._system import ENDING_SIGNALS
-from meeting_async.cli.console import POLL_SECONDS, Output
+from meeting_async._text import counted, duration, size
+from meeting_async._threads import POLL_SECONDS
+from meeting_async.cli.console import Output
 from meeting_async.cli.display import Display, display_on
-from meeting_async.cli.entries import Entry
 from meeting_async.cli.results import (
     ExitCode,
-    category_of,
     document_object,
     exit_code,
-    groups_of,
-    headline,
     summary_object,
 )
-from meeting_async.cli.words import counted, duration, hints, labelled, message_of, size
+from meeting_async.cli.words import hints, labelled, message_of
+from meeting_async.manifests._entries import Entry
+from meeting_async.reports._groups import category_of, groups_of, headline
 
 GROUPS_SHOWN = 20
 """Reasons that the summary lists; further ones are only counted."""
@@ -174,15 +174,21 @@ class _Run:
         return code
 
     def _write_page(self, path: str, report: BatchReport, sums: str) -> None:
-        from meeting_async.cli.report import page
-        from meeting_async.cli.report_file import write_report
+        from meeting_async.cli.report import write_page
 
         order = self.order
-        facts = len(order), order.server, self._began
-        rooms = (entry.room_id for entry in order.entries)
-        hint = self._resumption(report)
-        made = page(report, order.name, sums, *facts, rooms=rooms, hint=hint)
-        write_report(path, made, self.output)
+        write_page(
+            path,
+            report,
+            self.output,
+            title=order.name,
+            headline=sums,
+            documents=len(order),
+            server=order.server,
+            began=self._began,
+            rooms=(entry.room_id for entry in order.entries),
+            hint=self._resumption(report),
+        )
 
     def _sum_up(self, report: BatchReport, sums: str) -> None:
         """Print the totals, the traffic, and what needs attention, the most urgent first."""

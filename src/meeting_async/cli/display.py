@@ -31,8 +31,8 @@ from meeting_async import (
     WaitingForRoom,
     WaitingUntilActive,
 )
-from meeting_async.cli.console import Output, console_on, printable
-from meeting_async.cli.words import counted, duration, size
+from meeting_async._text import counted, duration, printable, size
+from meeting_async.cli.console import Output, console_on
 
 FRAMES_PER_SECOND = 8
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from meeting_async.cli.console import printable
+from meeting_async._text import printable
 from meeting_async.cli.options import Asking, Printed
 
 if TYPE_CHECKING:

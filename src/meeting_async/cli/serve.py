@@ -73,7 +73,7 @@ def serve(
     from meeting_async._config import Environment, settings_from
     from meeting_async._policies import parse_size
     from meeting_async._protocol.requests import room_id_bytes
-    from meeting_async.cli.words import size
+    from meeting_async._text import size
     from meeting_async.testing import MeetingServer
 
     settings = settings_from(Environment(os.environ))

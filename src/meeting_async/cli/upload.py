@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from meeting_async.cli.console import PROGRAM
-from meeting_async.cli.options import DEFAULTS, Common, File, Printed, Seconds, max_size
+from meeting_async.cli.options import DEFAULTS, Common, File, Printed, Seconds
 
 
 def upload(
@@ -39,8 +39,9 @@ def upload(
 
     """
     from meeting_async.cli.delivery import Order, deliver
-    from meeting_async.cli.entries import STDIN, Entry, Flaws, StdinEntry
+    from meeting_async.cli.entries import StdinEntry, check_of_files, tell_flaws
     from meeting_async.cli.results import ExitCode
+    from meeting_async.manifests._entries import STDIN, Entry, Flaws
 
     _check_targets(file, filename)
     entries = [
@@ -48,10 +49,10 @@ def upload(
         for target in file
     ]
     client, flaws = common.client(), Flaws()
-    flaws.find_in(entries, max_size())
+    flaws.find_in(entries, check_of_files())
     flaws.find_twins(entries)
     if flaws.count:
-        flaws.tell(output)
+        tell_flaws(flaws, output)
         return ExitCode.USAGE
     settings = {"max_wait": max_wait}
     order = Order(

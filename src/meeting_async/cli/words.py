@@ -1,4 +1,4 @@
-"""Texts for people: counts, sizes, durations, messages of errors, and hints what to do."""
+"""Texts of a command line: messages of errors, and hints what to do."""
 
 from __future__ import annotations
 
@@ -9,40 +9,6 @@ import attrs
 
 from meeting_async import errors
 from meeting_async.cli.console import PROGRAM
-
-_UNITS = ("KiB", "MiB", "GiB", "TiB")
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun: ``1 room``, ``2 rooms``."""
-    return f"{number:,} {noun if number == 1 else f'{noun}s'}"
-
-
-def size(number: float) -> str:
-    """Return a number of bytes as text, in the units of configured limits: ``30.0 MiB``."""
-    if number < 1024:
-        return counted(round(number), "byte")
-    unit, *larger = _UNITS
-    number /= 1024
-    while larger and number >= 1023.95:  # would be printed as 1,024.0
-        unit, *larger = larger
-        number /= 1024
-    return f"{number:,.1f} {unit}"
-
-
-def duration(seconds: float) -> str:
-    """Return a duration as text, with about three digits."""
-    if seconds < 0.9995:
-        return f"{seconds * 1000:.0f} ms" if seconds else "0 s"
-    if seconds < 59.95:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    return f"{minutes // 60:,} h {minutes % 60} min"
-
-
-# --- errors --------------------------------------------------------------------------------------
 
 _SHELL_NAMES = {
     "base_url": "MEETING_BASE_URL",
@@ -65,10 +31,14 @@ def message_of(error: BaseException) -> str:
     if isinstance(error, errors.ConfigurationError):
         fix = _SETTING.sub(lambda found: _SHELL_NAMES[found[0]], error.fix)
         error = attrs.evolve(error, field=_SHELL_NAMES.get(error.field, error.field), fix=fix)
-    text = str(error)
+    return without_advice(str(error)) or type(error).__name__
+
+
+def without_advice(text: str) -> str:
+    """Return the text of an error without what only a program can do."""
     for advice in _FOR_PROGRAMS:
         text = text.replace(advice, "")
-    return text or type(error).__name__
+    return text
 
 
 def labelled(label: str, text: str) -> str:
@@ -99,21 +69,3 @@ def hints(error: BaseException | None, server: str) -> Iterator[str]:
             yield f"try again later; {option} SECONDS sets how long to wait for a room"
         case errors.DocumentTooLarge():
             yield "MEETING_MAX_SIZE_WHITEBOARD_FILE must be the limit of the server"
-
-
-_FACTS = ("reason", "change", "problem", "kind", "held_by")
-"""Attributes of errors with the reason; they do not name a room or a document."""
-
-
-def reason_of(error: BaseException | None) -> str:
-    """Return why a document is not in its room; the same text for all with the same reason."""
-    name = error.kind if isinstance(error, errors.UploadFailed) else type(error).__name__
-    kind = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).capitalize()
-    if isinstance(error, errors.ReplyError):
-        code = f" {error.status_code}" if error.status_code else ""
-        return f"{kind}: {error.msg} (HTTP {error.status}{code})"
-    facts = [getattr(error, name, None) for name in _FACTS]
-    if not isinstance(error, errors.MeetingError):
-        facts.append(error)
-    detail = next((str(fact) for fact in facts if fact), "")
-    return f"{kind}: {detail}" if detail else kind

@@ -27,10 +27,10 @@ from meeting_async import (
     UploadOutcome,
     errors,
 )
-from meeting_async.cli.console import Output, printable
+from meeting_async._text import counted, printable, size
+from meeting_async.cli.console import Output
 from meeting_async.cli.demo.documents import PNG, pdf
 from meeting_async.cli.display import display_on
-from meeting_async.cli.words import counted, size
 
 if TYPE_CHECKING:
     from meeting_async.testing import MeetingServer

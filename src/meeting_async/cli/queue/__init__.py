@@ -16,12 +16,12 @@ from cyclopts.validators import Number
 
 from meeting_async.cli.batch import tell_check
 from meeting_async.cli.console import Output, version
-from meeting_async.cli.options import DryRun, File, Json, Printed, Server, max_size
+from meeting_async.cli.options import DryRun, File, Json, Printed, Server
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from meeting_async.cli.batch.manifest import Manifest
+    from meeting_async.manifests._source import Manifest
     from meeting_async.procrastinate import WhiteboardUploads
 
 _DSN_HELP = (
@@ -85,15 +85,16 @@ def defer(
         output: Where to print.
 
     """
-    from meeting_async.cli.batch.manifest import manifest_of
+    from meeting_async.cli.entries import check_of_files, tell_flaws
     from meeting_async.cli.results import ExitCode
+    from meeting_async.manifests._source import manifest_of
 
     name = "" if check else _batch_name(source, batch)
-    manifest = manifest_of(source)
-    manifest.flaws.find_in(manifest.entries, max_size())
+    manifest = manifest_of(source, field="SOURCE")
+    manifest.flaws.find_in(manifest.entries, check_of_files())
     manifest.find_unstorable()
     if manifest.flaws.count:
-        manifest.flaws.tell(output)
+        tell_flaws(manifest.flaws, output)
         return ExitCode.USAGE
     if check:
         return tell_check(manifest, str(manifest), output)
@@ -185,10 +186,11 @@ def show(
     """
     from meeting_async.cli.queue import outcomes
     from meeting_async.cli.queue.database import run
-    from meeting_async.cli.report_file import check_report
 
     if report is not None:
-        check_report(report)
+        from meeting_async.reports._file import check_report
+
+        check_report(report, field="--report")
     query = outcomes.Query(batch, common.server, output, wait=wait, quiet=common.quiet)
     results = run(query.results, dsn, common.client())
     code = results.tell(output)

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 import attrs
 
 from meeting_async import MeetingClient
+from meeting_async._text import counted, duration
 from meeting_async.cli.console import Output
 from meeting_async.cli.options import Server
 from meeting_async.cli.queue.database import no_such_batch, uploads_in
-from meeting_async.cli.words import counted, duration
 from meeting_async.procrastinate import QueueStatus, WhiteboardUploads
 
 MOST_ROOMS = 20

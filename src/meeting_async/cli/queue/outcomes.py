@@ -11,20 +11,22 @@ import attrs
 
 from meeting_async import MeetingClient, UploadOutcome
 from meeting_async._system import command_line
+from meeting_async._text import duration
 from meeting_async.cli.console import PROGRAM, Output
 from meeting_async.cli.delivery import line_for, tell_details
 from meeting_async.cli.display import display_on
-from meeting_async.cli.entries import Entry
 from meeting_async.cli.queue.database import no_such_batch, uploads_in
+from meeting_async.cli.report import write_page
 from meeting_async.cli.results import (
     ExitCode,
     document_object,
     exit_code,
-    headline,
     summary_object,
 )
-from meeting_async.cli.words import duration, labelled
+from meeting_async.cli.words import labelled
+from meeting_async.manifests._entries import Entry
 from meeting_async.procrastinate import QueueReport, WhiteboardUploads
+from meeting_async.reports._groups import headline
 
 WAIT_SECONDS = 1.0
 """Shortest interval at which the results are read while somebody waits for them."""
@@ -61,15 +63,20 @@ class Results:
 
     def write_page(self, path: str, output: Output) -> None:
         """Write the HTML report."""
-        from meeting_async.cli.report import page
-        from meeting_async.cli.report_file import write_report
-
-        facts = self.documents, self.server, self.began.astimezone()
         command = f"`{command_line([PROGRAM, 'queue', 'retry', self.batch])}`"
         hint = f"{command} queues again what was refused or has failed"
         is_needed = self.report.refused or self.report.failed
-        made = page(self.report, self.batch, self.headline, *facts, hint=hint if is_needed else "")
-        write_report(path, made, output)
+        write_page(
+            path,
+            self.report,
+            output,
+            title=self.batch,
+            headline=self.headline,
+            documents=self.documents,
+            server=self.server,
+            began=self.began.astimezone(),
+            hint=hint if is_needed else "",
+        )
 
     def tell(self, output: Output) -> int:
         """Print the results and return the exit code."""

@@ -11,9 +11,9 @@ import attrs
 
 from meeting_async import Event, Finished, MeetingClient, UploadJob, Verdict
 from meeting_async.cli.console import Output
-from meeting_async.cli.entries import Entry
 from meeting_async.cli.queue.database import uploads_in
 from meeting_async.errors import MeetingError
+from meeting_async.manifests._entries import Entry
 
 
 def jobs_of(entries: Sequence[Entry]) -> Iterator[UploadJob]:

@@ -6,19 +6,18 @@ import os
 import re
 import sys
 from collections.abc import Collection, Iterator
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from functools import partial
 
 import attrs
 
 from meeting_async._documents.junk import is_junk_file, is_junk_folder
 from meeting_async._system import in_use
-from meeting_async._threads import run_in_thread
-from meeting_async.cli.batch.rows import rows_in
-from meeting_async.cli.console import POLL_SECONDS
-from meeting_async.cli.entries import STDIN, Entry, Flaws
-from meeting_async.cli.words import counted, size
+from meeting_async._text import counted, size
+from meeting_async._threads import result_of, run_in_thread
 from meeting_async.errors import InvalidInput
+from meeting_async.manifests._entries import STDIN, Entry, Flaws
+from meeting_async.manifests._rows import rows_in
 
 MAX_MANIFEST_BYTES = 256 * 1024**2
 """Largest manifest: some millions of lines. A larger file is probably not a manifest."""
@@ -74,10 +73,11 @@ class Manifest:
                 self.flaws.add(entry.number, entry.place, text)
 
 
-def manifest_of(source: str, *, besides: Collection[str] = ()) -> Manifest:
+def manifest_of(source: str, *, field: str, besides: Collection[str] = ()) -> Manifest:
     """Read what ``source`` names: a manifest, ``-`` for one on stdin, or a folder.
 
-    The paths in ``besides`` are not documents of the folder. Documents are not checked here.
+    The paths in ``besides`` are not documents of the folder. ``field`` is what errors call the
+    source. Documents are not checked here.
 
     Raises:
         InvalidInput: The source cannot be read, is too large, or names no documents.
@@ -87,26 +87,26 @@ def manifest_of(source: str, *, besides: Collection[str] = ()) -> Manifest:
     if os.path.isdir(source):
         _read_folder(manifest, {os.path.abspath(path) for path in besides})
     else:
-        _read_rows(manifest, _text_of(source), os.path.dirname(source))
+        _read_rows(manifest, _text_of(source, field), os.path.dirname(source))
     if not manifest.entries and not manifest.flaws.count:
-        raise _unusable(source, f"names no documents{manifest.left_out}")
+        raise _unusable(field, source, f"names no documents{manifest.left_out}")
     _find_twins(manifest)
     return manifest
 
 
-def _text_of(source: str) -> bytes:
+def _text_of(source: str, field: str) -> bytes:
     if source == STDIN and sys.stdin is None:
-        raise _unusable(source, "is closed")
+        raise _unusable(field, source, "is closed")
     read = Future[bytes]()
     run_in_thread(partial(_read, source, read))
-    while wait([read], POLL_SECONDS).not_done:  # Windows notices Ctrl-C between the waits
-        pass
     try:
-        data = read.result()
+        data = result_of(read)
     except OSError as error:
-        raise _unusable(source, f"cannot be read: {error.strerror}{in_use(error)}") from error
+        raise _unusable(
+            field, source, f"cannot be read: {error.strerror}{in_use(error)}"
+        ) from error
     if len(data) > MAX_MANIFEST_BYTES:
-        raise _unusable(source, f"is larger than {MAX_MANIFEST_BYTES // 1024**2} MiB")
+        raise _unusable(field, source, f"is larger than {MAX_MANIFEST_BYTES // 1024**2} MiB")
     return data
 
 
@@ -118,8 +118,8 @@ def _read(source: str, read: Future[bytes]) -> None:
         read.set_exception(error)
 
 
-def _unusable(source: str, problem: str) -> InvalidInput:
-    return InvalidInput("SOURCE", repr(source), problem, "give a manifest, a folder or '-'")
+def _unusable(field: str, source: str, problem: str) -> InvalidInput:
+    return InvalidInput(field, repr(source), problem, "give a manifest, a folder or '-'")
 
 
 def _read_rows(manifest: Manifest, data: bytes, folder: str) -> None:

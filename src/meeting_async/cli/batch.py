@@ -1,7 +1,6 @@
 """``meeting-async batch``: read and check a whole manifest or folder, then deliver it.
 
-``rows`` reads the text of a manifest; ``manifest`` makes entries from it or from a folder.
-``cli/delivery.py`` sends them.
+:mod:`meeting_async.manifests` reads it; ``cli/delivery.py`` sends its documents.
 """
 
 from __future__ import annotations
@@ -26,12 +25,11 @@ from meeting_async.cli.options import (
     PositiveSeconds,
     Printed,
     Seconds,
-    max_size,
 )
 from meeting_async.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from meeting_async.cli.batch.manifest import Manifest
+    from meeting_async.manifests._source import Manifest
 
 
 def batch(
@@ -73,13 +71,14 @@ def batch(
 
     """
     from meeting_async.cli.delivery import Order, deliver
+    from meeting_async.cli.entries import tell_flaws
     from meeting_async.cli.results import ExitCode
 
     client = None if check else common.client()
     started = time.monotonic()
     manifest = _checked(source, journal, report)
     if manifest.flaws.count:
-        manifest.flaws.tell(output)
+        tell_flaws(manifest.flaws, output)
         return ExitCode.USAGE
     sums = f"{manifest}, checked in {time.monotonic() - started:.1f} s"
     if client is None:
@@ -107,18 +106,21 @@ def batch(
 
 def _checked(source: str, journal: str | None, report: str | None) -> Manifest:
     """Read the source, and check its documents and the places of journal and report."""
-    from meeting_async.cli.batch.manifest import manifest_of
-    from meeting_async.cli.report_file import check_report
+    from meeting_async.cli.entries import check_of_files
+    from meeting_async.manifests._source import manifest_of
 
     if journal is not None and (problem := name_problem(journal)):
         raise InvalidInput("--journal", repr(journal), problem, "give another path")
     ours = _files_of(journal)
     # An earlier report in the folder is not one of its documents.
     pages = [report] if report and report.lower().endswith((".html", ".htm")) else []
-    manifest = manifest_of(source, besides=[*ours, *pages])
+    manifest = manifest_of(source, field="SOURCE", besides=[*ours, *pages])
     if report is not None:
-        check_report(report, needed=(entry.path for entry in manifest.entries), unmade=ours)
-    manifest.flaws.find_in(manifest.entries, max_size())
+        from meeting_async.reports._file import check_report
+
+        needed = (entry.path for entry in manifest.entries)
+        check_report(report, field="--report", needed=needed, unmade=ours)
+    manifest.flaws.find_in(manifest.entries, check_of_files())
     return manifest
 
 

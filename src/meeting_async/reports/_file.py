@@ -14,7 +14,6 @@ from contextlib import suppress
 from typing import TextIO
 
 from meeting_async._system import in_use, name_problem, replace
-from meeting_async.cli.console import Output
 from meeting_async.errors import InvalidInput
 
 MARK = b'<meta name="generator" content="meeting-async">'
@@ -24,29 +23,33 @@ HEAD_BYTES = 1024
 """Bytes in which it is looked for."""
 
 
-def check_report(path: str, *, needed: Iterable[str] = (), unmade: Collection[str] = ()) -> None:
+def check_report(
+    path: str, *, field: str, needed: Iterable[str] = (), unmade: Collection[str] = ()
+) -> None:
     """Raise before the work starts if the report cannot be written, or would replace a file.
 
-    ``needed`` are files that the command reads. ``unmade`` are files that it makes.
+    ``field`` is what errors call the path. ``needed`` are files that the caller reads. ``unmade``
+    are files that it makes.
     """
-    from meeting_async.cli import report as _  # noqa: F401 - fails now if a package is missing
+    try:
+        problem = name_problem(path) or _problem(path, needed, unmade)
+    except OSError as error:
+        problem = f"cannot be written: {error.strerror}{in_use(error)}"
+    if problem:
+        raise InvalidInput(field, repr(path), problem, "give another path")
 
-    if problem := name_problem(path):
-        raise _refused(path, problem)
+
+def _problem(path: str, needed: Iterable[str], unmade: Collection[str]) -> str:
     place = os.path.realpath(path)
     if place in {os.path.realpath(one) for one in unmade}:
-        raise _refused(path, "is a file of the journal")
-    try:
-        known = _status_of(path)
-        if known is not None and stat.S_ISDIR(known.st_mode):
-            raise _refused(path, "is a folder")
-        if known is None or _is_replaced(known):
-            if known is not None:
-                _check_replaceable(path, known, needed)
-            with tempfile.NamedTemporaryFile(dir=os.path.dirname(place)):
-                pass
-    except OSError as error:
-        raise _refused(path, f"cannot be written: {error.strerror}{in_use(error)}") from error
+        return "is a file of the journal"
+    known = _status_of(path)
+    if known is not None and stat.S_ISDIR(known.st_mode):
+        return "is a folder"
+    if known is not None and not _is_replaced(known):
+        return ""
+    with tempfile.NamedTemporaryFile(dir=os.path.dirname(place)):
+        return _replacement_problem(path, known, needed) if known is not None else ""
 
 
 def _status_of(path: str) -> os.stat_result | None:
@@ -68,13 +71,13 @@ def _is_replaced(known: os.stat_result) -> bool:
     return stat.S_ISREG(known.st_mode) and _own_stream(known) is None
 
 
-def _check_replaceable(path: str, known: os.stat_result, needed: Iterable[str]) -> None:
+def _replacement_problem(path: str, known: os.stat_result, needed: Iterable[str]) -> str:
     with open(path, "rb") as file:
         head = file.read(HEAD_BYTES)
     if head and MARK not in head:
-        raise _refused(path, "is your own file, and not a report")
-    if any(_is_at(other, known) for other in needed):
-        raise _refused(path, "is one of the documents")
+        return "is your own file, and not a report"
+    is_needed = any(_is_at(other, known) for other in needed)
+    return "is one of the documents" if is_needed else ""
 
 
 def _is_at(path: str, known: os.stat_result) -> bool:
@@ -83,25 +86,15 @@ def _is_at(path: str, known: os.stat_result) -> bool:
     return False
 
 
-def _refused(path: str, problem: str) -> InvalidInput:
-    return InvalidInput("--report", repr(path), problem, "give another path")
-
-
-def write_report(path: str, page: str, output: Output) -> None:
+def write_file(path: str, page: str) -> None:
     """Write a report beside its place, then put it there; only its owner may read it.
 
-    If it cannot be written, that is told: an earlier report is still there, whole. On Windows
-    another program may have that one open: then the new one stays beside it.
+    Raises:
+        OSError: It cannot be written; an earlier report is still there, whole. If only its place
+            cannot be taken, because on Windows another program has the earlier one open, the new
+            one stays beside it (:func:`is_kept`).
+
     """
-    try:
-        _write(path, page)
-    except OSError as error:
-        kept = f": the new report is {error.filename!r}" if _is_kept(error) else ""
-        reason = f"{error.strerror}{in_use(error)}{kept}"
-        output.note(f"error: {path} cannot be written: {reason}")
-
-
-def _write(path: str, page: str) -> None:
     known = _status_of(path)
     if known is not None and not _is_replaced(known):
         if (stream := _own_stream(known)) is not None:
@@ -119,11 +112,11 @@ def _write(path: str, page: str) -> None:
             os.fsync(descriptor)
         replace(unfinished, place)
     except BaseException as error:
-        if not _is_kept(error):
+        if not is_kept(error):
             os.unlink(unfinished)
         raise
 
 
-def _is_kept(error: BaseException) -> bool:
+def is_kept(error: BaseException) -> bool:
     """Return whether a new report is complete, and only could not be put into its place."""
     return bool(in_use(error)) and getattr(error, "filename2", None) is not None

@@ -9,15 +9,15 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
+from functools import partial
 
 import jinja2
 
 from meeting_async import BatchReport, UploadOutcome
-from meeting_async.cli.console import printable
-from meeting_async.cli.results import CATEGORIES, by_category, category_of, groups_of
-from meeting_async.cli.words import counted, duration, hints, message_of, reason_of, size
+from meeting_async._text import counted, duration, printable, size
+from meeting_async.reports._groups import CATEGORIES, by_category, category_of, groups_of, reason_of
 
 MOST_LISTED = 100
 """Most documents or rooms that a group lists; all documents are in the tables."""
@@ -29,23 +29,36 @@ MOST_ROWS = 20_000
 """Most rows of a table; a browser needs seconds to show more."""
 
 
+def message_of(error: BaseException) -> str:
+    """Return the text of an error."""
+    return str(error) or type(error).__name__
+
+
+def no_hints(_error: BaseException | None) -> Iterable[str]:
+    """Return no hints."""
+    return ()
+
+
 def page(
     report: BatchReport,
+    *,
     title: str,
     headline: str,
     documents: int,
     server: str,
     began: datetime,
-    *,
     rooms: Iterable[str] = (),
     hint: str = "",
+    message: Callable[[BaseException], str] = message_of,
+    hints: Callable[[BaseException | None], Iterable[str]] = no_hints,
 ) -> str:
     """Make the page.
 
     ``title`` names the batch, such as the file that it was read from; ``headline`` is its result
-    as a sentence; ``server`` is the base URL. ``began`` has the time zone that the page shows.
-    ``documents`` is the number to send, and ``rooms`` has the room of each, if that is known: if a
-    batch was stopped, the report may have fewer. ``hint`` says how to send the rest.
+    as a sentence; ``server`` is the base URL, or ``""``. ``began`` has the time zone that the page
+    shows. ``documents`` is the number to send, and ``rooms`` has the room of each, if that is
+    known: if a batch was stopped, the report may have fewer. ``hint`` says how to send the rest.
+    ``message`` returns the text of an error, and ``hints`` what helps with it.
     """
     outcomes = report.outcomes
     style = _ENVIRONMENT.get_template("style.css").render()
@@ -55,6 +68,9 @@ def page(
         title=title,
         headline=headline,
         hint=hint,
+        hints=hints,
+        message=message,
+        said=partial(_said, message),
         server=server,
         began=began,
         tiles=[*_tiles(report, documents)],
@@ -113,11 +129,11 @@ def _moment(seconds: float, began: datetime) -> str:
     return at.strftime("%H:%M:%S" if at.date() == began.date() else "%d %b %H:%M:%S")
 
 
-def _message(outcome: UploadOutcome) -> str:
+def _said(message: Callable[[BaseException], str], outcome: UploadOutcome) -> str:
     """Return the message of the server or the error; for a skipped document only the reason."""
     if outcome.error is None:
         return outcome.receipt.msg if outcome.receipt else ""
-    return reason_of(outcome.error) if outcome.status == "skipped" else message_of(outcome.error)
+    return reason_of(outcome.error) if outcome.status == "skipped" else message(outcome.error)
 
 
 _ADVICE = {
@@ -131,7 +147,7 @@ _ADVICE = {
 }
 
 _ENVIRONMENT = jinja2.Environment(
-    loader=jinja2.PackageLoader("meeting_async.cli", "report"),
+    loader=jinja2.PackageLoader("meeting_async.reports", ""),
     autoescape=True,
     undefined=jinja2.StrictUndefined,
     trim_blocks=True,
@@ -140,8 +156,8 @@ _ENVIRONMENT = jinja2.Environment(
     finalize=lambda value: printable(value) if isinstance(value, str) else value,
 )
 _ENVIRONMENT.filters |= {
-    "category": category_of, "counted": counted, "duration": duration, "hints": hints,
-    "message": message_of, "moment": _moment, "said": _message, "size": size,
+    "category": category_of, "counted": counted, "duration": duration, "moment": _moment,
+    "size": size,
 }  # fmt: skip
 _ENVIRONMENT.globals |= {
     "ADVICE": _ADVICE, "CATEGORIES": CATEGORIES, "MOST_LISTED": MOST_LISTED
