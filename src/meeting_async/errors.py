@@ -376,7 +376,7 @@ class ProcessingFailed(ServerFailed):
     """The server received the document but could not convert it.
 
     plugNmeet-server cannot convert two office documents at the same moment, in any rooms: the
-    :attr:`hint` says so of an office document.
+    ``hint`` says so of an office document.
     """
 
     def _what(self) -> str:

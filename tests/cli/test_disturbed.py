@@ -180,7 +180,7 @@ def test_the_second_signal_ends_it_while_nobody_reads(
     server: MeetingServer, streams: str, seconds: float, number: signal.Signals
 ) -> None:
     """Within 2 s, though the pipe is full, amid the batch and behind it (findings 5.4)."""
-    manifest(server, rooms=8, documents=8)  # some 25 KiB of objects
+    manifest(server, rooms=8, documents=8)  # some 29 KiB of objects
     server.rooms["class0"].processing_seconds = seconds
     command = ("batch", "m.csv", "--json", "--report", "r.html")
     with Path("err").open("w") as err:
@@ -188,7 +188,7 @@ def test_the_second_signal_ends_it_while_nobody_reads(
         process = start(*command, stderr=stderr, pipesize=4 * PIPE_BUF)
     with killed_in_the_end(process):
         until(lambda: accepted(server) == (57 if seconds else 64))
-        until(lambda: unread(process.stdout) > (0 if IS_WINDOWS else 3 * PIPE_BUF))
+        until(lambda: unread(process.stdout) > (0 if IS_WINDOWS else 2 * PIPE_BUF))
         ends_at = time.monotonic() + 10
         while process.poll() is None and time.monotonic() < ends_at:
             interrupt(process, number)
