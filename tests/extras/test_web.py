@@ -40,7 +40,7 @@ from support.virtual_time import run
 
 SUPPORT = Path(sites.__file__).parent
 STATUSES = {
-    202: {"UploadOutcomeUnknown", "UploadPutBack"},
+    202: {"DocumentMisplaced", "UploadOutcomeUnknown", "UploadPutBack"},
     400: {"DocumentChanged", "DocumentUnreadable"},
     404: {"RoomNotFound"},
     409: {"RoomNotActive"},
