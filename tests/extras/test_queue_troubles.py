@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import random
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio
 import attrs
@@ -21,6 +22,7 @@ import procrastinate
 import psycopg
 import pytest
 
+from meeting_async import RetryPolicy
 from meeting_async.errors import JournalError
 from meeting_async.testing import MeetingServer
 from support.ports import free_port
@@ -182,14 +184,19 @@ class Trouble:
     unknown: int = 0
     rounds: int = 10
     """Those with one round are in the usual run, the others nightly."""
+    client: Mapping[str, Any] = attrs.field(factory=dict)
+    """Options of the workers' client."""
 
 
 ON_THE_WAY = 2 * PLACES
+EXACTLY: Any = {"delivery": "exactly_once", "retry": RetryPolicy(settle_after=2)}
 TROUBLES = {
     "once: clocks jump, told to stop": Trouble(jumps_and_stops, rounds=1),
     "once: connections cut": Trouble(cut, ON_THE_WAY, rounds=1),
     "once: killed": Trouble(killed, PLACES, rounds=1),
+    "once: killed, found out": Trouble(killed, rounds=1, client=EXACTLY),
     "killed": Trouble(killed, PLACES, rounds=30),
+    "killed, found out": Trouble(killed, rounds=20, client=EXACTLY),
     "frozen": Trouble(frozen, PLACES),
     "frozen for 8 s": Trouble(partial(frozen, seconds=8), PLACES, rounds=8),
     "frozen for 45 s": Trouble(partial(frozen, seconds=45), PLACES, rounds=3),
@@ -205,6 +212,7 @@ TROUBLES = {
     "jobs changed by hand": Trouble(by_hand),
     "jobs aborted": Trouble(aborted, ON_THE_WAY),
     "anything": Trouble(anything, ON_THE_WAY, rounds=40),
+    "anything, found out": Trouble(anything, rounds=20, client=EXACTLY),
 }
 ROWS = [
     pytest.param(name, marks=nightly if trouble.rounds > 1 else ())
@@ -232,6 +240,8 @@ async def site(
 async def test_what_happens_meanwhile(site: Site, name: str) -> None:
     """Every document has one outcome, which is true, whatever happens while it is on its way."""
     trouble, site.dice, queue = TROUBLES[name], dice_for(name), site.queue
+    order = queue.order
+    queue.order = attrs.evolve(order, client={**order.client, **trouble.client})
     await queue.defer_many(24, rooms=20)
     site.work(2)
     await queue.until(lambda: len(queue.accepted()) >= PLACES)

@@ -452,7 +452,7 @@ class BatchJob(RunningJob, UploadHooks):
             await self.common.scheduler.acquire()
             self._has_permit = True
 
-    async def may_arrive(self, document: Prepared) -> None:
+    async def may_arrive(self, document: Prepared, _session: str, _since: int | None) -> None:
         """Record that the document may arrive from now on."""
         if self.common.journal is not None and self.entry is not None:
             self._is_marked = True

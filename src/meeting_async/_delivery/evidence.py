@@ -58,6 +58,17 @@ class Sought:
     """Seconds for an answer."""
 
 
+@attrs.frozen
+class Accepted:
+    """A document that an earlier run says was accepted: if the server shows it, it shows files."""
+
+    room_id: str
+    name: str
+    size: int
+    session: str
+    since: int
+
+
 Send = Callable[[Request], Awaitable[Reply]]
 """Sends a request with the client's transport, and returns its reply."""
 

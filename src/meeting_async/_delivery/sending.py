@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager, nullcontext
 
 import attrs
 
 from meeting_async._delivery.call import Call
 from meeting_async._delivery.decide import Reason
+from meeting_async._delivery.evidence import Accepted
 from meeting_async._delivery.history import Step, step
 from meeting_async._documents.prepared import MultipartBody, Prepared
 from meeting_async._protocol.replies import ParsedReply
@@ -29,8 +31,15 @@ class UploadHooks:
         """
         return nullcontext()
 
-    async def may_arrive(self, document: Prepared) -> None:
-        """Called after the document's last byte, before the closing boundary."""
+    async def may_arrive(self, document: Prepared, session: str, since: int | None) -> None:
+        """Called after the document's last byte, before the closing boundary.
+
+        ``session`` and ``since``: see :class:`~meeting_async._delivery.history.Step`.
+        """
+
+    def accepted_before(self) -> Iterable[Accepted]:
+        """Return documents that earlier runs say were accepted; the server may show them."""
+        return ()
 
 
 @attrs.frozen
@@ -65,9 +74,10 @@ class Sending:
     body_seconds: float | None = None
 
     def __attrs_post_init__(self) -> None:
-        self.body = self.document.form(
-            self.progress, lambda: self.hooks.may_arrive(self.document), self.call.now
-        )
+        self.body = self.document.form(self.progress, self._may_arrive, self.call.now)
+
+    async def _may_arrive(self) -> None:
+        await self.hooks.may_arrive(self.document, self.asked.session, self.since)
 
     def begin(self, asked: Asked) -> None:
         """Say that the questions are answered."""

@@ -18,9 +18,10 @@ import attrs
 
 from meeting_async import _events
 from meeting_async._delivery.attempts import Attempts, attempts_of, retry_loop
+from meeting_async._delivery.belief import believe, finding
 from meeting_async._delivery.call import Call, running
 from meeting_async._delivery.decide import CONFIRM_SECONDS, RetrySafety, Wait, judge, untellable
-from meeting_async._delivery.evidence import Answer, Sought, finding_of
+from meeting_async._delivery.evidence import Accepted, Answer
 from meeting_async._delivery.history import PLACE, Step, step
 from meeting_async._delivery.questions import Questions
 from meeting_async._delivery.room_locks import Place
@@ -362,22 +363,14 @@ class _Upload:
     async def _look_for(self, sent: Step, *, is_free: bool = False) -> Step:
         """Ask once whether a document is in the session to which it was sent."""
         call, began = self.call, self.call.now()
-        session, server = call.session, call.session.server
+        server = call.session.server
         call.phase = "looking for the document on the server"
-        sought = Sought(
-            base_url=session.base.removesuffix("/auth"),
-            room_id=call.room_id,
-            session=sent.session,
-            name=call.document or "",
-            size=sent.sent,
-            since=sent.since or 0,
-            headers=((b"Room-Id", self.room), *session.default_headers),
-            reply_timeout=call.options.timeouts.reply,
-        )
-        finding = await finding_of(call.options.evidence, sought, session.transmit)
-        server.shows_files = True if finding.answer is Answer.FOUND else server.shows_files
+        name, since = call.document or "", sent.since or 0
+        found = await finding(call, Accepted(call.room_id, name, sent.sent, sent.session, since))
+        if found.answer is Answer.NOT_FOUND:
+            await believe(call, self.hooks.accepted_before())
         verdict = judge(
-            finding,
+            found,
             sent,
             server,
             self.attempts.policies,
@@ -385,10 +378,10 @@ class _Upload:
             is_accepted=sent.verdict is Verdict.ACCEPTED,
             is_free=is_free,
         )
-        if server.shows_files is None and finding.answer is Answer.NOT_FOUND:
+        if server.shows_files is None and found.answer is Answer.NOT_FOUND:
             self._note_hidden(sent)
         answer = ParsedReply(200, {"msg": FOUND}) if verdict is Verdict.FOUND else None
-        return step("evidence", began, call.now(), verdict, answer, reason=finding.reason)
+        return step("evidence", began, call.now(), verdict, answer, reason=found.reason)
 
     def _note_hidden(self, sent: Step) -> None:
         """Say once that the server has not shown a document that it has accepted."""

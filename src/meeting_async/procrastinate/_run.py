@@ -236,7 +236,7 @@ class QueuedRun(UploadHooks):
         self._put_back = UploadPutBack(pause, call.phase if call else "")
         raise self._put_back
 
-    async def may_arrive(self, document: Prepared) -> None:
+    async def may_arrive(self, document: Prepared, _session: str, _since: int | None) -> None:
         """Record durably that the closing boundary is about to be sent.
 
         Again if that took so long that another worker may have taken over since.
