@@ -74,6 +74,9 @@ class UploadOutcome:
     earlier run. Exceptions of your own code keep their tracebacks."""
     key: str | None = None
     """The job's key."""
+    session: str = attrs.field(default="", repr=False)
+    """Id of the session to which the document was sent, in this run or an earlier one
+    (``ActiveRoom.sid``); ``""`` if it is not known."""
     started: float = 0.0
     """Its start, in seconds after the start of the batch."""
     seconds: float = 0.0
