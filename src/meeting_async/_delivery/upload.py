@@ -352,7 +352,7 @@ class _Upload:
         refusal = asked.refusal
         if refusal is not None and refusal.verdict is not Verdict.BUSY:
             return refusal
-        if asked.session != sent.session:
+        if asked.session not in {"", sent.session}:
             now, reason = self.call.now(), "its session has ended"
             return Step(
                 kind="evidence", began=now, ended=now, verdict=Verdict.NOT_FOUND, reason=reason

@@ -14,8 +14,8 @@ def marked(row: Row, name: str | None, session: str, since: int | None) -> str:
     return json.dumps({**row.history, **_sent(name, session, since)})
 
 
-def shown(name: str | None, document: Step | None) -> str | None:
-    """Return the history of a row whose document was accepted: where the server may show it."""
+def settled(name: str | None, document: Step | None) -> str | None:
+    """Return the history of a row with an outcome: if it was accepted, the server may show it."""
     if document is None or not document.session:
         return None
     return json.dumps(_sent(name, document.session, document.since))

@@ -43,7 +43,7 @@ from meeting_async.procrastinate._brake import (
     has_answered,
     is_foreign,
 )
-from meeting_async.procrastinate._doubt import is_left, left_by, marked, shown
+from meeting_async.procrastinate._doubt import is_left, left_by, marked, settled
 from meeting_async.procrastinate._table import Row, Table, packed
 
 T = TypeVar("T")
@@ -321,8 +321,7 @@ class QueuedRun(UploadHooks):
     def _ended(self, outcome: UploadOutcome) -> dict[str, object]:
         """Return what the row keeps of an outcome."""
         error = _stored.stored(outcome.error) if outcome.error else None
-        is_there = outcome.status == "accepted"
-        history = shown(self.upload.document, self.upload.history.document) if is_there else None
+        history = settled(self.upload.document, self.upload.history.document)
         kept = {"error": error, "reason": None, "size": outcome.size, "history": history}
         # Nobody runs an upload again that was given up before its first attempt.
         state = "failed" if outcome.status == "skipped" else outcome.status
