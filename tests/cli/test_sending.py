@@ -276,8 +276,8 @@ def test_passwords_are_not_shown(
 # --- JSON ----------------------------------------------------------------------------------------
 
 DOCUMENT = {
-    "type", "room_id", "document", "outcome", "delivered", "size", "seconds", "attempts", "msg",
-    "error", "place", "key", "started", "waited", "bytes_sent", "bytes_resent",
+    "type", "room_id", "document", "outcome", "delivered", "size", "seconds", "session", "attempts",
+    "msg", "error", "place", "key", "started", "waited", "bytes_sent", "bytes_resent",
 }  # fmt: skip
 
 

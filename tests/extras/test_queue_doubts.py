@@ -214,6 +214,18 @@ async def test_a_lost_answer_is_found_out(dsn: str, tmp_path: Path) -> None:
     assert {one.session for one in report.outcomes} == {queue.server.rooms["room0"].sid}
 
 
+async def test_the_command(dsn: str, tmp_path: Path) -> None:
+    """A worker of the command line finds out, too, and the report names the session."""
+    async with site(dsn, tmp_path, {}) as queue:
+        queue.server.lose_next_reply(path=UPLOAD)
+        await queue.defer("room0")
+        queue.workers.append(queue.command("worker", "--delivery", "exactly_once"))
+        await queue.check(await queue.reported())
+        code, told = await queue.run("report", "default", "--json")
+        session = json.loads(told.splitlines()[0])["session"]
+        assert (code, session) == (0, queue.server.rooms["room0"].sid)
+
+
 async def test_a_worker_that_is_stopped(dsn: str, tmp_path: Path) -> None:
     """It puts back what was sent completely, and the next one finds it."""
     async with site(dsn, tmp_path, processing_seconds=3.0, reply_after=3.0) as queue:

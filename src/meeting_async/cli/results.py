@@ -83,6 +83,7 @@ def document_object(outcome: UploadOutcome, entry: Entry) -> dict[str, Any]:
         "delivered": outcome.delivered,
         "size": outcome.size if entry.size is None else entry.size,
         "seconds": round(outcome.seconds, 3),
+        "session": outcome.session or None,
         "attempts": count_of(outcome.attempts),
         "msg": outcome.receipt.msg if outcome.receipt else None,
         "error": error_object(outcome.error),
