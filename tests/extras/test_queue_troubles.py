@@ -28,7 +28,7 @@ from meeting_async.testing import MeetingServer
 from support.ports import free_port
 from support.postgres import Network, PostgresServer, needs_postgres
 from support.queue_worker import Process
-from support.queues import ENDED, ENDS_WELL, LARGE, SECONDS, Queue, dice_for, queue_at
+from support.queues import ENDED, ENDS_WELL, LARGE, SECONDS, UPLOAD, Queue, dice_for, queue_at
 
 pytestmark = [pytest.mark.anyio, needs_postgres]
 nightly = pytest.mark.nightly
@@ -68,6 +68,13 @@ class Site:
 async def killed(site: Site) -> None:
     """A worker is killed, and replaced."""
     site.worker.kill()
+
+
+async def killed_and_lost(site: Site) -> None:
+    """The same, and some forms that are on their way get lost."""
+    site.queue.server.lose_next_reply(path=UPLOAD, times=2, when="instead")
+    await anyio.sleep(site.dice.uniform(0, 0.1))
+    await killed(site)
 
 
 async def frozen(site: Site, seconds: float = FROZEN) -> None:
@@ -196,7 +203,7 @@ TROUBLES = {
     "once: killed": Trouble(killed, PLACES, rounds=1),
     "once: killed, found out": Trouble(killed, rounds=1, client=EXACTLY),
     "killed": Trouble(killed, PLACES, rounds=30),
-    "killed, found out": Trouble(killed, rounds=20, client=EXACTLY),
+    "killed, found out": Trouble(killed_and_lost, rounds=20, client=EXACTLY),
     "frozen": Trouble(frozen, PLACES),
     "frozen for 8 s": Trouble(partial(frozen, seconds=8), PLACES, rounds=8),
     "frozen for 45 s": Trouble(partial(frozen, seconds=45), PLACES, rounds=3),
