@@ -71,8 +71,8 @@ async def killed(site: Site) -> None:
 
 
 async def killed_and_lost(site: Site) -> None:
-    """The same, and some forms that are on their way get lost."""
-    site.queue.server.lose_next_reply(path=UPLOAD, times=2, when="instead")
+    """The same, and a form that is on its way gets lost."""
+    site.queue.server.lose_next_reply(path=UPLOAD, when="instead")
     await anyio.sleep(site.dice.uniform(0, 0.1))
     await killed(site)
 
