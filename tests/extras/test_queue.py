@@ -825,7 +825,7 @@ async def test_an_end_that_is_repeated(queue: Queue) -> None:
         assert row is not None
         assert await table.claim(room_id) is None
         assert not is_cancelled or await queue.uploads.cancel("default", room_id=room_id) == 1
-        assert await table.mark_sending(row, SMALL, None) is not is_cancelled
+        assert await table.mark_sending(row, SMALL, None, "{}") is not is_cancelled
         ends = [await table.end(row, **kind, **facts) for _ in range(2)]
         counts = not is_cancelled or kind["state"] == "accepted"
         assert ends == [counts] * 2, (kind, is_cancelled)
@@ -836,7 +836,7 @@ async def test_an_end_that_is_repeated(queue: Queue) -> None:
     assert await queue.uploads.retry("default") == 4
     for row in old:  # a later run has it, or will have it
         assert await table.beat([row], None) == {row.id: False}
-        assert not await table.mark_sending(row, SMALL, None)
+        assert not await table.mark_sending(row, SMALL, None, "{}")
         assert not await table.end(row, **accepted, **facts)
 
 

@@ -155,13 +155,13 @@ async def test_a_room_whose_first_upload_is_locked(queue: Queue) -> None:
         with anyio.fail_after(SECONDS):
             assert await table.claim("room0") is None
             assert await table.beat([row, lost], None) == {lost.id: True}
-            for change in (table.mark_sending(row, SMALL, None), table.end(row, **ended)):
+            for change in (table.mark_sending(row, SMALL, None, "{}"), table.end(row, **ended)):
                 with pytest.raises(JournalInUse):
                     await change
     first = await table.claim("room0")
     assert (first.id if first else None) == 1
     assert await table.beat([row], None) == {}
-    assert await table.mark_sending(row, SMALL, None)
+    assert await table.mark_sending(row, SMALL, None, "{}")
     assert await table.end(row, **ended)
 
 

@@ -138,7 +138,13 @@ JOBS = [
     {**JOB, "identity": str(n), "room_id": f"new{n}", "due_at": None if n % 2 else "2100-01-01"}
     for n in range(RUNS)
 ]
-MARK: dict[str, Any] = {"run": 0, "room_id": "runs1", "size": 1, "fingerprint": None}
+MARK: dict[str, Any] = {
+    "run": 0,
+    "room_id": "runs1",
+    "size": 1,
+    "fingerprint": None,
+    "history": None,
+}
 BEAT: dict[str, Any] = {"cancelled": "", "worker_id": 1, "runs": [0] * RUNS}
 
 Call = Callable[[Table, Ids], Awaitable[object]]
@@ -154,6 +160,10 @@ STATEMENTS: dict[str, tuple[int, Call]] = {
     "claim beside a schedule": (1, lambda table, _: table.claim("later0")),
     "claim of nothing": (1, lambda table, _: table.claim("absent")),
     "mark": (1, lambda table, ids: table._query("mark", id=ids["runs"][0], **MARK)),
+    "accepted": (
+        CHUNK,
+        lambda table, _: table._query("accepted", id=MANY, session="", limit=CHUNK // 2),
+    ),
     "end": (1, lambda table, ids: table._query("end", id=ids["runs"][0], **ENDED)),
     "end before a long queue": (
         1,
@@ -190,6 +200,7 @@ FINDS_NOTHING = {
     "claim before its time",
     "claim of nothing",
     "beat",  # it returns what was lost
+    "accepted",  # none was sent
     "finish_ticks",  # and this what is locked
 }
 

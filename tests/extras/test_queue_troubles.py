@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import random
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio
 import attrs
@@ -21,12 +22,13 @@ import procrastinate
 import psycopg
 import pytest
 
+from meeting_async import RetryPolicy
 from meeting_async.errors import JournalError
 from meeting_async.testing import MeetingServer
 from support.ports import free_port
 from support.postgres import Network, PostgresServer, needs_postgres
 from support.queue_worker import Process
-from support.queues import ENDED, ENDS_WELL, LARGE, SECONDS, Queue, dice_for, queue_at
+from support.queues import ENDED, ENDS_WELL, LARGE, SECONDS, UPLOAD, Queue, dice_for, queue_at
 
 pytestmark = [pytest.mark.anyio, needs_postgres]
 nightly = pytest.mark.nightly
@@ -66,6 +68,13 @@ class Site:
 async def killed(site: Site) -> None:
     """A worker is killed, and replaced."""
     site.worker.kill()
+
+
+async def killed_and_lost(site: Site) -> None:
+    """The same, and a form that is on its way gets lost."""
+    site.queue.server.lose_next_reply(path=UPLOAD, when="instead")
+    await anyio.sleep(site.dice.uniform(0, 0.1))
+    await killed(site)
 
 
 async def frozen(site: Site, seconds: float = FROZEN) -> None:
@@ -182,14 +191,19 @@ class Trouble:
     unknown: int = 0
     rounds: int = 10
     """Those with one round are in the usual run, the others nightly."""
+    client: Mapping[str, Any] = attrs.field(factory=dict)
+    """Options of the workers' client."""
 
 
 ON_THE_WAY = 2 * PLACES
+EXACTLY: Any = {"delivery": "exactly_once", "retry": RetryPolicy(settle_after=2)}
 TROUBLES = {
     "once: clocks jump, told to stop": Trouble(jumps_and_stops, rounds=1),
     "once: connections cut": Trouble(cut, ON_THE_WAY, rounds=1),
     "once: killed": Trouble(killed, PLACES, rounds=1),
+    "once: killed, found out": Trouble(killed, rounds=1, client=EXACTLY),
     "killed": Trouble(killed, PLACES, rounds=30),
+    "killed, found out": Trouble(killed_and_lost, rounds=20, client=EXACTLY),
     "frozen": Trouble(frozen, PLACES),
     "frozen for 8 s": Trouble(partial(frozen, seconds=8), PLACES, rounds=8),
     "frozen for 45 s": Trouble(partial(frozen, seconds=45), PLACES, rounds=3),
@@ -205,6 +219,7 @@ TROUBLES = {
     "jobs changed by hand": Trouble(by_hand),
     "jobs aborted": Trouble(aborted, ON_THE_WAY),
     "anything": Trouble(anything, ON_THE_WAY, rounds=40),
+    "anything, found out": Trouble(anything, rounds=20, client=EXACTLY),
 }
 ROWS = [
     pytest.param(name, marks=nightly if trouble.rounds > 1 else ())
@@ -232,6 +247,8 @@ async def site(
 async def test_what_happens_meanwhile(site: Site, name: str) -> None:
     """Every document has one outcome, which is true, whatever happens while it is on its way."""
     trouble, site.dice, queue = TROUBLES[name], dice_for(name), site.queue
+    order = queue.order
+    queue.order = attrs.evolve(order, client={**order.client, **trouble.client})
     await queue.defer_many(24, rooms=20)
     site.work(2)
     await queue.until(lambda: len(queue.accepted()) >= PLACES)

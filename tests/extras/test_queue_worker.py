@@ -240,7 +240,8 @@ def test_whether_the_server_has_answered() -> None:
     assert [has_answered([], error) for error in ends] == [False, True, None]
     last = {verdict: Attempt(1, 0.0, 1.0, verdict, None, "") for verdict in Verdict}
     answers = {verdict for verdict in Verdict if has_answered([last[verdict]], None)}
-    assert answers == {Verdict.ACCEPTED, Verdict.BUSY, Verdict.REFUSED, Verdict.FAILED}
+    answered = {Verdict.ACCEPTED, Verdict.BUSY, Verdict.REFUSED, Verdict.FAILED}
+    assert answers == answered | {Verdict.FOUND, Verdict.NOT_FOUND}
 
 
 def test_what_a_beat_tells(caplog: pytest.LogCaptureFixture) -> None:

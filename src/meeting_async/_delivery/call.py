@@ -28,6 +28,7 @@ from meeting_async.errors import (
     InvalidInput,
     MeetingError,
     UploadOutcomeUnknown,
+    UploadPutBack,
 )
 
 
@@ -113,7 +114,8 @@ class Call:
 
     def final(self, error: Exception) -> Exception:
         """Return the error to raise: every error of an upload that may have arrived says so."""
-        if self.history.unknown_since is None or isinstance(error, UploadOutcomeUnknown):
+        is_told = isinstance(error, UploadOutcomeUnknown | UploadPutBack)  # nothing has ended yet
+        if self.history.unknown_since is None or is_told:
             return error
         if isinstance(error, DeadlineExceeded):
             reason = f"the timeout of {error.seconds:g} s ended it while {error.phase}"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import attrs
 
 from meeting_async._delivery.attempts import Attempts
+from meeting_async._delivery.belief import believe, finding
 from meeting_async._delivery.decide import CONFIRM_SECONDS, proves_loss
-from meeting_async._delivery.evidence import Accepted, Answer, Finding, Sought, finding_of
+from meeting_async._delivery.evidence import Accepted, Answer
 from meeting_async._delivery.history import Step, step
 from meeting_async._delivery.sending import UploadHooks
 from meeting_async._log import logger
@@ -28,8 +29,6 @@ class Lookup:
     """Looks for the document of an upload."""
 
     attempts: Attempts
-    room: bytes
-    """The room's id, as it is sent."""
     hooks: UploadHooks
 
     async def ask(self, sent: Step, *, is_free: bool = False) -> Step:
@@ -41,8 +40,8 @@ class Lookup:
         call.phase = "looking for the document on the server"
         name, since = call.document or "", sent.since or 0
         document = Accepted(call.room_id, name, sent.sent, sent.session, since)
-        finding = await self._finding(document, self.room)
-        verdict, reason, answer, proves = _VERDICTS[finding.answer], finding.reason, None, False
+        found = await finding(call, document)
+        verdict, reason, answer, proves = _VERDICTS[found.answer], found.reason, None, False
         server = call.session.server
         if verdict is Verdict.FOUND:
             answer = ParsedReply(200, {"msg": FOUND})
@@ -52,32 +51,11 @@ class Lookup:
             reason += "" if server.shows_files else ", and this server has shown no document so far"
         return step("evidence", began, call.now(), verdict, answer, reason=reason, proves=proves)
 
-    async def _finding(self, document: Accepted, room: bytes) -> Finding:
-        call = self.attempts.call
-        session, options = call.session, call.options
-        sought = Sought(
-            base_url=session.base.removesuffix("/auth"),
-            room_id=document.room_id,
-            session=document.session,
-            name=document.name,
-            size=document.size,
-            since=document.since,
-            headers=((b"Room-Id", room), *session.default_headers),
-            reply_timeout=options.timeouts.reply,
-        )
-        finding = await finding_of(options.evidence, sought, session.transmit)
-        if finding.answer is Answer.FOUND:
-            session.server.shows_files = True
-        return finding
-
     async def _believe(self, sent: Step) -> None:
         """Find out whether the server shows documents at all, before *not found* means anything."""
         call = self.attempts.call
         server = call.session.server
-        for document in self.hooks.accepted_before():
-            if server.shows_files:
-                return
-            await self._finding(document, document.room_id.encode())
+        await believe(call, self.hooks.accepted_before())
         is_late = call.now() - sent.ended >= CONFIRM_SECONDS
         if server.shows_files is None and sent.verdict is Verdict.ACCEPTED and is_late:
             server.shows_files = False

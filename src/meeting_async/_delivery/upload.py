@@ -145,7 +145,7 @@ class _Upload:
     def __attrs_post_init__(self) -> None:
         exchange, call = self.attempts.exchange, self.call
         self._questions = Questions(call.session, self.room, exchange, call.now)
-        self._lookup = Lookup(self.attempts, self.room, self.hooks)
+        self._lookup = Lookup(self.attempts, self.hooks)
 
     @property
     def call(self) -> Call:
@@ -361,7 +361,7 @@ class _Upload:
         asked = await self._ask(await self._signed())
         if asked.refusal is not None:
             return asked.refusal
-        if asked.session != sent.session:
+        if asked.session not in {"", sent.session}:
             reason = "its session has ended"
             return attrs.evolve(found, verdict=Verdict.NOT_FOUND, reason=reason, proves=True)
         return await self._lookup.ask(sent, is_free=asked.is_free)

@@ -134,6 +134,7 @@ def outcome_of(row: Row, index: int, began: datetime, window: float) -> UploadOu
         status=state,
         size=row.size,
         key=row.key,
+        session=row.session,
         started=(started - began).total_seconds(),
         seconds=(row.changed_at - started).total_seconds(),
         attempts=row.attempts,

@@ -9,16 +9,17 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from functools import partial
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 import anyio
 import attrs
 
 from meeting_async._batch.job import RunningJob, is_stray
 from meeting_async._batch.results import UploadOutcome
-from meeting_async._delivery.decide import Reason
+from meeting_async._delivery.decide import Reason, untellable
+from meeting_async._delivery.evidence import Accepted
 from meeting_async._delivery.history import Step, loaded, stored
 from meeting_async._delivery.sending import UploadHooks
 from meeting_async._documents.document import Document
@@ -42,6 +43,7 @@ from meeting_async.procrastinate._brake import (
     has_answered,
     is_foreign,
 )
+from meeting_async.procrastinate._doubt import is_left, left_by, marked, settled
 from meeting_async.procrastinate._table import Row, Table, packed
 
 T = TypeVar("T")
@@ -60,6 +62,9 @@ MARK_SECONDS = 10.0
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 """Limits in seconds of a pause until the database is asked again; each is twice as long."""
+
+_OF_DOUBTS = {Verdict.UNKNOWN, Verdict.FOUND, Verdict.NOT_FOUND}
+"""Verdicts on documents of unknown outcome, and of evidence about them."""
 
 _OF_THIS_WORKER = (JournalError, DocumentError, UploadPutBack)
 """Errors that end an attempt although server and connection are well."""
@@ -109,6 +114,8 @@ class QueuedRun(UploadHooks):
     """Why the run ends without an outcome."""
     _is_away: bool | None = None
     """Whether the server was not reached; ``None``: it was not tried."""
+    _accepted: Sequence[Accepted] = ()
+    """What the server may be asked for before its *not found* counts."""
     _is_marked: bool = False
     """Whether the table says that the document may have arrived."""
     _is_cut_off: bool = False
@@ -120,6 +127,24 @@ class QueuedRun(UploadHooks):
         history.attempts.extend(row.attempts)
         history.steps.extend(loaded(row.history.get("steps") or (), anyio.current_time()))
         history.was_sent = row.state == "sent"
+        if history.was_sent and self._settles:
+            self._take_up()
+
+    def _take_up(self) -> None:
+        """Go on with a document that may have arrived: find out, if that can be told."""
+        history, row = self.upload.history, self.row
+        if history.in_doubt is None or is_left(row):
+            # The earlier ones are over, and lost workers do not count as interruptions.
+            history.steps[:] = [one for one in history.steps if one.verdict not in _OF_DOUBTS]
+            settle_after = self.upload.common.options.retry.settle_after
+            history.steps.append(left_by(row, anyio.current_time(), settle_after))
+        assert history.in_doubt is not None  # noqa: S101 - it was added
+        if not untellable(history.in_doubt):
+            history.was_sent, self.upload.entry = False, None  # the steps say it
+
+    @property
+    def _settles(self) -> bool:
+        return self.upload.common.options.delivery == "exactly_once"
 
     def lose(self, *, is_cancelled: bool) -> None:
         """End the run: its row was cancelled, or another worker has it.
@@ -170,10 +195,17 @@ class QueuedRun(UploadHooks):
 
     async def _deliver(self) -> UploadOutcome:
         with self._scope:
+            await self._find_accepted()
             document = await self._document()
             return self.upload.delivered(await self.upload.deliver(document, self))
         self._is_cut_off = True  # the row is lost
         return self.upload.cut_off()
+
+    async def _find_accepted(self) -> None:
+        """Look up what a server that has shown nothing to this worker may be asked for."""
+        doubt, session = self.upload.history.in_doubt, self.upload.common.session
+        if self._settles and doubt is not None and not session.server.shows_files:
+            self._accepted = await self.table.accepted_before(self.row, doubt.session)
 
     async def _document(self) -> Document:
         try:
@@ -209,8 +241,8 @@ class QueuedRun(UploadHooks):
 
     @property
     def _may_run_again(self) -> bool:
-        """Whether the document has not arrived, or may be sent again nevertheless."""
-        resends = self.upload.common.options.delivery == "at_least_once"
+        """Whether the document has not arrived, or may be settled or sent again nevertheless."""
+        resends = self.upload.common.options.delivery != "at_most_once"
         return resends or self.upload.history.unknown_since is None
 
     def _cut_off(self) -> UploadOutcome:
@@ -226,25 +258,33 @@ class QueuedRun(UploadHooks):
 
     # --- around an attempt -----------------------------------------------------------------------
 
-    def waiting(self, reason: Reason, seconds: float | None) -> NoReturn:
-        """End the run instead of waiting."""
+    def waiting(self, reason: Reason, seconds: float | None) -> AbstractAsyncContextManager[object]:
+        """End the run instead of waiting, unless an accepted document is looked for a bit later."""
         call = self.upload.call
+        if self.upload.history.answer is not None:
+            return nullcontext()
         if reason != "queue":
             away = {*UNREACHED, Verdict.THROTTLED}
             self._is_away = any(one.verdict in away for one in self._attempts)
         pause = NEIGHBOUR_SECONDS if seconds is None else seconds
-        self._put_back = UploadPutBack(pause, call.phase if call else "")
+        phase = call.phase if call and reason != "evidence" else "evidence of what became of it"
+        self._put_back = UploadPutBack(pause, phase)
         raise self._put_back
 
-    async def may_arrive(self, document: Prepared, _session: str, _since: int | None) -> None:
+    def accepted_before(self) -> Sequence[Accepted]:
+        """Return what the table says was accepted."""
+        return self._accepted
+
+    async def may_arrive(self, document: Prepared, session: str, since: int | None) -> None:
         """Record durably that the closing boundary is about to be sent.
 
         Again if that took so long that another worker may have taken over since.
         """
         took = self.stalled_after
+        history = marked(self.row, self.upload.document, session, since)
         while took >= self.stalled_after:
             began = anyio.current_time()
-            mark = partial(self.table.mark_sending, self.row, *document.version)
+            mark = partial(self.table.mark_sending, self.row, *document.version, history)
             if not await persistently(mark, MARK_SECONDS, self.turn):
                 raise UploadPutBack(0.0, "it was cancelled, or another worker has taken over")
             took = anyio.current_time() - began
@@ -281,7 +321,8 @@ class QueuedRun(UploadHooks):
     def _ended(self, outcome: UploadOutcome) -> dict[str, object]:
         """Return what the row keeps of an outcome."""
         error = _stored.stored(outcome.error) if outcome.error else None
-        kept = {"error": error, "reason": None, "size": outcome.size, "history": None}
+        history = settled(self.upload.document, self.upload.history.document)
+        kept = {"error": error, "reason": None, "size": outcome.size, "history": history}
         # Nobody runs an upload again that was given up before its first attempt.
         state = "failed" if outcome.status == "skipped" else outcome.status
         return {"state": state, "pause": None, "is_away": None, **kept}
@@ -295,7 +336,8 @@ class QueuedRun(UploadHooks):
             steps = steps[:-1]  # no connection was broken
         if self._is_away and self.error is not back:
             # The next run has all attempts of the retry policy again; its room's lock still counts.
-            steps = [step for step in steps if step.verdict in {None, Verdict.BUSY}]
+            doubt = history.in_doubt if self._settles else None
+            steps = [one for one in steps if one.verdict in {None, Verdict.BUSY} or one is doubt]
         kept = stored(steps, anyio.current_time() + back.seconds)
         unreadable = self._unreadable + isinstance(self.error, UNREADABLE)
         facts = json.dumps({"unreadable": unreadable, "steps": kept})

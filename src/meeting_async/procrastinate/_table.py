@@ -14,6 +14,7 @@ import procrastinate
 from procrastinate.exceptions import UniqueViolation
 
 from meeting_async._batch.journal import JournalEntry, State
+from meeting_async._delivery.evidence import Accepted
 from meeting_async._models import UNREACHED, Attempt, Verdict
 from meeting_async.errors import (
     JournalError,
@@ -101,6 +102,13 @@ class Row:
     started_at: datetime | None
     """When it was first claimed."""
     changed_at: datetime
+
+    @property
+    def session(self) -> str:
+        """The session to which its document was sent last; ``""`` if it is not known."""
+        sent = self.history.get("sent") or {}
+        last = self.attempts[-1].session if self.attempts else ""
+        return str(sent.get("session") or last)
 
     @property
     def entry(self) -> JournalEntry:
@@ -221,10 +229,17 @@ class Table:
             raise
         return Row(**found[0]) if found else None
 
-    async def mark_sending(self, row: Row, size: int | None, fingerprint: str | None) -> bool:
+    async def mark_sending(
+        self, row: Row, size: int | None, fingerprint: str | None, history: str
+    ) -> bool:
         """Record durably that the closing boundary is about to be sent; False: not any more."""
         facts: dict[str, Any] = {"room_id": row.room_id, "size": size, "fingerprint": fingerprint}
-        return bool(await self._query("mark", id=row.id, run=row.run, **facts))
+        return bool(await self._query("mark", id=row.id, run=row.run, history=history, **facts))
+
+    async def accepted_before(self, row: Row, session: str) -> list[Accepted]:
+        """Return some documents that were accepted, of the session first; the newest first."""
+        found = await self._query("accepted", id=row.id, session=session, limit=CHUNK // 2)
+        return [Accepted(**facts) for facts in found]
 
     async def end(self, row: Row, **outcome: Any) -> bool:
         """Record the end of a run, and tick its room; False if the run has lost the row."""
@@ -251,6 +266,8 @@ class Table:
 
     async def recover(self, *, stalled_after: float, resends: bool) -> Mapping[int, State]:
         """End the runs of lost workers, return what they had come to, and tick all due rooms.
+
+        ``resends``: what may have arrived runs again, to be settled or sent; else it is unknown.
 
         A worker is lost if its run had no beat for so long, and after that was seen none for a
         third of that time: a row that was locked, or a clock that jumps, is no loss.

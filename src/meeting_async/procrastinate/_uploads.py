@@ -256,8 +256,8 @@ class WhiteboardUploads:
         Args:
             concurrency: Maximum of uploads at the same time.
             grace: Seconds for the running uploads to end when the worker is told to stop. Then
-                they are cancelled: what was not complete is put back, with `at_least_once` also the
-                rest.
+                they are cancelled and put back, but with `at_most_once` what was complete is
+                unknown.
             signals: Handle SIGTERM and Ctrl-C, which works in the main thread only.
             options: Further options of procrastinate's ``App.run_worker_async``, such as
                 ``fetch_job_polling_interval``.

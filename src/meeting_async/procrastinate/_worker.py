@@ -230,7 +230,7 @@ class UploadWorker:
             runs[id_].lose(is_cancelled=is_cancelled)
 
     async def _recover(self) -> None:
-        resends = self.options.delivery == "at_least_once"
+        resends = self.options.delivery != "at_most_once"
         try:
             found = await self.table.recover(stalled_after=self.stalled_after, resends=resends)
         except JournalError as error:

@@ -43,7 +43,8 @@ CREATE TABLE IF NOT EXISTS meeting_async_uploads (
     reason text,                  -- why it was put back
     error json,                   -- class and args of the error that ended it
     attempts json NOT NULL DEFAULT '[]',
-    history json,                 -- what the next run has to know
+    history json,                 -- what the next run has to know; `sent`: session, name and the
+                                  -- server's time of the document of the last mark
     UNIQUE (batch, server, identity)  -- with `server` first, the planner may look for rooms in it
 );
 -- By `id + 0`, or the planner may read past a long queue of another room in the primary key.
@@ -149,10 +150,26 @@ WITH mine AS MATERIALIZED (
 )
 UPDATE meeting_async_uploads
 SET state = 'sent', sent_at = now(), beat_at = now(), size = %(size)s,
-    fingerprint = %(fingerprint)s
+    fingerprint = %(fingerprint)s, history = %(history)s
 FROM (SELECT set_config('synchronous_commit', 'on', true)) AS durably
 WHERE id = (SELECT id FROM mine)
 RETURNING id
+
+-- accepted --
+-- Documents that the server may show. Only the uploads that were deferred around this one are read:
+-- workers have just been there.
+SELECT room_id, name, size, session, since FROM (
+    SELECT room_id, size, changed_at, history -> 'sent' ->> 'name' AS name,
+        history -> 'sent' ->> 'session' AS session, (history -> 'sent' ->> 'since')::bigint AS since
+    FROM (
+        (SELECT * FROM meeting_async_uploads WHERE id < %(id)s ORDER BY id DESC LIMIT %(limit)s)
+        UNION ALL
+        (SELECT * FROM meeting_async_uploads WHERE id > %(id)s ORDER BY id LIMIT %(limit)s)
+    ) AS near
+    WHERE server = %(server)s AND state = 'accepted' AND size > 0
+) AS shown
+WHERE session <> '' AND name <> '' AND since IS NOT NULL
+ORDER BY session = %(session)s DESC, changed_at DESC LIMIT 5
 
 -- end --
 -- The outcome of a run, or its progress if it is put back (`pause` is then not null), and the room's
@@ -351,7 +368,7 @@ SELECT id FROM moved UNION ALL SELECT id FROM made
 
 -- page --
 SELECT id, room_id, kind, source, state, key, filename, content_type, size, error, attempts,
-    deferred_at, started_at, changed_at, extract(epoch FROM now() - sent_at)::float8 AS sent_ago,
+    history, deferred_at, started_at, changed_at, extract(epoch FROM now() - sent_at)::float8 AS sent_ago,
     extract(epoch FROM now() - scheduled_for)::float8 AS due_for
 FROM meeting_async_uploads
 WHERE server = %(server)s AND batch = %(batch)s AND id + 0 > %(after)s

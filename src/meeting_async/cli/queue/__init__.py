@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
@@ -129,6 +129,7 @@ def worker(
     *,
     concurrency: Annotated[int, Parameter(validator=Number(gte=1), show_default=True)] = 32,
     grace: Annotated[float, Parameter(validator=Number(gte=0), show_default=True)] = 600,
+    delivery: Literal["at_most_once", "at_least_once", "exactly_once"] | None = None,
     dsn: Dsn = None,
     common: Server = DEFAULTS,
     output: Printed,
@@ -142,6 +143,7 @@ def worker(
     Args:
         concurrency: Maximum of uploads at the same time.
         grace: Seconds for the running uploads to end when the worker is stopped.
+        delivery: What becomes of documents of unknown outcome. Default: they are reported.
         dsn: Database of the queue.
         common: Options of all commands.
         output: Where to print.
@@ -151,7 +153,8 @@ def worker(
     from meeting_async.cli.queue.database import run
 
     log = work.WorkerLog(output, quiet=common.quiet)
-    client = common.client(on_event=log.tell)
+    chosen = {"delivery": delivery} if delivery else {}
+    client = common.client(on_event=log.tell, **chosen)
     with output.in_thread(is_hurried=True):
         run(partial(work.run, dsn, client, log, concurrency=concurrency, grace=grace))
     output.note("stopped")

@@ -1,0 +1,50 @@
+"""What a row keeps of a document that may have arrived, so that any worker can settle that."""
+
+from __future__ import annotations
+
+import json
+
+from meeting_async._delivery.history import Step
+from meeting_async._models import Verdict
+from meeting_async.procrastinate._table import Row
+
+
+def marked(row: Row, name: str | None, session: str, since: int | None) -> str:
+    """Return the history of a row whose document is about to be complete."""
+    return json.dumps({**row.history, **_sent(name, session, since)})
+
+
+def settled(name: str | None, document: Step | None) -> str | None:
+    """Return the history of a row with an outcome: if it was accepted, the server may show it."""
+    if document is None or not document.session:
+        return None
+    return json.dumps(_sent(name, document.session, document.since))
+
+
+def _sent(name: str | None, session: str, since: int | None) -> dict[str, object]:
+    return {"sent": {"name": name, "session": session, "since": since}}
+
+
+def is_left(row: Row) -> bool:
+    """Return whether the run that has marked the document did not come to say what followed."""
+    return row.state == "sent" and "sent" in row.history
+
+
+def left_by(row: Row, now: float, settle_after: float) -> Step:
+    """Return the document that a lost worker has left; it was marked when it was complete.
+
+    However long ago that was, it is looked for during some more seconds: meanwhile other documents
+    may show that this server shows files at all.
+    """
+    ended = now - min(row.sent_ago or 0.0, settle_after)
+    sent = row.history.get("sent") or {}
+    return Step(
+        kind="document",
+        began=ended,
+        ended=ended,
+        verdict=Verdict.UNKNOWN,
+        reason="its worker was lost after the document may have been complete",
+        sent=row.size or 0,
+        session=sent.get("session", ""),
+        since=sent.get("since"),
+    )
