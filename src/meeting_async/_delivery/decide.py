@@ -225,7 +225,7 @@ class _Decision:
             return self._after_loss(last)
         document = history.document or last
         seconds = evidence_wait(document, last, self.server, retry, self.now)
-        if seconds is not None and not untellable(document):
+        if seconds is not None and not untellable(document, self.server):
             wait = Wait(max(seconds * (1 - JITTER * self.random), MIN_WAIT), "evidence")
             return wait if history.answer else self._fitting(wait)
         return Done(history.answer) if history.answer else Stop(self.error())
@@ -237,8 +237,10 @@ class _Decision:
             size = policies.size
             return Stop(DocumentMisplaced(f"asking for its file: {last.reason}", size, size, 0.0))
         lost = sum(one.proves for one in history.steps)
+        if history.document is not None and history.document.is_consumed:
+            return Stop(_noted(self.error(), _READ_ONCE))
         if lost > policies.retry.max_interruptions:
-            return Stop(UploadInterrupted(f"lost {lost} times", "", policies.size or 0))
+            return Stop(self.error())
         return self._wait_or_stop(MIN_WAIT * (1 + self.random))
 
     # --- failures --------------------------------------------------------------------------------
@@ -255,6 +257,8 @@ class _Decision:
             counted = {*counted, Verdict.NEVER_SENT}
         found: list[Step] = []
         for one in self.history.steps:
+            if one.kind == "evidence":
+                continue
             if one.verdict in counted:
                 found.append(one)
             elif one.verdict not in {None, *UNREACHED}:
@@ -319,9 +323,12 @@ class _Decision:
     def _fitting(self, wait: Wait) -> Stop | Wait:
         room = self.room_wait
         is_limited = room.policy.max_wait is not None and self.history.is_room_taken
+        if wait.reason == "evidence" and self.last.kind == "document":
+            is_limited = False  # who does not wait for the room looks once
         room_time = room.time_left(self.now) if is_limited else math.inf
         if self.now + wait.seconds >= self.policies.ends_at or wait.seconds > room_time:
-            return Stop(self.error())
+            is_sought = wait.reason == "evidence"
+            return Stop(self._unknown(self.last, _NO_TIME) if is_sought else self.error())
         return wait
 
     def _wait_for_room(self, last: Step) -> Stop | Wait:
@@ -357,6 +364,10 @@ class _Decision:
 
     def _error(self, last: Step) -> MeetingError:
         policies, answer = self.policies, last.answer
+        if last.proves:
+            lost = sum(one.proves for one in self.history.steps)
+            often = "once" if lost == 1 else f"{lost} times"
+            return UploadInterrupted(f"lost {often}, and not there", "", policies.size or 0)
         if last.kind == "evidence" or is_unknown(last):
             return self._unknown(last)
         if policies.is_upload and last.verdict is Verdict.BUSY:
@@ -370,14 +381,17 @@ class _Decision:
             verdict = Verdict.FAILED if answer.is_record else Verdict.UNKNOWN
         return reply_error(verdict, answer or ParsedReply(0), upload=last.kind == "document")
 
-    def _unknown(self, last: Step) -> UploadOutcomeUnknown:
+    def _unknown(self, last: Step, limit: str = "") -> UploadOutcomeUnknown:
         """Return the error for a document of unknown outcome, and say why it cannot be told."""
         policies, document = self.policies, self.history.document or last
         sent = None if policies.size is None else document.sent
         free_in = max(0.0, document.ended + policies.lock.window - self.now)
         reason = document.reason
         if policies.safety is RetrySafety.EXACTLY_ONCE:
-            reason += f"; what became of it cannot be told: {untellable(document) or last.reason}"
+            seen = last.reason if last.kind == "evidence" else ""
+            seen = untellable(document, self.server) or seen
+            why = ", and ".join(filter(None, [seen, limit]))
+            reason += f"; what became of it cannot be told: {why}"
         elif policies.safety is RetrySafety.AT_MOST_ONCE and self.server.shows_files:
             reason += '; with delivery="exactly_once" it would have been found out'
         return UploadOutcomeUnknown(reason, policies.size, sent, free_in)
@@ -395,12 +409,18 @@ EVIDENCE_SHARE = 0.25
 """Time between two questions for a document, as a share of the time since it was sent."""
 
 
-def untellable(document: Step) -> str:
-    """Return why evidence cannot tell what became of a document; ``""``: it can."""
+NO_SESSION = "the server has named no session"
+
+
+def untellable(document: Step, server: Server) -> str:
+    """Return why evidence cannot tell what became of a document; ``""``: it can.
+
+    A server that has shown a document names sessions: the next check may name this one.
+    """
     if not document.sent:
         return "it is a link"
-    if not document.session:
-        return "the server has named no session"
+    if not document.session and not server.shows_files:
+        return NO_SESSION
     return "" if document.since is not None else "the server has told no time"
 
 
@@ -450,5 +470,6 @@ def _noted(error: MeetingError, note: str) -> MeetingError:
     return error
 
 
+_NO_TIME = "no time was left to look for it"
 _READ_ONCE = "It was not tried again: the stream cannot be read a second time."
 _OVERDRAWN = "It was not tried again: too many calls of this client had to be repeated recently."

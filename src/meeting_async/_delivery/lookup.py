@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 
 from meeting_async._delivery.attempts import Attempts
-from meeting_async._delivery.decide import CONFIRM_SECONDS, proves_loss
+from meeting_async._delivery.decide import CONFIRM_SECONDS, NO_SESSION, proves_loss
 from meeting_async._delivery.evidence import Accepted, Answer, Finding, Sought, finding_of
 from meeting_async._delivery.history import Step, step
 from meeting_async._delivery.sending import UploadHooks
@@ -50,9 +52,12 @@ class Lookup:
             await self._believe(sent)
             proves = proves_loss(sent, server, self.attempts.policies, call.now(), is_free=is_free)
             reason += "" if server.shows_files else ", and this server has shown no document so far"
-        return step("evidence", began, call.now(), verdict, answer, reason=reason, proves=proves)
+        facts: Any = {"reason": reason, "proves": proves, "session": sent.session}
+        return step("evidence", began, call.now(), verdict, answer, **facts)
 
     async def _finding(self, document: Accepted, room: bytes) -> Finding:
+        if not document.session:
+            return Finding(Answer.UNTOLD, NO_SESSION)
         call = self.attempts.call
         session, options = call.session, call.options
         sought = Sought(

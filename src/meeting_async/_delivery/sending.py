@@ -86,11 +86,6 @@ class Sending:
         if twin and asked.date is not None:
             self.since = asked.date + 1
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether the transport has taken some of the closing boundary."""
-        return self.body.is_complete(self.body.taken)
-
     def progress(self, sent: int) -> None:
         """Called with the bytes of the document sent so far; a link has none."""
         size = self.call.size

@@ -92,7 +92,8 @@ class Server:
 
     def learn(self, last: Step, *, was_retried: bool) -> None:
         """Learn from the last step of a call."""
-        if last.verdict is not None and last.verdict not in UNREACHED:
+        is_untold = last.kind == "evidence" and last.verdict is Verdict.UNKNOWN  # perhaps no answer
+        if last.verdict not in {None, *UNREACHED} and not is_untold:
             self.mark_reached(last.ended)
         if last.kind == "probe" and last.verdict is Verdict.BUSY:
             self.locks_forms, self.fails_documents = True, False
