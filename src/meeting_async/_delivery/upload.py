@@ -146,12 +146,16 @@ class _Upload:
     async def run(self, place: Place) -> None:
         """Wait for the room's turn, then attempt until the document is accepted."""
         async with self._room_lock(place):
+            call = self.call
+            server, name = call.session.server, call.document or ""
+            if self._asks_for_evidence:
+                call.phase = "waiting a second after another document of that name"
+                await anyio.sleep(server.seconds_to_tell_apart(call.room_id, name, call.now()))
             try:
                 await retry_loop(self._attempt, self._sleep)
             finally:
-                if sent := self.call.history.document:
-                    server = self.call.session.server
-                    server.mark_sent(sent.session, self.call.document, sent.ended)
+                if sent := call.history.document:
+                    server.mark_sent(call.room_id, name, sent.ended)
 
     # --- the room's lock in this application -----------------------------------------------------
 
