@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from meeting_async import BatchReport, MeetingClient, RetryPolicy, UploadJob
+from meeting_async.evidence import Answer, Finding, Send, Sought
 from meeting_async.testing import MeetingServer
 from support.batches import statuses
 
@@ -34,12 +35,14 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "term.db"
 
 
-async def run(server: MeetingServer, path: Path, **how: Any) -> BatchReport:
+async def run(
+    server: MeetingServer, path: Path, jobs: list[UploadJob] = JOBS, **how: Any
+) -> BatchReport:
     """Run the jobs once, with a proxy in front that keeps a form for less than 2 s."""
     keys: dict[str, Any] = {"api_key": server.api_key, "api_secret": server.api_secret}
     retry = RetryPolicy(settle_after=2.0)
     async with MeetingClient(server.url, retry=retry, **keys, **how) as client:
-        async with client.upload_many(JOBS, journal=str(path)) as batch:
+        async with client.upload_many(jobs, journal=str(path), concurrency=2) as batch:
             return await batch.wait()
 
 
@@ -76,3 +79,28 @@ async def test_a_form_that_arrives_between_two_runs(server: MeetingServer, path:
         await anyio.sleep(1.5)
         assert sorted(listed(server)) == ["a", "b"]
         assert {one.session for one in report.outcomes} == {server.rooms["room01"].sid}
+
+
+class NotYet:
+    """Evidence that takes its time, and finds nothing."""
+
+    async def find(self, sought: Sought, send: Send, /) -> Finding:
+        """Find nothing."""
+        await anyio.sleep(0.05)
+        return Finding(Answer.NOT_FOUND, "not yet")
+
+
+async def test_what_is_read_meanwhile_disturbs_no_question(
+    server: MeetingServer, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server is asked for what the journal says was accepted, while more of that is read."""
+    rooms = [f"room{number:02}" for number in range(1, 100)]
+    for room in rooms[1:]:
+        server.add_room(room)
+    first, *others = (UploadJob(room, b"%PDF-1.7", filename="a.pdf") for room in rooms)
+    await run(server, path, [first, *others])
+    jobs = [first, UploadJob("room01", b"%PDF-1.7", filename="new.pdf"), *others]
+    how: dict[str, Any] = {"delivery": "exactly_once", "timeout": 1.0, "evidence": NotYet()}
+    report = await run(server, path, jobs, **how)
+    assert statuses(report)[:2] == ["skipped", "accepted"]
+    assert "Error" not in caplog.text

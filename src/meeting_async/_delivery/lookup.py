@@ -79,7 +79,7 @@ class Lookup:
         """Find out whether the server shows documents at all, before *not found* means anything."""
         call = self.attempts.call
         server = call.session.server
-        for document in self.hooks.accepted_before():
+        for document in tuple(self.hooks.accepted_before()):  # more may be read meanwhile
             if server.shows_files:
                 return
             await self._finding(document, document.room_id.encode())
