@@ -21,9 +21,6 @@ FRESH_SECONDS = 1.1
 """Seconds after a document in which another one of its name may have the same ``Last-Modified``,
 which counts whole seconds."""
 
-MAX_RECENT = 1000
-"""Documents above which those that are older are forgotten."""
-
 
 @attrs.define
 class Server:
@@ -105,10 +102,10 @@ class Server:
 
     def mark_sent(self, room_id: str, name: str, now: float) -> None:
         """Remember a document whose file may have the time of one that follows at once."""
-        if len(self.recent) >= MAX_RECENT:
-            fresh = {key: at for key, at in self.recent.items() if now - at < FRESH_SECONDS}
-            self.recent = fresh
+        self.recent.pop((room_id, name), None)
         self.recent[room_id, name] = now
+        while now - self.recent[oldest := next(iter(self.recent))] >= FRESH_SECONDS:
+            del self.recent[oldest]
 
     def seconds_to_tell_apart(self, room_id: str, name: str, now: float) -> float:
         """Return how long to wait so that the time of a file tells which upload of a name it is."""

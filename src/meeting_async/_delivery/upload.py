@@ -154,7 +154,7 @@ class _Upload:
             try:
                 await retry_loop(self._attempt, self._sleep)
             finally:
-                if sent := call.history.document:
+                if (sent := call.history.document) and sent.session:
                     server.mark_sent(call.room_id, name, sent.ended)
 
     # --- the room's lock in this application -----------------------------------------------------
