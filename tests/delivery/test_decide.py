@@ -431,7 +431,8 @@ def test_what_follows_evidence(course: str) -> None:
 
 @pytest.mark.parametrize(
     ("verdict", "seconds", "shows", "expected"),
-    [(FOUND, 0.1, None, Done), (UNKNOWN, 0.1, None, Done), (NOT_FOUND, 0.1, None, Wait),
+    [(FOUND, 0.1, None, Done), (UNKNOWN, 0.1, None, Done), (UNKNOWN, 0.1, True, Wait),
+     (UNKNOWN, 5.0, True, Done), (NOT_FOUND, 0.1, None, Wait),
      (NOT_FOUND, 0.1, False, Done), (NOT_FOUND, 5.5, None, Done),
      (NOT_FOUND, 5.0, True, DocumentMisplaced)],
 )  # fmt: skip

@@ -446,8 +446,8 @@ def evidence_wait(
     """Return the seconds until evidence is asked for again; ``None``: no more."""
     age = now - document.ended
     if document.verdict is Verdict.ACCEPTED:
-        may_be_late = last.verdict is Verdict.NOT_FOUND and age < CONFIRM_SECONDS
-        is_of_use = may_be_late and server.shows_files is not False
+        may_be_late = last.verdict is Verdict.NOT_FOUND and server.shows_files is not False
+        is_of_use = age < CONFIRM_SECONDS and (may_be_late or server.shows_files)
         return min(max(2 * age, 0.5), CONFIRM_SECONDS - age + MIN_WAIT) if is_of_use else None
     settled = retry.settle_after - age
     if settled <= 0:
