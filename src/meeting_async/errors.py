@@ -514,7 +514,10 @@ class TransferTimeout(TransportError, TimeoutError):
 
 @_error(slots=False)
 class UploadInterrupted(TransportError):
-    """The upload was cut off several times in a row, each time before its closing boundary."""
+    """The upload was cut off several times in a row, each time before its closing boundary.
+
+    With ``delivery="exactly_once"`` also: it was lost, and the server shows that it is not there.
+    """
 
     bytes_sent: int = 0
     """Bytes of the document that the last attempt handed to the operating system."""

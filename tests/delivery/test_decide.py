@@ -425,6 +425,32 @@ COURSES: dict[str, tuple[list[tuple[Verdict, float]], Any]] = {
 }
 
 
+def test_what_is_proven_to_be_lost_is_not_unknown() -> None:
+    """Also if no time is left to send it again."""
+    error = stopped(after_evidence((NOT_FOUND, 65.0), ends_at=65.1))
+    assert isinstance(error, UploadInterrupted)
+    assert "not there" in str(error)
+
+
+def test_questions_for_a_document_are_no_attempts() -> None:
+    """However often it could not be told, ``max_attempts`` is about the document."""
+    told = story(EXACTLY)
+    told.after(UNKNOWN, **KNOWN)
+    for seconds in range(1, 8):
+        told.after(UNKNOWN, "evidence", seconds)
+    assert isinstance(told.after(THROTTLED, "check", 70.0), Wait)
+
+
+def test_a_question_without_an_answer_shows_no_server() -> None:
+    """It may have reached nobody: others that wait for the server still wait."""
+    server = Server()
+    server.mark_away(0.0, ConnectFailed("nobody listens"))
+    server.learn(seen("evidence", UNKNOWN, 1.0), was_retried=False)
+    assert server.away_since == 0.0
+    server.learn(seen("evidence", NOT_FOUND, 2.0), was_retried=False)
+    assert server.away_since is None
+
+
 @pytest.mark.parametrize("course", COURSES)
 def test_what_follows_evidence(course: str) -> None:
     """It is asked for until it tells; what is not there is sent again, a few times."""
@@ -437,7 +463,8 @@ def test_what_follows_evidence(course: str) -> None:
 
 @pytest.mark.parametrize(
     ("verdict", "seconds", "shows", "expected"),
-    [(FOUND, 0.1, None, Done), (UNKNOWN, 0.1, None, Done), (NOT_FOUND, 0.1, None, Wait),
+    [(FOUND, 0.1, None, Done), (UNKNOWN, 0.1, None, Done), (UNKNOWN, 0.1, True, Wait),
+     (UNKNOWN, 5.0, True, Done), (NOT_FOUND, 0.1, None, Wait),
      (NOT_FOUND, 0.1, False, Done), (NOT_FOUND, 5.5, None, Done),
      (NOT_FOUND, 5.0, True, DocumentMisplaced)],
 )  # fmt: skip

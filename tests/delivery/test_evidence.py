@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import anyio
@@ -10,8 +10,13 @@ import attrs
 import httpx
 import pytest
 
-from meeting_async import MeetingClient, UploadReceipt
-from meeting_async.errors import DocumentMisplaced, MeetingError, UploadOutcomeUnknown
+from meeting_async import Document, LockPolicy, MeetingClient, UploadReceipt
+from meeting_async.errors import (
+    DocumentMisplaced,
+    MeetingError,
+    UploadInterrupted,
+    UploadOutcomeUnknown,
+)
 from meeting_async.evidence import Answer, Finding, Send, Sought
 from meeting_async.testing import MeetingServer, Room, run_in_virtual_time
 from meeting_async.transports import HttpxTransport
@@ -176,11 +181,14 @@ def test_a_document_in_another_room_is_noticed() -> None:
 
 
 def test_another_document_of_that_name_is_not_taken_for_it() -> None:
-    """Neither an older one, nor one that was sent in the same second, nor one of another size."""
+    """Neither an older one, nor one of the second before, nor one of another size."""
 
     async def act(world: World) -> None:
         world.server.processing_seconds = 0
         await world.client.upload_whiteboard_file("room01", PDF, filename=NAME)
+        world.server.lose_next_reply()
+        receipt = await world.client.upload_whiteboard_file("room01", PDF, filename=NAME)
+        assert receipt.found is True
         world.server.lose_next_reply(when="instead")
         with pytest.raises(UploadOutcomeUnknown, match="was stored before"):
             await world.client.upload_whiteboard_file("room01", PDF, filename=NAME)
@@ -188,7 +196,7 @@ def test_another_document_of_that_name_is_not_taken_for_it() -> None:
         world.server.lose_next_reply(when="instead")
         with pytest.raises(UploadOutcomeUnknown, match="has '8' bytes, not 9"):
             await world.client.upload_whiteboard_file("room01", PDF + b"!", filename=NAME)
-        assert world.listed == [NAME]
+        assert world.listed == [NAME, NAME]
 
     in_world(act)
 
@@ -213,6 +221,121 @@ def test_a_session_that_ends_meanwhile() -> None:
             receipt, _ = await upload(world)
         assert receipt.session == world.room.sid
         assert world.listed == [NAME]
+
+    in_world(act)
+
+
+def test_a_session_that_ends_after_the_answer() -> None:
+    """Its files go with it: what was accepted in it is not misplaced."""
+
+    async def act(world: World) -> None:
+        await upload(world, "first.pdf")
+        world.server.stored_files_after = 3600
+
+        async def renew() -> None:
+            await anyio.sleep(4)
+            world.room.end()
+            world.room = world.server.add_room("room01")
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(renew)
+            receipt, _ = await upload(world)
+        assert (receipt.status_code, receipt.found) == ("SUCCESS", False)
+
+    in_world(act)
+
+
+def test_a_stream_that_was_lost_is_not_sent_again() -> None:
+    """It cannot be read a second time; that it is not there is certain."""
+
+    async def act(world: World) -> None:
+        async def chunks() -> AsyncIterator[bytes]:
+            yield PDF
+
+        await upload(world, "first.pdf")
+        world.server.lose_next_reply(when="instead")
+        stream = Document.from_stream(chunks(), NAME, size=len(PDF), replayable=False)
+        with pytest.raises(UploadInterrupted, match="not there") as caught:
+            await world.client.upload_whiteboard_file("room01", stream)
+        assert "cannot be read a second time" in caught.value.__notes__[0]
+
+    in_world(act)
+
+
+def test_its_own_earlier_attempts_are_no_other_document() -> None:
+    """Refused with 409, and sent again in the same second: what is there then is this document."""
+
+    async def act(world: World) -> None:
+        world.server.reply_next(409)
+        world.server.lose_next_reply()
+        receipt, _ = await upload(world)
+        assert receipt.found is True
+        assert world.listed == [NAME]
+
+    in_world(act, lock=LockPolicy(probe=False))
+
+
+def test_a_form_that_arrives_in_the_next_session() -> None:
+    """It is looked for there, too, before it is sent again."""
+
+    async def act(world: World) -> None:
+        await upload(world, "first.pdf")
+        world.server.lose_next_reply(arrives_after=40)
+
+        async def renew() -> None:
+            await anyio.sleep(20)
+            world.room.end()
+            world.room = world.server.add_room("room01")
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(renew)
+            receipt, _ = await upload(world)
+        assert world.listed == [NAME]
+        assert (receipt.found, receipt.session) == (True, world.room.sid)
+
+    in_world(act)
+
+
+@pytest.mark.parametrize("stored_files", ["shared", "redirected"])
+def test_a_session_that_is_not_named_is_no_other_session(stored_files: Any) -> None:
+    """A check that denies the room proves nothing: what cannot be told is not sent again."""
+
+    async def act(world: World) -> None:
+        await upload(world, "first.pdf")
+        world.server.stored_files = "redirected"
+        world.server.lose_next_reply()
+
+        async def deny() -> None:
+            await anyio.sleep(30)
+            world.server.refuse_next("ROOM_NOT_FOUND", path="/room/getActiveRoomInfo", times=1000)
+            await anyio.sleep(37)
+            world.server.stored_files = stored_files
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(deny)
+            result, _ = await upload(world)
+        assert world.listed.count(NAME) == 1
+        if stored_files == "shared":
+            assert result.found is True
+        else:
+            assert type(result) is UploadOutcomeUnknown
+
+    in_world(act)
+
+
+def test_who_does_not_wait_looks_once() -> None:
+    """``max_wait=0`` is about the room's lock: what arrived is found; the error says the rest."""
+
+    async def act(world: World) -> None:
+        how: dict[str, Any] = {"filename": NAME, "max_wait": 0}
+        world.server.lose_next_reply()
+        receipt = await world.client.upload_whiteboard_file("room01", PDF, **how)
+        assert receipt.found is True
+        await anyio.sleep(60)
+        world.server.lose_next_reply(when="instead")
+        how["filename"] = "lost.pdf"
+        with pytest.raises(UploadOutcomeUnknown, match="HTTP 404, and no time was left"):
+            await world.client.upload_whiteboard_file("room01", PDF, **how)
 
     in_world(act)
 

@@ -2,7 +2,8 @@
 
 It accepts a document when its whole form arrives, a session runs in its room, and the room is not
 locked. What it says then is up to the schedule: the truth, or what a proxy or a broken line can
-make of it. Refusals of documents are always true: nothing was stored. Answers to the two questions,
+make of it. Refusals of documents are always true: nothing was stored. Whether it has a document,
+it may refuse to tell, but it never denies one that it has. Answers to the two questions,
 the *check* (`getActiveRoomInfo`) and the empty *form*, may be wrong. Restarts show in nothing: a
 new instance that was not asked about a room puts its documents into the room of the form before.
 Two replies to one request are not here: they are a matter of connections.
@@ -17,7 +18,9 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
+from email.utils import formatdate
 from typing import Any
+from urllib.parse import unquote
 
 import anyio
 import attrs
@@ -53,6 +56,19 @@ def _own(status: int, code: str, *headers: tuple[bytes, bytes]) -> Reply:
     return Reply(status, ((b"Content-Type", b"application/json"), *headers), content)
 
 
+SIGHTS = ["503", "307", "longer", "older", "no time", "silence", "closed"]
+"""What is said instead of showing a document that is there, and, but for three, of one that is not:
+never 404."""
+LATE = 40.0
+"""Seconds for which a proxy keeps the form that is "kept"."""
+EPOCH = 1_700_000_000
+"""Unix time at 0 s of the virtual clock."""
+
+
+def _date(seconds: float) -> bytes:
+    return formatdate(EPOCH + seconds, usegmt=True).encode()
+
+
 def room_of(people: int) -> bytes:
     """Write the server's reply about an active room; a participant has 780 bytes there."""
     one = json.dumps({"sid": "PA", "identity": "i", "name": "n", "metadata": "m" * 720}).encode()
@@ -85,6 +101,7 @@ BREAKS: dict[str, type[errors.TransportError]] = {
     "no connection": errors.ConnectFailed, "silence": errors.TransferTimeout,
     "cut": errors.ConnectionLost, "reset": errors.ConnectionLost, "closed": errors.ConnectionLost,
     "reset in the boundary": errors.ConnectionLost, "truncated": errors.ConnectionLost,
+    "kept": errors.ConnectionLost,
 }  # fmt: skip
 """"closed": the server has closed a kept connection silently, after its last answer."""
 
@@ -95,8 +112,8 @@ MIDWAY = ["cut", "throttle", "503 before", "413 early", "413 cut", "409 cut", "4
 BEFORE = ["no connection", *MIDWAY, "refuse", "401 HTML", "fail", "409"]
 """What happens instead of an acceptance; nothing is stored. "409": another client was faster."""
 LIES = ["503 with Retry-After", "502", "504", "408", "500 HTML", "500 with true", "200 HTML",
-        "200 empty", "reset", "reset in the boundary", "silence", "truncated"]  # fmt: skip
-"""What is said after the document was stored."""
+        "200 empty", "reset", "reset in the boundary", "silence", "truncated", "kept"]  # fmt: skip
+"""What is said after the document was stored; "kept": before, as a proxy delivers it later."""
 EARLY = ["early, cut", "early, in the boundary", "early, stored", "early, dropped"]
 """Successes whose head comes before the last byte of the form. In the first two the transport
 stops: midway, or two bytes before the end, which is enough for the server."""
@@ -119,6 +136,7 @@ class Arrival:
     room: str
     name: str
     content: bytes
+    at: float = 0.0
 
 
 @attrs.frozen
@@ -169,6 +187,8 @@ class Adversary:
     seconds_per_byte: float = 0.0
     restarts: list[float] = attrs.field(factory=list)
     """When a new instance takes over, or as soon afterwards as nobody sees it."""
+    sights: Sequence[str] = ()
+    """The same as ``faults`` for each question whether a document is there."""
     people: int = 0
     """In each room: a key of `ROOMS`."""
     stored: list[Arrival] = attrs.field(factory=list)
@@ -183,6 +203,8 @@ class Adversary:
     _last_room: str = ""
     _running: int = 0
     _quiet_since: float = -math.inf
+    _kept: list[tuple[str, Arrival]] = attrs.field(factory=list)
+    """Forms that a proxy delivers later, and their rooms."""
 
     def __attrs_post_init__(self) -> None:
         later = itertools.repeat("409" if self.is_endless else TRUTH)
@@ -190,6 +212,7 @@ class Adversary:
             "document": itertools.chain(self.faults, later),
             "check": itertools.chain(self.checks, itertools.repeat(TRUTH)),
             "form": itertools.chain(self.answers, itertools.repeat(TRUTH)),
+            "sight": itertools.chain(self.sights, itertools.repeat(TRUTH)),
         }
 
     async def aclose(self) -> None:
@@ -209,6 +232,9 @@ class Adversary:
         self._running += 1
         try:
             await anyio.sleep(0.001)
+            self.deliver_kept()
+            if request.method == "HEAD":
+                return await self._show(request)
             if isinstance(request.body, bytes):
                 return await self._answer_question(request, request.body)
             room = dict(request.headers)[b"Room-Id"].decode()
@@ -226,6 +252,35 @@ class Adversary:
         self._note(what, was_asked=was_asked)
         last, self._last_room = self._last_room, room
         return room if was_asked or not last else last
+
+    def deliver_kept(self) -> None:
+        """Take the forms that a proxy has kept until now."""
+        now = anyio.current_time()
+        due = [(room, arrival) for room, arrival in self._kept if arrival.at <= now]
+        self._kept = [one for one in self._kept if one not in due]
+        for room, arrival in due:
+            if self._locked_until[room] <= arrival.at:
+                self._store(room, arrival)
+
+    def _store(self, room: str, arrival: Arrival) -> None:
+        self.stored.append(arrival)
+        self._locked_until[room] = arrival.at + self.processing
+
+    async def _show(self, request: Request) -> Reply:
+        """Answer whether a document is there; the session of a room has the room's id."""
+        room, name = map(unquote, request.url.partition("?")[0].split("/")[-2:])
+        there = [one for one in self.stored if (one.room, one.name) == (room, name)]
+        fault = next(self._faults["sight"])
+        if fault in BREAKS or fault in {"503", "307"}:
+            return await self._said(fault, request) if fault in BREAKS else Reply(int(fault))
+        if not there:
+            return Reply(404)
+        size = len(there[-1].content) + (fault == "longer")
+        headers = [(b"Content-Length", b"%d" % size)]
+        if fault != "no time":
+            at = there[-1].at - 3600 * (fault == "older")
+            headers.append((b"Last-Modified", _date(at)))
+        return Reply(200, tuple(headers))
 
     # --- questions -------------------------------------------------------------------------------
 
@@ -248,7 +303,9 @@ class Adversary:
             says = OPPOSITES[says]
         self._note(f"{what} answer", says, is_true=fault == TRUTH)
         if says == "active":
-            return _fitting(ROOMS[self.people], request)
+            sid = b'"room_info":{"sid":"%s"' % room.encode()
+            content = ROOMS[self.people].replace(b'"room_info":{', sid, 1)
+            return _fitting(content, request, _date(anyio.current_time()))
         if says == "denied" and what == "check":
             return attrs.evolve(ABSENT, status=200)
         return {"locked": BUSY, "free": FREE, "denied": ABSENT}[says]
@@ -306,8 +363,12 @@ class Adversary:
         if fault != "early, dropped":
             name = re.search(rb'filename="([^"]*)"', form)
             content = form[form.index(b"\r\n\r\n") + 4 : form.rindex(b"\r\n--" + form[2:34])]
-            self.stored.append(Arrival(lands_in, name[1].decode() if name else "", content))
-            self._locked_until[room] = anyio.current_time() + self.processing
+            at = anyio.current_time() + LATE * (fault == "kept")
+            arrival = Arrival(lands_in, name[1].decode() if name else "", content, at)
+            if fault == "kept":
+                self._kept.append((room, arrival))
+            else:
+                self._store(room, arrival)
         if fault in EARLY:
             self.early.add(WHO.get())
         self._note("document answer", "doubt" if fault in FAULTS else "accepted")
@@ -327,9 +388,10 @@ class Adversary:
         raise error
 
 
-def _fitting(content: bytes, request: Request) -> Reply:
+def _fitting(content: bytes, request: Request, date: bytes) -> Reply:
     """Return a reply as a transport does: within the limit, cut to it, or not at all."""
     limit = request.max_reply_bytes
     if len(content) > limit and not request.cut_reply:
         raise errors.ReplyTooLarge(f"more than {limit} bytes")
-    return Reply(200, ACCEPTED.headers, content[:limit], is_cut=len(content) > limit)
+    headers = (*ACCEPTED.headers, (b"Date", date))
+    return Reply(200, headers, content[:limit], is_cut=len(content) > limit)

@@ -131,7 +131,7 @@ class RunningJob:
             session=entry.session,
             since=entry.since,
         )
-        problem = untellable(lost) if delivery == "exactly_once" else ""
+        problem = untellable(lost, self.common.session.server) if delivery == "exactly_once" else ""
         if (delivery == "at_most_once" or problem) and (doubt := self.doubt):
             doubt.reason += f"; what became of it cannot be told: {problem}" if problem else ""
             raise doubt
@@ -145,13 +145,28 @@ class RunningJob:
         common, room_id = self.common, self.given.room_id
         if common.limits.once_per == "room" or not entry.session:
             return False
+        is_settled = common.options.delivery == "exactly_once" and entry.state != "accepted"
+        if is_settled and entry.sent_ago < common.options.retry.settle_after:
+            return False  # its form may still come, into the session that runs now
         if room_id not in common.sessions:
-            session = ""
-            with suppress(*ABSENT), self.limited("checking the room"):
-                room = await active_room(self._new_call(ACTIVE_ROOM_INFO), room_id)
-                session = room.sid or ""
-            common.sessions[room_id] = session
+            with self.limited("checking the room"):
+                common.sessions[room_id] = await self._session_now()
         return common.sessions[room_id] not in {"", entry.session}
+
+    async def _session_now(self) -> str:
+        """Return the session that runs in the room, or ``""``; ask as long as an upload would."""
+        ends_at = self.common.now() + self.common.options.retry.max_outage
+        while True:
+            try:
+                room = await active_room(self._new_call(ACTIVE_ROOM_INFO), self.given.room_id)
+            except ABSENT:
+                return ""
+            except (errors.TransportError, errors.ServerFailed, errors.Throttled) as error:
+                if getattr(error, "permanent", False) or self.common.now() >= ends_at:
+                    raise
+            else:
+                return room.sid or ""
+            await anyio.sleep(ASK_AGAIN_SECONDS)
 
     async def _upload(self, document: Document, hooks: UploadHooks) -> UploadReceipt:
         self.call = self._new_call(
@@ -275,8 +290,7 @@ class RunningJob:
 
     @property
     def _session(self) -> str:
-        document = self.history.document
-        return document.session if document else self.entry.session if self.entry else ""
+        return self.history.session or (self.entry.session if self.entry else "")
 
     @property
     def doubt(self) -> errors.UploadOutcomeUnknown | None:
@@ -338,6 +352,9 @@ class QueuedJob:
     registered: tuple[Document, Awaitable[JournalEntry] | None] | None = None
     """``None`` without a journal, or if it could not be registered when it was read."""
 
+
+ASK_AGAIN_SECONDS = 1.0
+"""Before a room is asked for again that the journal knows."""
 
 MAX_SHOWN = 5
 """Accepted documents of earlier runs that the server is asked for, at most."""

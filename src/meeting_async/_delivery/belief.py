@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from meeting_async._delivery.call import Call
+from meeting_async._delivery.decide import NO_SESSION
 from meeting_async._delivery.evidence import Accepted, Answer, Finding, Sought, finding_of
 
 
 async def finding(call: Call, document: Accepted) -> Finding:
     """Ask once whether a document is in its session; one that is found is remembered."""
+    if not document.session:
+        return Finding(Answer.UNTOLD, NO_SESSION)
     session = call.session
     sought = Sought(
         base_url=session.base.removesuffix("/auth"),
@@ -29,7 +32,7 @@ async def finding(call: Call, document: Accepted) -> Finding:
 
 async def believe(call: Call, candidates: Iterable[Accepted]) -> None:
     """Ask for documents that were accepted, until the server shows one: it shows files, then."""
-    for document in candidates:
+    for document in tuple(candidates):  # more may be read meanwhile
         if call.session.server.shows_files:
             return
         await finding(call, document)

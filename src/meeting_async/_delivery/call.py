@@ -108,8 +108,7 @@ class Call:
             error.document = self.document
         if isinstance(error, AuthenticationFailed) and error.status_code == "INVALID_API_KEY":
             error.hint = key_hint(self.session.signer)
-        if document := self.history.document:
-            error.session = document.session
+        error.session = self.history.session
         error.attempts = error.attempts or tuple(self.history.attempts)
 
     def final(self, error: Exception) -> Exception:

@@ -239,7 +239,7 @@ class _Decision:
             return self._after_loss(last)
         document = history.document or last
         seconds = evidence_wait(document, last, self.server, retry, self.now)
-        if seconds is not None and not untellable(document):
+        if seconds is not None and not untellable(document, self.server):
             wait = Wait(max(seconds * (1 - JITTER * self.random), MIN_WAIT), "evidence")
             return wait if history.answer else self._fitting(wait)
         return Done(history.answer) if history.answer else Stop(self.error())
@@ -251,8 +251,10 @@ class _Decision:
             size = policies.size
             return Stop(DocumentMisplaced(f"asking for its file: {last.reason}", size, size, 0.0))
         lost = sum(one.proves for one in history.steps)
+        if history.document is not None and history.document.is_consumed:
+            return Stop(_noted(self.error(), _READ_ONCE))
         if lost > policies.retry.max_interruptions:
-            return Stop(UploadInterrupted(f"lost {lost} times", "", policies.size or 0))
+            return Stop(self.error())
         return self._wait_or_stop(MIN_WAIT * (1 + self.random))
 
     # --- failures --------------------------------------------------------------------------------
@@ -269,6 +271,8 @@ class _Decision:
             counted = {*counted, Verdict.NEVER_SENT}
         found: list[Step] = []
         for one in self.history.steps:
+            if one.kind == "evidence":
+                continue
             if one.verdict in counted:
                 found.append(one)
             elif one.verdict not in {None, *UNREACHED}:
@@ -333,9 +337,12 @@ class _Decision:
     def _fitting(self, wait: Wait) -> Stop | Wait:
         room = self.room_wait
         is_limited = room.policy.max_wait is not None and self.history.is_room_taken
+        if wait.reason == "evidence" and self.last.kind == "document":
+            is_limited = False  # who does not wait for the room looks once
         room_time = room.time_left(self.now) if is_limited else math.inf
         if self.now + wait.seconds >= self.policies.ends_at or wait.seconds > room_time:
-            return Stop(self.error())
+            is_sought = wait.reason == "evidence"
+            return Stop(self._unknown(self.last, _NO_TIME) if is_sought else self.error())
         return wait
 
     def _wait_for_room(self, last: Step) -> Stop | Wait:
@@ -371,6 +378,10 @@ class _Decision:
 
     def _error(self, last: Step) -> MeetingError:
         policies, answer = self.policies, last.answer
+        if last.proves:
+            lost = sum(one.proves for one in self.history.steps)
+            often = "once" if lost == 1 else f"{lost} times"
+            return UploadInterrupted(f"lost {often}, and not there", "", policies.size or 0)
         if last.kind == "evidence" or is_unknown(last):
             return self._unknown(last)
         if policies.is_upload and last.verdict is Verdict.BUSY:
@@ -388,14 +399,17 @@ class _Decision:
             verdict, answer or ParsedReply(0), upload=is_document, is_office=is_office
         )
 
-    def _unknown(self, last: Step) -> UploadOutcomeUnknown:
+    def _unknown(self, last: Step, limit: str = "") -> UploadOutcomeUnknown:
         """Return the error for a document of unknown outcome, and say why it cannot be told."""
         policies, document = self.policies, self.history.document or last
         sent = None if policies.size is None else document.sent
         free_in = max(0.0, document.ended + policies.lock.window - self.now)
         reason = document.reason
         if policies.safety is RetrySafety.EXACTLY_ONCE:
-            reason += f"; what became of it cannot be told: {untellable(document) or last.reason}"
+            seen = last.reason if last.kind == "evidence" else ""
+            seen = untellable(document, self.server) or seen
+            why = ", and ".join(filter(None, [seen, limit]))
+            reason += f"; what became of it cannot be told: {why}"
         elif policies.safety is RetrySafety.AT_MOST_ONCE and self.server.shows_files:
             reason += '; with delivery="exactly_once" it would have been found out'
         return UploadOutcomeUnknown(reason, policies.size, sent, free_in)
@@ -413,12 +427,18 @@ EVIDENCE_SHARE = 0.25
 """Time between two questions for a document, as a share of the time since it was sent."""
 
 
-def untellable(document: Step) -> str:
-    """Return why evidence cannot tell what became of a document; ``""``: it can."""
+NO_SESSION = "the server has named no session"
+
+
+def untellable(document: Step, server: Server) -> str:
+    """Return why evidence cannot tell what became of a document; ``""``: it can.
+
+    A server that has shown a document names sessions: the next check may name this one.
+    """
     if not document.sent:
         return "it is a link"
-    if not document.session:
-        return "the server has named no session"
+    if not document.session and not server.shows_files:
+        return NO_SESSION
     return "" if document.since is not None else "the server has told no time"
 
 
@@ -444,8 +464,8 @@ def evidence_wait(
     """Return the seconds until evidence is asked for again; ``None``: no more."""
     age = now - document.ended
     if document.verdict is Verdict.ACCEPTED:
-        may_be_late = last.verdict is Verdict.NOT_FOUND and age < CONFIRM_SECONDS
-        is_of_use = may_be_late and server.shows_files is not False
+        may_be_late = last.verdict is Verdict.NOT_FOUND and server.shows_files is not False
+        is_of_use = age < CONFIRM_SECONDS and (may_be_late or server.shows_files)
         return min(max(2 * age, 0.5), CONFIRM_SECONDS - age + MIN_WAIT) if is_of_use else None
     settled = retry.settle_after - age
     if settled <= 0:
@@ -468,5 +488,6 @@ def _noted(error: MeetingError, note: str) -> MeetingError:
     return error
 
 
+_NO_TIME = "no time was left to look for it"
 _READ_ONCE = "It was not tried again: the stream cannot be read a second time."
 _OVERDRAWN = "It was not tried again: too many calls of this client had to be repeated recently."

@@ -56,7 +56,7 @@ class Step:
     """Whether the document was sent right after a probe that was answered *free*; of merged steps
     how many were."""
     session: str = ""
-    """The session that the check before the document has named."""
+    """The session that the check before the document has named, or in which it was looked for."""
     since: int | None = None
     """Unix time by the server's clock: a file of the document's name that was stored then, or
     later, is this document. ``None`` if the server did not say it."""
@@ -251,6 +251,11 @@ class History:
     def failed_conversions(self) -> int:
         """How often the server has failed to convert the document."""
         return sum(map(is_failed_conversion, self.steps))
+
+    @property
+    def session(self) -> str:
+        """The session to which the document was sent last, or in which it was looked for."""
+        return next((one.session for one in reversed(self.steps) if one.session), "")
 
     @property
     def may_have_arrived(self) -> bool:

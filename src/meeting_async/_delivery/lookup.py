@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 
 from meeting_async._delivery.attempts import Attempts
@@ -49,7 +51,8 @@ class Lookup:
             await self._believe(sent)
             proves = proves_loss(sent, server, self.attempts.policies, call.now(), is_free=is_free)
             reason += "" if server.shows_files else ", and this server has shown no document so far"
-        return step("evidence", began, call.now(), verdict, answer, reason=reason, proves=proves)
+        facts: Any = {"reason": reason, "proves": proves, "session": sent.session}
+        return step("evidence", began, call.now(), verdict, answer, **facts)
 
     async def _believe(self, sent: Step) -> None:
         """Find out whether the server shows documents at all, before *not found* means anything."""

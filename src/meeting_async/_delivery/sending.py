@@ -73,27 +73,17 @@ class Sending:
     began: float = math.inf
     """When its request was made."""
     asked: Asked = attrs.field(factory=Asked)
-    since: int | None = None
-    """Unix time by the server's clock from which on a file of that name is this document."""
     body_seconds: float | None = None
 
     def __attrs_post_init__(self) -> None:
         self.body = self.document.form(self.progress, self._may_arrive, self.call.now)
 
     async def _may_arrive(self) -> None:
-        await self.hooks.may_arrive(self.document, self.asked.session, self.since)
+        await self.hooks.may_arrive(self.document, self.asked.session, self.asked.date)
 
     def begin(self, asked: Asked) -> None:
         """Say that the questions are answered."""
-        self.began, self.asked, self.since = self.call.now(), asked, asked.date
-        twin = self.call.session.server.has_twin(asked.session, self.call.document, self.began)
-        if twin and asked.date is not None:
-            self.since = asked.date + 1
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the transport has taken some of the closing boundary."""
-        return self.body.is_complete(self.body.taken)
+        self.began, self.asked = self.call.now(), asked
 
     def progress(self, sent: int) -> None:
         """Called with the bytes of the document sent so far; a link has none."""
@@ -125,7 +115,7 @@ class Sending:
             body_seconds=self.body_seconds,
             after_free=self.asked.is_free,
             session=self.asked.session,
-            since=self.since,
+            since=self.asked.date,
             is_consumed=self.document.is_consumed,
         )
 

@@ -17,12 +17,9 @@ REPETITION_COST = 5.0
 SUCCESS_REFUND = 1.0
 """Tokens for a call that succeeds at once; one that succeeds after a retry gets its cost back."""
 
-FRESH_SECONDS = 2.0
+FRESH_SECONDS = 1.1
 """Seconds after a document in which another one of its name may have the same ``Last-Modified``,
 which counts whole seconds."""
-
-MAX_RECENT = 1000
-"""Documents above which those that are older are forgotten."""
 
 
 @attrs.define
@@ -49,7 +46,7 @@ class Server:
     shows_files: bool | None = None
     """Whether it has shown a stored document; ``False``: not even one that it had accepted."""
     recent: dict[tuple[str, str], float] = attrs.field(factory=dict)
-    """When documents were sent lately, by session and name."""
+    """When documents were sent lately, by room and name."""
     closes_until: float = -math.inf
     """Until when it counts as one that closes each connection after its answer."""
     _reached_at: float = -math.inf
@@ -92,7 +89,8 @@ class Server:
 
     def learn(self, last: Step, *, was_retried: bool) -> None:
         """Learn from the last step of a call."""
-        if last.verdict is not None and last.verdict not in UNREACHED:
+        is_untold = last.kind == "evidence" and last.verdict is Verdict.UNKNOWN  # perhaps no answer
+        if last.verdict not in {None, *UNREACHED} and not is_untold:
             self.mark_reached(last.ended)
         if last.kind == "probe" and last.verdict is Verdict.BUSY:
             self.locks_forms, self.fails_documents = True, False
@@ -102,16 +100,16 @@ class Server:
             earned = REPETITION_COST if was_retried else SUCCESS_REFUND
             self.tokens = min(self.tokens + earned, CAPACITY)
 
-    def mark_sent(self, session: str, name: str | None, now: float) -> None:
+    def mark_sent(self, room_id: str, name: str, now: float) -> None:
         """Remember a document whose file may have the time of one that follows at once."""
-        if len(self.recent) >= MAX_RECENT:
-            fresh = {key: at for key, at in self.recent.items() if now - at < FRESH_SECONDS}
-            self.recent = fresh
-        self.recent[session, name or ""] = now
+        self.recent.pop((room_id, name), None)
+        self.recent[room_id, name] = now
+        while now - self.recent[oldest := next(iter(self.recent))] >= FRESH_SECONDS:
+            del self.recent[oldest]
 
-    def has_twin(self, session: str, name: str | None, now: float) -> bool:
-        """Return whether a document of this name was sent to the session just now."""
-        return now - self.recent.get((session, name or ""), -math.inf) < FRESH_SECONDS
+    def seconds_to_tell_apart(self, room_id: str, name: str, now: float) -> float:
+        """Return how long to wait so that the time of a file tells which upload of a name it is."""
+        return max(0.0, self.recent.get((room_id, name), -math.inf) + FRESH_SECONDS - now)
 
     # --- the retry budget ------------------------------------------------------------------------
 

@@ -94,7 +94,6 @@ def receipt_of(call: Call) -> UploadReceipt:
     """Return the receipt of an upload that was accepted."""
     history, answer = call.history, call.history.answer
     assert answer is not None  # noqa: S101 - else there was an exception
-    document = history.document
     is_sought = call.options.delivery == "exactly_once"
     return UploadReceipt(
         room_id=call.room_id,
@@ -106,7 +105,7 @@ def receipt_of(call: Call) -> UploadReceipt:
         attempts=tuple(call.history.attempts),
         headers=answer.headers,
         raw=answer.payload or {},
-        session=document.session if document else "",
+        session=history.session,
         found=any(one.verdict is Verdict.FOUND for one in history.steps) if is_sought else None,
     )
 
@@ -154,7 +153,16 @@ class _Upload:
     async def run(self, place: Place) -> None:
         """Wait for the room's turn, then attempt until the document is accepted."""
         async with self._room_lock(place):
-            await retry_loop(self._attempt, self._sleep)
+            call = self.call
+            server, name = call.session.server, call.document or ""
+            if self._asks_for_evidence:
+                call.phase = "waiting a second after another document of that name"
+                await anyio.sleep(server.seconds_to_tell_apart(call.room_id, name, call.now()))
+            try:
+                await retry_loop(self._attempt, self._sleep)
+            finally:
+                if (sent := call.history.document) and sent.session:
+                    server.mark_sent(call.room_id, name, sent.ended)
 
     # --- the room's lock in this application -----------------------------------------------------
 
@@ -239,7 +247,8 @@ class _Upload:
         if self._asks_for_evidence and (sent := history.in_doubt or history.unconfirmed):
             return await self._settle(sent)
         found = await self._ask_and_send()
-        is_accepted = found.verdict is Verdict.ACCEPTED and not untellable(found)
+        server = self.call.session.server
+        is_accepted = found.verdict is Verdict.ACCEPTED and not untellable(found, server)
         if self._asks_for_evidence and is_accepted:
             self.call.record(found)
             return await self._lookup.ask(found)
@@ -336,9 +345,6 @@ class _Upload:
         except BaseException as error:
             call.record(sending.step(error=error))
             raise
-        finally:
-            if sending.is_complete:
-                call.session.server.mark_sent(asked.session, call.document, call.now())
         return sending.step(answer=answer)
 
     # --- evidence --------------------------------------------------------------------------------
@@ -350,21 +356,39 @@ class _Upload:
     async def _settle(self, sent: Step) -> Step:
         """Find out what became of a document of an earlier attempt, or of an earlier run.
 
-        Before it is given up, its session must still run, and the room be free: a server that
-        works on the form shows the file soon.
+        Before it is given up, the room must be free: a server that works on the form shows the file
+        soon. If another session runs by then, a late form is in that one.
         """
         found = await self._lookup.ask(sent)
+        if sent.verdict is Verdict.ACCEPTED:
+            return await self._confirmed(sent, found)
         retry = self.attempts.policies.retry
         is_early = self.call.now() - sent.ended < retry.settle_after
-        if sent.verdict is Verdict.ACCEPTED or found.verdict is Verdict.FOUND or is_early:
+        if found.verdict is Verdict.FOUND or is_early:
             return found
         asked = await self._ask(await self._signed())
         if asked.refusal is not None:
             return asked.refusal
-        if asked.session not in {"", sent.session}:
-            reason = "its session has ended"
-            return attrs.evolve(found, verdict=Verdict.NOT_FOUND, reason=reason, proves=True)
-        return await self._lookup.ask(sent, is_free=asked.is_free)
+        return await self._look_in(asked.session or sent.session, sent, is_free=asked.is_free)
+
+    async def _confirmed(self, sent: Step, found: Step) -> Step:
+        """Do not call a document misplaced that was accepted in a session that has ended."""
+        check = await self._check() if found.proves else None
+        session = check.answer.session if check and check.answer else ""
+        if session in {"", sent.session}:
+            return found
+        now = await self._look_in(session, sent)
+        if now.verdict is Verdict.FOUND:
+            return now
+        reason = "its session has ended"
+        return attrs.evolve(found, verdict=Verdict.UNKNOWN, proves=False, reason=reason)
+
+    async def _look_in(self, session: str, sent: Step, *, is_free: bool = False) -> Step:
+        """Look for a document in the session that runs now, and let a journal know that one."""
+        found = await self._lookup.ask(attrs.evolve(sent, session=session), is_free=is_free)
+        if found.verdict is Verdict.FOUND and session != sent.session:
+            await self.hooks.may_arrive(self.document, session, sent.since)
+        return found
 
 
 async def _released(release: AsyncExitStack, error: BaseException | None) -> None:
