@@ -143,7 +143,7 @@ async def test_what_a_lost_worker_left(dsn: str, tmp_path: Path, name: str) -> N
 
     The worker that finds out is new: it has seen nothing of the server. Nothing else is queued.
     """
-    left, limit = LEFT[name], anyio.move_on_after(20)
+    left = LEFT[name]
     async with (
         site(dsn, tmp_path, left.client, **left.settings) as queue,
         anyio.create_task_group() as tasks,
@@ -157,7 +157,7 @@ async def test_what_a_lost_worker_left(dsn: str, tmp_path: Path, name: str) -> N
             tasks.start_soon(arrives_meanwhile, queue)
         else:
             await left.happens(queue)
-        with limit:
+        with anyio.fail_after(40):
             async with queue.working():
                 report = await queue.reported()
         (outcome,) = [one for one in report.outcomes if one.room_id == "room0"]
