@@ -139,7 +139,7 @@ class QueuedRun(UploadHooks):
             settle_after = self.upload.common.options.retry.settle_after
             history.steps.append(left_by(row, anyio.current_time(), settle_after))
         assert history.in_doubt is not None  # noqa: S101 - it was added
-        if not untellable(history.in_doubt):
+        if not untellable(history.in_doubt, self.upload.common.session.server):
             history.was_sent, self.upload.entry = False, None  # the steps say it
 
     @property
