@@ -6,6 +6,7 @@ program. What ends a wait cancels the call, and is told what became of it.
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import contextlib
 import threading
@@ -93,7 +94,8 @@ class Waiting:
 
     async def read(self, items: Iterable[T]) -> AsyncGenerator[T, None]:
         """Iterate in one of the threads."""
-        self._items, end = await self._run(partial(iter, items)), object()
+        end: Any = object()
+        self._items = await self._run(partial(iter, items))
         while (item := await self._run(partial(next, self._items, end))) is not end:
             yield item
 
@@ -112,6 +114,7 @@ class Call(Generic[T]):
         self._is_cancelled = self._has_begun = self._has_ended = False
         self._results: list[T] = []
         self._error: BaseException | None = None
+        self._notes = [f"it has not ended within {ENDING_SECONDS:g} s: its outcome is unknown"]
 
     def result(self, enough: Callable[[], bool] = bool) -> T | Any:
         """Wait for the end, or until it is enough, and return the result or raise the error."""
@@ -136,7 +139,7 @@ class Call(Generic[T]):
         """Cancel the call; log what is known of its document, and say so on the exception."""
         self.cancel()
         self._thread.wait(lambda: self._has_ended, ENDING_SECONDS)
-        for note in self._known():
+        for note in self._notes:
             reason.add_note(note)
             text = "%s has ended a call: %s"
             logger.warning(text, type(reason).__name__, note, extra={"action": "sync"})
@@ -162,6 +165,7 @@ class Call(Generic[T]):
                     self._error = error
         finally:
             event_loop.calls.discard(self)
+            self._notes = self._known()  # now, as the thread takes result and error
             self._has_ended = True
             self._thread.notify()
 
@@ -170,15 +174,13 @@ class Call(Generic[T]):
             self._scope.cancel()
 
     def _known(self) -> list[str]:
-        if not self._has_ended:
-            return [f"the call has not ended within {ENDING_SECONDS:g} s: its outcome is unknown"]
         for result in self._results:
             if isinstance(result, UploadReceipt):
                 name, room = short_repr(result.document), short_repr(result.room_id)
                 return [f"{name} was accepted by room {room} before this"]
         if isinstance(self._error, Exception):
             return [str(self._error)]
-        return getattr(self._error, "__notes__", [])
+        return list(getattr(self._error, "__notes__", []))
 
 
 def in_loop(function: Callable[[], T]) -> T:
@@ -270,9 +272,11 @@ atexit.register(event_loop.end)
 
 def _refuse_async() -> None:
     """Refuse to stop an event loop; a cell of IPython or Jupyter may, as nothing else runs then."""
-    try:
-        anyio.lowlevel.current_token()
-    except RuntimeError:
+    is_async = False
+    for find in (asyncio.get_running_loop, anyio.lowlevel.current_token):  # a callback, a task
+        with contextlib.suppress(RuntimeError):
+            is_async = bool(find())
+    if not is_async:
         return
     shell = modules.get("IPython")
     if shell is None or shell.get_ipython() is None:

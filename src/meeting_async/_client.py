@@ -275,8 +275,9 @@ class MeetingClient:
 
         Args:
             room_id: An active room with a presenter in it.
-            document: A path, bytes, an open binary file, an upload of a web framework, an async
-                iterable of bytes, or a :class:`Document`; a link is ``Document.from_link(url)``.
+            document: A path, bytes, an open binary file, an upload of a web framework, an iterator
+                or async iterable of bytes, or a :class:`Document`, also for a link
+                (``Document.from_link(url)``).
             filename: Name that the room shows, instead of the document's own name; required if
                 the document has none.
             content_type: Media type, instead of the document's own or the one guessed from the
