@@ -276,7 +276,7 @@ class MeetingClient:
         Args:
             room_id: An active room with a presenter in it.
             document: A path, bytes, an open binary file, an upload of a web framework, an iterator
-                or async iterable of bytes, or a :class:`Document`, also for a link
+                or async iterable of bytes, or a :class:`~meeting_async.Document`, also for a link
                 (``Document.from_link(url)``).
             filename: Name that the room shows, instead of the document's own name; required if
                 the document has none.
@@ -335,7 +335,8 @@ class MeetingClient:
         or :meth:`Batch.stop` was called.
 
         Args:
-            jobs: An iterable or async iterable of :class:`UploadJob`, read as needed.
+            jobs: An iterable or async iterable of :class:`~meeting_async.UploadJob`; it is read as
+                needed.
             concurrency: Uploads in flight at the same time. An upload that waits for its room does
                 not count, and holds no connection and no open file.
             journal: Path of an SQLite file that makes the batch resumable, or your own journal.

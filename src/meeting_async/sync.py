@@ -12,6 +12,7 @@ process starts its own. Errors, events and values are those of :mod:`meeting_asy
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from types import TracebackType
@@ -35,110 +36,6 @@ __all__ = ["Batch", "MeetingClient"]
 P = ParamSpec("P")
 T = TypeVar("T")
 Client = TypeVar("Client")
-
-
-def _like(
-    method: Callable[Concatenate[AsyncClient, P], T],
-) -> Callable[[Callable[Concatenate[Client, ...], T]], Callable[Concatenate[Client, P], T]]:
-    """Give a method the signature of one of the async client."""
-    return functools.wraps(method, assigned=("__doc__",), updated=())
-
-
-def _blocking(
-    method: Callable[Concatenate[AsyncClient, P], Awaitable[T]],
-) -> Callable[Concatenate[MeetingClient, P], T]:
-    """Make a method of the async client one that waits."""
-
-    @functools.wraps(method)
-    def call(self: MeetingClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return Call(partial(method, self._client, *args, **kwargs)).result()
-
-    return call
-
-
-def _batch(
-    method: Callable[Concatenate[AsyncClient, P], AsyncBatch],
-) -> Callable[Concatenate[MeetingClient, P], Batch]:
-    """Make ``upload_many`` return a batch for threads, which reads the jobs in their thread."""
-
-    @functools.wraps(method)
-    def call(self: MeetingClient, /, *args: Any, **kwargs: Any) -> Batch:
-        from meeting_async._batch.flow import LISTS  # noqa: PLC0415 - loaded when needed
-
-        waiting = Waiting()
-        if args:
-            kwargs["jobs"], args = args[0], args[1:]
-        jobs: object = kwargs.get("jobs")
-        if isinstance(jobs, Iterable) and not isinstance(jobs, (AsyncIterable, *LISTS)):
-            kwargs["jobs"] = waiting.read(jobs)
-        return Batch(in_loop(partial(method, self._client, *args, **kwargs)), waiting)
-
-    return call
-
-
-class MeetingClient:
-    """:class:`meeting_async.MeetingClient` for threads: the same settings, methods and errors.
-
-    Any number of threads may use one client. Use it as a context manager, or call :meth:`close`;
-    a client that is still open when the program ends is closed then.
-
-    What interrupts a call (Ctrl-C, a signal handler that raises, a task queue's time limit) ends
-    it as a cancellation does. What is then known of the document is logged, and is a note on the
-    exception. ``on_event`` and signers are called in the thread of the event loop: they must not
-    block.
-
-    Raises:
-        ConfigurationError: A setting cannot be used; the error names it.
-        RuntimeError: Raised by every method, in a thread that runs an event loop (use
-            :class:`meeting_async.MeetingClient` there) and with gevent or eventlet.
-
-    """
-
-    @_like(AsyncClient.__init__)
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        if "api_secret" in settings:  # tracebacks with locals do not show it
-            settings["api_secret"] = hidden(settings["api_secret"])
-        self._client = AsyncClient(*args, **settings)
-        event_loop.clients.add(self._client)
-
-    if TYPE_CHECKING:
-
-        @classmethod
-        def from_env(  # noqa: D102 - that of the async client
-            cls, environ: Mapping[str, str] | None = None, **settings: Unpack[ClientSettings]
-        ) -> Self: ...
-    else:
-        from_env = vars(AsyncClient)["from_env"]
-
-    def with_options(self, **changes: Unpack[ClientOptions]) -> Self:
-        """Return a client with other options; see :meth:`meeting_async.MeetingClient.with_options`.
-
-        Raises:
-            ConfigurationError: An option cannot be used; the error names it.
-
-        """
-        derived = type(self).__new__(type(self))
-        derived.__dict__.update(self.__dict__)
-        derived._client = self._client.with_options(**changes)  # noqa: SLF001 - one of ours
-        return derived
-
-    get_active_room_info = _blocking(AsyncClient.get_active_room_info)
-    wait_until_active = _blocking(AsyncClient.wait_until_active)
-    upload_whiteboard_file = _blocking(AsyncClient.upload_whiteboard_file)
-    upload_many = _batch(AsyncClient.upload_many)
-    call = _blocking(AsyncClient.call)
-    check = _blocking(AsyncClient.check)
-    close = _blocking(AsyncClient.aclose)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        made = self.__dict__.get("_client", "<MeetingClient, not made>")
-        return f"<sync {str(made)[1:]}"
 
 
 class Batch:
@@ -212,3 +109,110 @@ class Batch:
             self._life.interrupt(interruption)
             raise
         self._life.result()
+
+
+def _like(
+    method: Callable[Concatenate[AsyncClient, P], T],
+) -> Callable[[Callable[Concatenate[Client, ...], T]], Callable[Concatenate[Client, P], T]]:
+    """Give a method the signature of one of the async client."""
+    return functools.wraps(method, assigned=("__doc__",), updated=())
+
+
+def _blocking(
+    method: Callable[Concatenate[AsyncClient, P], Awaitable[T]],
+) -> Callable[Concatenate[MeetingClient, P], T]:
+    """Make a method of the async client one that waits."""
+
+    @functools.wraps(method)
+    def call(self: MeetingClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return Call(partial(method, self._client, *args, **kwargs)).result()
+
+    return call
+
+
+def _batch(
+    method: Callable[Concatenate[AsyncClient, P], AsyncBatch],
+) -> Callable[Concatenate[MeetingClient, P], Batch]:
+    """Make ``upload_many`` return a batch for threads, which reads the jobs in their thread."""
+
+    @functools.wraps(method)
+    def call(self: MeetingClient, /, *args: Any, **kwargs: Any) -> Batch:
+        from meeting_async._batch.flow import LISTS  # noqa: PLC0415 - loaded when needed
+
+        waiting = Waiting()
+        if args:
+            kwargs["jobs"], args = args[0], args[1:]
+        jobs: object = kwargs.get("jobs")
+        if isinstance(jobs, Iterable) and not isinstance(jobs, (AsyncIterable, *LISTS)):
+            kwargs["jobs"] = waiting.read(jobs)
+        return Batch(in_loop(partial(method, self._client, *args, **kwargs)), waiting)
+
+    signature = inspect.signature(method).replace(return_annotation=Batch)
+    vars(call)["__signature__"] = signature
+    call.__doc__ = (method.__doc__ or "").replace("async with", "with").replace("await ", "")
+    return call
+
+
+class MeetingClient:
+    """:class:`meeting_async.MeetingClient` for threads: the same settings, methods and errors.
+
+    Any number of threads may use one client. Use it as a context manager, or call :meth:`close`;
+    a client that is still open when the program ends is closed then.
+
+    What interrupts a call (Ctrl-C, a signal handler that raises, a task queue's time limit) ends
+    it as a cancellation does. What is then known of the document is logged, and is a note on the
+    exception. ``on_event`` and signers are called in the thread of the event loop: they must not
+    block.
+
+    Raises:
+        ConfigurationError: A setting cannot be used; the error names it.
+        RuntimeError: Raised by every method, in a thread that runs an event loop (use
+            :class:`meeting_async.MeetingClient` there) and with gevent or eventlet.
+
+    """
+
+    @_like(AsyncClient.__init__)
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        if "api_secret" in settings:  # tracebacks with locals do not show it
+            settings["api_secret"] = hidden(settings["api_secret"])
+        self._client = AsyncClient(*args, **settings)
+        event_loop.clients.add(self._client)
+
+    if TYPE_CHECKING:
+
+        @classmethod
+        def from_env(  # noqa: D102 - that of the async client
+            cls, environ: Mapping[str, str] | None = None, **settings: Unpack[ClientSettings]
+        ) -> Self: ...
+    else:
+        from_env = vars(AsyncClient)["from_env"]
+
+    def with_options(self, **changes: Unpack[ClientOptions]) -> Self:
+        """Return a client with other options; see :meth:`meeting_async.MeetingClient.with_options`.
+
+        Raises:
+            ConfigurationError: An option cannot be used; the error names it.
+
+        """
+        derived = type(self).__new__(type(self))
+        derived.__dict__.update(self.__dict__)
+        derived._client = self._client.with_options(**changes)  # noqa: SLF001 - one of ours
+        return derived
+
+    get_active_room_info = _blocking(AsyncClient.get_active_room_info)
+    wait_until_active = _blocking(AsyncClient.wait_until_active)
+    upload_whiteboard_file = _blocking(AsyncClient.upload_whiteboard_file)
+    upload_many = _batch(AsyncClient.upload_many)
+    call = _blocking(AsyncClient.call)
+    check = _blocking(AsyncClient.check)
+    close = _blocking(AsyncClient.aclose)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        made = self.__dict__.get("_client", "<MeetingClient, not made>")
+        return f"<sync {str(made)[1:]}"
