@@ -26,7 +26,7 @@ from anyio.from_thread import BlockingPortal
 from meeting_async._clock import leave_behind
 from meeting_async._log import logger
 from meeting_async._models import UploadReceipt
-from meeting_async._system import after_fork
+from meeting_async._system import after_fork, notice_fork
 from meeting_async._text import short_repr
 from meeting_async._threads import call_soon, run_in_thread
 
@@ -215,6 +215,7 @@ class EventLoop:
     def portal(self) -> BlockingPortal:
         """Return the way into the event loop, which is started if there is none."""
         _refuse_async()
+        notice_fork()
         with self._guard:
             if self._portal is None:
                 _refuse_green_threads()

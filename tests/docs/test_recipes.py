@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -190,35 +191,66 @@ def test_django(django: dict[str, str], tmp_path: Path) -> None:
     assert printed.splitlines() == [*told, "200 True", "404 False"]
 
 
+USED = {
+    "Django": """
+from slides.views import client
+from django.core.wsgi import get_wsgi_application
+app = get_wsgi_application()
+client.check()
+""",
+    "Flask": f"{programs('synchronous.md', 'Flask')[0]}\nclient.check()\n",
+}
+"""Applications whose client is used before the server forks."""
+SERVERS = {
+    "gunicorn": [
+        "-m",
+        "gunicorn",
+        "--preload",
+        "--workers=2",
+        "--threads=4",
+        "--bind=fd://{}",
+        "app:app",
+    ],
+    "uwsgi": [
+        *(
+            "-c",
+            "import os, sys; os.execvp('uwsgi', sys.argv)",
+            "--http-socket=fd://{}",
+            "--master",
+        ),
+        *("--processes=2", "--threads=4", "--module=app:app", "--die-on-term"),
+    ],
+}
+
+
 @pytest.mark.nightly
-@pytest.mark.parametrize("framework", ["Django", "Flask"])
-def test_gunicorn_forks(
-    django: dict[str, str], meeting: MeetingServer, tmp_path: Path, framework: str
+@pytest.mark.parametrize("server", SERVERS)
+@pytest.mark.parametrize("framework", USED)
+def test_servers_that_fork(
+    django: dict[str, str], meeting: MeetingServer, tmp_path: Path, framework: str, server: str
 ) -> None:
-    """With ``--preload`` and a client that was used before the fork; SIGTERM waits for answers."""
-    application = "app:app"
-    used = "from slides.views import client\nclient.check()\n"
-    if framework == "Flask":
-        (code,) = programs("synchronous.md", "Flask")
-        used = f"{code}\nclient.check()\n"
-    else:
-        used += "from django.core.wsgi import get_wsgi_application\napp = get_wsgi_application()\n"
-    (tmp_path / "app.py").write_text(used, "utf-8")
-    options = ["--preload", "--workers", "2", "--threads", "4", "--bind", "fd://{}"]
-    with server_of(["gunicorn", *options, application], tmp_path, django) as site:
+    """The client was used before the fork, of which uWSGI does not tell Python.
+
+    At SIGTERM gunicorn waits for the answers.
+    """
+    if server == "uwsgi" and shutil.which("uwsgi") is None:
+        pytest.skip("there is no uwsgi (pip install uwsgi)")
+    (tmp_path / "app.py").write_text(USED[framework], "utf-8")
+    room = meeting.rooms["room01"]
+    with server_of(SERVERS[server], tmp_path, django) as site:
         with contextlib.ExitStack() as stack:
             browsers = [stack.enter_context(site.browser()) for _ in range(8)]
             for browser in browsers:
                 browser.post("/rooms/room01/documents", form(b"%PDF-1.7"))
             assert [browser.answer()[0] for browser in browsers] == [200] * 8
-        room = meeting.rooms["room01"]
-        room.processing_seconds = 2
-        with site.browser() as browser:
-            browser.post("/rooms/room01/documents", form(b"%PDF-1.7"))
-            assert eventually(lambda: len(room.accepted) == 9)
-            site.terminate()
-            assert browser.answer()[0] == 200
-        assert site.ended() == 0
+        if server == "gunicorn":
+            room.processing_seconds = 2
+            with site.browser() as browser:
+                browser.post("/rooms/room01/documents", form(b"%PDF-1.7"))
+                assert eventually(lambda: len(room.accepted) == 9)
+                site.terminate()
+                assert browser.answer()[0] == 200
+            assert site.ended() == 0
     assert "Traceback" not in site.log
 
 
@@ -228,7 +260,7 @@ def server_of(command: list[str], folder: Path, environment: dict[str, str]) -> 
     with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
         port, fd = listener.getsockname()[1], listener.fileno()
         process = subprocess.Popen(
-            [sys.executable, "-m", *(word.format(fd) for word in command)],
+            [sys.executable, *(word.format(fd) for word in command)],
             cwd=folder,
             env={**environment, "HOME": str(folder)},  # where gunicorn puts a socket
             pass_fds=[fd],
@@ -236,7 +268,7 @@ def server_of(command: list[str], folder: Path, environment: dict[str, str]) -> 
             stderr=subprocess.STDOUT,
             text=True,
         )
-    site = Site(command[0], port, folder, process)
+    site = Site(command[1], port, folder, process)
     try:
         yield site
     finally:
