@@ -63,9 +63,13 @@ class Waiting:
         self._items: Any = None
 
     def notify(self) -> None:
-        """Let the threads look whether they still have to wait."""
-        with self._changed:
+        """Let the threads look whether they still have to wait.
+
+        In the place of one of them a signal handler may be running, which waits for another call.
+        """
+        if self._changed.acquire(timeout=WAKE_SECONDS / 10):
             self._changed.notify_all()
+            self._changed.release()
 
     def wait(self, condition: Callable[[], bool], seconds: float | None = None) -> None:
         """Return when a condition holds, or when the time is up. Without a time: run errands."""
@@ -86,9 +90,8 @@ class Waiting:
         """Run a function in one of the threads, called in the event loop."""
         answer, answered, wake = Future[T](), anyio.Event(), call_soon()
         answer.add_done_callback(lambda _: wake(answered.set))
-        with self._changed:
-            self._errands.append((function, answer))
-            self._changed.notify_all()
+        self._errands.append((function, answer))
+        self.notify()
         await answered.wait()
         return answer.result()
 
@@ -229,15 +232,19 @@ class EventLoop:
             anyio.run(self._serve, portal)
         except BaseException as error:  # noqa: BLE001 - such as that no descriptor is left
             self._portal = None
-            portal.set_exception(error)
+            if not portal.done():
+                portal.set_exception(error)
         finally:
             self._has_ended.set()
 
     async def _serve(self, ready: Future[BlockingPortal]) -> None:
         self._token = anyio.lowlevel.current_token()
-        async with BlockingPortal() as portal:
-            ready.set_result(portal)
-            await portal.sleep_until_stopped()
+        try:
+            async with BlockingPortal() as portal:
+                ready.set_result(portal)
+                await portal.sleep_until_stopped()
+        finally:
+            self._portal = None  # the next call starts another
 
     def end(self) -> None:
         """Wait for running calls, then cancel them; close the clients, and end the thread."""
