@@ -56,7 +56,7 @@ nitpick_ignore_regex = [
     ),
     ("py:class", r"(types\.)?EllipsisType"),
     # A name of a type, in a signature, and a private type are shown as text.
-    ("py:class", "Documents"),
+    ("py:class", "Documents|ClientOptions|ClientSettings"),
     ("py:class", PRIVATE),
 ]
 
@@ -66,6 +66,7 @@ MADE_BY_METHODS = {
     "meeting_async.BatchReport",
     "meeting_async.Document",
     "meeting_async.UploadOutcome",
+    "meeting_async.sync.Batch",
     "meeting_async.testing.ReceivedFile",
     "meeting_async.testing.RecordedRequest",
     "meeting_async.testing.Room",
@@ -101,9 +102,11 @@ def resolve_private_name(app: Any, env: Any, node: Any, content: Any) -> Any:
     target = node.get("reftarget", "")
     if node.get("refdomain") != "py" or not re.match(PRIVATE, target):
         return None
-    node["refspecific"] = True  # find it in any module
-    name = target.rpartition(".")[2]
-    return env.get_domain("py").resolve_xref(
+    node["refspecific"] = True  # find it in any module, except if the package itself has it
+    domain, name = env.get_domain("py"), target.rpartition(".")[2]
+    if f"meeting_async.{name}" in domain.objects:
+        name = f"meeting_async.{name}"
+    return domain.resolve_xref(
         env, node["refdoc"], app.builder, "class", name, node, content
     )
 

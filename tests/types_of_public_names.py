@@ -5,7 +5,7 @@ An ignored error that no longer is one fails, too.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, assert_type
 
@@ -20,6 +20,7 @@ from meeting_async import (
     UploadReceipt,
     Verdict,
     errors,
+    sync,
 )
 from meeting_async.manifests import read_manifest
 from meeting_async.reports import html_report, write_report
@@ -65,6 +66,27 @@ def settings(client: MeetingClient) -> None:
     client.with_options(deadline=3)  # type: ignore[call-arg]
     client.with_options(delivery="twice")  # type: ignore[arg-type]
     MeetingClient.from_env(timeot=3)  # type: ignore[call-arg]
+
+
+def threads(client: sync.MeetingClient, chunks: Iterator[bytes]) -> None:
+    """The client for threads has the same parameters and results."""
+    assert_type(sync.MeetingClient("https://meet.test", timeout=3), sync.MeetingClient)
+    assert_type(sync.MeetingClient.from_env(allow_images=True), sync.MeetingClient)
+    assert_type(client.with_options(delivery="at_least_once"), sync.MeetingClient)
+    assert_type(client.get_active_room_info("room01"), ActiveRoom)
+    assert_type(client.wait_until_active("room01", 60), ActiveRoom)
+    assert_type(client.call("room/list"), dict[str, Any])
+    assert_type(client.check("room01", timeout=3).secret, Finding)
+    assert_type(client.upload_whiteboard_file("room01", chunks, filename="a.pdf"), UploadReceipt)
+    with client as same, same.upload_many([UploadJob("room01", "deck.pdf")]) as batch:
+        assert_type(same, sync.MeetingClient)
+        for outcome in batch:
+            assert_type(outcome, UploadOutcome)
+        assert_type(batch.wait(), BatchReport)
+    client.upload_whiteboard_file("room01", 17)  # type: ignore[arg-type]
+    client.upload_many(["deck.pdf"])  # type: ignore[list-item]
+    client.with_options(deadline=3)  # type: ignore[call-arg]
+    sync.MeetingClient("https://meet.test", timeot=3)  # type: ignore[call-arg]
 
 
 async def implementers(transport: Transport, request: Request) -> None:

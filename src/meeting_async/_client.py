@@ -282,8 +282,9 @@ class MeetingClient:
 
         Args:
             room_id: An active room with a presenter in it.
-            document: A path, bytes, an open binary file, an upload of a web framework, an async
-                iterable of bytes, or a :class:`Document`; a link is ``Document.from_link(url)``.
+            document: A path, bytes, an open binary file, an upload of a web framework, an iterator
+                or async iterable of bytes, or a :class:`~meeting_async.Document`, also for a link
+                (``Document.from_link(url)``).
             filename: Name that the room shows, instead of the document's own name; required if
                 the document has none.
             content_type: Media type, instead of the document's own or the one guessed from the
@@ -342,7 +343,8 @@ class MeetingClient:
         or :meth:`Batch.stop` was called.
 
         Args:
-            jobs: An iterable or async iterable of :class:`UploadJob`, read as needed.
+            jobs: An iterable or async iterable of :class:`~meeting_async.UploadJob`; it is read as
+                needed.
             concurrency: Uploads in flight at the same time. An upload that waits for its room does
                 not count, and holds no connection and no open file.
             journal: Path of an SQLite file that makes the batch resumable, or your own journal.

@@ -27,6 +27,8 @@ def clock_of(token: object) -> Clock:
 def is_gone(token: object) -> bool:
     """Return whether an event loop was closed, so that nothing runs in it any more."""
     loop = native(token)
+    if loop in _left_behind:
+        return True
     if hasattr(loop, "is_closed"):
         return bool(loop.is_closed())
     try:
@@ -34,3 +36,14 @@ def is_gone(token: object) -> bool:
     except RuntimeError:  # trio.RunFinishedError
         return True
     return False
+
+
+def leave_behind(token: object) -> None:
+    """Declare the event loop of another thread gone, in a process that was forked.
+
+    It is kept: to close it would change what it shares with that of the parent process.
+    """
+    _left_behind.append(native(token))
+
+
+_left_behind: list[object] = []

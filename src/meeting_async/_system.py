@@ -255,8 +255,23 @@ ENDING_SIGNALS: list[int] = _known(signal, "SIGINT", "SIGTERM", "SIGHUP", "SIGBR
 
 def after_fork(function: Callable[[], object]) -> None:
     """Have a function called in each process that is forked from this one, where one can be."""
-    register: Callable[..., object] = getattr(os, "register_at_fork", lambda **_: None)
-    register(after_in_child=function)
+    _after_fork.append(function)
+
+
+def notice_fork() -> None:
+    """Call these functions, if this process was forked and they were not called yet.
+
+    Python does so itself, except if a C program has forked and does not tell it, as uWSGI.
+    """
+    if _process != [os.getpid()]:
+        _process[:] = [os.getpid()]
+        for function in _after_fork:
+            function()
+
+
+_after_fork: list[Callable[[], object]] = []
+_process = [os.getpid()]
+getattr(os, "register_at_fork", lambda **_: None)(after_in_child=notice_fork)
 
 
 PIPE_BYTES: int | None = getattr(select, "PIPE_BUF", None)

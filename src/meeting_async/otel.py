@@ -21,13 +21,13 @@ except ModuleNotFoundError as _error:
     hint = 'meeting_async.otel needs opentelemetry-api: pip install ".[otel]" in a clone'
     raise ModuleNotFoundError(hint, name=_error.name) from _error
 
-from meeting_async import __version__, _events
+from meeting_async import __version__, _events, sync
 from meeting_async._delivery.observer import harmless
 from meeting_async._models import Reply, Request, Verdict
 from meeting_async._protocol.requests import UPLOAD_WHITEBOARD_FILE, host_and_port
 
 if TYPE_CHECKING:
-    from meeting_async._client import MeetingClient
+    import meeting_async
     from meeting_async.transports import Transport
 
 __all__ = ["instrument"]
@@ -42,7 +42,7 @@ ATTEMPTS = (0, 1, 2, 3, 4, 5, 10, 20)
 
 
 def instrument(
-    client: MeetingClient,
+    client: meeting_async.MeetingClient | sync.MeetingClient,
     *,
     tracer_provider: trace.TracerProvider | None = None,
     meter_provider: metrics.MeterProvider | None = None,
@@ -58,7 +58,8 @@ def instrument(
         meter_provider: Gets the metrics, instead of the global provider.
 
     """
-    session = client._session  # noqa: SLF001 - of this package
+    made = client._client if isinstance(client, sync.MeetingClient) else client  # noqa: SLF001
+    session = made._session  # noqa: SLF001 - of this package
     if session.traced is not None:
         return
     tracer = trace.get_tracer("meeting_async", __version__, tracer_provider)

@@ -23,7 +23,7 @@ from support.redis_server import BINARY, redis_running
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
-TESTED_APART = {"queue": "test_queue_page.py"}
+TESTED_APART = {"queue": "test_queue_page.py", "synchronous": "test_recipes.py"}
 """Pages whose examples are several programs that work together, and the tests that run them."""
 
 EXAMPLE = re.compile(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```", re.DOTALL | re.MULTILINE)

@@ -353,6 +353,25 @@ def deploy(
 
 BROWSERS = ["waits", "leaves", "sends half"]
 
+IN_TIME = {
+    "uvicorn": ((202, None, 1), (503, False, 1)),
+    "hypercorn": ((202, None, 1), (503, False, 1)),
+    "gunicorn": ((202, None, 1), (503, False, 1)),
+    "gunicorn, asgi": ((200, True, 1), (400, False, 1)),
+    "granian": ((200, True, 1), (400, False, 1)),
+}
+
+
+@nightly
+@pytest.mark.parametrize("server", IN_TIME)
+def test_each_server_as_the_page_sets_it(server: str, tmp_path: Path) -> None:
+    """SIGTERM amid a conversion of 8 s, and amid a form; no document arrives twice."""
+    meeting = MeetingServer(processing_seconds=8)
+    with meeting.run(), serving("fastapi", meeting, tmp_path / "next") as successor:
+        seen = deploy(meeting, successor, tmp_path, server, 1)
+    assert (seen["waits"], seen["sends half"]) == IN_TIME[server]
+    assert seen["leaves"] == (None, None, 1)
+
 
 @nightly
 @pytest.mark.parametrize("server", ["uvicorn", "hypercorn", "hypercorn on trio"])

@@ -1,20 +1,21 @@
 """What the pages of recipes say beyond what their programs print.
 
-Browsers that disconnect, bars on a terminal, processes that fork, and a real Celery worker.
+Browsers that disconnect, bars on a terminal, and real programs for the client for threads: a Django
+project, Flask, gunicorn, a Celery worker.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,6 +27,9 @@ from support.sites import Browser, Site, eventually, serving
 from support.terminal import drawn_by
 
 DOCS = Path(__file__).parents[2] / "docs"
+PROGRAM = re.compile(
+    r"^```python\n((?:(?!^```).)*)^```\n\n```text\n(.*?)^```", re.DOTALL | re.MULTILINE
+)
 
 
 def programs(page: str, heading: str) -> list[str]:
@@ -116,101 +120,194 @@ def test_bars_on_a_terminal(meeting: MeetingServer, tmp_path: Path, heading: str
 # --- synchronous.md ------------------------------------------------------------------------------
 
 
-def recipe(heading: str) -> str:
-    """Return the code of an example up to where it starts a server of its own."""
-    code, *rest = programs("synchronous.md", heading)[0].split("\nserver = ")
-    assert rest
-    return code + "\n"
+PAGE = (DOCS / "synchronous.md").read_text("utf-8")
 
 
-FORKED = """
-import sys
+@pytest.mark.parametrize(("code", "output"), re.findall(PROGRAM, PAGE))
+def test_programs_for_threads(
+    meeting: MeetingServer, tmp_path: Path, code: str, output: str
+) -> None:
+    """They print what the page says."""
+    meeting.add_room("room01")
+    (tmp_path / "deck.pdf").write_bytes(b"%PDF-1.7")
+    assert run_to_its_end([sys.executable, "-W", "error", "-c", code], tmp_path) == output
 
-def put(room_id):
-    files = {"document": SimpleUploadedFile("deck.pdf", b"%PDF-1.7")}
-    assert upload(RequestFactory().post("/", files), room_id).status_code == 200
 
-def child(room_id, end):
-    if os.fork():
-        return
-    threads = [threading.Thread(target=put, args=[room_id]) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [pid == os.getpid() for pid in started].count(True) == 1
-    end(0)
+DJANGO = """
+from django.urls import path
+SECRET_KEY, ALLOWED_HOSTS, INSTALLED_APPS, ROOT_URLCONF = "x", ["*"], ["slides"], "project"
+DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "db.sqlite3"}}
+DEFAULT_AUTO_FIELD = "django.db.models.AutoField"
 
-child("worker", sys.exit)  # as a server forks its workers
-child("worker", sys.exit)
-assert [os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(2)] == [0, 0]
-put("parent")
-child("late", os._exit)  # as multiprocessing forks, here with a portal that works in the parent
-assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
-put("parent")
+def upload(request, room_id):
+    from slides import views
+    return views.upload(request, room_id)
+
+urlpatterns = [path("rooms/<room_id>/documents", upload)]
+"""
+MODELS = """
+from django.db import models
+class Deck(models.Model):
+    room_id = models.TextField()
+    file = models.FileField()
+"""
+USE_DJANGO = """
+import django
+django.setup()
+from django.core.files.base import ContentFile
+from django.core.management import call_command
+from django.test import Client
+from slides.models import Deck
+call_command("migrate", run_syncdb=True, verbosity=0)
+for number in range(3):
+    Deck.objects.create(room_id="room01", file=ContentFile(b"%PDF-1.7", f"{number}.pdf"))
+call_command("upload_decks")
+for room_id in ("room01", "nowhere"):
+    files = {"document": ContentFile(b"%PDF-1.7", "deck.pdf")}
+    answer = Client().post(f"/rooms/{room_id}/documents", files)
+    print(answer.status_code, answer.json()["delivered"])
 """
 
 
-def test_a_portal_for_each_process(meeting: MeetingServer, tmp_path: Path) -> None:
-    """Parent and children upload, the children from several threads, and all of them exit."""
-    rooms = {name: meeting.add_room(name) for name in ("parent", "worker", "late")}
-    warnings = ["-W", "error", "-W", "ignore:This process:DeprecationWarning"]  # threads, and forks
-    program = [sys.executable, *warnings, "-c", recipe("Django: sync views") + FORKED]
-    with subprocess.Popen(
-        program, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True
-    ) as process:
-        try:
-            errors = process.communicate(timeout=40)[1]
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # children that hang
-    assert (process.returncode, errors) == (0, "")
-    counts = {name: len(room.received) for name, room in rooms.items()}
-    assert counts == {"parent": 2, "worker": 6, "late": 3}
+@pytest.fixture
+def django(meeting: MeetingServer, tmp_path: Path) -> dict[str, str]:
+    """Put the view and the command of the page into a project; return what runs it."""
+    view, command = programs("synchronous.md", "Django")
+    files = {"project.py": DJANGO, "slides/models.py": MODELS, "slides/views.py": view}
+    files["slides/management/commands/upload_decks.py"] = command
+    for name, code in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(code, "utf-8")
+    meeting.add_room("room01")
+    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    return {**os.environ, "DJANGO_SETTINGS_MODULE": "project", "PYTHONPATH": path}
+
+
+def test_django(django: dict[str, str], tmp_path: Path) -> None:
+    """A view, and a command whose jobs come from the ORM, in a project."""
+    command = [sys.executable, "-W", "error", "-c", USE_DJANGO]
+    printed = run_to_its_end(command, tmp_path, django)
+    told = [f"{number}.pdf for room01: accepted" for number in range(3)]
+    assert printed.splitlines() == [*told, "200 True", "404 False"]
+
+
+USED = {
+    "Django": """
+from slides.views import client
+from django.core.wsgi import get_wsgi_application
+app = get_wsgi_application()
+client.check()
+""",
+    "Flask": f"{programs('synchronous.md', 'Flask')[0]}\nclient.check()\n",
+}
+"""Applications whose client is used before the server forks."""
+SERVERS = {
+    "gunicorn": [
+        "-m",
+        "gunicorn",
+        "--preload",
+        "--workers=2",
+        "--threads=4",
+        "--bind=fd://{}",
+        "app:app",
+    ],
+    "uwsgi": [
+        *(
+            "-c",
+            "import os, sys; os.execvp('uwsgi', sys.argv)",
+            "--http-socket=fd://{}",
+            "--master",
+        ),
+        *("--processes=2", "--threads=4", "--module=app:app", "--die-on-term"),
+    ],
+}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("server", SERVERS)
+@pytest.mark.parametrize("framework", USED)
+def test_servers_that_fork(
+    django: dict[str, str], meeting: MeetingServer, tmp_path: Path, framework: str, server: str
+) -> None:
+    """The client was used before the fork, of which uWSGI does not tell Python.
+
+    At SIGTERM gunicorn waits for the answers.
+    """
+    if server == "uwsgi" and shutil.which("uwsgi") is None:
+        pytest.skip("there is no uwsgi (pip install uwsgi)")
+    (tmp_path / "app.py").write_text(USED[framework], "utf-8")
+    room = meeting.rooms["room01"]
+    with server_of(SERVERS[server], tmp_path, django) as site:
+        with contextlib.ExitStack() as stack:
+            browsers = [stack.enter_context(site.browser()) for _ in range(8)]
+            for browser in browsers:
+                browser.post("/rooms/room01/documents", form(b"%PDF-1.7"))
+            assert [browser.answer()[0] for browser in browsers] == [200] * 8
+        if server == "gunicorn":
+            room.processing_seconds = 2
+            with site.browser() as browser:
+                browser.post("/rooms/room01/documents", form(b"%PDF-1.7"))
+                assert eventually(lambda: len(room.accepted) == 9)
+                site.terminate()
+                assert browser.answer()[0] == 200
+            assert site.ended() == 0
+    assert "Traceback" not in site.log
+
+
+@contextlib.contextmanager
+def server_of(command: list[str], folder: Path, environment: dict[str, str]) -> Iterator[Site]:
+    """Run an application under a server's command, ``{}`` of which is the listening socket."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
+        port, fd = listener.getsockname()[1], listener.fileno()
+        process = subprocess.Popen(
+            [sys.executable, *(word.format(fd) for word in command)],
+            cwd=folder,
+            env={**environment, "HOME": str(folder)},  # where gunicorn puts a socket
+            pass_fds=[fd],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+    site = Site(command[1], port, folder, process)
+    try:
+        yield site
+    finally:
+        if process.returncode is None:
+            site.stop()
+
+
+def test_flask(meeting: MeetingServer, tmp_path: Path) -> None:
+    """The application answers a form, and an error with its status."""
+    meeting.add_room("room01")
+    (code,) = programs("synchronous.md", "Flask")
+    code += """
+for room_id in ("room01", "nowhere"):
+    form = {"document": (__import__("io").BytesIO(b"%PDF-1.7"), "deck.pdf")}
+    answer = app.test_client().post(f"/rooms/{room_id}/documents", data=form)
+    print(answer.status_code, answer.json["delivered"])
+"""
+    printed = run_to_its_end([sys.executable, "-W", "error", "-c", code], tmp_path)
+    assert printed == "200 True\n404 False\n"
 
 
 CELERY = """
 folders = {"data_folder_in": "queue", "data_folder_out": "queue", "processed_folder": "done"}
 app.conf.update(broker_url="filesystem://", broker_transport_options=folders)
 app.conf.result_backend = "file://results"
-
-@worker_process_shutdown.connect
-def check(**_):
-    try:
-        portal.call(int)
-    except RuntimeError as error:
-        print(f"after the end: {error}")
+client.check()  # before the fork
 """
 
-FOR_TESTS = {
-    'MeetingClient(url, api_key="devkey", api_secret="devsecret")': "MeetingClient.from_env()",
-    "max_wait=60": "max_wait=0.3",
-    "countdown=10": "countdown=1",
-}
-
-
-READ = """
-import json, pathlib, slides
-results = [slides.app.AsyncResult(path.name.removeprefix("celery-task-meta-"))
-           for path in pathlib.Path("results").iterdir()]
-facts = [result.result.args[0] for result in results if result.state == "FAILURE"]
-print(json.dumps([[one["error"], one["room_id"]] for one in facts]))
-"""
-
-
-def known(folder: Path) -> Any:
-    """Return error and room of each failed task, as another process reads them."""
-    return json.loads(run_to_its_end([sys.executable, "-c", READ], folder, os.environ))
+FOR_TESTS = {"max_wait=60": "max_wait=0.3", "retry_backoff=10": "retry_backoff=1"}
 
 
 @pytest.mark.nightly
-def test_a_celery_worker(meeting: MeetingServer, tmp_path: Path) -> None:
-    """Its processes upload; they retry what was not delivered, and never what may have arrived.
-
-    Another process reads from the result what is known of the document.
-    """
-    busy, lost, others = (meeting.add_room(name) for name in ("busy", "lost", "others"))
-    code = recipe("Celery") + CELERY
+@pytest.mark.parametrize("pool", ["prefork", "solo", "threads"])
+def test_a_celery_worker(meeting: MeetingServer, tmp_path: Path, pool: str) -> None:
+    """It retries what was not delivered, and never what may have arrived; a soft limit is told."""
+    busy, lost, slow, others = (
+        meeting.add_room(name) for name in ("busy", "lost", "slow", "others")
+    )
+    code = programs("synchronous.md", "Celery")[0] + CELERY
     for text, instead in FOR_TESTS.items():
         assert text in code
         code = code.replace(text, instead)
@@ -220,32 +317,40 @@ def test_a_celery_worker(meeting: MeetingServer, tmp_path: Path) -> None:
         (tmp_path / folder).mkdir()
     log = tmp_path / "log"
 
-    def send(*rooms: str) -> None:
-        lines = ["import slides", *[f"slides.upload.delay({room!r}, 'deck.pdf')" for room in rooms]]
-        subprocess.run([sys.executable, "-c", "\n".join(lines)], cwd=tmp_path, check=True)
+    def send(*rooms: str, **options: float) -> None:
+        call = "slides.upload.apply_async"
+        lines = [f"{call}(({room!r}, 'deck.pdf'), **{options})" for room in rooms]
+        program = "\n".join(["import slides", *lines])
+        subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
 
-    command = [sys.executable, "-m", "celery", "-A", "slides", "worker", "-c", "2", "-l", "INFO"]
+    def has_logged(text: str) -> bool:
+        return text in log.read_text("utf-8")
+
+    command = [sys.executable, "-m", "celery", "-A", "slides", "worker", "--pool", pool, "-c", "2"]
     with (
         log.open("w", encoding="utf-8") as output,
-        subprocess.Popen(command, cwd=tmp_path, stdout=output, stderr=output) as worker,
+        subprocess.Popen(
+            [*command, "-l", "INFO"], cwd=tmp_path, stdout=output, stderr=output
+        ) as worker,
     ):
         try:
             meeting.lose_next_reply()
             send("lost")
-            assert eventually(lambda: "UploadOutcomeUnknown" in log.read_text("utf-8"))
-            assert eventually(lambda: known(tmp_path) == [["UploadOutcomeUnknown", "lost"]])
+            assert eventually(lambda: has_logged("UploadOutcomeUnknown"))
+            if pool == "prefork":  # others have no limits
+                slow.processing_seconds = 5
+                send("slow", soft_time_limit=1)
+                told = "SoftTimeLimitExceeded has ended a call: 'deck.pdf' may have arrived in room"
+                assert eventually(lambda: has_logged(told))
             busy.lock()
             send("busy", *["others"] * 4)
-            assert eventually(lambda: len(others.received) == 4)
-            assert eventually(lambda: "Retry in" in log.read_text("utf-8"))
+            assert eventually(lambda: has_logged("Retry in"))
             busy.unlock()
             assert eventually(lambda: len(busy.received) == 1)
+            assert eventually(lambda: len(others.received) == 4)
         finally:
             worker.send_signal(signal.SIGTERM)
             assert worker.wait(30) == 0
-    text = log.read_text("utf-8")
     assert len(lost.received) == 1
-    retried = re.findall(r"Retry in .*?: UploadError\(.*?'error': '(\w+)'", text)
+    retried = re.findall(r"Retry in .*?: (\w+)\(", log.read_text("utf-8"))
     assert set(retried) == {"RoomBusy"}
-    assert len(retried) == text.count("Retry in")
-    assert text.count("after the end: This portal is not running") == 2

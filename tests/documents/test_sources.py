@@ -113,7 +113,7 @@ IDENTITIES = {"path": "path", "bytes": "bytes", "link": "link"}
 """Kinds that a journal recognises in another run, and by what."""
 
 SINGLE_USE = {
-    *("pipe", "async generator", "stream, no hash, no weak references"),
+    *("pipe", "async generator", "generator", "stream, no hash, no weak references"),
     *("stream sent as it comes", "asynchronous file"),
 }
 

@@ -7,7 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 import attrs
@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from meeting_async import Document, Finished, MeetingClient, UploadJob
+from meeting_async import Document, Finished, MeetingClient, UploadJob, sync
 from meeting_async.errors import LinkRefused, MeetingError
 from meeting_async.otel import instrument
 from meeting_async.testing import MeetingServer, run_in_virtual_time
@@ -57,6 +57,9 @@ def run(anyio_backend_name: str) -> Run:
     return partial(run_in_virtual_time, backend=anyio_backend_name)
 
 
+Client = TypeVar("Client", MeetingClient, sync.MeetingClient)
+
+
 class Telemetry:
     """Collects spans and metrics in memory."""
 
@@ -65,7 +68,7 @@ class Telemetry:
         self.tracers, self.meters = TracerProvider(), MeterProvider([self.reader])
         self.tracers.add_span_processor(SimpleSpanProcessor(self.exported))
 
-    def watch(self, client: MeetingClient) -> MeetingClient:
+    def watch(self, client: Client) -> Client:
         """Instrument a client."""
         instrument(client, tracer_provider=self.tracers, meter_provider=self.meters)
         return client
@@ -323,6 +326,21 @@ def test_spans_of_the_application(run: Run, telemetry: Telemetry) -> None:
         *(("POST", "room/list"), ("POST", UPLOAD)),
     ]
     assert len({ids(span)[0] for span in telemetry.spans()}) == 1
+
+
+def test_spans_of_a_thread(telemetry: Telemetry) -> None:
+    """The client for threads: the span of the thread is the parent of its calls."""
+    settings: Any = {"api_key": "devkey", "api_secret": "devsecret", "preflight": False}
+    transport = Scripted(then=lambda _: accepted())
+    client = sync.MeetingClient("http://127.0.0.1", transport=transport, **settings)
+    with telemetry.tracers.get_tracer("app").start_as_current_span("lesson"):
+        with telemetry.watch(client):
+            client.upload_whiteboard_file("room01", SMALL, filename="deck.pdf")
+    lesson, call, request = telemetry.spans()
+    assert [lesson.name, call.name, request.name] == ["lesson", UPLOAD, "POST"]
+    assert call.parent
+    assert request.parent
+    assert (call.parent.span_id, request.parent.span_id) == (ids(lesson)[1], ids(call)[1])
 
 
 @pytest.mark.both_loops

@@ -20,6 +20,7 @@ import attrs
 
 from meeting_async.testing import MeetingServer
 from support.command_line import variables
+from support.ports import free_port
 from support.raw_http import FORM
 
 FRAMEWORKS = ["fastapi", "starlette", "litestar", "quart", "django"]
@@ -79,6 +80,12 @@ class Site:
         """Connect to it."""
         return Browser(socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE))
 
+    def is_listening(self) -> bool:
+        """Tell whether it can be connected to."""
+        with contextlib.suppress(OSError), self.browser():
+            return True
+        return False
+
     def descriptors(self) -> list[str]:
         """Return what files and sockets it has open."""
         found = []
@@ -137,14 +144,17 @@ def serving(
         "TMPDIR": str(folder / "tmp"),
         "BATCHES_FOLDER": str(folder / "batches"),
         "DOCUMENTS_FOLDER": str(folder / "documents"),
-        "PYTHONPATH": os.pathsep.join([str(applications), *filter(None, sys.path)]),
+        "PYTHONPATH": os.pathsep.join([str(folder), str(applications), *filter(None, sys.path)]),
+        "HOME": str(folder),  # where gunicorn puts a socket
     }
+    worker = (APPLICATIONS / "gunicorn_worker.py").read_text("utf-8")
+    (folder / "gunicorn_worker.py").write_text(worker.replace(": 30}", f": {grace}}}"), "utf-8")
     with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
-        port = listener.getsockname()[1]
+        port = free_port() if server == "granian" else listener.getsockname()[1]
         process = subprocess.Popen(
             [
                 *(sys.executable, "-W", "always::ResourceWarning"),
-                *_command(server, name, str(listener.fileno()), str(grace)),
+                *_command(server, name, str(listener.fileno()), str(port), str(grace)),
             ],
             env={**os.environ, **settings, **environment},
             pass_fds=[listener.fileno()],
@@ -154,15 +164,24 @@ def serving(
         )
     site = Site(name, port, folder, process)
     try:
+        if server == "granian":  # it takes no socket that listens already
+            assert eventually(site.is_listening)
         yield site
     finally:
         if process.returncode is None:
             site.stop()
 
 
-def _command(server: str, name: str, fd: str, grace: str) -> list[str]:
+def _command(server: str, name: str, fd: str, port: str, grace: str) -> list[str]:
     if server == "uvicorn":
         return ["-c", _RUN, name, fd, grace]
+    if server == "granian":
+        limits = ["--interface", "asgi", "--workers-kill-timeout", "400"]
+        return ["-m", "granian", *limits, "--port", port, f"{name}_app:app"]
+    if server.startswith("gunicorn"):
+        worker = "asgi" if server == "gunicorn, asgi" else "gunicorn_worker.Worker"
+        limits = ["--graceful-timeout", "400", "--timeout", "400", "--worker-class", worker]
+        return ["-m", "gunicorn", *limits, "--bind", f"fd://{fd}", f"{name}_app:app"]
     settings = str(APPLICATIONS / "hypercorn.toml")
     options = ["--config", settings, "--bind", f"fd://{fd}", "--graceful-timeout", grace]
     if server == "hypercorn on trio":  # which notices SIGTERM only as a parent of workers

@@ -374,6 +374,7 @@ KINDS: dict[str, Make] = {
     ),
     "pipe": _pipe,
     "async generator": _stream(lambda data: Producer(pieces(data))()),
+    "generator": _stream(lambda data: (piece for piece in pieces(data))),
     "stream, no hash, no weak references": _stream(OnlyReads),
     "stream sent as it comes": _once,
     "asynchronous file": _async_seekable,

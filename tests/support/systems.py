@@ -65,7 +65,15 @@ WINDOWS: dict[str, list[str]] = {
     "there is no terminal of Linux": ["test_a_terminal_that_cannot_redraw", "test_on_a_terminal"],
     "there is no lease of a file": ["test_a_disk_that_does_not_answer"],
     "CPU time is counted in steps of 15.6 ms": ["test_a_step_takes_constant_time"],
-    "it forks": [r"test_a_process_may_exit_or_fork\[(fork|exit with a spool)"],
+    "it forks": [
+        r"test_a_process_may_exit_or_fork\[(fork|exit with a spool)",
+        r"test_every_process_has_a_loop_of_its_own\[fork",
+        "test_a_fork_amid_an_upload",
+    ],
+    "os.kill ends a process there": [
+        r"test_what_interrupts_a_call_says_what_is_known\[(Ctrl-C|a handler|SIGTERM)",
+        "test_an_interrupted_batch_counts",
+    ],
 }
 """Tests of what Windows does not have: by a reason, patterns of their ids."""
 

@@ -203,7 +203,7 @@ class Session:
     def __del__(self) -> None:
         if getattr(self, "_loop", None) is not None and not self.closed:
             warnings.warn(
-                f"unclosed MeetingClient for {self.base}; use `async with` or call aclose()",
+                f"unclosed MeetingClient for {self.base}; close it, or use a `with` block",
                 ResourceWarning,
                 stacklevel=2,
             )

@@ -13,7 +13,7 @@ import inspect
 import io
 import os
 import re
-from collections.abc import AsyncIterable, Awaitable
+from collections.abc import AsyncIterable, Awaitable, Iterator
 from pathlib import PurePath
 from typing import Any, Protocol
 
@@ -25,7 +25,7 @@ from meeting_async._documents.files import OpenFileSource, PathSource
 from meeting_async._documents.packed import PACKERS, PackedSource, is_packed, unpacked
 from meeting_async._documents.source import Buffer, BytesSource, Source, is_from, unreadable
 from meeting_async._documents.stored import StoredSource
-from meeting_async._documents.streams import StreamSource, reads
+from meeting_async._documents.streams import StreamSource, pulled, reads
 from meeting_async._system import is_false_file, without_drive
 from meeting_async._text import link_label, short_repr
 from meeting_async.errors import InvalidInput, MeetingError
@@ -53,7 +53,10 @@ class HasStream(Protocol):
         ...
 
 
-Uploadable = str | os.PathLike[str] | Buffer | Readable | HasStream | AsyncIterable[Buffer]
+Stream = AsyncIterable[Buffer] | Iterator[Buffer]
+"""Bytes that come in pieces. A list is none: it would be kept in memory twice."""
+
+Uploadable = str | os.PathLike[str] | Buffer | Readable | HasStream | Stream
 """What can be uploaded: a path, bytes, an open file, a framework's upload, a stream."""
 
 
@@ -129,6 +132,8 @@ def _detect_readable(value: Any) -> Detected | None:
         return _detect_file(value)
     if isinstance(value, AsyncIterable):
         return Detected(StreamSource(value))
+    if isinstance(value, Iterator):
+        return Detected(StreamSource(value, pulled(value)))
     return None
 
 

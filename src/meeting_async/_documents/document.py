@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterable
 from functools import partial
 from typing import Self
 
@@ -14,6 +13,7 @@ from meeting_async._documents.detect import (
     Detected,
     HasStream,
     Readable,
+    Stream,
     detect,
     detect_path,
     detect_readable,
@@ -115,14 +115,14 @@ class Document:
     @classmethod
     def from_stream(
         cls,
-        stream: AsyncIterable[Buffer] | Readable,
+        stream: Stream | Readable,
         filename: str,
         *,
         content_type: str | None = None,
         size: int | None = None,
         replayable: bool = True,
     ) -> Self:
-        """Upload a stream: an async iterable of bytes, or an object with ``read`` that cannot seek.
+        """Upload a stream: an iterator or async iterable of bytes, or a ``read`` that cannot seek.
 
         Before the upload begins the stream is spooled: it is read to its end, or to
         ``max_size_whiteboard_file``, into 1 MiB of memory, then a temporary file. With ``size``

@@ -12,7 +12,7 @@ import inspect
 import os
 import threading
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -31,7 +31,7 @@ from meeting_async._documents.source import (
     unreadable,
 )
 from meeting_async._log import logger
-from meeting_async._threads import at_disk
+from meeting_async._threads import at_disk, in_thread
 from meeting_async.errors import (
     DocumentChanged,
     DocumentError,
@@ -320,13 +320,21 @@ async def reads(file: Any) -> AsyncGenerator[object, None]:
         yield data
 
 
+async def pulled(items: Iterator[object]) -> AsyncGenerator[object, None]:
+    """Yield what a synchronous iterator does, which may block: it runs in threads."""
+    end = object()
+    while (item := await at_disk(partial(next, items, end))) is not end:
+        yield item
+
+
 async def _close(name: str, iterator: Any) -> None:
-    """Close an async generator or a similar object, but not a file of the caller."""
-    if not hasattr(iterator, "athrow"):
+    """Close a generator or a similar object, but not a file of the caller."""
+    is_async = hasattr(iterator, "athrow")
+    if not is_async and getattr(iterator, "gi_running", True):  # no generator, or in a thread
         return
     with cleanup_scope():
         try:
-            await iterator.aclose()
+            await (iterator.aclose() if is_async else in_thread(iterator.close))
         except Exception as error:  # noqa: BLE001 - somebody's cleanup affects no upload
             extra = {"action": "StreamNotClosed", "document": name}
             logger.warning("closing the stream %r raised %r", name, error, extra=extra)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import socket
+import weakref
 from contextlib import suppress
 
 from meeting_async._clock import clock_of
 from meeting_async._http.tls import PIECE_BYTES, Tls
 from meeting_async._http.waiting import waiter_for
-from meeting_async._system import RESET
+from meeting_async._system import RESET, after_fork
 
 BURST_BYTES = 1024 * 1024
 """Longest piece that is given to the operating system at once."""
@@ -50,6 +51,7 @@ class Stream:
         self._records = memoryview(b"")
         """What OpenSSL made and the operating system has not taken yet."""
         self._is_torn = self._must_read = False
+        _open.add(self)
 
     def begin(self) -> None:
         """Count from here on: a request begins."""
@@ -148,6 +150,22 @@ class Stream:
             return 0
         self.moved = self.now()
         return count
+
+
+_open: weakref.WeakSet[Stream] = weakref.WeakSet()
+
+
+def _leave_to_parent() -> None:
+    """Close the copies of a forked process: else a peer would not see when the parent closes one.
+
+    Nothing else may be done with them, as their state is that of the parent's connections.
+    """
+    for stream in _open:
+        stream.is_closed = True
+        stream._socket.close()  # noqa: SLF001 - of this module
+
+
+after_fork(_leave_to_parent)
 
 
 def _content_within(records: int) -> int:

@@ -9,7 +9,7 @@ import os
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import procrastinate
@@ -18,6 +18,7 @@ import psycopg
 from meeting_async._batch.flow import read
 from meeting_async._batch.journal import check_key
 from meeting_async._batch.results import FIX_JOB, UploadJob, UploadOutcome
+from meeting_async._client import MeetingClient
 from meeting_async._documents.detect import detect, is_remote
 from meeting_async._documents.document import Document, as_document, source_of
 from meeting_async._protocol.requests import host_and_port, room_id_bytes
@@ -34,9 +35,6 @@ from meeting_async.procrastinate._checks import (
 from meeting_async.procrastinate._report import QueueReport, QueueStatus, RoomStatus, outcome_of
 from meeting_async.procrastinate._table import CHUNK, TICK, Table
 from meeting_async.procrastinate._worker import Documents, UploadWorker, run_worker
-
-if TYPE_CHECKING:
-    from meeting_async._client import MeetingClient
 
 MAX_NAME = 100
 """Characters of a queue's name; procrastinate's table takes 128."""
