@@ -106,9 +106,7 @@ def resolve_private_name(app: Any, env: Any, node: Any, content: Any) -> Any:
     domain, name = env.get_domain("py"), target.rpartition(".")[2]
     if f"meeting_async.{name}" in domain.objects:
         name = f"meeting_async.{name}"
-    return domain.resolve_xref(
-        env, node["refdoc"], app.builder, "class", name, node, content
-    )
+    return domain.resolve_xref(env, node["refdoc"], app.builder, "class", name, node, content)
 
 
 NAMES = {"windows"}

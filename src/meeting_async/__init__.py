@@ -5,10 +5,11 @@ Every document reaches its room once, or you are told exactly what is known.
     async with MeetingClient("https://meet.example.com", api_key=..., api_secret=...) as client:
         receipt = await client.upload_whiteboard_file("room01", "deck.pdf")
 
-All errors of :mod:`meeting_async.errors` are here, too. To write your own transport, signer, room
-locks or journal, see :mod:`meeting_async.transports`, :mod:`meeting_async.signers`,
-:mod:`meeting_async.rooms` and :mod:`meeting_async.journals`. A server for development and tests is
-in :mod:`meeting_async.testing`.
+Without ``async``: :mod:`meeting_async.sync`. All errors of :mod:`meeting_async.errors` are here,
+too. To write your own transport, signer, room locks or journal, see
+:mod:`meeting_async.transports`, :mod:`meeting_async.signers`, :mod:`meeting_async.rooms` and
+:mod:`meeting_async.journals`. A server
+for development and tests is in :mod:`meeting_async.testing`.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -28,7 +28,7 @@ from meeting_async._log import logger
 from meeting_async._models import UploadReceipt
 from meeting_async._system import after_fork, notice_fork
 from meeting_async._text import short_repr
-from meeting_async._threads import call_soon, run_in_thread
+from meeting_async._threads import call_soon
 
 T = TypeVar("T")
 
@@ -223,7 +223,8 @@ class EventLoop:
             if self._portal is None:
                 _refuse_green_threads()
                 portal = Future[BlockingPortal]()
-                run_in_thread(partial(self._work, portal))
+                name = "meeting-async-loop"
+                threading.Thread(target=self._work, args=[portal], name=name, daemon=True).start()
                 self._portal = portal
             return self._portal.result()
 
