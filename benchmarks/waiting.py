@@ -24,7 +24,7 @@ from meeting_async.testing import run_in_virtual_time
 from meeting_async.transports import Body, Reply, Request
 
 NAME = "python -m benchmarks.waiting"
-PAGE = Path("docs/waiting/README.md")
+PAGE = Path("docs/waiting.md")
 
 ROUND_TRIP = 0.02
 """Seconds."""
@@ -216,7 +216,7 @@ class Scenario:
 # --- the report ----------------------------------------------------------------------------------
 
 INTRODUCTION = """\
-Uploads that [wait for a locked room](../waiting.md), in virtual time: real clients, a simulated
+Uploads that [wait for a locked room](delivery.md#a-locked-room-409), in virtual time: real clients, a simulated
 line and server.
 
 * *meeting_async*: the defaults.
