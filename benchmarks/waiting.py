@@ -216,8 +216,8 @@ class Scenario:
 # --- the report ----------------------------------------------------------------------------------
 
 INTRODUCTION = """\
-Uploads that [wait for a locked room](delivery.md#a-locked-room-409), in virtual time: real clients, a simulated
-line and server.
+Uploads that [wait for a locked room](delivery.md#a-locked-room-409), in virtual time: real
+clients, a simulated line and server.
 
 * *meeting_async*: the defaults.
 * *blind*: `LockPolicy(probe=False)`, which sends a document to find out whether the room is free.
@@ -269,13 +269,6 @@ def _crowd(scenario: Scenario) -> Iterator[Row]:
     found[IDEAL] = [scenario.ideal(line) for line in lines]
     for name, tallies in found.items():
         yield [name, *(f"{t.resent:.2f} / {t.mean:.0f} / {t.longest:.0f}" for t in tallies)]
-    pairs = [*zip(found[OURS], found[BLIND], strict=True)]
-    yield ["bytes re-sent, against *blind*", *(f"{a.resent / b.resent - 1:+.0%}" for a, b in pairs)]
-    longer = [(a.longest - b.longest, a.longest / b.longest - 1) for a, b in pairs]
-    yield [
-        "99 % wait, against *blind*",
-        *(f"{more:+.0f} s ({share:+.0%})" for more, share in longer),
-    ]
     questions = [tally.questions / len(tally.waits) for tally in found[OURS]]
     yield ["empty forms for each document", *(f"{count:.0f}" for count in questions)]
 
