@@ -9,7 +9,6 @@ import pkgutil
 import re
 import subprocess
 import sys
-import textwrap
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -138,13 +137,6 @@ def test_every_error_has_advice() -> None:
     assert named <= error_names()
     # ServerFailed has a sentence, not a row.
     assert error_names() - named == {"MeetingError", "ReplyError", "ServerFailed"}
-
-
-def test_the_error_tree_is_that_of_the_module() -> None:
-    """The page shows the tree of the docstring."""
-    page = (DOCS / "errors.md").read_text("utf-8")
-    tree = page.partition("```text\n")[2].partition("```")[0]
-    assert textwrap.indent(tree, "    ") in str(errors.__doc__)
 
 
 def test_formats_of_this_version() -> None:
