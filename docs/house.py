@@ -1,17 +1,14 @@
 """Draw the house from its imports: ``python docs/house.py`` puts it into ``docs/contributing.md``.
 
 A part is a module or folder of ``src/meeting_async``. It stands one floor above the highest part
-that it imports when it runs; imports inside functions and for type checkers do not count. What a
-part is for is the first line of its docstring, up to what explains or adds to it.
+that it imports when it runs; imports inside functions and for type checkers do not count.
 """
 
 from __future__ import annotations
 
 import ast
 import itertools
-import re
-import textwrap
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 PAGE = Path(__file__).parent / "contributing.md"
@@ -19,8 +16,6 @@ FENCE = "```text\n"
 """The first such block of the page is the picture."""
 PACKAGE = Path(__file__).parent.parent / "src" / "meeting_async"
 PACKAGE_ITSELF = "(package)"
-WIDTH = 90
-"""Columns of the picture."""
 
 
 def main() -> None:
@@ -32,17 +27,9 @@ def main() -> None:
 
 def picture() -> str:
     """Return the parts, floor by floor, with the highest floor first."""
-    purposes = {_part(path): _purpose(path) for path in _files()}
-    floors = _floors(_imports(purposes.keys()))
+    floors = _floors(_imports({_part(path) for path in _files()}))
     rows = itertools.groupby(sorted(floors, key=lambda part: (-floors[part], part)), floors.get)
-    return "\n".join(_floor(number, parts, purposes) for number, parts in rows)
-
-
-def _floor(number: int | None, parts: Iterable[str], purposes: Mapping[str, str]) -> str:
-    lines = [f"{part:14} {purposes[part]}" for part in parts]
-    short = [textwrap.shorten(line, WIDTH, placeholder=" …") for line in lines]
-    padded = [line.replace(" ", " " * (15 - line.index(" ")), 1) for line in short]
-    return "".join(f"{'' if index else number:>2}  {line}\n" for index, line in enumerate(padded))
+    return "".join(f"{number:>2}  {', '.join(parts)}\n" for number, parts in rows)
 
 
 def _files() -> Iterator[Path]:
@@ -58,12 +45,6 @@ def _part(path: Path) -> str:
     return (
         path.relative_to(PACKAGE).parts[0].removesuffix(".py").replace("__init__", PACKAGE_ITSELF)
     )
-
-
-def _purpose(path: Path) -> str:
-    docstring = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
-    line = docstring.partition("\n")[0].replace("``", "")
-    return re.split(r"[.:](?: |$)|, (?:and|one|so|through) ", line)[0]
 
 
 def _imports(parts: Collection[str]) -> dict[str, set[str]]:
