@@ -161,8 +161,13 @@ class _Upload:
             try:
                 await retry_loop(self._attempt, self._sleep)
             finally:
-                if (sent := call.history.document) and sent.session:
-                    server.mark_sent(call.room_id, name, sent.ended)
+                self._mark_sent(name)
+
+    def _mark_sent(self, name: str) -> None:
+        """Let the next upload of this name know; a step in a frame would keep the document."""
+        call = self.call
+        if (sent := call.history.document) and sent.session:
+            call.session.server.mark_sent(call.room_id, name, sent.ended)
 
     # --- the room's lock in this application -----------------------------------------------------
 
