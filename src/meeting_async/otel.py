@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextvars import Token
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import anyio
 import attrs
@@ -173,6 +174,13 @@ def _own_fields(event: _events.Event) -> dict[str, Any]:
 # --- requests ------------------------------------------------------------------------------------
 
 
+def _shown(request: Request) -> str:
+    """Return the URL of a request; that of a stored file is like a key to it."""
+    if request.method == "POST":
+        return request.url
+    return urlsplit(request.url)._replace(path="/…", query="").geturl()
+
+
 class _RequestTracer:
     """Passes requests on to a transport, each in a span of its own."""
 
@@ -187,7 +195,7 @@ class _RequestTracer:
         began, outcome = anyio.current_time(), dict[str, str | int]()
         span: trace.Span = trace.INVALID_SPAN
         with harmless():
-            attributes = {**server, "url.full": request.url, **_resends()}
+            attributes = {**server, "url.full": _shown(request), **_resends()}
             kind = trace.SpanKind.CLIENT
             span = self._tracer.start_span(request.method, kind=kind, attributes=attributes)
         token = context.attach(trace.set_span_in_context(span))

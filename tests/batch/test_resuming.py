@@ -127,6 +127,9 @@ def listed(server: MeetingServer) -> dict[str, list[str]]:
     return {name: [file.name for file in room.received] for name, room in server.rooms.items()}
 
 
+LEFT_LONG_AGO = "UPDATE jobs SET state = 'sent', sent_at = sent_at - 100 WHERE document = 'b.pdf'"
+
+
 @pytest.mark.parametrize("once_per", ["session", "room"])
 @pytest.mark.parametrize("left", ["accepted", "sent"])
 def test_a_document_is_due_again_in_a_new_session(path: Path, once_per: Any, left: str) -> None:
@@ -141,7 +144,7 @@ def test_a_document_is_due_again_in_a_new_session(path: Path, once_per: Any, lef
         assert old == {name: room.sid for name, room in server.rooms.items()}
         if left == "sent":
             with closing(sqlite3.connect(path)) as connection:
-                connection.execute("UPDATE jobs SET state = 'sent' WHERE document = 'b.pdf'")
+                connection.execute(LEFT_LONG_AGO)
                 connection.commit()
         for room in list(server.rooms.values()):
             room.end()

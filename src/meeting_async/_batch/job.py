@@ -145,8 +145,7 @@ class RunningJob:
         common, room_id = self.common, self.given.room_id
         if common.limits.once_per == "room" or not entry.session:
             return False
-        is_settled = common.options.delivery == "exactly_once" and entry.state != "accepted"
-        if is_settled and entry.sent_ago < common.options.retry.settle_after:
+        if entry.state != "accepted" and entry.sent_ago < common.options.retry.settle_after:
             return False  # its form may still come, into the session that runs now
         if room_id not in common.sessions:
             with self.limited("checking the room"):
