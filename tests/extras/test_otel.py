@@ -297,6 +297,23 @@ def check_metrics(metrics: dict[str, list[Any]], expected: Call, finished: Finis
         assert finished.bytes_resent == len(LARGE)
 
 
+def test_no_span_shows_a_session(telemetry: Telemetry) -> None:
+    """Who knows it and a name can read the document; the question for it has a span all the same."""
+    server = MeetingServer()
+    room = server.add_room("room01")
+
+    async def main() -> None:
+        keys: dict[str, Any] = {"api_key": server.api_key, "api_secret": server.api_secret}
+        with server.run() as url:
+            async with MeetingClient(url, delivery="exactly_once", **keys) as client:
+                telemetry.watch(client)
+                assert (await upload(client)).found
+
+    anyio.run(main)
+    assert [span.name for span in telemetry.requests] == ["POST", "POST", "HEAD"]
+    assert room.sid not in telemetry.everything()
+
+
 # --- what is the parent of what ------------------------------------------------------------------
 
 
