@@ -298,7 +298,7 @@ def check_metrics(metrics: dict[str, list[Any]], expected: Call, finished: Finis
 
 
 def test_no_span_shows_a_session(telemetry: Telemetry) -> None:
-    """Who knows it and a name can read the document; the question for it has a span all the same."""
+    """Who knows it and a name can read the document; the question for it has a span, too."""
     server = MeetingServer()
     room = server.add_room("room01")
 
