@@ -6,6 +6,9 @@ import re
 from collections.abc import Iterable
 from typing import NoReturn
 
+MAX_PATH_CHARACTERS = 250
+"""Longest path in a text."""
+
 
 def one_line(text: str, limit: int = 1000) -> str:
     """Return the first ``limit`` characters as one line that every terminal and log can show.
@@ -22,6 +25,11 @@ def short_repr(value: object, limit: int = 100) -> str:
     """Return ``repr(value)``, cut to ``limit`` characters."""
     text = repr(value)
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text):,} characters)"
+
+
+def path_repr(path: str) -> str:
+    """Return ``repr(path)``; what is too long for one may be a document, and is cut."""
+    return short_repr(path, MAX_PATH_CHARACTERS if len(path) < MAX_PATH_CHARACTERS else 100)
 
 
 def needs_async_with(self: object, *_: object) -> NoReturn:

@@ -56,7 +56,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from meeting_async._text import one_line, short_repr
+from meeting_async._text import one_line, path_repr, short_repr
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -254,7 +254,7 @@ class DocumentUnreadable(DocumentError, OSError):
     """What the operating system or the source said."""
 
     def _text(self) -> str:
-        return f"{short_repr(self.document)} cannot be read: {self.reason}"
+        return f"{path_repr(self.document)} cannot be read: {self.reason}"
 
 
 @_error(slots=False)

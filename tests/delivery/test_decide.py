@@ -27,6 +27,7 @@ from meeting_async._delivery.decide import (
 )
 from meeting_async._delivery.history import History, Step, loaded, stored
 from meeting_async._delivery.server import Server
+from meeting_async._models import UNREACHED
 from meeting_async._protocol.replies import ParsedReply
 from meeting_async.errors import (
     ConnectFailed,
@@ -786,8 +787,8 @@ def _what_counts(history: History, policies: Policies, now: float, server: Serve
     if isinstance(decision, Stop):
         decision = str(decision.error)
     room = room_wait(history, policies, server)
-    each = [verdict for verdict in Verdict if verdict is not BUSY]
-    rows = [sum(one.count for one in history.in_a_row(verdict)) for verdict in each]
+    each = [(verdict,) for verdict in Verdict if verdict not in {BUSY, *UNREACHED}]
+    rows = [sum(one.count for one in history.in_a_row(*some)) for some in (*each, UNREACHED)]
     rows.append(sum(one.after_free for one in history.in_a_row(BUSY) if one.kind == "document"))
     busy = room.busy_error(None, now)
     return (

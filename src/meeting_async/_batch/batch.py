@@ -41,15 +41,12 @@ from meeting_async._batch.sqlite_journal import SqliteJournal
 from meeting_async._clock import clock_of
 from meeting_async._delivery.session import Options, Session
 from meeting_async._log import logger
-from meeting_async._text import needs_async_with, short_repr
+from meeting_async._text import needs_async_with, path_repr
 
 SKIPPED_AT_ONCE = 200
 """Jobs that are skipped before other tasks get their turn: each takes some 20 microseconds."""
 
-_ALL_DONE = (
-    "nothing was sent: earlier runs with the journal %s have delivered all jobs (%d); "
-    "for a new session use another journal"
-)
+_ALL_DONE = "nothing was sent: earlier runs with the journal %s have delivered all jobs (%d)"
 
 
 class Batch:
@@ -186,7 +183,7 @@ class Batch:
             raise failure
         self._raise_input_error()
         if self._report.total and self._report.already_delivered == self._report.total:
-            journal = short_repr(self._state.limits.journal)
+            journal = path_repr(str(self._state.limits.journal))
             logger.warning(_ALL_DONE, journal, self._report.total, extra={"action": "batch"})
 
     async def _open_journal(self, stack: contextlib.AsyncExitStack) -> None:
