@@ -743,20 +743,45 @@ def test_a_lifespan_that_ends_by_itself(backend: str) -> None:
 def test_a_lifespan_that_fails(caplog: pytest.LogCaptureFixture) -> None:
     """Its error is the application's own; without a lifespan there is one warning."""
 
-    async def app(scope: Any, *_: Any) -> None:
+    async def app(scope: Any, receive: Any, _: Any) -> None:
         if scope["type"] == "lifespan":
+            await receive()
             raise NotImplementedError
+
+    async def startup() -> Message:
+        return {"type": "lifespan.startup"}
 
     async def main() -> None:
         uploads: Any = Uploads(app, prefix="/rooms/")
         with pytest.raises(NotImplementedError):
-            await uploads({"type": "lifespan"}, None, None)
+            await uploads({"type": "lifespan"}, startup, None)
         for _ in range(2):
             await Request().run(uploads)
 
     anyio.run(main)
     (record,) = caplog.records
     assert record.message == "no lifespan is run: uploads end with their requests"
+
+
+@pytest.mark.parametrize("backend", LOOPS)
+def test_an_application_that_knows_no_lifespan(backend: str) -> None:
+    """Django, for example: its uploads end before shutdown does, all the same."""
+    seen = list[str]()
+
+    async def app(scope: Any, *_: Any) -> None:
+        if scope["type"] == "lifespan":
+            raise ValueError("only http")
+        await anyio.sleep(WORK)
+        seen.append("end")
+
+    async def main() -> None:
+        async with serving(Uploads(app, prefix="/rooms/")) as server:
+            server.request(WHOLE)
+            await anyio.sleep(WORK / 10)
+        seen.append("shutdown")
+
+    run(backend, main)
+    assert seen == ["end", "shutdown"]
 
 
 async def pass_on(request: Any, call_next: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any
 
 from meeting_async.web._answers import Message
@@ -22,6 +22,17 @@ def is_upload(scope: Message, prefixes: tuple[str, ...]) -> bool:
     path = str(scope["path"])
     rest = path.removeprefix(scope.get("root_path", ""))
     return (rest if rest[:1] in {"", "/"} else path).startswith(prefixes)
+
+
+async def stand_in(
+    receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]
+) -> None:
+    """Answer a server's lifespan for an application that knows none, such as Django."""
+    is_over = False
+    while not is_over:
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+        is_over = message["type"] == "lifespan.shutdown"
 
 
 def warn_of_prefixes(app: Any, prefixes: tuple[str, ...]) -> None:

@@ -115,7 +115,7 @@ class Uploads:
         """Run the lifespan in a task group, which also runs the requests that upload."""
 
         async def receive_in_order() -> Message:
-            message = await receive()
+            begun.append(message := await receive())
             if message["type"] == "lifespan.shutdown":
                 await lifespan.finish(self._shutdown_timeout)
             return message
@@ -130,7 +130,7 @@ class Uploads:
                 await send(message)
 
         loop = _running_loop()
-        last: list[Message] = []
+        last, begun = list[Message](), list[Message]()
         error: BaseException | None = None
         routes.warn_of_order(scope.get("app"), Uploads.__name__)
         async with anyio.create_task_group() as group:
@@ -138,7 +138,10 @@ class Uploads:
             try:
                 await self._app(scope, receive_in_order, send_in_order)
             except BaseException as raised:  # noqa: BLE001 - the group would wrap it
-                error = raised
+                if begun or not isinstance(raised, Exception):
+                    error = raised
+                else:  # Django, for example, knows no lifespans
+                    await routes.stand_in(receive_in_order, send_in_order)
             finally:
                 self._lifespans.pop(loop, None)
             lifespan.cancel()  # there is nothing left to upload with
