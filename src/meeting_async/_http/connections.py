@@ -178,6 +178,8 @@ class Connections:
 
     def _drop_idle(self, most: int) -> None:
         """Close those that are too old, and the oldest of more than so many that are free."""
+        if not self._idle:
+            return
         oldest = self._now() - IDLE_SECONDS
         old = [one for one in self._idle if (one.idle_since or 0) <= oldest]
         free = [one for one in self._idle if one.is_free and one not in old]

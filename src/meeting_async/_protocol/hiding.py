@@ -31,6 +31,7 @@ OVERLAP_BYTES = 64 * 1024
 """Bytes of the next piece that are searched, too. Headers are shorter, even in escapes."""
 
 _is_credential = lru_cache(_CREDENTIAL.search)
+_SEPARATOR, _ESCAPE = re.compile(rb"[\s,;=]"), re.compile(rb"[\\%&]")
 _BACKSLASHES, _BREAK = re.compile(rb"\\+"), re.compile(rb"\\[bfnrt]")
 
 
@@ -44,10 +45,15 @@ def _words(headers: Iterable[tuple[bytes, bytes]], *, is_success: bool) -> set[b
 
 def _are_in(text: bytes, words: set[bytes]) -> bool:
     """Return whether a text has one of the words, whatever hides it."""
-    starts = range(0, len(text), PIECE_BYTES)
-    pieces = (text[start : start + PIECE_BYTES + OVERLAP_BYTES] for start in starts)
-    forms = (form.lower() for piece in pieces for form in (piece, _plain(piece)))
-    return any(word in form for form in forms for word in words)
+    for start in range(0, len(text), PIECE_BYTES):
+        piece = text[start : start + PIECE_BYTES + OVERLAP_BYTES]
+        plain = _plain(piece)
+        for form in (piece,) if plain is piece else (piece, plain):
+            lower = form.lower()
+            for word in words:
+                if word in lower:
+                    return True
+    return False
 
 
 def hiding_in(
@@ -102,6 +108,8 @@ class Hiding:
 def _parts(value: bytes) -> Iterator[bytes]:
     """Yield a credential, and its long parts: a token without its scheme, a cookie's value."""
     yield value
+    if not _SEPARATOR.search(value):
+        return
     for part in re.split(rb"[\s,;]+", value):
         yield from (word for word in (part, part.partition(b"=")[2]) if len(word) >= LONG_SECRET)
 
@@ -111,6 +119,8 @@ def _plain(text: bytes) -> bytes:
 
     A character that Latin-1 does not have may get lost.
     """
+    if not _ESCAPE.search(text):
+        return text
     if b"\\" in text:
         text = _BREAK.sub(b" ", _BACKSLASHES.sub(rb"\\", text))
         text = text.decode("raw_unicode_escape", "ignore").encode("latin-1", "replace")
