@@ -203,7 +203,7 @@ def test_a_hundred_threads(client: sync.MeetingClient, room: Room) -> None:
     for thread in threads:
         thread.join(PATIENCE)
     assert [file.name for file in room.received] == [f"{number}.pdf" for number in range(100)]
-    assert len(mine) < 40  # the event loop's, and those that read documents
+    assert len(mine) < 50  # the event loop's, and those that read documents: none for each call
 
 
 def test_a_thread_with_an_event_loop_is_refused(client: sync.MeetingClient, room: Room) -> None:
@@ -322,6 +322,7 @@ logging.basicConfig(level=logging.INFO, format="%(levelname)s %(action)s %(messa
 for quiet in ("asyncio", "httpx"):
     logging.getLogger(quiet).disabled = True
 logging.getLogger("meeting_async").addFilter(lambda record: record.action == "sync")
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by what runs in the background
 client = MeetingClient.from_env()
 
 def interrupt_when_sent(how):
