@@ -15,6 +15,7 @@ import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -809,6 +810,10 @@ def test_a_middleware_that_swallows_answers(is_outside: bool) -> None:
 @pytest.mark.parametrize("misdeed", ALL)
 def test_no_request_ends_another(misdeed: str, backend: str) -> None:
     """Whatever a handler does is its own error, also for the server; another upload arrives."""
+    minor = int(version("anyio").split(".")[1])
+    if misdeed == "leave-a-cancelled-scope-open" and minor < 15:
+        pytest.skip("before 4.15 anyio cancels for ever what leaves a cancelled scope open")
+
     if misdeed in OF_ASYNCIO and backend == "trio":
         pytest.skip("needs a task of asyncio")
     seen: list[str] = []
