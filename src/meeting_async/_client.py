@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from types import EllipsisType, TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypedDict, Unpack
 
 import attrs
 
@@ -479,7 +479,11 @@ class MeetingClient:
         if not self._is_derived:
             await self._session.aclose()
 
-    __enter__ = __exit__ = needs_async_with
+    def __enter__(self) -> NoReturn:
+        needs_async_with(self)
+
+    def __exit__(self, *_: object) -> NoReturn:
+        needs_async_with(self)
 
     async def __aenter__(self) -> Self:
         return self

@@ -120,19 +120,19 @@ def _like(
 
 def _blocking(
     method: Callable[Concatenate[AsyncClient, P], Awaitable[T]],
-) -> Callable[Concatenate[MeetingClient, P], T]:
+) -> Callable[[object], Callable[Concatenate[MeetingClient, P], T]]:
     """Make a method of the async client one that waits."""
 
     @functools.wraps(method)
     def call(self: MeetingClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return Call(partial(method, self._client, *args, **kwargs)).result()
 
-    return call
+    return lambda _: call
 
 
 def _batch(
     method: Callable[Concatenate[AsyncClient, P], AsyncBatch],
-) -> Callable[Concatenate[MeetingClient, P], Batch]:
+) -> Callable[[object], Callable[Concatenate[MeetingClient, P], Batch]]:
     """Make ``upload_many`` return a batch for threads, which reads the jobs in their thread."""
 
     @functools.wraps(method)
@@ -150,7 +150,7 @@ def _batch(
     signature = inspect.signature(method).replace(return_annotation=Batch)
     vars(call)["__signature__"] = signature
     call.__doc__ = (method.__doc__ or "").replace("async with", "with").replace("await ", "")
-    return call
+    return lambda _: call
 
 
 class MeetingClient:
@@ -199,13 +199,26 @@ class MeetingClient:
         derived._client = self._client.with_options(**changes)  # noqa: SLF001 - one of ours
         return derived
 
-    get_active_room_info = _blocking(AsyncClient.get_active_room_info)
-    wait_until_active = _blocking(AsyncClient.wait_until_active)
-    upload_whiteboard_file = _blocking(AsyncClient.upload_whiteboard_file)
-    upload_many = _batch(AsyncClient.upload_many)
-    call = _blocking(AsyncClient.call)
-    check = _blocking(AsyncClient.check)
-    close = _blocking(AsyncClient.aclose)
+    @_blocking(AsyncClient.get_active_room_info)
+    def get_active_room_info(self) -> None: ...  # noqa: D102 - as above
+
+    @_blocking(AsyncClient.wait_until_active)
+    def wait_until_active(self) -> None: ...  # noqa: D102 - as above
+
+    @_blocking(AsyncClient.upload_whiteboard_file)
+    def upload_whiteboard_file(self) -> None: ...  # noqa: D102 - as above
+
+    @_batch(AsyncClient.upload_many)
+    def upload_many(self) -> None: ...  # noqa: D102 - as above
+
+    @_blocking(AsyncClient.call)
+    def call(self) -> None: ...  # noqa: D102 - as above
+
+    @_blocking(AsyncClient.check)
+    def check(self) -> None: ...  # noqa: D102 - as above
+
+    @_blocking(AsyncClient.aclose)
+    def close(self) -> None: ...  # noqa: D102 - as above
 
     def __enter__(self) -> Self:
         return self

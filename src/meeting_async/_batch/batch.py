@@ -122,7 +122,11 @@ class Batch:
             "report = await batch.wait()`"
         )
 
-    __enter__ = __exit__ = needs_async_with
+    def __enter__(self) -> NoReturn:
+        needs_async_with(self)
+
+    def __exit__(self, *_: object) -> NoReturn:
+        needs_async_with(self)
 
     async def __aenter__(self) -> Self:
         if self._lifetime is not None:
