@@ -99,7 +99,7 @@ def test_a_browser_that_goes_takes_its_upload_with_it(site: Site, meeting: Meeti
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("heading", ["A progress bar for one upload", "A folder with tqdm"])
+@pytest.mark.parametrize("heading", ["A progress bar for one upload", "A batch with tqdm"])
 def test_bars_on_a_terminal(meeting: MeetingServer, tmp_path: Path, heading: str) -> None:
     """On a terminal the bar is drawn, and it gets to its end."""
     (tmp_path / "deck.pdf").write_bytes(b"%PDF-1.7" + bytes(2**20))
@@ -108,6 +108,8 @@ def test_bars_on_a_terminal(meeting: MeetingServer, tmp_path: Path, heading: str
     for name in ("@eaDir/a.pdf", "room01/.~lock.a.odp#", "room01/a.pdf.part", ".git/a.pdf"):
         (tmp_path / "slides" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "slides" / name).write_bytes(b"%PDF-1.7")  # not a document of a room
+    table = "room_id,document\nroom01,deck.pdf\nroom02,deck.pdf\n"
+    (tmp_path / "term.csv").write_text(table)
     (program,) = programs("recipes.md", heading)
     command = [sys.executable, "-W", "error", "-c", program]
     environment = {**os.environ, "TERM": "xterm"}

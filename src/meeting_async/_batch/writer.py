@@ -38,10 +38,11 @@ class Write:
     request: Any = None
     result: Any = None
     error: Exception | None = None
-    done: anyio.Event = attrs.field(factory=anyio.Event)
+    done: anyio.Event | None = attrs.field(factory=anyio.Event)
+    """``None`` once it is done: the entries of many jobs wait for long, and an event is large."""
 
     def __await__(self) -> Generator[Any, None, Any]:
-        if not self.done.is_set():
+        if self.done is not None:
             yield from self.done.wait().__await__()
         if self.error is not None:
             raise self.error
@@ -93,7 +94,7 @@ class Writer:
         self._queue.put(None)
         cancelled: BaseException | None = None
         left = CLOSING_SECONDS
-        while left > 0 and not self._closing.done.is_set():
+        while left > 0 and self._closing.done is not None:
             with anyio.move_on_after(STEP_SECONDS, shield=True) as scope:
                 try:
                     await self._closing
@@ -114,6 +115,8 @@ class Writer:
                 self._wake(self._opening)
                 while writes := self._taken():
                     commit(writes)
+                    for write in writes:
+                        write.request = None
                     self._wake(*writes)
         except BaseException as error:  # noqa: BLE001 - raised by `open`
             self._opening.error = journal_error(self._name, error)
@@ -149,7 +152,9 @@ class Writer:
 
         def wake() -> None:
             for write in writes:
-                write.done.set()
+                done, write.done = write.done, None
+                if done is not None:
+                    done.set()
 
         with suppress(RuntimeError):
             self._call_soon(wake)

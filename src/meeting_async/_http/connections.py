@@ -51,6 +51,7 @@ class Connections:
         """Send a request on a new connection, or on an idle one if it is idempotent."""
         self.in_use += 1
         try:
+            self._check_asked(request)  # also now, for no connection in vain
             connection, target = await self._connected(request)
             self._check_asked(request, connection)
             is_kept = connection.idle_since is not None
@@ -149,13 +150,14 @@ class Connections:
         if self._is_closed:
             raise errors.ConnectFailed(CLOSED)
 
-    def _check_asked(self, request: Request, connection: Connection) -> None:
+    def _check_asked(self, request: Request, connection: Connection | None = None) -> None:
         """Send nothing to a server that may have restarted since it was asked about the room."""
         asked: Connection | None = request.peer and request.peer.connection
         if asked is None or asked is connection or not self._has_left(asked):
             return
-        connection.stream.close()
-        failure = errors.ConnectFailed(CLOSED_SINCE, connection.origin.name)
+        if connection is not None:
+            connection.stream.close()
+        failure = errors.ConnectFailed(CLOSED_SINCE, asked.origin.name)
         failure.stale = True
         raise failure
 
