@@ -65,6 +65,7 @@ WINDOWS: dict[str, list[str]] = {
     "there is no terminal of Linux": ["test_a_terminal_that_cannot_redraw", "test_on_a_terminal"],
     "there is no lease of a file": ["test_a_disk_that_does_not_answer"],
     "CPU time is counted in steps of 15.6 ms": ["test_a_step_takes_constant_time"],
+    "a port does not come free at once": ["test_no_document_to_a_server_that_was_not_asked"],
     "it forks": [
         r"test_a_process_may_exit_or_fork\[(fork|exit with a spool)",
         r"test_every_process_has_a_loop_of_its_own\[fork",
