@@ -216,6 +216,27 @@ def test_what_an_earlier_run_has_left_is_settled(path: Path, *, arrived: bool) -
     anyio.run(main)
 
 
+def test_what_was_left_long_ago_waits_for_a_server_to_show_files(path: Path) -> None:
+    """Nothing was ever accepted: another room's document shows meanwhile that it would be shown."""
+    server = MeetingServer()
+    for room in ("room01", "room02"):
+        server.add_room(room)
+    jobs = [job("a.pdf"), job("b.pdf", "room02")]
+
+    async def main() -> None:
+        server.lose_next_reply(when="instead")
+        (left,) = await outcomes_of(server, path, jobs[:1])
+        assert left.status == "unknown"
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("UPDATE jobs SET sent_at = sent_at - 1000")
+            connection.commit()
+        settled = await outcomes_of(server, path, jobs, delivery="exactly_once")
+        assert [one.status for one in settled] == ["accepted"] * 2
+        assert listed(server) == {"room01": ["a.pdf"], "room02": ["b.pdf"]}
+
+    anyio.run(main)
+
+
 # --- what the next run does ----------------------------------------------------------------------
 
 

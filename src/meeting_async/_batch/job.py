@@ -37,7 +37,7 @@ from meeting_async._clock import Clock
 from meeting_async._delivery.call import Call, new_call
 from meeting_async._delivery.decide import Reason, untellable
 from meeting_async._delivery.evidence import Accepted
-from meeting_async._delivery.history import SESSION, History, Step
+from meeting_async._delivery.history import SESSION, History, Step, left_behind
 from meeting_async._delivery.json_call import active_room, wait_until_active
 from meeting_async._delivery.sending import UploadHooks
 from meeting_async._delivery.session import Options, Session
@@ -46,7 +46,7 @@ from meeting_async._documents.document import Document, source_of
 from meeting_async._documents.prepared import Prepared
 from meeting_async._documents.source import Held
 from meeting_async._events import Queued
-from meeting_async._models import UploadReceipt, Verdict
+from meeting_async._models import UploadReceipt
 from meeting_async._protocol.requests import ACTIVE_ROOM_INFO, UPLOAD_WHITEBOARD_FILE
 
 E = TypeVar("E", bound=errors.MeetingError)
@@ -120,13 +120,12 @@ class RunningJob:
 
     def _resume(self, entry: JournalEntry) -> None:
         """Go on after a document of unknown outcome; raise if it must be reported."""
-        delivery, now = self.common.options.delivery, self.common.now()
-        lost = Step(
-            kind="document",
-            began=now - entry.sent_ago,
-            ended=now - entry.sent_ago,
-            verdict=Verdict.UNKNOWN,
-            reason="an earlier run saw no answer",
+        delivery, retry = self.common.options.delivery, self.common.options.retry
+        lost = left_behind(
+            "an earlier run saw no answer",
+            self.common.now(),
+            entry.sent_ago,
+            retry.settle_after,
             sent=entry.size or 0,
             session=entry.session,
             since=entry.since,

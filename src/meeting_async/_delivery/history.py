@@ -360,6 +360,17 @@ def _attempt(number: int, one: Step, call_began: float) -> Attempt:
     )
 
 
+def left_behind(reason: str, now: float, ago: float, settle_after: float, **facts: Any) -> Step:
+    """Return the document that an earlier run has marked, and of which it has told no outcome.
+
+    However long ago that was, it is looked for during some more seconds: meanwhile other documents
+    may show that this server shows files at all.
+    """
+    ended = now - min(ago, settle_after)
+    unknown = Verdict.UNKNOWN
+    return Step(kind="document", began=ended, ended=ended, verdict=unknown, reason=reason, **facts)
+
+
 # --- a history that goes on in another process ---------------------------------------------------
 
 _STORED = [field.name for field in attrs.fields(Step) if field.name not in {"answer", "error"}]

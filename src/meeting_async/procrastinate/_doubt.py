@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 
-from meeting_async._delivery.history import Step
-from meeting_async._models import Verdict
+from meeting_async._delivery.history import Step, left_behind
 from meeting_async.procrastinate._table import Row
 
 
@@ -31,20 +30,8 @@ def is_left(row: Row) -> bool:
 
 
 def left_by(row: Row, now: float, settle_after: float) -> Step:
-    """Return the document that a lost worker has left; it was marked when it was complete.
-
-    However long ago that was, it is looked for during some more seconds: meanwhile other documents
-    may show that this server shows files at all.
-    """
-    ended = now - min(row.sent_ago or 0.0, settle_after)
+    """Return the document that a lost worker has left; it was marked when it was complete."""
+    reason = "its worker was lost after the document may have been complete"
     sent = row.history.get("sent") or {}
-    return Step(
-        kind="document",
-        began=ended,
-        ended=ended,
-        verdict=Verdict.UNKNOWN,
-        reason="its worker was lost after the document may have been complete",
-        sent=row.size or 0,
-        session=sent.get("session", ""),
-        since=sent.get("since"),
-    )
+    facts = {"session": sent.get("session", ""), "since": sent.get("since")}
+    return left_behind(reason, now, row.sent_ago or 0.0, settle_after, sent=row.size or 0, **facts)
