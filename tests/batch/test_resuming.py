@@ -7,28 +7,23 @@ import json
 import shutil
 import sqlite3
 import unicodedata
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.to_thread
-import httpx
 import pytest
 
 from meeting_async import (
     BatchReport,
     Document,
     MeetingClient,
-    RetryPolicy,
     UploadJob,
-    UploadOutcome,
     errors,
 )
 from meeting_async.journals import JournalJob, SqliteJournal
-from meeting_async.testing import MeetingServer
-from meeting_async.transports import HttpxTransport
 from support.batches import statuses
 from support.documents import PDF
 from support.fake_rooms import (
@@ -97,144 +92,6 @@ async def snapshot(path: Path) -> dict[str, str]:
 def path(tmp_path: Path) -> Path:
     """Say where the journal is."""
     return tmp_path / "term.db"
-
-
-# --- sessions, and what became of a document -----------------------------------------------------
-
-
-@contextlib.asynccontextmanager
-async def against(server: MeetingServer) -> AsyncIterator[MeetingClient]:
-    """Make a client for a server in the same process; a lost form comes within a second."""
-    http = httpx.AsyncClient(transport=httpx.ASGITransport(app=server))
-    keys: dict[str, Any] = {"api_key": server.api_key, "api_secret": server.api_secret}
-    transport = HttpxTransport(http)
-    soon, url = RetryPolicy(settle_after=1), "http://127.0.0.1"
-    async with MeetingClient(url, transport=transport, retry=soon, **keys) as client:
-        yield client
-
-
-async def outcomes_of(
-    server: MeetingServer, path: Path, jobs: list[UploadJob], **how: Any
-) -> list[UploadOutcome]:
-    """Run a batch against it, and return the outcomes."""
-    async with against(server) as client:
-        async with client.upload_many(jobs, journal=path, **how) as batch:
-            return (await batch.wait()).outcomes
-
-
-def listed(server: MeetingServer) -> dict[str, list[str]]:
-    """Return what the rooms show in the sessions that run now."""
-    return {name: [file.name for file in room.received] for name, room in server.rooms.items()}
-
-
-LEFT_LONG_AGO = "UPDATE jobs SET state = 'sent', sent_at = sent_at - 100 WHERE document = 'b.pdf'"
-
-
-@pytest.mark.parametrize("once_per", ["session", "room"])
-@pytest.mark.parametrize("left", ["accepted", "sent"])
-def test_a_document_is_due_again_in_a_new_session(path: Path, once_per: Any, left: str) -> None:
-    """One check per room tells; where no session runs it counts as delivered before."""
-    server, jobs = MeetingServer(), [job("a.pdf"), job("b.pdf"), job("c.pdf", "room02")]
-    for room in ("room01", "room02"):
-        server.add_room(room)
-
-    async def main() -> None:
-        first = await outcomes_of(server, path, jobs)
-        old = {outcome.room_id: outcome.session for outcome in first}
-        assert old == {name: room.sid for name, room in server.rooms.items()}
-        if left == "sent":
-            with closing(sqlite3.connect(path)) as connection:
-                connection.execute(LEFT_LONG_AGO)
-                connection.commit()
-        for room in list(server.rooms.values()):
-            room.end()
-        server.add_room("room01")
-        asked = len(server.requests)
-        again = await outcomes_of(server, path, jobs, once_per=once_per)
-        new, known = server.rooms["room01"].sid, "unknown" if left == "sent" else "skipped"
-        if once_per == "room":
-            assert [one.status for one in again] == ["skipped", known, "skipped"]
-            assert len(server.requests) == asked
-            return
-        assert [one.status for one in again] == ["accepted", "accepted", "skipped"]
-        assert [one.session for one in again] == [new, new, old["room02"]]
-        assert listed(server)["room01"] == ["a.pdf", "b.pdf"]
-        asked = len(server.requests)
-        again = await outcomes_of(server, path, jobs)
-        assert [one.status for one in again] == ["skipped"] * 3
-        assert len(server.requests) == asked + 2  # one check for each room
-
-    anyio.run(main)
-
-
-def test_a_journal_of_the_last_version_counts_for_every_session(path: Path) -> None:
-    """It is upgraded when it is opened, once; what it has sent is skipped."""
-    shutil.copy(Path(__file__).parent / "fixtures" / "format-3.db", path)
-    with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (3,)
-        connection.execute("UPDATE servers SET base = 'http://127.0.0.1/auth'")
-        (room, name), *_ = connection.execute(
-            "SELECT room_id, document FROM jobs WHERE state = 'accepted'"
-        ).fetchall()
-        identity = json.dumps({"room": room, "key": "k"})
-        connection.execute("UPDATE jobs SET identity = ? WHERE document = ?", (identity, name))
-        connection.commit()
-    server = MeetingServer()
-    server.add_room(room)
-    known = UploadJob(room, PDF, filename=name, key="k")
-    for _ in range(2):
-        (outcome,) = anyio.run(outcomes_of, server, path, [known])
-        assert (outcome.status, outcome.session) == ("skipped", "")
-    with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (4,)
-
-
-@pytest.mark.parametrize("arrived", [True, False])
-def test_what_an_earlier_run_has_left_is_settled(path: Path, *, arrived: bool) -> None:
-    """Found, or sent again once nothing can deliver it; it needs a document that was shown."""
-    server = MeetingServer()
-    server.add_room("room01")
-    jobs = [job("a.pdf"), job("b.pdf"), job("c.pdf")]
-
-    async def main() -> None:
-        await outcomes_of(server, path, jobs[:1])
-        server.lose_next_reply(when="afterwards" if arrived else "instead")
-        (_, left) = await outcomes_of(server, path, jobs[:2])
-        assert left.status == "unknown"
-        began = anyio.current_time()
-        how: Any = {"delivery": "exactly_once"}
-        settled = await outcomes_of(server, path, jobs, **how)
-        assert [one.status for one in settled] == ["skipped", "accepted", "accepted"]
-        receipt = settled[1].receipt
-        assert receipt is not None
-        assert (receipt.found, bool(receipt.status_code)) == (True, not arrived)
-        assert (anyio.current_time() - began > 1) is not arrived
-        assert listed(server) == {"room01": ["a.pdf", "b.pdf", "c.pdf"]}
-        again = await outcomes_of(server, path, jobs, **how)
-        assert [one.status for one in again] == ["skipped"] * 3
-
-    anyio.run(main)
-
-
-def test_what_was_left_long_ago_waits_for_a_server_to_show_files(path: Path) -> None:
-    """Nothing was ever accepted: another room's document shows meanwhile that it would be shown."""
-    server = MeetingServer()
-    for room in ("room01", "room02"):
-        server.add_room(room)
-    jobs = [job("a.pdf"), job("b.pdf", "room02")]
-
-    async def main() -> None:
-        server.lose_next_reply(when="instead")
-        (left,) = await outcomes_of(server, path, jobs[:1])
-        assert left.status == "unknown"
-        with closing(sqlite3.connect(path)) as connection:
-            connection.execute("UPDATE jobs SET sent_at = sent_at - 1000")
-            connection.commit()
-        settled = await outcomes_of(server, path, jobs, delivery="exactly_once")
-        assert [one.status for one in settled] == ["accepted"] * 2
-        assert listed(server) == {"room01": ["a.pdf"], "room02": ["b.pdf"]}
-
-    anyio.run(main)
 
 
 # --- what the next run does ----------------------------------------------------------------------

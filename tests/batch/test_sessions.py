@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +17,7 @@ from meeting_async import BatchReport, MeetingClient, RetryPolicy, UploadJob
 from meeting_async.evidence import Answer, Finding, Send, Sought
 from meeting_async.testing import MeetingServer
 from support.batches import statuses
+from support.documents import PDF
 
 pytestmark = pytest.mark.anyio
 
@@ -35,14 +40,24 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "term.db"
 
 
+def job(name: str, room: str = "room01", **how: Any) -> UploadJob:
+    """Make a job."""
+    return UploadJob(room, PDF, filename=name, **how)
+
+
 async def run(
-    server: MeetingServer, path: Path, jobs: list[UploadJob] = JOBS, **how: Any
+    server: MeetingServer,
+    path: Path,
+    jobs: list[UploadJob] = JOBS,
+    once_per: Any = "session",
+    **how: Any,
 ) -> BatchReport:
     """Run the jobs once, with a proxy in front that keeps a form for less than 2 s."""
     keys: dict[str, Any] = {"api_key": server.api_key, "api_secret": server.api_secret}
     retry = RetryPolicy(settle_after=2.0)
     async with MeetingClient(server.url, retry=retry, **keys, **how) as client:
-        async with client.upload_many(jobs, journal=str(path), concurrency=2) as batch:
+        each: dict[str, Any] = {"journal": str(path), "concurrency": 2, "once_per": once_per}
+        async with client.upload_many(jobs, **each) as batch:
             return await batch.wait()
 
 
@@ -52,9 +67,100 @@ def renew(server: MeetingServer) -> None:
     server.add_room("room01")
 
 
-def listed(server: MeetingServer) -> list[str]:
-    """Return what the room shows, in this session."""
-    return [file.name for file in server.rooms["room01"].received]
+def listed(server: MeetingServer, room: str = "room01") -> list[str]:
+    """Return what a room shows, in this session."""
+    return [file.name for file in server.rooms[room].received]
+
+
+def changed(path: Path, statement: str) -> None:
+    """Change a journal by hand."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(statement)
+        connection.commit()
+
+
+LEFT_LONG_AGO = "UPDATE jobs SET state = 'sent', sent_at = sent_at - 1000 WHERE document = 'b.pdf'"
+
+
+@pytest.mark.parametrize("once_per", ["session", "room"])
+@pytest.mark.parametrize("left", ["accepted", "sent"])
+async def test_a_document_is_due_again_in_a_new_session(
+    server: MeetingServer, path: Path, once_per: str, left: str
+) -> None:
+    """One check per room tells; where no session runs it counts as delivered before."""
+    server.add_room("room02")
+    jobs = [job("a.pdf"), job("b.pdf"), job("c.pdf", "room02")]
+    first = await run(server, path, jobs)
+    old = {outcome.room_id: outcome.session for outcome in first.outcomes}
+    assert old == {name: room.sid for name, room in server.rooms.items()}
+    if left == "sent":
+        changed(path, LEFT_LONG_AGO)
+    server.rooms["room02"].end()
+    renew(server)
+    asked = len(server.requests)
+    again = await run(server, path, jobs, once_per)
+    new, known = server.rooms["room01"].sid, "unknown" if left == "sent" else "skipped"
+    if once_per == "room":
+        assert statuses(again) == ["skipped", known, "skipped"]
+        assert len(server.requests) == asked
+        return
+    assert statuses(again) == ["accepted", "accepted", "skipped"]
+    assert [one.session for one in again.outcomes] == [new, new, old["room02"]]
+    assert listed(server) == ["a.pdf", "b.pdf"]
+    asked = len(server.requests)
+    assert statuses(await run(server, path, jobs)) == ["skipped"] * 3
+    assert len(server.requests) == asked + 2  # one check for each room
+
+
+async def test_a_journal_of_the_last_version_counts_for_every_session(
+    server: MeetingServer, path: Path
+) -> None:
+    """It is upgraded when it is opened, once; what it has sent is skipped."""
+    shutil.copy(Path(__file__).parent / "fixtures" / "format-3.db", path)
+    with closing(sqlite3.connect(path)) as connection:
+        find = "SELECT room_id, document FROM jobs WHERE state = 'accepted'"
+        room, name = connection.execute(find).fetchone()
+        assert connection.execute("PRAGMA user_version").fetchone() == (3,)
+    changed(path, f"UPDATE servers SET base = '{server.url}/auth'")
+    identity = json.dumps({"room": room, "key": "k"})
+    changed(path, f"UPDATE jobs SET identity = '{identity}' WHERE document = '{name}'")
+    for _ in range(2):
+        (outcome,) = (await run(server, path, [job(name, room, key="k")])).outcomes
+        assert (outcome.status, outcome.session) == ("skipped", "")
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (4,)
+
+
+@pytest.mark.parametrize("arrived", [True, False])
+async def test_what_an_earlier_run_has_left_is_settled(
+    server: MeetingServer, path: Path, *, arrived: bool
+) -> None:
+    """Found, or sent again once nothing can deliver it; it needs a document that was shown."""
+    jobs = [job("a.pdf"), job("b.pdf"), job("c.pdf")]
+    await run(server, path, jobs[:1])
+    server.lose_next_reply(when="afterwards" if arrived else "instead")
+    assert statuses(await run(server, path, jobs[:2])) == ["skipped", "unknown"]
+    settled = await run(server, path, jobs, delivery="exactly_once")
+    assert statuses(settled) == ["skipped", "accepted", "accepted"]
+    receipt = settled.outcomes[1].receipt
+    assert receipt is not None
+    assert (receipt.found, bool(receipt.status_code)) == (True, not arrived)
+    assert listed(server) == ["a.pdf", "b.pdf", "c.pdf"]
+    again = await run(server, path, jobs, delivery="exactly_once")
+    assert statuses(again) == ["skipped"] * 3
+
+
+async def test_what_was_left_long_ago_waits_for_a_server_to_show_files(
+    server: MeetingServer, path: Path
+) -> None:
+    """Nothing was ever accepted: another room's document shows meanwhile that it would be shown."""
+    server.add_room("room02")
+    server.lose_next_reply(when="instead")
+    jobs = [job("b.pdf"), job("a.pdf", "room02")]
+    assert statuses(await run(server, path, jobs[:1])) == ["unknown"]
+    changed(path, LEFT_LONG_AGO)
+    assert statuses(await run(server, path, jobs, delivery="exactly_once")) == ["accepted"] * 2
+    assert (listed(server), listed(server, "room02")) == (["b.pdf"], ["a.pdf"])
 
 
 async def test_a_question_about_the_session_is_asked_again(
