@@ -153,21 +153,27 @@ class _Upload:
     async def run(self, place: Place) -> None:
         """Wait for the room's turn, then attempt until the document is accepted."""
         async with self._room_lock(place):
-            call = self.call
-            server, name = call.session.server, call.document or ""
             if self._asks_for_evidence:
-                call.phase = "waiting a second after another document of that name"
-                await anyio.sleep(server.seconds_to_tell_apart(call.room_id, name, call.now()))
+                await self._tell_apart()
             try:
                 await retry_loop(self._attempt, self._sleep)
             finally:
-                self._mark_sent(name)
+                self._mark_sent()
 
-    def _mark_sent(self, name: str) -> None:
+    async def _tell_apart(self) -> None:
+        """Wait until the time of a file tells this document from one of its name just before."""
+        call = self.call
+        server, name = call.session.server, call.document or ""
+        if seconds := server.seconds_to_tell_apart(call.room_id, name, call.now()):
+            call.phase = "waiting a second after another document of that name"
+            async with self.hooks.waiting("queue", seconds):
+                await anyio.sleep(seconds)
+
+    def _mark_sent(self) -> None:
         """Let the next upload of this name know; a step in a frame would keep the document."""
         call = self.call
         if (sent := call.history.document) and sent.session:
-            call.session.server.mark_sent(call.room_id, name, sent.ended)
+            call.session.server.mark_sent(call.room_id, call.document or "", sent.ended)
 
     # --- the room's lock in this application -----------------------------------------------------
 
