@@ -291,7 +291,11 @@ async def run_worker(
                     task.cancel()
     if worker.error is not None:
         raise worker.error
-    for task in (running, beating):
+    _raise_errors_of(running, beating)
+
+
+def _raise_errors_of(*tasks: asyncio.Task[None]) -> None:
+    for task in tasks:
         error = task.exception() if task.done() and not task.cancelled() else None
         if isinstance(error, ConnectorException):
             raise failure(error) from error
