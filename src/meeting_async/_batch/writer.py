@@ -38,11 +38,13 @@ class Write:
     request: Any = None
     result: Any = None
     error: Exception | None = None
-    done: anyio.Event | None = attrs.field(factory=anyio.Event)
-    """``None`` once it is done: the entries of many jobs wait for long, and an event is large."""
+    is_done: bool = False
+    done: anyio.Event | None = None
+    """Made when somebody waits: the entries of many jobs exist for long, and an event is large."""
 
     def __await__(self) -> Generator[Any, None, Any]:
-        if self.done is not None:
+        if not self.is_done:
+            self.done = self.done or anyio.Event()
             yield from self.done.wait().__await__()
         if self.error is not None:
             raise self.error
@@ -94,7 +96,7 @@ class Writer:
         self._queue.put(None)
         cancelled: BaseException | None = None
         left = CLOSING_SECONDS
-        while left > 0 and self._closing.done is not None:
+        while left > 0 and not self._closing.is_done:
             with anyio.move_on_after(STEP_SECONDS, shield=True) as scope:
                 try:
                     await self._closing
@@ -152,9 +154,9 @@ class Writer:
 
         def wake() -> None:
             for write in writes:
-                done, write.done = write.done, None
-                if done is not None:
-                    done.set()
+                write.is_done = True
+                if write.done is not None:
+                    write.done.set()
 
         with suppress(RuntimeError):
             self._call_soon(wake)
