@@ -61,9 +61,14 @@ def tracing() -> Iterator[None]:
 
 
 def traced() -> int:
-    """Return the bytes that are in use."""
+    """Return the bytes that are in use.
+
+    But for the interpreter's table of names, which `pathlib` fills and which grows in one step.
+    """
     gc.collect()
-    return tracemalloc.get_traced_memory()[0]
+    own = [tracemalloc.Filter(inclusive=False, filename_pattern="*pathlib*")]
+    traces = tracemalloc.take_snapshot().filter_traces(own).traces
+    return sum(trace.size for trace in traces)
 
 
 def blocks() -> int:
@@ -148,7 +153,7 @@ async def test_a_queued_job_is_small(
                     await all_read.wait()
                 each = (traced() - before) / jobs
                 raise BatchStopped("enough")
-    assert each <= (2750 if with_journal else 1000)
+    assert each <= (2500 if with_journal else 1000)
 
 
 # --- documents in memory -------------------------------------------------------------------------

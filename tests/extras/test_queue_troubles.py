@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import random
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -196,7 +197,7 @@ class Trouble:
     """Those with one round are in the usual run, the others nightly."""
     client: Mapping[str, Any] = attrs.field(factory=dict)
     """Options of the workers' client."""
-    ends: Set[int] = ENDS_WELL
+    ends: AbstractSet[int] = ENDS_WELL
     """Exit codes of workers that are told to stop in the end."""
 
 
@@ -216,7 +217,9 @@ TROUBLES = {
     "told to stop": Trouble(told_to_stop),
     "connections cut": Trouble(cut, ON_THE_WAY, rounds=50, ends=MAY_BE_ENDING),
     "silence": Trouble(silent, ON_THE_WAY, rounds=8, ends=MAY_BE_ENDING),
-    "silence for 45 s": Trouble(partial(silent, seconds=45), ON_THE_WAY, rounds=2, ends=MAY_BE_ENDING),
+    "silence for 45 s": Trouble(
+        partial(silent, seconds=45), ON_THE_WAY, rounds=2, ends=MAY_BE_ENDING
+    ),
     "database restarted": Trouble(restarted, ON_THE_WAY, ends=MAY_BE_ENDING),
     "database crashed": Trouble(crashed, ON_THE_WAY, ends=MAY_BE_ENDING),
     "server away": Trouble(server_away, ON_THE_WAY),
