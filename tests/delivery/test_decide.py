@@ -16,14 +16,13 @@ from hypothesis import strategies as st
 from meeting_async import Verdict
 from meeting_async._delivery.decide import (
     Done,
-    Policies,
+    Limits,
     RetrySafety,
     Stop,
     Wait,
     decide,
     error_of,
     proves_loss,
-    room_wait,
 )
 from meeting_async._delivery.history import History, Step, loaded, stored
 from meeting_async._delivery.server import Server
@@ -87,7 +86,7 @@ def test_what_follows(verdict: Verdict, safety: RetrySafety, expected: type) -> 
     decision = story(safety).after(verdict)
     assert type(decision.error if isinstance(decision, Stop) else decision) is expected
     if isinstance(decision, Wait):
-        assert decision.reason == ("room" if verdict is BUSY else "retry")
+        assert decision.kind == ("room" if verdict is BUSY else "retry")
 
 
 # --- histories -----------------------------------------------------------------------------------
@@ -209,7 +208,8 @@ HISTORIES: dict[str, tuple[dict[str, Any], list[Any], Any]] = {
     ),
     "another lock": (LEAST, [at(0, BUSY), at(290, UNKNOWN), locked(300), locked(600)], (1.5, 2.5)),
     "the quickest policy": ({"initial_delay": 0.25, "max_delay": 0.25}, row(PARTIAL), (0.25, 0.25)),
-    "the quickest document": ({"probe": False, "min_delay": 0.25}, row(BUSY), (0.25, 0.3125)),
+    "without asking": ({"probe": False}, row(BUSY), (18, 22.5)),
+    "without asking, but slower": ({"probe": False, "min_delay": 60}, row(BUSY), (60, 75)),
     # --- after an unknown outcome ---
     "sent again after a form": (LEAST | {"size": SMALL}, [at(0, UNKNOWN)], FIRST),
     "sent again blindly": (LEAST | {"probe": False}, [at(0, UNKNOWN)], (300, 300)),
@@ -257,7 +257,7 @@ def test_histories(settings: dict[str, Any], steps: list[Any], expected: Any) ->
 def test_an_office_document_whose_conversion_has_failed_is_sent_alone(safety: RetrySafety) -> None:
     """In every mode, as nothing is stored then; and the server is asked before, however small."""
     told = story(safety, **OFFICE)
-    assert told.after(FAILED).reason == "alone"
+    assert told.after(FAILED).kind == "alone"
     assert (told.server.tokens, told.asks) == (Server().tokens, True)
     assert isinstance(told.after(ACCEPTED), Done)
 
@@ -290,7 +290,7 @@ def test_errors_carry_what_is_known() -> None:
     """Size, bytes sent, host, and seconds until the lock must be free; ``__cause__`` is kept."""
     told = story()
     told.after(UNKNOWN, at=0, took=5.0, sent=LARGE)
-    unknown = stopped(decide(told.history, told.policies, told.server, 15.0, 0.5))
+    unknown = stopped(decide(told.history, told.limits, told.server, 15.0, 0.5))
     assert isinstance(unknown, UploadOutcomeUnknown)
     assert (unknown.size, unknown.bytes_sent, unknown.lock_free_in) == (LARGE, LARGE, 290)
     assert unknown.__cause__ is told.history.last.error is not None
@@ -392,8 +392,8 @@ def test_what_not_found_proves(
 ) -> None:
     """Only from a server that shows files, when nothing can still deliver the form."""
     document = seen("document", outcome, 100.0, **KNOWN)
-    policies, server = story(EXACTLY).policies, Server(shows_files=shows)
-    assert proves_loss(document, server, policies, 100.0 + age, is_free=is_free) is proven
+    limits, server = story(EXACTLY).limits, Server(shows_files=shows)
+    assert proves_loss(document, server, limits, 100.0 + age, is_free=is_free) is proven
 
 
 def after_evidence(*evidence: tuple[Verdict, float], outcome: Verdict = UNKNOWN, **how: Any) -> Any:
@@ -617,21 +617,11 @@ ASKS = {
     "a link, locked, then not reached": AskRow(
         True, [at(0, BUSY), at(9, NEVER)], how={"size": None}, others=False
     ),
-    "small, free is false twice": AskRow(
-        False, [at(t, BUSY, after_free=t > 0) for t in range(3)], how={"size": SMALL}
-    ),
     "small, conversion failed": AskRow(True, [at(0, FAILED)], how={"size": SMALL}),
     "small, failed, then asked": AskRow(
         True, [at(0, FAILED), locked(9)], how={"size": SMALL}, others=False
     ),
-    "free is false once": AskRow(True, [at(0, BUSY, after_free=True)]),
-    "free is false twice": AskRow(
-        False, [at(t, BUSY, after_free=True) for t in (0, 9)], others=True
-    ),
-    "free was true": AskRow(
-        True, [at(t, v, after_free=True) for t, v in enumerate((BUSY, ACCEPTED, BUSY))]
-    ),
-    "a form got 409": AskRow(True, [locked(0), *(at(t, BUSY, after_free=True) for t in range(5))]),
+    "free was false": AskRow(True, [at(t, BUSY, after_free=True) for t in range(5)]),
 }
 
 
@@ -674,18 +664,6 @@ def test_questions_in_proportion(min_delay: float, random: float, size: int) -> 
         assert min(max(expected * 0.75, 0.25), 1.5) <= delay <= max(expected * 1.25, 0.25)
         assert delay <= max(2, min_delay * 1.25)
         lasted += delay
-
-
-def test_documents_without_questions_come_ever_more_rarely() -> None:
-    """Delays grow with the time waited, and on a slow line with the time of a body."""
-    delays = list(in_locked_room(story(probe=False), end=150))
-    assert delays[0] == 0.4
-    assert max(delays) == 7.5
-    assert len(delays) < 60
-    slow = story(probe=False)
-    for took in (100, 50):
-        delay = seconds_of(slow.after(BUSY, took=took, body_seconds=took))
-        assert delay == pytest.approx(took * 1.5)
 
 
 @pytest.mark.parametrize("random", RANDOMS)
@@ -741,13 +719,14 @@ FAILURES = [
     *(("check", verdict) for verdict in (NEVER, NO_ANSWER, THROTTLED)),
     *(("probe", verdict) for verdict in (NO_ANSWER, THROTTLED, *[BUSY] * 5)),
     *(("document", verdict) for verdict in (NEVER, PARTIAL, BUSY, THROTTLED, UNKNOWN)),
-    *[("pause", None)] * 3,
+    *[("place", None)] * 2,
+    ("session", None),
     ("queue", None),
 ]
 SECONDS = st.integers(0, 40)
 STEPS = st.lists(st.tuples(st.sampled_from(FAILURES), SECONDS, SECONDS, st.booleans()))
 POLICIES = st.builds(
-    lambda safety, size, settings: story(safety, size=size, began=-inf, **settings).policies,
+    lambda safety, size, settings: story(safety, size=size, began=-inf, **settings).limits,
     st.sampled_from([AT_MOST, AT_LEAST, EXACTLY]),
     st.sampled_from([SMALL, LARGE]),
     st.sampled_from(
@@ -762,34 +741,32 @@ def steps_of(rows: list[Any], now: float = 0.0) -> list[Step]:
     for (kind, verdict), before, took, after_free in [*rows, (("probe", BUSY), 1, 0, False)]:
         now += before
         if verdict is None:
-            reason = "for a session" * (kind == "pause" and after_free)
-            steps.append(Step(kind=kind, began=now, ended=now + took, reason=reason))
+            steps.append(Step(kind=kind, began=now, ended=now + took))
         else:
             steps.append(seen(kind, verdict, now, took, after_free=after_free))
         now += took
     return steps
 
 
-def all_that_counts(history: History, policies: Policies, now: float) -> Any:
+def all_that_counts(history: History, limits: Limits, now: float) -> Any:
     """Return what follows a history, and the numbers that are derived from it.
 
     Another upload may have lost the server right after it has answered this one.
     """
     answered = [one.ended for one in history.steps if one.verdict not in {None, NEVER, NO_ANSWER}]
     return [
-        _what_counts(history, policies, now, Server(away_since=away_since))
+        _what_counts(history, limits, now, Server(away_since=away_since))
         for away_since in (None, *answered[-1:])
     ]
 
 
-def _what_counts(history: History, policies: Policies, now: float, server: Server) -> Any:
-    decision: Any = decide(history, policies, server, now, 0.5)
+def _what_counts(history: History, limits: Limits, now: float, server: Server) -> Any:
+    decision: Any = decide(history, limits, server, now, 0.5)
     if isinstance(decision, Stop):
         decision = str(decision.error)
-    room = room_wait(history, policies, server)
+    room = limits.waiting(history)
     each = [(verdict,) for verdict in Verdict if verdict not in {BUSY, *UNREACHED}]
     rows = [sum(one.count for one in history.in_a_row(*some)) for some in (*each, UNREACHED)]
-    rows.append(sum(one.after_free for one in history.in_a_row(BUSY) if one.kind == "document"))
     busy = room.busy_error(None, now)
     return (
         decision,
@@ -800,14 +777,14 @@ def _what_counts(history: History, policies: Policies, now: float, server: Serve
 
 
 @given(STEPS, POLICIES)
-def test_a_merged_history_means_the_same(rows: list[Any], policies: Policies) -> None:
+def test_a_merged_history_means_the_same(rows: list[Any], limits: Limits) -> None:
     """Locked answers and pauses in a row become few steps; nothing else changes."""
     steps, merged = steps_of(rows), History()
     for number, one in enumerate(steps):
         merged.add(one, call_began=0.0)
         if one.verdict is not None:
             whole = History(steps[: number + 1])
-            counted = [all_that_counts(each, policies, one.ended) for each in (whole, merged)]
+            counted = [all_that_counts(each, limits, one.ended) for each in (whole, merged)]
             assert counted[0] == counted[1]
     assert {(one.answer, one.error) for one in merged.steps[:-1]} <= {(None, None)}
 
@@ -838,14 +815,14 @@ def test_a_history_of_days_without_a_server_is_short() -> None:
         assert len(told.history.steps) <= 8
     numbers = [attempt.number for attempt in told.history.attempts]
     assert numbers == [1, *range(2_902, 3_001)]
-    error = error_of(told.history, told.policies, Server(), told.now)
+    error = error_of(told.history, told.limits, Server(), told.now)
     assert "after 3000 attempts in " in str(error)
 
 
 @pytest.mark.parametrize("settings", [{}, {"max_attempts": 3}])
 def test_every_short_history_of_a_locked_room(settings: dict[str, Any]) -> None:
     """The same, for each order of what may follow when a room was found locked."""
-    policies = story(began=-inf, **settings).policies
+    limits = story(began=-inf, **settings).limits
     kinds = [(("document", BUSY), False), (("document", BUSY), True), (("probe", BUSY), False)]
     kinds += [(("document", THROTTLED), False), (("check", NEVER), False)]
     for order in itertools.product(kinds, repeat=4):
@@ -855,7 +832,7 @@ def test_every_short_history_of_a_locked_room(settings: dict[str, Any]) -> None:
             merged.add(one, call_began=0.0)
             if number > 4:
                 counted = [
-                    all_that_counts(each, policies, one.ended)
+                    all_that_counts(each, limits, one.ended)
                     for each in (History(steps[:number]), merged)
                 ]
                 assert counted[0] == counted[1]
@@ -894,7 +871,7 @@ def test_a_history_of_a_day_is_short_whatever_fails(
         if told.now > 86_400:
             break
         told.paused(1)
-        whole.steps.append(Step(kind="pause", began=told.now - 1, ended=told.now))
+        whole.steps.append(Step(kind="place", began=told.now - 1, ended=told.now))
         is_free = after_free and kind == "document"
         told.waits(told.after(verdict, kind, took=0.5, after_free=is_free))
         told.now = round(told.now * 64) / 64  # the sums of such numbers are exact
@@ -902,7 +879,7 @@ def test_a_history_of_a_day_is_short_whatever_fails(
         longest = max(longest, len(told.history.steps))
         if number % 997 == 0:
             counted = [
-                all_that_counts(each, told.policies, told.now) for each in (whole, told.history)
+                all_that_counts(each, told.limits, told.now) for each in (whole, told.history)
             ]
             assert counted[0] == counted[1]
     assert len(whole.steps) > 500
@@ -911,7 +888,7 @@ def test_a_history_of_a_day_is_short_whatever_fails(
 
 @given(STEPS, STEPS, POLICIES)
 def test_a_history_goes_on_in_another_process(
-    before: list[Any], after: list[Any], policies: Policies
+    before: list[Any], after: list[Any], limits: Limits
 ) -> None:
     """All that counts is stored, as ages: the time between both processes does not count."""
     now = steps_of(before)[-1].ended
@@ -923,8 +900,8 @@ def test_a_history_goes_on_in_another_process(
         here.add(one, call_began=0.0)
         there.add(other, call_began=0.0)
         if one.verdict is not None:
-            counted = all_that_counts(here, policies, one.ended)
-            assert counted == all_that_counts(there, policies, other.ended)
+            counted = all_that_counts(here, limits, one.ended)
+            assert counted == all_that_counts(there, limits, other.ended)
 
 
 # --- how it ended --------------------------------------------------------------------------------
@@ -955,7 +932,7 @@ def test_the_verdict_on_a_whole_call(
     history = History()
     for number, verdict in enumerate(verdicts):
         history.add(seen("document", verdict, number), call_began=0.0)
-    history.add(Step(kind="pause", began=9, ended=9), call_began=0.0)
+    history.add(Step(kind="place", began=9, ended=9), call_began=0.0)
     assert history.verdict(error) is expected
 
 

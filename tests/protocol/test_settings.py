@@ -24,7 +24,6 @@ LIMITS: dict[type, dict[str, tuple[list[Any], list[Any]]]] = {
         "max_wait": (JUNK, [None, 0, 0.1, math.inf]),
         "window": ([*JUNK, None], [0, 300]),
         "min_delay": ([*JUNK, 0, 0.24, None], [0.25, 5]),
-        "max_delay": ([*JUNK, 0, None], [0.1, 60]),
         "probe": ([0, 1, None, "yes"], [True, False]),
     },
     RetryPolicy: {

@@ -9,14 +9,13 @@ import attrs
 from meeting_async import LockPolicy, RetryPolicy, Verdict
 from meeting_async._delivery.decide import (
     Done,
-    Policies,
+    Limits,
     RetrySafety,
     Stop,
     Wait,
     asks_first,
     decide,
     error_of,
-    room_wait,
 )
 from meeting_async._delivery.history import History, Step, step
 from meeting_async._delivery.room_wait import RoomWait
@@ -62,7 +61,7 @@ def seen(
 class Story:
     """An upload or a call, told step by step, with what ``_delivery/call.py`` does after each."""
 
-    policies: Policies
+    limits: Limits
     server: Server = attrs.field(factory=Server)
     history: History = attrs.field(factory=History)
     now: float = 0.0
@@ -70,12 +69,12 @@ class Story:
     @property
     def asks(self) -> bool:
         """Whether an empty form comes before the document."""
-        return asks_first(self.history, self.policies, self.server)
+        return asks_first(self.history, self.limits, self.server)
 
     @property
     def room(self) -> RoomWait:
         """How long the upload has waited for its room."""
-        return room_wait(self.history, self.policies, self.server)
+        return self.limits.waiting(self.history)
 
     def after(
         self,
@@ -89,15 +88,15 @@ class Story:
     ) -> Any:
         """Take in a step that begins now, and say what follows."""
         began = self.now if at is None else at
-        usual = "document" if self.policies.is_upload else "call"
+        usual = "document" if self.limits.is_upload else "call"
         self.history.add(seen(kind or usual, verdict, began, took, **facts), call_began=0.0)
         self.now, last = began + took, self.history.last
         self.server.learn(last, was_retried=False)
-        decision = decide(self.history, self.policies, self.server, self.now, random)
+        decision = decide(self.history, self.limits, self.server, self.now, random)
         if verdict in UNREACHED:
-            error = error_of(self.history, self.policies, self.server, self.now)
+            error = error_of(self.history, self.limits, self.server, self.now)
             self.server.mark_away(began, error)
-        if isinstance(decision, Wait) and decision.reason == "retry":
+        if isinstance(decision, Wait) and decision.kind == "retry":
             self.server.spend_retry()
         return decision
 
@@ -107,7 +106,7 @@ class Story:
             self.now += decision.seconds
         return isinstance(decision, Wait)
 
-    def paused(self, seconds: float, kind: Any = "pause") -> None:
+    def paused(self, seconds: float, kind: Any = "place") -> None:
         """Wait for a place, or behind another upload."""
         waited = Step(kind=kind, began=self.now, ended=self.now + seconds)
         self.history.add(waited, call_began=0.0)
@@ -118,13 +117,13 @@ def story(
     safety: RetrySafety = RetrySafety.AT_MOST_ONCE, *, server: Server | None = None, **settings: Any
 ) -> Story:
     """Begin the story of an upload of 30 MiB, unless told otherwise."""
-    size = LARGE if Policies(safety=safety).is_upload else None
+    size = LARGE if Limits(safety=safety).is_upload else None
     facts: dict[str, Any] = {"size": size, "began": 0.0}
     kinds: dict[str, type] = {"lock": LockPolicy, "retry": RetryPolicy}
     for name, kind in kinds.items():
         fields = attrs.fields_dict(kind).keys() & settings.keys()
         facts[name] = kind(**{field: settings.pop(field) for field in fields})
-    return Story(policies=Policies(safety=safety, **facts | settings), server=server or Server())
+    return Story(limits=Limits(safety=safety, **facts | settings), server=server or Server())
 
 
 def seconds_of(decision: object) -> float:

@@ -35,9 +35,9 @@ from meeting_async._batch.results import (
 from meeting_async._batch.scheduler import Scheduler
 from meeting_async._clock import Clock
 from meeting_async._delivery.call import Call, new_call
-from meeting_async._delivery.decide import Reason, untellable
+from meeting_async._delivery.decide import WaitKind, untellable
 from meeting_async._delivery.evidence import Accepted
-from meeting_async._delivery.history import SESSION, History, Step, left_behind
+from meeting_async._delivery.history import History, Step, left_behind
 from meeting_async._delivery.json_call import active_room, wait_until_active
 from meeting_async._delivery.sending import UploadHooks
 from meeting_async._delivery.session import Options, Session
@@ -241,7 +241,7 @@ class RunningJob:
                     pass  # the upload tells
         if failure is not None:
             raise failure from None
-        pause = Step(kind="pause", began=waited, ended=self.common.now(), reason=SESSION)
+        pause = Step(kind="session", began=waited, ended=self.common.now())
         self.history.add(pause, call_began=self.began)
 
     # --- how it ended ----------------------------------------------------------------------------
@@ -506,15 +506,15 @@ class BatchJob(RunningJob, UploadHooks):
         self._only_waits = False
 
     @asynccontextmanager
-    async def waiting(self, reason: Reason, seconds: float | None) -> AsyncGenerator[None, None]:
+    async def waiting(self, kind: WaitKind, seconds: float | None) -> AsyncGenerator[None, None]:
         """Release the permit for a wait, record if nothing arrived, and acquire a permit again.
 
         Until the server has answered no other job begins: it would meet the same trouble.
         """
-        if reason in {"room", "inactive", "evidence"}:
+        if kind in {"room", "inactive", "evidence"}:
             self.common.verify()
-        if reason != "retry" or self.common.is_verified:
-            self.release_permit(waits_alone=reason == "alone")
+        if kind != "retry" or self.common.is_verified:
+            self.release_permit(waits_alone=kind == "alone")
         self._only_waits = True
         if self.common.stop_error is not None:
             self.stop()
@@ -525,7 +525,7 @@ class BatchJob(RunningJob, UploadHooks):
         if not self._has_permit:
             has_failed = self.history.failed_conversions and self.history.answer is None
             self.common.scheduler.set_alone(self, is_alone=bool(has_failed))
-            if reason != "inactive" and self.call is not None and self.common.scheduler.is_full:
+            if kind != "inactive" and self.call is not None and self.common.scheduler.is_full:
                 self.call.phase = "waiting for a place in the batch"
                 self.call.emit(Queued, for_place=True)
             await self.common.scheduler.acquire()

@@ -15,7 +15,7 @@ from meeting_async import _events
 from meeting_async._delivery.call import Call
 from meeting_async._delivery.decide import (
     Done,
-    Policies,
+    Limits,
     RetrySafety,
     Stop,
     Wait,
@@ -23,9 +23,8 @@ from meeting_async._delivery.decide import (
     decide,
     error_of,
     outage_ends_at,
-    room_wait,
 )
-from meeting_async._delivery.history import PLACE, History, Step
+from meeting_async._delivery.history import History, Step
 from meeting_async._delivery.room_wait import RoomWait
 from meeting_async._delivery.server import Server
 from meeting_async._models import UNREACHED, Request
@@ -42,7 +41,7 @@ class Attempts:
     """The attempts of a call whose arguments are checked."""
 
     call: Call
-    policies: Policies
+    limits: Limits
 
     @property
     def history(self) -> History:
@@ -54,19 +53,19 @@ class Attempts:
         return self.call.session.server
 
     @property
-    def room_wait(self) -> RoomWait:
+    def waiting(self) -> RoomWait:
         """How long the upload has waited for its room."""
-        return room_wait(self.history, self.policies, self._server)
+        return self.limits.waiting(self.history)
 
     @property
     def must_probe(self) -> bool:
         """Whether a probe comes before the document."""
-        return asks_first(self.history, self.policies, self._server)
+        return asks_first(self.history, self.limits, self._server)
 
     @property
     def timeouts(self) -> Timeouts:
         """Limits on the next attempt: while the server is away, what is left of ``max_outage``."""
-        ends_at = outage_ends_at(self.history, self.policies, self._server)
+        ends_at = outage_ends_at(self.history, self.limits, self._server)
         timeouts = self.call.options.timeouts
         if ends_at == math.inf:
             return timeouts
@@ -87,39 +86,39 @@ class Attempts:
             try:
                 await places.acquire()
             finally:
-                call.record(Step(kind="pause", began=began, ended=call.now(), reason=PLACE))
+                call.record(Step(kind="place", began=began, ended=call.now()))
         return places
 
-    def decided(self, step: Step) -> ParsedReply | Wait:
+    def conclude(self, step: Step) -> ParsedReply | Wait:
         """Record a step; return the answer or the wait after it, or raise what ends the call."""
         self.call.record(step)
         server, now = self._server, self.call.now()
-        decision = decide(self.history, self.policies, server, now, random.random())
+        decision = decide(self.history, self.limits, server, now, random.random())
         if step.verdict in UNREACHED:
-            server.mark_away(step.began, error_of(self.history, self.policies, server, now))
+            server.mark_away(step.began, error_of(self.history, self.limits, server, now))
         if isinstance(decision, Done):
             return decision.answer
         if isinstance(decision, Stop):
             if isinstance(decision.error, DocumentMisplaced):
                 self.history.answer = None
             raise decision.error
-        if decision.reason == "room":
-            self._emit_room_wait(decision)
+        if decision.kind == "room":
+            self._emit_waiting(decision)
         else:
-            if decision.reason == "retry":
+            if decision.kind == "retry":
                 server.spend_retry()
             self._emit_retry(decision, step)
         self.history.forget_reply()  # and who has answered
         return decision
 
-    def _emit_room_wait(self, wait: Wait) -> None:
+    def _emit_waiting(self, wait: Wait) -> None:
         self.call.phase = "waiting for the room's lock"
         self.call.emit(
             _events.WaitingForRoom,
             attempt=self.history.attempted,
             retry_in=wait.seconds,
-            waited=self.room_wait.waited(self.call.now()),
-            max_wait=self.policies.lock.max_wait,
+            waited=self.waiting.waited(self.call.now()),
+            max_wait=self.limits.lock.max_wait,
         )
 
     def _emit_retry(self, wait: Wait, step: Step) -> None:
@@ -150,7 +149,7 @@ def attempts_of(
 ) -> Attempts:
     """Return the attempts of a call; those of an upload know its lock policy and its document."""
     options = call.options
-    policies = Policies(
+    limits = Limits(
         safety=safety,
         retry=options.retry,
         lock=lock or options.lock,
@@ -159,7 +158,7 @@ def attempts_of(
         ends_at=call.ends_at,
         **document,
     )
-    return Attempts(call, policies)
+    return Attempts(call, limits)
 
 
 # --- the loop ------------------------------------------------------------------------------------

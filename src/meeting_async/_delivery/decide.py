@@ -13,14 +13,14 @@ from typing import Literal
 
 import attrs
 
-from meeting_async._delivery.history import History, Step, is_failed_conversion, is_unknown
-from meeting_async._delivery.room_wait import (
-    JITTER,
-    MAX_FALSE_FREE_ANSWERS,
-    MIN_WAIT,
-    PROBE_ABOVE,
-    RoomWait,
+from meeting_async._delivery.history import (
+    PAUSES,
+    History,
+    Step,
+    is_failed_conversion,
+    is_unknown,
 )
+from meeting_async._delivery.room_wait import JITTER, MIN_WAIT, PROBE_ABOVE, RoomWait
 from meeting_async._delivery.server import Server
 from meeting_async._models import UNREACHED, Verdict
 from meeting_async._policies import LockPolicy, RetryPolicy
@@ -75,7 +75,7 @@ class Stop:
     error: MeetingError
 
 
-Reason = Literal["queue", "room", "retry", "alone", "evidence", "inactive"]
+WaitKind = Literal["queue", "room", "retry", "alone", "evidence", "inactive"]
 """What an upload waits for: another upload of this application, the room's lock, its next attempt,
 the end of all other uploads of the batch, evidence of what became of the document, or a session in
 the room."""
@@ -86,7 +86,7 @@ class Wait:
     """Retry after this many seconds."""
 
     seconds: float
-    reason: Reason = "retry"
+    kind: WaitKind = "retry"
     limit: str = ""
     """At the first retry of an outage: for how long it is retried, in words."""
 
@@ -95,7 +95,7 @@ class Wait:
 
 
 @attrs.frozen(kw_only=True)
-class Policies:
+class Limits:
     """How a call may be repeated."""
 
     safety: RetrySafety
@@ -125,58 +125,56 @@ class Policies:
         """Whether the document costs hardly more than a question."""
         return (self.size or 0) <= PROBE_ABOVE
 
+    @property
+    def asks(self) -> bool:
+        """Whether an empty form is sent before a document that may come too early."""
+        return self.may_ask and self.lock.probe
 
-def asks_first(history: History, policies: Policies, server: Server) -> bool:
+    def waiting(self, history: History) -> RoomWait:
+        """Return how long an upload has waited for its room."""
+        return RoomWait(history=history, policy=self.lock, asks=self.asks)
+
+
+def asks_first(history: History, limits: Limits, server: Server) -> bool:
     """Return whether an empty form is sent before the document."""
-    if not (policies.may_ask and policies.lock.probe):
-        return False
-    refused = [one for one in history.in_a_row(Verdict.BUSY) if one.kind == "document"]
-    if sum(one.after_free for one in refused) >= MAX_FALSE_FREE_ANSWERS and not server.locks_forms:
-        return False
     is_taken = history.was_sent or history.is_room_taken
-    return not policies.is_small or is_taken or server.fails_documents
+    return limits.asks and (not limits.is_small or is_taken or server.fails_documents)
 
 
-def room_wait(history: History, policies: Policies, server: Server) -> RoomWait:
-    """Return how long an upload has waited for its room."""
-    asks = asks_first(history, policies, server)
-    return RoomWait(history=history, policy=policies.lock, asks=asks)
-
-
-def outage_ends_at(history: History, policies: Policies, server: Server) -> float:
+def outage_ends_at(history: History, limits: Limits, server: Server) -> float:
     """Return when an upload gives up a server that it does not reach; ``inf``: it was reached."""
-    return _outage_began(history, policies, server) + policies.retry.max_outage
+    return _outage_began(history, limits, server) + limits.retry.max_outage
 
 
-def _outage_began(history: History, policies: Policies, server: Server) -> float:
+def _outage_began(history: History, limits: Limits, server: Server) -> float:
     """Return since when an upload does not reach the server; ``inf``: it was reached.
 
     That is since the call, or later, since the first attempt of any call that failed.
     """
     unreached = history.unreached
-    if not (policies.is_upload and unreached):
+    if not (limits.is_upload and unreached):
         return math.inf
     since = min(unreached[0].began, math.inf if server.away_since is None else server.away_since)
-    pauses = [step.seconds for step in history.steps if step.kind == "pause" and step.began > since]
-    return max(policies.began, since) + sum(pauses)
+    pauses = [step.seconds for step in history.steps if step.kind in PAUSES and step.began > since]
+    return max(limits.began, since) + sum(pauses)
 
 
 def decide(
-    history: History, policies: Policies, server: Server, now: float, random: float
+    history: History, limits: Limits, server: Server, now: float, random: float
 ) -> Done | Stop | Wait:
     """Decide what to do after the last step of a history."""
-    return _Decision(history, policies, server, now, random).made()
+    return _Decision(history, limits, server, now, random).made()
 
 
-def error_of(history: History, policies: Policies, server: Server, now: float) -> MeetingError:
+def error_of(history: History, limits: Limits, server: Server, now: float) -> MeetingError:
     """Return the error for a call that ends with the last step of its history."""
-    return _Decision(history, policies, server, now, 0.0).error()
+    return _Decision(history, limits, server, now, 0.0).error()
 
 
 @attrs.frozen
 class _Decision:
     history: History
-    policies: Policies
+    limits: Limits
     server: Server
     now: float
     random: float
@@ -186,12 +184,12 @@ class _Decision:
         return self.history.last
 
     @property
-    def room_wait(self) -> RoomWait:
-        return room_wait(self.history, self.policies, self.server)
+    def waiting(self) -> RoomWait:
+        return self.limits.waiting(self.history)
 
     def made(self) -> Done | Stop | Wait:
         last = self.last
-        is_lost = is_unknown(last) and self.policies.safety is RetrySafety.EXACTLY_ONCE
+        is_lost = is_unknown(last) and self.limits.safety is RetrySafety.EXACTLY_ONCE
         if last.kind == "evidence" or is_lost:
             return self._after_doubt(last)
         if last.verdict is Verdict.ACCEPTED and last.answer is not None:
@@ -202,37 +200,37 @@ class _Decision:
         return decision
 
     def _after_failure(self, last: Step) -> Stop | Wait:
-        policies = self.policies
-        if last.verdict is Verdict.BUSY and policies.is_upload:
+        limits = self.limits
+        if last.verdict is Verdict.BUSY and limits.is_upload:
             return self._wait_for_room(last)
         if self._may_have_clashed(last):
             return self._fitting(Wait(MIN_WAIT * (1 + self.random), "alone"))
-        if last.verdict is None or policies.safety not in _RETRYABLE.get(last.verdict, ()):
+        if last.verdict is None or limits.safety not in _RETRYABLE.get(last.verdict, ()):
             return Stop(self.error())
-        if _is_final(last, is_upload=policies.is_upload):
+        if _is_final(last, is_upload=limits.is_upload):
             return Stop(self.error())
-        if last.verdict in UNREACHED and policies.is_upload:
+        if last.verdict in UNREACHED and limits.is_upload:
             return self._retry_connecting(last)
-        if self._failures >= policies.retry.max_attempts or self._is_interrupted:
+        if self._failures >= limits.retry.max_attempts or self._is_interrupted:
             return Stop(self.error())
         if not self.server.can_retry:
             return Stop(_noted(self.error(), _OVERDRAWN))
-        if last.verdict is Verdict.UNKNOWN and policies.is_upload and not self.room_wait.asks:
-            return self._wait_or_stop(max(policies.lock.window, MIN_WAIT))
+        if last.verdict is Verdict.UNKNOWN and limits.is_upload and not limits.asks:
+            return self._wait_or_stop(max(limits.lock.window, MIN_WAIT))
         seconds = self._backoff(self._failures, last.hint)
         return self._wait_or_stop(seconds, self._limit_of_call(last))
 
     def _may_have_clashed(self, last: Step) -> bool:
         """Return whether the document is sent again, alone, after its conversion has failed."""
-        policies, failed = self.policies, self.history.failed_conversions
-        is_likely = policies.is_office and policies.can_be_alone and is_failed_conversion(last)
-        return is_likely and failed <= policies.retry.max_failed_conversions
+        limits, failed = self.limits, self.history.failed_conversions
+        is_likely = limits.is_office and limits.can_be_alone and is_failed_conversion(last)
+        return is_likely and failed <= limits.retry.max_failed_conversions
 
     # --- evidence --------------------------------------------------------------------------------
 
     def _after_doubt(self, last: Step) -> Done | Stop | Wait:
         """Go on after a document of unknown outcome, or after evidence about one."""
-        history, retry = self.history, self.policies.retry
+        history, retry = self.history, self.limits.retry
         if last.verdict is Verdict.FOUND and history.answer is not None:
             return Done(history.answer)
         if last.proves:
@@ -246,14 +244,14 @@ class _Decision:
 
     def _after_loss(self, last: Step) -> Stop | Wait:
         """Send a document again that is not there, or say that it is in no room, or in another."""
-        history, policies = self.history, self.policies
+        history, limits = self.history, self.limits
         if history.answer is not None:
-            size = policies.size
+            size = limits.size
             return Stop(DocumentMisplaced(f"asking for its file: {last.reason}", size, size, 0.0))
         lost = sum(one.proves for one in history.steps)
         if history.document is not None and history.document.is_consumed:
             return Stop(_noted(self.error(), _READ_ONCE))
-        if lost > policies.retry.max_interruptions:
+        if lost > limits.retry.max_interruptions:
             return Stop(self.error())
         return self._wait_or_stop(MIN_WAIT * (1 + self.random))
 
@@ -267,7 +265,7 @@ class _Decision:
     @property
     def _failed(self) -> list[Step]:
         counted = {Verdict.PARTIAL, Verdict.THROTTLED, Verdict.UNKNOWN}
-        if not self.policies.is_upload:
+        if not self.limits.is_upload:
             counted = {*counted, Verdict.NEVER_SENT}
         found: list[Step] = []
         for one in self.history.steps:
@@ -281,9 +279,9 @@ class _Decision:
 
     @property
     def _is_interrupted(self) -> bool:
-        is_strict = self.policies.safety in {RetrySafety.AT_MOST_ONCE, RetrySafety.EXACTLY_ONCE}
+        is_strict = self.limits.safety in {RetrySafety.AT_MOST_ONCE, RetrySafety.EXACTLY_ONCE}
         in_a_row = len(self.history.in_a_row(Verdict.PARTIAL))
-        return is_strict and in_a_row > self.policies.retry.max_interruptions
+        return is_strict and in_a_row > self.limits.retry.max_interruptions
 
     def _retry_connecting(self, last: Step) -> Stop | Wait:
         """Retry while the server cannot be reached, for ``max_outage`` seconds at most.
@@ -291,8 +289,8 @@ class _Decision:
         The last wait is shortened. If the budget is empty, the longest delay applies, and uploads
         do not end together: a server that comes back is not flooded.
         """
-        retry = self.policies.retry
-        left = outage_ends_at(self.history, self.policies, self.server) - self.now
+        retry = self.limits.retry
+        left = outage_ends_at(self.history, self.limits, self.server) - self.now
         unreached = self.history.failed_to_reach
         # A single attempt that took so long may have been frozen with the process.
         is_frozen = unreached == 1 and last.ended - last.began >= retry.max_outage > 0
@@ -314,8 +312,8 @@ class _Decision:
         """For how long a server that is away is tried, in words."""
         is_first = last.verdict in UNREACHED and self._is_first_of_outage(last)
         is_first = is_first or (last.verdict is Verdict.UNKNOWN and self._failures == 1)
-        is_first = is_first and not self.policies.is_upload
-        return f"up to {self.policies.retry.max_attempts} attempts" if is_first else ""
+        is_first = is_first and not self.limits.is_upload
+        return f"up to {self.limits.retry.max_attempts} attempts" if is_first else ""
 
     def _backoff(self, failures: int, hint: float | None) -> float:
         """Seconds before the next attempt; a hint of the server makes them more, never fewer.
@@ -323,7 +321,7 @@ class _Decision:
         The delay doubles with each failure; a random part of up to a half is subtracted ("equal
         jitter").
         """
-        retry = self.policies.retry
+        retry = self.limits.retry
         ceiling = retry.initial_delay * 2.0 ** min(failures - 1, 32)
         seconds = max(min(ceiling, retry.max_delay) * (0.5 + 0.5 * self.random), MIN_WAIT)
         if hint is None:
@@ -335,36 +333,36 @@ class _Decision:
         return self._fitting(Wait(seconds, limit=limit))
 
     def _fitting(self, wait: Wait) -> Stop | Wait:
-        room = self.room_wait
+        room = self.waiting
         is_limited = room.policy.max_wait is not None and self.history.is_room_taken
-        if wait.reason == "evidence" and self.last.kind == "document":
+        if wait.kind == "evidence" and self.last.kind == "document":
             is_limited = False  # who does not wait for the room looks once
         room_time = room.time_left(self.now) if is_limited else math.inf
-        if self.now + wait.seconds >= self.policies.ends_at or wait.seconds > room_time:
-            is_sought = wait.reason == "evidence"
+        if self.now + wait.seconds >= self.limits.ends_at or wait.seconds > room_time:
+            is_sought = wait.kind == "evidence"
             return Stop(self._unknown(self.last, _NO_TIME) if is_sought else self.error())
         return wait
 
     def _wait_for_room(self, last: Step) -> Stop | Wait:
-        seconds = self.room_wait.next_wait(last.hint, self.now, self.random)
-        if seconds is not None and self.now + seconds < self.policies.ends_at:
+        seconds = self.waiting.next_wait(last.hint, self.now, self.random)
+        if seconds is not None and self.now + seconds < self.limits.ends_at:
             return Wait(seconds, "room")
-        limit = "timeout" if seconds is not None else self.room_wait.limit
-        return Stop(self.room_wait.busy_error(last.answer, self.now, limit))
+        limit = "timeout" if seconds is not None else self.waiting.limit
+        return Stop(self.waiting.busy_error(last.answer, self.now, limit))
 
     # --- errors ----------------------------------------------------------------------------------
 
     def error(self) -> MeetingError:
-        last, policies = self.last, self.policies
+        last, limits = self.last, self.limits
         error = self._error(last)
         if error is not last.error:
             error.__cause__ = last.error
-        if not policies.is_upload:
+        if not limits.is_upload:
             first = next(iter(self._failed), last)
-            since = policies.began if first is self.history.steps[0] else first.began
+            since = limits.began if first is self.history.steps[0] else first.began
             error.tried = self._tried(self._failures, last.ended - since)
         elif unreached := self.history.failed_to_reach:
-            since = _outage_began(self.history, policies, self.server)
+            since = _outage_began(self.history, limits, self.server)
             error.tried = self._tried(unreached, last.ended - since)
         return error
 
@@ -377,15 +375,15 @@ class _Decision:
         return "; ".join(filter(None, [many if attempts > 1 else one, nothing]))
 
     def _error(self, last: Step) -> MeetingError:
-        policies, answer = self.policies, last.answer
+        limits, answer = self.limits, last.answer
         if last.proves:
             lost = sum(one.proves for one in self.history.steps)
             often = "once" if lost == 1 else f"{lost} times"
-            return UploadInterrupted(f"lost {often}, and not there", "", policies.size or 0)
+            return UploadInterrupted(f"lost {often}, and not there", "", limits.size or 0)
         if last.kind == "evidence" or is_unknown(last):
             return self._unknown(last)
-        if policies.is_upload and last.verdict is Verdict.BUSY:
-            return self.room_wait.busy_error(answer, self.now)
+        if limits.is_upload and last.verdict is Verdict.BUSY:
+            return self.waiting.busy_error(answer, self.now)
         if last.kind == "document" and last.verdict is Verdict.PARTIAL:
             return UploadInterrupted(last.reason, getattr(last.error, "host", ""), last.sent)
         if isinstance(last.error, MeetingError):
@@ -394,25 +392,25 @@ class _Decision:
         if verdict is Verdict.NO_ANSWER and answer is not None:
             verdict = Verdict.FAILED if answer.is_record else Verdict.UNKNOWN
         is_document = last.kind == "document"
-        is_office = is_document and policies.is_office
+        is_office = is_document and limits.is_office
         return reply_error(
             verdict, answer or ParsedReply(0), upload=is_document, is_office=is_office
         )
 
     def _unknown(self, last: Step, limit: str = "") -> UploadOutcomeUnknown:
         """Return the error for a document of unknown outcome, and say why it cannot be told."""
-        policies, document = self.policies, self.history.document or last
-        sent = None if policies.size is None else document.sent
-        free_in = max(0.0, document.ended + policies.lock.window - self.now)
+        limits, document = self.limits, self.history.document or last
+        sent = None if limits.size is None else document.sent
+        free_in = max(0.0, document.ended + limits.lock.window - self.now)
         reason = document.reason
-        if policies.safety is RetrySafety.EXACTLY_ONCE:
+        if limits.safety is RetrySafety.EXACTLY_ONCE:
             seen = last.reason if last.kind == "evidence" else ""
             seen = untellable(document, self.server) or seen
             why = ", and ".join(filter(None, [seen, limit]))
             reason += f"; what became of it cannot be told: {why}"
-        elif policies.safety is RetrySafety.AT_MOST_ONCE and self.server.shows_files:
+        elif limits.safety is RetrySafety.AT_MOST_ONCE and self.server.shows_files:
             reason += '; with delivery="exactly_once" it would have been found out'
-        return UploadOutcomeUnknown(reason, policies.size, sent, free_in)
+        return UploadOutcomeUnknown(reason, limits.size, sent, free_in)
 
 
 # --- evidence ------------------------------------------------------------------------------------
@@ -443,7 +441,7 @@ def untellable(document: Step, server: Server) -> str:
 
 
 def proves_loss(
-    document: Step, server: Server, policies: Policies, now: float, *, is_free: bool
+    document: Step, server: Server, limits: Limits, now: float, *, is_free: bool
 ) -> bool:
     """Return whether *not found* proves that a document is not there, and will not come.
 
@@ -455,7 +453,7 @@ def proves_loss(
     age = now - document.ended
     if document.verdict is Verdict.ACCEPTED:
         return age >= CONFIRM_SECONDS
-    return age >= policies.retry.settle_after and (is_free or age >= policies.lock.window)
+    return age >= limits.retry.settle_after and (is_free or age >= limits.lock.window)
 
 
 def evidence_wait(

@@ -17,15 +17,13 @@ from meeting_async._protocol.replies import ParsedReply
 from meeting_async._text import one_line
 from meeting_async.errors import RequestRefused, RoomBusy, TransportError, UploadOutcomeUnknown
 
-Kind = Literal["check", "probe", "document", "evidence", "call", "queue", "pause"]
+Kind = Literal["check", "probe", "document", "evidence", "call", "queue", "place", "session"]
 """A question, a document, evidence about it, or a call; or a wait: behind another upload of this
-application (``queue``), or for what its reason names (``pause``)."""
+application (``queue``), for a place among the uploads of a batch or the connections (``place``), or
+until a session runs in the room (``session``)."""
 
-PLACE = "place"
-"""Reason of a pause: waiting for a place among the uploads of a batch, or the connections."""
-
-SESSION = "session"
-"""Reason of a pause: waiting until a session runs in the room."""
+PAUSES = {"place", "session"}
+"""Waits that are not for the room's lock."""
 
 MAX_REASON_CHARACTERS = 500
 """Longest reason of a step; a transport of the caller's may say anything."""
@@ -319,8 +317,7 @@ def _merged(steps: Iterable[Step]) -> list[Step]:
     for one in steps:
         if _is_locked(one):
             continue
-        waited_for = one.reason if one.verdict is None else ""
-        alike = one.kind, one.verdict, bool(one.after_free), waited_for
+        alike = one.kind, one.verdict, bool(one.after_free)
         if earlier := found.pop(alike, None):
             seconds = 0.0 if one.verdict is Verdict.BUSY else earlier.seconds
             count = one.after_free + earlier.after_free

@@ -127,14 +127,14 @@ async def _attempt(attempts: Attempts, body: bytes, max_reply_bytes: int) -> Par
         found = await _attempt_in_place(attempts, body, max_reply_bytes)
     finally:
         place.release()
-    return attempts.decided(found)
+    return attempts.conclude(found)
 
 
 async def _attempt_in_place(attempts: Attempts, body: bytes, max_reply_bytes: int) -> Step:
     call = attempts.call
     call.phase = "waiting for the reply"
     call.emit(_events.AttemptStarted, attempt=call.history.attempted + 1)
-    idempotent = attempts.policies.safety is RetrySafety.IDEMPOTENT
+    idempotent = attempts.limits.safety is RetrySafety.IDEMPOTENT
     began, verdict = call.now(), Verdict.NEVER_SENT
     try:
         request = await call.session.json_request(

@@ -49,7 +49,7 @@ class Lookup:
             answer = ParsedReply(200, {"msg": FOUND})
         elif verdict is Verdict.NOT_FOUND:
             await self._believe(sent)
-            proves = proves_loss(sent, server, self.attempts.policies, call.now(), is_free=is_free)
+            proves = proves_loss(sent, server, self.attempts.limits, call.now(), is_free=is_free)
             reason += "" if server.shows_files else ", and this server has shown no document so far"
         facts: Any = {"reason": reason, "proves": proves, "session": sent.session}
         return step("evidence", began, call.now(), verdict, answer, **facts)

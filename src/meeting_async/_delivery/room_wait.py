@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import attrs
 
-from meeting_async._delivery.history import PLACE, History, Step, takes_room
+from meeting_async._delivery.history import PAUSES, History, Step, takes_room
 from meeting_async._models import Verdict
 from meeting_async._policies import LockPolicy
 from meeting_async._protocol.replies import ParsedReply
@@ -52,28 +52,15 @@ however small it is, and whatever the server answers."""
 LOST_RACE_JITTER = 0.8
 """Random share of that time, so that uploads that lost together do not ask together."""
 
-MAX_FALSE_FREE_ANSWERS = 2
-"""After so often in a row that its document got 409 right after the answer *free*, an upload stops
-asking, if no form ever got 409: this server seems to check its lock for documents only."""
-
 LOCK_GRACE = 30.0
 """Seconds that an upload waits by default after a lock must have ended: clocks differ."""
 
 MAX_ROOM_HINT = 60.0
 """Longest Retry-After in seconds that is obeyed for a locked room."""
 
-GROWTH = 4.0
-"""Delay before a document is sent again without asking, as a multiple of the time already
-waited, up to the longest delay."""
-
-LATE_SHARE = 0.05
-"""Delay before a document is sent again without asking, as a share of the time already waited, if
-that is longer. If somebody waits for hours, a document is sent at most 200 times in the first of
-them."""
-
-RESEND_FACTOR = 1.5
-"""Shortest delay before a document is sent again without asking, as a multiple of the time that it
-takes to send: a slow line stays free for others for 60 % of the time."""
+RESEND_SECONDS = 18.0
+"""Seconds before a document is sent again without asking, before jitter, which adds some: at most
+200 times in an hour."""
 
 
 @attrs.frozen(kw_only=True)
@@ -83,7 +70,7 @@ class RoomWait:
     history: History
     policy: LockPolicy
     asks: bool = True
-    """Whether the next attempt asks with a probe."""
+    """Whether the next attempt asks first."""
 
     def waited(self, now: float) -> float:
         """Seconds that the upload has waited for its room so far.
@@ -139,12 +126,8 @@ class RoomWait:
         lost = [now - one.ended for one in self._refused if one.after_free]
         free_in = max(0.0, self.policy.window - min([self._lock_age(now), *lost]))
         reason = answer.msg if answer else ""
-        pauses = [
-            step.seconds
-            for step in self._waiting_steps
-            if step.kind == "pause" and step.reason == PLACE
-        ]
-        return RoomBusy(self.waited(now), "another client", free_in, reason, limit, sum(pauses))
+        for_place = sum(step.seconds for step in self._waiting_steps if step.kind == "place")
+        return RoomBusy(self.waited(now), "another client", free_in, reason, limit, for_place)
 
     def _lock_age(self, now: float) -> float:
         """Seconds since the first 409 after an upload got in, without waits for a place."""
@@ -154,18 +137,17 @@ class RoomWait:
                 steps = []
             elif steps or step.verdict is Verdict.BUSY:
                 steps.append(step)
-        pauses = sum(step.seconds for step in steps if step.kind == "pause")
+        pauses = sum(step.seconds for step in steps if step.kind in PAUSES)
         return now - steps[0].ended - pauses if steps else 0.0
 
     def _delay(self, now: float, random: float) -> float:
-        waited, jitter = self._lock_age(now), 1 + JITTER * (2 * random - 1)
+        if not self.asks:
+            return max(RESEND_SECONDS, self.policy.min_delay) * (1 + JITTER * random)
+        jitter = 1 + JITTER * (2 * random - 1)
         shortest = max(self.policy.min_delay * jitter, MIN_WAIT)
-        if self.asks:
-            longest = PROBE_INTERVAL * (1 - JITTER * (1 - random))
-            usual = min(waited * PROBE_SHARE * jitter, longest)
-            return max(usual, shortest, self._lost_race_interval(random))
-        usual = min(waited * GROWTH, max(self.policy.max_delay, waited * LATE_SHARE))
-        return max(usual * jitter, shortest, self._body_seconds * RESEND_FACTOR * jitter)
+        longest = PROBE_INTERVAL * (1 - JITTER * (1 - random))
+        usual = min(self._lock_age(now) * PROBE_SHARE * jitter, longest)
+        return max(usual, shortest, self._lost_race_interval(random))
 
     @property
     def _refused(self) -> list[Step]:

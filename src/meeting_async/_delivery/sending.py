@@ -10,7 +10,7 @@ from typing import ClassVar
 import attrs
 
 from meeting_async._delivery.call import Call
-from meeting_async._delivery.decide import Reason
+from meeting_async._delivery.decide import WaitKind
 from meeting_async._delivery.evidence import Accepted
 from meeting_async._delivery.history import Step, step
 from meeting_async._documents.prepared import MultipartBody, Prepared
@@ -28,7 +28,7 @@ class UploadHooks:
     def sending(self) -> None:
         """Called when the questions are answered, before the document is sent."""
 
-    def waiting(self, reason: Reason, seconds: float | None) -> AbstractAsyncContextManager[object]:
+    def waiting(self, kind: WaitKind, seconds: float | None) -> AbstractAsyncContextManager[object]:
         """Return a context manager for a wait of so many seconds, if that is known.
 
         It gives back the permit, and acquires it again when the wait has ended.

@@ -40,9 +40,6 @@ class Server:
     fails_documents: bool = False
     """The last document failed on the server, and no form got 409 since. Then small documents are
     asked about, too: so one document finds out that the server cannot take its lock."""
-    locks_forms: bool = False
-    """Whether any form got 409. Then the server checks its lock, and a document that gets 409 after
-    *free* has lost a race."""
     shows_files: bool | None = None
     """Whether it has shown a stored document; ``False``: not even one that it had accepted."""
     recent: dict[tuple[str, str], float] = attrs.field(factory=dict)
@@ -93,7 +90,7 @@ class Server:
         if last.verdict not in {None, *UNREACHED} and not is_untold:
             self.mark_reached(last.ended)
         if last.kind == "probe" and last.verdict is Verdict.BUSY:
-            self.locks_forms, self.fails_documents = True, False
+            self.fails_documents = False
         if last.kind == "document" and last.verdict is Verdict.FAILED:
             self.fails_documents = True
         if last.verdict is Verdict.ACCEPTED:

@@ -20,7 +20,7 @@ from meeting_async import _events
 from meeting_async._delivery.attempts import Attempts, attempts_of, retry_loop
 from meeting_async._delivery.call import Call, running
 from meeting_async._delivery.decide import RetrySafety, Wait, untellable
-from meeting_async._delivery.history import PLACE, Step
+from meeting_async._delivery.history import Step
 from meeting_async._delivery.lookup import Lookup
 from meeting_async._delivery.questions import Questions
 from meeting_async._delivery.room_locks import Place
@@ -211,7 +211,7 @@ class _Upload:
 
     async def _queue(self, enter: Callable[[float | None], Awaitable[object]]) -> None:
         """Wait until the room is free from other uploads of this application."""
-        call, limit = self.call, self.attempts.room_wait.queue_limit()
+        call, limit = self.call, self.attempts.waiting.queue_limit()
         if limit == 0:
             raise self._taken(call.now())
         call.phase = "waiting behind another upload of this application"
@@ -233,12 +233,12 @@ class _Upload:
 
     async def _sleep(self, seconds: float) -> None:
         """Wait before the next attempt; a wait for a place after that is told apart."""
-        call, reason = self.call, self._wait.reason if self._wait else "retry"
-        async with self.hooks.waiting(reason, seconds):
+        call, kind = self.call, self._wait.kind if self._wait else "retry"
+        async with self.hooks.waiting(kind, seconds):
             await anyio.sleep(seconds)
             slept = call.now()
         if (now := call.now()) > slept:
-            call.record(Step(kind="pause", began=slept, ended=now, reason=PLACE))
+            call.record(Step(kind="place", began=slept, ended=now))
 
     # --- one attempt -----------------------------------------------------------------------------
 
@@ -248,7 +248,7 @@ class _Upload:
             found = await self._attempt_in_place()
         finally:
             place.release()
-        outcome = self.attempts.decided(found)
+        outcome = self.attempts.conclude(found)
         self._wait = outcome if isinstance(outcome, Wait) else None
         return outcome
 
@@ -325,7 +325,7 @@ class _Upload:
         It has the last word about a room that the check denies (``asked.refusal``).
         """
         call, denial, attempts = self.call, asked.refusal, self.attempts
-        if not (attempts.must_probe or (denial and attempts.policies.lock.probe)):
+        if not (attempts.must_probe or (denial and attempts.limits.lock.probe)):
             return asked
         call.phase = "asking whether the room is free"
         found = await self._questions.probe(
@@ -362,7 +362,7 @@ class _Upload:
 
     @property
     def _asks_for_evidence(self) -> bool:
-        return self.attempts.policies.safety is RetrySafety.EXACTLY_ONCE
+        return self.attempts.limits.safety is RetrySafety.EXACTLY_ONCE
 
     async def _settle(self, sent: Step) -> Step:
         """Find out what became of a document of an earlier attempt, or of an earlier run.
@@ -373,7 +373,7 @@ class _Upload:
         found = await self._lookup.ask(sent)
         if sent.verdict is Verdict.ACCEPTED:
             return await self._confirmed(sent, found)
-        retry = self.attempts.policies.retry
+        retry = self.attempts.limits.retry
         is_early = self.call.now() - sent.ended < retry.settle_after
         if found.verdict is Verdict.FOUND or is_early:
             return found

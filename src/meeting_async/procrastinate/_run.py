@@ -18,7 +18,7 @@ import attrs
 
 from meeting_async._batch.job import RunningJob, is_stray
 from meeting_async._batch.results import UploadOutcome
-from meeting_async._delivery.decide import Reason, untellable
+from meeting_async._delivery.decide import WaitKind, untellable
 from meeting_async._delivery.evidence import Accepted
 from meeting_async._delivery.history import Step, loaded, stored
 from meeting_async._delivery.sending import UploadHooks
@@ -258,16 +258,16 @@ class QueuedRun(UploadHooks):
 
     # --- around an attempt -----------------------------------------------------------------------
 
-    def waiting(self, reason: Reason, seconds: float | None) -> AbstractAsyncContextManager[object]:
+    def waiting(self, kind: WaitKind, seconds: float | None) -> AbstractAsyncContextManager[object]:
         """End the run instead of waiting, unless an accepted document is looked for a bit later."""
         call = self.upload.call
         if self.upload.history.answer is not None:
             return nullcontext()
-        if reason != "queue":
+        if kind != "queue":
             away = {*UNREACHED, Verdict.THROTTLED}
             self._is_away = any(one.verdict in away for one in self._attempts)
         pause = NEIGHBOUR_SECONDS if seconds is None else seconds
-        phase = call.phase if call and reason != "evidence" else "evidence of what became of it"
+        phase = call.phase if call and kind != "evidence" else "evidence of what became of it"
         self._put_back = UploadPutBack(pause, phase)
         raise self._put_back
 
