@@ -238,7 +238,7 @@ COURSES = {
     "large, without questions": CourseRow(
         [busy(), accepted()],
         UploadReceipt,
-        seconds=(0.3, 0.7),
+        seconds=(18, 22.5),
         how={"data": ASKED, "preflight": False},
     ),
 }
@@ -366,7 +366,7 @@ class Crowded(Scripted):
     [
         ([unreachable()], {}),
         ([unreachable(), unreachable()], {}),
-        ([busy(), busy()], {"max_wait": 5}),
+        ([busy(), busy()], {"max_wait": 30}),
         ([busy()] * 7, {}),
     ],
 )

@@ -22,13 +22,14 @@ from meeting_async._protocol.multipart import (
     media_type,
 )
 from meeting_async._protocol.requests import (
+    Room,
     auth_base,
     default_header_pairs,
     host_and_port,
     json_bytes,
     json_request,
     method_path,
-    room_id_bytes,
+    room_of,
     upload_request,
 )
 from meeting_async.errors import ConfigurationError, InvalidInput
@@ -60,8 +61,8 @@ USABLE: list[tuple[Callable[[Any], object], list[tuple[Any, object]]]] = [
         ("/room/create", "room/create"),
     ]),
     # In UTF-8, neither normalised nor percent-encoded.
-    (room_id_bytes, [
-        (room, room.encode()) for room in (
+    (room_of, [
+        (room, Room(room, room.encode())) for room in (
             "room01", "raum-ä", "會議", "%2F", "a/b", "a b", "u\u0308", "a" * 1024, "é" * 512,
         )
     ]),
@@ -152,7 +153,7 @@ UNUSABLE: list[tuple[Callable[[Any], object], str, list[Any]]] = [
         *("auth/room/create", "/auth/room/create", "auth"),
     ]),
     # What does not survive a header would be signed as something else.
-    (room_id_bytes, "room_id", [
+    (room_of, "room_id", [
         *("", " ", " room01", "room01 ", "\troom01", "room01\u00a0", "room01\n", "room\r\nX: 1"),
         *("room\x0001", "room\x7f", "room\x85x", "room\ud800", "a" * 1025, "é" * 513, "a" * 10_240),
     ]),
@@ -298,13 +299,14 @@ def test_requests_to_the_byte() -> None:
 
     The server may take its time with a document, which never rides idle lines. No credential shows.
     """
-    body, room = json_bytes({"room_id": "raum-ä"}), room_id_bytes("raum-ä")
+    body, room = json_bytes({"room_id": "raum-ä"}), room_of("raum-ä")
     call = json_request(MEET, body, SIGNER.sign(body), EXTRA, TIMEOUTS, idempotent=True)
     assert call.body == body
     kind = b"multipart/form-data; boundary=b"
     forms: list[Any] = [Form(), b"question"]
     document, question = (
-        upload_request(MEET, room, kind, form, SIGNER.sign(room), EXTRA, TIMEOUTS) for form in forms
+        upload_request(MEET, room, kind, form, SIGNER.sign(room.raw), EXTRA, TIMEOUTS)
+        for form in forms
     )
     of_call = [(b"Content-Type", b"application/json"), (b"Content-Length", b"21")]
     of_form = [(b"Room-Id", b"raum-\xc3\xa4"), (b"Content-Type", kind)]

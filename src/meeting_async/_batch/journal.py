@@ -21,7 +21,7 @@ from meeting_async._documents.document import Document, found_document, source_o
 from meeting_async._documents.files import PathSource
 from meeting_async._documents.prepared import Prepared
 from meeting_async._log import logger
-from meeting_async._protocol.requests import room_id_bytes
+from meeting_async._protocol.requests import room_of
 from meeting_async._system import other_spellings
 from meeting_async._text import short_repr
 from meeting_async._threads import at_disk
@@ -282,7 +282,7 @@ async def register(
         InvalidInput: The job cannot be used.
 
     """
-    room_id_bytes(job.room_id)
+    room_of(job.room_id)
     names = {"filename": job.filename, "content_type": job.content_type}
     document = await found_document(job.document, **names)
     check_key(job.key)

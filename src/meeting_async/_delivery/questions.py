@@ -26,7 +26,7 @@ from meeting_async.errors import ConnectFailed, TransportError
 CHECK_BYTES = 64 * 1024
 """Bytes that are read of the answer to a check: it lists everybody in the room."""
 
-UNUSED_ROOM = b"meeting-async-check"
+UNUSED_ROOM = requests.room_of("meeting-async-check")
 """The room to ask for if only the key is of interest; it need not exist."""
 
 
@@ -35,8 +35,7 @@ class Questions:
     """Asks about one room."""
 
     session: Session
-    room: bytes
-    """The room's id, as it is signed and sent."""
+    room: requests.Room
     send: Callable[[Request], Awaitable[ParsedReply]]
     """Sends a request: ``session.send``, perhaps with something around it."""
     now: Clock = anyio.current_time
@@ -64,7 +63,7 @@ class Questions:
         """Make the request of a check, signed."""
         return await self.session.json_request(
             requests.ACTIVE_ROOM_INFO,
-            requests.active_room_body(self.room.decode()),
+            requests.active_room_body(self.room),
             timeouts,
             idempotent=on_kept_connection,
             max_reply_bytes=CHECK_BYTES,
@@ -92,7 +91,7 @@ class Questions:
         try:
             answer = await self.send(request)
             if asked == "check":
-                check_room(answer, self.room.decode(), self.session.host)
+                check_room(answer, self.room.id, self.session.host)
         except TransportError as failure:
             answer, error = None, failure
         sent = Sent.NOTHING if isinstance(error, ConnectFailed) else Sent.ALL

@@ -106,7 +106,7 @@ async def check_server(
         ConfigurationError: Certificates cannot be loaded.
 
     """
-    room = None if room_id is None else requests.room_id_bytes(room_id)
+    room = None if room_id is None else requests.room_of(room_id)
     seconds = math.inf if timeout is None else checked_seconds(timeout)
     steps = _Steps(session, anyio.current_time() + seconds)
     with session.in_use(anyio.lowlevel.current_token()):
@@ -216,7 +216,7 @@ class _Steps:
 
     # --- what the server says --------------------------------------------------------------------
 
-    async def ask(self, room: bytes) -> ParsedReply:
+    async def ask(self, room: requests.Room) -> ParsedReply:
         """Ask for a room: its answer tells of server, clock, key and secret."""
         questions = Questions(self.session, room, self.session.send)
         with self.limited("key", _FIX_SIGNER):
@@ -278,11 +278,11 @@ class _Steps:
 
     # --- the room --------------------------------------------------------------------------------
 
-    async def look_at(self, room: bytes, checked: ParsedReply) -> None:
+    async def look_at(self, room: requests.Room, checked: ParsedReply) -> None:
         """Ask with an empty form, which has the last word: a check may be wrong about a room."""
         questions = Questions(self.session, room, self.session.send)
         with self.limited("key", _FIX_SIGNER):
-            request = questions.probe_request(await self.session.sign(room), _TIMEOUTS)
+            request = questions.probe_request(await self.session.sign(room.raw), _TIMEOUTS)
         said, answer = await self._answered("room_free", questions.ask("probe", request))
         if said in {Verdict.THROTTLED, Verdict.NO_ANSWER}:
             raise self.fail("room_free", _shown(answer), "try again later")

@@ -228,7 +228,7 @@ class Session:
         idempotent: bool,
         max_reply_bytes: int,
         cut_reply: bool = False,
-        room: bytes | None = None,
+        room: requests.Room | None = None,
     ) -> Request:
         """Make the request of a JSON call, signed."""
         return requests.json_request(
@@ -245,7 +245,7 @@ class Session:
 
     def upload_request(
         self,
-        room: bytes,
+        room: requests.Room,
         form: tuple[bytes, bytes | Body],
         signed: SignedHeaders,
         timeouts: Timeouts,

@@ -60,7 +60,7 @@ async def upload_document(
     """Upload a document to a room."""
     options = call.options
     async with running(call):
-        room = requests.room_id_bytes(room_id)
+        room = requests.room_of(room_id)
         _warn_of_unusual(room_id)
         lock = options.lock if max_wait is None else attrs.evolve(options.lock, max_wait=max_wait)
         # Before the document is prepared, which takes different times: first come, first served.
@@ -130,8 +130,7 @@ class _Upload:
     """A running upload."""
 
     attempts: Attempts
-    room: bytes
-    """The room's id, as it is signed and sent."""
+    room: requests.Room
     document: Prepared
     hooks: UploadHooks
     _questions: Questions = attrs.field(init=False)
@@ -294,7 +293,7 @@ class _Upload:
 
     async def _signed(self) -> SignedHeaders:
         self.call.phase = "signing"
-        return await self.call.session.sign(self.room)
+        return await self.call.session.sign(self.room.raw)
 
     async def _ask(self, signed: SignedHeaders) -> Asked:
         """Ask both questions."""

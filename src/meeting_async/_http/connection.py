@@ -242,7 +242,7 @@ class _Exchange:
             raise ConnectionLost(OTHER_LENGTH)
         if self._outbound:
             await self._push(memoryview(self._gathered()))
-        self._stream.is_midway = False
+        self._stream.end()
 
     def _gathered(self) -> bytearray:
         gathered, self._outbound = self._outbound, bytearray()
@@ -250,7 +250,7 @@ class _Exchange:
 
     async def _push(self, data: memoryview) -> None:
         stream = self._stream
-        stream.moved = self._now()
+        stream.resume()
         if stream.sent or not stream.is_drained:  # else it was just looked whether it is quiet
             self._take_early_answer()
         while data:

@@ -38,11 +38,11 @@ class Stream:
         """Bytes since :meth:`begin` that the operating system may have; with TLS perhaps some too
         many, never too few."""
         self.moved = 0.0
-        """When the operating system last took any, on the clock of the event loop."""
+        """When the operating system last took any, or was to take some again, by :attr:`now`."""
         self.is_full = False
         """Whether the last :meth:`push` has to be repeated after :meth:`wait`."""
         self.is_midway = False
-        """Whether a request was begun that is not sent to its end. The sender sets it back."""
+        """Whether a request was begun that is not sent to its end."""
         self._socket, self._tls = sock, tls
         self.now = clock_of(loop)
         self._waiter = waiter_for(sock, loop)
@@ -57,6 +57,14 @@ class Stream:
         """Count from here on: a request begins."""
         self._encrypted = self.sent = 0
         self.is_midway = True
+
+    def resume(self) -> None:
+        """Say that there is more to send: until now the caller had nothing."""
+        self.moved = self.now()
+
+    def end(self) -> None:
+        """Say that all of the request is sent."""
+        self.is_midway = False
 
     def push(self, data: memoryview) -> int:
         """Take the beginning of ``data``, give it to the operating system, and return its length.

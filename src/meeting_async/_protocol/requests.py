@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+import attrs
+
 from meeting_async._models import (
     MAX_REPLY_BYTES,
     Body,
@@ -109,8 +111,16 @@ def method_path(path: object) -> str:
     return bare
 
 
-def room_id_bytes(room_id: object) -> bytes:
-    """Encode a room id once: the same bytes are signed and sent.
+@attrs.frozen
+class Room:
+    """A room, as it is named: the same bytes are signed and sent."""
+
+    id: str
+    raw: bytes
+
+
+def room_of(room_id: object) -> Room:
+    """Check and encode a room id.
 
     See ``docs/interface.md``, Authentication. Blanks at the ends are refused: HTTP strips them from
     a header's value (RFC 9110 section 5.5), so the signature would not match. So is everything else
@@ -121,7 +131,7 @@ def room_id_bytes(room_id: object) -> bytes:
     problem = _room_id_problem(room_id)
     if problem:
         raise InvalidInput("room_id", short_repr(room_id), problem, "pass the id of an active room")
-    return room_id.encode("utf-8")
+    return Room(room_id, room_id.encode("utf-8"))
 
 
 def _room_id_problem(room_id: str) -> str | None:
@@ -156,10 +166,9 @@ def json_bytes(payload: object) -> bytes:
     return body
 
 
-def active_room_body(room_id: str) -> bytes:
+def active_room_body(room: Room) -> bytes:
     """Return the body of ``getActiveRoomInfo``."""
-    room_id_bytes(room_id)
-    return _ENCODER.encode({"room_id": room_id}).encode("utf-8")
+    return _ENCODER.encode({"room_id": room.id}).encode("utf-8")
 
 
 def _no_json(payload: Mapping[Any, Any], problem: str) -> InvalidInput:
@@ -214,7 +223,7 @@ def json_request(
     idempotent: bool,
     max_reply_bytes: int = MAX_REPLY_BYTES,
     cut_reply: bool = False,
-    room: bytes | None = None,
+    room: Room | None = None,
 ) -> Request:
     """Build a JSON call; ``body`` is what was signed.
 
@@ -222,7 +231,7 @@ def json_request(
     """
     headers = (
         *_auth_headers(signed),
-        *(() if room is None else ((b"Room-Id", room),)),
+        *(() if room is None else ((b"Room-Id", room.raw),)),
         (b"Content-Type", b"application/json"),
         (b"Content-Length", b"%d" % len(body)),
         *_COMMON_HEADERS,
@@ -244,7 +253,7 @@ def json_request(
 
 def upload_request(
     url: str,
-    room: bytes,
+    room: Room,
     content_type: bytes,
     body: bytes | Body,
     signed: SignedHeaders,
@@ -258,7 +267,7 @@ def upload_request(
     length = len(body) if isinstance(body, bytes) else body.length
     headers = (
         *_auth_headers(signed),
-        (b"Room-Id", room),
+        (b"Room-Id", room.raw),
         (b"Content-Type", content_type),
         (b"Content-Length", b"%d" % length),
         *_COMMON_HEADERS,

@@ -72,7 +72,7 @@ def serve(
     """
     from meeting_async._config import Environment, settings_from
     from meeting_async._policies import parse_size
-    from meeting_async._protocol.requests import room_id_bytes
+    from meeting_async._protocol.requests import room_of
     from meeting_async._text import size
     from meeting_async.testing import MeetingServer
 
@@ -97,7 +97,7 @@ def serve(
     )
     rooms = tuple(dict.fromkeys(room)) or ("room01", "room02", "room03")
     for room_id in rooms:
-        room_id_bytes(room_id)  # raises if the id cannot be used
+        room_of(room_id)  # raises if the id cannot be used
         server.add_room(room_id)
 
     def welcome(url: str) -> None:

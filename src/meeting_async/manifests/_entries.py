@@ -20,7 +20,7 @@ from meeting_async._documents.document import known_as
 from meeting_async._documents.junk import junk_kind
 from meeting_async._documents.source import HEAD_BYTES, unreadable
 from meeting_async._protocol.multipart import file_name
-from meeting_async._protocol.requests import room_id_bytes
+from meeting_async._protocol.requests import room_of
 from meeting_async._system import openable, without_drive
 from meeting_async._text import link_label
 from meeting_async._threads import result_of, run_in_thread
@@ -166,7 +166,7 @@ def _forms(folder: str, part: str) -> Iterator[str]:
         yield os.path.join(folder, unicodedata.normalize(form, part))
 
 
-_check_room_id = lru_cache(maxsize=1000)(room_id_bytes)
+_check_room_id = lru_cache(maxsize=1000)(room_of)
 """Cached, because many entries have the same room."""
 
 

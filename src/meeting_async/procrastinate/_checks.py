@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from meeting_async._protocol.requests import room_id_bytes
+from meeting_async._protocol.requests import room_of
 from meeting_async._text import short_repr
 from meeting_async.errors import ConfigurationError, InvalidInput
 
@@ -50,7 +50,7 @@ def checked_room(room_id: str | None) -> str | None:
 
     """
     if room_id is not None:
-        room_id_bytes(room_id)
+        room_of(room_id)
     return room_id
 
 

@@ -21,7 +21,7 @@ from meeting_async._batch.results import FIX_JOB, UploadJob, UploadOutcome
 from meeting_async._client import MeetingClient
 from meeting_async._documents.detect import detect, is_remote
 from meeting_async._documents.document import Document, as_document, source_of
-from meeting_async._protocol.requests import host_and_port, room_id_bytes
+from meeting_async._protocol.requests import host_and_port, room_of
 from meeting_async._threads import in_thread
 from meeting_async.errors import ConfigurationError
 from meeting_async.procrastinate._checks import (
@@ -198,7 +198,7 @@ class WhiteboardUploads:
         """Check a job, and return its row; relative paths begin at ``folder``."""
         if not isinstance(job, UploadJob):
             raise TypeError(f"a job must be an UploadJob, not {type(job).__name__}{FIX_JOB}")
-        room_id_bytes(job.room_id)
+        room_of(job.room_id)
         check_key(job.key)
         given, filename, content_type = job.document, job.filename, job.content_type
         if is_remote(given):

@@ -115,7 +115,7 @@ class UploadWorker:
             ConfigurationError: A proxy or certificates cannot be used.
 
         """
-        call = new_call(self.session, self.options, ACTIVE_ROOM_INFO, UNUSED_ROOM.decode())
+        call = new_call(self.session, self.options, ACTIVE_ROOM_INFO, UNUSED_ROOM.id)
         with anyio.move_on_after(ASK_SECONDS), self.session.in_use(call.loop):
             questions = Questions(self.session, UNUSED_ROOM, self.session.send)
             found = await questions.check(self.options.timeouts)
