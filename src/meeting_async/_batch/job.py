@@ -91,8 +91,12 @@ class RunningJob:
         Its errors are what went wrong last; :meth:`failed` makes the outcome of one.
         """
         self.document = document.filename
-        if self.entry is not None and await self._is_settled(self.entry, document):
-            return None
+        if self.entry is not None:
+            self.entry = entry = await self._as_of_now(self.entry, document)
+            if entry.state == "accepted":
+                return None
+            if entry.state not in CERTAIN:
+                self._resume(entry)
         if source_of(document).is_single_use:
             await self._check_before_reading(hooks)
             return await self._upload(document, hooks)
@@ -104,19 +108,15 @@ class RunningJob:
                 absent_since = self.common.now() if absent_since is None else absent_since
                 await self._wait_until_active(hooks, error, absent_since)
 
-    async def _is_settled(self, entry: JournalEntry, document: Document) -> bool:
-        """Return whether an earlier run has delivered it; raise if it must not be sent."""
+    async def _as_of_now(self, entry: JournalEntry, document: Document) -> JournalEntry:
+        """Return what an earlier run has left, *ready* if that was in another session."""
         if entry.state in CERTAIN - {"accepted"}:
-            return False
+            return entry
         if await self._is_of_another_session(entry):
-            self.entry = attrs.evolve(entry, state="ready")
-            return False
+            return attrs.evolve(entry, state="ready")
         with self.limited("reading the journal"):
             await check_unchanged(entry, document)
-        if entry.state == "accepted":
-            return True
-        self._resume(entry)
-        return False
+        return entry
 
     def _resume(self, entry: JournalEntry) -> None:
         """Go on after a document of unknown outcome; raise if it must be reported."""
