@@ -110,11 +110,19 @@ class _Uncopied(tuple[tuple[bytes, bytes], ...]):
         return (tuple, ())
 
 
+class _Pairs(tuple[tuple[bytes, bytes], ...]):
+    """Headers that need no look any more when a reply is copied."""
+
+    __slots__ = ()
+
+
 def _header_pairs(headers: Any) -> HeaderPairs:
     """Accept what HTTP libraries have: pairs or a mapping, of bytes or text."""
+    if type(headers) is _Pairs:
+        return headers
     try:
         pairs = headers.items() if isinstance(headers, Mapping) else headers
-        return tuple((_as_bytes(name), _as_bytes(value)) for name, value in pairs)
+        return _Pairs([(_as_bytes(name), _as_bytes(value)) for name, value in pairs])
     except (TypeError, ValueError):
         kind = type(headers).__name__  # not the values: a server may repeat a secret
         problem = f"headers of a Reply are no pairs of bytes, but a {kind}"

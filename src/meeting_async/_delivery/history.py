@@ -33,9 +33,12 @@ MAX_ATTEMPTS = 100
 """Most attempts that are kept while a server is away."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define(kw_only=True)
 class Step:
-    """One thing that happened. Questions that were answered *go on* are not in a history."""
+    """One thing that happened. Questions that were answered *go on* are not in a history.
+
+    Only :meth:`forget` changes one.
+    """
 
     kind: Kind
     began: float
@@ -67,6 +70,10 @@ class Step:
     answer: ParsedReply | None = None
     error: BaseException | None = None
     """The exception, if there is no answer. Only the last step of a running call has these two."""
+
+    def forget(self) -> None:
+        """Drop what may be large, or keep a document in memory: traceback, frames, document."""
+        self.answer = self.error = None
 
     @property
     def seconds(self) -> float:
@@ -153,9 +160,9 @@ class History:
             self._shorten_outage()
 
     def forget_reply(self) -> None:
-        """Drop what may be large, or keep a document in memory: traceback, frames, document."""
+        """Drop what only decisions about the last step need."""
         if self.steps:
-            self.steps[-1] = attrs.evolve(self.steps[-1], answer=None, error=None)
+            self.steps[-1].forget()
 
     def _drop_attempt(self) -> None:
         """Drop an attempt that reached nobody; an outage of a day has thousands of them."""

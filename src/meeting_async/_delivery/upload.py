@@ -300,14 +300,13 @@ class _Upload:
         check = await self._check()
         if check is None:
             return await self._probe(signed, Asked())
-        answer = check.answer
-        asked = Asked(check)
-        if answer is not None:
-            asked = Asked(check, session=answer.session, date=answer.date, peer=answer.peer)
-        is_denied = check.verdict is Verdict.REFUSED and denies_room(answer)
-        if check.verdict is not Verdict.ACCEPTED and not is_denied:
+        answer, refusal = check.answer, None if check.verdict is Verdict.ACCEPTED else check
+        if answer is None:
+            return Asked(refusal)
+        asked = Asked(refusal, session=answer.session, date=answer.date, peer=answer.peer)
+        if refusal and not (check.verdict is Verdict.REFUSED and denies_room(answer)):
             return asked
-        return await self._probe(signed, asked if is_denied else attrs.evolve(asked, refusal=None))
+        return await self._probe(signed, asked)
 
     async def _check(self) -> Step | None:
         """Ask whether the room is active, if that is to be asked."""

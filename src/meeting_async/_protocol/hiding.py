@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote_to_bytes
@@ -37,10 +37,12 @@ _BACKSLASHES, _BREAK = re.compile(rb"\\+"), re.compile(rb"\\[bfnrt]")
 
 def _words(headers: Iterable[tuple[bytes, bytes]], *, is_success: bool) -> set[bytes]:
     """Return the credentials among headers, with and without escapes, in lower case."""
-    values = (bytes(value) for name, value in headers if _is_credential(name))
-    parts = {part for value in values for part in _parts(value)}
-    words = {form.lower() for part in parts for form in (part, _plain(part))}
-    return {word for word in words if len(word) >= (LONG_SECRET if is_success else 1)}
+    shortest, words = LONG_SECRET if is_success else 1, set[bytes]()
+    for name, value in headers:
+        if _is_credential(name):
+            for part in _parts(bytes(value)):
+                words.update(form.lower() for form in {part, _plain(part)} if len(form) >= shortest)
+    return words
 
 
 def _are_in(text: bytes, words: set[bytes]) -> bool:
@@ -105,13 +107,13 @@ class Hiding:
         return name if clean == name else f"{clean} {number}"
 
 
-def _parts(value: bytes) -> Iterator[bytes]:
-    """Yield a credential, and its long parts: a token without its scheme, a cookie's value."""
-    yield value
+def _parts(value: bytes) -> list[bytes]:
+    """Return a credential, and its long parts: a token without its scheme, a cookie's value."""
     if not _SEPARATOR.search(value):
-        return
-    for part in re.split(rb"[\s,;]+", value):
-        yield from (word for word in (part, part.partition(b"=")[2]) if len(word) >= LONG_SECRET)
+        return [value]
+    parts = re.split(rb"[\s,;]+", value)
+    words = (word for part in parts for word in (part, part.partition(b"=")[2]))
+    return [value, *(word for word in words if len(word) >= LONG_SECRET)]
 
 
 def _plain(text: bytes) -> bytes:

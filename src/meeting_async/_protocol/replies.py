@@ -213,7 +213,9 @@ def retry_after(value: str | None, *, now: float, date: str | None = None) -> fl
     some servers send them. A date counts from the reply's own ``date``: the clocks here and there
     may differ by hours. The caller limits the result.
     """
-    text = (value or "").strip()
+    if value is None:
+        return None
+    text = value.strip()
     if re.fullmatch(r"\d{1,12}(\.\d{1,9})?", text, re.ASCII):
         return float(text)
     until = unix_time(text)
