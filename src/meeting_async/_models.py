@@ -121,8 +121,17 @@ def _header_pairs(headers: Any) -> HeaderPairs:
     if type(headers) is _Pairs:
         return headers
     try:
-        pairs = headers.items() if isinstance(headers, Mapping) else headers
-        return _Pairs([(_as_bytes(name), _as_bytes(value)) for name, value in pairs])
+        is_mapping = type(headers) is not tuple and isinstance(headers, Mapping)
+        pairs = headers.items() if is_mapping else headers
+        return _Pairs(
+            [
+                (
+                    name if type(name) is bytes else _as_bytes(name),
+                    value if type(value) is bytes else _as_bytes(value),
+                )
+                for name, value in pairs
+            ]
+        )
     except (TypeError, ValueError):
         kind = type(headers).__name__  # not the values: a server may repeat a secret
         problem = f"headers of a Reply are no pairs of bytes, but a {kind}"

@@ -41,8 +41,8 @@ def _words(headers: Iterable[tuple[bytes, bytes]], *, is_success: bool) -> set[b
     for name, value in headers:
         if _is_credential(name):
             for part in _parts(bytes(value)):
-                words.update(form.lower() for form in {part, _plain(part)} if len(form) >= shortest)
-    return words
+                words.update((part.lower(), _plain(part).lower()))
+    return {word for word in words if len(word) >= shortest}
 
 
 def _are_in(text: bytes, words: set[bytes]) -> bool:

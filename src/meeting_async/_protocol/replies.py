@@ -167,7 +167,7 @@ def _session_in(payload: Mapping[str, Any] | None, cut: bytes) -> str:
     else:
         sid = payload
         for name in ("room", "room_info", "sid"):
-            sid = sid.get(name) if isinstance(sid, Mapping) else None
+            sid = sid.get(name) if isinstance(sid, dict) else None
     return one_line(sid) if isinstance(sid, str) and len(sid) <= MAX_SESSION_CHARACTERS else ""
 
 
