@@ -23,8 +23,9 @@ import anyio.lowlevel
 import attrs
 
 from meeting_async import errors
+from meeting_async._batch.batch_job import BatchJob, BatchState, QueuedJob
 from meeting_async._batch.flow import LISTS, Flow, Jobs, OutcomeIterator, held_by, read
-from meeting_async._batch.job import BatchJob, BatchState, QueuedJob, is_stray
+from meeting_async._batch.job import is_stray
 from meeting_async._batch.journal import BatchJournal, register
 from meeting_async._batch.options import BatchOptions
 from meeting_async._batch.results import (

@@ -7,9 +7,9 @@ from typing import Any
 import attrs
 
 from meeting_async._delivery.attempts import Attempts
-from meeting_async._delivery.belief import believe, finding
-from meeting_async._delivery.decide import CONFIRM_SECONDS, proves_loss
-from meeting_async._delivery.evidence import Accepted, Answer
+from meeting_async._delivery.call import Call
+from meeting_async._delivery.decide import CONFIRM_SECONDS, NO_SESSION, proves_loss
+from meeting_async._delivery.evidence import Accepted, Answer, Finding, Sought, finding_of
 from meeting_async._delivery.history import Step, step
 from meeting_async._delivery.sending import UploadHooks
 from meeting_async._log import logger
@@ -24,6 +24,27 @@ _VERDICTS = {
     Answer.NOT_FOUND: Verdict.NOT_FOUND,
     Answer.UNTOLD: Verdict.UNKNOWN,
 }
+
+
+async def finding(call: Call, document: Accepted) -> Finding:
+    """Ask once whether a document is in its session; one that is found is remembered."""
+    if not document.session:
+        return Finding(Answer.UNTOLD, NO_SESSION)
+    session = call.session
+    sought = Sought(
+        base_url=session.base.removesuffix("/auth"),
+        room_id=document.room_id,
+        session=document.session,
+        name=document.name,
+        size=document.size,
+        since=document.since,
+        headers=((b"Room-Id", document.room_id.encode()), *session.default_headers),
+        reply_timeout=call.options.timeouts.reply,
+    )
+    found = await finding_of(call.options.evidence, sought, session.transmit)
+    if found.answer is Answer.FOUND:
+        session.server.shows_files = True
+    return found
 
 
 @attrs.frozen
@@ -58,7 +79,10 @@ class Lookup:
         """Find out whether the server shows documents at all, before *not found* means anything."""
         call = self.attempts.call
         server = call.session.server
-        await believe(call, self.hooks.accepted_before())
+        for document in tuple(self.hooks.accepted_before()):  # more may be read meanwhile
+            if server.shows_files:
+                return
+            await finding(call, document)
         is_late = call.now() - sent.ended >= CONFIRM_SECONDS
         if server.shows_files is None and sent.verdict is Verdict.ACCEPTED and is_late:
             server.shows_files = False
