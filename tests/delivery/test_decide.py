@@ -209,6 +209,9 @@ HISTORIES: dict[str, tuple[dict[str, Any], list[Any], Any]] = {
     "another lock": (LEAST, [at(0, BUSY), at(290, UNKNOWN), locked(300), locked(600)], (1.5, 2.5)),
     "the quickest policy": ({"initial_delay": 0.25, "max_delay": 0.25}, row(PARTIAL), (0.25, 0.25)),
     "without asking": ({"probe": False}, row(BUSY), (18, 22.5)),
+    "without asking, on a slow line": (
+        {"probe": False}, [at(0, BUSY, took=100, body_seconds=100)], (100, 125),
+    ),
     "without asking, but slower": ({"probe": False, "min_delay": 60}, row(BUSY), (60, 75)),
     # --- after an unknown outcome ---
     "sent again after a form": (LEAST | {"size": SMALL}, [at(0, UNKNOWN)], FIRST),

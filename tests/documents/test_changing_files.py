@@ -208,7 +208,7 @@ MOMENTS: dict[str, Moment] = {
     "sent": (Amid, lambda _: {}),
     "locked": (
         lambda _: FakeRooms(lambda visit: busy() if visit.number == 1 else accepted()),
-        lambda file: {"lock": LockPolicy(min_delay=0.25), "on_event": on_waiting(file)},
+        lambda file: {"lock": LockPolicy(max_wait=0.5), "on_event": on_waiting(file)},
     ),
 }
 """What is done while the file changes: the rooms, and the settings of the client."""

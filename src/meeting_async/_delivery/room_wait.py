@@ -60,7 +60,7 @@ MAX_ROOM_HINT = 60.0
 
 RESEND_SECONDS = 18.0
 """Seconds before a document is sent again without asking, before jitter, which adds some: at most
-200 times in an hour."""
+200 times in an hour. If sending takes longer, that long: a slow line is not only for refusals."""
 
 
 @attrs.frozen(kw_only=True)
@@ -142,7 +142,8 @@ class RoomWait:
 
     def _delay(self, now: float, random: float) -> float:
         if not self.asks:
-            return max(RESEND_SECONDS, self.policy.min_delay) * (1 + JITTER * random)
+            shortest = max(RESEND_SECONDS, self.policy.min_delay, self._body_seconds)
+            return shortest * (1 + JITTER * random)
         jitter = 1 + JITTER * (2 * random - 1)
         shortest = max(self.policy.min_delay * jitter, MIN_WAIT)
         longest = PROBE_INTERVAL * (1 - JITTER * (1 - random))
