@@ -177,8 +177,3 @@ def as_view(data: object) -> memoryview:
     except TypeError:
         raise TypeError(f"it returned {short_repr(data, 40)} instead of bytes") from None
     return view.cast("B") if view.c_contiguous else memoryview(bytes(view))
-
-
-def is_from(value: object, modules: str) -> bool:
-    """Return whether its class, or one that this is derived from, is of a module."""
-    return any(re.fullmatch(modules, kind.__module__) for kind in type(value).__mro__)

@@ -12,7 +12,7 @@ import inspect
 import os
 import threading
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -62,8 +62,8 @@ class StreamSource(Source):
 
     stream: Any
     """The caller's object."""
-    items: AsyncIterable[object] = attrs.Factory(lambda self: self.stream, takes_self=True)
-    """What is in it: the stream itself, or :func:`reads` of it."""
+    iterate: Callable[[Any], AsyncIterator[object]] = aiter
+    """Makes its items: :func:`reads` or :func:`pulled`, if it is no async iterable itself."""
     size: int | None = None
     """Bytes, as declared; ``None`` if unknown."""
     replayable: bool = True
@@ -262,7 +262,7 @@ async def _pieces(name: str, source: StreamSource) -> AsyncGenerator[memoryview,
     items: AsyncIterator[object] | None = None
     count = size = 0
     try:
-        items = aiter(source.items)
+        items = source.iterate(source.stream)
         async for item in items:
             count += 1
             if count % _CHECKPOINT_ITEMS == 0:
