@@ -54,7 +54,7 @@ class HasStream(Protocol):
 
 
 Stream = AsyncIterable[Buffer] | Iterator[Buffer]
-"""Bytes that come in pieces. A list is none: it would be kept in memory twice."""
+"""Bytes that come in pieces. A list is not accepted: it would be in memory twice."""
 
 Uploadable = str | os.PathLike[str] | Buffer | Readable | HasStream | Stream
 """What can be uploaded: a path, bytes, an open file, a framework's upload, a stream."""
@@ -80,7 +80,7 @@ def detect_path(value: object) -> Detected:
     """Return what a path is. It blocks if the path has to download its file.
 
     Raises:
-        TypeError: It is no path, or it is a URL.
+        TypeError: It is not a path, or it is a URL.
         DocumentUnreadable: It cannot be downloaded.
 
     """
@@ -98,8 +98,8 @@ def detect_path(value: object) -> Detected:
 
 def is_remote(value: object) -> bool:
     """Return whether a path is the address of an object in a store, such as ``s3://...``."""
-    is_plain = not isinstance(value, os.PathLike) or isinstance(value, PurePath)
-    return not is_plain and re.match(r"(?!file:|local:)[\w.+-]+://", str(value)) is not None
+    is_foreign = isinstance(value, os.PathLike) and not isinstance(value, PurePath)
+    return is_foreign and re.match(r"(?!file:|local:)[\w.+-]+://", str(value)) is not None
 
 
 # --- files of Django's models --------------------------------------------------------------------
@@ -192,18 +192,18 @@ def _check(value: Any, file: Any) -> None:
     # A response is closed when all of it has arrived, and can be read.
     if getattr(file, "closed", False) is True and not hasattr(file, "headers"):
         is_upload = file is not value and hasattr(value, "filename")
-        told = _REQUEST_IS_OVER if is_upload else _CLOSED
-    elif _says(file, "readable"):
+        flaw = _REQUEST_IS_OVER if is_upload else _CLOSED
+    elif _supports(file, "readable"):
         return
     else:
-        told = _WRITE_ONLY
-    raise InvalidInput("document", short_repr(value), *told)
+        flaw = _WRITE_ONLY
+    raise InvalidInput("document", short_repr(value), *flaw)
 
 
-def _says(file: Any, question: str) -> bool:
+def _supports(file: Any, question: str) -> bool:
     """Return ``readable()`` or ``seekable()`` of a file; without such a method it is true.
 
-    Some have a method that fails: members of a streaming tar, wrappers of what has none.
+    In members of a streaming tar, and in wrappers of objects without it, the method fails.
     """
     ask = getattr(file, question, None)
     try:
@@ -215,7 +215,7 @@ def _says(file: Any, question: str) -> bool:
 def _file_source(file: Any, owner: object) -> Source:
     can_seek = callable(getattr(file, "seek", None)) and callable(getattr(file, "tell", None))
     is_async = inspect.iscoroutinefunction(file.read)
-    if is_async or not can_seek or not _says(file, "seekable"):
+    if is_async or not can_seek or not _supports(file, "seekable"):
         return StreamSource(file, reads)
     if not _is_of_the_system(file):
         found = FileObjectSource(file, owner)
@@ -249,7 +249,7 @@ def _member(file: Any) -> tuple[Any, Any]:
 def _has_name_of_archive(file: Any) -> bool:
     """Return whether a file is a member of a tar archive, and has the archive's name.
 
-    Python tells the member's name in newer versions only.
+    Only newer versions of Python give it the member's name.
     """
     member, archive = _member(file)
     return archive is not None and member.name == getattr(archive, "name", None) is not None
@@ -312,15 +312,15 @@ def _instead_of(value: object) -> str:
 
 _KINDS: tuple[tuple[str, Callable[[Any], object], Callable[[Any], Detected | None]], ...] = (
     ("bytes", lambda it: isinstance(it, Buffer), lambda it: Detected(BytesSource(bytes(it)))),
-    ("none", _instead_of, lambda _: None),
+    ("response", _instead_of, lambda _: None),  # or something else that is not a document
     ("path", lambda it: isinstance(it, str | os.PathLike), detect_path),
     ("file", lambda it: _is_from(it, r"django\.db\.models\.fields\.files"), _detect_field),
     ("file", _is_file, _detect_file),
     ("stream", lambda it: isinstance(it, AsyncIterable), lambda it: Detected(StreamSource(it))),
     ("stream", lambda it: isinstance(it, Iterator), lambda it: Detected(StreamSource(it, pulled))),
 )
-"""All kinds: the kind's name, whether a value is of it, and its source and name. The first row that
-fits decides."""
+"""All kinds: a word for the kind, whether a value is of it, and its source and name. The first row
+that fits decides."""
 
 _NEEDED = (
     "document must be a path, bytes, an open binary file, an async iterable of bytes (such as "

@@ -61,10 +61,10 @@ class Document:
     ) -> Self:
         """Upload a file on disk; ``filename`` replaces its own name.
 
-        A path of a cloud storage package is asked for its file here and now, which may take time;
-        pass such a path itself, and a thread does it. The file is opened for each attempt and
-        closed before any wait. If it changes during the
-        upload, :class:`~meeting_async.errors.DocumentChanged` is raised.
+        A path of a cloud storage package downloads its file here, which blocks; if you pass the
+        path itself to the upload, a thread downloads it. The file is opened for each attempt and
+        closed before any wait. If it changes during the upload,
+        :class:`~meeting_async.errors.DocumentChanged` is raised.
         """
         return cls._detected(detect_path(path), filename, content_type)
 
@@ -207,7 +207,7 @@ def as_document(
 
 
 def known_as(document: Document, path: str) -> Document:
-    """Return a document of a path that journals recognise by another one."""
+    """Return a document of a path, which journals recognise by another path."""
     source = document._source  # noqa: SLF001 - of this module
     assert isinstance(source, PathSource)  # noqa: S101 - the caller made it
     return attrs.evolve(document, source=attrs.evolve(source, known_as=path))
@@ -250,7 +250,7 @@ _MEDIA_TYPES = {
 }
 
 OFFICE_SUFFIXES = frozenset(_MEDIA_TYPES) - {"pdf"}
-"""Of names of documents that a server converts with an office program."""
+"""Suffixes of documents that a server converts with an office program."""
 
 
 def _media_type(name: str, given: str | None) -> str:

@@ -1,7 +1,7 @@
 """Files that are unpacked while they are read: of gzip, bz2, lzma, members of archives.
 
-To go back in one means to unpack it again from its beginning. So it is spooled, as a stream is, and
-once for all uploads of it that run at the same time.
+To seek back, such a file is unpacked again from its beginning. So it is spooled like a stream, once
+for all uploads of it that run at the same time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from meeting_async._threads import at_disk, leave_to_thread
 
 @attrs.define(eq=False)
 class _Spool:
-    """What is in a file, for all uploads of an event loop that use it now."""
+    """The content of a packed file, for all uploads of an event loop that use it now."""
 
     packed: FileObjectSource
     """It keeps the file alive, so that its ``id`` stays its own."""
