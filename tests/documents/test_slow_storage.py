@@ -20,7 +20,7 @@ from typing import Any
 import anyio
 import pytest
 
-from meeting_async import Document, MeetingClient, MeetingError, RetryPolicy, _system
+from meeting_async import Document, MeetingClient, MeetingError, RetryPolicy
 from meeting_async import _threads as threads
 from meeting_async.errors import DeadlineExceeded, ResourceExhausted
 from meeting_async.testing import MeetingServer
@@ -218,15 +218,15 @@ async def test_the_bytes_of_an_abandoned_read_are_not_used(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A read that returns after its attempt was cancelled spoils no other attempt."""
-    end, read_at, hangs = threading.Event(), _system.read_at, [True]
+    end, hangs = threading.Event(), [True]
 
-    def hanging(fd: int, limit: int, offset: int) -> bytes:
-        if offset and hangs[0]:
-            end.wait()
-            return b"X" * limit
-        return read_at(fd, limit, offset)
+    def hanging(_name: str, _number: int, limit: int, offset: int) -> bytes | None:
+        if not offset or not hangs[0]:
+            return None
+        end.wait()
+        return b"X" * limit
 
-    monkeypatch.setattr("meeting_async._documents.files.read_at", hanging)
+    before_calls(monkeypatch, path, ["read"], hanging)
     async with prepared_document(path) as prepared:
         with anyio.move_on_after(0.05) as scope:
             await attempt(prepared)
@@ -301,7 +301,7 @@ async def test_what_an_abandoned_upload_has_left_is_collected_during_a_read() ->
 
 HEAD = """
 import anyio, asyncio, io, os, sys, tempfile
-from meeting_async import _system, MeetingClient
+from meeting_async import MeetingClient
 from meeting_async.transports import Reply
 
 class Accepts:

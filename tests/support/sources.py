@@ -30,7 +30,6 @@ from starlette.datastructures import UploadFile as StarletteUpload
 from werkzeug.datastructures import FileStorage
 
 from meeting_async import Document
-from meeting_async._documents import files
 from meeting_async._documents.document import as_document
 from meeting_async._documents.prepared import MultipartBody, Prepared, prepare
 from support.fake_rooms import FakeRooms, client_of
@@ -415,8 +414,8 @@ def before_calls(
 ) -> None:
     """Let something happen before the system is called, by functions of ``os``, about a file.
 
-    ``read`` is what the library has for ``pread``. The function gets name and arguments, and may
-    raise.
+    The function gets name and arguments, and may raise; what it returns, if anything, is returned
+    instead. ``read`` is ``pread``, or on Windows a read that gets its position, too.
     """
     fstat, stat = os.fstat, os.stat
 
@@ -428,13 +427,16 @@ def before_calls(
         return False
 
     def patched(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(file: object, *args: Any, **how: Any) -> Any:
+        def call(file: Any, *args: Any, **how: Any) -> Any:
+            found = None
             if is_it(file):
-                happening(name, file, *args)
-            return function(file, *args, **how)
+                place = [os.lseek(file, 0, os.SEEK_CUR)] if function is read else []
+                found = happening(name, file, *args, *place)
+            return function(file, *args, **how) if found is None else found
 
         return call
 
+    read = os.read
     for name in names:
-        where: tuple[Any, str] = (files, "read_at") if name == "read" else (os, name)
-        monkeypatch.setattr(where[0], where[1], patched(name, getattr(*where)))
+        called = "pread" if name == "read" and hasattr(os, "pread") else name
+        monkeypatch.setattr(os, called, patched(name, getattr(os, called)))

@@ -9,8 +9,8 @@ from typing import Literal
 import attrs
 
 from meeting_async import _models, errors
-from meeting_async._documents.detect import Uploadable, may_block
-from meeting_async._documents.document import Document, as_document
+from meeting_async._documents.detect import Uploadable
+from meeting_async._documents.document import Document, as_document, may_block
 from meeting_async._models import Attempt, UploadReceipt, Verdict
 from meeting_async._protocol.multipart import file_name
 

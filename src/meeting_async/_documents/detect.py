@@ -1,7 +1,7 @@
-"""Find out what a caller passed: its kind of source, its name and its media type.
+"""Find out what a caller passed: where its bytes come from, its name and its media type.
 
-A new kind of document is a module with its :class:`~meeting_async._documents.source.Source`, and a
-line here.
+All kinds of documents are in one list, ``_KINDS``, at the end of this module. A new kind is a row
+there, and a module with its :class:`~meeting_async._documents.source.Source`.
 
 Files and the upload objects of web frameworks are detected by their methods, not by their class, so
 no framework is imported. Whatever can be refused without reading is refused here.
@@ -13,7 +13,7 @@ import inspect
 import io
 import os
 import re
-from collections.abc import AsyncIterable, Awaitable, Iterator
+from collections.abc import AsyncIterable, Awaitable, Callable, Container, Iterator
 from pathlib import PurePath
 from typing import Any, Protocol
 
@@ -22,8 +22,8 @@ import attrs
 
 from meeting_async._documents.file_objects import FileObjectSource
 from meeting_async._documents.files import OpenFileSource, PathSource
-from meeting_async._documents.packed import PACKERS, PackedSource, is_packed, unpacked
-from meeting_async._documents.source import Buffer, BytesSource, Source, is_from, unreadable
+from meeting_async._documents.packed import PackedSource
+from meeting_async._documents.source import Buffer, BytesSource, Source, unreadable
 from meeting_async._documents.stored import StoredSource
 from meeting_async._documents.streams import StreamSource, pulled, reads
 from meeting_async._system import is_false_file, without_drive
@@ -54,7 +54,7 @@ class HasStream(Protocol):
 
 
 Stream = AsyncIterable[Buffer] | Iterator[Buffer]
-"""Bytes that come in pieces. A list is none: it would be kept in memory twice."""
+"""Bytes that come in pieces. A list is not accepted: it would be in memory twice."""
 
 Uploadable = str | os.PathLike[str] | Buffer | Readable | HasStream | Stream
 """What can be uploaded: a path, bytes, an open file, a framework's upload, a stream."""
@@ -73,104 +73,51 @@ class Detected:
     """Why there is no name, if there is none."""
 
 
-def detect(value: object) -> Detected | None:
-    """Return what a value is; ``None`` if it is nothing that has bytes.
-
-    Raises:
-        TypeError: It is a text file, or a URL instead of a path.
-        InvalidInput: It is closed, or open for writing only.
-        DocumentUnreadable: It has raised when it was asked, or cannot be downloaded.
-
-    """
-    if isinstance(value, Buffer):
-        return Detected(BytesSource(bytes(value)))
-    if isinstance(value, str | os.PathLike) and not instead_of(value):
-        return detect_path(value)
-    return detect_readable(value)
+# --- paths ---------------------------------------------------------------------------------------
 
 
 def detect_path(value: object) -> Detected:
-    """Return what a path is; see :func:`detect`.
+    """Return what a path is. It blocks if the path has to download its file.
 
-    Cloud storage packages download an object when its path is asked for.
+    Raises:
+        TypeError: It is not a path, or it is a URL.
+        DocumentUnreadable: It cannot be downloaded.
+
     """
-    path = path_text(value)
+    try:
+        path = os.fspath(value) if isinstance(value, str | os.PathLike) else value
+    except Exception as error:  # whatever a cloud storage package raises
+        raise unreadable(short_repr(value), error) from error
+    if not isinstance(path, str):
+        raise TypeError("path must be a str or a PathLike of str")
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", path):
+        raise TypeError(f"{link_label(path)!r} is a URL, not a path: pass Document.from_link(url)")
     source = PathSource(path, given=value) if is_remote(value) else PathSource(path)
     return Detected(source, without_drive(path))
 
 
-def may_block(value: object) -> bool:
-    """Return whether asking a value may take as long as reading it: a file, somebody's path."""
-    read = getattr(type(value), "read", None)
-    is_pythons = type(value).__module__ in {"_io", "tempfile"}
-    is_file = callable(read) and not inspect.iscoroutinefunction(read) and not is_pythons
-    return is_file or (isinstance(value, os.PathLike) and not isinstance(value, PurePath))
-
-
 def is_remote(value: object) -> bool:
     """Return whether a path is the address of an object in a store, such as ``s3://...``."""
-    is_plain = not isinstance(value, os.PathLike) or isinstance(value, PurePath)
-    return not is_plain and re.match(r"(?!file:|local:)[\w.+-]+://", str(value)) is not None
+    is_foreign = isinstance(value, os.PathLike) and not isinstance(value, PurePath)
+    return is_foreign and re.match(r"(?!file:|local:)[\w.+-]+://", str(value)) is not None
 
 
-def detect_readable(value: Any) -> Detected | None:
-    """Return what a value is, if it is a file or a stream; see :func:`detect`."""
-    try:
-        return _detect_readable(value)
-    except (MeetingError, TypeError):
-        raise
-    except Exception as error:  # whatever it raises when it is asked
-        raise unreadable(f"a {type(value).__name__}", error) from error
+# --- files of Django's models --------------------------------------------------------------------
 
 
-def _detect_readable(value: Any) -> Detected | None:
-    if instead_of(value):
-        return None
-    if is_from(value, r"django\.db\.models\.fields\.files"):
-        return _detect_stored(value)
-    if is_file(value):
-        return _detect_file(value)
-    if isinstance(value, AsyncIterable):
-        return Detected(StreamSource(value))
-    if isinstance(value, Iterator):
-        return Detected(StreamSource(value, pulled(value)))
-    return None
+def _detect_field(field: Any) -> Detected:
+    if not field:
+        fix = "save a file in this field first"
+        raise InvalidInput("document", short_repr(str(field)), "is a field without a file", fix)
+    if not field._committed:  # noqa: SLF001 - it holds an upload that no storage has yet
+        return _detect_file(field.file)
+    return Detected(StoredSource(field), field.name)
 
 
-_INSTEAD = {
-    r"aiohttp\..*:ClientResponse": "response.content",
-    r"aiohttp\..*:BodyPartReader": "an async generator that yields `await part.read_chunk()`",
-    r"httpx2?(\..*)?:Response": "response.aiter_bytes(), of a streamed response",
-    r"requests\..*:Response": "response.raw, with stream=True",
-    r".*:GetResult": "result.stream()",
-    r"fsspec\.core:OpenFile": "the file that `with open_file as file` opens",
-    r"zipfile(\..*)?:Path": "path.open('rb')",
-}
-"""What to pass instead of what other libraries return, by module and class."""
+# --- open files, and uploads of web frameworks ---------------------------------------------------
 
 
-def instead_of(value: object) -> str:
-    """Return what to pass instead of a value that is not a document, if that is known."""
-    names = [f"{kind.__module__}:{kind.__qualname__}" for kind in type(value).__mro__]
-    found = (fix for row, fix in _INSTEAD.items() if any(re.fullmatch(row, it) for it in names))
-    is_remote = not isinstance(value, os.PathLike) and is_from(value, r"upath\..*")
-    return "path.open('rb')" if is_remote else next(found, "")
-
-
-def path_text(path: object) -> str:
-    """Return a path as text, and refuse a URL. It blocks if it has to download the file."""
-    try:
-        text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
-    except Exception as error:  # whatever a cloud storage package raises
-        raise unreadable(short_repr(path), error) from error
-    if not isinstance(text, str):
-        raise TypeError("path must be a str or a PathLike of str")
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", text):
-        raise TypeError(f"{link_label(text)!r} is a URL, not a path: pass Document.from_link(url)")
-    return text
-
-
-def is_file(value: object) -> bool:
+def _is_file(value: object) -> bool:
     """Return whether a value is an open file, or contains one.
 
     A response of an HTTP library is not one, although it has an encoding and a ``read``, too.
@@ -182,9 +129,6 @@ def is_file(value: object) -> bool:
     return callable(getattr(value, "read", None)) or _has_stream(value)
 
 
-# --- wrappers ------------------------------------------------------------------------------------
-
-
 def _has_stream(value: object) -> bool:
     """Return whether a value is werkzeug's upload, whose ``read`` is that of its stream."""
     stream = getattr(value, "stream", None)
@@ -192,15 +136,23 @@ def _has_stream(value: object) -> bool:
     return callable(getattr(stream, "read", None)) and not has_own_read
 
 
+def _detect_file(value: Any) -> Detected:
+    file = _unwrapped(value)
+    _check(value, file)
+    source, kind = _file_source(file, value), _content_type(value)
+    if _has_name_of_archive(file):
+        return Detected(source, None, kind, "the name of this file is that of its archive")
+    name = _name(value)
+    if name and _is_from(file, _PACKERS):  # the name of its content: `notes.txt` of `notes.txt.gz`
+        name = re.sub(r"(?i)(?<=.)\.(gz|bz2|xz|lzma|zst)$", "", name)
+    return Detected(source, name, kind)
+
+
 def _unwrapped(value: Any) -> Any:
-    """Return the plain file inside a known wrapper.
+    """Return the plain file inside known wrappers.
 
     It can be read for many rooms at once, and without the threads of a framework.
     """
-    if isinstance(value, anyio.AsyncFile):
-        return _unwrapped(value.wrapped)
-    if _has_stream(value):
-        return _unwrapped(value.stream)
     inner = getattr(value, _inner_attribute(value), None)
     return _unwrapped(inner) if callable(getattr(inner, "read", None)) else value
 
@@ -210,6 +162,10 @@ def _inner_attribute(value: Any) -> str:
 
     A subclass that overrides ``read`` is not unwrapped: it may return other bytes than its file.
     """
+    if isinstance(value, anyio.AsyncFile):
+        return "wrapped"
+    if _has_stream(value):
+        return "stream"
     module = type(value).__module__
     if module.partition(".")[0] == "aiofiles":
         return "_file"
@@ -236,16 +192,18 @@ def _check(value: Any, file: Any) -> None:
     # A response is closed when all of it has arrived, and can be read.
     if getattr(file, "closed", False) is True and not hasattr(file, "headers"):
         is_upload = file is not value and hasattr(value, "filename")
-        told = _REQUEST_IS_OVER if is_upload else _CLOSED
-        raise InvalidInput("document", short_repr(value), *told)
-    if not _says(file, "readable"):
-        raise InvalidInput("document", short_repr(value), *_WRITE_ONLY)
+        flaw = _REQUEST_IS_OVER if is_upload else _CLOSED
+    elif _supports(file, "readable"):
+        return
+    else:
+        flaw = _WRITE_ONLY
+    raise InvalidInput("document", short_repr(value), *flaw)
 
 
-def _says(file: Any, question: str) -> bool:
+def _supports(file: Any, question: str) -> bool:
     """Return ``readable()`` or ``seekable()`` of a file; without such a method it is true.
 
-    Some have a method that fails: members of a streaming tar, wrappers of what has none.
+    In members of a streaming tar, and in wrappers of objects without it, the method fails.
     """
     ask = getattr(file, question, None)
     try:
@@ -254,38 +212,17 @@ def _says(file: Any, question: str) -> bool:
         return question == "readable"
 
 
-# --- kinds, names, types -------------------------------------------------------------------------
-
-
-def _detect_stored(field: Any) -> Detected:
-    if not field:
-        fix = "save a file in this field first"
-        raise InvalidInput("document", short_repr(str(field)), "is a field without a file", fix)
-    if not field._committed:  # noqa: SLF001 - it holds an upload that no storage has yet
-        return _detect_file(field.file)
-    return Detected(StoredSource(field), field.name)
-
-
-def _detect_file(value: Any) -> Detected:
-    file = _unwrapped(value)
-    _check(value, file)
-    source, kind = _file_source(file, value), _content_type(value)
-    if _has_name_of_archive(file):
-        return Detected(source, None, kind, "the name of this file is that of its archive")
-    name = _name(value)
-    return Detected(source, unpacked(name) if name and is_from(file, PACKERS) else name, kind)
-
-
 def _file_source(file: Any, owner: object) -> Source:
     can_seek = callable(getattr(file, "seek", None)) and callable(getattr(file, "tell", None))
     is_async = inspect.iscoroutinefunction(file.read)
-    if is_async or not can_seek or not _says(file, "seekable"):
-        return StreamSource(file, reads(file))
+    if is_async or not can_seek or not _supports(file, "seekable"):
+        return StreamSource(file, reads)
     if not _is_of_the_system(file):
         found = FileObjectSource(file, owner)
-        return PackedSource(found) if is_packed(file) else found
+        is_packed = any(_is_from(it, rf"{_PACKERS}|zipfile(\..*)?") for it in _member(file))
+        return PackedSource(found) if is_packed else found
     if is_false_file(file.fileno()):
-        return StreamSource(file, reads(file))
+        return StreamSource(file, reads)
     return OpenFileSource(file, owner)
 
 
@@ -298,6 +235,26 @@ def _is_of_the_system(file: Any) -> bool:
     return type(raw) is io.FileIO
 
 
+_PACKERS = r"gzip|bz2|lzma|compression\..*"
+"""Modules of files that are unpacked while they are read."""
+
+
+def _member(file: Any) -> tuple[Any, Any]:
+    """Return a file without its buffers, and the file of the tar archive that it is a member of."""
+    while isinstance(file, io.BufferedReader):
+        file = file.raw
+    return file, getattr(file, "fileobj", None) if _is_from(file, "tarfile") else None
+
+
+def _has_name_of_archive(file: Any) -> bool:
+    """Return whether a file is a member of a tar archive, and has the archive's name.
+
+    Only newer versions of Python give it the member's name.
+    """
+    member, archive = _member(file)
+    return archive is not None and member.name == getattr(archive, "name", None) is not None
+
+
 def _name(value: Any) -> str | None:
     """Return a usable name: not the number of a descriptor, and not ``<fdopen>``.
 
@@ -307,7 +264,7 @@ def _name(value: Any) -> str | None:
     name = sent or getattr(value, "name", None)
     if not isinstance(name, str) or not name or re.fullmatch(r"<.*>", name):
         return None
-    is_from_form = sent or is_from(value, r"django\.core\.files\.uploadedfile")
+    is_from_form = sent or _is_from(value, r"django\.core\.files\.uploadedfile")
     return _unescaped(name) if is_from_form else name
 
 
@@ -320,18 +277,74 @@ def _unescaped(name: str) -> str:
     return name.replace("%22", '"').replace("%0D", "\r").replace("%0A", "\n")
 
 
-def _has_name_of_archive(file: Any) -> bool:
-    """Return whether a file is a member of a tar archive, and has the archive's name.
-
-    Python tells the member's name in newer versions only.
-    """
-    while isinstance(file, io.BufferedReader):
-        file = file.raw
-    archive = getattr(file, "fileobj", None)
-    return is_from(file, "tarfile") and file.name == getattr(archive, "name", None) is not None
-
-
 def _content_type(value: Any) -> str | None:
     kind = getattr(value, "content_type", None)
     is_usable = isinstance(kind, str) and re.fullmatch(r"[\w.+-]+/[\w.+-]+", kind, re.ASCII)
     return kind if is_usable and kind != "application/octet-stream" else None
+
+
+def _is_from(value: object, modules: str) -> bool:
+    """Return whether its class, or one that this is derived from, is of a module."""
+    return any(re.fullmatch(modules, kind.__module__) for kind in type(value).__mro__)
+
+
+# --- the list ------------------------------------------------------------------------------------
+
+_INSTEAD = {
+    r"aiohttp\..*:ClientResponse": "response.content",
+    r"aiohttp\..*:BodyPartReader": "an async generator that yields `await part.read_chunk()`",
+    r"httpx2?(\..*)?:Response": "response.aiter_bytes(), of a streamed response",
+    r"requests\..*:Response": "response.raw, with stream=True",
+    r".*:GetResult": "result.stream()",
+    r"fsspec\.core:OpenFile": "the file that `with open_file as file` opens",
+    r"zipfile(\..*)?:Path": "path.open('rb')",
+}
+"""What to pass instead of what other libraries return, by module and class."""
+
+
+def _instead_of(value: object) -> str:
+    """Return what to pass instead of a value that is not a document, if that is known."""
+    names = [f"{kind.__module__}:{kind.__qualname__}" for kind in type(value).__mro__]
+    found = (fix for row, fix in _INSTEAD.items() if any(re.fullmatch(row, it) for it in names))
+    is_remote = not isinstance(value, os.PathLike) and _is_from(value, r"upath\..*")
+    return "path.open('rb')" if is_remote else next(found, "")
+
+
+_KINDS: tuple[tuple[str, Callable[[Any], object], Callable[[Any], Detected | None]], ...] = (
+    ("bytes", lambda it: isinstance(it, Buffer), lambda it: Detected(BytesSource(bytes(it)))),
+    ("response", _instead_of, lambda _: None),  # or something else that is not a document
+    ("path", lambda it: isinstance(it, str | os.PathLike), detect_path),
+    ("file", lambda it: _is_from(it, r"django\.db\.models\.fields\.files"), _detect_field),
+    ("file", _is_file, _detect_file),
+    ("stream", lambda it: isinstance(it, AsyncIterable), lambda it: Detected(StreamSource(it))),
+    ("stream", lambda it: isinstance(it, Iterator), lambda it: Detected(StreamSource(it, pulled))),
+)
+"""All kinds: a word for the kind, whether a value is of it, and its source and name. The first row
+that fits decides."""
+
+_NEEDED = (
+    "document must be a path, bytes, an open binary file, an async iterable of bytes (such as "
+    "response.aiter_bytes()) or a Document (from_link, from_stream ...)"
+)
+
+
+def detect(value: object, *, without: Container[str] = (), needed: str = _NEEDED) -> Detected:
+    """Return what a value is, of all kinds but those ``without``. None of its bytes are read.
+
+    Raises:
+        TypeError: It is of no such kind; or it is a text file, or a URL instead of a path.
+        InvalidInput: It is closed, or open for writing only.
+        DocumentUnreadable: It has raised when it was asked, or cannot be downloaded.
+
+    """
+    try:
+        made = (make(value) for kind, fits, make in _KINDS if kind not in without and fits(value))
+        found = next(made, None)
+    except (MeetingError, TypeError):
+        raise
+    except Exception as error:  # whatever it raises when it is asked
+        raise unreadable(f"a {type(value).__name__}", error) from error
+    if found is None:
+        fix = _instead_of(value)
+        raise TypeError(f"{needed}, not {type(value).__name__}" + (f": pass {fix}" if fix else ""))
+    return found

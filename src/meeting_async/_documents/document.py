@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from functools import partial
+from pathlib import PurePath
 from typing import Self
 
 import attrs
@@ -16,10 +18,6 @@ from meeting_async._documents.detect import (
     Stream,
     detect,
     detect_path,
-    detect_readable,
-    instead_of,
-    is_file,
-    may_block,
 )
 from meeting_async._documents.files import PathSource
 from meeting_async._documents.link import LinkSource, check_link
@@ -63,10 +61,10 @@ class Document:
     ) -> Self:
         """Upload a file on disk; ``filename`` replaces its own name.
 
-        A path of a cloud storage package is asked for its file here and now, which may take time;
-        pass such a path itself, and a thread does it. The file is opened for each attempt and
-        closed before any wait. If it changes during the
-        upload, :class:`~meeting_async.errors.DocumentChanged` is raised.
+        A path of a cloud storage package downloads its file here, which blocks; if you pass the
+        path itself to the upload, a thread downloads it. The file is opened for each attempt and
+        closed before any wait. If it changes during the upload,
+        :class:`~meeting_async.errors.DocumentChanged` is raised.
         """
         return cls._detected(detect_path(path), filename, content_type)
 
@@ -107,9 +105,8 @@ class Document:
             TypeError: It is a text file, or not a file.
 
         """
-        detected = detect_readable(file) if is_file(file) else None
-        if detected is None:
-            raise TypeError(f"file must be an open binary file, not {_described(file)}")
+        needed, others = "file must be an open binary file", {"bytes", "path", "stream"}
+        detected = detect(file, without=others, needed=needed)
         return cls._detected(detected, filename, content_type)
 
     @classmethod
@@ -138,11 +135,8 @@ class Document:
         if not replayable and size is None:
             fix = "declare how many bytes will come, or leave replayable=True"
             raise InvalidInput("size", "None", "is needed with replayable=False", fix)
-        detected = detect_readable(stream)
-        if detected is None:
-            needed = "an async iterable of bytes or have a read()"
-            raise TypeError(f"stream must be {needed}, not {_described(stream)}")
-        source = detected.source
+        needed = "stream must be an async iterable of bytes or have a read()"
+        source = detect(stream, without={"bytes", "path"}, needed=needed).source
         if size is not None:
             source = _declared(source, size, replayable)
         return cls._detected(Detected(source), filename, content_type)
@@ -209,21 +203,22 @@ def as_document(
     """
     if isinstance(value, Document):
         return value.renamed(filename, content_type)
-    detected = detect(value)
-    if detected is None:
-        raise TypeError(
-            "document must be a path, bytes, an open binary file, an async iterable of bytes (such "
-            "as response.aiter_bytes()) or a Document (from_link, from_stream ...), "
-            f"not {_described(value)}"
-        )
-    return Document._detected(detected, filename, content_type)  # noqa: SLF001 - of this module
+    return Document._detected(detect(value), filename, content_type)  # noqa: SLF001 - of this module
 
 
 def known_as(document: Document, path: str) -> Document:
-    """Return a document of a path that journals recognise by another one."""
+    """Return a document of a path, which journals recognise by another path."""
     source = document._source  # noqa: SLF001 - of this module
     assert isinstance(source, PathSource)  # noqa: S101 - the caller made it
     return attrs.evolve(document, source=attrs.evolve(source, known_as=path))
+
+
+def may_block(value: object) -> bool:
+    """Return whether asking a value may take as long as reading it: a file, somebody's path."""
+    read = getattr(type(value), "read", None)
+    is_pythons = type(value).__module__ in {"_io", "tempfile"}
+    is_file = callable(read) and not inspect.iscoroutinefunction(read) and not is_pythons
+    return is_file or (isinstance(value, os.PathLike) and not isinstance(value, PurePath))
 
 
 async def found_document(
@@ -255,7 +250,7 @@ _MEDIA_TYPES = {
 }
 
 OFFICE_SUFFIXES = frozenset(_MEDIA_TYPES) - {"pdf"}
-"""Of names of documents that a server converts with an office program."""
+"""Suffixes of documents that a server converts with an office program."""
 
 
 def _media_type(name: str, given: str | None) -> str:
@@ -274,12 +269,6 @@ def _declared(source: Source, size: int, replayable: bool) -> Source:
         problem = "is for streams, and this is a file that can seek"
         raise InvalidInput("size", short_repr(size), problem, "use Document.from_file")
     return attrs.evolve(source, size=size, replayable=replayable)
-
-
-def _described(value: object) -> str:
-    """Return the class of what is not a document, and what to pass instead."""
-    fix = instead_of(value)
-    return type(value).__name__ + (f": pass {fix}" if fix else "")
 
 
 def _check_bytes(data: object) -> None:

@@ -1,7 +1,8 @@
-"""Open files that are no descriptor: in memory, spooled, compressed, in a store.
+"""Open files that are read by their own methods: in memory, spooled, compressed, in a store.
 
 Such a file is read by seeking, and its position is restored when its last user is done. So every
-attempt begins at the same position, and a file that is expensive to go back in is read about once.
+attempt begins at the same position, and a file in which seeking back is expensive is read about
+once.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ from meeting_async._documents.source import as_view
 
 
 class _Shared:
-    """Where a file object stands that several uploads may read, and where it stood before."""
+    """The positions of a file object that several uploads may read."""
 
     def __init__(self) -> None:
-        # A read may collect what an abandoned upload has left, which closes itself then and there.
+        # Garbage that is collected during a read may be of an abandoned upload, and close itself.
         self.lock = threading.RLock()
         self.users: set[int] = set()
-        self.stood: int = 0
+        self.original: int = 0
         """Position of the caller's file, to which the last user puts it back."""
-        self.stands: int | None = None
+        self.current: int | None = None
         """Its position now, if that is known."""
 
 
 _shared: weakref.WeakValueDictionary[int, _Shared] = weakref.WeakValueDictionary()
-"""What all uploads of a file object share, by its ``id``: it need not be hashable. Whoever holds
-this holds its file, too, so the ``id`` cannot become that of another object meanwhile."""
+"""What all uploads of a file object share, by its ``id``: it need not be hashable. What refers to a
+value here refers to its file, too, so no other object gets that ``id`` meanwhile."""
 
 _shared_guard = threading.Lock()
 
@@ -74,9 +75,9 @@ def _position(file: BinaryIO) -> int:
 
 
 class _FileObject(File):
-    """A file object in use. It goes back only for another upload, which may be expensive.
+    """A file object in use. It seeks only if it has to, because that may be expensive.
 
-    A compressed file is read again from its beginning to go back by a byte.
+    To go back by one byte, a compressed file is read again from its beginning.
     """
 
     def __init__(self, source: FileObjectSource) -> None:
@@ -84,20 +85,20 @@ class _FileObject(File):
         self._file, self._shared = source.file, source.shared
         with self._shared.lock:
             if not self._shared.users:
-                self._shared.stood = self._shared.stands = _position(self._file)
+                self._shared.original = self._shared.current = _position(self._file)
             self._shared.users.add(id(self))
-            self.start = self._shared.stood
+            self.start = self._shared.original
 
     def measure(self) -> State:
         """Go to its end."""
         with self._shared.lock:
-            self._shared.stands = None
+            self._shared.current = None
             self._file.seek(0, io.SEEK_END)
-            end = self._shared.stands = self._file.tell()
+            end = self._shared.current = self._file.tell()
         return (end,)
 
     def states(self, end: int | None = None) -> Iterator[State]:
-        """Yield nothing before it is read, and whether it goes on where it ended before."""
+        """Yield nothing at the beginning, and at the end whether more bytes follow."""
         if end is not None:
             yield (end + len(self.read(1, end)),)
 
@@ -106,11 +107,11 @@ class _FileObject(File):
         with shared.lock:
             if self._source is None:
                 raise ValueError("the attempt has ended")
-            if shared.stands != offset:
+            if shared.current != offset:
                 self._file.seek(offset)
-            shared.stands = None
+            shared.current = None
             data = bytes(as_view(self._file.read(limit)))
-            shared.stands = offset + len(data)
+            shared.current = offset + len(data)
         if len(data) > limit:
             raise ValueError(f"a read of {limit:,} bytes returned {len(data):,} bytes")
         return data
@@ -121,8 +122,8 @@ class _FileObject(File):
         with shared.lock, suppress(Exception):  # of a file that the caller has closed
             is_open, self._source = self._source is not None, None
             shared.users.discard(id(self))
-            if is_open and not shared.users and shared.stands != shared.stood:
-                shared.stands = None
-                self._file.seek(shared.stood)
+            if is_open and not shared.users and shared.current != shared.original:
+                shared.current = None
+                self._file.seek(shared.original)
 
     __del__ = close

@@ -30,15 +30,15 @@ WHOLE_BYTES = 256 * 1024
 """Largest file that is read in one call of a thread."""
 
 State = tuple[int, ...]
-"""Of a file: the offset of its end, then device, inode, modification and change time (nanoseconds),
-as far as known."""
+"""State of a file: the offset of its end, then device, inode, modification and change time (in
+nanoseconds), as far as they are known."""
 
 
 class File(abc.ABC):
     """A file in use: for the snapshot, or for one attempt. All but ``read_nowait`` block."""
 
     start: int = 0
-    """Offset in bytes at which the document begins, as far as its position tells."""
+    """Offset in bytes at which the document begins: for an open file its position."""
 
     @abc.abstractmethod
     def measure(self) -> State:
@@ -46,7 +46,7 @@ class File(abc.ABC):
 
     @abc.abstractmethod
     def states(self, end: int | None = None) -> Iterator[State]:
-        """Yield what is found when an attempt begins, or when it has read up to ``end``."""
+        """Yield the states that an attempt finds when it begins, or when it has read to ``end``."""
 
     @abc.abstractmethod
     def read(self, limit: int, offset: int, /) -> bytes:
@@ -119,8 +119,7 @@ def at_its_end(label: str, start: int) -> DocumentEmpty:
 def _begun(label: str, snapshot: Snapshot, file: File) -> Snapshot:
     """Return the snapshot with the state in which an attempt begins.
 
-    Whoever has copied, linked or renamed the file, or given it to somebody else, has not changed
-    the document.
+    A copy in its place, a new link or name, or another owner is not a change of the document.
     """
     known, begun = snapshot.fingerprint, None
     for state in file.states():

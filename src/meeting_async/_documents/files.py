@@ -46,10 +46,10 @@ class PathSource(FileSource):
         return _RegularFile(_open_regular(path), path)
 
     def identity(self) -> tuple[str, str]:
-        """Recognise the path as it was given, however it is written; of a store, the address there.
+        """Recognise the path that was given, in all spellings; of an object in a store its address.
 
-        If it leads to another file in another working directory, that is a changed file, which is
-        reported, and not a new document.
+        In another working directory a relative path may lead to another file. That counts as a
+        change of the document, which is reported, and not as a new document.
         """
         if self.given is not self.path:
             return "path", str(self.given)
@@ -147,13 +147,13 @@ class _RegularFile(File):
 
     def _state(self, status: os.stat_result) -> State:
         state = (status.st_size, status.st_dev, status.st_ino, status.st_mtime_ns)
-        # By path, the change time catches a modification time that was restored. The owner of an
-        # open file may rename or delete it.
+        # For a path, the change time shows a modification time that was restored. An open file may
+        # be renamed or deleted, which changes that time.
         return state if self._path is None else (*state, change_time(status))
 
 
 def _open_regular(path: str) -> int:
-    """Open a file, but nothing that would wait for its other end."""
+    """Open a file, but not a FIFO, which would wait for its other end."""
     _check_regular(os.stat(path))
     try:
         descriptor = os.open(path, READ_FLAGS | NO_WAIT)

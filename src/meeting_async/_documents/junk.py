@@ -1,4 +1,4 @@
-"""Files that programs leave beside documents: by their names, without looking at a disk."""
+"""Recognise files that programs leave beside documents, by their names alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KINDS = {
     # `._deck.pdf` is what macOS keeps beside deck.pdf where it cannot keep it inside.
     r"\._.*|\.ds_store|thumbs\.db|ehthumbs\.db|desktop\.ini": _SYSTEM,
 }
-"""What a file with such a name is; upper and lower case do not differ."""
+"""What a file with such a name is; upper and lower case do not matter."""
 
 _FOLDERS = {"@eadir", "__macosx", "$recycle.bin", "system volume information"}
 """Folders of a NAS, of macOS (in archives) and of Windows that have no documents."""

@@ -1,17 +1,14 @@
 """Files that are unpacked while they are read: of gzip, bz2, lzma, members of archives.
 
-To go back in one means to unpack it again from its beginning. So it is spooled, as a stream is, and
-once for all uploads of it that run at the same time.
+To seek back, such a file is unpacked again from its beginning. So it is spooled like a stream, once
+for all uploads of it that run at the same time.
 """
 
 from __future__ import annotations
 
-import io
-import re
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from functools import partial
-from typing import Any
 from weakref import WeakValueDictionary
 
 import anyio
@@ -20,29 +17,14 @@ import attrs
 
 from meeting_async._documents.file_objects import FileObjectSource
 from meeting_async._documents.file_source import at_its_end
-from meeting_async._documents.source import Content, Source, is_from
+from meeting_async._documents.source import Content, Source
 from meeting_async._documents.streams import PIECE_BYTES, StreamSource, cleanup_scope, spooled
 from meeting_async._threads import at_disk, leave_to_thread
-
-PACKERS = r"gzip|bz2|lzma|compression\..*"
-
-
-def is_packed(file: Any) -> bool:
-    """Return whether a file is unpacked while it is read, or a member of such an archive."""
-    while isinstance(file, io.BufferedReader):
-        file = file.raw
-    archive = getattr(file, "fileobj", None) if is_from(file, "tarfile") else None
-    return any(is_from(it, rf"{PACKERS}|zipfile(\..*)?") for it in (file, archive))
-
-
-def unpacked(name: str) -> str:
-    """Return the name of the content of a packed file: ``notes.txt`` of ``notes.txt.gz``."""
-    return re.sub(r"(?i)(?<=.)\.(gz|bz2|xz|lzma|zst)$", "", name)
 
 
 @attrs.define(eq=False)
 class _Spool:
-    """What is in a file, for all uploads of an event loop that use it now."""
+    """The content of a packed file, for all uploads of an event loop that use it now."""
 
     packed: FileObjectSource
     """It keeps the file alive, so that its ``id`` stays its own."""
@@ -56,7 +38,7 @@ class _Spool:
         """Unpack the file if nobody has; the last user deletes the spool."""
         async with self.lock:
             if self.source is None:
-                stream = StreamSource(self.packed.file, _content(self.packed, name))
+                stream = StreamSource(_content(self.packed, name))
                 async with aclosing(stream.pieces(name)) as pieces:
                     made = spooled(name, pieces, max_size)
                     self.source = await self.stack.enter_async_context(made)

@@ -232,8 +232,8 @@ _DOCUMENT_MAGIC = (b"%PDF-", b"PK\x03\x04", b"\xd0\xcf\x11\xe0", b"{\\rtf")
 _OFFICE_MAGIC = re.compile(
     rb"\xd0\xcf\x11\xe0|PK\x03\x04.{26}(?:\[C|_r|do|wo|pp|xl|mi)|\{\\rtf", re.DOTALL
 )
-"""An archive is one by the beginning of its first member's name: ``[Content_Types].xml``,
-``_rels/``, ``docProps/``, ``word/``, ``ppt/``, ``xl/``, or ``mimetype`` of OpenDocument."""
+"""An archive counts if its first member's name begins so: ``[Content_Types].xml``, ``_rels/``,
+``docProps/``, ``word/``, ``ppt/``, ``xl/``, or ``mimetype`` of OpenDocument."""
 
 
 def check_content(
@@ -268,7 +268,7 @@ def check_type(document: str, head: bytes) -> None:
 
 
 def is_office(document: str, head: bytes) -> bool:
-    """Return whether a server converts a document with an office program, as all but a PDF."""
+    """Return whether a server converts a document with an office program. A PDF needs none."""
     suffix = document.removesuffix("?…").rpartition(".")[2].lower()  # a link has lost its query
     has_name = "." in document and suffix in OFFICE_SUFFIXES
     return not head.startswith(b"%PDF-") and (has_name or _OFFICE_MAGIC.match(head) is not None)

@@ -1,4 +1,4 @@
-"""Where the bytes of a document come from, and what a source says of itself.
+"""Where the bytes of a document come from, and what a source tells about itself.
 
 A source is prepared once per upload: its content has a snapshot, and a stream has a spool until the
 upload ends. Each attempt opens the content again, so that no file is open while the upload waits.
@@ -27,8 +27,8 @@ HEAD_BYTES = 32
 Buffer = bytes | bytearray | memoryview
 
 Held = tuple[int, int]
-"""Identity and size of bytes in memory. Jobs that have them in common keep them once; otherwise one
-document for many rooms would soon stop the reading, and only a few rooms would get it at a time."""
+"""Identity and size of bytes in memory. What several jobs of a batch share counts once: otherwise a
+document for many rooms would soon reach the limit, and only a few rooms would get it at a time."""
 
 
 @attrs.frozen
@@ -77,7 +77,7 @@ class Source(abc.ABC):
     """Where the bytes of a document come from."""
 
     is_single_use: bool = False
-    """Whether it is good for one upload only, which needs a spool to read it twice."""
+    """Whether it can be uploaded only once. Without a spool it cannot be read twice."""
     path: str | None = None
     """The path that was given, if it leads to the document in another process, too."""
 
@@ -91,7 +91,7 @@ class Source(abc.ABC):
     def identity(self) -> tuple[str, str] | None:
         """Return what tells a journal in another run that it is the same document, if anything.
 
-        It takes as long as hashing what is :meth:`held`.
+        What is :meth:`held` is hashed, which may take long.
         """
         return None
 
@@ -100,9 +100,9 @@ class Source(abc.ABC):
         return None
 
     def version(self, snapshot: Snapshot | None = None) -> str | None:
-        """Return what a journal compares to see a change, if anything can tell.
+        """Return what a journal compares to notice a change; ``None`` if nothing can tell.
 
-        It is that of a snapshot; without one it is looked up now, which blocks.
+        With a snapshot it is the version then; without one it is looked up now, which blocks.
         """
         return None
 
@@ -122,7 +122,7 @@ class BytesSource(Source):
         return "bytes", hashlib.sha256(self.data).hexdigest()
 
     def held(self) -> Held:
-        """Return what its bytes are."""
+        """Return identity and size of its bytes."""
         return id(self.data), len(self.data)
 
     async def _open(self) -> Opened:
@@ -165,7 +165,7 @@ MAX_NAME = 255
 """Longest name of a file in characters."""
 
 _CONTENT = re.compile(r"%PDF-|JVBERi|UEsDB|data:")
-"""How documents begin, and how they do in base64."""
+"""Beginnings of documents, plain and in base64."""
 
 
 def as_view(data: object) -> memoryview:
@@ -177,8 +177,3 @@ def as_view(data: object) -> memoryview:
     except TypeError:
         raise TypeError(f"it returned {short_repr(data, 40)} instead of bytes") from None
     return view.cast("B") if view.c_contiguous else memoryview(bytes(view))
-
-
-def is_from(value: object, modules: str) -> bool:
-    """Return whether its class, or one that this is derived from, is of a module."""
-    return any(re.fullmatch(modules, kind.__module__) for kind in type(value).__mro__)

@@ -17,7 +17,7 @@ from meeting_async._threads import at_disk, leave_to_thread
 
 @attrs.frozen(eq=False)
 class StoredSource(Source):
-    """A file in a storage, read once for each upload. How long it takes to open is up to that."""
+    """A file in a storage, read once for each upload. The storage may take long to open it."""
 
     field: Any
 

@@ -12,7 +12,7 @@ import inspect
 import os
 import threading
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -49,7 +49,7 @@ MEMORY_BYTES = 1024**2
 """Most bytes of a spool in memory; a thousand waiting uploads use 1 GiB at most."""
 
 _CHECKPOINT_ITEMS = 64
-"""Items of a stream that never waits, until other tasks can run: well below 1 ms."""
+"""After so many items of a stream that never waits, other tasks run: well below 1 ms."""
 
 _CLEANUP_SECONDS = 5.0
 _GRACE_SECONDS = 0.1
@@ -62,8 +62,8 @@ class StreamSource(Source):
 
     stream: Any
     """The caller's object."""
-    items: AsyncIterable[object] = attrs.Factory(lambda self: self.stream, takes_self=True)
-    """What is in it: the stream itself, or :func:`reads` of it."""
+    iterate: Callable[[Any], AsyncIterator[object]] = aiter
+    """Makes its items: :func:`reads` or :func:`pulled` for what is not an async iterable."""
     size: int | None = None
     """Bytes, as declared; ``None`` if unknown."""
     replayable: bool = True
@@ -86,8 +86,8 @@ class StreamSource(Source):
             if self.size is not None and max_size is not None and self.size > max_size:
                 raise DocumentTooLarge(name, self.size, max_size)
             if self.size is not None and not self.replayable:
-                passed = _Passed(name, pieces)
-                yield Content(Snapshot(self.size), passed.open, lambda: passed.was_read)
+                unspooled = _Unspooled(name, pieces)
+                yield Content(Snapshot(self.size), unspooled.open, lambda: unspooled.was_read)
                 return
             async with (
                 spooled(name, pieces, max_size) as source,
@@ -98,22 +98,48 @@ class StreamSource(Source):
             await pieces.aclose()
             await _close(name, self.stream)  # if the first piece was never asked for
 
-    def pieces(self, name: str) -> AsyncGenerator[memoryview, None]:
-        """Read it; the bytes of a piece are valid until the next one is requested."""
-        return _pieces(name, self)
+    async def pieces(self, name: str) -> AsyncGenerator[memoryview, None]:
+        """Yield the bytes of a stream in pieces, exactly as many as were declared, if any.
+
+        Larger items are not copied. A piece is valid until the next one is requested: a producer
+        may reuse its buffer.
+        """
+        items: AsyncIterator[object] | None = None
+        count = size = 0
+        try:
+            items = self.iterate(self.stream)
+            async for item in items:
+                count += 1
+                if count % _CHECKPOINT_ITEMS == 0:
+                    await anyio.lowlevel.checkpoint()
+                view = as_view(item)
+                size += len(view)
+                _check_declared(name, size, self.size)
+                for start in range(0, len(view), PIECE_BYTES):
+                    yield view[start : start + PIECE_BYTES]
+            _check_declared(name, size, self.size, has_ended=True)
+            _check_end(name, self.stream)
+            with _claiming:
+                _kept.pop(id(self.stream), None)
+        except (DocumentError, ResourceExhausted):
+            raise
+        except Exception as error:  # whatever somebody's stream raises
+            raise unreadable(name, error) from error
+        finally:
+            await _close(name, items)
 
 
 # --- a stream is used once -----------------------------------------------------------------------
 
 _used: weakref.WeakValueDictionary[int, object] = weakref.WeakValueDictionary()
-"""By ``id``, as a stream need not be hashable."""
+"""Streams that were used, by ``id``: they need not be hashable."""
 
 _kept: dict[int, object] = {}
-"""Streams without support for weak references that were not read to their end: the rest of one must
-not pass for a document. After its end a stream is empty, and need not be known."""
+"""Used streams without support for weak references. The rest of one must not be uploaded as if it
+were a document. One that was read to its end is empty, and is forgotten."""
 
 MAX_KEPT = 100
-"""Each may hold a document; the oldest is forgotten."""
+"""Most streams that are kept, as each may hold a document; the oldest is forgotten."""
 
 _claiming = threading.Lock()
 
@@ -136,7 +162,7 @@ def _claim(stream: object) -> bool:
 
 
 @attrs.define(eq=False)
-class _Passed(Opened):
+class _Unspooled(Opened):
     """A stream of declared size that is not spooled. It is its own reader, for one attempt."""
 
     name: str
@@ -155,7 +181,7 @@ class _Passed(Opened):
         return bytes(await anext(self.pieces, b""))
 
     async def finish(self) -> None:
-        """Let the stream end, or raise if it is longer than declared."""
+        """Read the end of the stream; raise if it is longer than declared."""
         await anext(self.pieces, None)
 
 
@@ -203,7 +229,7 @@ async def _on_disk(name: str, function: Callable[[], T]) -> T:
 
 
 def _written(name: str, function: Callable[[], T]) -> T:
-    """Write in a thread, and say in which folder it has failed; there may be no usable one."""
+    """Write, and name the folder if that fails; there may be no usable one."""
     import tempfile  # noqa: PLC0415 - takes time, and few need it
 
     try:
@@ -251,37 +277,6 @@ def _remove(path: str, process: int) -> None:
 
 
 # --- what comes out of a stream ------------------------------------------------------------------
-
-
-async def _pieces(name: str, source: StreamSource) -> AsyncGenerator[memoryview, None]:
-    """Yield the bytes of a stream in pieces, as many as were declared if that is so.
-
-    Larger items are not copied. A piece is valid until the next one is requested: a producer may
-    reuse its buffer.
-    """
-    items: AsyncIterator[object] | None = None
-    count = size = 0
-    try:
-        items = aiter(source.items)
-        async for item in items:
-            count += 1
-            if count % _CHECKPOINT_ITEMS == 0:
-                await anyio.lowlevel.checkpoint()
-            view = as_view(item)
-            size += len(view)
-            _check_declared(name, size, source.size)
-            for start in range(0, len(view), PIECE_BYTES):
-                yield view[start : start + PIECE_BYTES]
-        _check_declared(name, size, source.size, has_ended=True)
-        _check_end(name, source.stream)
-        with _claiming:
-            _kept.pop(id(source.stream), None)
-    except (DocumentError, ResourceExhausted):
-        raise
-    except Exception as error:  # whatever somebody's stream raises
-        raise unreadable(name, error) from error
-    finally:
-        await _close(name, items)
 
 
 def _check_end(name: str, stream: Any) -> None:
