@@ -205,7 +205,8 @@ class WhiteboardUploads:
             raise no_place(given)
         if isinstance(given, str | os.PathLike):
             check_storable("document", os.fsdecode(given))
-        elif not isinstance(given, Document) and detect(given) is not None:
+        elif not isinstance(given, Document):
+            detect(given)  # or it says what is wrong
             raise no_place(given)
         is_reference = isinstance(given, str) and self._documents is not None
         # The names of a reference are checked like those of a path.
