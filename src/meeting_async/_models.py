@@ -121,8 +121,7 @@ def _header_pairs(headers: Any) -> HeaderPairs:
     if type(headers) is _Pairs:
         return headers
     try:
-        is_mapping = type(headers) is not tuple and isinstance(headers, Mapping)
-        pairs = headers.items() if is_mapping else headers
+        pairs = headers.items() if isinstance(headers, Mapping) else headers
         return _Pairs(
             [
                 (
