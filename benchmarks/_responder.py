@@ -88,8 +88,8 @@ def _length(data: bytearray | bytes) -> int | None:
     if end < 0:
         return None
     match = re.search(rb"\r\ncontent-length: *(\d+)", data[:end], re.IGNORECASE)
-    if match:
-        return end + 4 + int(match[1])
+    if match or data.startswith(b"HEAD "):
+        return end + 4 + (int(match[1]) if match else 0)
     return len(data) if data.endswith(b"\r\n0\r\n\r\n") else None  # chunked
 
 
@@ -122,6 +122,8 @@ class _Counts:
     calls: int = 0
     uploads: int = 0
     rooms: set[bytes] = attrs.field(factory=set)
+    size: int = 0
+    """Bytes of each document; all have as many."""
     known: dict[bytes, bytes] = attrs.field(factory=dict)
 
     def reply_to(self, request: bytes) -> bytes:
@@ -131,6 +133,8 @@ class _Counts:
             return self.known[request]
         head, body = request.split(b"\r\n\r\n", 1)
         path = head.split(b" ", 2)[1]
+        if head.startswith(b"HEAD ") and _header(b"room-id", head) in self.rooms:
+            return _wire.stored(self.size)
         if path == _wire.CALL_PATH.encode() and _is_signed(head, _content(head, body)):
             self.calls += 1
             if len(request) <= _SMALL_BYTES:
@@ -146,6 +150,7 @@ class _Counts:
         if path == _wire.UPLOAD_PATH.encode() and is_whole and _is_signed(head, room):
             self.uploads += 1
             self.rooms.add(room)
+            self.size = self.size or len(body.partition(b"\r\n\r\n")[2].rpartition(b"\r\n--")[0])
             return _ACCEPTED
         self.refused += 1
         return _REFUSED

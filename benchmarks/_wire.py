@@ -19,6 +19,9 @@ FORM_TAIL = b"\r\n--b--\r\n"
 FORM_TYPE = "multipart/form-data; boundary=b"
 """Of forms that are made by hand."""
 
+DATE = "Sat, 28 Nov 2026 12:00:00 GMT"
+"""Of all answers, and of all stored documents."""
+
 # Without a room_id, as it answers for each room.
 ACTIVE = {
     "status": True,
@@ -71,9 +74,15 @@ def signed_call() -> tuple[bytes, dict[str, str]]:
 def reply(status: str, payload: object, *, close: bool = False) -> bytes:
     """Return a whole reply."""
     content = json.dumps(payload).encode()
-    head = f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\n"
+    head = f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nDate: {DATE}\r\n"
     head += "Connection: close\r\n" if close else ""
     return f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content
+
+
+def stored(size: int) -> bytes:
+    """Return the answer to HEAD for a stored document."""
+    head = f"HTTP/1.1 200 OK\r\nDate: {DATE}\r\nLast-Modified: {DATE}\r\n"
+    return f"{head}Content-Length: {size}\r\n\r\n".encode()
 
 
 def client_context(ca_file: str | None) -> ssl.SSLContext | None:

@@ -29,14 +29,15 @@ from benchmarks._compare import (
     compare,
 )
 from benchmarks._measure import Sample, allow_many_descriptors, measured
-from benchmarks._process import OURS, Client, Role, ours_on_other_loops
+from benchmarks._process import OURS, Client, Failed, Role, ours_on_other_loops
 
 TITLE = "Many uploads at once"
 HOLD_SECONDS = 0.5
 SIZE = 64 * 1024
 NOTES = f"""\
 * One document to each room, each on its own connection. Less is better.
-* Ours gets a path and makes a check first, except with `preflight=False`. The others get bytes.
+* Ours gets a path and makes a check first, except with `preflight=False`. With `exactly_once` it
+  also asks for each document afterwards. The others get bytes.
 * The server of *small calls* answers {HOLD_SECONDS:g} s after it has a document.
 * descriptors: most open at once."""
 
@@ -77,14 +78,18 @@ async def _all_rooms(upload: Callable[[str], Coroutine[Any, Any, object]], job: 
 
 
 async def _ours(job: Job) -> Sample:
-    return await _own_client(job, preflight=True)
+    return await _own_client(job)
 
 
 async def _unchecked(job: Job) -> Sample:
     return await _own_client(job, preflight=False)
 
 
-async def _own_client(job: Job, *, preflight: bool) -> Sample:
+async def _confirmed(job: Job) -> Sample:
+    return await _own_client(job, delivery="exactly_once")
+
+
+async def _own_client(job: Job, **options: Any) -> Sample:
     from meeting_async import MeetingClient  # noqa: PLC0415 - as above
     from meeting_async.transports import HttpTransport  # noqa: PLC0415 - as above
 
@@ -95,9 +100,15 @@ async def _own_client(job: Job, *, preflight: bool) -> Sample:
         api_secret=_wire.API_SECRET,
         transport=transport,
         max_connections=job.uploads,
-        preflight=preflight,
+        **options,
     ) as client:
-        return await _all_rooms(lambda room: client.upload_whiteboard_file(room, job.document), job)
+
+        async def upload(room: str) -> None:
+            receipt = await client.upload_whiteboard_file(room, job.document)
+            if receipt.found is False:
+                raise Failed("the responder has not shown a document")
+
+        return await _all_rooms(upload, job)
 
 
 async def _httpx(job: Job) -> Sample:
@@ -148,6 +159,7 @@ _OURS = Client(OURS, _ours, Role.OURS)
 CLIENTS = (
     _OURS,
     Client(f"{OURS}, preflight=False", _unchecked, Role.VARIANT),
+    Client(f"{OURS}, exactly_once", _confirmed, Role.VARIANT),
     Client(AIOHTTP, _aiohttp, needs="aiohttp"),
     Client("httpx files=", _httpx),
     Client("httpx2 files=", _httpx2, needs="httpx2"),
