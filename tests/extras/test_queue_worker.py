@@ -105,7 +105,7 @@ class Worker(UploadWorker):
     async def _upload(self, row: Any) -> None:
         self.begun.append(anyio.current_time())
         await anyio.sleep(60)
-        self._brake.saw(self.answers)
+        self._brake.report_answer(self.answers)
 
 
 def worker_of(
@@ -219,10 +219,10 @@ def test_a_worker_pauses_while_nothing_answers(
         while not is_back:
             if await brake.may_begin():
                 before = anyio.current_time()
-                brake.saw(None)
+                brake.report_answer(None)
                 assert (await brake.may_begin(), anyio.current_time()) == (True, before)
                 tried, is_back = tried + 1, anyio.current_time() >= began + outage
-                brake.saw(is_back)
+                brake.report_answer(is_back)
         return tried, anyio.current_time() - began
 
     tried, ended = virtual_time.run("asyncio", run)

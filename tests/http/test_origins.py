@@ -317,7 +317,7 @@ TUNNELS: dict[str, tuple[Script, str, bool]] = {
     "broken": (broken, "no connection", False),
     "greeting": (greeting, "did not answer in HTTP: is it an HTTP proxy", True),
     "babbling": (babbling, "did not answer in HTTP", True),
-    "speaking": (speaking, "spoke before the handshake", True),
+    "speaking": (speaking, "sent bytes before the TLS handshake", True),
     "silent": (silent, "no connection in time through the proxy", False),
 }
 """What a proxy does, what is said, and whether that ends every call at once."""

@@ -20,7 +20,10 @@ from meeting_async.errors import ConnectFailed, ResourceExhausted
 
 
 class UploadHooks:
-    """What a batch or a queue does around the attempts of an upload. If a hook raises, it ends."""
+    """What a batch or a queue does around the attempts of an upload.
+
+    A hook that raises ends the upload.
+    """
 
     can_be_alone: ClassVar[bool] = False
     """Whether a wait for ``"alone"`` ends when no other upload of the batch runs."""

@@ -113,7 +113,7 @@ class LoopState:
     """The order of uploads to rooms that have locks of the caller's."""
     server: Server = attrs.field(factory=Server)
     places: anyio.Semaphore = attrs.field(kw_only=True)
-    """One for each attempt at the same time."""
+    """Limits the attempts that run at the same time."""
 
 
 @attrs.define(eq=False, kw_only=True)

@@ -274,7 +274,7 @@ class _Exchange:
     def _take_early_answer(self) -> None:
         """Take in what has arrived while there is something to send: a 409, 413 or 503 ends it.
 
-        Go on after a success.
+        A success does not stop the sending.
         """
         stream = self._stream
         while not stream.has_ended and self._arrived < AHEAD_BYTES and self._take_in():

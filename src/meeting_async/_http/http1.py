@@ -59,7 +59,7 @@ MAX_INTERIM_REPLIES = 100
 
 LONG_HEAD = f"the head of the reply is longer than {MAX_HEAD_BYTES:,} bytes"
 
-NO_GOING_ON = "the peer does not go on with the exchange"
+BAD_STATUS = "the reply has status 101, or one below 100"
 
 _BLANK_LINE = re.compile(rb"\n\r?\n")
 
@@ -149,7 +149,7 @@ class ReplyParser:
         parser = _parsed(head, events)
         status = parser.get_status_code()
         if status < 100 or status == 101:  # nobody has asked for another protocol
-            raise _Broken(NO_GOING_ON)
+            raise _Broken(BAD_STATUS)
         if status < 200:
             self.interim += 1
             if self.interim > MAX_INTERIM_REPLIES:

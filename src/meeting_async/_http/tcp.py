@@ -229,13 +229,13 @@ async def _open_tunnel(sock: socket.socket, origin: Origin, proxy: Proxy) -> Non
         received += count
     if reply.status is None:
         if reply.problem == LONG_HEAD:
-            raise _failed(proxy, "answered at great length")
+            raise _failed(proxy, "sent a head of more than 64 KiB")
         permanent = received > 0  # else it has just closed the connection
         raise _failed(proxy, "did not answer in HTTP", permanent=permanent)
     if not 200 <= reply.status < 300:
         raise _proxy_refused(origin, proxy, reply.status)
     if reply.has_surplus:  # must not be taken for what the server says
-        raise _failed(proxy, "spoke before the handshake")
+        raise _failed(proxy, "sent bytes before the TLS handshake")
 
 
 def _take_in(reply: ReplyParser, data: bytes) -> int:

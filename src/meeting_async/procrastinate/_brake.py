@@ -121,7 +121,7 @@ class Brake:
             await anyio.sleep(0.1)
         return True
 
-    def saw(self, answer: bool | None) -> None:
+    def report_answer(self, answer: bool | None) -> None:
         """Count what an upload has seen of the server; call it once after each that began."""
         now = anyio.current_time()
         if answer is None:

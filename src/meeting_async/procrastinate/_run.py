@@ -100,7 +100,7 @@ class QueuedRun(UploadHooks):
     row: Row
     table: Table
     find_document: Callable[[Row], Awaitable[Document]]
-    saw: Callable[[bool | None], None]
+    report_answer: Callable[[bool | None], None]
     """Called with whether the server has answered."""
     max_outage: float
     """Seconds for which an upload is put back while the server is away."""
@@ -172,7 +172,8 @@ class QueuedRun(UploadHooks):
                 outcome = self._failed(stray)
             else:
                 outcome, interruption = self._cut_off(), error
-        self.saw(None if self._is_cut_off else has_answered(self._attempts, self.error))
+        answered = None if self._is_cut_off else has_answered(self._attempts, self.error)
+        self.report_answer(answered)
         await self._record(outcome)
         if interruption is not None:
             raise interruption

@@ -144,7 +144,7 @@ class UploadWorker:
             if not is_tried:
                 await self.table.tick([room_id])  # another worker may have it
             elif row is None:
-                self._brake.saw(None)
+                self._brake.report_answer(None)
         if row is not None:
             await self._upload(row)
 
@@ -161,7 +161,7 @@ class UploadWorker:
             row,
             self.table,
             self._document,
-            self._brake.saw,
+            self._brake.report_answer,
             self.max_outage,
             self.stalled_after,
             self._turn,
