@@ -7,6 +7,7 @@ memory of the rooms that it was asked about; what nobody has asked it about land
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import io
 import itertools
@@ -330,7 +331,7 @@ async def test_a_restart_between_the_question_and_the_document(
 @pytest.mark.both_loops
 @pytest.mark.parametrize("data", [SMALL, LARGE], ids=["small", "large"])
 async def test_a_server_that_closes_each_connection_silently(data: bytes) -> None:
-    """It may have restarted each time; but it gets the document at the second attempt, once."""
+    """It may have restarted each time; but after some dozens of questions it gets the document."""
 
     def once(connection: Connection) -> None:
         connection.read_head()
@@ -344,8 +345,20 @@ async def test_a_server_that_closes_each_connection_silently(data: bytes) -> Non
         async with MeetingClient(peer.url, **KEYS, transport=transport) as client:
             receipt = await client.upload_whiteboard_file("room1", data, filename="deck.pdf")
         assert sum(b"filename=" in request.body for request in peer.requests) == 1
+        assert len(peer.requests) < 50
     assert len(receipt.attempts) <= 2
-    assert receipt.seconds < 2
+
+
+def room_in(head: bytes) -> bytes:
+    """Return the room of a request."""
+    room: bytes = re.findall(rb"Room-Id: (\S+)", head)[0]
+    return room
+
+
+MOST_IN_A_ROW = 8
+"""Restarts after a question about a room before a document comes; after twice as many the client
+counts it as a server that closes each connection (``docs/delivery.md``). On a busy machine those
+would be a matter of milliseconds."""
 
 
 class Restarts(asyncio.Protocol):
@@ -367,6 +380,8 @@ class Restarts(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Answer each request that is there."""
         self.data += data
+        if b"filename=" in self.data:
+            self.log.in_a_row.pop(room_in(self.data), None)
         while (parts := self.data.partition(END_OF_HEAD))[1]:
             head, _, rest = parts
             length = int(re.findall(rb"Content-Length: (\d+)", head)[0])
@@ -376,10 +391,11 @@ class Restarts(asyncio.Protocol):
             self._answer(head, rest[:length])
 
     def _answer(self, head: bytes, body: bytes) -> None:
-        log, asked = self.log, (self.instance, re.findall(rb"Room-Id: (\S+)", head)[0])
+        log, asked = self.log, (self.instance, room_in(head))
         is_document = b"filename=" in body
         if b"getActiveRoomInfo" in head:
             log.asked.add(asked)
+            log.in_a_row[asked[1]] += 1
         log.documents += is_document
         log.strays += is_document and asked not in log.asked
         is_form = b"multipart" in head and not is_document
@@ -399,6 +415,8 @@ class RestartLog:
     instance: int = 0
     is_ending: bool = False
     asked: set[tuple[int, bytes]] = attrs.field(factory=set)
+    in_a_row: collections.Counter[bytes] = attrs.field(factory=collections.Counter)
+    """How often it was asked about a room without a document after that."""
     documents: int = 0
     strays: int = 0
     """Documents of which the instance had not been asked about the room."""
@@ -406,6 +424,11 @@ class RestartLog:
     url: str = ""
     started: threading.Event = attrs.field(factory=threading.Event)
     is_over: bool = False
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether a document is to come before it restarts again."""
+        return max(self.in_a_row.values(), default=0) >= MOST_IN_A_ROW
 
     async def serve(self) -> None:
         """Restart until it is over; what is closed is closed before the next one starts."""
@@ -419,6 +442,8 @@ class RestartLog:
                 beginning = list[asyncio.Task[Any]]()
                 loop.add_reader(listener, self._accept, loop, listener, beginning)
                 await asyncio.sleep(random.expovariate(50))
+                while self._is_full and not self.is_over:  # noqa: ASYNC110 - requests set no event
+                    await asyncio.sleep(0.005)
                 self.is_ending = self.ends_slowly
                 await asyncio.sleep(0.007 * self.ends_slowly)
                 loop.remove_reader(listener)
