@@ -34,15 +34,15 @@ from support.fake_rooms import FakeRooms, Visit
 from support.interruptions import cancelled_by_scope
 from support.journals import SERVER, HookedJournal, running_batch, states_in, traced
 from support.leaks import descriptors
-from support.limited_worker import LimitedWorker
+from support.limited_worker import run_batch
 from support.permissions import public_folder, unprivileged
 
 pytestmark = pytest.mark.anyio
 
 
-async def elsewhere(worker: LimitedWorker, path: Path) -> list[str]:
+async def elsewhere(path: Path) -> list[str]:
     """Run a batch without jobs in another process; return what prevented it."""
-    told = await anyio.to_thread.run_sync(worker.run_batch, path, [])
+    told = await anyio.to_thread.run_sync(run_batch, path, [])
     return told.errors
 
 
@@ -199,9 +199,7 @@ def test_a_loop_that_ends_early_leaves_no_lock(path: Path) -> None:
 # --- one owner -----------------------------------------------------------------------------------
 
 
-async def test_another_path_to_the_same_file_is_refused(
-    worker: LimitedWorker, tmp_path: Path, path: Path
-) -> None:
+async def test_another_path_to_the_same_file_is_refused(tmp_path: Path, path: Path) -> None:
     """However it is written, from here and from another process; the first keeps its lock."""
     (tmp_path / "link.db").symlink_to(path)
     (tmp_path / "x").mkdir()
@@ -213,10 +211,10 @@ async def test_another_path_to_the_same_file_is_refused(
             with anyio.fail_after(10), pytest.raises(JournalInUse, match="wait for its end"):
                 async with SqliteJournal(other).opened(SERVER):
                     pass
-        (error,) = await elsewhere(worker, path)
+        (error,) = await elsewhere(path)
         assert error.startswith("JournalInUse: ")
         await journal.mark_sending(entry, 7, None)
-    assert await elsewhere(worker, path) == []
+    assert await elsewhere(path) == []
 
 
 # --- files that somebody else changes -------------------------------------------------------------

@@ -1,29 +1,24 @@
-"""A process that runs batches and commands to a bad end: files cannot grow, it is killed, frozen.
+"""Batches and commands that come to a bad end: files cannot grow, they are killed, frozen.
 
-It imports everything once and forks for each order. Beyond a limit of size the operating system
-refuses every write, as a full disk does; or, if the order says so, it kills the fork in the middle
-of that write. The fork is also killed, or stopped for a while, after so many seconds, or killed
-when SQLite is about to execute the n-th statement. Orders come as lines of JSON on the input; each
-is answered with what was told.
+Each order is carried out in a process of its own. Beyond a limit of size the operating system
+refuses every write, as a full disk does; or, if the order says so, it kills the process in the
+middle of that write. The process is also killed, or stopped for a while, after so many seconds, or
+killed when SQLite is about to execute the n-th statement.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import io
-import json
 import os
-import select
 import signal
 import sqlite3
-import subprocess
 import sys
-import threading
 import time
 import traceback
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
-from functools import partial
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Callable, Iterable
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, cast
 
@@ -34,11 +29,10 @@ from meeting_async import AttemptStarted, Batch, Event, LockPolicy, MeetingClien
 from meeting_async.cli import main as command_line
 from meeting_async.errors import MeetingError
 from support.fake_rooms import Visit
+from support.forks import CONTEXT, forked
 from support.journals import acting_rooms, jobs_of, name_of, running_batch, traced
 
-TESTS = Path(__file__).parent.parent
-
-Tell = Callable[..., None]
+Tell = Callable[[str, object], None]
 
 KILL = 9
 """The signal that nobody can catch; on Windows its name is unknown, and its number works."""
@@ -47,18 +41,18 @@ WINDOW = 2.0
 """Seconds for which the server of a batch on a socket holds a room at most."""
 
 _DEADLY = {"is_deadly", "kill_after", "kill_at"}
-"""What in an order may end the fork."""
+"""What in an order may end the process."""
 
 LONGEST = 600.0
-"""Seconds for a fork that nothing ends."""
+"""Seconds for a process that nothing ends."""
 
 
 @attrs.frozen(kw_only=True)
 class Told:
-    """What is known of a fork. Documents go by their names."""
+    """What is known of a process. Documents go by their names."""
 
     status: int = 0
-    """Exit status of the fork; the negative number of a signal that killed it."""
+    """Exit status; the negative number of a signal that killed it."""
     begun: list[str] = attrs.field(factory=list)
     """Documents of which an attempt began, in order."""
     complete: list[str] = attrs.field(factory=list)
@@ -77,44 +71,76 @@ class Told:
         return set(self.begun) - set(self.outcomes)
 
 
-@attrs.frozen
-class LimitedWorker:
-    """Gives orders. What ends a fork: ``limit``, ``is_deadly``, ``kill_after``, ``kill_at``."""
-
-    process: subprocess.Popen[str]
-
-    def run_batch(self, journal: Path, numbers: Iterable[int], **how: Any) -> Told:
-        """Run a batch of the jobs with these numbers in process, ``rounds`` times."""
-        return self.order(journal=str(journal), numbers=list(numbers), **how)
-
-    def run_command(self, *arguments: str, **how: Any) -> Told:
-        """Run a command here, with this environment."""
-        place = {"folder": os.getcwd(), "environment": dict(os.environ)}
-        return self.order(arguments=arguments, **place, **how)
-
-    def order(self, **order: Any) -> Told:
-        """Have an order carried out; one with a ``url`` is a batch of the server there."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps(order) + "\n")
-        self.process.stdin.flush()
-        told = Told(**json.loads(self.process.stdout.readline()))
-        is_killed = told.status < 0 and not _DEADLY.isdisjoint(order)
-        assert told.status == 0 or is_killed, f"status {told.status}\n{told.stderr}"
-        return told
+def run_batch(journal: Path, numbers: Iterable[int], **how: Any) -> Told:
+    """Run a batch of the jobs with these numbers without a socket, ``rounds`` times."""
+    return carry_out(journal=str(journal), numbers=list(numbers), **how)
 
 
-@contextlib.contextmanager
-def limited_worker(*modules: str) -> Iterator[LimitedWorker]:
-    """Start what forks; it imports some more modules before."""
-    command, pipe = [sys.executable, "-m", "support.limited_worker", *modules], subprocess.PIPE
-    with subprocess.Popen(command, cwd=TESTS, stdin=pipe, stdout=pipe, text=True) as process:
-        yield LimitedWorker(process)
-        assert process.stdin is not None
-        process.stdin.close()
+def run_command(*arguments: str, **how: Any) -> Told:
+    """Run a command here, with this environment."""
+    return carry_out(arguments=arguments, folder=os.getcwd(), environment=dict(os.environ), **how)
 
 
-# --- the fork ------------------------------------------------------------------------------------
+def carry_out(**order: Any) -> Told:
+    """Carry out an order; one with a ``url`` is a batch of the server there.
+
+    What ends the process: ``limit``, ``is_deadly``, ``kill_after``, ``kill_at``.
+    """
+    source, sink = CONTEXT.Pipe(duplex=False)
+    process = forked(_carry_out, order, sink)
+    sink.close()
+    source.recv()  # it has imported everything
+    facts = _read(source, process.pid, order)
+    process.join()
+    assert process.exitcode is not None
+    told = Told(
+        status=-KILL if process.exitcode == KILL else process.exitcode,  # as Windows says it
+        begun=facts["begun"],
+        complete=facts["complete"],
+        outcomes=dict(facts["outcome"]),
+        errors=facts["error"],
+        code=next(iter(facts["code"]), None),
+        stderr="".join(facts["stderr"]),
+    )
+    is_killed = told.status < 0 and not _DEADLY.isdisjoint(order)
+    assert told.status == 0 or is_killed, f"status {told.status}\n{told.stderr}"
+    return told
+
+
+def _read(source: Connection, pid: int | None, order: dict[str, Any]) -> dict[str, list[Any]]:
+    """Read all that is told; kill or freeze the process that tells it when it is time."""
+    facts: dict[str, list[Any]] = defaultdict(list)
+    end = time.monotonic() + order.get("kill_after", LONGEST)
+    with source, contextlib.suppress(EOFError, OSError):  # also in the middle of a message
+        while True:
+            if source.poll(max(0.0, end - time.monotonic())):
+                what, fact = source.recv()
+                facts[what].append(fact)
+                continue
+            assert pid
+            os.kill(pid, signal.SIGSTOP if "frozen" in order else KILL)
+            if "frozen" in order:
+                time.sleep(order["frozen"])
+                os.kill(pid, signal.SIGCONT)
+            end += LONGEST
+    return facts
+
+
+# --- in the other process ------------------------------------------------------------------------
+
+
+def _carry_out(order: dict[str, Any], sink: Connection) -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # it may be a file, which cannot grow
+    sink.send("ready")
+
+    def tell(what: str, fact: object) -> None:
+        sink.send((what, fact))
+
+    try:
+        _work(order, tell)
+    except BaseException:
+        tell("stderr", traceback.format_exc())
+        raise
 
 
 def _limit(limit: int | None = None, *, is_deadly: bool = False) -> None:
@@ -127,12 +153,7 @@ def _limit(limit: int | None = None, *, is_deadly: bool = False) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
 
-def _tell(out: int, what: str, *facts: object) -> None:
-    os.write(out, (json.dumps([what, *facts]) + "\n").encode())
-
-
-def _work(order: dict[str, Any], out: int) -> None:
-    tell = partial(_tell, out)
+def _work(order: dict[str, Any], tell: Tell) -> None:
     os.umask(order.get("umask", 0o022))
     if "arguments" in order:
         os.chdir(order["folder"])
@@ -177,7 +198,7 @@ async def _batch(order: dict[str, Any], tell: Tell) -> None:
     try:
         async with (_on_a_socket if "url" in order else _in_process)(order, tell) as batch:
             async for outcome in batch:
-                tell("outcome", outcome.document, outcome.status)
+                tell("outcome", (outcome.document, outcome.status))
     except MeetingError as error:
         tell("error", f"{type(error).__name__}: {error}")
         return
@@ -208,95 +229,3 @@ async def _on_a_socket(order: dict[str, Any], tell: Tell) -> AsyncGenerator[Batc
     async with MeetingClient(order["url"], **settings) as client:
         async with client.upload_many(jobs, **how) as batch:
             yield batch
-
-
-# --- the process that forks ----------------------------------------------------------------------
-
-
-def _forked(order: dict[str, Any]) -> Told:
-    source, sink = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        os.close(source)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # it may be a file, which cannot grow
-        status = 1
-        try:
-            _work(order, sink)
-            status = 0
-        except BaseException:
-            _tell(sink, "stderr", traceback.format_exc())
-            raise
-        finally:
-            os._exit(status)
-    os.close(sink)
-    text = _read(source, pid, order)
-    _, status = os.waitpid(pid, 0)
-    return _told(os.waitstatus_to_exitcode(status), text)
-
-
-def _told(status: int, text: bytes) -> Told:
-    facts: dict[str, list[Any]] = {}
-    for line in text.splitlines():
-        what, *fact = json.loads(line)
-        facts.setdefault(what, []).append(fact[0] if len(fact) == 1 else fact)
-    return Told(
-        status=status,
-        begun=facts.get("begun", []),
-        complete=facts.get("complete", []),
-        outcomes=dict(facts.get("outcome", [])),
-        errors=facts.get("error", []),
-        code=facts.get("code", [None])[0],
-        stderr="".join(facts.get("stderr", [])),
-    )
-
-
-def _started(order: dict[str, Any]) -> Told:
-    """Do the same where nothing forks: in a process that begins anew."""
-    command, pipe = [sys.executable, "-m", "support.limited_worker", "--here"], subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(json.dumps(order).encode() + b"\n")
-        process.stdin.flush()
-        process.stdout.readline()  # it has imported everything
-        killer = threading.Timer(order.get("kill_after", LONGEST), os.kill, [process.pid, KILL])
-        killer.start()
-        text = process.stdout.read()
-        killer.cancel()
-    return _told(-KILL if process.returncode == KILL else process.returncode, text)
-
-
-def _read(source: int, pid: int, order: dict[str, Any]) -> bytes:
-    """Read a pipe to its end; kill or freeze the process that writes to it when it is time."""
-    text, end = b"", time.monotonic() + order.get("kill_after", LONGEST)
-    with open(source, "rb", buffering=0) as pipe:
-        while True:
-            ready, _, _ = select.select([pipe], [], [], max(0.0, end - time.monotonic()))
-            if not ready:
-                os.kill(pid, signal.SIGSTOP if "frozen" in order else KILL)
-                time.sleep(order.get("frozen", 0))
-                os.kill(pid, signal.SIGCONT)
-                end += LONGEST
-            elif data := pipe.read(65_536):
-                text += data
-            else:
-                return text
-
-
-def main() -> None:
-    """Follow the orders on the input."""
-    if sys.argv[1:] == ["--here"]:
-        order = json.loads(sys.stdin.readline())
-        os.write(1, b"\n")
-        _work(order, 1)
-        return
-    for name in sys.argv[1:]:
-        importlib.import_module(name)
-    carry_out = _forked if hasattr(os, "fork") else _started
-    for line in sys.stdin:
-        sys.stdout.write(json.dumps(attrs.asdict(carry_out(json.loads(line)))) + "\n")
-        sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    main()
