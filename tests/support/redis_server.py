@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -26,6 +25,7 @@ from redis.asyncio import Redis
 
 from meeting_async.redis import RedisRoomLocks
 from support.ports import free_port
+from support.programs import started
 
 BINARY = shutil.which("redis-server")
 
@@ -40,21 +40,14 @@ class RedisServer:
 
     folder: str
     options: tuple[str, ...] = ()
-    port: int = 0
+    port: int = attrs.field(factory=free_port)
     process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start and wait until it answers; at first on a free port."""
-        log = Path(self.folder, "log")
-        for _ in range(5):  # another program may take the free port first
-            port = self.port or free_port()
-            with log.open("wb") as output:
-                self.process = subprocess.Popen(self._command(port), stdout=output, stderr=output)
-            if self._answers(port):
-                self.port = port
-                return
-            self.kill()
-        raise RuntimeError(f"redis-server does not start: {log.read_text('utf-8', 'replace')}")
+        """Start and wait until it answers."""
+        where = ["--bind", "127.0.0.1", "--port", str(self.port), "--dir", self.folder]
+        command = [BINARY, *where, "--save", "", "--appendonly", "no", *self.options]
+        self.process = started(command, self.port, Path(self.folder, "log"))
 
     def kill(self) -> None:
         """End it at once; what it has in memory is lost."""
@@ -74,23 +67,6 @@ class RedisServer:
             self.start()
         else:
             self.process.send_signal(signal.SIGCONT)
-
-    def _command(self, port: int) -> list[str]:
-        where = ["--bind", "127.0.0.1", "--port", str(port), "--dir", self.folder]
-        return [BINARY or "", *where, "--save", "", "--appendonly", "no", *self.options]
-
-    def _answers(self, port: int) -> bool:
-        until = time.monotonic() + 20
-        while self.process and self.process.poll() is None and time.monotonic() < until:
-            with (
-                contextlib.suppress(OSError),
-                socket.create_connection(("127.0.0.1", port), timeout=1) as connection,
-            ):
-                connection.sendall(b"PING\r\n")
-                if connection.recv(7).startswith((b"+PONG", b"-NOAUTH")):
-                    return True
-            time.sleep(0.02)
-        return False
 
 
 @contextlib.contextmanager
