@@ -20,9 +20,7 @@ from support import systems
 from support.certificates import make_contexts
 from support.interpreter import Interpreter, interpreter
 from support.tables import LOOPS, in_turn
-from support.watchdog import Watchdog
-
-_watchdog = Watchdog()
+from support.watchdog import watched
 
 # Else each of the many programs that tests start is compiled anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -42,11 +40,8 @@ hypothesis.settings.register_profile(
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Let a test that hangs show what it waits for."""
-    _watchdog.begin(item.nodeid)
-    try:
+    with watched(item.nodeid):
         return (yield)
-    finally:
-        _watchdog.end()
 
 
 @pytest.hookimpl(tryfirst=True)

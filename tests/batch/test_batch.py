@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import httpx
 import pytest
 
@@ -28,10 +29,9 @@ from meeting_async import (
     Verdict,
     errors,
 )
-from meeting_async.testing import MeetingServer
+from meeting_async.testing import MeetingServer, run_in_virtual_time
 from meeting_async.transports import HttpxTransport
-from support import virtual_time
-from support.batches import asynchronously, generated, job, jobs_for, ran, run, statuses
+from support.batches import job, jobs_for, ran, run, statuses
 from support.documents import DOCX, PDF
 from support.fake_rooms import (
     Act,
@@ -55,10 +55,21 @@ pytestmark = pytest.mark.anyio
 # --- order ---------------------------------------------------------------------------------------
 
 
+async def asynchronously(jobs: list[UploadJob]) -> AsyncIterator[UploadJob]:
+    """Yield jobs from an async generator."""
+    for one in jobs:
+        await anyio.lowlevel.checkpoint()
+        yield one
+
+
 @crossed(
     backend=BACKENDS,
     concurrency=(1, 3, 32),
-    given={"list": list, "generator": generated, "asynchronous": asynchronously},
+    given={
+        "list": list,
+        "generator": lambda jobs: (one for one in jobs),
+        "asynchronous": asynchronously,
+    },
 )
 def test_in_order_within_a_room_side_by_side_among_rooms(
     backend: str, concurrency: int, given: Callable[..., Any]
@@ -123,7 +134,7 @@ def test_outcomes_come_as_jobs_end() -> None:
                 await anyio.sleep(100)
         return came, batch.report
 
-    came, report = virtual_time.run("asyncio", main)
+    came, report = run_in_virtual_time(main)
     assert (came, statuses(report)) == ([1, 0], ["accepted"] * 2)
     assert report.seconds == pytest.approx(5)
 
@@ -150,7 +161,7 @@ def test_what_a_batch_shares_with_others() -> None:
         assert min(o.seconds for o in reports[0].outcomes) == pytest.approx(100)
         assert max(o.waited for report in reports for o in report.outcomes) > 98
 
-    virtual_time.run("asyncio", main)
+    run_in_virtual_time(main)
 
 
 # --- what becomes of a job -----------------------------------------------------------------------
@@ -378,7 +389,7 @@ def test_office_documents_that_clash_are_sent_again(backend: str, retries: int) 
             async with client.upload_many(jobs, concurrency=8) as batch:
                 return await batch.wait()
 
-    report = virtual_time.run(backend, main)
+    report = run_in_virtual_time(main, backend=backend)
     for room in {one.room_id for one in jobs}:
         delivered = [
             one.document for one in report.outcomes if one.room_id == room and one.delivered
@@ -439,7 +450,7 @@ def test_who_waits_to_be_alone_can_be_stopped(end: str) -> None:
                 batch.stop()
             return batch.report
 
-    report = virtual_time.run("asyncio", main)
+    report = run_in_virtual_time(main)
     error = report.outcomes[1].error
     expected = errors.BatchStopped if end == "stop" else errors.DeadlineExceeded
     assert type(error) is expected
@@ -536,7 +547,7 @@ def test_every_event_names_its_job() -> None:
         await run(jobs, rooms, wait_active=60, on_event=events.append)
         return events
 
-    events = virtual_time.run("asyncio", main)
+    events = run_in_virtual_time(main)
     rooms = ["first", "locked", "torn", "late", "bad"]
     assert {(event.key, event.index) for event in events} == {
         (f"row {room}", index) for index, room in enumerate(rooms)

@@ -12,7 +12,7 @@ import attrs
 import pytest
 
 from meeting_async import BatchReport, LockPolicy, RetryPolicy, errors
-from support import virtual_time
+from meeting_async.testing import run_in_virtual_time
 from support.batches import job, jobs_for, ran, statuses
 from support.documents import PDF
 from support.fake_rooms import (
@@ -111,7 +111,7 @@ def test_room_locks_that_fail_cost_one_job(backend: str, outage: bool) -> None:
                 pass
         return batch.report
 
-    report = virtual_time.run(backend, main)
+    report = run_in_virtual_time(main, backend=backend)
     assert isinstance(report.stopped_by, errors.RoomLocksUnavailable)
     assert (report.failed, report.skipped) == (1, 9)
 
@@ -142,7 +142,7 @@ def test_many_jobs_are_skipped_step_by_step(backend: str, how: str) -> None:
                     batch.stop()
         return batch.report
 
-    report = virtual_time.run(backend, main)
+    report = run_in_virtual_time(main, backend=backend)
     assert (report.total, report.skipped + report.refused) == (4_000, 4_000)
     totals.append(report.total)
     assert max(b - a for a, b in itertools.pairwise(totals)) <= len(report.outcomes) / 4

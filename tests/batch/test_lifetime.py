@@ -17,7 +17,7 @@ import attrs
 import pytest
 
 from meeting_async import Batch, Event, MeetingClient, UploadJob, errors
-from support import virtual_time
+from meeting_async.testing import run_in_virtual_time
 from support.batches import job, jobs_for, statuses
 from support.documents import PDF
 from support.fake_rooms import (
@@ -551,7 +551,7 @@ def test_stopping_waits_for_nothing_else(backend: str, delivery: Any) -> None:
         assert len(rooms.of("upload", "lost")) == len(rooms.of("upload", "free")) == 1
         return anyio.current_time() - began, batch
 
-    seconds, batch = virtual_time.run(backend, run)
+    seconds, batch = run_in_virtual_time(run, backend=backend)
     assert seconds == pytest.approx(20, abs=1)
     assert statuses(batch.report)[6:] == ["skipped"] * 49
     assert batch.report.stopped_by is None

@@ -24,10 +24,9 @@ from meeting_async.procrastinate import SCHEMA, WhiteboardUploads
 from meeting_async.procrastinate._connect import CONNECTIONS
 from meeting_async.procrastinate._worker import ENDING_SECONDS, POLL_SECONDS
 from meeting_async.testing import MeetingServer
-from support.command_line import variables
+from support.command_line import until, variables
 from support.postgres import PostgresServer, needs_postgres
 from support.programs import PATIENCE, run_to_its_end
-from support.sites import eventually
 
 PAGE = (Path(__file__).parents[2] / "docs" / "queue.md").read_text("utf-8")
 APPLY = "meeting-async queue apply-schema"
@@ -97,7 +96,7 @@ class Machine:
                 stack.callback(worker.wait)
                 stack.callback(worker.kill)
             yield
-            assert eventually(lambda: not self.states() & {"ready", "sent"})
+            until(lambda: not self.states() & {"ready", "sent"})
             for worker in workers:
                 worker.send_signal(signal.SIGTERM)
             assert [worker.wait(PATIENCE) for worker in workers] == [0] * count

@@ -11,15 +11,14 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import attrs
 
 from meeting_async.testing import MeetingServer
-from support.command_line import variables
+from support.command_line import until, variables
 from support.ports import free_port
 from support.raw_http import FORM
 
@@ -52,16 +51,6 @@ def shared(name: str) -> Any:
         return importlib.import_module(name)
     finally:
         sys.path.remove(str(APPLICATIONS))
-
-
-def eventually(condition: Callable[[], object], seconds: float = PATIENCE) -> bool:
-    """Wait until a condition holds; tell whether it did in time."""
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 @attrs.define(eq=False)
@@ -165,7 +154,7 @@ def serving(
     site = Site(name, port, folder, process)
     try:
         if server == "granian":  # it takes no socket that listens already
-            assert eventually(site.is_listening)
+            until(site.is_listening)
         yield site
     finally:
         if process.returncode is None:
