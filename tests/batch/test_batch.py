@@ -139,7 +139,7 @@ def test_outcomes_come_as_jobs_end() -> None:
     assert report.seconds == pytest.approx(5)
 
 
-def test_what_a_batch_shares_with_others() -> None:
+def test_room_locks_are_shared_with_other_batches_and_uploads() -> None:
     """Room locks: with another batch and with a single upload. A job that waits has no permit."""
 
     async def main() -> None:
@@ -289,7 +289,7 @@ def test_times_and_totals_add_up() -> None:
 
 
 @pytest.mark.parametrize("whose", ["the batch's", "the client's"])
-def test_what_is_unknown_is_sent_again(whose: str) -> None:
+def test_unknown_documents_are_sent_again_on_request(whose: str) -> None:
     """On request, or by a client that delivers at least once."""
     rooms = FakeRooms(lambda visit: lost() if visit.number == 1 else accepted())
     mode = {"delivery": "at_least_once"}
@@ -322,7 +322,7 @@ def one_that_waits(kind: str, seconds: float) -> FakeRooms:
         ("late", 70.0, {"timeout": 50, "wait_active": 600}, errors.DeadlineExceeded),
     ],
 )
-def test_a_wait_for_a_place(
+def test_waiting_for_a_free_place_counts_for_timeout_only(
     kind: str, seconds: float, how: dict[str, Any], error: type[Exception]
 ) -> None:
     """``max_wait`` does not count it, ``timeout`` does; error and event say what was waited for."""
@@ -406,8 +406,10 @@ def test_office_documents_that_clash_are_sent_again(backend: str, retries: int) 
 
 
 @crossed(backend=BACKENDS, delivery=("at_most_once", "at_least_once", "exactly_once"))
-def test_nothing_else_of_the_batch_runs_meanwhile(backend: str, delivery: str) -> None:
-    """Neither a document nor a question; a locked room and a lost connection change nothing."""
+def test_an_office_document_is_sent_again_while_nothing_else_is(
+    backend: str, delivery: str
+) -> None:
+    """No document and no question is sent meanwhile, also after a 409 or a lost connection."""
     meanwhile: list[int] = []
 
     def answer(visit: Visit) -> Act:
@@ -431,7 +433,7 @@ def test_nothing_else_of_the_batch_runs_meanwhile(backend: str, delivery: str) -
 
 
 @pytest.mark.parametrize("end", ["stop", "timeout"])
-def test_who_waits_to_be_alone_can_be_stopped(end: str) -> None:
+def test_a_job_that_waits_to_be_sent_alone_can_be_stopped(end: str) -> None:
     """Then the others have all permits again. An endless batch is not read further meanwhile."""
     rooms = FakeRooms(
         lambda visit: conversion_failed() if visit.room == "bad" else accepted(replying=60.0)
@@ -581,8 +583,8 @@ async def test_errors_keep_their_tracebacks() -> None:
 # --- values -------------------------------------------------------------------------------------
 
 
-def test_values() -> None:
-    """No document in the repr of a job; nobody has waited for less than no time."""
+def test_a_job_hides_its_document_and_no_wait_is_negative() -> None:
+    """The repr of a job has nothing of its document; rounding makes no wait negative."""
     given = UploadJob("room01", Document.from_bytes(b"geheim", "d.pdf"), key="k")
     assert "geheim" not in repr(given)
     attempts = (Attempt(1, 0.0, 1.0, Verdict.BUSY, None, "scripted", 100),)

@@ -159,7 +159,7 @@ new one needs. By day the first two."""
         for number, room in enumerate(dict.fromkeys(rooms))
     ],
 )
-def test_files_that_cannot_grow(
+def test_a_journal_whose_files_cannot_grow(
     old: Path, tmp_path: Path, kind: str, room: int, is_deadly: bool
 ) -> None:
     """The process is killed, or each run says so, and never *damaged*. Then all entries are there.
@@ -394,7 +394,7 @@ def test_killed_and_started_again(
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("frozen", [0.5, 5, 14, 60])
-def test_frozen_it_goes_on(tmp_path: Path, backend: str, frozen: float) -> None:
+def test_a_frozen_batch_goes_on(tmp_path: Path, backend: str, frozen: float) -> None:
     """As Ctrl-Z and a container that is paused do it, anywhere in a batch (findings 5.2)."""
     dice = random.Random(frozen)
     for number in range(3 if frozen < 60 else 1):

@@ -182,7 +182,7 @@ PUT_BACK = {
 """What does not end an upload, and for how long: only the server's word about it does."""
 
 
-def test_what_costs_no_document() -> None:
+def test_which_errors_put_an_upload_back() -> None:
     """A new class of error needs a decision here; code of the user's own is like the network."""
     kinds = [kind for kind in vars(errors).values() if inspect.isclass(kind)]
     found = defaultdict(set)
@@ -246,7 +246,7 @@ def test_whether_the_server_has_answered() -> None:
     assert answers == answered | {Verdict.FOUND, Verdict.NOT_FOUND}
 
 
-def test_what_a_beat_tells(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_a_heartbeat_reports(caplog: pytest.LogCaptureFixture) -> None:
     """It tells that recovery fails, and nothing of a run that has ended while it was asking."""
     row = row_of()
 
@@ -344,7 +344,7 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize("how", UNREADABLE)
-def test_what_nobody_can_read(how: str) -> None:
+def test_a_document_that_cannot_be_read_fails_after_three_tries(how: str) -> None:
     """It is put back three times, as another worker may read it; then it has failed."""
 
     async def find(reference: str) -> NoReturn:

@@ -188,7 +188,7 @@ async def shortest(limit: float, measured: Callable[[], Any]) -> float:
     return min(durations)
 
 
-async def test_few_connections(make: Make, redis: Redis) -> None:
+async def test_a_hundred_rooms_need_sixteen_connections(make: Make, redis: Redis) -> None:
     """A hundred rooms at once need 16."""
     locks = make()
     before = (await redis.info("stats"))["total_connections_received"]
@@ -211,7 +211,7 @@ async def test_few_connections(make: Make, redis: Redis) -> None:
         ("suspend", None, "somebody"),
     ],
 )
-async def test_no_answer_on_the_way_in(
+async def test_acquiring_while_redis_is_silent(
     make: Make,
     redis: Redis,
     server: RedisServer,
@@ -259,7 +259,7 @@ async def test_no_answer_on_the_way_in(
     [("kill", 1.2, None), ("suspend", 0.0, None), ("kill", 0.0, ZeroDivisionError())],
     ids=["while held", "on the way out", "on the way out of an error"],
 )
-async def test_no_answer_later_changes_no_outcome(
+async def test_redis_that_falls_silent_later_changes_no_outcome(
     make: Make,
     redis: Redis,
     server: RedisServer,

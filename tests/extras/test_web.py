@@ -178,7 +178,7 @@ def test_a_document_is_named_without_its_place(document: str, name: str) -> None
     assert http_answer(receipt) == (200, body, {})
 
 
-def test_errors_of_others() -> None:
+def test_foreign_errors_say_only_that_it_failed() -> None:
     """A class of one's own and a foreign exception say nothing but that it failed."""
 
     class Own(errors.MeetingError):
@@ -512,7 +512,7 @@ NOT_CUT = {
 @pytest.mark.parametrize("backend", LOOPS)
 @pytest.mark.parametrize("lifespan", [True, False])
 @pytest.mark.parametrize("what", NOT_CUT)
-def test_a_request_to_its_end(what: str, lifespan: bool, backend: str) -> None:
+def test_a_request_runs_to_its_end(what: str, lifespan: bool, backend: str) -> None:
     """The answer is the handler's, or that of the client's error; other errors are the server's."""
     row = NOT_CUT[what]
     seen: list[str] = []

@@ -1,4 +1,4 @@
-"""A journal on a disk that never answers: a batch can be left, and says why it ended."""
+"""A journal on a disk that never answers: the batch can still be left, and says why it ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One table of troubles: whatever happens meanwhile, each document has one true outcome.
+"""One table of faults: whatever happens meanwhile, each document has one true outcome.
 
 Worker processes upload from a real PostgreSQL to a server on a real socket. The server keeps the
 SHA-256 of each document: each is in its room once, in its order, or is reported as unknown. What
