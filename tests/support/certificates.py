@@ -112,14 +112,6 @@ def _openssl(*words: object) -> None:
     run_to_its_end([openssl, *map(str, words)])
 
 
-def make_contexts(directory: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """Return the server's and the client's side of one certificate."""
-    key, cert = make_certificate(directory)
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.load_cert_chain(cert, key)
-    return server, ssl.create_default_context(cafile=str(cert))
-
-
 if __name__ == "__main__":
     for _name in ("peer", "client"):
         make_certificate(Path(sys.argv[1]), _name)
