@@ -62,7 +62,12 @@ def started(
     """Start a program, and wait until it listens on a port of loopback."""
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, **settings)
-    until_it_answers(partial(socket.create_connection, ("127.0.0.1", port)), process, log)
+    try:
+        until_it_answers(partial(socket.create_connection, ("127.0.0.1", port)), process, log)
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
     return process
 
 

@@ -1,9 +1,4 @@
-"""A real Redis server for tests: loopback only, nothing on disk, gone afterwards.
-
-As a program this file is a process that holds the lock of one room, several times at once.
-Arguments: port, lifetime, seconds, count. It prints ``ready``, waits for a line on its input, and
-then prints ``in`` and ``out`` with the time for each of ``count`` tasks, which begin together.
-"""
+"""A real Redis server for tests: loopback only, nothing on disk, gone afterwards."""
 
 from __future__ import annotations
 
@@ -12,11 +7,10 @@ import contextlib
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import attrs
@@ -81,29 +75,25 @@ def redis_running(*options: str) -> Iterator[RedisServer]:
             server.kill()
 
 
-# --- another process -----------------------------------------------------------------------------
-
 ROOM = "https://meet.test/auth room01"
-say = partial(print, flush=True)
 
 
-async def hold(port: str, lifetime: str, seconds: str, count: str) -> None:
-    """Do what is said above."""
-    client = Redis(port=int(port))
-    locks = RedisRoomLocks(client, lifetime=float(lifetime))
-    await client.ping()
-    say("ready")
-    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+def hold(pipe: Connection, port: int, lifetime: float, seconds: float, count: int) -> None:
+    """Hold the lock of one room, several times at once, and tell when each begins and ends."""
 
-    async def hold_once() -> None:
-        async with locks.acquire(ROOM, timeout=None):
-            say("in", time.monotonic())
-            await asyncio.sleep(float(seconds))
-            say("out", time.monotonic())
+    async def main() -> None:
+        async with Redis(port=port) as client:
+            locks = RedisRoomLocks(client, lifetime=lifetime)
+            await client.ping()
+            pipe.send("ready")
+            pipe.recv()
 
-    await asyncio.gather(*(hold_once() for _ in range(int(count))))
-    await client.aclose()
+            async def hold_once() -> None:
+                async with locks.acquire(ROOM, timeout=None):
+                    pipe.send(time.monotonic())
+                    await asyncio.sleep(seconds)
+                    pipe.send(time.monotonic())
 
+            await asyncio.gather(*(hold_once() for _ in range(count)))
 
-if __name__ == "__main__":
-    asyncio.run(hold(*sys.argv[1:]))
+    asyncio.run(main())
