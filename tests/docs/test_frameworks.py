@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
 import itertools
 import json
 import os
@@ -22,7 +23,7 @@ from meeting_async import MeetingClient
 from meeting_async.testing import MeetingServer, Room
 from support.command_line import until
 from support.raw_http import document as form
-from support.sites import FRAMEWORKS, Browser, Site, serving, shared
+from support.sites import APPLICATIONS, Browser, Site, serving
 
 
 def _has_proc() -> bool:
@@ -54,6 +55,7 @@ def meeting() -> Iterator[MeetingServer]:
 
 
 nightly = pytest.mark.nightly
+FRAMEWORKS = ("fastapi", "starlette", "litestar", "quart", "django")
 NIGHTLY = [pytest.param(name, marks=nightly) for name in FRAMEWORKS]
 
 
@@ -430,7 +432,9 @@ def outcome(browser: Browser) -> tuple[int, Any]:
     return status, body["delivered"] if isinstance(body, dict) else body
 
 
-batches = shared("batches")
+with pytest.MonkeyPatch.context() as _path:
+    _path.syspath_prepend(str(APPLICATIONS))  # as for the applications beside it
+    batches = importlib.import_module("batches")
 
 # --- what they share: progress -------------------------------------------------------------------
 

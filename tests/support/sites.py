@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import importlib
 import json
 import os
 import signal
@@ -22,7 +21,6 @@ from support.command_line import until, variables
 from support.ports import free_port
 from support.raw_http import FORM
 
-FRAMEWORKS = ["fastapi", "starlette", "litestar", "quart", "django"]
 APPLICATIONS = Path(__file__).parents[2] / "docs" / "frameworks"
 
 _RUN = """
@@ -42,15 +40,6 @@ PATIENCE = 40.0
 
 _LISTENS = "0A"
 """The kernel's TCP_LISTEN, as proc(5) prints it."""
-
-
-def shared(name: str) -> Any:
-    """Import one of the files beside the applications, as these do."""
-    sys.path.insert(0, str(APPLICATIONS))
-    try:
-        return importlib.import_module(name)
-    finally:
-        sys.path.remove(str(APPLICATIONS))
 
 
 @attrs.define(eq=False)
