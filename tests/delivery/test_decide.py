@@ -496,7 +496,7 @@ def test_evidence_that_cannot_be_had(missing: dict[str, Any], why: str) -> None:
 
 
 def test_errors_recommend_exactly_once_where_it_works() -> None:
-    """On a server that has shown documents, an unknown outcome names ``delivery=``."""
+    """On a server that has shown documents the error of a lost answer names ``exactly_once``."""
     for shows in (True, None):
         error = stopped(story(AT_MOST, server=Server(shows_files=shows)).after(UNKNOWN, **KNOWN))
         assert ('delivery="exactly_once"' in str(error)) is bool(shows)
