@@ -38,7 +38,7 @@ from support.journals import (
     running_batch,
     states_in,
 )
-from support.limited_worker import KILL, WINDOW, Told, carry_out, run_batch
+from support.killed_processes import KILL, WINDOW, Told, carry_out, run_batch
 
 nightly = pytest.mark.nightly
 

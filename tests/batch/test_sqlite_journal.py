@@ -33,8 +33,8 @@ from meeting_async.journals import JournalEntry, JournalJob, SqliteJournal
 from support.fake_rooms import FakeRooms, Visit
 from support.interruptions import cancelled_by_scope
 from support.journals import SERVER, HookedJournal, running_batch, states_in, traced
+from support.killed_processes import run_batch
 from support.leaks import descriptors
-from support.limited_worker import run_batch
 from support.permissions import public_folder, unprivileged
 
 pytestmark = pytest.mark.anyio

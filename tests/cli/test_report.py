@@ -13,7 +13,7 @@ import pytest
 
 from meeting_async.testing import MeetingServer
 from support.command_line import call, held, names_in, shell
-from support.limited_worker import run_command
+from support.killed_processes import run_command
 from support.reports import text_of
 from support.systems import IS_WINDOWS, OWNER_ONLY, is_wine
 

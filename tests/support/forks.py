@@ -18,7 +18,7 @@ _IMPORTED = ["anyio._backends._asyncio", "anyio._backends._trio", "jinja2", "ric
 
 def forked(function: Callable[..., object], *arguments: Any) -> BaseProcess:
     """Start a function of this folder in a process of its own."""
-    CONTEXT.set_forkserver_preload(["support.limited_worker", "support.queue_worker", *_IMPORTED])
+    CONTEXT.set_forkserver_preload(["support.killed_processes", "support.queue_worker", *_IMPORTED])
     process: BaseProcess = CONTEXT.Process(target=function, args=arguments)
     with patch.object(tempfile, "tempdir", "/tmp"):  # a socket's path has 107 bytes at most
         process.start()
