@@ -17,12 +17,10 @@ import pytest
 from blockbuster import blockbuster_ctx
 
 from support import systems
-from support.certificates import make_contexts
+from support.certificates import make_certificate
 from support.interpreter import Interpreter, interpreter
 from support.tables import LOOPS, in_turn
-from support.watchdog import Watchdog
-
-_watchdog = Watchdog()
+from support.watchdog import watched
 
 # Else each of the many programs that tests start is compiled anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -42,11 +40,8 @@ hypothesis.settings.register_profile(
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Let a test that hangs show what it waits for."""
-    _watchdog.begin(item.nodeid)
-    try:
+    with watched(item.nodeid):
         return (yield)
-    finally:
-        _watchdog.end()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -135,7 +130,10 @@ def python() -> Iterator[Interpreter]:
 @pytest.fixture(scope="session")
 def tls(tmp_path_factory: pytest.TempPathFactory) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     """Make the server's and the client's side of one certificate."""
-    return make_contexts(tmp_path_factory.mktemp("tls"))
+    key, cert = make_certificate(tmp_path_factory.mktemp("tls"))
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(cert, key)
+    return server, ssl.create_default_context(cafile=str(cert))
 
 
 # --- PostgreSQL ----------------------------------------------------------------------------------

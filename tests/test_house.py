@@ -1,4 +1,4 @@
-"""The house: imports point one way, and pure rooms stay without input and output."""
+"""The architecture: imports point one way, and decisions are made without input and output."""
 
 from __future__ import annotations
 

@@ -423,8 +423,8 @@ def test_promises_by_example(backend: str, schedule: Schedule) -> None:
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @settings(max_examples=100, deadline=None, phases=PHASES, suppress_health_check=NO_CHECKS)
 @given(schedule=schedules())
-def test_promises(backend: str, schedule: Schedule) -> None:
-    """Whatever a proxy says after the server has accepted: once, or told what is known."""
+def test_promises_hold_whatever_a_proxy_says(backend: str, schedule: Schedule) -> None:
+    """Each document is accepted once, or the error says what is known of it."""
     check(schedule, *run_in_virtual_time(play, schedule, backend=backend))
 
 
@@ -433,7 +433,7 @@ def test_promises(backend: str, schedule: Schedule) -> None:
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @settings(max_examples=300, deadline=None, phases=PHASES, suppress_health_check=NO_CHECKS)
 @given(schedule=schedules())
-def test_promises_at_length(backend: str, schedule: Schedule) -> None:
+def test_promises_hold_six_hundred_times(backend: str, schedule: Schedule) -> None:
     """The same, six hundred times."""
     check(schedule, *run_in_virtual_time(play, schedule, backend=backend))
 

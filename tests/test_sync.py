@@ -247,7 +247,7 @@ def jobs(room: Room, count: int, read: list[threading.Thread]) -> Iterator[Uploa
         read.append(threading.current_thread())
 
 
-def test_a_batch(client: sync.MeetingClient, room: Room) -> None:
+def test_a_batch_in_a_thread(client: sync.MeetingClient, room: Room) -> None:
     """``with`` and ``for``; a generator runs in the thread that waits, as a plain ``for`` does."""
     read: list[threading.Thread] = []
     with client.upload_many(jobs(room, 20, read)) as batch:
@@ -295,7 +295,7 @@ def test_a_batch_that_is_left(client: sync.MeetingClient, room: Room) -> None:
     assert inspect.getgeneratorstate(batch._waiting._items) == "GEN_CLOSED"
 
 
-def test_jobs_that_fail(client: sync.MeetingClient, room: Room) -> None:
+def test_a_generator_of_jobs_that_raises(client: sync.MeetingClient, room: Room) -> None:
     """An exception of the generator is raised when the jobs that it gave have ended."""
 
     def failing() -> Iterator[UploadJob]:
@@ -612,7 +612,7 @@ def test_a_notebook(slow: MeetingServer, tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("console", ["IPython", "asyncio"])
-def test_a_console(server: MeetingServer, tmp_path: Path, console: str) -> None:
+def test_an_async_console(server: MeetingServer, tmp_path: Path, console: str) -> None:
     """``await`` at the top level; the client for threads works in IPython, else the error helps."""
     environment = {**os.environ, **variables(server), "IPYTHONDIR": str(tmp_path)}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))

@@ -58,7 +58,7 @@ TROUBLES: dict[str, tuple[str, Any]] = {
 
 @in_turn("trouble", TROUBLES, loop="backend")
 @pytest.mark.parametrize("timeout", [None, 1.0])
-def test_what_comes_after_the_answer_cannot_undo_it(
+def test_an_accepted_job_stays_accepted_whatever_fails_afterwards(
     trouble: str, timeout: float | None, backend: str
 ) -> None:
     """The job is accepted. If that is on record, the next one follows soon; else nothing more."""
@@ -172,7 +172,9 @@ def leave() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(("anyio_backend", "by", "place"), WAYS, indirect=["anyio_backend"])
-async def test_cancelled_after_the_answer(place: str, by: str, tmp_path: Path) -> None:
+async def test_a_job_that_is_cancelled_after_the_answer_is_accepted(
+    place: str, by: str, tmp_path: Path
+) -> None:
     """The job is accepted in report, events and journal, and the next run has it *delivered*."""
     scope, strikes, verdicts, batches = anyio.CancelScope(), Strikes(place), [], list[Any]()
     journal = HookedJournal(

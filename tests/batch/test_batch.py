@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import httpx
 import pytest
 
@@ -28,10 +29,9 @@ from meeting_async import (
     Verdict,
     errors,
 )
-from meeting_async.testing import MeetingServer
+from meeting_async.testing import MeetingServer, run_in_virtual_time
 from meeting_async.transports import HttpxTransport
-from support import virtual_time
-from support.batches import asynchronously, generated, job, jobs_for, ran, run, statuses
+from support.batches import job, jobs_for, ran, run, statuses
 from support.documents import DOCX, PDF
 from support.fake_rooms import (
     Act,
@@ -55,10 +55,21 @@ pytestmark = pytest.mark.anyio
 # --- order ---------------------------------------------------------------------------------------
 
 
+async def asynchronously(jobs: list[UploadJob]) -> AsyncIterator[UploadJob]:
+    """Yield jobs from an async generator."""
+    for one in jobs:
+        await anyio.lowlevel.checkpoint()
+        yield one
+
+
 @crossed(
     backend=BACKENDS,
     concurrency=(1, 3, 32),
-    given={"list": list, "generator": generated, "asynchronous": asynchronously},
+    given={
+        "list": list,
+        "generator": lambda jobs: (one for one in jobs),
+        "asynchronous": asynchronously,
+    },
 )
 def test_in_order_within_a_room_side_by_side_among_rooms(
     backend: str, concurrency: int, given: Callable[..., Any]
@@ -123,12 +134,12 @@ def test_outcomes_come_as_jobs_end() -> None:
                 await anyio.sleep(100)
         return came, batch.report
 
-    came, report = virtual_time.run("asyncio", main)
+    came, report = run_in_virtual_time(main)
     assert (came, statuses(report)) == ([1, 0], ["accepted"] * 2)
     assert report.seconds == pytest.approx(5)
 
 
-def test_what_a_batch_shares_with_others() -> None:
+def test_room_locks_are_shared_with_other_batches_and_uploads() -> None:
     """Room locks: with another batch and with a single upload. A job that waits has no permit."""
 
     async def main() -> None:
@@ -150,7 +161,7 @@ def test_what_a_batch_shares_with_others() -> None:
         assert min(o.seconds for o in reports[0].outcomes) == pytest.approx(100)
         assert max(o.waited for report in reports for o in report.outcomes) > 98
 
-    virtual_time.run("asyncio", main)
+    run_in_virtual_time(main)
 
 
 # --- what becomes of a job -----------------------------------------------------------------------
@@ -278,7 +289,7 @@ def test_times_and_totals_add_up() -> None:
 
 
 @pytest.mark.parametrize("whose", ["the batch's", "the client's"])
-def test_what_is_unknown_is_sent_again(whose: str) -> None:
+def test_unknown_documents_are_sent_again_on_request(whose: str) -> None:
     """On request, or by a client that delivers at least once."""
     rooms = FakeRooms(lambda visit: lost() if visit.number == 1 else accepted())
     mode = {"delivery": "at_least_once"}
@@ -311,7 +322,7 @@ def one_that_waits(kind: str, seconds: float) -> FakeRooms:
         ("late", 70.0, {"timeout": 50, "wait_active": 600}, errors.DeadlineExceeded),
     ],
 )
-def test_a_wait_for_a_place(
+def test_waiting_for_a_free_place_counts_for_timeout_only(
     kind: str, seconds: float, how: dict[str, Any], error: type[Exception]
 ) -> None:
     """``max_wait`` does not count it, ``timeout`` does; error and event say what was waited for."""
@@ -378,7 +389,7 @@ def test_office_documents_that_clash_are_sent_again(backend: str, retries: int) 
             async with client.upload_many(jobs, concurrency=8) as batch:
                 return await batch.wait()
 
-    report = virtual_time.run(backend, main)
+    report = run_in_virtual_time(main, backend=backend)
     for room in {one.room_id for one in jobs}:
         delivered = [
             one.document for one in report.outcomes if one.room_id == room and one.delivered
@@ -395,8 +406,10 @@ def test_office_documents_that_clash_are_sent_again(backend: str, retries: int) 
 
 
 @crossed(backend=BACKENDS, delivery=("at_most_once", "at_least_once", "exactly_once"))
-def test_nothing_else_of_the_batch_runs_meanwhile(backend: str, delivery: str) -> None:
-    """Neither a document nor a question; a locked room and a lost connection change nothing."""
+def test_an_office_document_is_sent_again_while_nothing_else_is(
+    backend: str, delivery: str
+) -> None:
+    """No document and no question is sent meanwhile, also after a 409 or a lost connection."""
     meanwhile: list[int] = []
 
     def answer(visit: Visit) -> Act:
@@ -420,7 +433,7 @@ def test_nothing_else_of_the_batch_runs_meanwhile(backend: str, delivery: str) -
 
 
 @pytest.mark.parametrize("end", ["stop", "timeout"])
-def test_who_waits_to_be_alone_can_be_stopped(end: str) -> None:
+def test_a_job_that_waits_to_be_sent_alone_can_be_stopped(end: str) -> None:
     """Then the others have all permits again. An endless batch is not read further meanwhile."""
     rooms = FakeRooms(
         lambda visit: conversion_failed() if visit.room == "bad" else accepted(replying=60.0)
@@ -439,7 +452,7 @@ def test_who_waits_to_be_alone_can_be_stopped(end: str) -> None:
                 batch.stop()
             return batch.report
 
-    report = virtual_time.run("asyncio", main)
+    report = run_in_virtual_time(main)
     error = report.outcomes[1].error
     expected = errors.BatchStopped if end == "stop" else errors.DeadlineExceeded
     assert type(error) is expected
@@ -536,7 +549,7 @@ def test_every_event_names_its_job() -> None:
         await run(jobs, rooms, wait_active=60, on_event=events.append)
         return events
 
-    events = virtual_time.run("asyncio", main)
+    events = run_in_virtual_time(main)
     rooms = ["first", "locked", "torn", "late", "bad"]
     assert {(event.key, event.index) for event in events} == {
         (f"row {room}", index) for index, room in enumerate(rooms)
@@ -570,8 +583,8 @@ async def test_errors_keep_their_tracebacks() -> None:
 # --- values -------------------------------------------------------------------------------------
 
 
-def test_values() -> None:
-    """No document in the repr of a job; nobody has waited for less than no time."""
+def test_a_job_hides_its_document_and_no_wait_is_negative() -> None:
+    """The repr of a job has nothing of its document; rounding makes no wait negative."""
     given = UploadJob("room01", Document.from_bytes(b"geheim", "d.pdf"), key="k")
     assert "geheim" not in repr(given)
     attempts = (Attempt(1, 0.0, 1.0, Verdict.BUSY, None, "scripted", 100),)

@@ -38,7 +38,7 @@ from support.journals import (
     running_batch,
     states_in,
 )
-from support.limited_worker import KILL, WINDOW, LimitedWorker, Told
+from support.killed_processes import KILL, WINDOW, Told, carry_out, run_batch
 
 nightly = pytest.mark.nightly
 
@@ -159,8 +159,8 @@ new one needs. By day the first two."""
         for number, room in enumerate(dict.fromkeys(rooms))
     ],
 )
-def test_files_that_cannot_grow(
-    worker: LimitedWorker, old: Path, tmp_path: Path, kind: str, room: int, is_deadly: bool
+def test_a_journal_whose_files_cannot_grow(
+    old: Path, tmp_path: Path, kind: str, room: int, is_deadly: bool
 ) -> None:
     """The process is killed, or each run says so, and never *damaged*. Then all entries are there.
 
@@ -171,7 +171,7 @@ def test_files_that_cannot_grow(
     else:
         journal, jobs, limit = tmp_path / "term.db", range(4), 0
     rounds = 1 if is_deadly else 2
-    told = worker.run_batch(journal, jobs, limit=limit + room, is_deadly=is_deadly, rounds=rounds)
+    told = run_batch(journal, jobs, limit=limit + room, is_deadly=is_deadly, rounds=rounds)
     assert not [error for error in told.errors if "malformed" in error]
     assert all(error.startswith("JournalError: ") for error in told.errors)
     if is_deadly:
@@ -185,12 +185,10 @@ def test_files_that_cannot_grow(
 
 @pytest.mark.parametrize("limit", [0, 14 * PAGE, None, pytest.param(PAGE, marks=nightly)])
 @pytest.mark.parametrize("umask", [0, pytest.param(0o022, marks=nightly)])
-def test_only_its_owner_may_read_it(
-    worker: LimitedWorker, tmp_path: Path, limit: int | None, umask: int
-) -> None:
+def test_only_its_owner_may_read_it(tmp_path: Path, limit: int | None, umask: int) -> None:
     """File, log and all others, from their first byte: they name rooms and documents."""
     journal = tmp_path / "term.db"
-    told = worker.run_batch(journal, range(4), limit=limit, is_deadly=True, umask=umask)
+    told = run_batch(journal, range(4), limit=limit, is_deadly=True, umask=umask)
     assert (told.status < 0) == (limit is not None)
     modes = {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*") if path.is_file()}
     assert modes == {0o600}
@@ -226,7 +224,7 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", ["new", "old"])
 def test_a_disk_that_is_full_at_any_size(
-    worker: LimitedWorker, old: Path, small_disk: Callable[[int], Path], kind: str
+    old: Path, small_disk: Callable[[int], Path], kind: str
 ) -> None:
     """While it is full each run says so; once it is larger the next run knows every entry."""
     first, used = (0, 0) if kind == "new" else (OLD, old.stat().st_size)
@@ -238,7 +236,7 @@ def test_a_disk_that_is_full_at_any_size(
         if kind == "old":
             shutil.copy(old, place)
         small_disk(used + pages * PAGE)
-        told = worker.run_batch(place / "term.db", range(first, ALL), rounds=2)
+        told = run_batch(place / "term.db", range(first, ALL), rounds=2)
         assert told.status == 0
         assert all(error.startswith("JournalError: ") and "full" in error for error in told.errors)
         small_disk(1 << 24)
@@ -266,7 +264,6 @@ KNOWN_TO_BE_OUT = {"sent", "unknown", "accepted"}
 class Batch:
     """A batch that is run until it is through, whatever happens to it."""
 
-    worker: LimitedWorker
     order: dict[str, Any]
     server: MeetingServer
     kills: int = 0
@@ -276,7 +273,7 @@ class Batch:
 
     def run(self, **how: Any) -> Told:
         """Run it once more."""
-        self.last = told = self.worker.order(**self.order, **how)
+        self.last = told = carry_out(**self.order, **how)
         if self.is_killed:
             self.kills += 1
             self.in_flight.update(told.in_flight)
@@ -310,7 +307,7 @@ class Batch:
 
 
 @contextmanager
-def batch_in(folder: Path, worker: LimitedWorker, jobs: int, **how: Any) -> Iterator[Batch]:
+def batch_in(folder: Path, jobs: int, **how: Any) -> Iterator[Batch]:
     """Provide a batch, its documents, and a server with its rooms."""
     folder.mkdir()
     for number in range(jobs):
@@ -321,7 +318,7 @@ def batch_in(folder: Path, worker: LimitedWorker, jobs: int, **how: Any) -> Iter
         server.add_room(f"room{number:02}")
     with server.run() as url:
         facts = {"journal": str(folder / "term.db"), "folder": str(folder), "rooms": ROOMS}
-        yield Batch(worker, {"url": url, "jobs": jobs, **facts, **how}, server)
+        yield Batch({"url": url, "jobs": jobs, **facts, **how}, server)
 
 
 def check_after_a_kill(batch: Batch) -> None:
@@ -372,7 +369,6 @@ RUNS = [
 @pytest.mark.parametrize(("delivery", "concurrency", "backend", "kills", "jobs"), RUNS)
 def test_killed_and_started_again(
     tmp_path: Path,
-    worker: LimitedWorker,
     delivery: str,
     concurrency: int,
     backend: str,
@@ -383,7 +379,7 @@ def test_killed_and_started_again(
     dice = random.Random(f"{delivery} {concurrency} {backend}" if kills < 10 else None)
     how = {"delivery": delivery, "concurrency": concurrency, "backend": backend}
     for turn in itertools.count():
-        with batch_in(tmp_path / str(turn), worker, jobs, **how) as batch:
+        with batch_in(tmp_path / str(turn), jobs, **how) as batch:
             while batch.kills < kills and batch.run_killed(dice):
                 check_after_a_kill(batch)
             if batch.is_killed:
@@ -398,12 +394,10 @@ def test_killed_and_started_again(
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("frozen", [0.5, 5, 14, 60])
-def test_frozen_it_goes_on(
-    tmp_path: Path, worker: LimitedWorker, backend: str, frozen: float
-) -> None:
+def test_a_frozen_batch_goes_on(tmp_path: Path, backend: str, frozen: float) -> None:
     """As Ctrl-Z and a container that is paused do it, anywhere in a batch (findings 5.2)."""
     dice = random.Random(frozen)
     for number in range(3 if frozen < 60 else 1):
-        with batch_in(tmp_path / str(number), worker, 60, backend=backend) as batch:
+        with batch_in(tmp_path / str(number), 60, backend=backend) as batch:
             told = batch.run(kill_after=dice.uniform(0.05, 0.6), frozen=frozen)
             assert Counter(told.outcomes.values()) == Counter(accepted=60)

@@ -202,7 +202,7 @@ async def test_a_journal_belongs_to_one_server(storage: Storage) -> None:
     assert await storage.states() == ["accepted"]
 
 
-async def test_any_text(storage: Storage) -> None:
+async def test_any_text_is_stored(storage: Storage) -> None:
     """Whatever is in an identity or a reason."""
     texts = ["a\0b", "' OR 1=1 --", "x" * 100_000, "für '\"[{\\ \u2028"]
     jobs = [JournalJob(identity=t, room_id=t, document=t, is_unique=False) for t in texts]
@@ -215,7 +215,7 @@ async def test_any_text(storage: Storage) -> None:
     assert await storage.states(*jobs, described()) == [*["accepted"] * 4, "ready"]
 
 
-async def test_a_mark_that_is_cancelled_does_not_outlive_the_outcome(storage: Storage) -> None:
+async def test_a_cancelled_mark_does_not_overwrite_the_outcome(storage: Storage) -> None:
     """The document is not sent then; what is recorded next counts."""
 
     async def cancelled(journal: Journal, entry: JournalEntry) -> None:

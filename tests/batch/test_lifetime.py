@@ -17,7 +17,7 @@ import attrs
 import pytest
 
 from meeting_async import Batch, Event, MeetingClient, UploadJob, errors
-from support import virtual_time
+from meeting_async.testing import run_in_virtual_time
 from support.batches import job, jobs_for, statuses
 from support.documents import PDF
 from support.fake_rooms import (
@@ -187,8 +187,8 @@ async def test_an_error_while_cancelled_is_not_lost() -> None:
 
 
 @both_loops
-async def test_the_program_ends_in_a_job() -> None:
-    """What is no Exception comes out bare; the rest is accounted for.
+async def test_a_keyboard_interrupt_in_a_job_comes_out_bare() -> None:
+    """As any other BaseException, without a group around it; the rest is accounted for.
 
     Not with Ctrl-C itself, which asyncio lets out of the whole loop wherever a task raises it.
     """
@@ -233,7 +233,7 @@ async def limit(by: str) -> AsyncIterator[Callable[[], object]]:
 
 @by_scope_and_natively
 @pytest.mark.parametrize("when", ["in the block", "while it is left"])
-async def test_cancelled_from_outside(when: str, by: str) -> None:
+async def test_a_batch_that_is_cancelled_from_outside(when: str, by: str) -> None:
     """It ends in time, and the scope knows that it caught it; nothing begins any more.
 
     A note on the cancellation says how many documents may have arrived.
@@ -267,7 +267,7 @@ async def test_cancelled_from_outside(when: str, by: str) -> None:
 
 
 @in_turn("how", ["generator", "document", "transport", "late"])
-async def test_a_cancellation_that_nobody_asked_for(how: str) -> None:
+async def test_a_stray_cancelled_error_fails_one_job(how: str) -> None:
     """To await what was cancelled elsewhere raises CancelledError: the failure of one job."""
 
     async def pieces() -> AsyncIterator[bytes]:
@@ -343,7 +343,7 @@ class Door(MemoryJournal):
 
 
 @by_scope_and_natively
-async def test_cancelled_at_any_moment(by: str) -> None:
+async def test_a_batch_cancelled_at_any_moment_leaves_nothing(by: str) -> None:
     """No permit, lock or task is left, each job that was read has one outcome, the next works.
 
     The journal is closed.
@@ -378,7 +378,7 @@ async def test_cancelled_at_any_moment(by: str) -> None:
 
 
 @crossed(where=("iteration", "wait", "leaving"), kind=("sync", "async"), anyio_backend=LOOPS)
-async def test_the_input_raises(kind: str, where: str) -> None:
+async def test_an_input_that_raises(kind: str, where: str) -> None:
     """Those read before still end; then the caller's own exception comes out, as it is and once."""
     error = Oops("row 3")
 
@@ -512,7 +512,7 @@ async def test_other_tasks_run_while_jobs_are_read(kind: str, tmp_path: Path) ->
 
 
 @in_turn("delivery", ["at_most_once", "at_least_once"], loop="backend")
-def test_stopping_waits_for_nothing_else(backend: str, delivery: Any) -> None:
+def test_stopping_lets_answers_come_and_sends_nothing_more(backend: str, delivery: Any) -> None:
     """What is being answered comes to its end; what waits, now or then, ends at once, unsent.
 
     Nothing new is begun, and a list is accounted for to its end, beyond the window, too.
@@ -551,7 +551,7 @@ def test_stopping_waits_for_nothing_else(backend: str, delivery: Any) -> None:
         assert len(rooms.of("upload", "lost")) == len(rooms.of("upload", "free")) == 1
         return anyio.current_time() - began, batch
 
-    seconds, batch = virtual_time.run(backend, run)
+    seconds, batch = run_in_virtual_time(run, backend=backend)
     assert seconds == pytest.approx(20, abs=1)
     assert statuses(batch.report)[6:] == ["skipped"] * 49
     assert batch.report.stopped_by is None

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from meeting_async import Batch, LockPolicy, RetryPolicy, UploadJob, UploadOutcome
 from meeting_async.errors import BatchFailed, BatchStopped, RoomBusy, UploadOutcomeUnknown
-from support import virtual_time
+from meeting_async.testing import run_in_virtual_time
 from support.documents import PDF
 from support.fake_rooms import (
     Act,
@@ -414,7 +414,7 @@ def test_every_job_has_one_true_outcome(examples: int) -> None:
     @example(Plan((("a", "bytes"),) * 3, (("busy",) * 60, (), ()), timeout=7.3))
     @example(Plan((("a", "stream"), ("a", "broken")), (("failed",), (), ()), end="raise"))
     def holds(plan: Plan) -> None:
-        course = virtual_time.run(plan.backend, played, plan)
+        course = run_in_virtual_time(played, plan, backend=plan.backend)
         seen.update(reached(course))
         check(course)
 

@@ -293,7 +293,7 @@ UNBEGUN: dict[str, tuple[Act | None, int]] = {
 
 
 @in_turn("how", UNBEGUN)
-async def test_what_is_known_of_jobs_that_do_not_begin(
+async def test_jobs_that_do_not_begin_keep_what_earlier_runs_recorded(
     tmp_path: Path, path: Path, how: str
 ) -> None:
     """What an earlier run has left of them counts: only the rest is not in the room."""
@@ -359,7 +359,9 @@ async def test_a_job_that_is_stopped_before_the_journal_answers(path: Path, act:
 
 
 @pytest.mark.parametrize("document", [b"%PDF-1.7", Document.from_link(LINK)], ids=["file", "link"])
-async def test_it_is_on_disk_before_the_closing_boundary_leaves(path: Path, document: Any) -> None:
+async def test_the_mark_is_on_disk_before_the_closing_boundary_leaves(
+    path: Path, document: Any
+) -> None:
     """A copy of the file at that moment says so; before that it is not called sent."""
     seen: list[list[str]] = []
 
@@ -378,7 +380,7 @@ async def test_it_is_on_disk_before_the_closing_boundary_leaves(path: Path, docu
     assert seen == [["ready"], ["sent"]]
 
 
-async def test_after_a_409_it_is_no_longer_called_sent(path: Path) -> None:
+async def test_after_a_409_the_document_is_no_longer_marked_sent(path: Path) -> None:
     """While the upload waits for its room, a crash leaves nothing in doubt."""
     seen: list[str] = []
 
@@ -402,7 +404,7 @@ async def test_after_a_409_it_is_no_longer_called_sent(path: Path) -> None:
         ("nothing of it", (hanging(take=0), "failed")),
     ],
 )
-async def test_what_was_on_its_way_when_the_block_was_left(
+async def test_an_upload_under_way_when_the_block_is_left_is_recorded(
     path: Path, left: tuple[Act, str]
 ) -> None:
     """The journal says what is known, as the report does."""
@@ -434,7 +436,7 @@ DOUBTS = [refused(), conversion_failed(), cut_off(), absent(), reply(404, record
 
 
 @pytest.mark.parametrize("act", DOUBTS)
-async def test_no_failure_of_a_second_sending_is_certain(path: Path, act: Act) -> None:
+async def test_a_resend_that_fails_leaves_the_outcome_unknown(path: Path, act: Act) -> None:
     """The first may have arrived: the outcome is unknown, and the next run must be told."""
     await in_doubt(path)
     rooms = scripted({"room01": [act]})
@@ -449,7 +451,7 @@ async def test_no_failure_of_a_second_sending_is_certain(path: Path, act: Act) -
 
 
 @pytest.mark.parametrize("script", [[busy(), busy(), busy()], [hanging(take=1)], "probe"])
-async def test_a_second_sending_that_is_cut_off_leaves_the_doubt(path: Path, script: Any) -> None:
+async def test_a_resend_that_is_cut_off_leaves_the_outcome_unknown(path: Path, script: Any) -> None:
     """Before the room was free, after a 409, in the middle of the document; by a crash, too."""
     await in_doubt(path)
     if script == "probe":

@@ -35,7 +35,7 @@ class Course:
         self.scheduler.release()
 
 
-def test_nobody_waits_for_ever() -> None:
+def test_no_room_starves() -> None:
     """A short room beside one that is filled up again and again; a job that returns beside both."""
     course = Course(long=9, short=1)
     course.scheduler.rejoin(lambda: course.begun.append("returned0"))
@@ -75,7 +75,7 @@ steps = st.lists(
 
 @settings(max_examples=200, derandomize=True, database=None)
 @given(steps)
-def test_any_order_of_calls(steps: list[tuple[str, str]]) -> None:
+def test_any_order_of_calls_keeps_order_and_permits(steps: list[tuple[str, str]]) -> None:
     """A room's jobs begin in order, one at a time; no permit is lost, none is given twice.
 
     While one is to be alone, there is one permit.

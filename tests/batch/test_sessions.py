@@ -196,7 +196,7 @@ class NotYet:
         return Finding(Answer.NOT_FOUND, "not yet")
 
 
-async def test_what_is_read_meanwhile_disturbs_no_question(
+async def test_accepted_entries_read_later_do_not_disturb_the_check(
     server: MeetingServer, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The server is asked for what the journal says was accepted, while more of that is read."""

@@ -33,16 +33,16 @@ from meeting_async.journals import JournalEntry, JournalJob, SqliteJournal
 from support.fake_rooms import FakeRooms, Visit
 from support.interruptions import cancelled_by_scope
 from support.journals import SERVER, HookedJournal, running_batch, states_in, traced
+from support.killed_processes import run_batch
 from support.leaks import descriptors
-from support.limited_worker import LimitedWorker
 from support.permissions import public_folder, unprivileged
 
 pytestmark = pytest.mark.anyio
 
 
-async def elsewhere(worker: LimitedWorker, path: Path) -> list[str]:
+async def elsewhere(path: Path) -> list[str]:
     """Run a batch without jobs in another process; return what prevented it."""
-    told = await anyio.to_thread.run_sync(worker.run_batch, path, [])
+    told = await anyio.to_thread.run_sync(run_batch, path, [])
     return told.errors
 
 
@@ -104,7 +104,7 @@ async def test_every_commit_waits_for_the_disk(path: Path, disk: Disk) -> None:
     assert [one for one in pragmas if "synchronous" in one] == ["PRAGMA synchronous = FULL"]
 
 
-async def test_what_gathers_is_committed_together(path: Path, disk: Disk) -> None:
+async def test_writes_that_gather_are_committed_together(path: Path, disk: Disk) -> None:
     """What is written while the thread waits for company, or the disk is busy."""
     async with SqliteJournal(path).opened(SERVER) as journal, anyio.create_task_group() as tasks:
         entries = [await registered(journal, str(number)) for number in range(100)]
@@ -125,7 +125,9 @@ async def test_what_gathers_is_committed_together(path: Path, disk: Disk) -> Non
     assert states_in(path) == expected | {f"new {number}": "ready" for number in range(100)}
 
 
-async def test_another_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_relative_path_survives_a_change_of_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A relative path means the folder in which the batch began."""
     monkeypatch.chdir(tmp_path)
     async with SqliteJournal("term.db").opened(SERVER) as journal:
@@ -143,7 +145,7 @@ async def _open_and_close(path: Path) -> None:
 
 
 @pytest.mark.parametrize("times", [60, pytest.param(2000, marks=pytest.mark.nightly)])
-async def test_cancelled_at_any_moment_of_opening_it_is_not_left_locked(
+async def test_a_journal_cancelled_while_it_opens_is_not_left_locked(
     path: Path, times: int
 ) -> None:
     """By asyncio's own cancellation, which breaks through shields; the collector is not needed."""
@@ -168,7 +170,7 @@ async def test_cancelled_at_any_moment_of_opening_it_is_not_left_locked(
 
 
 @pytest.mark.both_loops
-async def test_cancelled_by_a_scope_it_is_closed(path: Path) -> None:
+async def test_a_journal_cancelled_by_a_scope_is_closed(path: Path) -> None:
     """Whatever it waits for, also while it is being closed."""
     for number in itertools.count(1):
         is_struck = await cancelled_by_scope(_open_and_close(path), number)
@@ -199,9 +201,7 @@ def test_a_loop_that_ends_early_leaves_no_lock(path: Path) -> None:
 # --- one owner -----------------------------------------------------------------------------------
 
 
-async def test_another_path_to_the_same_file_is_refused(
-    worker: LimitedWorker, tmp_path: Path, path: Path
-) -> None:
+async def test_another_path_to_the_same_file_is_refused(tmp_path: Path, path: Path) -> None:
     """However it is written, from here and from another process; the first keeps its lock."""
     (tmp_path / "link.db").symlink_to(path)
     (tmp_path / "x").mkdir()
@@ -213,10 +213,10 @@ async def test_another_path_to_the_same_file_is_refused(
             with anyio.fail_after(10), pytest.raises(JournalInUse, match="wait for its end"):
                 async with SqliteJournal(other).opened(SERVER):
                     pass
-        (error,) = await elsewhere(worker, path)
+        (error,) = await elsewhere(path)
         assert error.startswith("JournalInUse: ")
         await journal.mark_sending(entry, 7, None)
-    assert await elsewhere(worker, path) == []
+    assert await elsewhere(path) == []
 
 
 # --- files that somebody else changes -------------------------------------------------------------

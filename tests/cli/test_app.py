@@ -103,7 +103,9 @@ OF_SENDING = ("document", "Print only failures", "Time limit in seconds for each
         (["room", "room01", "--json"], "MEETING_API_SECRET are not set", "prints what to export"),
     ],
 )
-def test_mistakes(capsys: Capture, arguments: list[str], told: str, hint: str) -> None:
+def test_mistakes_on_the_command_line(
+    capsys: Capture, arguments: list[str], told: str, hint: str
+) -> None:
     """Exit code 2, one line that says what is wrong, and one with the command that helps."""
     done = call(capsys, *arguments)
     assert done.code == 2

@@ -57,7 +57,7 @@ def test_what_failed_has_the_fix(
     assert (quiet.code, len(quiet.out.splitlines())) == (1, 1)
 
 
-def test_for_programs(server: MeetingServer, capsys: Capture) -> None:
+def test_check_with_json(server: MeetingServer, capsys: Capture) -> None:
     """One object with all findings."""
     (found,) = call(capsys, "check", "--json").objects
     assert (found["type"], found["ok"]) == ("server_check", True)
@@ -87,7 +87,7 @@ def test_the_server_of_the_option(
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_proxy_of_yours(credentials: None, capsys: Capture, command: str) -> None:
+def test_a_proxy_given_by_option(credentials: None, capsys: Capture, command: str) -> None:
     """``--proxy`` counts for loopback and plain http, too: it was asked for. It makes a tunnel."""
     with Peer(answering(reply())) as server, Peer(relaying(server.port)) as proxy:
         url = f"http://127.0.0.1:{free_port()}"
@@ -98,7 +98,7 @@ def test_a_proxy_of_yours(credentials: None, capsys: Capture, command: str) -> N
     assert all(one.head.startswith(tunnel) for one in proxy.requests)
 
 
-def test_one_by_option_and_one_by_variable(
+def test_an_option_replaces_only_its_own_variable(
     credentials: None, capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """An option replaces its own variable, not the other."""
@@ -142,7 +142,7 @@ MISTAKES = {
 @pytest.mark.parametrize("command", ["check room01", "batch m.csv"])
 @pytest.mark.parametrize(("variable", "option", "told"), MISTAKES.values(), ids=MISTAKES)
 @pytest.mark.usefixtures("credentials")
-def test_mistakes(
+def test_mistakes_of_check(
     capsys: Capture,
     monkeypatch: pytest.MonkeyPatch,
     command: str,

@@ -77,7 +77,7 @@ def _work_until_done(capsys: Capture, batch: str) -> tuple[Result, Result]:
 
 
 @pytest.mark.usefixtures("no_tables")
-def test_the_whole_way(server: MeetingServer, capsys: Capture) -> None:
+def test_from_tables_to_results(server: MeetingServer, capsys: Capture) -> None:
     """Tables, uploads, a worker that a signal ends, results; a second time nothing is new.
 
     Exit code 75 until a worker has been there; with ``--json`` as elsewhere.
@@ -254,7 +254,7 @@ def test_a_worker_whose_output_nobody_reads(
     assert call(capsys, "queue", "report", "term").code == 0
 
 
-def test_a_check_needs_nothing(capsys: Capture) -> None:
+def test_a_check_needs_neither_server_nor_database(capsys: Capture) -> None:
     """No server, no database; and it says the same as for a batch."""
     done = call(capsys, "queue", "defer", "m.csv", "--check")
     assert (done.code, done.out) == (0, "m.csv: 1 document for 1 room, 22 bytes\n")
@@ -263,7 +263,7 @@ def test_a_check_needs_nothing(capsys: Capture) -> None:
 
 
 @pytest.mark.usefixtures("server", "tables")
-def test_other_sources(capsys: Capture, stdin: Callable[[bytes], None]) -> None:
+def test_a_folder_or_a_manifest_on_stdin(capsys: Capture, stdin: Callable[[bytes], None]) -> None:
     """A folder gives the batch its name; a manifest on stdin needs one."""
     Path("term", "room01").mkdir(parents=True)
     Path("a.pdf").rename("term/room01/a.pdf")

@@ -332,7 +332,7 @@ def test_resizing_and_ctrl_c(server: MeetingServer, window: Terminal) -> None:
     window.start(80, 24, "batch", "m.csv")
     window.until_shown("0 of 30 documents", "class2  a.pdf")
     for columns in (52, 100, 41, 80):
-        window.resize(columns, 24)
+        window.ask("resize-window", "-x", columns, "-y", 24)
         time.sleep(0.5)  # else it may be looked at before it is drawn again
         until(lambda: _is_one_frame(window))
     for room in range(3):

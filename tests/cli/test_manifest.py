@@ -161,7 +161,7 @@ def _file(*names: str) -> None:
         Path(name).write_bytes(PDF)
 
 
-def test_folders(capsys: Capture) -> None:
+def test_a_folder_of_rooms(capsys: Capture) -> None:
     """``ROOM_ID/file`` in natural order; what nobody means to send is left out and counted.
 
     Mistakes are told in the order of their places.
@@ -378,7 +378,9 @@ def test_a_source_without_documents_is_a_mistake(capsys: Capture, source: str) -
     assert (done.code, source in done.err, "Traceback" in done.err) == (2, True, False)
 
 
-def test_check(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_sums_up_what_would_be_sent(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The sums of what would be sent; it goes by the configured limit."""
     text = f"room_id,document\nroom01,a.pdf\nroom02,b.pdf\nroom02,{LINK}\n"
     told = r"m\.csv: 3 documents for 2 rooms, 44 bytes, checked in \d{1,2}\.\d s\n"

@@ -13,7 +13,7 @@ import pytest
 
 from meeting_async.testing import MeetingServer
 from support.command_line import call, held, names_in, shell
-from support.limited_worker import LimitedWorker, limited_worker
+from support.killed_processes import run_command
 from support.reports import text_of
 from support.systems import IS_WINDOWS, OWNER_ONLY, is_wine
 
@@ -204,24 +204,13 @@ def test_what_cannot_be_replaced_is_written(rest: str) -> None:
     assert page.endswith("</html>\n") is (">(" in rest)
 
 
-SLOW = ("anyio._backends._asyncio", "cyclopts", "jinja2", "rich.console", "rich.live", "rich.text")
-"""What commands import, of other projects."""
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[LimitedWorker]:
-    """Provide a process whose files cannot grow."""
-    with limited_worker(*SLOW) as worker:
-        yield worker
-
-
 @pytest.mark.usefixtures("server")
 @pytest.mark.parametrize("limit", [4096, pytest.param(0, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("report", ["r.html", pytest.param("new.html", marks=pytest.mark.nightly)])
-def test_a_full_disk_leaves_the_old_report(worker: LimitedWorker, report: str, limit: int) -> None:
+def test_a_full_disk_leaves_the_old_report(report: str, limit: int) -> None:
     """Whole, and nothing beside it; it is told, and everything was delivered."""
     before = contents()
-    told = worker.run_command("batch", "m.csv", "--report", report, limit=limit)
+    told = run_command("batch", "m.csv", "--report", report, limit=limit)
     assert told.code == 0
     assert f"{report} cannot be written: " in told.stderr
     assert "Traceback" not in told.stderr
@@ -230,11 +219,11 @@ def test_a_full_disk_leaves_the_old_report(worker: LimitedWorker, report: str, l
 
 @pytest.mark.usefixtures("server")
 @pytest.mark.parametrize("limit", [0, pytest.param(4096, marks=pytest.mark.nightly)])
-def test_a_kill_leaves_the_old_report(worker: LimitedWorker, limit: int) -> None:
+def test_a_kill_leaves_the_old_report(limit: int) -> None:
     """Whole; what was written beside it until then only its owner can read."""
     before = contents()
     order = ("batch", "m.csv", "--report", "r.html")
-    told = worker.run_command(*order, limit=limit, is_deadly=True, umask=0)
+    told = run_command(*order, limit=limit, is_deadly=True, umask=0)
     assert told.status < 0
     after = contents()
     assert {name: after[name] for name in before} == before

@@ -207,7 +207,7 @@ def test_a_limit_of_the_environment(
 
 
 @pytest.mark.parametrize("content", [PDF + PDF, Path("a.pdf")], ids=["pipe", "file"])
-def test_stdin(
+def test_a_document_on_stdin(
     server: MeetingServer,
     capsys: Capture,
     monkeypatch: pytest.MonkeyPatch,
@@ -330,7 +330,7 @@ def test_json_of_what_ends_a_command_early(server: MeetingServer, capsys: Captur
 # --- room ----------------------------------------------------------------------------------------
 
 
-def test_room_for_programs(server: MeetingServer, capsys: Capture) -> None:
+def test_room_with_json(server: MeetingServer, capsys: Capture) -> None:
     """The server's reply as it is."""
     (found,) = call(capsys, "room", "room01", "--json").objects
     assert (found["type"], found["room_id"]) == ("room", "room01")
@@ -390,7 +390,7 @@ def test_room_tells_repetitions(server: MeetingServer, capsys: Capture) -> None:
 # --- batch ---------------------------------------------------------------------------------------
 
 
-def test_other_sources(
+def test_a_manifest_on_stdin_or_a_folder(
     server: MeetingServer, capsys: Capture, monkeypatch: pytest.MonkeyPatch, stdin: Stdin
 ) -> None:
     """A manifest on stdin; or a folder, whose journal and report may lie in it.
@@ -453,7 +453,7 @@ def test_busy_rooms(server: MeetingServer, capsys: Capture) -> None:
     assert call(capsys, "batch", "m.csv", "--max-wait", "0").code == 1
 
 
-def test_unknown_hides_nothing_and_is_hidden_by_nothing(
+def test_unknown_decides_the_exit_code_and_hides_nothing(
     server: MeetingServer, capsys: Capture
 ) -> None:
     """Exit code 3, whatever else happened; it is sent again only if asked for."""

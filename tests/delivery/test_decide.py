@@ -81,7 +81,7 @@ WAITS = [cell[:2] for cell in CELLS if cell[2] is Wait]
 
 
 @pytest.mark.parametrize(("verdict", "safety", "expected"), CELLS)
-def test_what_follows(verdict: Verdict, safety: RetrySafety, expected: type) -> None:
+def test_what_follows_each_verdict(verdict: Verdict, safety: RetrySafety, expected: type) -> None:
     """Each verdict for each kind of call: wait, be done, or stop with the error for it."""
     decision = story(safety).after(verdict)
     assert type(decision.error if isinstance(decision, Stop) else decision) is expected
@@ -241,7 +241,9 @@ HISTORIES: dict[str, tuple[dict[str, Any], list[Any], Any]] = {
 
 
 @pytest.mark.parametrize(("settings", "steps", "expected"), HISTORIES.values(), ids=HISTORIES)
-def test_histories(settings: dict[str, Any], steps: list[Any], expected: Any) -> None:
+def test_what_follows_each_history(
+    settings: dict[str, Any], steps: list[Any], expected: Any
+) -> None:
     """All but the last step of a history are followed by a wait; the last one as the row says."""
     for random in RANDOMS:
         told = story(**settings)
@@ -496,8 +498,8 @@ def test_evidence_that_cannot_be_had(missing: dict[str, Any], why: str) -> None:
     assert why in error.reason
 
 
-def test_who_does_not_ask_for_evidence_hears_of_it() -> None:
-    """On a server that has shown documents."""
+def test_errors_recommend_exactly_once_where_it_works() -> None:
+    """On a server that has shown documents the error of a lost answer names ``exactly_once``."""
     for shows in (True, None):
         error = stopped(story(AT_MOST, server=Server(shows_files=shows)).after(UNKNOWN, **KNOWN))
         assert ('delivery="exactly_once"' in str(error)) is bool(shows)

@@ -114,7 +114,7 @@ def test_settings_and_hints_bound_each_delay(
 
 
 @pytest.mark.parametrize("lost", [1, 2, 3])
-def test_who_lost_races_asks_less_often(lost: int) -> None:
+def test_after_lost_races_questions_are_rarer(lost: int) -> None:
     """Every 2 to 3 s: in a crowd each question may become a document that comes too late."""
 
     def ask(visit: Visit) -> Act:

@@ -79,7 +79,7 @@ def failed(found: ServerCheck) -> dict[str, Finding]:
 
 
 @pytest.mark.both_loops
-async def test_everything_is_right(server: MeetingServer) -> None:
+async def test_every_step_is_ok(server: MeetingServer) -> None:
     """Each step says what it saw; two small calls change nothing on the server.
 
     Without a room, key and secret are told by one that does not exist.
@@ -97,7 +97,7 @@ async def test_everything_is_right(server: MeetingServer) -> None:
     assert (name, room.locked, room.received) == ("room01", False, ())
 
 
-async def test_a_certificate_has_an_end(tls: Contexts) -> None:
+async def test_a_certificate_that_expires_soon(tls: Contexts) -> None:
     """A day of it, and the days that are left."""
     with Peer(deaf, answering(reply()), tls=tls[0]) as peer:
         found = await check(client(peer.url, verify=tls[1]))
@@ -117,7 +117,7 @@ async def test_through_a_proxy(tls: Contexts) -> None:
     assert found.name.status == found.address.status == "not checked"
 
 
-async def test_a_transport_of_yours() -> None:
+async def test_a_custom_transport() -> None:
     """What it connects to is its own affair; the answers are checked all the same."""
     found = await check(client_of(FakeRooms()), "room01")
     assert not failed(found)
@@ -227,7 +227,7 @@ async def test_what_is_refused(
     assert step == "key" or found.key.status == "ok"
 
 
-async def test_a_signer_of_yours(server: MeetingServer) -> None:
+async def test_a_custom_signer(server: MeetingServer) -> None:
     """One that cannot sign is a finding like any other, and nothing is sent."""
 
     class Vault:
@@ -259,7 +259,7 @@ NOT_ALLOWED = b'{"status": false, "msg": "no", "status_code": "PERMISSION_DENIED
         (b"SSH-2.0-OpenSSH_9.7\r\n\r\n", "", "is this the meeting server?"),
     ],
 )
-async def test_other_answers(answer: bytes, detail: str, fix: str) -> None:
+async def test_answers_of_something_else(answer: bytes, detail: str, fix: str) -> None:
     """Keys are not judged by a page of HTML."""
     with Peer(answering(answer)) as peer:
         bad = failed(await check(client(peer.url)))
@@ -280,7 +280,7 @@ async def test_other_answers(answer: bytes, detail: str, fix: str) -> None:
         ("Mon, 99 Foo 99999 99:99:99 GMT", "not checked", ""),
     ],
 )
-async def test_clocks(ahead: float | str, status: str, words: str) -> None:
+async def test_a_wrong_clock_is_reported(ahead: float | str, status: str, words: str) -> None:
     """A wrong clock is told, and the other steps go on; what is no date says nothing of it."""
     date = ahead
     if not isinstance(ahead, str):

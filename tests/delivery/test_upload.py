@@ -246,7 +246,7 @@ COURSES = {
 
 @pytest.mark.both_loops
 @pytest.mark.parametrize("row", COURSES.values(), ids=COURSES)
-def test_courses(run: Run, row: CourseRow) -> None:
+def test_each_script_ends_as_its_row_says(run: Run, row: CourseRow) -> None:
     """What each course comes to, after how long; no request more than the script has.
 
     Every attempt takes the same steps: the check, the form if it is asked for, the document.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
 import itertools
 import json
 import os
@@ -20,8 +21,9 @@ import pytest
 
 from meeting_async import MeetingClient
 from meeting_async.testing import MeetingServer, Room
+from support.command_line import until
 from support.raw_http import document as form
-from support.sites import FRAMEWORKS, Browser, Site, eventually, serving, shared
+from support.sites import APPLICATIONS, Browser, Site, serving
 
 
 def _has_proc() -> bool:
@@ -53,6 +55,7 @@ def meeting() -> Iterator[MeetingServer]:
 
 
 nightly = pytest.mark.nightly
+FRAMEWORKS = ("fastapi", "starlette", "litestar", "quart", "django")
 NIGHTLY = [pytest.param(name, marks=nightly) for name in FRAMEWORKS]
 
 
@@ -100,7 +103,7 @@ def half_sent(site: Site, room: Room, meeting: MeetingServer) -> Iterator[Browse
     """Send half of a body, until the site has begun to upload it."""
     with site.browser() as browser:
         browser.put(room.room_id, LARGE[:HALF_OF_IT], len(LARGE))
-        assert eventually(lambda: requests(meeting, room) == 2)  # a form, the document
+        until(lambda: requests(meeting, room) == 2)  # a form, the document
         yield browser
 
 
@@ -143,7 +146,7 @@ class TestEachFramework:
         """The upload is cut before its closing boundary, and the room is free at once."""
         with half_sent(site, room, meeting) as browser:
             browser.cut()
-        assert eventually(lambda: site.connections(meeting) <= (0, KEPT))
+        until(lambda: site.connections(meeting) <= (0, KEPT))
         assert room.accepted == ()
         assert upload(site, room.room_id, SMALL)[0] == 200
 
@@ -155,12 +158,12 @@ class TestEachFramework:
         room.lock()
         with site.browser() as browser:
             browser.post(f"/rooms/{room.room_id}/documents", form(LARGE))
-            assert eventually(lambda: requests(meeting, room) >= 1)
+            until(lambda: requests(meeting, room) >= 1)
             time.sleep(0.2)  # the refusal has arrived
             browser.cut()
         time.sleep(0.5)  # a framework that cancels would have done so
         room.unlock()
-        assert eventually(lambda: room.accepted != ())
+        until(lambda: room.accepted != ())
         assert upload(site, room.room_id, SMALL, "next.pdf")[0] == 200
         assert [file.name for file in room.accepted] == ["deck.pdf", "next.pdf"]
 
@@ -215,7 +218,7 @@ class TestEachFramework:
     def _nothing_is_left(self, site: Site, meeting: MeetingServer) -> Iterator[None]:
         """After each test no upload, no browser and no temporary file is left."""
         yield
-        assert eventually(lambda: is_quiet(site, meeting)), site.descriptors()
+        until(lambda: is_quiet(site, meeting))
 
 
 @needs_proc
@@ -273,7 +276,7 @@ def test_a_stopped_batch_goes_on_after_a_restart(
         jobs = [{"room_id": room.room_id, "path": name} for name in ("a.pdf", "b.pdf")]
         path = browser.order(*jobs)
         browser.request("GET", path)  # a listener that never leaves
-        assert eventually(lambda: len(room.accepted) == 1)
+        until(lambda: len(room.accepted) == 1)
         start = time.monotonic()
         site.stop()
         assert time.monotonic() - start < 30  # its stream has ended, long before the 50 s
@@ -335,7 +338,7 @@ def deploy(
         sends_half.put(rooms["sends half"].room_id, bytes(1000), 2000)
         for browser, room in zip((waits, leaves), uploads, strict=True):
             browser.post(f"/rooms/{room.room_id}/documents", form(SMALL))
-        assert eventually(lambda: all(requests(meeting, room) for room in uploads))
+        until(lambda: all(requests(meeting, room) for room in uploads))
         time.sleep(delay)
         leaves.cut()
         old.terminate()
@@ -347,7 +350,7 @@ def deploy(
     for name, room in rooms.items():
         if told[name][1] is None and not room.accepted:  # it has looked into the room
             upload(successor, room.room_id, SMALL)
-    assert eventually(lambda: all(seen.seconds is not None for seen in meeting.requests), 20)
+    until(lambda: all(seen.seconds is not None for seen in meeting.requests), 20)
     return {name: (*told[name], len(rooms[name].accepted)) for name in BROWSERS}
 
 
@@ -410,14 +413,14 @@ def deploy_readme(
         old.browser() as browser,
     ):
         browser.post(f"/rooms/{room.room_id}/documents", form(SMALL))
-        assert eventually(lambda: requests(meeting, room))
+        until(lambda: requests(meeting, room))
         time.sleep(1)
         old.terminate()
         told = outcome(browser)
         assert old.ended() == 0, old.log
         assert server == "hypercorn" or "Traceback" not in old.log, old.log  # it has its own
     if told[1] is None:
-        assert eventually(lambda: room.accepted != ())  # it has looked into the room
+        until(lambda: room.accepted != ())  # it has looked into the room
     elif told[1] is not True:
         upload(successor, room.room_id, SMALL)
     return (*told, len(room.accepted))
@@ -429,7 +432,9 @@ def outcome(browser: Browser) -> tuple[int, Any]:
     return status, body["delivered"] if isinstance(body, dict) else body
 
 
-batches = shared("batches")
+with pytest.MonkeyPatch.context() as _path:
+    _path.syspath_prepend(str(APPLICATIONS))  # as for the applications beside it
+    batches = importlib.import_module("batches")
 
 # --- what they share: progress -------------------------------------------------------------------
 

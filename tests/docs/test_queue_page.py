@@ -24,10 +24,9 @@ from meeting_async.procrastinate import SCHEMA, WhiteboardUploads
 from meeting_async.procrastinate._connect import CONNECTIONS
 from meeting_async.procrastinate._worker import ENDING_SECONDS, POLL_SECONDS
 from meeting_async.testing import MeetingServer
-from support.command_line import variables
+from support.command_line import until, variables
 from support.postgres import PostgresServer, needs_postgres
 from support.programs import PATIENCE, run_to_its_end
-from support.sites import eventually
 
 PAGE = (Path(__file__).parents[2] / "docs" / "queue.md").read_text("utf-8")
 APPLY = "meeting-async queue apply-schema"
@@ -97,7 +96,7 @@ class Machine:
                 stack.callback(worker.wait)
                 stack.callback(worker.kill)
             yield
-            assert eventually(lambda: not self.states() & {"ready", "sent"})
+            until(lambda: not self.states() & {"ready", "sent"})
             for worker in workers:
                 worker.send_signal(signal.SIGTERM)
             assert [worker.wait(PATIENCE) for worker in workers] == [0] * count
@@ -182,7 +181,7 @@ def test_every_block_is_of_a_known_kind() -> None:
     assert [name for name in names if not hasattr(WhiteboardUploads, name)] == []
 
 
-def test_the_units() -> None:
+def test_the_systemd_units() -> None:
     """They start the command that there is, and wait for its end longer than its uploads take."""
     (unit,) = blocks("ini", "Run workers")
     parser = configparser.ConfigParser(interpolation=None)
@@ -199,7 +198,7 @@ def test_the_units() -> None:
     assert int(service["TimeoutStopSec"]) == int(grace[1]) > given.kwargs["grace"] + ENDING_SECONDS
 
 
-def test_the_figures() -> None:
+def test_figures_equal_the_code() -> None:
     """Those of the page are the code's."""
     defaults: Any = WhiteboardUploads.run_worker.__kwdefaults__
     told = (
@@ -216,7 +215,7 @@ def test_the_figures() -> None:
 
 @pytest.mark.nightly
 @needs_postgres
-def test_the_commands(machine: Machine) -> None:
+def test_the_commands_deliver_a_hundred_documents(machine: Machine) -> None:
     """From an empty database to 100 documents in their rooms, with two workers."""
     install, export, apply = blocks("sh", "Set up")
     (defer,), (worker,) = blocks("sh", "Defer"), blocks("sh", "Run workers")

@@ -20,10 +20,10 @@ from pathlib import Path
 import pytest
 
 from meeting_async.testing import MeetingServer
-from support.command_line import export
+from support.command_line import export, until
 from support.programs import run_to_its_end
 from support.raw_http import document as form
-from support.sites import Browser, Site, eventually, serving
+from support.sites import Browser, Site, serving
 from support.terminal import drawn_by
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -91,7 +91,7 @@ def test_a_browser_that_goes_takes_its_upload_with_it(site: Site, meeting: Meeti
     with site.browser() as browser:
         assert next(line for line in events(browser) if line == "event: waiting")
         browser.cut()
-    assert eventually(lambda: site.connections(meeting)[0] == 0)
+    until(lambda: site.connections(meeting)[0] == 0)
     room.unlock()
     with site.browser() as browser:
         assert [line for line in events(browser, "next.pdf") if line][-1].startswith("data: ")
@@ -249,7 +249,7 @@ def test_servers_that_fork(
             room.processing_seconds = 2
             with site.browser() as browser:
                 browser.post("/rooms/room01/documents", form(b"%PDF-1.7"))
-                assert eventually(lambda: len(room.accepted) == 9)
+                until(lambda: len(room.accepted) == 9)
                 site.terminate()
                 assert browser.answer()[0] == 200
             assert site.ended() == 0
@@ -338,18 +338,18 @@ def test_a_celery_worker(meeting: MeetingServer, tmp_path: Path, pool: str) -> N
         try:
             meeting.lose_next_reply()
             send("lost")
-            assert eventually(lambda: has_logged("UploadOutcomeUnknown"))
+            until(lambda: has_logged("UploadOutcomeUnknown"))
             if pool == "prefork":  # others have no limits
                 slow.processing_seconds = 5
                 send("slow", soft_time_limit=1)
                 told = "SoftTimeLimitExceeded has ended a call: 'deck.pdf' may have arrived in room"
-                assert eventually(lambda: has_logged(told))
+                until(lambda: has_logged(told))
             busy.lock()
             send("busy", *["others"] * 4)
-            assert eventually(lambda: has_logged("Retry in"))
+            until(lambda: has_logged("Retry in"))
             busy.unlock()
-            assert eventually(lambda: len(busy.received) == 1)
-            assert eventually(lambda: len(others.received) == 4)
+            until(lambda: len(busy.received) == 1)
+            until(lambda: len(others.received) == 4)
         finally:
             worker.send_signal(signal.SIGTERM)
             assert worker.wait(30) == 0

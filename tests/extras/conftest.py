@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from meeting_async.testing import MeetingServer
-from support.postgres import Network, PostgresServer, network_to
+from support.postgres import Network, PostgresServer
 from support.queues import WINDOW, Open, Queue, queue_at
 
 ROOMS = 20
@@ -18,7 +18,7 @@ ROOMS = 20
 @pytest.fixture
 def network(postgres: PostgresServer) -> Iterator[Network]:
     """Provide a way to the databases that can fail."""
-    with network_to(postgres) as network:
+    with Network(postgres.port) as network:
         yield network
 
 

@@ -216,7 +216,7 @@ class WithSpan(logging.Formatter):
 
 
 @in_turn("what", CALLS)
-def test_one_call(run: Run, telemetry: Telemetry, what: str) -> None:
+def test_spans_and_metrics_of_one_call(run: Run, telemetry: Telemetry, what: str) -> None:
     """A span with its events, a child for each request, of one trace; metrics for both.
 
     Records of the log, the last one too, are made while the span is current. No secret is exported.
@@ -362,7 +362,7 @@ def test_spans_of_a_thread(telemetry: Telemetry) -> None:
 
 @pytest.mark.both_loops
 @pytest.mark.parametrize("around", [True, False])
-def test_a_batch(run: Run, telemetry: Telemetry, around: bool) -> None:
+def test_spans_of_a_batch(run: Run, telemetry: Telemetry, around: bool) -> None:
     """Each job has spans of its own, below the span around the batch, whoever started its task.
 
     A room that is locked makes its job release its permit, which starts another job.
@@ -468,7 +468,7 @@ def test_it_is_independent_of_on_event(run: Run, telemetry: Telemetry) -> None:
 
 
 @pytest.mark.both_loops
-def test_a_client_that_is_in_use(
+def test_instrumenting_a_client_that_is_in_use(
     run: Run, telemetry: Telemetry, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A call that has begun has no span of its own; its end is measured."""
@@ -524,7 +524,9 @@ class Raising(SpanProcessor):
 
 
 @in_turn("when", ["begin", "end", "request"])
-def test_an_exporter_that_raises(run: Run, telemetry: Telemetry, when: str) -> None:
+def test_an_exporter_that_raises_changes_no_outcome(
+    run: Run, telemetry: Telemetry, when: str
+) -> None:
     """Accepted stays accepted, and nothing ends for a fault of those who watch."""
 
     async def main() -> None:

@@ -431,7 +431,7 @@ def with_setting(field: str, value: Any) -> Callable[[], Any]:
         ("dsn", lambda: connector("postgresql://user:s3cr3t@host:5432/db?no_such=s3cr3t")),
     ],
 )
-def test_bad_settings(field: str, make: Callable[[], object]) -> None:
+def test_bad_settings_are_named(field: str, make: Callable[[], object]) -> None:
     """What cannot be used is named when the application is made, without a part of a password."""
     with pytest.raises(ConfigurationError) as caught:
         make()
@@ -439,7 +439,7 @@ def test_bad_settings(field: str, make: Callable[[], object]) -> None:
     assert "s3cr3t" not in str(caught.value)
 
 
-async def test_references(open_queue: Open) -> None:
+async def test_references_become_documents_in_the_worker(open_queue: Open) -> None:
     """A function turns references into documents, in the worker; bad names are found at once."""
     asked: list[str] = []
 
@@ -484,7 +484,9 @@ async def refusals(uploads: WhiteboardUploads, path: Path, match: str, *also: An
             await call
 
 
-async def test_the_schema(postgres: PostgresServer, server: MeetingServer, tmp_path: Path) -> None:
+async def test_a_missing_or_other_schema_is_named(
+    postgres: PostgresServer, server: MeetingServer, tmp_path: Path
+) -> None:
     """Without it, or with another version, each call says what to run; twice has no effect."""
     async with queue_at(postgres.new_database(), server, tmp_path) as queue:
         path = queue.document()
@@ -539,7 +541,7 @@ async def test_two_servers_in_one_database(dsn: str, queue: Queue, tmp_path: Pat
         await other.delivered()
 
 
-def test_in_a_zip_file(tmp_path: Path) -> None:
+def test_the_package_works_from_a_zip_file(tmp_path: Path) -> None:
     """The package works from a zip file, as ``zipapp`` makes them."""
     package = Path(meeting_async.__file__).parent
     made = shutil.make_archive(str(tmp_path / "app"), "zip", package.parent, package.name)
@@ -687,7 +689,7 @@ async def test_which_upload_begins(queue: Queue) -> None:
         assert (row.id if row else None) == begins, kinds
 
 
-async def test_the_status(queue: Queue) -> None:
+async def test_the_status_of_a_queue(queue: Queue) -> None:
     """It has what waits, for how long, for which rooms and why."""
     assert (await queue.uploads.status()).oldest is None
     queue.server.rooms["room0"].lock(60)
@@ -788,7 +790,7 @@ CREATE TRIGGER again AFTER DELETE ON meeting_async_uploads FOR EACH ROW EXECUTE 
 """Other programs that are very fast: at once each upload is as it was before a command."""
 
 
-async def test_what_changes_meanwhile(queue: Queue) -> None:
+async def test_a_batch_that_changes_during_a_command(queue: Queue) -> None:
     """A command goes through a batch once: it ends, and counts each upload once."""
     commands = {"retry": "refused", "cancel": "ready", "drop": "refused"}
     state_is = "UPDATE meeting_async_uploads SET state = %s WHERE batch = %s"
@@ -856,7 +858,7 @@ async def test_ticks_of_many_rooms(queue: Queue) -> None:
 
 @nightly
 @pytest.mark.timeout(300)
-async def test_a_hundred_and_twenty_thousand(queue: Queue) -> None:
+async def test_cancelling_and_retrying_120000_uploads(queue: Queue) -> None:
     """So many are cancelled and retried with one call each; all are queued again."""
     count = 120_000
     jobs = (UploadJob(f"room{at % 20}", f"/{at}.pdf") for at in range(count))
@@ -963,7 +965,9 @@ async def test_an_address_in_two_spellings(queue: Queue, caplog: pytest.LogCaptu
             await queue.until(lambda: "write the address in one way" in caplog.text)
 
 
-async def test_connections(dsn: str, server: MeetingServer, tmp_path: Path) -> None:
+async def test_database_connections_and_their_settings(
+    dsn: str, server: MeetingServer, tmp_path: Path
+) -> None:
     """Settings of the address win over those for workers. There are four connections at most."""
     address = f"{dsn}?options=-cjit%3Don&keepalives_idle=7"
     count = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"

@@ -1,4 +1,4 @@
-"""What other programs lock in the database: nobody waits for it who need not, and nothing is lost.
+"""Other programs hold locks in the database: only what needs those rows waits, and nothing is lost.
 
 A foreign session holds something of rooms 0, 1 and 10 to 19; the other eight are free.
 """

@@ -41,7 +41,7 @@ nightly = pytest.mark.nightly
 
 @pytest.mark.parametrize("mode", ["session", "transaction"])
 @needs_pgbouncer
-async def test_a_pooler(
+async def test_behind_pgbouncer(
     dsn: str, postgres: PostgresServer, server: MeetingServer, tmp_path: Path, mode: str
 ) -> None:
     """PgBouncer works in session mode; otherwise it works, too, or a text says what to set."""
@@ -532,7 +532,7 @@ async def test_a_worker_in_a_scope_that_is_cancelled(queue: Queue) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("grace", [0.2, 600])
-async def test_a_function_that_hangs(
+async def test_a_documents_function_that_hangs(
     dsn: str, server: MeetingServer, tmp_path: Path, grace: float, number: signal.Signals
 ) -> None:
     """A worker ends after its grace, or at a second signal; its upload is put back."""

@@ -33,10 +33,12 @@ from meeting_async.procrastinate._brake import Brake, DocumentNotFound, decide, 
 from meeting_async.procrastinate._run import QueuedRun
 from meeting_async.procrastinate._table import Row, packed
 from meeting_async.procrastinate._worker import UploadWorker
-from support import fake_rooms, virtual_time
+from meeting_async.testing import run_in_virtual_time
+from support import fake_rooms
 from support.documents import PDF
 from support.fake_rooms import Act, FakeRooms
 from support.queue_worker import KEYS
+from support.virtual_time import jump
 
 
 def row_of(run: int = 1, **facts: Any) -> Row:
@@ -160,7 +162,7 @@ def test_answers_that_are_lost_after_a_minute() -> None:
         return lost, len(worker.begun) - len(lost)
 
     table = Table()
-    lost, later = virtual_time.run("asyncio", run)
+    lost, later = run_in_virtual_time(run)
     assert len(table.handed_on) > 100  # meanwhile another worker may have them
     tried = [at - lost[0] for at in lost if at > lost[0] + 61]
     assert tried[0] < 63  # soon, however many were lost together
@@ -180,7 +182,7 @@ PUT_BACK = {
 """What does not end an upload, and for how long: only the server's word about it does."""
 
 
-def test_what_costs_no_document() -> None:
+def test_which_errors_put_an_upload_back() -> None:
     """A new class of error needs a decision here; code of the user's own is like the network."""
     kinds = [kind for kind in vars(errors).values() if inspect.isclass(kind)]
     found = defaultdict(set)
@@ -225,7 +227,7 @@ def test_a_worker_pauses_while_nothing_answers(
                 brake.report_answer(is_back)
         return tried, anyio.current_time() - began
 
-    tried, ended = virtual_time.run("asyncio", run)
+    tried, ended = run_in_virtual_time(run)
     assert (tried <= most, ended - outage <= late) == (True, True)
     told = [record.getMessage() for record in caplog.records]
     assert told == [
@@ -244,7 +246,7 @@ def test_whether_the_server_has_answered() -> None:
     assert answers == answered | {Verdict.FOUND, Verdict.NOT_FOUND}
 
 
-def test_what_a_beat_tells(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_a_heartbeat_reports(caplog: pytest.LogCaptureFixture) -> None:
     """It tells that recovery fails, and nothing of a run that has ended while it was asking."""
     row = row_of()
 
@@ -259,7 +261,7 @@ def test_what_a_beat_tells(caplog: pytest.LogCaptureFixture) -> None:
             worker.runs.clear()
             await anyio.sleep(2)
 
-    virtual_time.run("asyncio", run)
+    run_in_virtual_time(run)
     told = [record.getMessage() for record in caplog.records]
     assert told == ["recovery has failed: the queue's table 'uploads' does not answer"]
 
@@ -299,7 +301,7 @@ class Taken(Table):
         if isinstance(follows, Exception):
             raise follows
         if not isinstance(follows, bool):
-            virtual_time.jump(follows)
+            jump(follows)
         return bool(follows)
 
     async def beat(self, rows: Iterable[Row], worker_id: int | None) -> Mapping[int, bool]:
@@ -329,7 +331,7 @@ def test_two_runs_of_an_upload() -> None:
                 tasks.start_soon(worker.tick, "room0")
         assert worker.table.beats == [[], [2], [2], [2]]
 
-    virtual_time.run("asyncio", run)
+    run_in_virtual_time(run)
 
 
 UNREADABLE = {
@@ -342,7 +344,7 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize("how", UNREADABLE)
-def test_what_nobody_can_read(how: str) -> None:
+def test_a_document_that_cannot_be_read_fails_after_three_tries(how: str) -> None:
     """It is put back three times, as another worker may read it; then it has failed."""
 
     async def find(reference: str) -> NoReturn:
@@ -361,7 +363,7 @@ def test_what_nobody_can_read(how: str) -> None:
         await worker.session.aclose()
         return table.ends
 
-    *back, last = virtual_time.run("asyncio", run)
+    *back, last = run_in_virtual_time(run)
     assert [(end["state"], end["pause"]) for end in back] == [
         ("ready", pause) for pause in (2.0, 5.0, 10.0)
     ]
@@ -383,7 +385,7 @@ def test_a_worker_without_documents(state: str) -> None:
         ends: list[Mapping[str, Any]] = worker.table.ends
         return ends
 
-    ends = virtual_time.run("asyncio", run)
+    ends = run_in_virtual_time(run)
     assert [(end["state"], end["pause"]) for end in ends] == [(state, 10.0)] * 4
     assert "it is a reference" in ends[0]["reason"]
 
@@ -399,7 +401,7 @@ def test_a_recovery_that_takes_long(stalled_after: float, beats: int) -> None:
             assert len(worker.table.beats) == beats
             assert len(asyncio.all_tasks()) == 3
 
-    virtual_time.run("asyncio", run)
+    run_in_virtual_time(run)
 
 
 @pytest.mark.parametrize(
@@ -421,7 +423,7 @@ def test_a_database_that_is_away(silent: set[int], ends: bool) -> None:
         assert [at for at in table.recovered if last <= at < last + 29] == []
         assert table.recovered[-1] > last + 29
 
-    virtual_time.run("asyncio", run)
+    run_in_virtual_time(run)
 
 
 @pytest.mark.parametrize("away", [299.0, 400.0])
@@ -436,7 +438,7 @@ def test_an_outcome_that_cannot_be_written(away: float) -> None:
         await worker.session.aclose()
         return len(table.ends), anyio.current_time()
 
-    written, ended = virtual_time.run("asyncio", run)
+    written, ended = run_in_virtual_time(run)
     assert written == (away < 300)
     assert min(away, 300) <= ended <= 302
 
@@ -576,7 +578,7 @@ def test_what_a_run_leaves_to_the_next(how: str, caplog: pytest.LogCaptureFixtur
         if kept["steps"] and not row.facts:  # its age when the next run begins
             assert kept["steps"][-1]["ended"] == pytest.approx(-end["pause"])
 
-    virtual_time.run("asyncio", run)
+    run_in_virtual_time(run)
     assert "upload 7, " not in caplog.text  # it has no outcome
     may_be_there = row.state == "sent" or row.is_away is not None
     assert may_be_there or not any(visit.is_complete for visit in rooms.uploads)
@@ -598,7 +600,7 @@ def test_answers_that_are_lost_for_good(caplog: pytest.LogCaptureFixture) -> Non
             assert [end["state"] for end in table.ends] == ["unknown"]
         await worker.session.aclose()
 
-    virtual_time.run("asyncio", run)
+    run_in_virtual_time(run)
     assert "the worker pauses" in caplog.text
 
 
@@ -635,7 +637,7 @@ def test_documents_may_raise_anything(how: str) -> None:
         (end,) = table.ends
         assert (end["state"], str(end["reason"]).isprintable()) == (state, True)
 
-    virtual_time.run("asyncio", run)
+    run_in_virtual_time(run)
 
 
 def test_a_server_that_does_not_answer_the_first_question() -> None:
@@ -648,7 +650,7 @@ def test_a_server_that_does_not_answer_the_first_question() -> None:
         await worker.session.aclose()
         assert anyio.current_time() <= 30
 
-    virtual_time.run("asyncio", run)
+    run_in_virtual_time(run)
 
 
 def test_a_worker_that_must_stop(caplog: pytest.LogCaptureFixture) -> None:
@@ -662,7 +664,7 @@ def test_a_worker_that_must_stop(caplog: pytest.LogCaptureFixture) -> None:
         assert worker.error is SILENT
         assert (worker.begun, worker.table.handed_on) == ([], ["room0"])
 
-    virtual_time.run("asyncio", run)
+    run_in_virtual_time(run)
     assert [record.getMessage() for record in caplog.records] == [f"the worker ends now: {SILENT}"]
 
 
@@ -693,6 +695,6 @@ def test_a_run_that_has_lost_its_row(how: str, caplog: pytest.LogCaptureFixture)
         assert [end["state"] for end in table.ends] == [state] * 3
         assert 3 * seconds <= anyio.current_time() <= 3 * (seconds + 10)
 
-    virtual_time.run("asyncio", run)
+    run_in_virtual_time(run)
     assert "the worker pauses" not in caplog.text
     assert caplog.text.count("upload 7 was cancelled, or taken over by another worker") == 3

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
-from pathlib import Path
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import anyio
@@ -26,9 +25,9 @@ from redis.backoff import NoBackoff
 import meeting_async.redis
 from meeting_async.errors import ConfigurationError, RoomLocksUnavailable
 from meeting_async.redis import RedisRoomLocks
-from support import redis_server
+from support.forks import CONTEXT, forked
 from support.leaks import until
-from support.redis_server import ROOM, RedisServer, needs_redis, redis_running
+from support.redis_server import ROOM, RedisServer, hold, needs_redis, redis_running
 from support.telling import containing, pickled, texts, traceback_with_locals
 
 pytestmark = [pytest.mark.anyio, needs_redis]
@@ -188,7 +187,7 @@ async def shortest(limit: float, measured: Callable[[], Any]) -> float:
     return min(durations)
 
 
-async def test_few_connections(make: Make, redis: Redis) -> None:
+async def test_a_hundred_rooms_need_sixteen_connections(make: Make, redis: Redis) -> None:
     """A hundred rooms at once need 16."""
     locks = make()
     before = (await redis.info("stats"))["total_connections_received"]
@@ -211,7 +210,7 @@ async def test_few_connections(make: Make, redis: Redis) -> None:
         ("suspend", None, "somebody"),
     ],
 )
-async def test_no_answer_on_the_way_in(
+async def test_acquiring_while_redis_is_silent(
     make: Make,
     redis: Redis,
     server: RedisServer,
@@ -259,7 +258,7 @@ async def test_no_answer_on_the_way_in(
     [("kill", 1.2, None), ("suspend", 0.0, None), ("kill", 0.0, ZeroDivisionError())],
     ids=["while held", "on the way out", "on the way out of an error"],
 )
-async def test_no_answer_later_changes_no_outcome(
+async def test_redis_that_falls_silent_later_changes_no_outcome(
     make: Make,
     redis: Redis,
     server: RedisServer,
@@ -462,55 +461,39 @@ def test_on_trio_it_says_so() -> None:
 
 
 @contextmanager
-def workers(count: int, *args: object) -> Iterator[list[subprocess.Popen[str]]]:
+def holders(count: int, *facts: float) -> Iterator[list[tuple[BaseProcess, Connection]]]:
     """Start processes that have begun when the block begins and are gone when it ends."""
-    pipe = subprocess.PIPE
-    how: dict[str, Any] = {
-        "stdin": pipe,
-        "stdout": pipe,
-        "cwd": Path(redis_server.__file__).parents[1],
-    }
-    command = [sys.executable, "-W", "error", "-m", "support.redis_server", *map(str, args)]
     with ExitStack() as stack:
-        made = [subprocess.Popen(command, text=True, **how) for _ in range(count)]
-        for worker in made:
-            stack.enter_context(worker)
-            stack.callback(worker.kill)
-        assert [heard(worker) for worker in made] == ["ready"] * count
-        for worker in made:
-            assert worker.stdin
-            worker.stdin.write("\n")
-            worker.stdin.flush()
+        made = []
+        for _ in range(count):
+            pipe, other = map(stack.enter_context, CONTEXT.Pipe())
+            made.append((forked(hold, other, *facts), pipe))
+            other.close()
+            stack.callback(made[-1][0].kill)
+        assert [pipe.recv() for _, pipe in made] == ["ready"] * count
+        for _, pipe in made:
+            pipe.send("begin")
         yield made
-
-
-def heard(worker: subprocess.Popen[str]) -> str:
-    """Return the next line."""
-    assert worker.stdout
-    return worker.stdout.readline().strip()
 
 
 def test_two_processes_take_turns(server_of_module: RedisServer) -> None:
     """Never two in the room, and everybody gets in."""
-    held: list[tuple[float, float, int]] = []
-    with workers(2, server_of_module.port, 360, 0.1, 3) as made:
-        for number, worker in enumerate(made):
-            lines = worker.communicate(timeout=50)[0].splitlines()
-            times = [float(line.split()[1]) for line in lines]
-            held += [(*pair, number) for pair in zip(times[::2], times[1::2], strict=True)]
-            assert worker.returncode == 0
-    held.sort()
-    assert all(ended <= began for (_, ended, _), (began, _, _) in itertools.pairwise(held))
-    who = [number for _, _, number in held]
-    assert sorted(who) == [0] * 3 + [1] * 3
+    held: list[tuple[float, float]] = []
+    with holders(2, server_of_module.port, 360, 0.1, 3) as made:
+        for process, pipe in made:
+            times = [pipe.recv() for _ in range(6)]
+            held += zip(times[::2], times[1::2], strict=True)
+            process.join(50)
+            assert process.exitcode == 0
+    assert all(ended <= began for (_, ended), (began, _) in itertools.pairwise(sorted(held)))
 
 
 async def test_the_lock_of_a_killed_holder_expires(make: Make, server: RedisServer) -> None:
     """Not before 5/6 of its lifetime, as its upload may hold the server's lock, and then soon."""
 
     def killed() -> float:
-        with workers(1, server.port, 1.8, 60, 1) as [holder]:
-            assert heard(holder).startswith("in")
+        with holders(1, server.port, 1.8, 60, 1) as [(holder, pipe)]:
+            pipe.recv()
             holder.kill()
             return time.monotonic()
 

@@ -31,13 +31,13 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.routing import Mount, Route
 
 from meeting_async import UploadReceipt, errors
-from meeting_async.testing import MeetingServer
+from meeting_async.testing import MeetingServer, run_in_virtual_time
 from meeting_async.web import Uploads, http_answer, public_detail, public_name
 from support import sites
+from support.command_line import until
 from support.misdeeds_app import ALL, MISDEEDS, OF_ASYNCIO
 from support.raw_http import document as form
 from support.tables import LOOPS
-from support.virtual_time import run
 
 SUPPORT = Path(sites.__file__).parent
 STATUSES = {
@@ -178,7 +178,7 @@ def test_a_document_is_named_without_its_place(document: str, name: str) -> None
     assert http_answer(receipt) == (200, body, {})
 
 
-def test_errors_of_others() -> None:
+def test_foreign_errors_say_only_that_it_failed() -> None:
     """A class of one's own and a foreign exception say nothing but that it failed."""
 
     class Own(errors.MeetingError):
@@ -445,7 +445,7 @@ def test_a_request_that_the_server_cuts(what: str, way: str) -> None:
         assert server.has_ended
         return server.stopped - cut_at
 
-    waited = run(backend, main)
+    waited = run_in_virtual_time(main, backend=backend)
     assert seen == [*row.noticed, "shutdown"]
     assert waited == pytest.approx(0 if answer == (503, False) else WORK - GRACE)
 
@@ -462,7 +462,8 @@ def test_a_body_that_the_browser_shall_send_again_does_not_arrive(backend: str) 
             await request.cut(REST)
             return request.answer()
 
-    told = {(503, False): "disconnect", (202, None): "request"}[run(backend, main) or (0, None)]
+    found = run_in_virtual_time(main, backend=backend)
+    told = {(503, False): "disconnect", (202, None): "request"}[found or (0, None)]
     assert seen == ["request", told, "end", "shutdown"]
 
 
@@ -511,7 +512,7 @@ NOT_CUT = {
 @pytest.mark.parametrize("backend", LOOPS)
 @pytest.mark.parametrize("lifespan", [True, False])
 @pytest.mark.parametrize("what", NOT_CUT)
-def test_a_request_to_its_end(what: str, lifespan: bool, backend: str) -> None:
+def test_a_request_runs_to_its_end(what: str, lifespan: bool, backend: str) -> None:
     """The answer is the handler's, or that of the client's error; other errors are the server's."""
     row = NOT_CUT[what]
     seen: list[str] = []
@@ -527,7 +528,7 @@ def test_a_request_to_its_end(what: str, lifespan: bool, backend: str) -> None:
             assert (request.answer(), seen) == (row.answer, row.noticed)
             assert type(request.error) is (row.raised or type(None))
 
-    run(backend, main)
+    run_in_virtual_time(main, backend=backend)
 
 
 @pytest.mark.parametrize("backend", LOOPS)
@@ -542,7 +543,7 @@ def test_an_error_after_the_request_is_logged(
             await anyio.sleep(GRACE)
             await request.cut()
 
-    run(backend, main)
+    run_in_virtual_time(main, backend=backend)
     (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert record.exc_info
     assert record.exc_info[0] is LookupError
@@ -563,7 +564,7 @@ def test_an_error_in_the_moment_of_the_cut_is_the_servers(backend: str) -> None:
             await requests[0].ended.wait()
         assert type(requests[0].error) is LookupError
 
-    run(backend, main)
+    run_in_virtual_time(main, backend=backend)
 
 
 async def endless(_seen: list[str], _receive: Any, _send: Any) -> None:
@@ -601,7 +602,7 @@ def test_shutdown_does_not_wait_for_ever(
         assert request.answer() == (None if handler is in_a_thread else (202, None))
         return server.stopped - stop_at
 
-    assert run(backend, main) == pytest.approx(seconds)
+    assert run_in_virtual_time(main, backend=backend) == pytest.approx(seconds)
     assert seen == noticed
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
         ("INFO", "shutdown waits for 1 uploading requests, at most 360 s"),
@@ -623,7 +624,7 @@ def test_a_server_that_takes_no_answer(backend: str) -> None:
             assert anyio.current_time() - began == pytest.approx(5)
             assert request.error
 
-    run(backend, main)
+    run_in_virtual_time(main, backend=backend)
 
 
 @pytest.mark.parametrize("backend", LOOPS)
@@ -651,7 +652,7 @@ def test_a_request_that_comes_too_late(backend: str, caplog: pytest.LogCaptureFi
         assert request.answer() == (503, False)
         assert request.sent[0]["headers"][-1] == (b"retry-after", b"10")
 
-    run(backend, main)
+    run_in_virtual_time(main, backend=backend)
     assert seen == ["request", "end", "shutdown"]
     assert len(caplog.records) == 1  # the second time there is nothing to wait for
 
@@ -709,7 +710,7 @@ def test_an_application_in_two_event_loops(backend: str) -> None:
             return request.answer()
 
     def other_loop() -> None:
-        run(backend, serve)
+        run_in_virtual_time(serve, backend=backend)
 
     async def serve() -> None:
         async with serving(app) as server:
@@ -737,7 +738,7 @@ def test_a_lifespan_that_ends_by_itself(backend: str) -> None:
             group.start_soon(requests[0].run, uploads)
         return anyio.current_time() - began
 
-    assert run(backend, main) == pytest.approx(GRACE)
+    assert run_in_virtual_time(main, backend=backend) == pytest.approx(GRACE)
     assert requests[0].answer() == (202, None)
 
 
@@ -781,7 +782,7 @@ def test_an_application_that_knows_no_lifespan(backend: str) -> None:
             await anyio.sleep(WORK / 10)
         seen.append("shutdown")
 
-    run(backend, main)
+    run_in_virtual_time(main, backend=backend)
     assert seen == ["end", "shutdown"]
 
 
@@ -835,7 +836,7 @@ def test_no_request_ends_another(misdeed: str, backend: str) -> None:
             assert (request.answer(), request.error) == ((200, True), None)
             assert server.stopped == 0
 
-    run(backend, main)
+    run_in_virtual_time(main, backend=backend)
     assert (seen[0], seen[-1], "end" in seen) == ("request", "shutdown", True)
 
 
@@ -864,7 +865,7 @@ def test_no_request_ends_another_in_a_server(
             room = meeting.add_room(misdeed)
             with application.browser() as browser, application.browser() as other:
                 other.post(f"/rooms/{misdeed}/documents", form(b"%PDF-1.7"))
-                assert sites.eventually(partial(getattr, room, "accepted")), misdeed
+                until(partial(getattr, room, "accepted"))
                 browser.post(f"/rooms/-/{misdeed}", b"x")
                 with contextlib.suppress(ConnectionError, http.client.HTTPException):
                     browser.answer()

@@ -27,7 +27,7 @@ def library(request: pytest.FixtureRequest) -> Any:
 
 
 @both_kinds
-async def test_it_is_used_as_it_is(library: Any, kind: str) -> None:
+async def test_an_external_client_is_used_as_it_is(library: Any, kind: str) -> None:
     """With its headers and hooks, and it stays open."""
     seen: list[str] = []
 

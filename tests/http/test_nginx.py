@@ -193,7 +193,7 @@ async def test_504_while_the_server_goes_on_is_unknown(site: ProxiedServer) -> N
 @pytest.mark.parametrize("closing", ["always", "off"])
 @pytest.mark.parametrize("tls", [False, True], ids=["tcp", "tls"])
 @needs_nginx
-async def test_413(
+async def test_nginx_answers_413(
     site: ProxiedServer,
     content: bytes,
     closing: str,
@@ -227,7 +227,7 @@ AGAIN: dict[str, Any] = {"delivery": "at_least_once", "lock": LockPolicy(window=
     ],
 )
 @needs_nginx
-async def test_502(
+async def test_nginx_answers_502(
     site: ProxiedServer, settings: str, how: dict[str, Any], verdicts: tuple[str, str] | None
 ) -> None:
     """Unknown if the document was out, and repeated if it was not, or if that is wanted."""
@@ -488,7 +488,7 @@ def _any_moment(share: float) -> Callable[[Run], bool]:
 @pytest.mark.nightly
 @needs_nginx
 @pytest.mark.parametrize("turn", range(5))
-def test_at_any_moment(tmp_path: Path, turn: int) -> None:
+def test_a_server_that_stops_at_any_moment(tmp_path: Path, turn: int) -> None:
     """With each version of HTTP behind nginx, at most one unknown outcome in each room."""
     share = (0.02, 0.2, 0.4, 0.6, 0.9)[turn]
     run = Run(UPSTREAMS, tmp_path)

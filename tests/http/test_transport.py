@@ -170,7 +170,9 @@ CUTS: dict[str, tuple[Script, int, range]] = {
 
 @both_loops
 @pytest.mark.parametrize(("script", "hold", "sent"), CUTS.values(), ids=CUTS.keys())
-async def test_a_cut(wire: Wire, script: Script, hold: int, sent: range) -> None:
+async def test_a_connection_that_is_cut_off(
+    wire: Wire, script: Script, hold: int, sent: range
+) -> None:
     """The connection is lost, and ``sent`` is what the operating system took.
 
     A server that got one byte of the closing boundary may have the document.

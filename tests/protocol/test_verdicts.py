@@ -148,7 +148,7 @@ def reply(status: int, body: Any, retry_after: str | None = None, **facts: Any) 
 
 
 @pytest.mark.parametrize(("asked", "statuses", "bodies", "hints", "expected"), CELLS)
-def test_every_cell(
+def test_every_cell_of_the_table(
     asked: Asked,
     statuses: Sequence[Any],
     bodies: Sequence[Any],

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any
 
-import anyio.lowlevel
-
 from meeting_async import BatchReport, UploadJob
-from support import virtual_time
+from meeting_async.testing import run_in_virtual_time
 from support.documents import PDF
 from support.fake_rooms import FakeRooms, client_of
 
@@ -34,7 +31,7 @@ def ran(
     **how: Any,
 ) -> BatchReport:
     """Do the same in virtual time."""
-    return virtual_time.run(backend, lambda: run(jobs, rooms, settings, **how))
+    return run_in_virtual_time(lambda: run(jobs, rooms, settings, **how), backend=backend)
 
 
 def statuses(report: BatchReport) -> list[str]:
@@ -51,15 +48,3 @@ def job(room: str, number: int = 0, document: Any = PDF, **facts: Any) -> Upload
 def jobs_for(rooms: int, each: int) -> list[UploadJob]:
     """Make jobs for so many rooms in turn."""
     return [job(f"room{room:02}", number) for number in range(each) for room in range(rooms)]
-
-
-def generated(jobs: Iterable[UploadJob]) -> Iterator[UploadJob]:
-    """Yield jobs from a plain generator."""
-    yield from jobs
-
-
-async def asynchronously(jobs: Iterable[UploadJob]) -> AsyncIterator[UploadJob]:
-    """Yield jobs from an async generator."""
-    for one in jobs:
-        await anyio.lowlevel.checkpoint()
-        yield one

@@ -61,11 +61,8 @@ class Authority:
 
         ``is_strict``: it has all that Python 3.13 demands.
         """
-        made = [self._directory / f"server.{kind}" for kind in ("key", "csr", "pem")]
-        key, request, certificate = made
-        _openssl("req", *_NEW_KEY, "-subj", "/CN=server", "-keyout", key, "-out", request)
         extensions = _EXTENSIONS if is_strict else "authorityKeyIdentifier=none\n"
-        self._sign(request, certificate, f"{extensions}subjectAltName={names}\n", days)
+        key, certificate = self._issue("server", f"{extensions}subjectAltName={names}\n", days)
         if sends_authority:
             certificate.write_bytes(certificate.read_bytes() + self.file.read_bytes())
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -74,13 +71,17 @@ class Authority:
 
     def client(self) -> Path:
         """Return a file with a client's certificate and its key."""
-        key, request, certificate = (
-            self._directory / f"client.{kind}" for kind in ("key", "csr", "pem")
-        )
-        _openssl("req", *_NEW_KEY, "-subj", "/CN=client", "-keyout", key, "-out", request)
-        self._sign(request, certificate, _EXTENSIONS, days=2)
+        key, certificate = self._issue("client", _EXTENSIONS)
         certificate.write_bytes(certificate.read_bytes() + key.read_bytes())
         return certificate
+
+    def _issue(self, name: str, extensions: str, days: int = 2) -> tuple[Path, Path]:
+        key, request, certificate = (
+            self._directory / f"{name}.{kind}" for kind in ("key", "csr", "pem")
+        )
+        _openssl("req", *_NEW_KEY, "-subj", f"/CN={name}", "-keyout", key, "-out", request)
+        self._sign(request, certificate, extensions, days)
+        return key, certificate
 
     def _sign(self, request: Path, certificate: Path, extensions: str, days: int) -> None:
         file = request.with_suffix(".ext")
@@ -109,14 +110,6 @@ def _openssl(*words: object) -> None:
     openssl = shutil.which("openssl")
     assert openssl, "the TLS tests need the openssl command"
     run_to_its_end([openssl, *map(str, words)])
-
-
-def make_contexts(directory: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """Return the server's and the client's side of one certificate."""
-    key, cert = make_certificate(directory)
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.load_cert_chain(cert, key)
-    return server, ssl.create_default_context(cafile=str(cert))
 
 
 if __name__ == "__main__":

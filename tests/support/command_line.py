@@ -215,9 +215,9 @@ def shell(script: str) -> Result:
     return Result(done.returncode, done.stdout, done.stderr)
 
 
-def until(condition: Callable[[], object]) -> None:
+def until(condition: Callable[[], object], seconds: float = SECONDS) -> None:
     """Wait for another thread or process."""
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)

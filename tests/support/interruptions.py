@@ -54,13 +54,9 @@ async def cancelled_by_scope(coroutine: Coroutine[Any, Any, object], number: int
 
 async def cancelled_natively(coroutine: Coroutine[Any, Any, object], number: int) -> bool:
     """Cancel a task of asyncio around its n-th wait, once; tell whether there was one."""
-
-    async def main() -> None:
-        await run
-
-    task: asyncio.Task[None]
+    task: asyncio.Task[object]
     run = Interrupted(coroutine, number, lambda: task.cancel())  # noqa: PLW0108 - made below
-    task = asyncio.create_task(main())
+    task = asyncio.ensure_future(run)
     with contextlib.suppress(asyncio.CancelledError):
         await task
     assert task.cancelling() <= 1  # or `asyncio.timeout` around it would take it for another one

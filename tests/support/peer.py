@@ -23,7 +23,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
 from typing import Self
 
 RECORD = b'{"status":true,"msg":"file uploaded successfully","status_code":"SUCCESS"}'
@@ -167,12 +166,7 @@ class Peer:
         self._acceptor.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: object, _traceback: object) -> None:
         self.stopping.set()
         for sock in [self._listener, *self._open]:
             with contextlib.suppress(OSError):

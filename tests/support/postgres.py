@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import socket
-import struct
 import subprocess
 import tempfile
 import threading
@@ -16,14 +15,15 @@ import uuid
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import attrs
 import psycopg
 import pytest
 
+from support.peer import RESET, Connection, Peer
 from support.ports import free_port
-from support.programs import until_it_answers
+from support.programs import started, until_it_answers
 from support.systems import IS_WINDOWS
 
 
@@ -191,12 +191,8 @@ def pooler_to(server: PostgresServer, mode: str) -> Iterator[int]:
     text = _POOLER.format(port=server.port, listens=listens, mode=mode)
     configuration.write_text(text)
     configuration.chmod(0o644)  # it is read by the server's user
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [POOLER, configuration], stdout=output, stderr=output, cwd="/", user=server.user
-        )
+    process = started([POOLER, configuration], listens, log, cwd="/", user=server.user)
     try:
-        until_it_answers(partial(socket.create_connection, ("127.0.0.1", listens)), process, log)
         yield listens
     finally:
         process.kill()
@@ -204,9 +200,6 @@ def pooler_to(server: PostgresServer, mode: str) -> Iterator[int]:
 
 
 # --- a bad network -------------------------------------------------------------------------------
-
-RESET = struct.pack("ii", 1, 0)
-"""A closed socket resets its connection."""
 
 
 @attrs.define(eq=False)
@@ -220,7 +213,7 @@ class Network:
     port_of_server: int
     struck: threading.Event = attrs.field(factory=threading.Event, init=False)
     """Set when the fault of :meth:`strike` has happened."""
-    _listener: socket.socket = attrs.field(init=False)
+    _peer: Peer = attrs.field(init=False)
     _sockets: list[socket.socket] = attrs.field(factory=list, init=False)
     _flows: threading.Event = attrs.field(factory=threading.Event, init=False)
     _fault: tuple[str, bool] | None = attrs.field(default=None, init=False)
@@ -231,13 +224,19 @@ class Network:
     _guard: threading.RLock = attrs.field(factory=threading.RLock, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._peer = Peer(self._carry)
         self._flows.set()
+
+    def __enter__(self) -> Self:
+        self._peer.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def address(self, dsn: str) -> str:
         """Return the address of a database through this network."""
-        port = self._listener.getsockname()[1]
-        return dsn.replace(f":{self.port_of_server}/", f":{port}/")
+        return dsn.replace(f":{self.port_of_server}/", f":{self._peer.port}/")
 
     def freeze(self) -> None:
         """Let nothing arrive."""
@@ -267,38 +266,23 @@ class Network:
 
     # --- threads ---------------------------------------------------------------------------------
 
-    def serve(self) -> None:
-        """Accept connections until :meth:`close`."""
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._connect, args=[client], daemon=True).start()
-
     def close(self) -> None:
         """End all."""
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
         self.thaw()
         self.reset()
+        self._peer.__exit__(None, None, None)
 
-    def _connect(self, client: socket.socket) -> None:
+    def _carry(self, connection: Connection) -> None:
+        client = connection.sock
+        client.settimeout(None)
         self._flows.wait()
-        try:
-            server = socket.create_connection(("127.0.0.1", self.port_of_server))
-        except OSError:
-            client.close()
-            return
-        with self._guard:
-            self._sockets += [client, server]
-        back = threading.Thread(target=self._carry_replies, args=[server, client], daemon=True)
-        back.start()
-        self._carry_requests(client, server)
-        back.join()
-        for end in (client, server):
-            end.close()
+        with socket.create_connection(("127.0.0.1", self.port_of_server)) as server:
+            with self._guard:
+                self._sockets += [client, server]
+            back = threading.Thread(target=self._carry_replies, args=[server, client], daemon=True)
+            back.start()
+            self._carry_requests(client, server)
+            back.join()
 
     def _carry_requests(self, client: socket.socket, server: socket.socket) -> None:
         with contextlib.suppress(OSError):
@@ -352,16 +336,3 @@ class Network:
             self.reset()
             self.thaw()
         self.struck.set()
-
-
-@contextlib.contextmanager
-def network_to(server: PostgresServer) -> Iterator[Network]:
-    """Provide a network between applications and a server."""
-    network = Network(server.port)
-    thread = threading.Thread(target=network.serve, daemon=True)
-    thread.start()
-    try:
-        yield network
-    finally:
-        network.close()
-        thread.join()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,21 @@ def until_it_answers(
         assert process.poll() is None, log.read_text("utf-8", "replace")
         assert time.monotonic() < ends_at, log.read_text("utf-8", "replace")
         time.sleep(0.02)
+
+
+def started(
+    command: Sequence[Any], port: int, log: Path, **settings: Any
+) -> subprocess.Popen[bytes]:
+    """Start a program, and wait until it listens on a port of loopback."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output, **settings)
+    try:
+        until_it_answers(partial(socket.create_connection, ("127.0.0.1", port)), process, log)
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+    return process
 
 
 _BROWSER = shutil.which("chromium-headless-shell") or shutil.which("chromium")

@@ -12,15 +12,13 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import pytest
 
 from support.ports import free_port
-from support.programs import PATIENCE, until_it_answers
+from support.programs import PATIENCE, started
 
 NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
 """Debian installs it in a folder that is not in an ordinary user's PATH."""
@@ -91,12 +89,7 @@ class Nginx:
         self._listener.close()
         return self
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.terminate()
         try:
             status = self._process.wait(STOP_SECONDS)
@@ -129,10 +122,8 @@ def tinyproxy(directory: Path, password: str = "") -> Iterator[str]:
     port, settings, log = free_port(), directory / "tinyproxy.conf", directory / "tinyproxy.log"
     login = f"BasicAuth me {password}" if password else ""
     settings.write_text(f"Port {port}\nListen 127.0.0.1\nTimeout 20\nMaxClients 20\n{login}\n")
-    with log.open("wb") as output:
-        process = subprocess.Popen([TINYPROXY, "-d", "-c", settings], stdout=output, stderr=output)
+    process = started([TINYPROXY, "-d", "-c", settings], port, log)
     try:
-        until_it_answers(partial(socket.create_connection, ("127.0.0.1", port)), process, log)
         yield f"127.0.0.1:{port}"
     finally:
         process.kill()  # told to end, it would wait for its connections

@@ -1,4 +1,4 @@
-"""Workers of a queue in processes of their own, forked from one that has imported what is slow."""
+"""Workers of a queue, and commands, in processes of their own."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ import logging
 import os
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import anyio
 import attrs
@@ -24,6 +21,7 @@ from meeting_async import Document, MeetingClient
 from meeting_async.cli import main as command_line
 from meeting_async.cli.queue import work as _imported_early  # noqa: F401 - forks have it
 from meeting_async.procrastinate import WhiteboardUploads, connector
+from support.forks import forked
 
 STALLED_AFTER = 3.0
 """Seconds without a heartbeat after which a worker counts as dead: the fewest that it can be."""
@@ -64,11 +62,7 @@ class Process:
 
     def __init__(self, log: Path, program: Order | tuple[str, ...], **environment: str) -> None:
         self.log, self.program = log, program
-        context = get_context("forkserver")
-        context.set_forkserver_preload(["support.queue_worker"])
-        self._process = context.Process(target=_run, args=(log, program, environment))
-        with patch.object(tempfile, "tempdir", "/tmp"):  # a socket's path has 107 bytes at most
-            self._process.start()
+        self._process = forked(_run, log, program, environment)
 
     @property
     def code(self) -> int | None:

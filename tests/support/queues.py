@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import signal
-import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -22,6 +20,7 @@ from meeting_async import LockPolicy, UploadJob, UploadOutcome
 from meeting_async.errors import JournalError
 from meeting_async.procrastinate import Documents, QueueReport, QueueStatus, WhiteboardUploads
 from meeting_async.testing import MeetingServer
+from support.command_line import variables
 from support.queue_worker import Order, Process
 
 WINDOW = 2.0
@@ -91,13 +90,8 @@ class Queue:
 
     def command(self, *arguments: str, **environment: str) -> Process:
         """Start a command of ``meeting-async queue``, as an operator does."""
-        found = {
-            "MEETING_BASE_URL": self.server.url,
-            "MEETING_API_KEY": "devkey",
-            "MEETING_API_SECRET": "devsecret",
-            "MEETING_QUEUE_DSN": self.order.dsn,
-        }
-        return self.process(("queue", *arguments), **{**found, **environment})
+        found = {**variables(self.server), "MEETING_QUEUE_DSN": self.order.dsn, **environment}
+        return self.process(("queue", *arguments), **found)
 
     async def run(self, *arguments: str, **environment: str) -> tuple[int, str]:
         """Run a command to its end; return its exit code and what it has printed."""
@@ -254,10 +248,3 @@ async def queue_at(
 
 Open = Callable[..., AbstractAsyncContextManager[Queue]]
 """Opens an application, as :func:`queue_at` does."""
-
-
-def dice_for(name: str) -> random.Random:
-    """Return what decides, and print how to repeat it."""
-    seed = f"{name} {random.SystemRandom().randrange(10**9)}"
-    sys.stdout.write(f"\nseed {seed!r}\n")
-    return random.Random(seed)

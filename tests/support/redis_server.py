@@ -1,9 +1,4 @@
-"""A real Redis server for tests: loopback only, nothing on disk, gone afterwards.
-
-As a program this file is a process that holds the lock of one room, several times at once.
-Arguments: port, lifetime, seconds, count. It prints ``ready``, waits for a line on its input, and
-then prints ``in`` and ``out`` with the time for each of ``count`` tasks, which begin together.
-"""
+"""A real Redis server for tests: loopback only, nothing on disk, gone afterwards."""
 
 from __future__ import annotations
 
@@ -11,13 +6,11 @@ import asyncio
 import contextlib
 import shutil
 import signal
-import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import attrs
@@ -26,6 +19,7 @@ from redis.asyncio import Redis
 
 from meeting_async.redis import RedisRoomLocks
 from support.ports import free_port
+from support.programs import started
 
 BINARY = shutil.which("redis-server")
 
@@ -40,21 +34,14 @@ class RedisServer:
 
     folder: str
     options: tuple[str, ...] = ()
-    port: int = 0
+    port: int = attrs.field(factory=free_port)
     process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start and wait until it answers; at first on a free port."""
-        log = Path(self.folder, "log")
-        for _ in range(5):  # another program may take the free port first
-            port = self.port or free_port()
-            with log.open("wb") as output:
-                self.process = subprocess.Popen(self._command(port), stdout=output, stderr=output)
-            if self._answers(port):
-                self.port = port
-                return
-            self.kill()
-        raise RuntimeError(f"redis-server does not start: {log.read_text('utf-8', 'replace')}")
+        """Start and wait until it answers."""
+        where = ["--bind", "127.0.0.1", "--port", str(self.port), "--dir", self.folder]
+        command = [BINARY, *where, "--save", "", "--appendonly", "no", *self.options]
+        self.process = started(command, self.port, Path(self.folder, "log"))
 
     def kill(self) -> None:
         """End it at once; what it has in memory is lost."""
@@ -75,23 +62,6 @@ class RedisServer:
         else:
             self.process.send_signal(signal.SIGCONT)
 
-    def _command(self, port: int) -> list[str]:
-        where = ["--bind", "127.0.0.1", "--port", str(port), "--dir", self.folder]
-        return [BINARY or "", *where, "--save", "", "--appendonly", "no", *self.options]
-
-    def _answers(self, port: int) -> bool:
-        until = time.monotonic() + 20
-        while self.process and self.process.poll() is None and time.monotonic() < until:
-            with (
-                contextlib.suppress(OSError),
-                socket.create_connection(("127.0.0.1", port), timeout=1) as connection,
-            ):
-                connection.sendall(b"PING\r\n")
-                if connection.recv(7).startswith((b"+PONG", b"-NOAUTH")):
-                    return True
-            time.sleep(0.02)
-        return False
-
 
 @contextlib.contextmanager
 def redis_running(*options: str) -> Iterator[RedisServer]:
@@ -105,29 +75,25 @@ def redis_running(*options: str) -> Iterator[RedisServer]:
             server.kill()
 
 
-# --- another process -----------------------------------------------------------------------------
-
 ROOM = "https://meet.test/auth room01"
-say = partial(print, flush=True)
 
 
-async def hold(port: str, lifetime: str, seconds: str, count: str) -> None:
-    """Do what is said above."""
-    client = Redis(port=int(port))
-    locks = RedisRoomLocks(client, lifetime=float(lifetime))
-    await client.ping()
-    say("ready")
-    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+def hold(pipe: Connection, port: int, lifetime: float, seconds: float, count: int) -> None:
+    """Hold the lock of one room, several times at once, and tell when each begins and ends."""
 
-    async def hold_once() -> None:
-        async with locks.acquire(ROOM, timeout=None):
-            say("in", time.monotonic())
-            await asyncio.sleep(float(seconds))
-            say("out", time.monotonic())
+    async def main() -> None:
+        async with Redis(port=port) as client:
+            locks = RedisRoomLocks(client, lifetime=lifetime)
+            await client.ping()
+            pipe.send("ready")
+            pipe.recv()
 
-    await asyncio.gather(*(hold_once() for _ in range(int(count))))
-    await client.aclose()
+            async def hold_once() -> None:
+                async with locks.acquire(ROOM, timeout=None):
+                    pipe.send(time.monotonic())
+                    await asyncio.sleep(seconds)
+                    pipe.send(time.monotonic())
 
+            await asyncio.gather(*(hold_once() for _ in range(count)))
 
-if __name__ == "__main__":
-    asyncio.run(hold(*sys.argv[1:]))
+    asyncio.run(main())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import ssl
 import time
@@ -19,7 +18,6 @@ from typing import Any, Self, TypeVar
 import anyio
 import anyio.lowlevel
 import attrs
-import trio
 
 from meeting_async._models import Request, Secret
 from meeting_async.transports import HttpTransport, Transport
@@ -174,10 +172,7 @@ def within(seconds: float) -> Iterator[None]:
 
 def living_tasks() -> int:
     """Count the tasks of the running loop."""
-    try:
-        return len(asyncio.all_tasks())
-    except RuntimeError:
-        return trio.lowlevel.current_statistics().tasks_living
+    return len(anyio.get_running_tasks())
 
 
 def shown(error: BaseException) -> str:

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import importlib
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import attrs
 
 from meeting_async.testing import MeetingServer
-from support.command_line import variables
+from support.command_line import until, variables
 from support.ports import free_port
 from support.raw_http import FORM
 
-FRAMEWORKS = ["fastapi", "starlette", "litestar", "quart", "django"]
 APPLICATIONS = Path(__file__).parents[2] / "docs" / "frameworks"
 
 _RUN = """
@@ -43,25 +40,6 @@ PATIENCE = 40.0
 
 _LISTENS = "0A"
 """The kernel's TCP_LISTEN, as proc(5) prints it."""
-
-
-def shared(name: str) -> Any:
-    """Import one of the files beside the applications, as these do."""
-    sys.path.insert(0, str(APPLICATIONS))
-    try:
-        return importlib.import_module(name)
-    finally:
-        sys.path.remove(str(APPLICATIONS))
-
-
-def eventually(condition: Callable[[], object], seconds: float = PATIENCE) -> bool:
-    """Wait until a condition holds; tell whether it did in time."""
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 @attrs.define(eq=False)
@@ -165,7 +143,7 @@ def serving(
     site = Site(name, port, folder, process)
     try:
         if server == "granian":  # it takes no socket that listens already
-            assert eventually(site.is_listening)
+            until(site.is_listening)
         yield site
     finally:
         if process.returncode is None:

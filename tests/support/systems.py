@@ -48,7 +48,7 @@ WINDOWS: dict[str, list[str]] = {
     "it tests os.pread and os.preadv": ["test_whatever_a_file_system_can_do_all_is_read"],
     "there are no limits for a process": [
         "test_no_descriptor_left_is_this_machines_trouble",
-        "test_files_that_cannot_grow",
+        "test_a_journal_whose_files_cannot_grow",
         r"test_a_disk_for_spools_that_fails.*\[none",
         "test_a_(full_disk|kill)_leaves_the_old_report",
     ],
@@ -88,7 +88,7 @@ WINE: dict[str, list[str]] = {
     ],
     "trio does not start in Wine (WinError 10045)": [
         r"[\[-]trio[\]-]",
-        "test_the_end_of_the_program_passes",
+        "test_base_exceptions_pass_through",
         "test_plugin.*test_servers_and_clients",
         r"test_killed_and_started_again\[at_least_once",
     ],

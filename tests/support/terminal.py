@@ -69,23 +69,14 @@ class Terminal:
         script = f"seq {lines}; {command}; echo ended with $?; sleep 60"
         self.ask("new-session", "-d", "-x", columns, "-y", lines, "bash", "-c", script)
 
-    def resize(self, columns: int, lines: int) -> None:
-        """Drag its corner."""
-        self.ask("resize-window", "-x", columns, "-y", lines)
-
     def lines(self, *, with_history: bool = False) -> list[str]:
         """Return what it shows, and what has scrolled out of it."""
         history = ["-S", "-"] if with_history else []
         return self.ask("capture-pane", "-p", *history).rstrip("\n").split("\n")
 
-    def shows(self, *texts: str) -> bool:
-        """Return whether each text is somewhere on the screen."""
-        shown = "\n".join(self.lines())
-        return all(text in shown for text in texts)
-
     def until_shown(self, *texts: str) -> list[str]:
         """Wait until the screen shows all texts, and return its lines."""
-        until(lambda: self.shows(*texts))
+        until(lambda: all(text in "\n".join(self.lines()) for text in texts))
         return self.lines()
 
 

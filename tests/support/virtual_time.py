@@ -1,23 +1,12 @@
-"""Clocks that jump: hours of waiting take no time, on asyncio and on trio.
-
-Everything must happen on the one loop: real sockets and threads take no time on such a clock.
-"""
+"""A clock that stands still for the process, as while it is frozen."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio.lowlevel
 
-from meeting_async.testing import VirtualTimeLoop, run_in_virtual_time
-
-T = TypeVar("T")
-
-
-def run(backend: str, function: Callable[..., Awaitable[T]], *args: Any) -> T:
-    """Run a coroutine function in virtual time on ``"asyncio"`` or ``"trio"``."""
-    return run_in_virtual_time(function, *args, backend=backend)
+from meeting_async.testing import VirtualTimeLoop
 
 
 def jump(seconds: float) -> None:

@@ -9,40 +9,26 @@ from __future__ import annotations
 import gc
 import sys
 import threading
-import time
 import traceback
 import types
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, TextIO
 
 SECONDS = 160.0
 """Below the ``timeout`` and ``faulthandler_timeout`` of pyproject.toml."""
 
 
-class Watchdog:
-    """One daemon thread that looks whether the current test is late."""
-
-    def __init__(self) -> None:
-        self._test: tuple[str, float] | None = None
-        self._thread: threading.Thread | None = None
-
-    def begin(self, name: str) -> None:
-        """Watch a test."""
-        self._test = (name, time.monotonic() + SECONDS)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._watch, daemon=True, name="watchdog")
-            self._thread.start()
-
-    def end(self) -> None:
-        """The test is over."""
-        self._test = None
-
-    def _watch(self) -> None:
-        while True:
-            time.sleep(1)
-            test = self._test
-            if test is not None and time.monotonic() > test[1]:
-                self._test = None
-                dump_tasks(test[0], sys.__stderr__ or sys.stderr)
+@contextmanager
+def watched(name: str) -> Iterator[None]:
+    """Show what the event loop waits for if a test is late."""
+    timer = threading.Timer(SECONDS, lambda: dump_tasks(name, sys.__stderr__ or sys.stderr))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def dump_tasks(name: str, file: TextIO) -> None:

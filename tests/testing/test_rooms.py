@@ -178,7 +178,7 @@ TIMELINES = {
 
 @BACKENDS
 @pytest.mark.parametrize("what", TIMELINES)
-def test_timelines(what: str, backend: str) -> None:
+def test_locks_and_conversions_in_time(what: str, backend: str) -> None:
     """One upload at a time and room, whatever happens to other rooms."""
     line = TIMELINES[what]
     server = MeetingServer(**line.settings)

@@ -92,7 +92,7 @@ WIRE: dict[str, list[tuple[bytes, list[int]]]] = {
 
 
 @pytest.mark.parametrize("what", WIRE)
-def test_connections(server: MeetingServer, what: str) -> None:
+def test_connections_are_kept_or_closed(server: MeetingServer, what: str) -> None:
     """A connection is kept unless the answer says otherwise; then it is closed, not reset.
 
     The rest of a body is read and dropped for a while, so that no reset destroys the answer.
@@ -227,7 +227,7 @@ def test_an_on_request_that_raises(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.both_loops
 @pytest.mark.anyio
-async def test_async_with(server: MeetingServer) -> None:
+async def test_a_server_in_an_async_with_block(server: MeetingServer) -> None:
     """The server's thread ends with the block, also if that is cancelled; it holds up no loop."""
     with anyio.CancelScope() as scope:
         async with server.run() as url:

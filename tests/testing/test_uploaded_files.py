@@ -14,6 +14,7 @@ import anyio.to_thread
 import pytest
 
 from meeting_async.testing import ACCEPTED_KINDS, MeetingServer, Room
+from support.command_line import until
 from support.documents import PDF
 from support.raw_http import (
     END,
@@ -29,7 +30,6 @@ from support.raw_http import (
     talk_in_process,
     upload,
 )
-from support.sites import eventually
 
 
 def zipped(*names: str, stored: bytes = b"") -> bytes:
@@ -154,7 +154,7 @@ def test_office_documents_at_the_same_moment(server: MeetingServer, room: Room) 
     for data, status in ((PDF, 200), (office("xl"), 500)):
         with ThreadPoolExecutor() as pool:
             first = pool.submit(talk, server.url, upload(document(office("word"))))
-            assert eventually(lambda: room.locked)
+            until(lambda: room.locked)
             answer = talk(server.url, upload(document(data), other.room_id))
         assert (answer.status, first.result().status) == (status, 200)
     assert answer.record["msg"] == "failed to convert file to PDF"

@@ -48,7 +48,9 @@ PIPE_BUF = 4096
 """Linux's: the smallest pipe."""
 
 
-def test_what_only_waits_is_not_called_failed(server: MeetingServer, capsys: Capture) -> None:
+def test_documents_that_wait_at_a_signal_are_left_to_send(
+    server: MeetingServer, capsys: Capture
+) -> None:
     """It is left to send: one number in the result, and no line for each."""
     manifest(server, rooms=4, documents=1)
     for room in server.rooms.values():
@@ -59,7 +61,7 @@ def test_what_only_waits_is_not_called_failed(server: MeetingServer, capsys: Cap
     assert "failed" not in done.out + done.err
 
 
-def test_second_signal_cuts(server: MeetingServer, capsys: Capture) -> None:
+def test_a_second_signal_cuts_uploads_off(server: MeetingServer, capsys: Capture) -> None:
     """What may have arrived is told as unknown, and the exit code is 3, not 130."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(HANGUP, signal.SIG_DFL)  # `nohup` ignores it, and so does the command
@@ -118,7 +120,7 @@ def test_repeated_signals_lose_nothing(server: MeetingServer, rooms: int, second
     assert rooms * 6 - sums["unknown"] <= accepted(server) <= rooms * 6
 
 
-def test_before_anything_is_sent(server: MeetingServer) -> None:
+def test_a_signal_before_anything_is_sent(server: MeetingServer) -> None:
     """A command that waits for its manifest ends at once; one line says that nothing was sent."""
     reading, writing = os.pipe()
     process = start("batch", "-", stdin=reading)
@@ -132,7 +134,9 @@ def test_before_anything_is_sent(server: MeetingServer) -> None:
     assert not server.requests
 
 
-def test_a_question_is_interrupted(server: MeetingServer, capsys: Capture) -> None:
+def test_a_command_that_sends_nothing_is_interrupted(
+    server: MeetingServer, capsys: Capture
+) -> None:
     """Where nothing is to be sent, only that is said."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     server.reply_next(503, headers={"Retry-After": "60"}, path="/room/getActiveRoomInfo")
@@ -176,7 +180,7 @@ def killed_in_the_end(process: subprocess.Popen[str]) -> Iterator[None]:
         pytest.param("both", 60, signal.SIGINT, marks=pytest.mark.nightly),
     ],
 )
-def test_the_second_signal_ends_it_while_nobody_reads(
+def test_a_second_signal_ends_the_command_while_nobody_reads(
     server: MeetingServer, streams: str, seconds: float, number: signal.Signals
 ) -> None:
     """Within 2 s, though the pipe is full, amid the batch and behind it (findings 5.4)."""
@@ -297,7 +301,7 @@ def test_the_sums_of_a_batch_go_to_the_other_stream(
     assert (done.code, "there is no session in room nope" in done.err) == (1, True)
 
 
-def test_stderr_lost(
+def test_stderr_cannot_be_written(
     server: MeetingServer, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Results can be read, so everything is delivered; with both lost, the report tells it.
@@ -371,7 +375,9 @@ def test_a_slow_reader_does_not_hold_up_uploads(server: MeetingServer) -> None:
         ("batch NAME", 0), ("batch NAME.csv --check", 0),
     ],
 )  # fmt: skip
-def test_names_of_files(server: MeetingServer, capsys: Capture, command: str, code: int) -> None:
+def test_hostile_file_names_are_escaped(
+    server: MeetingServer, capsys: Capture, command: str, code: int
+) -> None:
     """They may turn the direction of writing, or break lines, like those of an archive."""
     name = "we\u202eek\u2028" + "\x1b[31m1" * (not IS_WINDOWS)
     Path(name, "room01").mkdir(parents=True)

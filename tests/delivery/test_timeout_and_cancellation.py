@@ -1,4 +1,4 @@
-"""However a call ends, it leaves nothing behind, and what the server has accepted is a receipt.
+"""A call that ends early leaves nothing behind; what the server has accepted is a receipt.
 
 Time limits, cancellations, closed clients, and event loops that end or are several.
 """
@@ -417,7 +417,7 @@ STRUCK = [
 
 
 @pytest.mark.parametrize(("kind", "act", "backend", "by"), STRUCK)
-def test_struck_at_every_wait(
+def test_an_upload_cancelled_at_any_wait_leaves_nothing(
     kind: str, act: Act, backend: str, by: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The task is cancelled, or its ``timeout`` ends: no task, lock, request or spool is left.
@@ -489,8 +489,8 @@ def test_struck_at_every_wait(
 
 @pytest.mark.parametrize("raises", ["transport", "observer"])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_the_end_of_the_program_passes(raises: str, error: type[BaseException]) -> None:
-    """What is none of ours is neither retried nor swallowed; Ctrl-C may strike in an observer."""
+def test_base_exceptions_pass_through(raises: str, error: type[BaseException]) -> None:
+    """KeyboardInterrupt and SystemExit are neither retried nor swallowed, wherever raised."""
 
     def on_event(event: Event) -> None:
         if raises == "observer":
@@ -659,7 +659,7 @@ RUNNERS = {"asyncio": "asyncio.run(function(*args))", "trio": "trio.run(function
 
 @pytest.mark.parametrize("all_of_them", [False, pytest.param(True, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("runner", RUNNERS)
-def test_a_closed_loop_is_gone(
+def test_a_client_outlives_a_closed_loop(
     python: Interpreter, runner: str, all_of_them: bool, tmp_path: Path
 ) -> None:
     """Whatever call was pending: the client works in a new loop, also with its one connection."""

@@ -43,7 +43,7 @@ async def test_uploads_are_answered(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("peer_is", [silent, deaf])
-async def test_a_limit_holds(peer_is: Any) -> None:
+async def test_a_time_limit_holds(peer_is: Any) -> None:
     """A peer that does nothing costs the time that a request has, and leaves no thread waiting."""
     before = descriptors()
     async with over((None, True), peer_is) as (transport, peer):

@@ -1,4 +1,4 @@
-"""Answers that come while the body still goes out: understood, whatever the peer does next."""
+"""Answers that come before the body is out are understood, whatever the peer does next."""
 
 from __future__ import annotations
 

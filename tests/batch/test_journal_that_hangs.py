@@ -1,4 +1,4 @@
-"""A journal on a disk that never answers: a batch can be left, and says why it ended."""
+"""A journal on a disk that never answers: the batch can still be left, and says why it ended."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ import pytest
 
 from meeting_async import BatchReport
 from meeting_async.errors import JournalError
-from support import virtual_time
+from meeting_async.testing import run_in_virtual_time
 from support.batches import job, statuses
 from support.fake_rooms import FakeRooms, Visit
 from support.journals import HookedJournal, running_batch, traced
 from support.tables import BACKENDS, crossed, in_turn
+from support.virtual_time import jump
 
 LIMIT = 15.0
 """Seconds within which a batch ends whose journal does not answer."""
@@ -106,7 +107,7 @@ def test_a_batch_whose_journal_does_not_answer_ends(backend: str, verbs: str, wa
         stuck = Stuck()
         return await ended(stuck.happens, stuck.at(*STUCK[verbs]), way, FakeRooms(seconds=0.1))
 
-    found = virtual_time.run(backend, main)
+    found = run_in_virtual_time(main, backend=backend)
     # What was being sent when it was noticed may end; then the file is closed.
     limit = LIMIT + 4 if way == "nobody" else LIMIT
     assert found.seconds <= limit + 0.01
@@ -140,7 +141,7 @@ def test_a_batch_can_be_left_while_its_journal_is_opened_or_closed(backend: str,
         async with running_batch(journal, JOBS, FakeRooms()) as batch:
             await batch.wait()
 
-    assert virtual_time.run(backend, main) <= LIMIT + 0.01
+    assert run_in_virtual_time(main, backend=backend) <= LIMIT + 0.01
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -159,7 +160,7 @@ def test_a_cancelled_batch_closes_its_journal(backend: str) -> None:
                 scope.cancel()
         assert closed.is_set()
 
-    virtual_time.run(backend, main)
+    run_in_virtual_time(main, backend=backend)
 
 
 async def failing() -> None:
@@ -186,7 +187,7 @@ def test_what_a_journal_raises_comes_out(backend: str, kind: str) -> None:
                 pass
         return anyio.current_time()
 
-    assert virtual_time.run(backend, main) <= LIMIT
+    assert run_in_virtual_time(main, backend=backend) <= LIMIT
 
 
 @crossed(
@@ -201,7 +202,7 @@ def test_a_journal_that_answers_late_is_waited_for(
     frozen, seconds = late
 
     async def delay() -> None:
-        virtual_time.jump(frozen)
+        jump(frozen)
         await anyio.sleep(seconds)
 
     async def main() -> None:
@@ -212,7 +213,7 @@ def test_a_journal_that_answers_late_is_waited_for(
         assert journal.journal.states == ["accepted"] * ROOMS
         assert caplog.messages == []
 
-    virtual_time.run(backend, main)
+    run_in_virtual_time(main, backend=backend)
 
 
 # --- at night: a file ----------------------------------------------------------------------------

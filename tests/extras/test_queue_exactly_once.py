@@ -214,7 +214,7 @@ async def test_a_lost_answer_is_found_out(dsn: str, tmp_path: Path) -> None:
     assert {one.session for one in report.outcomes} == {queue.server.rooms["room0"].sid}
 
 
-async def test_the_command(dsn: str, tmp_path: Path) -> None:
+async def test_a_worker_of_the_command_line_finds_out(dsn: str, tmp_path: Path) -> None:
     """A worker of the command line finds out, too, and the report names the session."""
     async with site(dsn, tmp_path, {}) as queue:
         queue.server.lose_next_reply(path=UPLOAD)

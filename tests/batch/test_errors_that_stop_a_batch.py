@@ -1,4 +1,4 @@
-"""What dooms all stops before anything large is sent; what dooms a room stops that room only."""
+"""An error of all jobs stops the batch before a document is sent; one of a room stops that room."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import attrs
 import pytest
 
 from meeting_async import BatchReport, LockPolicy, RetryPolicy, errors
-from support import virtual_time
+from meeting_async.testing import run_in_virtual_time
 from support.batches import job, jobs_for, ran, statuses
 from support.documents import PDF
 from support.fake_rooms import (
@@ -111,7 +111,7 @@ def test_room_locks_that_fail_cost_one_job(backend: str, outage: bool) -> None:
                 pass
         return batch.report
 
-    report = virtual_time.run(backend, main)
+    report = run_in_virtual_time(main, backend=backend)
     assert isinstance(report.stopped_by, errors.RoomLocksUnavailable)
     assert (report.failed, report.skipped) == (1, 9)
 
@@ -142,7 +142,7 @@ def test_many_jobs_are_skipped_step_by_step(backend: str, how: str) -> None:
                     batch.stop()
         return batch.report
 
-    report = virtual_time.run(backend, main)
+    report = run_in_virtual_time(main, backend=backend)
     assert (report.total, report.skipped + report.refused) == (4_000, 4_000)
     totals.append(report.total)
     assert max(b - a for a, b in itertools.pairwise(totals)) <= len(report.outcomes) / 4
@@ -225,7 +225,7 @@ MEANINGS = {
 
 
 @in_turn("kind", MEANINGS, loop="backend")
-def test_what_an_error_means(backend: str, kind: str) -> None:
+def test_which_errors_stop_a_job_a_room_or_the_batch(backend: str, kind: str) -> None:
     """For its job; for its room; and for the batch, once the server is known."""
     row = MEANINGS[kind]
     left = list(row.acts)
@@ -355,8 +355,8 @@ def test_a_question_that_fails_is_no_refusal() -> None:
     assert ran(jobs_for(4, 2), rooms, wait_active=60).accepted == 8
 
 
-def test_a_server_that_denies_a_room_is_one() -> None:
-    """What then comes in place of an answer is the trouble of one job, not of the batch."""
+def test_failures_after_a_denied_room_stop_no_batch() -> None:
+    """The answer has shown that the server is there: a page in place of another fails one job."""
     pages = iter([reply(404, HTML)])
 
     def answer(visit: Visit) -> Act:

@@ -38,7 +38,7 @@ both_loops = pytest.mark.both_loops
 
 
 @both_loops
-async def test_others_have_one_of_their_own(wire: Wire) -> None:
+async def test_uploads_have_connections_of_their_own(wire: Wire) -> None:
     """Uploads, and calls that must not be sent twice, neither use an idle one nor leave one."""
     async with over(wire, answering(reply())) as (transport, peer):
         await transport.send(call(peer.url))
@@ -225,7 +225,7 @@ async def test_no_more_than_twenty_are_kept(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @both_loops
-async def test_their_age_is_looked_at(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_old_connections_are_closed(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
     """When one is taken or kept, those that are too old are closed; a use makes one young again."""
     clock = [0.0]
     monkeypatch.setattr(connections, "clock_of", lambda _loop: lambda: clock[0])

@@ -132,7 +132,7 @@ def test_what_became_of_a_document(fate: str) -> None:
     ("mode", "found", "heads"),
     [("exactly_once", True, 1), ("at_most_once", None, 0), ("at_least_once", None, 0)],
 )
-def test_what_it_costs(mode: str, *, found: bool | None, heads: int) -> None:
+def test_exactly_once_costs_one_question(mode: str, *, found: bool | None, heads: int) -> None:
     """One question for each document; the other modes ask nothing more."""
 
     async def act(world: World) -> None:
@@ -323,7 +323,7 @@ def test_a_session_that_is_not_named_is_no_other_session(stored_files: Any) -> N
     in_world(act)
 
 
-def test_who_does_not_wait_looks_once() -> None:
+def test_without_waiting_it_is_looked_for_once() -> None:
     """``max_wait=0`` is about the room's lock: what arrived is found; the error says the rest."""
 
     async def act(world: World) -> None:
@@ -355,8 +355,8 @@ class Told:
         return finding
 
 
-def test_evidence_of_ones_own() -> None:
-    """It is told what is sought; what it raises counts as *cannot be told*."""
+def test_evidence_given_by_the_caller() -> None:
+    """``evidence=`` is called with what is sought; an error of it counts as *cannot be told*."""
     told = Told(RuntimeError("broken"), Finding(Answer.FOUND))
 
     async def act(world: World) -> None:

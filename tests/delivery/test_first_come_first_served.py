@@ -139,7 +139,7 @@ async def in_order(folder: Path, kinds: Iterable[str]) -> None:
 
 @pytest.mark.anyio
 @crossed(first=EVERY_KIND, anyio_backend=LOOPS)
-async def test_who_calls_first_is_sent_first(tmp_path: Path, first: str) -> None:
+async def test_the_first_call_is_sent_first(tmp_path: Path, first: str) -> None:
     """Whatever the documents are: each kind, then each kind, then bytes."""
     for second in KINDS:
         await in_order(tmp_path, [first, second, "bytes"])
@@ -190,7 +190,9 @@ FAILURES: dict[str, Failure] = {
 
 
 @crossed(failure=FAILURES, anyio_backend=LOOPS)
-def test_who_fails_lets_the_next_one_go_ahead(run: Run, tmp_path: Path, failure: Failure) -> None:
+def test_a_failed_upload_lets_the_next_one_begin(
+    run: Run, tmp_path: Path, failure: Failure
+) -> None:
     """At once, and not before: a document that is being prepared has its place in the line."""
     make, how, error, end = failure
     cancelled = how.get("cancelled")

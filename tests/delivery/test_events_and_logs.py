@@ -1,4 +1,4 @@
-"""What a call tells while it runs and however it ends: events, the log, its result or error.
+"""Events, log, result or error: what a call reports while it runs, and however it ends.
 
 Each way to end is a row. What is told of it is complete, in one printable line for each text of a
 server, without a credential, and it can be pickled.
@@ -570,8 +570,8 @@ FROM_ELSEWHERE: set[type] = {
 }  # fmt: skip
 
 
-def test_every_class_is_here() -> None:
-    """A new error says how it comes about."""
+def test_every_error_has_a_way_to_happen() -> None:
+    """The tables below have a call for each class of error; a new class needs a row."""
     kinds = {
         kind
         for kind in vars(e).values()
@@ -659,8 +659,8 @@ EACH = [(f"{text}-{name}", (name, text)) for text in TEXTS for name in endings()
 
 
 @in_turn("ending", EACH[: len(endings())], nightly=EACH[len(endings()) :])
-def test_every_ending_is_told(run: Run, ending: tuple[str, str]) -> None:
-    """To callers, observers, operators, browsers and other processes."""
+def test_every_outcome_is_reported_everywhere(run: Run, ending: tuple[str, str]) -> None:
+    """In the error or receipt, to ``on_event``, in the log, to a browser, and in a pickle."""
     name, text = ending[0], TEXTS[ending[1]]
     make, script, settings, kind, verdict = endings(text)[name]
     told, log = Told(), LogFile()
