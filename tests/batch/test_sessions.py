@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import pytest
 
-from meeting_async import BatchReport, MeetingClient, RetryPolicy, UploadJob
+from meeting_async import BatchReport, Event, MeetingClient, RetryPolicy, UploadJob, WaitingForRoom
 from meeting_async.evidence import Answer, Finding, Send, Sought
 from meeting_async.testing import MeetingServer
 from support.batches import statuses
@@ -50,11 +50,13 @@ async def run(
     path: Path,
     jobs: list[UploadJob] = JOBS,
     once_per: Any = "session",
+    outage: float = 60.0,
     **how: Any,
 ) -> BatchReport:
     """Run the jobs once, with a proxy in front that keeps a form for less than 2 s."""
     keys: dict[str, Any] = {"api_key": server.api_key, "api_secret": server.api_secret}
-    retry = RetryPolicy(settle_after=2.0)
+    delays: dict[str, Any] = {"initial_delay": 0.25, "max_delay": 0.25}
+    retry = RetryPolicy(settle_after=2.0, max_outage=outage, **delays)
     async with MeetingClient(server.url, retry=retry, **keys, **how) as client:
         each: dict[str, Any] = {"journal": str(path), "concurrency": 2, "once_per": once_per}
         async with client.upload_many(jobs, **each) as batch:
@@ -79,7 +81,10 @@ def changed(path: Path, statement: str) -> None:
         connection.commit()
 
 
-LEFT_LONG_AGO = "UPDATE jobs SET state = 'sent', sent_at = sent_at - 1000 WHERE document = 'b.pdf'"
+LEFT_LONG_AGO = (
+    "UPDATE jobs SET state = 'sent', sent_at = sent_at - 1000, since = since - 1000"
+    " WHERE document = 'b.pdf'"
+)
 
 
 @pytest.mark.parametrize("once_per", ["session", "room"])
@@ -163,6 +168,43 @@ async def test_what_was_left_long_ago_waits_for_a_server_to_show_files(
     assert (listed(server), listed(server, "room02")) == (["b.pdf"], ["a.pdf"])
 
 
+@pytest.mark.parametrize("how", ["a page", "another room", "no JSON", "the key is refused"])
+async def test_a_question_about_the_session_that_fails(
+    server: MeetingServer, path: Path, how: str
+) -> None:
+    """What was delivered stays delivered; a document that is new is told what is wrong."""
+    assert statuses(await run(server, path)) == ["accepted"] * 2
+    if how == "the key is refused":
+        server.refuse_next("INVALID_API_KEY", path=CHECK, times=99)
+    else:
+        room = {"room_info": {"room_id": "room99", "sid": "other"}}
+        body = b"\x1f\x8b\x08" if how == "no JSON" else b"<h1>a page</h1>"
+        said: Any = {"json": {"status": True, "room": room}} if "room" in how else {"body": body}
+        server.reply_next(404 if how == "a page" else 200, path=CHECK, times=99, **said)
+    for _ in range(2):
+        report = await run(server, path, outage=0.5)
+        assert (statuses(report), report.already_delivered) == (["skipped"] * 2, 2)
+    report = await run(server, path, [*JOBS, job("new.pdf")], outage=0.5)
+    assert statuses(report)[:2] == ["skipped"] * 2
+    assert report.outcomes[2].error is not None
+    assert listed(server) == ["a", "b"]
+
+
+async def test_the_session_of_an_answer_that_names_none(server: MeetingServer, path: Path) -> None:
+    """It is not that of an attempt before, which was refused in the session that ended since."""
+    server.rooms["room01"].lock(30)
+
+    def wait(event: Event) -> None:
+        if isinstance(event, WaitingForRoom):
+            renew(server)
+            server.refuse_next("ROOM_NOT_FOUND", path=CHECK)
+
+    report = await run(server, path, JOBS[:1], on_event=wait)
+    assert (statuses(report), listed(server)) == (["accepted"], ["a"])
+    assert [one.session != "" for one in report.outcomes[0].attempts] == [True, False]
+    assert report.outcomes[0].session == ""
+
+
 async def test_a_question_about_the_session_is_asked_again(
     server: MeetingServer, path: Path
 ) -> None:
@@ -174,17 +216,29 @@ async def test_a_question_about_the_session_is_asked_again(
     assert (statuses(report), report.already_delivered) == (["skipped"] * 2, 2)
 
 
-async def test_a_form_that_arrives_between_two_runs(server: MeetingServer, path: Path) -> None:
-    """And between two sessions: found in the second one, as the journal says from then on."""
+@pytest.mark.parametrize("pause", [0.0, 3.0])
+@pytest.mark.parametrize(
+    ("delivery", "told"), [("exactly_once", "accepted"), ("at_most_once", "unknown")]
+)
+async def test_a_form_that_arrives_between_two_runs(
+    server: MeetingServer, path: Path, delivery: Any, told: str, pause: float
+) -> None:
+    """And between two sessions: found in the second one, as the journal says from then on.
+
+    However late the second run begins, the document is not sent to a session that has it.
+    """
     server.lose_next_reply(arrives_after=1.0)
     assert statuses(await run(server, path)) == ["unknown", "accepted"]
     renew(server)
-    for expected in (["accepted"] * 2, ["skipped"] * 2):
-        report = await run(server, path, delivery="exactly_once")
+    await anyio.sleep(pause)
+    again = "skipped" if told == "accepted" else told
+    for expected in ([told, "accepted"], [again, "skipped"]):
+        report = await run(server, path, delivery=delivery)
         assert statuses(report) == expected
         await anyio.sleep(1.5)
         assert sorted(listed(server)) == ["a", "b"]
-        assert {one.session for one in report.outcomes} == {server.rooms["room01"].sid}
+        sessions = {one.session for one in report.outcomes if one.delivered}
+        assert sessions == {server.rooms["room01"].sid}
 
 
 class NotYet:

@@ -226,6 +226,9 @@ COURSES = {
     "at least once without questions": CourseRow(
         [lost(), accepted()], UploadReceipt, seconds=(300, 300), how=AT_LEAST | {"preflight": False}
     ),
+    "lost, busy": CourseRow(
+        [lost(), busy()], UploadOutcomeUnknown, seconds=(0.25, 0.7), how=AT_LEAST | {"timeout": 0.7}
+    ),
     "lost, refused": CourseRow(
         [lost(), free(), refused()], UploadOutcomeUnknown, seconds=(0.25, 0.5), how=AT_LEAST
     ),
@@ -254,6 +257,7 @@ def test_each_script_ends_as_its_row_says(run: Run, row: CourseRow) -> None:
     how, went = row.how, run(lambda: course(*row.script, **row.how))
     outcome, transport, seconds = went.outcome, went.transport, went.seconds
     assert type(outcome) is row.outcome, outcome
+    assert "None" not in str(outcome if isinstance(outcome, Exception) else "")
     least, most = row.seconds
     assert least <= seconds <= most
     assert len(transport.kinds) == len(row.script)

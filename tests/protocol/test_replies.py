@@ -156,6 +156,19 @@ def test_a_credential_in_a_long_reply(value: bytes, before: int) -> None:
     assert (answer.payload or {})["list"] == [hidden, "a-value"]
 
 
+@pytest.mark.parametrize("count", [14, 18])
+@pytest.mark.parametrize("escaped", [b"%c", b"\\u%04x", b"%%%02X", b"&#%d;"])
+def test_a_credential_in_a_reply_that_was_cut_off(escaped: bytes, count: int) -> None:
+    """A part of it is hidden as the whole would be, also if its last escape is cut, too."""
+    letters = b"".join(escaped % letter for letter in b"A-VALUE-OF-A-HEADER"[:count])
+    sent = ((b"API-KEY", Secret(b"a-value-of-a-header")),)
+    for end in {len(letters), len(letters) - (escaped != b"%c")}:
+        reply = Reply(403, (), b"<p>you sent " + letters[:end], is_cut=True)
+        body = parse_reply(reply, sent).body
+        assert body in {b"<p>you sent (hidden)", b"(hidden)"}
+        assert parse_reply(attrs.evolve(reply, content=b"a value of a"), sent).body[:1] == b"a"
+
+
 def test_what_a_transport_adds_is_hidden_too() -> None:
     """It may repeat what the transport adds to the request; that is in no copy of the reply."""
     added = ((b"Proxy-Authorization", b"Basic a-value-of-a-header"),)

@@ -32,13 +32,19 @@ from meeting_async._delivery.sending import UploadHooks
 from meeting_async._delivery.session import Options, Session
 from meeting_async._delivery.upload import receipt_of, upload_document
 from meeting_async._documents.document import Document, source_of
-from meeting_async._models import UploadReceipt
+from meeting_async._log import logger
+from meeting_async._models import ActiveRoom, UploadReceipt
 from meeting_async._protocol.requests import ACTIVE_ROOM_INFO, UPLOAD_WHITEBOARD_FILE
 
 E = TypeVar("E", bound=errors.MeetingError)
 
 ASK_AGAIN_SECONDS = 1.0
 """Before a room is asked for again that the journal knows."""
+
+_NOT_ASKED = (
+    "room %r could not be asked which session runs: what an earlier run has delivered counts as "
+    "delivered: %s"
+)
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -51,8 +57,10 @@ class Common:
     now: Clock = anyio.current_time
     began: float = 0.0
     """Start of the batch."""
-    sessions: dict[str, str] = attrs.field(factory=dict)
-    """The sessions of rooms that were asked for because of a journal; ``""``: none runs."""
+    rooms: dict[str, ActiveRoom | None] = attrs.field(factory=dict)
+    """The rooms that were asked about because of a journal; ``None``: no session runs."""
+    can_ask: bool = True
+    """Whether a room may be asked about because of a journal; it was in vain before."""
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -97,14 +105,24 @@ class RunningJob:
                 await self._wait_until_active(hooks, error, absent_since)
 
     async def _as_of_now(self, entry: JournalEntry, document: Document) -> JournalEntry:
-        """Return what an earlier run has left, *ready* if that was in another session."""
+        """Return what an earlier run has left, *ready* if that was in another session.
+
+        But a lost form may have come into a session that began soon after it.
+        """
         if entry.state in CERTAIN - {"accepted"}:
             return entry
-        if await self._is_of_another_session(entry):
+        room = await self._in_another_session(entry)
+        if room is not None and (entry.state == "accepted" or self._began_late(room, entry)):
             return attrs.evolve(entry, state="ready")
         with self.limited("reading the journal"):
             await check_unchanged(entry, document)
         return entry
+
+    def _began_late(self, room: ActiveRoom, entry: JournalEntry) -> bool:
+        """Return whether a session began when a lost form could not arrive any more."""
+        if room.creation_time is None or entry.since is None:
+            return False
+        return room.creation_time > entry.since + self.common.options.retry.settle_after
 
     def _resume(self, entry: JournalEntry) -> None:
         """Go on after a document of unknown outcome; raise if it must be reported."""
@@ -127,31 +145,37 @@ class RunningJob:
         else:
             self.history.was_sent = True
 
-    async def _is_of_another_session(self, entry: JournalEntry) -> bool:
-        """Return whether another session runs in the room than the one that it was sent to."""
+    async def _in_another_session(self, entry: JournalEntry) -> ActiveRoom | None:
+        """Return the room, if another session runs in it than the one that it was sent to."""
         common, room_id = self.common, self.given.room_id
         if common.limits.once_per == "room" or not entry.session:
-            return False
+            return None
         if entry.state != "accepted" and entry.sent_ago < common.options.retry.settle_after:
-            return False  # its form may still come, into the session that runs now
-        if room_id not in common.sessions:
-            with self.limited("checking the room"):
-                common.sessions[room_id] = await self._session_now()
-        return common.sessions[room_id] not in {"", entry.session}
+            return None  # its form may still come, into the session that runs now
+        if room_id not in common.rooms:
+            try:
+                with self.limited("checking the room"):
+                    common.rooms[room_id] = await self._room_now() if common.can_ask else None
+            except errors.MeetingError as error:
+                if entry.state != "accepted":
+                    raise
+                common.can_ask = isinstance(error, errors.DeadlineExceeded)
+                logger.warning(_NOT_ASKED, room_id, error, extra={"action": "Journal"})
+                return None
+        room = common.rooms[room_id]
+        return room if room is not None and room.sid not in {None, "", entry.session} else None
 
-    async def _session_now(self) -> str:
-        """Return the session that runs in the room, or ``""``; ask as long as an upload would."""
+    async def _room_now(self) -> ActiveRoom | None:
+        """Return the room, if a session runs in it; ask as long as an upload would."""
         ends_at = self.common.now() + self.common.options.retry.max_outage
         while True:
             try:
-                room = await active_room(self._new_call(ACTIVE_ROOM_INFO), self.given.room_id)
+                return await active_room(self._new_call(ACTIVE_ROOM_INFO), self.given.room_id)
             except ABSENT:
-                return ""
+                return None
             except (errors.TransportError, errors.ServerFailed, errors.Throttled) as error:
                 if getattr(error, "permanent", False) or self.common.now() >= ends_at:
                     raise
-            else:
-                return room.sid or ""
             await anyio.sleep(ASK_AGAIN_SECONDS)
 
     async def _upload(self, document: Document, hooks: UploadHooks) -> UploadReceipt:

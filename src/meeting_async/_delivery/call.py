@@ -116,6 +116,8 @@ class Call:
         is_told = isinstance(error, UploadOutcomeUnknown | UploadPutBack)  # nothing has ended yet
         if self.history.unknown_since is None or is_told:
             return error
+        if isinstance(error, MeetingError):
+            self.add_facts_to(error)
         if isinstance(error, DeadlineExceeded):
             reason = f"the timeout of {error.seconds:g} s ended it while {error.phase}"
         else:

@@ -260,7 +260,8 @@ class History:
     @property
     def session(self) -> str:
         """The session to which the document was sent last, or in which it was looked for."""
-        return next((one.session for one in reversed(self.steps) if one.session), "")
+        sent = (one for one in reversed(self.steps) if one.kind in {"document", "evidence"})
+        return next((one.session for one in sent), "")
 
     @property
     def may_have_arrived(self) -> bool:

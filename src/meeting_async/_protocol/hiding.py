@@ -32,6 +32,8 @@ OVERLAP_BYTES = 64 * 1024
 
 _is_credential = lru_cache(_CREDENTIAL.search)
 _SEPARATOR, _ESCAPE = re.compile(rb"[\s,;=]"), re.compile(rb"[\\%&]")
+_TORN = re.compile(rb"(\\+u?[0-9a-fA-F]{0,4}|%[0-9a-fA-F]?|&[#\w]{0,8})\Z")
+"""An escape at the end of a text, perhaps a part of one."""
 _BACKSLASHES, _BREAK = re.compile(rb"\\+"), re.compile(rb"\\[bfnrt]")
 
 
@@ -64,6 +66,18 @@ def hiding_in(
     """Return what replaces credentials among headers; ``None`` if the text repeats none."""
     words = _words(headers, is_success=is_success)
     return Hiding(words, _pattern(words)) if _are_in(text, words) else None
+
+
+def without_torn(text: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Return a text that was cut off without the credential at its end, if it is cut amid one."""
+    words = _words(headers, is_success=True)
+    tail = _plain(_TORN.sub(b"", text[-OVERLAP_BYTES:])).lower()
+    for word in words:
+        for count in range(len(word) - 1, LONG_SECRET - 1, -1):
+            if tail.endswith(word[:count]):
+                is_plain = text.lower().endswith(word[:count])
+                return text[:-count] + HIDDEN if is_plain else HIDDEN
+    return text
 
 
 @attrs.frozen

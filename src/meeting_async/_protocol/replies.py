@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 
 from meeting_async._models import HeaderPairs, Reply, Verdict
-from meeting_async._protocol.hiding import OVERLAP_BYTES, PIECE_BYTES, hiding_in
+from meeting_async._protocol.hiding import OVERLAP_BYTES, PIECE_BYTES, hiding_in, without_torn
 from meeting_async._protocol.signing import WRONG_KEY
 from meeting_async._text import link_label, one_line
 from meeting_async.errors import (
@@ -129,6 +129,8 @@ def parse_reply(reply: Reply, sent: HeaderPairs = (), *, now: float = 0.0) -> Pa
     """
     payload = None if reply.is_cut else json_object(reply.content)
     content = reply.content[:OVERLAP_BYTES] if payload is None else reply.content
+    if reply.is_cut:
+        content = without_torn(content, (*sent, *reply.added))
     fields = [part for pair in reply.headers for part in pair]
     is_success = payload is not None and payload.get("status") is True
     text = b"\n".join([content, *fields])
