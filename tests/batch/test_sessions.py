@@ -192,7 +192,7 @@ async def test_a_question_about_the_session_that_fails(
 
 async def test_the_session_of_an_answer_that_names_none(server: MeetingServer, path: Path) -> None:
     """It is not that of an attempt before, which was refused in the session that ended since."""
-    server.rooms["room01"].lock(30)
+    server.rooms["room01"].lock(0.3)
 
     def wait(event: Event) -> None:
         if isinstance(event, WaitingForRoom):
