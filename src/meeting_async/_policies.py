@@ -108,8 +108,8 @@ class RetryPolicy:
     """In a batch: retries of an office document whose conversion failed, while no other upload of
     the batch runs. Servers may fail all but one of those that are converted at the same moment."""
     settle_after: float = attrs.field(default=65.0, validator=_seconds)
-    """With ``delivery="exactly_once"``: seconds after which nothing between here and the server can
-    still deliver a form that was lost. Proxies usually give up after 60 s."""
+    """Seconds after which nothing between here and the server can still deliver a form that was
+    lost: for ``delivery="exactly_once"`` and journals. Proxies usually give up after 60 s."""
     initial_delay: float = attrs.field(default=0.5, validator=number(float, 0.25))
     """Seconds before the first retry, before jitter; doubles with each further retry."""
     max_delay: float = attrs.field(default=20.0, validator=number(float, 0.25))
