@@ -227,7 +227,10 @@ COURSES = {
         [lost(), accepted()], UploadReceipt, seconds=(300, 300), how=AT_LEAST | {"preflight": False}
     ),
     "lost, busy": CourseRow(
-        [lost(), busy()], UploadOutcomeUnknown, seconds=(0.25, 0.7), how=AT_LEAST | {"timeout": 0.7}
+        [lost(), busy()],
+        UploadOutcomeUnknown,
+        seconds=(0.25, 0.5),
+        how=AT_LEAST | {"timeout": 0.53},
     ),
     "lost, refused": CourseRow(
         [lost(), free(), refused()], UploadOutcomeUnknown, seconds=(0.25, 0.5), how=AT_LEAST
