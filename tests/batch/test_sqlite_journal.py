@@ -170,6 +170,18 @@ async def test_a_journal_cancelled_while_it_opens_is_not_left_locked(
 
 
 @pytest.mark.both_loops
+async def test_what_is_registered_while_a_journal_is_closed(path: Path) -> None:
+    """It fails at once: nobody writes it any more."""
+    journal = SqliteJournal(path)
+    opened = journal.opened(SERVER)
+    await opened.__aenter__()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(opened.__aexit__, None, None, None)
+        await anyio.wait_all_tasks_blocked()
+        with anyio.fail_after(5), pytest.raises(JournalError, match="is closed|is not open"):
+            await registered(journal)
+
+
 async def test_a_journal_cancelled_by_a_scope_is_closed(path: Path) -> None:
     """Whatever it waits for, also while it is being closed."""
     for number in itertools.count(1):
