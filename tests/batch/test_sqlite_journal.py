@@ -178,7 +178,7 @@ async def test_what_is_registered_while_a_journal_is_closed(path: Path) -> None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(opened.__aexit__, None, None, None)
         await anyio.wait_all_tasks_blocked()
-        with anyio.fail_after(5), pytest.raises(JournalError, match="is closed|is not open"):
+        with anyio.fail_after(5), pytest.raises(JournalError, match=r"is closed|is not open"):
             await registered(journal)
 
 
