@@ -203,9 +203,8 @@ def test_a_hundred_threads(client: sync.MeetingClient, room: Room) -> None:
     for thread in threads:
         thread.join(PATIENCE)
     assert [file.name for file in room.received] == [f"{number}.pdf" for number in range(100)]
-    assert (
-        len(mine - earlier) < 50
-    )  # the event loop's, and those that read documents: none for each call
+    # The event loop's, and those that read documents: none for each call.
+    assert len(mine - earlier) < 50
 
 
 def test_a_thread_with_an_event_loop_is_refused(client: sync.MeetingClient, room: Room) -> None:
