@@ -624,6 +624,9 @@ def check_log(told: Told, log: LogFile, verdict: str) -> None:
     ended = {"accepted": logging.DEBUG, "unknown": logging.ERROR}.get(verdict, logging.WARNING)
     assert [line.levelno for line in lines] == [*map(level_of, events[:-1]), ended]
     assert all("meet.test:443" in line.getMessage() for line in lines)
+    error, fields = getattr(events[-1], "error", None), vars(lines[-1])
+    told_of = (None, None) if error is None else (type(error).__name__, str(error))
+    assert (fields["error_type"], fields["error_message"]) == told_of
     message = lines[-1].getMessage()
     if verdict != "accepted" and getattr(events[-1], "error", None) is None:
         assert message.endswith("an exception ended it that is not of this library")
