@@ -18,6 +18,7 @@ from meeting_async.evidence import Answer, Finding, Send, Sought
 from meeting_async.testing import MeetingServer
 from support.batches import statuses
 from support.documents import PDF
+from support.proxies import Nginx, needs_nginx
 
 pytestmark = pytest.mark.anyio
 
@@ -51,13 +52,14 @@ async def run(
     jobs: list[UploadJob] = JOBS,
     once_per: Any = "session",
     outage: float = 60.0,
+    url: str = "",
     **how: Any,
 ) -> BatchReport:
     """Run the jobs once, with a proxy in front that keeps a form for less than 2 s."""
     keys: dict[str, Any] = {"api_key": server.api_key, "api_secret": server.api_secret}
     delays: dict[str, Any] = {"initial_delay": 0.25, "max_delay": 0.25}
     retry = RetryPolicy(settle_after=2.0, max_outage=outage, **delays)
-    async with MeetingClient(server.url, retry=retry, **keys, **how) as client:
+    async with MeetingClient(url or server.url, retry=retry, **keys, **how) as client:
         each: dict[str, Any] = {"journal": str(path), "concurrency": 2, "once_per": once_per}
         async with client.upload_many(jobs, **each) as batch:
             return await batch.wait()
@@ -168,7 +170,7 @@ async def test_what_was_left_long_ago_waits_for_a_server_to_show_files(
     assert (listed(server), listed(server, "room02")) == (["b.pdf"], ["a.pdf"])
 
 
-@pytest.mark.parametrize("how", ["a page", "another room", "no JSON", "the key is refused"])
+@pytest.mark.parametrize("how", ["a page", "away", "another room", "no JSON", "the key is refused"])
 async def test_a_question_about_the_session_that_fails(
     server: MeetingServer, path: Path, how: str
 ) -> None:
@@ -180,7 +182,8 @@ async def test_a_question_about_the_session_that_fails(
         room = {"room_info": {"room_id": "room99", "sid": "other"}}
         body = b"\x1f\x8b\x08" if how == "no JSON" else b"<h1>a page</h1>"
         said: Any = {"json": {"status": True, "room": room}} if "room" in how else {"body": body}
-        server.reply_next(404 if how == "a page" else 200, path=CHECK, times=99, **said)
+        status = {"a page": 404, "away": 502}.get(how, 200)
+        server.reply_next(status, path=CHECK, times=99, **said)
     for _ in range(2):
         report = await run(server, path, outage=0.5)
         assert (statuses(report), report.already_delivered) == (["skipped"] * 2, 2)
@@ -239,6 +242,22 @@ async def test_a_form_that_arrives_between_two_runs(
         assert sorted(listed(server)) == ["a", "b"]
         sessions = {one.session for one in report.outcomes if one.delivered}
         assert sessions == {server.rooms["room01"].sid}
+
+
+@needs_nginx
+async def test_a_proxy_that_closes_each_connection(
+    server: MeetingServer, path: Path, tmp_path: Path
+) -> None:
+    """Behind it a lost document is looked for in the next session, too."""
+    inside = f"keepalive_timeout 0; location / {{ proxy_pass {server.url}; }}"
+    with Nginx(tmp_path, inside) as nginx:
+        server.lose_next_reply(arrives_after=1.0)
+        assert statuses(await run(server, path, url=nginx.url)) == ["unknown", "accepted"]
+        renew(server)
+        await anyio.sleep(3)
+        report = await run(server, path, url=nginx.url, outage=5.0, delivery="exactly_once")
+    assert statuses(report) == ["accepted", "accepted"]
+    assert sorted(listed(server)) == ["a", "b"]
 
 
 class NotYet:

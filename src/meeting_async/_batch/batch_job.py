@@ -56,12 +56,6 @@ class BatchState(Common):
     """Whether the server is a meeting server and accepts the key. Until that is known one job runs
     alone, so that a wrong key costs one small call."""
 
-    @property
-    def is_gone(self) -> bool:
-        """Whether no call of the batch could reach the server for as long as an upload tries."""
-        max_outage = self.options.retry.max_outage
-        return self.session.server.is_gone(since=self.began, max_outage=max_outage, now=self.now())
-
     def remember(self, entry: JournalEntry, room_id: str, name: str) -> None:
         """Keep some of what the journal says was accepted: the server may show it."""
         if entry.state == "accepted" and entry.session and entry.size:
@@ -124,7 +118,7 @@ class BatchJob(RunningJob, UploadHooks):
         except BaseException as failure:
             if not isinstance(failure, Exception) and not is_stray(failure):
                 raise
-        if self.entry is not None and self.entry.state == "accepted":
+        if self.was_accepted:
             return self.delivered(None)
         doubt = self._doubt_after(error)
         return self.ended("unknown" if doubt else "skipped", error=doubt or error)

@@ -33,7 +33,7 @@ from meeting_async._delivery.session import Options, Session
 from meeting_async._delivery.upload import receipt_of, upload_document
 from meeting_async._documents.document import Document, source_of
 from meeting_async._log import logger
-from meeting_async._models import ActiveRoom, UploadReceipt
+from meeting_async._models import UploadReceipt
 from meeting_async._protocol.requests import ACTIVE_ROOM_INFO, UPLOAD_WHITEBOARD_FILE
 
 E = TypeVar("E", bound=errors.MeetingError)
@@ -41,10 +41,7 @@ E = TypeVar("E", bound=errors.MeetingError)
 ASK_AGAIN_SECONDS = 1.0
 """Before a room is asked for again that the journal knows."""
 
-_NOT_ASKED = (
-    "room %r could not be asked which session runs: what an earlier run has delivered counts as "
-    "delivered: %s"
-)
+_NOT_ASKED = "what an earlier run has delivered to room %r counts as delivered: %s"
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -57,10 +54,15 @@ class Common:
     now: Clock = anyio.current_time
     began: float = 0.0
     """Start of the batch."""
-    rooms: dict[str, ActiveRoom | None] = attrs.field(factory=dict)
-    """The rooms that were asked about because of a journal; ``None``: no session runs."""
-    can_ask: bool = True
-    """Whether a room may be asked about because of a journal; it was in vain before."""
+    sessions: dict[str, tuple[str, int | None]] = attrs.field(factory=dict)
+    """Which session runs in the rooms that were asked because of a journal, and since when (Unix
+    time of the server); ``""``: none, or it could not be told."""
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether no call could reach the server for as long as an upload tries."""
+        max_outage = self.options.retry.max_outage
+        return self.session.server.is_gone(since=self.began, max_outage=max_outage, now=self.now())
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -105,24 +107,30 @@ class RunningJob:
                 await self._wait_until_active(hooks, error, absent_since)
 
     async def _as_of_now(self, entry: JournalEntry, document: Document) -> JournalEntry:
-        """Return what an earlier run has left, *ready* if that was in another session.
-
-        But a lost form may have come into a session that began soon after it.
-        """
+        """Return what an earlier run has left, *ready* if another session is to have it, too."""
         if entry.state in CERTAIN - {"accepted"}:
             return entry
-        room = await self._in_another_session(entry)
-        if room is not None and (entry.state == "accepted" or self._began_late(room, entry)):
+        if await self._is_due_again(entry):
             return attrs.evolve(entry, state="ready")
         with self.limited("reading the journal"):
             await check_unchanged(entry, document)
         return entry
 
-    def _began_late(self, room: ActiveRoom, entry: JournalEntry) -> bool:
-        """Return whether a session began when a lost form could not arrive any more."""
-        if room.creation_time is None or entry.since is None:
+    async def _is_due_again(self, entry: JournalEntry) -> bool:
+        """Return whether a session runs in the room to which nothing of it can have come.
+
+        A form that was lost may have come into a session that began soon after it.
+        """
+        settle_after, is_lost = self.common.options.retry.settle_after, entry.state != "accepted"
+        if self.common.limits.once_per == "room" or not entry.session:
             return False
-        return room.creation_time > entry.since + self.common.options.retry.settle_after
+        if is_lost and entry.sent_ago < settle_after:
+            return False  # its form may still come, into the session that runs now
+        session, began = await self._session_now()
+        is_late = False
+        if began is not None and entry.since is not None:
+            is_late = began > entry.since + settle_after
+        return session not in {"", entry.session} and (is_late or not is_lost)
 
     def _resume(self, entry: JournalEntry) -> None:
         """Go on after a document of unknown outcome; raise if it must be reported."""
@@ -145,37 +153,30 @@ class RunningJob:
         else:
             self.history.was_sent = True
 
-    async def _in_another_session(self, entry: JournalEntry) -> ActiveRoom | None:
-        """Return the room, if another session runs in it than the one that it was sent to."""
-        common, room_id = self.common, self.given.room_id
-        if common.limits.once_per == "room" or not entry.session:
-            return None
-        if entry.state != "accepted" and entry.sent_ago < common.options.retry.settle_after:
-            return None  # its form may still come, into the session that runs now
-        if room_id not in common.rooms:
+    async def _session_now(self) -> tuple[str, int | None]:
+        """Return the session that runs in the room, and when it began; each room is asked once."""
+        sessions, room_id = self.common.sessions, self.given.room_id
+        if room_id not in sessions and not self.common.is_gone:
             try:
                 with self.limited("checking the room"):
-                    common.rooms[room_id] = await self._room_now() if common.can_ask else None
-            except errors.MeetingError as error:
-                if entry.state != "accepted":
-                    raise
-                common.can_ask = isinstance(error, errors.DeadlineExceeded)
-                logger.warning(_NOT_ASKED, room_id, error, extra={"action": "Journal"})
-                return None
-        room = common.rooms[room_id]
-        return room if room is not None and room.sid not in {None, "", entry.session} else None
+                    sessions[room_id] = await self._asked_for_session()
+            finally:
+                sessions.setdefault(room_id, ("", None))
+        return sessions.get(room_id, ("", None))
 
-    async def _room_now(self) -> ActiveRoom | None:
-        """Return the room, if a session runs in it; ask as long as an upload would."""
+    async def _asked_for_session(self) -> tuple[str, int | None]:
+        """Ask for the session as long as an upload would."""
         ends_at = self.common.now() + self.common.options.retry.max_outage
         while True:
             try:
-                return await active_room(self._new_call(ACTIVE_ROOM_INFO), self.given.room_id)
+                room = await active_room(self._new_call(ACTIVE_ROOM_INFO), self.given.room_id)
             except ABSENT:
-                return None
+                return "", None
             except (errors.TransportError, errors.ServerFailed, errors.Throttled) as error:
                 if getattr(error, "permanent", False) or self.common.now() >= ends_at:
                     raise
+            else:
+                return room.sid or "", room.creation_time
             await anyio.sleep(ASK_AGAIN_SECONDS)
 
     async def _upload(self, document: Document, hooks: UploadHooks) -> UploadReceipt:
@@ -267,6 +268,10 @@ class RunningJob:
         history = self.history
         if history.answer is not None and self.call is not None:
             return self.delivered(receipt_of(self.call))
+        if self.was_accepted and not isinstance(error, errors.DocumentError):
+            room_id = self.given.room_id
+            logger.warning(_NOT_ASKED, room_id, error, extra={"action": "Journal"})
+            return self.delivered(None)
         if not isinstance(error, errors.UploadOutcomeUnknown):
             error = self._doubt_after(error) or error
         is_untried = isinstance(error, errors.BatchStopped) and not history.attempts
@@ -297,6 +302,11 @@ class RunningJob:
             attempts=tuple(self.history.attempts),
             **result,
         )
+
+    @property
+    def was_accepted(self) -> bool:
+        """Whether an earlier run has delivered it, as far as is known."""
+        return self.entry is not None and self.entry.state == "accepted"
 
     @property
     def _session(self) -> str:

@@ -375,6 +375,7 @@ class _Upload:
         is_early = self.call.now() - sent.ended < retry.settle_after
         if found.verdict is Verdict.FOUND or is_early:
             return found
+        self._is_watching = False  # no document follows
         asked = await self._ask(await self._signed())
         if asked.refusal is not None:
             return asked.refusal
