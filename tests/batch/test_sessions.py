@@ -14,6 +14,11 @@ import anyio
 import pytest
 
 from meeting_async import BatchReport, Event, MeetingClient, RetryPolicy, UploadJob, WaitingForRoom
+from meeting_async.errors import (
+    AuthenticationFailed,
+    ConnectionLost,
+    UnexpectedReply,
+)
 from meeting_async.evidence import Answer, Finding, Send, Sought
 from meeting_async.testing import MeetingServer
 from support.batches import statuses
@@ -170,12 +175,26 @@ async def test_what_was_left_long_ago_waits_for_a_server_to_show_files(
     assert (listed(server), listed(server, "room02")) == (["b.pdf"], ["a.pdf"])
 
 
-@pytest.mark.parametrize("how", ["a page", "away", "another room", "no JSON", "the key is refused"])
+@pytest.mark.parametrize(
+    ("how", "error"),
+    [
+        ("a page", UnexpectedReply),
+        ("away", UnexpectedReply),
+        ("another room", ConnectionLost),
+        ("no JSON", UnexpectedReply),
+        ("the key is refused", AuthenticationFailed),
+    ],
+)
 async def test_a_question_about_the_session_that_fails(
-    server: MeetingServer, path: Path, how: str
+    server: MeetingServer, path: Path, how: str, error: type[Exception]
 ) -> None:
-    """What was delivered stays delivered; a document that is new is told what is wrong."""
-    assert statuses(await run(server, path)) == ["accepted"] * 2
+    """What was delivered stays delivered; a document that is new is told what is wrong.
+
+    Like an upload that fails, it ends a batch to which the server has answered nothing so far.
+    """
+    server.add_room("room02")
+    jobs = [*JOBS, job("c", "room02")]
+    assert statuses(await run(server, path, jobs)) == ["accepted"] * 3
     if how == "the key is refused":
         server.refuse_next("INVALID_API_KEY", path=CHECK, times=99)
     else:
@@ -185,11 +204,15 @@ async def test_a_question_about_the_session_that_fails(
         status = {"a page": 404, "away": 502}.get(how, 200)
         server.reply_next(status, path=CHECK, times=99, **said)
     for _ in range(2):
-        report = await run(server, path, outage=0.5)
-        assert (statuses(report), report.already_delivered) == (["skipped"] * 2, 2)
-    report = await run(server, path, [*JOBS, job("new.pdf")], outage=0.5)
-    assert statuses(report)[:2] == ["skipped"] * 2
-    assert report.outcomes[2].error is not None
+        before = len(server.requests)
+        report = await run(server, path, jobs, outage=0.5)
+        assert (statuses(report), report.already_delivered) == (["skipped"] * 3, 3)
+        assert type(report.stopped_by) is error
+        asked = len(server.requests) - before
+        assert asked == 1 or how in {"away", "another room"}  # which are asked again
+    report = await run(server, path, [*jobs, job("new.pdf")], outage=0.5)
+    assert statuses(report)[:3] == ["skipped"] * 3
+    assert report.outcomes[3].error is not None
     assert listed(server) == ["a", "b"]
 
 
@@ -208,15 +231,19 @@ async def test_the_session_of_an_answer_that_names_none(server: MeetingServer, p
     assert report.outcomes[0].session == ""
 
 
+RECORD = b'{"status": false, "msg": "failed", "status_code": "INTERNAL_SERVER_ERROR"}'
+
+
+@pytest.mark.parametrize("body", [RECORD, b"<h1>Bad Gateway</h1>"], ids=["", "at a proxy"])
 async def test_a_question_about_the_session_is_asked_again(
-    server: MeetingServer, path: Path
+    server: MeetingServer, path: Path, body: bytes
 ) -> None:
-    """A server that fails once stops no batch: an upload would ask again, too."""
+    """A server that fails for a while stops no batch: an upload would ask again, too."""
     assert statuses(await run(server, path)) == ["accepted"] * 2
-    record = {"status": False, "msg": "failed", "status_code": "INTERNAL_SERVER_ERROR"}
-    server.reply_next(500, json=record, path=CHECK)
+    server.reply_next(502, body=body, path=CHECK, times=6)
     report = await run(server, path)
     assert (statuses(report), report.already_delivered) == (["skipped"] * 2, 2)
+    assert report.stopped_by is None
 
 
 @pytest.mark.parametrize("pause", [0.0, 3.0])

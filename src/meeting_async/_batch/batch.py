@@ -263,7 +263,8 @@ class Batch:
         outcome, interruption = await job.run()
         if interruption is not None and self._state.stop_error is None:
             self.stop()
-        doomed, failure = self._doomed_by(outcome.error, room), None
+        error, failure = outcome.error or job.trouble, None
+        doomed = self._doomed_by(error, room)
         self._scheduler.finish(room)
         job.release_permit()
         try:
@@ -271,7 +272,7 @@ class Batch:
         finally:  # Not before: after a crash the next run must know what this one has told.
             self._running.remove(job)
             self._count(outcome, job.queued)
-            self._skip(doomed, outcome.error)
+            self._skip(doomed, error)
             self._skip(self._doomed_by(failure, room), failure)
         if interruption is not None:
             raise interruption

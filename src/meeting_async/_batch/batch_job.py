@@ -56,6 +56,12 @@ class BatchState(Common):
     """Whether the server is a meeting server and accepts the key. Until that is known one job runs
     alone, so that a wrong key costs one small call."""
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether no call of the batch could reach the server for as long as an upload tries."""
+        max_outage = self.options.retry.max_outage
+        return self.session.server.is_gone(since=self.began, max_outage=max_outage, now=self.now())
+
     def remember(self, entry: JournalEntry, room_id: str, name: str) -> None:
         """Keep some of what the journal says was accepted: the server may show it."""
         if entry.state == "accepted" and entry.session and entry.size:

@@ -56,13 +56,7 @@ class Common:
     """Start of the batch."""
     sessions: dict[str, tuple[str, int | None]] = attrs.field(factory=dict)
     """Which session runs in the rooms that were asked because of a journal, and since when (Unix
-    time of the server); ``""``: none, or it could not be told."""
-
-    @property
-    def is_gone(self) -> bool:
-        """Whether no call could reach the server for as long as an upload tries."""
-        max_outage = self.options.retry.max_outage
-        return self.session.server.is_gone(since=self.began, max_outage=max_outage, now=self.now())
+    time of the server); ``""``: none."""
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -80,6 +74,8 @@ class RunningJob:
     history: History = attrs.field(factory=History)
     call: Call | None = None
     """The last call that uploads."""
+    trouble: Exception | None = None
+    """What went wrong with a job that an earlier run has delivered: others may have it, too."""
 
     # --- its document ----------------------------------------------------------------------------
 
@@ -156,13 +152,10 @@ class RunningJob:
     async def _session_now(self) -> tuple[str, int | None]:
         """Return the session that runs in the room, and when it began; each room is asked once."""
         sessions, room_id = self.common.sessions, self.given.room_id
-        if room_id not in sessions and not self.common.is_gone:
-            try:
-                with self.limited("checking the room"):
-                    sessions[room_id] = await self._asked_for_session()
-            finally:
-                sessions.setdefault(room_id, ("", None))
-        return sessions.get(room_id, ("", None))
+        if room_id not in sessions:
+            with self.limited("checking the room"):
+                sessions[room_id] = await self._asked_for_session()
+        return sessions[room_id]
 
     async def _asked_for_session(self) -> tuple[str, int | None]:
         """Ask for the session as long as an upload would."""
@@ -172,8 +165,11 @@ class RunningJob:
                 room = await active_room(self._new_call(ACTIVE_ROOM_INFO), self.given.room_id)
             except ABSENT:
                 return "", None
-            except (errors.TransportError, errors.ServerFailed, errors.Throttled) as error:
-                if getattr(error, "permanent", False) or self.common.now() >= ends_at:
+            except (errors.TransportError, errors.ReplyError) as error:
+                status = getattr(error, "status", 500)  # without one nothing has answered
+                may_heal = isinstance(error, errors.Throttled) or status >= 500
+                is_permanent = getattr(error, "permanent", False)
+                if is_permanent or not may_heal or self.common.now() >= ends_at:
                     raise
             else:
                 return room.sid or "", room.creation_time
@@ -269,8 +265,8 @@ class RunningJob:
         if history.answer is not None and self.call is not None:
             return self.delivered(receipt_of(self.call))
         if self.was_accepted and not isinstance(error, errors.DocumentError):
-            room_id = self.given.room_id
-            logger.warning(_NOT_ASKED, room_id, error, extra={"action": "Journal"})
+            self.trouble = error
+            logger.warning(_NOT_ASKED, self.given.room_id, error, extra={"action": "Journal"})
             return self.delivered(None)
         if not isinstance(error, errors.UploadOutcomeUnknown):
             error = self._doubt_after(error) or error
