@@ -50,7 +50,7 @@ def test_what_failed_has_the_fix(
     done = call(capsys, "check", "room01")
     assert done.code == 1
     assert "secret       failed       HTTP 401" in done.out
-    assert "give the secret that belongs to this key" in done.out
+    assert "The API secret differs from the server's" in done.out
     assert "room free    not checked  an earlier step failed" in done.out
     assert "wrong-secret" not in done.out + done.err
     quiet = call(capsys, "check", "room01", "-q")

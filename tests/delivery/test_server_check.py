@@ -248,8 +248,8 @@ NOT_ALLOWED = b'{"status": false, "msg": "no", "status_code": "PERMISSION_DENIED
     [
         (reply(403, NOT_ALLOWED), "", ""),  # the signature was not necessarily looked at
         (reply(200, b"<html>Welcome</html>"), "HTTP 200", "is this the meeting server?"),
-        (reply(404, b"not found"), "HTTP 404", "is this the meeting server?"),
-        (reply(302, b"", [b"Location: /login"]), "HTTP 302", "is this the meeting server?"),
+        (reply(404, b"not found"), "HTTP 404", "Is this the meeting server"),
+        (reply(302, b"", [b"Location: /login"]), "HTTP 302", "leads to /login"),
         (reply(301, b"", [b"Location: https://x.test/"]), "HTTP 301", "leads to https://x.test/"),
         (reply(400, b"to an HTTPS server"), "HTTP 400", "speaks TLS: use https://"),
         (b"\x15\x03\x03\x00\x02\x02\x16", "speaks TLS: use https://", "base URL"),

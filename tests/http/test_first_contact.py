@@ -446,7 +446,7 @@ async def test_a_path_that_is_not_there() -> None:
     with MeetingServer().run() as url:
         for error in await failures(client_of(f"{url}/meet")):
             assert type(error) is errors.UnexpectedReply
-            assert "Is the path in the base URL right" in str(error)
+            assert "Is this the meeting server, and the path right" in str(error)
 
 
 # --- proxies -------------------------------------------------------------------------------------

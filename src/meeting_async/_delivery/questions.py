@@ -42,8 +42,16 @@ class Questions:
 
     async def check(self, timeouts: Timeouts, *, on_kept_connection: bool = True) -> Step:
         """Ask whether the room is active."""
-        request = await self.check_request(timeouts, on_kept_connection=on_kept_connection)
-        return await self.ask("check", request)
+        request = await self.session.json_request(
+            requests.ACTIVE_ROOM_INFO,
+            requests.active_room_body(self.room),
+            timeouts,
+            idempotent=on_kept_connection,
+            max_reply_bytes=CHECK_BYTES,
+            cut_reply=True,
+            room=self.room,
+        )
+        return await self._ask("check", request)
 
     async def probe(
         self,
@@ -54,39 +62,13 @@ class Questions:
         on_kept_connection: bool = True,
     ) -> Step:
         """Ask whether the room is free; ``peer`` has answered the check."""
-        request = self.probe_request(signed, timeouts, peer, on_kept_connection=on_kept_connection)
-        return await self.ask("probe", request)
-
-    async def check_request(
-        self, timeouts: Timeouts, *, on_kept_connection: bool = True
-    ) -> Request:
-        """Make the request of a check, signed."""
-        return await self.session.json_request(
-            requests.ACTIVE_ROOM_INFO,
-            requests.active_room_body(self.room),
-            timeouts,
-            idempotent=on_kept_connection,
-            max_reply_bytes=CHECK_BYTES,
-            cut_reply=True,
-            room=self.room,
-        )
-
-    def probe_request(
-        self,
-        signed: SignedHeaders,
-        timeouts: Timeouts,
-        peer: object = None,
-        *,
-        on_kept_connection: bool = True,
-    ) -> Request:
-        """Make the request of a probe."""
         form = empty_form(boundary=os.urandom(16).hex())
-        return self.session.upload_request(
+        request = self.session.upload_request(
             self.room, form, signed, timeouts, peer, idempotent=on_kept_connection
         )
+        return await self._ask("probe", request)
 
-    async def ask(self, asked: Asked, request: Request) -> Step:
-        """Send a question, and read what comes back."""
+    async def _ask(self, asked: Asked, request: Request) -> Step:
         began, answer, error = self.now(), None, None
         try:
             answer = await self.send(request)

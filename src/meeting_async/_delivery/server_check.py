@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import ssl
 import time
-from collections.abc import Awaitable, Generator
+from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Literal
@@ -23,7 +23,6 @@ from meeting_async._delivery.history import Step
 from meeting_async._delivery.questions import UNUSED_ROOM, Questions
 from meeting_async._delivery.session import Session
 from meeting_async._http.failures import certificate_problem
-from meeting_async._http.origins import Origin
 from meeting_async._http.tcp import connect_tcp, look_up, open_socket
 from meeting_async._http.transport import HttpTransport, origin_of
 from meeting_async._models import Verdict
@@ -112,11 +111,7 @@ async def check_server(
     with session.in_use(anyio.lowlevel.current_token()):
         try:
             await steps.reach()
-            checked = await steps.ask(room or UNUSED_ROOM)
-            if room is None:
-                steps.skip("no room was given", "room_active", "room_free")
-            else:
-                await steps.look_at(room, checked)
+            await steps.ask(room or UNUSED_ROOM, also_form=room is not None)
         except _StepFailed:
             pass
     return ServerCheck(**steps.found)
@@ -124,6 +119,21 @@ async def check_server(
 
 class _StepFailed(Exception):
     """The steps after this one cannot be checked."""
+
+
+_FIXES = {
+    "name": "check the address: is there a typing error in the host's name?",
+    "address": "check host and port; is the server running, does a firewall let this through?",
+    "proxy": "check the proxy's address, user and password, and whether it may reach the server",
+    "certificate": "check scheme and port: nothing there speaks TLS",
+    "server": "check the base URL and any proxy: is this the meeting server?",
+    "clock": "set the clocks of both machines, for example with NTP",
+    "key": "does your signer fail, or a proxy remove headers?",
+    "secret": "",
+    "room_active": "open a session in this room; or does a proxy remove Room-Id?",
+    "room_free": "uploads wait until another one has ended",
+}
+_LATER = "try again later: it asks for fewer requests, is away or has failed (look at its log)"
 
 
 @attrs.define(eq=False)
@@ -139,12 +149,18 @@ class _Steps:
     def skip(self, detail: str, *steps: str) -> None:
         self.found.update(dict.fromkeys(steps, Finding("not checked", detail)))
 
-    def fail(self, step: str, detail: str, fix: str) -> _StepFailed:
-        self.found[step] = Finding("failed", one_line(detail), fix)
+    def fail(self, step: str, detail: str, fix: str = "") -> _StepFailed:
+        self.found[step] = Finding("failed", one_line(detail), fix or _FIXES[step])
         return _StepFailed()
 
+    def refused(self, step: str, answer: ParsedReply, fix: str | None = None) -> _StepFailed:
+        """Fail because of an answer, whose own hint tells what to do."""
+        code = f" {answer.status_code}" if answer.status_code else ""
+        shown = f"HTTP {answer.status}{code}: {answer.msg}"
+        return self.fail(step, shown, fix or hint_of(answer) or "")
+
     @contextmanager
-    def limited(self, step: str, fix: str) -> Generator[None, None, None]:
+    def limited(self, step: str) -> Iterator[None]:
         """Limit the time of a step; what the network does wrong makes it fail."""
         seconds = max(0.0, min(STEP_SECONDS, self.ends_at - anyio.current_time()))
         try:
@@ -153,101 +169,93 @@ class _Steps:
         except ConfigurationError:
             raise
         except (OSError, ValueError) as error:  # ValueError: of a host name
-            detail = _reason(error) or f"no answer in {seconds:.1f} s"
+            step = "certificate" if isinstance(error, ssl.SSLError) else step
+            told = error.reason if isinstance(error, TransportError) else str(error)
+            detail = getattr(error, "strerror", None) or told or f"no answer in {seconds:.1f} s"
             found = certificate_problem(error) or certificate_problem(error.__cause__)
-            raise self.fail(step, *(found or (detail, fix))) from error
-
-    # --- the way to the server -------------------------------------------------------------------
+            raise self.fail(step, *(found or (detail,))) from error
 
     async def reach(self) -> None:
-        """Look up the name, connect, do the handshake."""
+        """Look up the name, connect, do the handshake; a proxy looks the name up itself."""
         transport = self.session.transport
         if not isinstance(transport, HttpTransport):
             self.skip("your own transport", "name", "address", "proxy", "certificate")
             return
-        with self.limited("name", _FIX_NAME):
+        with self.limited("name"):
             origin = await origin_of(transport, self.session.base)
+        host, port = (origin.proxy or origin).address
         if origin.proxy is None:
             self.ok("proxy", "none")
-            await self._reach_directly(origin)
+            with self.limited("name"):
+                rows = await look_up(host, port)
+            addresses = [*dict.fromkeys(str(row[4][0]) for row in rows)]
+            self.ok("name", f"{host}: {', '.join(addresses)}" if addresses != [host] else host)
         else:
-            await self._reach_proxy(origin)
-        await self._secure(origin)
-
-    async def _reach_directly(self, origin: Origin) -> None:
-        host, port = origin.address
-        with self.limited("name", _FIX_NAME):
-            rows = await look_up(host, port)
-        addresses = [*dict.fromkeys(str(row[4][0]) for row in rows)]
-        self.ok("name", f"{host}: {', '.join(addresses)}" if addresses != [host] else host)
-        with self.limited("address", _FIX_ADDRESS):
+            self.skip("the proxy does that", "name", "address")
+        step = "address" if origin.proxy is None else "proxy"
+        with self.limited(step):
             (await connect_tcp(host, port)).close()
-        self.ok("address", origin.name)
-
-    async def _reach_proxy(self, origin: Origin) -> None:
-        self.skip("the proxy does that", "name", "address")
-        host, port = (origin.proxy or origin).address
-        with self.limited("proxy", _FIX_PROXY):
-            (await connect_tcp(host, port)).close()
-            if origin.context is not None:
-                await self._open_tunnel(origin)
-        self.ok("proxy", f"{host}:{port}")
-
-    async def _open_tunnel(self, origin: Origin) -> None:
-        """Ask the proxy for a tunnel; the handshake in it is another step."""
-        try:
-            sock, _ = await open_socket(origin)
-        except ssl.SSLError:
-            return
-        sock.close()
-
-    async def _secure(self, origin: Origin) -> None:
+        self.ok(step, origin.name if origin.proxy is None else f"{host}:{port}")
         if origin.context is None:
             self.skip("plain http", "certificate")
             return
-        with self.limited("certificate", _FIX_CERTIFICATE):
+        with self.limited("certificate" if origin.proxy is None else "proxy"):
             sock, tls = await open_socket(origin)
             sock.close()
-        found = tls.certificate() if tls is not None else {}
-        if not found:
-            self.skip("any certificate is accepted (verify=False)", "certificate")
-        else:
+        if found := tls.certificate() if tls is not None else {}:
             self.ok("certificate", _end_of(str(found["notAfter"])))
+        else:
+            self.skip("any certificate is accepted (verify=False)", "certificate")
 
-    # --- what the server says --------------------------------------------------------------------
-
-    async def ask(self, room: requests.Room) -> ParsedReply:
-        """Ask for a room: its answer tells of server, clock, key and secret."""
-        questions = Questions(self.session, room, self.session.send)
-        with self.limited("key", _FIX_SIGNER):
-            request = await questions.check_request(_TIMEOUTS, on_kept_connection=False)
-        said, answer = await self._answered("server", questions.ask("check", request))
-        self._judge_server(said, answer)
-        self._judge_clock(answer)
-        self._judge_credentials(said, answer)
-        return answer
-
-    async def _answered(
-        self, step: str, asking: Awaitable[Step]
-    ) -> tuple[Verdict | None, ParsedReply]:
-        with self.limited(step, _FIX_SERVER):
+    async def answered(self, step: str, asking: Awaitable[Step]) -> tuple[bool, ParsedReply]:
+        """Return whether a question was refused, and its answer; without one the step fails."""
+        with self.limited(step):
             found = await asking
             if found.error is not None:
                 raise found.error
         assert found.answer is not None  # noqa: S101 - else there was an error
-        return found.verdict, found.answer
+        if found.verdict in {Verdict.THROTTLED, Verdict.NO_ANSWER}:
+            raise self.refused(step, found.answer, _LATER)
+        return found.verdict is Verdict.REFUSED, found.answer
 
-    def _judge_server(self, said: Verdict | None, answer: ParsedReply) -> None:
-        fix = ""
-        if said is Verdict.THROTTLED:
-            fix = "it asks for fewer requests: try again later"
-        elif said is Verdict.NO_ANSWER:
-            fix = "the server behind this address is away or has failed: look at its log"
-        elif said is Verdict.REFUSED and not (answer.is_record or denies_room(answer)):
-            fix = " ".join(filter(None, [_FIX_SERVER, hint_of(answer)]))
-        if fix:
-            raise self.fail("server", _shown(answer), fix)
+    async def ask(self, room: requests.Room, *, also_form: bool) -> None:
+        """Ask for a room: its answer tells of server, clock, key and secret.
+
+        An empty form has the last word about the room: the first answer may be wrong about it.
+        """
+        questions = Questions(self.session, room, self.session.send)
+        with self.limited("key"):
+            signed = await self.session.sign(room.raw)
+        asking = questions.check(_TIMEOUTS, on_kept_connection=False)
+        is_refused, answer = await self.answered("server", asking)
+        self._judge(answer, is_refused=is_refused and not denies_room(answer))
+        if not also_form:
+            self.skip("no room was given", "room_active", "room_free")
+            return
+        asking = questions.probe(signed, _TIMEOUTS)
+        is_refused, told = await self.answered("room_free", asking)
+        is_denied = denies_room(answer) and not overrules_denial(told)
+        if is_refused or is_denied or told.status_code == "USER_NOT_ACTIVE":
+            raise self.refused("room_active", told)
+        self.ok("room_active", "a session is running")
+        if told.status == 409:
+            raise self.refused("room_free", told)
+        self.ok("room_free", "no other upload")
+
+    def _judge(self, answer: ParsedReply, *, is_refused: bool) -> None:
+        if is_refused and not answer.is_record:
+            raise self.refused("server", answer)
         self.ok("server", self.session.base)
+        self._judge_clock(answer)
+        if answer.status_code == "INVALID_API_KEY":
+            raise self.refused("key", answer, key_hint(self.session.signer))
+        if answer.status_code == "INVALID_TOKEN_OR_SIGNATURE":
+            self.ok("key", "known to the server")
+            raise self.refused("secret", answer)
+        if is_refused or answer.status == 403:
+            raise self.refused("key", answer)
+        self.ok("key", "known to the server")
+        self.ok("secret", "the signature is accepted")
 
     def _judge_clock(self, answer: ParsedReply) -> None:
         there = unix_time(dict(answer.headers).get("date", ""))
@@ -255,75 +263,16 @@ class _Steps:
             self.skip("the answer has no valid Date", "clock")
             return
         ahead = there - time.time()
-        if abs(ahead) < 2:  # a Date has whole seconds
-            self.ok("clock", "the same as here")
-            return
-        words = f"{_span(abs(ahead))} {'ahead' if ahead > 0 else 'behind'}"
-        if abs(ahead) <= MAX_CLOCK_DIFFERENCE:
-            self.ok("clock", words)
-        else:
-            self.fail("clock", words, "set the clocks of both machines, for example with NTP")
-
-    def _judge_credentials(self, said: Verdict | None, answer: ParsedReply) -> None:
-        if answer.status_code == "INVALID_TOKEN_OR_SIGNATURE":
-            self.ok("key", "known to the server")
-            fix = "give the secret that belongs to this key, without quotes or blanks around it"
-            raise self.fail("secret", _shown(answer), f"{fix}; or does a proxy change requests?")
-        if (said is Verdict.REFUSED and not denies_room(answer)) or answer.status == 403:
-            is_key = answer.status_code == "INVALID_API_KEY"
-            fix = key_hint(self.session.signer) if is_key else "does a proxy remove headers?"
-            raise self.fail("key", _shown(answer), fix)
-        self.ok("key", "known to the server")
-        self.ok("secret", "the signature is accepted")
-
-    # --- the room --------------------------------------------------------------------------------
-
-    async def look_at(self, room: requests.Room, checked: ParsedReply) -> None:
-        """Ask with an empty form, which has the last word: a check may be wrong about a room."""
-        questions = Questions(self.session, room, self.session.send)
-        with self.limited("key", _FIX_SIGNER):
-            request = questions.probe_request(await self.session.sign(room.raw), _TIMEOUTS)
-        said, answer = await self._answered("room_free", questions.ask("probe", request))
-        if said in {Verdict.THROTTLED, Verdict.NO_ANSWER}:
-            raise self.fail("room_free", _shown(answer), "try again later")
-        if answer.status_code == "USER_NOT_ACTIVE":
-            raise self.fail("room_active", _shown(answer), "let a presenter join this room")
-        if said is Verdict.REFUSED or (denies_room(checked) and not overrules_denial(answer)):
-            is_absent = answer.status != 401
-            fix = "open a session in this room" if is_absent else "does a proxy remove Room-Id?"
-            raise self.fail("room_active", _shown(answer), fix)
-        self.ok("room_active", "a session is running")
-        if said is Verdict.BUSY:
-            raise self.fail("room_free", _shown(answer), "uploads wait until another one has ended")
-        self.ok("room_free", "no other upload")
+        words = f"{timedelta(seconds=round(abs(ahead)))} {'ahead' if ahead > 0 else 'behind'}"
+        if abs(ahead) > MAX_CLOCK_DIFFERENCE:
+            self.fail("clock", words)
+        else:  # a Date has whole seconds
+            self.ok("clock", "the same as here" if abs(ahead) < 2 else words)
 
 
 _TIMEOUTS = Timeouts(connect=STEP_SECONDS, send_stall=STEP_SECONDS, reply=STEP_SECONDS)
-
-_FIX_SIGNER = "look at your signer: it made no signature"
-_FIX_NAME = "check the address: is there a typing error in the host's name?"
-_FIX_ADDRESS = "check host and port; is the server running, and does a firewall let this through?"
-_FIX_PROXY = "check the proxy's address, user and password, and whether it may reach the server"
-_FIX_CERTIFICATE = "check scheme and port: nothing there speaks TLS"
-_FIX_SERVER = "check the base URL and any proxy: is this the meeting server?"
-
-
-def _reason(error: Exception) -> str:
-    """Return what went wrong, in words; ``""`` for the end of the time."""
-    if isinstance(error, TransportError):
-        return error.reason
-    return getattr(error, "strerror", None) or str(error)
 
 
 def _end_of(not_after: str) -> str:
     end = datetime.fromtimestamp(ssl.cert_time_to_seconds(not_after), UTC)
     return f"valid until {end:%Y-%m-%d %H:%M} UTC ({(end - datetime.now(UTC)).days} days)"
-
-
-def _span(seconds: float) -> str:
-    return str(timedelta(seconds=round(seconds)))
-
-
-def _shown(answer: ParsedReply) -> str:
-    code = f" {answer.status_code}" if answer.status_code else ""
-    return f"HTTP {answer.status}{code}: {answer.msg}"

@@ -344,5 +344,5 @@ def hint_of(answer: ParsedReply) -> str | None:
     if answer.status == 413:
         return _TOO_LARGE if answer.is_record else _TOO_LARGE_FOR_PROXY
     if answer.status in {404, 405} and answer.status_code not in _BY_CODE:
-        return "Is the path in the base URL right, or that given to call()?"
+        return "Is this the meeting server, and the path right, in the base URL or given to call()?"
     return _HINTS.get(answer.status_code or "")
