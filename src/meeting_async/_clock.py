@@ -10,6 +10,10 @@ from typing import Any
 
 import anyio
 
+CLEANUP_SECONDS = 5.0
+"""Longest time in seconds that a cleanup takes, however its task is cancelled: of others' streams,
+responses and locks, and of a file on a disk that may no longer answer."""
+
 Clock = Callable[[], float]
 """Returns the time in seconds, as ``anyio.current_time`` does."""
 

@@ -263,7 +263,7 @@ class UploadReceipt:
     size: int | None
     """Bytes of the document; ``None`` for a link."""
     msg: str
-    """The server's message, at most 500 characters."""
+    """The server's message, at most 1,000 characters."""
     status_code: str
     """The server's code, for example ``SUCCESS``; ``""`` if it gave no answer: see ``found``."""
     seconds: float

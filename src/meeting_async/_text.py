@@ -6,11 +6,14 @@ import re
 from collections.abc import Iterable
 from typing import NoReturn
 
+MAX_CHARACTERS = 1000
+"""Longest text of somebody else, a server's message for example, that is kept."""
+
 MAX_PATH_CHARACTERS = 250
 """Longest path in a text."""
 
 
-def one_line(text: str, limit: int = 1000) -> str:
+def one_line(text: str, limit: int = MAX_CHARACTERS) -> str:
     """Return the first ``limit`` characters as one line that every terminal and log can show.
 
     Line breaks, escape codes, lone surrogates and whatever else cannot be printed are escaped.

@@ -298,7 +298,7 @@ class ReplyError(MeetingError):
     status_code: str | None
     """The server's own code, a name such as ``ROOM_NOT_ACTIVE``."""
     msg: str
-    """The server's own message (at most 500 characters), or a description of the reply."""
+    """The server's own message (at most 1,000 characters), or a description of the reply."""
     headers: tuple[tuple[str, str], ...] = attrs.field(default=(), repr=False)
     """Headers of the reply, names in lower case; a request id of a proxy is among them."""
     body: bytes = attrs.field(default=b"", repr=False)

@@ -535,7 +535,7 @@ def test_an_empty_budget_ends_calls_with_their_own_error(
 
 @pytest.mark.parametrize("took", [0.0, 0.2, 10.0])
 @pytest.mark.parametrize("max_outage", [0.0, 5.0, 60.0, 600.0])
-@pytest.mark.parametrize("tokens", [0.0, 20.0, 500.0])
+@pytest.mark.parametrize("tokens", [0.0, 4.0, 100.0])
 def test_a_dead_server_is_given_up(max_outage: float, took: float, tokens: float) -> None:
     """At ``max_outage``, or within a second after it if the budget is empty: not all together.
 
@@ -548,7 +548,7 @@ def test_a_dead_server_is_given_up(max_outage: float, took: float, tokens: float
             moments.append(told.now)
         assert all(b - a >= took + 0.25 for a, b in itertools.pairwise(moments))
         assert len(moments) <= 8 + max_outage / (took + 10)
-        assert longest <= told.now <= longest + took + (0.25 if tokens == 500 else 1.25)
+        assert longest <= told.now <= longest + took + (0.25 if tokens == 100 else 1.25)
         assert longest == max_outage or len(moments) == 2
 
 

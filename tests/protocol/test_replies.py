@@ -100,10 +100,10 @@ def test_what_a_reply_is_called(content: bytes, kind: bytes, msg: str) -> None:
 
 
 def test_what_is_kept_of_a_reply_is_limited() -> None:
-    """A message of 500 characters, a kilobyte of the content, 80 of the content type."""
+    """A message of 1,000 characters, a kilobyte of the content, 80 of the content type."""
     content = json.dumps({"status": False, "msg": "ü" * 100_000, "status_code": "X" * 9_999})
     answer = read(content.encode(), (b"Content-Type", b"x" * 8_000), (b"X-Request-Id", b"r-1"))
-    assert answer.msg == "ü" * 500
+    assert answer.msg == "ü" * 1000
     assert len(answer.status_code or "") == 100
     assert len(answer.body) == KEPT_BODY_BYTES == 1024
     assert len(attrs.evolve(answer, payload=None).msg) < 200

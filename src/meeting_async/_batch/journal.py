@@ -18,6 +18,7 @@ import attrs
 
 from meeting_async._batch.results import UploadJob
 from meeting_async._documents.document import Document, found_document, source_of
+from meeting_async._documents.file_source import WHOLE_BYTES
 from meeting_async._documents.files import PathSource
 from meeting_async._documents.prepared import Prepared
 from meeting_async._log import logger
@@ -174,9 +175,6 @@ CERTAIN = {"ready", "accepted", "refused", "failed"}
 
 # --- the journal of a running batch --------------------------------------------------------------
 
-MAX_HASHED = 256 * 1024
-"""Bytes that are hashed on the event loop's thread; more would block it too long."""
-
 ANSWER_SECONDS = 12.0
 """Seconds after which a journal that does not answer counts as failed: a busy disk answers within
 some seconds, one that is gone never."""
@@ -290,5 +288,5 @@ async def register(
         return document, None
     describe = partial(journal_job, job.room_id, document, job.key)
     held = source_of(document).held()
-    described = await at_disk(describe) if held and held[1] > MAX_HASHED else describe()
+    described = await at_disk(describe) if held and held[1] > WHOLE_BYTES else describe()
     return document, journal.register(described)

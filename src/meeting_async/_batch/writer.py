@@ -20,15 +20,13 @@ import anyio
 import attrs
 
 from meeting_async._batch.journal import STEP_SECONDS
+from meeting_async._clock import CLEANUP_SECONDS
 from meeting_async._threads import call_soon, run_in_thread
 from meeting_async.errors import JournalError
 
 GATHERING_SECONDS = 0.005
 """Seconds that the thread waits for more writes before it commits. For each commit it competes with
 the event loop for the GIL, which costs more than the commit itself."""
-
-CLOSING_SECONDS = 5.0
-"""Seconds that a task waits for the file to be closed: a disk may no longer answer."""
 
 
 @attrs.define(eq=False)
@@ -95,7 +93,7 @@ class Writer:
         """Wait until everything is written and the file is closed."""
         self._queue.put(None)
         cancelled: BaseException | None = None
-        left = CLOSING_SECONDS
+        left = CLEANUP_SECONDS
         while left > 0 and not self._closing.is_done:
             with anyio.move_on_after(STEP_SECONDS, shield=True) as scope:
                 try:

@@ -25,10 +25,6 @@ until a session runs in the room (``session``)."""
 PAUSES = {"place", "session"}
 """Waits that are not for the room's lock."""
 
-MAX_REASON_CHARACTERS = 500
-"""Longest reason of a step; a transport of the caller's may say anything."""
-
-
 MAX_ATTEMPTS = 100
 """Most attempts that are kept while a server is away."""
 
@@ -128,7 +124,7 @@ def _reason(answer: ParsedReply | None, error: BaseException | None) -> str:
     if answer is not None:
         return f"HTTP {answer.status} ({answer.msg})"
     reason = getattr(error, "reason", None) or str(error)
-    return one_line(str(reason), MAX_REASON_CHARACTERS) or type(error).__name__
+    return one_line(str(reason)) or type(error).__name__
 
 
 @attrs.define(eq=False)

@@ -11,11 +11,10 @@ from meeting_async._delivery.history import Step
 from meeting_async._models import UNREACHED, Verdict
 from meeting_async.errors import MeetingError, ResourceExhausted
 
-CAPACITY = 500.0
-"""Tokens of a full budget: enough for 100 retries in a row without a success."""
-REPETITION_COST = 5.0
-SUCCESS_REFUND = 1.0
-"""Tokens for a call that succeeds at once; one that succeeds after a retry gets its cost back."""
+CAPACITY = 100.0
+"""Retries in a row, without a success, of a full budget."""
+SUCCESS_REFUND = 0.2
+"""Retries for a call that succeeds at once; one that succeeds after a retry gets its own back."""
 
 FRESH_SECONDS = 1.1
 """Seconds after a document in which another one of its name may have the same ``Last-Modified``,
@@ -32,7 +31,7 @@ class Server:
     """
 
     tokens: float = CAPACITY
-    """Of the retry budget."""
+    """Retries that are left in the budget."""
     away_since: float | None = None
     """Since when the server cannot be reached; ``None``: it can."""
     has_replied: bool = False
@@ -94,7 +93,7 @@ class Server:
         if last.kind == "document" and last.verdict is Verdict.FAILED:
             self.fails_documents = True
         if last.verdict is Verdict.ACCEPTED:
-            earned = REPETITION_COST if was_retried else SUCCESS_REFUND
+            earned = 1.0 if was_retried else SUCCESS_REFUND
             self.tokens = min(self.tokens + earned, CAPACITY)
 
     def mark_sent(self, room_id: str, name: str, now: float) -> None:
@@ -112,10 +111,10 @@ class Server:
 
     @property
     def can_retry(self) -> bool:
-        """Whether the budget has tokens for one retry."""
-        return self.tokens >= REPETITION_COST
+        """Whether the budget has one more retry."""
+        return self.tokens >= 1
 
     def spend_retry(self) -> None:
-        """Take the tokens for a retry."""
+        """Take a retry from the budget."""
         if self.can_retry:
-            self.tokens -= REPETITION_COST
+            self.tokens -= 1

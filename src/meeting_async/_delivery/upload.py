@@ -17,6 +17,7 @@ import anyio
 import attrs
 
 from meeting_async import _events
+from meeting_async._clock import CLEANUP_SECONDS
 from meeting_async._delivery.attempts import Attempts, attempts_of, retry_loop
 from meeting_async._delivery.call import Call, running
 from meeting_async._delivery.decide import RetrySafety, Wait, untellable
@@ -41,10 +42,6 @@ each time: one that ends may answer for some time, and another may begin at once
 
 CLOSES_SECONDS = 60.0
 """Seconds for which a server counts as one that closes each connection after that."""
-
-RELEASE_SECONDS = 2.0
-"""Longest time in seconds that the end of an upload waits until the caller's room lock is
-released. The document has its outcome by then."""
 
 
 async def upload_document(
@@ -405,7 +402,7 @@ async def _released(release: AsyncExitStack, error: BaseException | None) -> Non
     """Release the caller's lock; what goes wrong is logged, as the upload has its outcome."""
     problem = "did not end in time"
     try:
-        with anyio.move_on_after(RELEASE_SECONDS, shield=True):
+        with anyio.move_on_after(CLEANUP_SECONDS, shield=True):
             await release.__aexit__(type(error) if error else None, error, None)
             return
     except Exception as raised:  # noqa: BLE001 - a user's locks may raise anything

@@ -27,7 +27,7 @@ from meeting_async._threads import at_disk, leave_to_thread
 from meeting_async.errors import DocumentChanged, DocumentEmpty, MeetingError
 
 WHOLE_BYTES = 256 * 1024
-"""Largest file that is read in one call of a thread."""
+"""Largest document that is read in one call of a thread, or hashed without one."""
 
 State = tuple[int, ...]
 """State of a file: the offset of its end, then device, inode, modification and change time (in

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import anyio.lowlevel
 import attrs
 
+from meeting_async._clock import CLEANUP_SECONDS
 from meeting_async._documents.files import PathSource
 from meeting_async._documents.source import (
     BytesSource,
@@ -51,7 +52,6 @@ MEMORY_BYTES = 1024**2
 _CHECKPOINT_ITEMS = 64
 """After so many items of a stream that never waits, other tasks run: well below 1 ms."""
 
-_CLEANUP_SECONDS = 5.0
 _GRACE_SECONDS = 0.1
 """Two cleanups together stay within the 0.25 s by which a call may exceed its timeout."""
 
@@ -339,4 +339,4 @@ def cleanup_scope() -> anyio.CancelScope:
     """Shield a cleanup, for 5 s at most, or for 0.1 s after the end of the call."""
     now = anyio.current_time()
     end = max(now, anyio.current_effective_deadline()) + _GRACE_SECONDS
-    return anyio.CancelScope(shield=True, deadline=min(end, now + _CLEANUP_SECONDS))
+    return anyio.CancelScope(shield=True, deadline=min(end, now + CLEANUP_SECONDS))

@@ -33,9 +33,6 @@ _MEANINGS: tuple[tuple[str, type[errors.TransportError], str], ...] = (
 )
 """Names of exceptions, our class, and its text. The first match counts."""
 
-MAX_REASON_CHARACTERS = 300
-"""Longest text of another library that is kept."""
-
 
 def is_exhaustion(error: BaseException) -> bool:
     """Return whether this machine has no file descriptor or memory left for a socket."""
@@ -80,7 +77,7 @@ def _made(error: Exception, connecting: bool | None) -> Exception:
     kind, words = meaning
     if name == "LocalProtocolError":  # its text and its frames show the header that is wrong
         return kind(f"{words} ({name})")
-    text = one_line(str(error).strip(), MAX_REASON_CHARACTERS)
+    text = one_line(str(error).strip())
     if "ProtocolError" in name:  # it quotes the peer, who may repeat the request
         return kind(f"{words} ({text.partition(': ')[0]})")
     # Of a broken connection only what the server says of a certificate is sure to come again.
@@ -205,7 +202,7 @@ def _certificate_reason(error: BaseException) -> str:
 
 
 def _lasting_reason(error: BaseException) -> str:
-    text = one_line(str(error).strip(), MAX_REASON_CHARACTERS)
+    text = one_line(str(error).strip())
     if found := _certificate_reason(error):
         return found
     if isinstance(error, ssl.SSLError) and error.reason in _NO_TLS:

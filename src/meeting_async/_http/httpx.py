@@ -12,14 +12,12 @@ import anyio
 import anyio.lowlevel
 
 from meeting_async import errors
+from meeting_async._clock import CLEANUP_SECONDS
 from meeting_async._http.failures import translated
 from meeting_async._log import logger
 from meeting_async._models import Body, Reply, Request
 from meeting_async._protocol.requests import host_and_port
 from meeting_async.errors import ConfigurationError
-
-CLOSING_SECONDS = 2.0
-"""Longest time in seconds for closing a response."""
 
 SENT_AGAIN = (
     "your httpx client sends each request a second time (auth=, for example DigestAuth?), and a "
@@ -221,7 +219,7 @@ class _Exchange:
 async def _close(response: Any, *, is_read: bool) -> None:
     """Close a response. Once it is read, nothing that happens here changes what it said."""
     try:
-        with anyio.move_on_after(CLOSING_SECONDS, shield=True):
+        with anyio.move_on_after(CLEANUP_SECONDS, shield=True):
             await response.aclose()
     except Exception:
         if not is_read:

@@ -28,9 +28,6 @@ from meeting_async.errors import (
     UnexpectedReply,
 )
 
-MAX_MSG_CHARACTERS = 500
-"""Longest message of a server that is kept; every attempt keeps one."""
-
 MAX_CODE_CHARACTERS = 100
 """Longest status_code that is kept."""
 
@@ -110,7 +107,7 @@ class ParsedReply:
     def msg(self) -> str:
         """The server's own message, else a description of the reply."""
         msg = (self.payload or {}).get("msg")
-        return one_line(msg, MAX_MSG_CHARACTERS) if isinstance(msg, str) and msg else self._nature
+        return one_line(msg) if isinstance(msg, str) and msg else self._nature
 
     @property
     def _nature(self) -> str:

@@ -19,7 +19,7 @@ import anyio.lowlevel
 import attrs
 from anyio.abc import TaskGroup
 
-from meeting_async._clock import native
+from meeting_async._clock import CLEANUP_SECONDS, native
 from meeting_async._log import logger
 from meeting_async._text import short_repr
 from meeting_async.errors import (
@@ -33,10 +33,6 @@ from meeting_async.web._answers import RETRY_AFTER, HttpAnswer, Message, Receive
 
 Application = Callable[[Any, Any, Any], Awaitable[None]]
 """An ASGI 3.0 application; each framework has types of its own for scopes and messages."""
-
-CLEANUP_SECONDS = 5.0
-"""Longest time to send an answer in place of a cancelled task, and for cancelled handlers to end:
-one in a thread cannot be cancelled."""
 
 NOT_SENT = HttpAnswer(
     503,
